@@ -1,0 +1,39 @@
+# One command for each task; the first run sets up a virtual environment by itself.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+NATIVE := $(shell find native -type f 2>/dev/null)
+
+.PHONY: setup serve demo test lint bench reproduce clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml $(NATIVE)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	touch $@
+
+# The main job on an embedded default: until live serving stands, that is the simulated quickstart.
+serve: demo
+
+demo: setup
+	$(BIN)/astrarium compare examples/quickstart.yaml -p deferred -p eager -p timeout --out runs/demo --overwrite
+
+test: setup lint
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/astrarium bench
+
+reproduce: setup
+	$(BIN)/astrarium reproduce all
+
+clean:
+	rm -rf build $(VENV) runs

@@ -1,0 +1,1 @@
+"""All that a policy may import; imports nothing else of ours."""

@@ -1,0 +1,50 @@
+"""One family of errors, named after who is at fault."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+
+class AstrariumError(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class InputError(AstrariumError):
+    """What a person wrote cannot be used. Names the place, the value and what would be right."""
+
+    def __init__(self, field: str, value: object, expected: str, source: str = "") -> None:
+        self.field, self.value, self.expected, self.source = field, value, expected, source
+        super().__init__(field, value, expected, source)
+
+    def __str__(self) -> str:
+        where = ": ".join(part for part in (self.source, self.field) if part)
+        got = "" if self.value is None else f" (got {_shown(self.value)})"
+        return f"{where}: expected {self.expected}{got}"
+
+    def at(self, prefix: str) -> InputError:
+        """The same error seen from one level further out."""
+        field = f"{prefix}.{self.field}" if self.field else prefix
+        return InputError(field, self.value, self.expected, self.source)
+
+    def read_from(self, source: str) -> InputError:
+        return InputError(self.field, self.value, self.expected, self.source or source)
+
+
+class InvalidAction(AstrariumError):
+    """A policy asked for something the present state does not allow: the policy's fault, ends the run."""
+
+
+class BrokenBooks(AstrariumError):
+    """The books contradict themselves: our fault."""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def one_of(names: list[str], value: object = None) -> str:
+    """'one of a, b, c; did you mean b?' for the expected part of an InputError."""
+    close = get_close_matches(str(value), names, n=1) if value is not None else []
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"one of {', '.join(names)}{hint}"

@@ -1,0 +1,49 @@
+"""The contract of every level: events and the time come in, actions go out.
+
+A policy never reads a clock, sleeps, opens a socket, starts a thread, or draws a random number it was
+not handed. It may keep queues of its own, as long as they follow from the events it has heard. Actions
+are committed to the books one by one as the policy yields them, so the state it reads is always current.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from astrarium.core.units import Time
+
+
+class SetTimer(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Ask to be woken at *at*; a later timer of the same name replaces it."""
+
+    at: Time
+    name: str = ""
+
+
+class TimerFired(msgspec.Struct, frozen=True, tag=True, gc=False):
+    name: str = ""
+
+
+EventIn = TypeVar("EventIn", contravariant=True)
+ActionIn = TypeVar("ActionIn", contravariant=True)
+ActionOut = TypeVar("ActionOut", covariant=True)
+StateIn = TypeVar("StateIn", contravariant=True)
+
+
+class Policy(Protocol[StateIn, EventIn, ActionOut]):
+    """Decides. Pure: the same events at the same times give the same actions."""
+
+    def decide(self, now: Time, events: Sequence[EventIn], state: StateIn) -> Iterable[ActionOut]: ...
+
+
+class State(Protocol[EventIn, ActionIn]):
+    """The books of one level. Only `apply`, `commit` and `close` change them."""
+
+    def apply(self, now: Time, event: EventIn) -> None: ...
+    def commit(self, now: Time, action: ActionIn) -> None: ...
+    def close(self, now: Time) -> None:
+        """End what is still open when the run ends: nothing vanishes."""
+
+    def validate(self) -> None: ...

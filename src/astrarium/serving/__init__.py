@@ -1,0 +1,1 @@
+"""Requests with deadlines, batches on GPUs."""

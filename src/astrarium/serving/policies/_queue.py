@@ -1,0 +1,87 @@
+"""The requests of one model, earliest deadline first, and the batch it would send now."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from astrarium.core.units import FOREVER, MILLISECOND, Time
+from astrarium.serving.events import Request
+from astrarium.serving.policies._gather import gather_fcfs, gather_window
+from astrarium.serving.rates import RateMeter
+from astrarium.serving.setup import ModelSpec, Network
+
+GATHER = {"fcfs": gather_fcfs, "window": gather_window}
+
+
+class ModelQueue:
+    """Deadlines here are those for the end of execution: the client's less the response delay."""
+
+    def __init__(self, model: ModelSpec, network: Network, gather: str) -> None:
+        self.model, self.latency = model, model.latency
+        self.deadlines: list[Time] = []
+        self.requests: list[Request] = []
+        self.size = 0  # of the candidate batch; 0 when nothing waits
+        self.meter = RateMeter()
+        self._network, self._gather = network, GATHER[gather]
+        self._ready = [network.delay(size) + latency for size, latency in enumerate(model.latency)]
+        self._target = max(1, model.largest_batch_within(model.slo // 2 - 2 * MILLISECOND))
+
+    def push(self, now: Time, request: Request) -> None:
+        if self.meter.roll(now):
+            self._target = self._staggered_target()
+        self.meter.count()
+        deadline = request.deadline - self._network.response
+        if not self.deadlines or deadline >= self.deadlines[-1]:
+            self.deadlines.append(deadline)
+            self.requests.append(request)
+        else:
+            place = bisect_right(self.deadlines, deadline)
+            self.deadlines.insert(place, deadline)
+            self.requests.insert(place, request)
+
+    def gather(self, now: Time, gpu_free: Time) -> list[Request]:
+        """Choose the batch that would leave now; returns the heads that had to be given up."""
+        dropped, self.size = self._gather(
+            self.deadlines, self._target, self._ready, self.latency, now, gpu_free
+        )
+        return self._cut(dropped) if dropped else []
+
+    def pop_batch(self) -> list[Request]:
+        return self._cut(self.size)
+
+    def saveable(self, request: Request, now: Time) -> bool:
+        """Could it still be in time if it ran alone at once?"""
+        return now + self._ready[1] + self._network.response <= request.deadline
+
+    def latest(self) -> Time:
+        """The last moment at which the candidate may start."""
+        return self.deadlines[0] - self.latency[self.size]
+
+    def frontrun(self) -> Time:
+        """From this start on, no request that has yet to arrive could still join the candidate.
+
+        One more request also takes its input's time to fetch; Figure 18 leaves that term out.
+        """
+        return self.deadlines[0] - self.latency[self.size + 1] - self._network.data
+
+    def _staggered_target(self) -> int:
+        """The largest b with l(b) + b / rate <= SLO less delays.
+
+        Symphony's (1 + 1/n) l(b) <= SLO with n = rate l(b) / b GPUs is the same condition, and so is its
+        special case for n <= 1: gathering b requests and running them must fit in the objective.
+        """
+        count, window = self.meter.window()
+        budget = (self.model.slo - self._network.control - self._network.response) * count
+        low, high = 1, self.model.max_batch
+        while low < high:
+            middle = (low + high + 1) // 2
+            cost = (self.latency[middle] + self._network.data * middle) * count + middle * window
+            low, high = (middle, high) if cost <= budget else (low, middle - 1)
+        return low
+
+    def _cut(self, size: int) -> list[Request]:
+        heads = self.requests[:size]
+        del self.requests[:size], self.deadlines[:size]
+        return heads
+
+

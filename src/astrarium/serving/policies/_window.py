@@ -1,0 +1,158 @@
+"""Symphony's scheduler (Algorithm 1 with the delays of Figure 18) for any schedulable window.
+
+Each model keeps one candidate batch. It may leave from the moment its window opens until `latest`, the
+last start that keeps its first deadline. While it may, it waits for a GPU; when `latest` passes, the
+candidate is gathered anew and heads that cannot be saved are dropped. GPUs are taken smallest id first,
+which keeps the large ids idle at low load. Subclasses say when the window opens.
+
+Everything here is a moment at which to decide, that is, a start less the delay of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from astrarium.core.mintree import MinTree
+from astrarium.core.policy import SetTimer
+from astrarium.core.units import FOREVER, Time
+from astrarium.serving.actions import EXPIRED, SACRIFICED, Action, Dispatch, Drop
+from astrarium.serving.events import (
+    BatchFailed,
+    BatchFinished,
+    BatchPreempted,
+    Event,
+    GpuJoined,
+    GpuLeft,
+    Request,
+    RequestArrived,
+)
+from astrarium.serving.policies._queue import ModelQueue
+from astrarium.serving.setup import Setup
+from astrarium.serving.state import ServingState
+
+Gather = Annotated[
+    Literal["window", "fcfs"],
+    msgspec.Meta(
+        description="how a batch is gathered: `window` drops heads to keep the staggered target size "
+        "(what Symphony's authors run), `fcfs` takes from the head while the batch fits"
+    ),
+]
+
+
+class WindowScheduler:
+    native = ""  # the name of the window in the native twin, where there is one
+
+    def __init__(self, setup: Setup, parameters: Any) -> None:
+        self.setup, self.parameters = setup, parameters
+        self._network = setup.network
+        self._queues = [ModelQueue(model, setup.network, parameters.gather) for model in setup.models]
+        self._wake = MinTree(len(setup.models))  # when each model must be looked at again
+        self._latest = MinTree(len(setup.models))  # for the models whose candidate may leave now
+        self._delays = MinTree(len(setup.models))  # minus the delay of those, to find the longest
+        self._free = MinTree(len(setup.gpus), 0)  # when each GPU is expected to be free
+        self._timer: Time = FOREVER
+
+    def opens(self, queue: ModelQueue) -> Time:
+        """The earliest start that the window allows for the queue's candidate."""
+        raise NotImplementedError
+
+    def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
+        changed = self._hear(now, events, state)
+        while (model := self._wake.first_at_most(now)) >= 0:
+            self._wake.set(model, FOREVER)
+            changed.add(model)
+        for model in sorted(changed):
+            yield from self._update(now, model)
+        if self._latest.least < FOREVER:
+            yield from self._match(now, state)
+        yield from self._set_timer(now)
+
+    def _hear(self, now: Time, events: Sequence[Event], state: ServingState) -> set[int]:
+        changed = set()
+        for event in events:
+            if type(event) is RequestArrived:
+                self._queues[event.request.model].push(now, event.request)
+                changed.add(event.request.model)
+            elif isinstance(event, BatchFinished | BatchFailed | BatchPreempted | GpuJoined | GpuLeft):
+                self._see_gpu(now, event.gpu, state)
+        return changed
+
+    def _see_gpu(self, now: Time, gpu: int, state: ServingState) -> None:
+        if state.gpus[gpu].idle:
+            self._free.set(gpu, now)
+        elif not state.gpus[gpu].present:
+            self._free.set(gpu, FOREVER)
+
+    def _update(self, now: Time, model: int, gpu_free: Time = 0) -> Iterator[Action]:
+        """Gather the candidate anew; drop what it gives up; set when to look again."""
+        queue = self._queues[model]
+        for request in queue.gather(now, gpu_free):
+            yield Drop(request.id, self._reason(queue, request, now))
+        if not queue.size:
+            self._forget(model)
+            return
+        delay = self._network.delay(queue.size)
+        latest = queue.latest()
+        if self.opens(queue) - delay > now:
+            self._forget(model)
+            self._wake.set(model, self.opens(queue) - delay)
+        else:
+            self._latest.set(model, latest)
+            self._delays.set(model, -delay)
+            self._wake.set(model, latest - delay + 1)
+
+    def _reason(self, queue: ModelQueue, request: Request, now: Time) -> str:
+        return SACRIFICED if queue.saveable(request, now) else EXPIRED
+
+    def _forget(self, model: int) -> None:
+        self._wake.set(model, FOREVER)
+        self._latest.set(model, FOREVER)
+        self._delays.set(model, FOREVER)
+
+    def _match(self, now: Time, state: ServingState) -> Iterator[Action]:
+        """Give GPUs to the candidates that may leave, the most urgent first."""
+        too_late: dict[int, Time] = {}
+        while (model := self._latest.argmin()) >= 0:
+            gpu = self._claim(now, model, state)
+            if gpu < 0:
+                break
+            if self._free[gpu] > self._latest[model]:
+                too_late[model] = self._latest[model]
+                self._latest.set(model, FOREVER)
+            else:
+                yield from self._grant(now, model, gpu)
+        for model, latest in too_late.items():
+            self._latest.set(model, latest)
+
+    def _claim(self, now: Time, model: int, state: ServingState) -> int:
+        """The smallest id that is free when the batch could start, else the GPU that is free next if the
+        longest delay among the waiting candidates says it must be claimed now; -1 if there is none."""
+        while True:
+            gpu = self._free.first_at_most(now - self._delays[model])
+            if gpu < 0 and self._free.least <= now - self._delays.least:
+                gpu = self._free.argmin()
+            if gpu < 0 or self._free[gpu] > now or state.gpus[gpu].idle:
+                return gpu
+            self._free.set(gpu, FOREVER)  # it overruns its estimate: wait for the news that it is free
+
+    def _grant(self, now: Time, model: int, gpu: int) -> Iterator[Action]:
+        queue, free = self._queues[model], self._free[gpu]
+        if free > now:  # a later start may take a smaller batch
+            yield from self._update(now, model, free)
+            if not queue.size:
+                return
+        start = max(now + self._network.delay(queue.size), free)
+        self._free.set(gpu, start + queue.latency[queue.size])
+        yield Dispatch(gpu, tuple([request.id for request in queue.pop_batch()]), start)
+        yield from self._update(now, model)
+
+    def _set_timer(self, now: Time) -> Iterator[Action]:
+        at = self._wake.least
+        if self._latest.least < FOREVER and self._delays.least < 0:
+            at = min(at, max(now + 1, self._free.least + self._delays.least))
+        if at != self._timer:
+            self._timer = at
+            yield SetTimer(at, "wake")

@@ -1,0 +1,27 @@
+"""Eager batching: whatever waits leaves as soon as a GPU is idle.
+
+The same scheduler as `deferred` with the window opened at once, as Symphony compares with in its
+section 3.4; what most serving systems do.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from astrarium.core.units import FOREVER, Time
+from astrarium.serving.policies._queue import ModelQueue
+from astrarium.serving.policies._window import Gather, WindowScheduler
+from astrarium.serving.registry import serving_policies
+
+
+@serving_policies.register("eager")
+class Eager(WindowScheduler):
+    """Send whatever waits as soon as a GPU is idle."""
+
+    native = "eager"
+
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        gather: Gather = "window"
+
+    def opens(self, queue: ModelQueue) -> Time:
+        return -FOREVER

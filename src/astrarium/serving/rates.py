@@ -1,0 +1,47 @@
+"""How fast requests come: counts in short bins over a sliding window, in integers.
+
+Integers make the estimate the same on every machine, and let the native twin agree to the bit.
+"""
+
+from __future__ import annotations
+
+from astrarium.core.units import MILLISECOND, Time
+
+BIN: Time = 50 * MILLISECOND
+BINS = 100  # a window of five seconds (Symphony's authors: 100 samples of 50 ms)
+
+
+class RateMeter:
+    def __init__(self) -> None:
+        self._counts = [0] * BINS
+        self._bin = -1  # the bin being filled; -1 before the first request
+        self._complete = 0
+        self._sum = 0
+        self._filling = 0
+
+    def roll(self, now: Time) -> bool:
+        """Move on to the bin of *now*; True if at least one more bin is complete."""
+        current = now // BIN
+        if current == self._bin:
+            return False
+        if self._bin < 0:
+            self._bin = current
+            return False
+        self._store(self._filling)
+        for _ in range(min(current - self._bin - 1, BINS)):
+            self._store(0)
+        self._bin, self._filling = current, 0
+        return True
+
+    def count(self) -> None:
+        self._filling += 1
+
+    def window(self) -> tuple[int, Time]:
+        """Requests counted in the complete bins of the window, and its length; (0, 0) before the first."""
+        return self._sum, min(self._complete, BINS) * BIN
+
+    def _store(self, count: int) -> None:
+        slot = self._complete % BINS
+        self._sum += count - self._counts[slot]
+        self._counts[slot] = count
+        self._complete += 1

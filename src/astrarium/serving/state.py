@@ -1,0 +1,202 @@
+"""The books of the serving level: who waits, what runs where, how every request ended.
+
+A request is in exactly one of: waiting, in a batch on a GPU, ended. Late news (a batch that finished
+after it was preempted, a GPU that left twice) is recognized by run numbers and ignored.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from astrarium.core.errors import BrokenBooks, InvalidAction
+from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.units import Time
+from astrarium.serving.actions import UNSERVED, Action, Dispatch, Drop, Preempt
+from astrarium.serving.events import (
+    BatchFailed,
+    BatchFinished,
+    BatchPreempted,
+    Event,
+    GpuJoined,
+    GpuLeft,
+    Request,
+    RequestArrived,
+)
+from astrarium.serving.ledger import Fate, Ledger, Outcome
+from astrarium.serving.setup import Setup
+
+
+class Batch:
+    """Requests of one model that were sent to a GPU together; `run` is its number in the ledger."""
+
+    __slots__ = ("gpu", "model", "requests", "run", "start")
+
+    def __init__(self, run: int, model: int, gpu: int, requests: list[Request], start: Time) -> None:
+        self.run, self.model, self.gpu, self.requests, self.start = run, model, gpu, requests, start
+
+
+class Gpu:
+    """`batches` are on their way or running, first come first run; `recovering` follows a preemption."""
+
+    __slots__ = ("batches", "id", "present", "recovering")
+
+    def __init__(self, id_: int) -> None:
+        self.id, self.present, self.recovering = id_, True, -1
+        self.batches: deque[Batch] = deque()
+
+    @property
+    def idle(self) -> bool:
+        return self.present and not self.batches and self.recovering < 0
+
+
+class ServingState:
+    def __init__(self, setup: Setup, ledger: Ledger | None = None) -> None:
+        self.setup = setup
+        self.ledger = ledger or Ledger()
+        self.waiting: dict[int, Request] = {}
+        self.gpus = [Gpu(gpu.id) for gpu in setup.gpus]
+        self._arrived = 0
+        self._ended = 0
+        self._response = setup.network.response
+        self._on_event: dict[type, Callable[[Time, Any], None]] = {
+            RequestArrived: self._request_arrived,
+            BatchFinished: self._batch_finished,
+            BatchFailed: self._batch_failed,
+            BatchPreempted: self._batch_preempted,
+            GpuJoined: self._gpu_joined,
+            GpuLeft: self._gpu_left,
+            TimerFired: _nothing,
+        }
+        self._on_action: dict[type, Callable[[Time, Any], None]] = {
+            Dispatch: self._dispatch,
+            Drop: self._drop,
+            Preempt: self._preempt,
+            SetTimer: _nothing,
+        }
+
+    def apply(self, now: Time, event: Event) -> None:
+        self._on_event[type(event)](now, event)
+
+    def commit(self, now: Time, action: Action) -> None:
+        handler = self._on_action.get(type(action))
+        if handler is None:
+            raise InvalidAction(f"{action!r} is not an action of the serving level")
+        handler(now, action)
+
+    def close(self, now: Time) -> None:
+        for request in list(self.waiting):
+            self._drop(now, Drop(request, UNSERVED))
+        for gpu in self.gpus:
+            self._fail_all(now, gpu, "the run ended before the batch did")
+
+    # events
+
+    def _request_arrived(self, now: Time, event: RequestArrived) -> None:
+        request = event.request
+        self.waiting[request.id] = request
+        self.ledger.open_request(request.id)
+        self._arrived += 1
+
+    def _batch_finished(self, now: Time, event: BatchFinished) -> None:
+        batch = self._take_batch(event.gpu, event.run)
+        if batch is None:
+            return
+        end, answered = self.ledger.end_request, now + self._response
+        for request in batch.requests:
+            outcome = Outcome.IN_TIME if answered <= request.deadline else Outcome.LATE
+            end(request.id, outcome, "", answered, batch.run)
+        self._ended += len(batch.requests)
+        self.ledger.end_batch(batch.run, Fate.FINISHED, event.started, now)
+
+    def _batch_failed(self, now: Time, event: BatchFailed) -> None:
+        batch = self._take_batch(event.gpu, event.run)
+        if batch is not None:
+            self._fail(now, batch, event.error)
+
+    def _batch_preempted(self, now: Time, event: BatchPreempted) -> None:
+        gpu = self.gpus[event.gpu]
+        if gpu.recovering == event.run:
+            gpu.recovering = -1
+            self.ledger.end_batch(event.run, Fate.PREEMPTED, event.started, event.stopped)
+
+    def _gpu_joined(self, now: Time, event: GpuJoined) -> None:
+        self.gpus[event.gpu].present = True
+
+    def _gpu_left(self, now: Time, event: GpuLeft) -> None:
+        gpu = self.gpus[event.gpu]
+        gpu.present, gpu.recovering = False, -1
+        self._fail_all(now, gpu, f"GPU {gpu.id} left")
+
+    # actions
+
+    def _dispatch(self, now: Time, action: Dispatch) -> None:
+        gpu = self._present(now, action)
+        try:
+            requests = [self.waiting.pop(id_) for id_ in action.requests]
+        except KeyError as error:
+            raise InvalidAction(f"at {now} ns: {action!r}: request {error} is not waiting") from None
+        if not requests or any(request.model != requests[0].model for request in requests):
+            raise InvalidAction(f"at {now} ns: {action!r}: a batch holds requests of one model, at least one")
+        model = self.setup.models[requests[0].model]
+        if len(requests) > model.max_batch:
+            raise InvalidAction(f"at {now} ns: {action!r}: {model.name} runs at most {model.max_batch} at once")
+        run = self.ledger.open_batch(model.index, gpu.id, len(requests), now)
+        gpu.batches.append(Batch(run, model.index, gpu.id, requests, action.start))
+
+    def _drop(self, now: Time, action: Drop) -> None:
+        if self.waiting.pop(action.request, None) is None:
+            raise InvalidAction(f"at {now} ns: {action!r}: request {action.request} is not waiting")
+        self.ledger.end_request(action.request, Outcome.DROPPED, action.reason, now)
+        self._ended += 1
+
+    def _preempt(self, now: Time, action: Preempt) -> None:
+        gpu = self._present(now, action)
+        if len(gpu.batches) != 1:
+            raise InvalidAction(f"at {now} ns: {action!r}: the GPU holds {len(gpu.batches)} batches, not one")
+        batch = gpu.batches.popleft()
+        gpu.recovering = batch.run
+        self.ledger.end_batch(batch.run, Fate.PREEMPTED, now, now)  # until its start is reported
+        for request in batch.requests:
+            self.waiting[request.id] = request
+
+    # helpers
+
+    def _present(self, now: Time, action: Dispatch | Preempt) -> Gpu:
+        if not 0 <= action.gpu < len(self.gpus) or not self.gpus[action.gpu].present:
+            raise InvalidAction(f"at {now} ns: {action!r}: there is no GPU {action.gpu}")
+        return self.gpus[action.gpu]
+
+    def _take_batch(self, gpu: int, run: int) -> Batch | None:
+        batches = self.gpus[gpu].batches
+        return batches.popleft() if batches and batches[0].run == run else None
+
+    def _fail_all(self, now: Time, gpu: Gpu, error: str) -> None:
+        while gpu.batches:
+            self._fail(now, gpu.batches.popleft(), error)
+
+    def _fail(self, now: Time, batch: Batch, error: str) -> None:
+        for request in batch.requests:
+            self.ledger.end_request(request.id, Outcome.FAILED, error, now, batch.run)
+        self._ended += len(batch.requests)
+        self.ledger.end_batch(batch.run, Fate.FAILED, min(batch.start, now), now)
+
+    def validate(self) -> None:
+        """Every request that arrived is in exactly one place; a batch runs requests of its own model."""
+        batches = [batch for gpu in self.gpus for batch in gpu.batches]
+        running = [request.id for batch in batches for request in batch.requests]
+        if len(set(running)) != len(running) or not self.waiting.keys().isdisjoint(running):
+            raise BrokenBooks("a request is in two places")
+        if self._arrived != len(self.waiting) + len(running) + self._ended:
+            raise BrokenBooks(
+                f"{self._arrived} requests arrived, but {len(self.waiting)} wait, {len(running)} run "
+                f"and {self._ended} have ended"
+            )
+        for batch in batches:
+            if any(request.model != batch.model for request in batch.requests):
+                raise BrokenBooks(f"batch {batch.run} mixes models")
+
+
+def _nothing(now: Time, message: object) -> None:
+    """Timers concern the policy, not the books."""

@@ -1,0 +1,1 @@
+"""What arrives: arrival processes, trace files, the model zoo."""

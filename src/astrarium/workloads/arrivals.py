@@ -1,0 +1,25 @@
+"""Arrivals as columns, sorted by time: what a workload comes down to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.signedinteger[Any]]
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """`work` is the true execution time of each request run alone (dynamic models; 0 otherwise): the
+    simulated world's secret, never shown to a policy."""
+
+    time: Ints  # int64 nanoseconds, sorted
+    model: Ints  # int32 index into the setup's models
+    application: Ints  # int32 index into the model's applications
+    work: Ints  # int64 nanoseconds
+
+    def __len__(self) -> int:
+        return len(self.time)
