@@ -42,6 +42,10 @@ Gather = Annotated[
 ]
 
 
+# What the native twin is told: whole numbers, real numbers, and lists of whole numbers, by name.
+NativeParameters = tuple[dict[str, int], dict[str, float], dict[str, list[int]]]
+
+
 class WindowScheduler:
     native = ""  # the name of the window in the native twin, where there is one
 
@@ -54,6 +58,9 @@ class WindowScheduler:
         self._delays = MinTree(len(setup.models))  # minus the delay of those, to find the longest
         self._free = MinTree(len(setup.gpus), 0)  # when each GPU is expected to be free
         self._timer: Time = FOREVER
+
+    def native_parameters(self) -> NativeParameters:
+        return {"fcfs": int(self.parameters.gather == "fcfs")}, {}, {}
 
     def opens(self, queue: ModelQueue) -> Time:
         """The earliest start that the window allows for the queue's candidate."""

@@ -13,7 +13,7 @@ import msgspec
 from astrarium.core.errors import InputError
 from astrarium.core.units import DURATION_FORM, Time, parse_duration, split_quantity
 from astrarium.serving.policies._queue import ModelQueue
-from astrarium.serving.policies._window import Gather, WindowScheduler
+from astrarium.serving.policies._window import Gather, NativeParameters, WindowScheduler
 from astrarium.serving.registry import serving_policies
 from astrarium.serving.setup import Setup
 
@@ -35,6 +35,10 @@ class Timeout(WindowScheduler):
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
         super().__init__(setup, parameters)
         self.timeouts = [timeout_for(parameters.timeout, model.slo) for model in setup.models]
+
+    def native_parameters(self) -> NativeParameters:
+        integers, reals, _ = super().native_parameters()
+        return integers, reals, {"timeouts": self.timeouts}
 
     def opens(self, queue: ModelQueue) -> Time:
         waited = queue.requests[0].arrival + self.timeouts[queue.model.index]

@@ -1,0 +1,266 @@
+// The books of a simulated run and the world that carries decisions out: twins of
+// astrarium.serving.state, ledger and model. A policy commits its decisions here one by one.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <queue>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "setup.h"
+
+namespace astrarium {
+
+enum Outcome : std::int8_t { kOpen = 0, kInTime = 1, kLate = 2, kDropped = 3, kFailed = 4 };
+enum Fate : std::int8_t { kRunning = 0, kFinished = 1, kPreempted = 2, kFateFailed = 3 };
+
+// Codes into the list of reasons that the record carries (module.cpp names them).
+enum Reason : std::int8_t { kNone = 0, kExpired = 1, kSacrificed = 2, kRejected = 3, kUnserved = 4 };
+
+// The requests of a run, as columns sorted by arrival; `work` is empty where every model is static.
+struct Arrivals {
+  const Time* time;
+  const Time* deadline;
+  const std::int32_t* model;
+  const Time* work;
+  std::int64_t count;
+};
+
+// How long a batch really takes: a table by kind of GPU, or for dynamic models c0 + c1 k max(work).
+struct Truth {
+  std::vector<int> kind_of_gpu;
+  std::vector<std::vector<std::vector<Time>>> tables;  // [kind][model][batch size]
+  std::vector<int> dynamic;                            // [model]
+  std::vector<double> c0, c1;                          // [model]
+};
+
+struct Requests {
+  std::vector<std::int8_t> outcome, reason;
+  std::vector<Time> done;
+  std::vector<std::int64_t> batch;
+};
+
+struct Batches {
+  std::vector<std::int32_t> model, gpu, size;
+  std::vector<Time> dispatched, started, finished;
+  std::vector<std::int8_t> fate;
+};
+
+enum class Happened : std::int8_t { kBatchFinished, kBatchPreempted };
+
+struct Event {
+  Time at;
+  std::int64_t sequence;
+  Happened what;
+  int gpu;
+  std::int64_t run;
+  Time started, stopped;
+
+  bool operator>(const Event& other) const {
+    return at != other.at ? at > other.at : sequence > other.sequence;
+  }
+};
+
+struct RunningBatch {
+  std::int64_t run;
+  std::vector<std::int64_t> requests;
+};
+
+struct Gpu {
+  std::deque<RunningBatch> batches;
+  std::int64_t recovering = -1;
+  Time free = 0, started = 0;  // the world's truth
+
+  bool idle() const { return batches.empty() && recovering < 0; }
+};
+
+class Books {
+ public:
+  Books(const Setup& setup, const Arrivals& arrivals, const Truth& truth, bool keep_batches = true)
+      : setup_(setup), arrivals_(arrivals), truth_(truth), gpus_(static_cast<std::size_t>(setup.gpus)),
+        keep_batches_(keep_batches) {
+    const auto count = static_cast<std::size_t>(arrivals.count);
+    requests.outcome.assign(count, kOpen);
+    requests.reason.assign(count, kNone);
+    requests.done.assign(count, -1);
+    requests.batch.assign(count, -1);
+  }
+
+  const Gpu& gpu(int id) const { return gpus_[static_cast<std::size_t>(id)]; }
+
+  // Send requests of one model to a GPU; `ids` is read at once.
+  void dispatch(Time now, int gpu_id, const std::int64_t* ids, int size, Time start) {
+    Gpu& gpu = gpus_[static_cast<std::size_t>(gpu_id)];
+    const int model = arrivals_.model[ids[0]];
+    const std::int64_t run = static_cast<std::int64_t>(runs_++);
+    open_batch(model, gpu_id, size, now);
+    gpu.batches.push_back({run, reuse(ids, size)});
+    const Time ready = now + setup_.network.delay(size);
+    gpu.started = std::max({ready, start, gpu.free});
+    gpu.free = gpu.started + execution(gpu_id, model, ids, size);
+    push({gpu.free, 0, Happened::kBatchFinished, gpu_id, run, gpu.started, 0});
+  }
+
+  void drop(Time now, std::int64_t request, Reason reason) {
+    end(request, kDropped, now, -1);
+    requests.reason[static_cast<std::size_t>(request)] = reason;
+  }
+
+  // Cancel the batch on a GPU; returns its requests, which wait again.
+  std::vector<std::int64_t> preempt(Time now, int gpu_id) {
+    Gpu& gpu = gpus_[static_cast<std::size_t>(gpu_id)];
+    RunningBatch batch = std::move(gpu.batches.front());
+    gpu.batches.pop_front();
+    gpu.recovering = batch.run;
+    end_batch(batch.run, kPreempted, now, now);
+    const Time started = std::min(now, gpu.started);
+    gpu.free = now + setup_.preemption_cost;
+    push({gpu.free, 0, Happened::kBatchPreempted, gpu_id, batch.run, started, now});
+    return std::move(batch.requests);
+  }
+
+  // The policy's one timer of this name (a small number); a later one replaces it.
+  void set_timer(Time now, Time at, std::size_t name = 0) {
+    if (timers_.size() <= name) timers_.resize(name + 1, kForever);
+    timers_[name] = std::max(at, now);
+  }
+
+  // --- for the driver
+
+  Time next_instant() const {
+    Time next = events_.empty() ? kForever : events_.top().at;
+    for (const Time timer : timers_) next = std::min(next, timer);
+    return next;
+  }
+
+  // Apply what happens at `now`, in order; true if any event or timer was due.
+  bool apply(Time now, std::vector<Event>& heard) {
+    bool due = false;
+    for (Time& timer : timers_) {
+      if (timer != now) continue;
+      timer = kForever;
+      due = true;
+    }
+    while (!events_.empty() && events_.top().at == now) {
+      heard.push_back(events_.top());
+      events_.pop();
+      apply(now, heard.back());
+    }
+    return due || !heard.empty();
+  }
+
+  void close(Time now) {
+    for (std::int64_t id = 0; id < arrivals_.count; ++id)
+      if (requests.outcome[static_cast<std::size_t>(id)] == kOpen) drop(now, id, kUnserved);
+  }
+
+  // Count bad requests by model among those that arrive from `warmup` on; once a model exceeds its
+  // limit the run is lost (`hopeless`): bad only grows.
+  void watch(Time warmup, std::vector<std::int64_t> limits) {
+    warmup_ = warmup;
+    limits_ = std::move(limits);
+    bad_.assign(limits_.size(), 0);
+  }
+  bool hopeless() const { return hopeless_; }
+  const std::vector<std::int64_t>& bad() const { return bad_; }
+
+  Requests requests;
+  Batches batches;
+
+ private:
+  Time execution(int gpu, int model, const std::int64_t* ids, int size) const {
+    const auto m = static_cast<std::size_t>(model);
+    if (!truth_.dynamic[m]) {
+      const auto kind = static_cast<std::size_t>(truth_.kind_of_gpu[static_cast<std::size_t>(gpu)]);
+      return truth_.tables[kind][m][static_cast<std::size_t>(size)];
+    }
+    Time longest = 0;
+    for (int i = 0; i < size; ++i) longest = std::max(longest, arrivals_.work[ids[i]]);
+    return static_cast<Time>(truth_.c0[m] + truth_.c1[m] * static_cast<double>(size * longest) + 0.5);
+  }
+
+  void apply(Time now, const Event& event) {
+    Gpu& gpu = gpus_[static_cast<std::size_t>(event.gpu)];
+    if (event.what == Happened::kBatchPreempted) {
+      if (gpu.recovering != event.run) return;
+      gpu.recovering = -1;
+      end_batch(event.run, kPreempted, event.started, event.stopped);
+    } else if (!gpu.batches.empty() && gpu.batches.front().run == event.run) {
+      finish(now, gpu, event);
+    }
+  }
+
+  void finish(Time now, Gpu& gpu, const Event& event) {
+    const Time answered = now + setup_.network.response;
+    for (const std::int64_t id : gpu.batches.front().requests) {
+      const bool in_time = answered <= arrivals_.deadline[id];
+      end(id, in_time ? kInTime : kLate, answered, event.run);
+    }
+    end_batch(event.run, kFinished, event.started, now);
+    spare_.push_back(std::move(gpu.batches.front().requests));
+    gpu.batches.pop_front();
+  }
+
+  void end(std::int64_t request, Outcome outcome, Time done, std::int64_t batch) {
+    const auto row = static_cast<std::size_t>(request);
+    requests.outcome[row] = outcome;
+    requests.done[row] = done;
+    requests.batch[row] = batch;
+    if (outcome == kInTime || limits_.empty() || arrivals_.time[request] < warmup_) return;
+    const auto model = static_cast<std::size_t>(arrivals_.model[request]);
+    if (++bad_[model] > limits_[model]) hopeless_ = true;
+  }
+
+  void open_batch(int model, int gpu, int size, Time now) {
+    if (!keep_batches_) return;
+    batches.model.push_back(model);
+    batches.gpu.push_back(gpu);
+    batches.size.push_back(size);
+    batches.dispatched.push_back(now);
+    batches.started.push_back(-1);
+    batches.finished.push_back(-1);
+    batches.fate.push_back(kRunning);
+  }
+
+  void end_batch(std::int64_t run, Fate fate, Time started, Time finished) {
+    if (!keep_batches_) return;
+    const auto row = static_cast<std::size_t>(run);
+    batches.started[row] = started;
+    batches.finished[row] = finished;
+    batches.fate[row] = fate;
+  }
+
+  // Vectors of finished batches are used again: a dispatch allocates nothing in the long run.
+  std::vector<std::int64_t> reuse(const std::int64_t* ids, int size) {
+    std::vector<std::int64_t> requests_of_batch;
+    if (!spare_.empty()) {
+      requests_of_batch = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    requests_of_batch.assign(ids, ids + size);
+    return requests_of_batch;
+  }
+
+  void push(Event event) {
+    event.sequence = sequence_++;
+    events_.push(event);
+  }
+
+  const Setup& setup_;
+  const Arrivals& arrivals_;
+  const Truth& truth_;
+  std::vector<Gpu> gpus_;
+  bool keep_batches_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<Time> timers_;
+  std::vector<std::vector<std::int64_t>> spare_;
+  std::int64_t sequence_ = 0, runs_ = 0;
+  Time warmup_ = 0;
+  std::vector<std::int64_t> limits_, bad_;
+  bool hopeless_ = false;
+};
+
+}  // namespace astrarium

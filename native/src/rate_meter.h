@@ -1,0 +1,53 @@
+// Twin of astrarium.serving.rates.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "units.h"
+
+namespace astrarium {
+
+inline constexpr Time kRateBin = 50 * kMillisecond;
+inline constexpr int kRateBins = 100;
+
+class RateMeter {
+ public:
+  // Move on to the bin of `now`; true if at least one more bin is complete.
+  bool roll(Time now) {
+    const Time current = now / kRateBin;
+    if (current == bin_) return false;
+    if (bin_ < 0) {
+      bin_ = current;
+      return false;
+    }
+    store(filling_);
+    const Time silent = std::min<Time>(current - bin_ - 1, kRateBins);
+    for (Time i = 0; i < silent; ++i) store(0);
+    bin_ = current;
+    filling_ = 0;
+    return true;
+  }
+
+  void count() { ++filling_; }
+
+  // Requests in the complete bins of the window, and its length.
+  std::pair<std::int64_t, Time> window() const {
+    return {sum_, std::min<std::int64_t>(complete_, kRateBins) * kRateBin};
+  }
+
+ private:
+  void store(std::int64_t count) {
+    auto& slot = counts_[static_cast<std::size_t>(complete_ % kRateBins)];
+    sum_ += count - slot;
+    slot = count;
+    ++complete_;
+  }
+
+  std::array<std::int64_t, kRateBins> counts_{};
+  Time bin_ = -1;
+  std::int64_t complete_ = 0, sum_ = 0, filling_ = 0;
+};
+
+}  // namespace astrarium

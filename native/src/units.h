@@ -1,0 +1,13 @@
+// Time is an integer number of nanoseconds, as in astrarium.core.units.
+#pragma once
+
+#include <cstdint>
+
+namespace astrarium {
+
+using Time = std::int64_t;
+
+inline constexpr Time kMillisecond = 1'000'000;
+inline constexpr Time kForever = Time{1} << 60;
+
+}  // namespace astrarium

@@ -1,0 +1,158 @@
+// Twin of astrarium.serving.policies._window: Symphony's scheduler for the deferred, eager and timeout
+// windows. The Python file says what it means; the names are the same.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#include "min_tree.h"
+#include "model_queue.h"
+#include "policy.h"
+
+namespace astrarium {
+
+enum class Opens { kDeferred, kEager, kTimeout };
+
+class WindowScheduler : public Policy {
+ public:
+  WindowScheduler(const Setup& setup, Opens opens, Gather gather, std::vector<Time> timeouts)
+      : network_(setup.network), opens_(opens), timeouts_(std::move(timeouts)),
+        wake_(setup.models.size()), latest_(setup.models.size()), delays_(setup.models.size()),
+        free_(static_cast<std::size_t>(setup.gpus), 0) {
+    for (const Model& model : setup.models) queues_.emplace_back(model, network_, gather);
+  }
+
+  void decide(const Instant& instant, Books& books) override {
+    const Time now = instant.now;
+    arrivals_ = &instant.arrivals;
+    hear(instant, books);
+    for (int model = wake_.first_at_most(now); model >= 0; model = wake_.first_at_most(now)) {
+      wake_.set(model, kForever);
+      changed_.push_back(model);
+    }
+    std::sort(changed_.begin(), changed_.end());
+    changed_.erase(std::unique(changed_.begin(), changed_.end()), changed_.end());
+    for (const int model : changed_) update(now, model, 0, books);
+    changed_.clear();
+    if (latest_.least() < kForever) match(now, books);
+    set_timer(now, books);
+  }
+
+ private:
+  void hear(const Instant& instant, const Books& books) {
+    const Arrivals& arrivals = instant.arrivals;
+    for (std::int64_t id = instant.first; id < instant.last; ++id) {
+      const int model = arrivals.model[id];
+      queue(model).push(instant.now, id, arrivals.deadline[id]);
+      changed_.push_back(model);
+    }
+    for (const Event& event : instant.events)
+      if (books.gpu(event.gpu).idle()) free_.set(event.gpu, instant.now);
+  }
+
+  Time opens(int model) {
+    const ModelQueue& q = queue(model);
+    switch (opens_) {
+      case Opens::kDeferred: return q.frontrun();
+      case Opens::kEager: return -kForever;
+      case Opens::kTimeout: break;
+    }
+    const Time waited = arrivals_->time[q.head()] + timeouts_[static_cast<std::size_t>(model)];
+    return std::min(waited + network_.delay(q.size), q.latest());
+  }
+
+  void update(Time now, int model, Time gpu_free, Books& books) {
+    ModelQueue& q = queue(model);
+    const int dropped = q.gather(now, gpu_free);
+    for (int i = 0; i < dropped; ++i) {
+      const std::int64_t id = q.heads()[i];
+      books.drop(now, id, q.saveable(arrivals_->deadline[id], now) ? kSacrificed : kExpired);
+    }
+    q.cut(dropped);
+    if (q.size == 0) return forget(model);
+    const Time delay = network_.delay(q.size), open = opens(model) - delay;
+    if (open > now) {
+      forget(model);
+      wake_.set(model, open);
+    } else {
+      latest_.set(model, q.latest());
+      delays_.set(model, -delay);
+      wake_.set(model, q.latest() - delay + 1);
+    }
+  }
+
+  void forget(int model) {
+    wake_.set(model, kForever);
+    latest_.set(model, kForever);
+    delays_.set(model, kForever);
+  }
+
+  void match(Time now, Books& books) {
+    for (int model = latest_.argmin(); model >= 0; model = latest_.argmin()) {
+      const int gpu = claim(now, model, books);
+      if (gpu < 0) break;
+      if (free_[gpu] > latest_[model]) {
+        too_late_.emplace_back(model, latest_[model]);
+        latest_.set(model, kForever);
+      } else {
+        grant(now, model, gpu, books);
+      }
+    }
+    for (const auto& [model, latest] : too_late_) latest_.set(model, latest);
+    too_late_.clear();
+  }
+
+  int claim(Time now, int model, const Books& books) {
+    while (true) {
+      int gpu = free_.first_at_most(now - delays_[model]);
+      if (gpu < 0 && free_.least() <= now - delays_.least()) gpu = free_.argmin();
+      if (gpu < 0 || free_[gpu] > now || books.gpu(gpu).idle()) return gpu;
+      free_.set(gpu, kForever);
+    }
+  }
+
+  void grant(Time now, int model, int gpu, Books& books) {
+    ModelQueue& q = queue(model);
+    const Time free = free_[gpu];
+    if (free > now) {
+      update(now, model, free, books);
+      if (q.size == 0) return;
+    }
+    const Time start = std::max(now + network_.delay(q.size), free);
+    free_.set(gpu, start + q.latency(q.size));
+    books.dispatch(now, gpu, q.heads(), q.size, start);
+    q.cut(q.size);
+    update(now, model, 0, books);
+  }
+
+  void set_timer(Time now, Books& books) {
+    Time at = wake_.least();
+    if (latest_.least() < kForever && delays_.least() < 0)
+      at = std::min(at, std::max(now + 1, free_.least() + delays_.least()));
+    if (at == timer_) return;
+    timer_ = at;
+    books.set_timer(now, at);
+  }
+
+  ModelQueue& queue(int model) { return queues_[static_cast<std::size_t>(model)]; }
+
+  Network network_;
+  Opens opens_;
+  std::vector<Time> timeouts_;
+  std::deque<ModelQueue> queues_;
+  MinTree wake_, latest_, delays_, free_;
+  Time timer_ = kForever;
+  const Arrivals* arrivals_ = nullptr;
+  std::vector<int> changed_;
+  std::vector<std::pair<int, Time>> too_late_;
+};
+
+inline std::unique_ptr<Policy> make_window(const Setup& setup, Opens opens, const Parameters& p) {
+  const Gather gather = p.integers.at("fcfs") ? Gather::kFcfs : Gather::kWindow;
+  std::vector<Time> timeouts;
+  if (opens == Opens::kTimeout) timeouts = p.lists.at("timeouts");
+  return std::make_unique<WindowScheduler>(setup, opens, gather, std::move(timeouts));
+}
+
+}  // namespace astrarium

@@ -1,0 +1,249 @@
+"""Execution times that are distributions: what a dynamic model's single request may take.
+
+Every value is a whole number of nanoseconds and at least one. `cdf` is all that estimates need: quantiles
+come from it by bisection over integers, so they need no numerical library and no tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import Duration
+from astrarium.core.units import FOREVER, Time
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Times = npt.NDArray[np.int64]
+    Generator = np.random.Generator
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Weight = Annotated[float, msgspec.Meta(ge=0)]
+
+_GRID = 400  # points of the expected maximum's integral: relative error about 1e-4
+_TAIL = 20.0  # the integral's ends in logits: a chance of 2e-9 on either side
+
+
+class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    form: ClassVar[str] = ""  # its key in a scenario file
+
+    def cdf(self, time: Time) -> float:
+        """The chance of a value of at most *time*."""
+        raise NotImplementedError
+
+    def sample(self, generator: Generator, count: int) -> Times:
+        raise NotImplementedError
+
+    def quantile(self, chance: float) -> Time:
+        """The smallest time t with cdf(t) >= *chance*."""
+        high = 1
+        while high < FOREVER and self.cdf(high) < chance:
+            high *= 2
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.cdf(middle) < chance else (low, middle)
+        return high
+
+    def quantile_of_maximum(self, count: int, chance: float) -> Time:
+        """Of the largest of *count* independent draws: its cdf is the single one to that power."""
+        return self.quantile(chance ** (1 / count))
+
+    def grid(self) -> list[tuple[Time, float]]:
+        """(width, cdf in the middle) of slices that cover all but the last of both tails.
+
+        Their ends are even in the logit of the chance, so that both tails are resolved.
+        """
+        ends = [self.quantile(1 / (1 + math.exp(-logit))) for logit in _logits()]
+        slices = [(0, ends[0]), *zip(ends, ends[1:], strict=False)]
+        return [(high - low, self.cdf((low + high) // 2)) for low, high in slices if high > low]
+
+
+def mean_of_maximum(grid: Sequence[tuple[Time, float]], count: int) -> Time:
+    """The expected largest of *count* draws, the integral of 1 - F(t)^count, from `Distribution.grid`."""
+    return round(math.fsum(width * (1 - below**count) for width, below in grid))
+
+
+class Constant(Distribution, frozen=True):
+    form = "constant"
+    time: Duration
+
+    def cdf(self, time: Time) -> float:
+        return 1.0 if time >= self.time else 0.0
+
+    def sample(self, generator: Generator, count: int) -> Times:
+        import numpy as np
+
+        return np.full(count, max(1, self.time), np.int64)
+
+
+class Normal(Distribution, frozen=True):
+    """Values under a nanosecond count as one."""
+
+    form = "normal"
+    mean: Duration
+    std: Duration = Duration(0)
+
+    def cdf(self, time: Time) -> float:
+        if time < 1:
+            return 0.0
+        if not self.std:
+            return 1.0 if time >= self.mean else 0.0
+        return _normal_cdf((time + 0.5 - self.mean) / self.std)
+
+    def sample(self, generator: Generator, count: int) -> Times:
+        return _whole(generator.normal(self.mean, self.std, count))
+
+
+class LogNormal(Distribution, frozen=True):
+    form = "lognormal"
+    median: Duration
+    sigma: Positive
+
+    def __post_init__(self) -> None:
+        if self.median < 1:
+            raise InputError("median", self.median, "a duration above 0")
+
+    def cdf(self, time: Time) -> float:
+        return 0.0 if time < 1 else _normal_cdf(math.log((time + 0.5) / self.median) / self.sigma)
+
+    def sample(self, generator: Generator, count: int) -> Times:
+        # the generator's own exponential: numpy's vectorized one differs between processors
+        return _whole(generator.lognormal(math.log(self.median), self.sigma, count))
+
+
+class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mean: Duration
+    std: Duration = Duration(0)
+    weight: Weight = 1.0
+
+
+class Modes(Distribution, frozen=True):
+    """Several bells, such as short and long inputs."""
+
+    form = "modes"
+    modes: tuple[Mode, ...]
+
+    def __post_init__(self) -> None:
+        if not self.modes or math.fsum(mode.weight for mode in self.modes) <= 0:
+            raise InputError("", self.modes, "at least one mode with a weight above 0")
+
+    def cdf(self, time: Time) -> float:
+        return self._mixture().cdf(time)
+
+    def sample(self, generator: Generator, count: int) -> Times:
+        return self._mixture().sample(generator, count)
+
+    def _mixture(self) -> Mixture:
+        return Mixture(
+            tuple(Normal(mode.mean, mode.std) for mode in self.modes),
+            tuple(mode.weight for mode in self.modes),
+        )
+
+
+class Histogram(Distribution, frozen=True):
+    """Bin i holds `counts[i]` between `edges[i]` and `edges[i + 1]`, evenly."""
+
+    form = "histogram"
+    edges: tuple[Duration, ...]
+    counts: tuple[Weight, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.counts) != len(self.edges) - 1 or math.fsum(self.counts) <= 0:
+            raise InputError("counts", self.counts, "one count between every two edges, their sum above 0")
+        if any(low >= high for low, high in zip(self.edges, self.edges[1:], strict=False)):
+            raise InputError("edges", self.edges, "edges that rise")
+
+    def cdf(self, time: Time) -> float:
+        place = bisect_right(self.edges, time) - 1
+        if place < 0 or time < 1:
+            return 0.0
+        if place >= len(self.counts):
+            return 1.0
+        low, high = self.edges[place], self.edges[place + 1]
+        inside = self.counts[place] * (time - low) / (high - low)
+        return (math.fsum(self.counts[:place]) + inside) / math.fsum(self.counts)
+
+    def sample(self, generator: Generator, count: int) -> Times:
+        import numpy as np
+
+        below = np.concatenate(([0.0], np.cumsum(self.counts)))
+        return _whole(np.interp(generator.random(count) * below[-1], below, self.edges))
+
+
+class Samples(Distribution, frozen=True):
+    """Measured times, each as likely as any other, in rising order."""
+
+    form = "samples"
+    times: tuple[Duration, ...]
+    file: str = ""  # where they were read
+
+    def __post_init__(self) -> None:
+        if not self.times:
+            raise InputError("", self.file or self.times, "at least one measured time")
+
+    def cdf(self, time: Time) -> float:
+        return bisect_right(self.times, time) / len(self.times) if time >= 1 else 0.0
+
+    def sample(self, generator: Generator, count: int) -> Times:
+        import numpy as np
+
+        return _whole(np.array(self.times)[generator.integers(len(self.times), size=count)])
+
+
+class Mixture(Distribution, frozen=True):
+    """First chance picks the part, by weight, then the part draws."""
+
+    parts: tuple[Distribution, ...]
+    weights: tuple[float, ...]
+
+    def cdf(self, time: Time) -> float:
+        total = math.fsum(self.weights)
+        weighted = zip(self.parts, self.weights, strict=True)
+        return math.fsum(weight * part.cdf(time) for part, weight in weighted) / total
+
+    def sample(self, generator: Generator, count: int) -> Times:
+        import numpy as np
+
+        chosen = choose(generator, self.weights, count)
+        times = np.empty(count, np.int64)
+        for index, part in enumerate(self.parts):
+            mine = chosen == index
+            times[mine] = part.sample(generator, int(mine.sum()))
+        return times
+
+
+def choose(generator: Generator, weights: Sequence[float], count: int) -> Times:
+    """*count* indices, each drawn with its weight."""
+    import numpy as np
+
+    bounds = np.array(list(accumulate(weights)))
+    drawn = np.searchsorted(bounds, generator.random(count) * bounds[-1], side="right")
+    return np.minimum(drawn, len(weights) - 1)
+
+
+def _normal_cdf(score: float) -> float:
+    return 0.5 * math.erfc(-score / math.sqrt(2))
+
+
+def _logits() -> list[float]:
+    return [_TAIL * (2 * point / (_GRID - 1) - 1) for point in range(_GRID)]
+
+
+def _whole(times: npt.NDArray[Any]) -> Times:
+    import numpy as np
+
+    return np.maximum(1, np.rint(times)).astype(np.int64)
+
+
+DISTRIBUTIONS: dict[str, type[Distribution]] = {
+    kind.form: kind for kind in (Constant, Normal, LogNormal, Modes, Histogram, Samples)
+}

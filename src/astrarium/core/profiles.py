@@ -1,0 +1,136 @@
+"""How long a batch takes: what a model's profile promises, by batch size and kind of GPU."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from astrarium.core.distributions import Distribution, Mixture, Positive, mean_of_maximum
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import Duration
+from astrarium.core.units import Time
+
+Estimate = Annotated[
+    Literal["p99", "mean", "p50"],
+    msgspec.Meta(description="what policies are told of a time that is a distribution"),
+]
+_CHANCE = {"p99": 0.99, "p50": 0.5}
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    form: ClassVar[str] = ""
+
+    def on(self, kind: str) -> Profile:
+        """The profile on one kind of GPU."""
+        return self
+
+    @property
+    def largest_batch(self) -> int | None:
+        """None where the profile itself sets no bound."""
+        return None
+
+    def batch_times(self, count: int) -> list[Time]:
+        """The estimates for batches of 1 to *count*."""
+        raise NotImplementedError
+
+
+class Linear(Profile, frozen=True):
+    """l(b) = alpha b + beta."""
+
+    alpha: Duration
+    beta: Duration
+
+    def __post_init__(self) -> None:
+        if self.alpha + self.beta < 1:
+            raise InputError("alpha", self.alpha, "alpha + beta above 0: one request takes time")
+
+    def batch_times(self, count: int) -> list[Time]:
+        return [self.alpha * size + self.beta for size in range(1, count + 1)]
+
+
+class Table(Profile, frozen=True):
+    """Measured batch sizes, straight lines between them, and no batch larger than the largest."""
+
+    form = "table"
+    points: dict[int, Duration]
+
+    def __post_init__(self) -> None:
+        sizes, times = list(self.points), list(self.points.values())
+        if not sizes or sizes[0] != 1 or sizes != sorted(set(sizes)):
+            raise InputError("", sizes, "batch sizes that rise from 1")
+        if times[0] < 1 or times != sorted(times):
+            raise InputError("", times, "times above 0 that never fall as batches grow")
+
+    @property
+    def largest_batch(self) -> int:
+        return max(self.points)
+
+    def batch_times(self, count: int) -> list[Time]:
+        return [self._time(size) for size in range(1, count + 1)]
+
+    def _time(self, size: int) -> Time:
+        if size in self.points:
+            return self.points[size]
+        sizes = list(self.points)
+        place = bisect_left(sizes, size)
+        low, high = sizes[place - 1], sizes[place]
+        rise = self.points[high] - self.points[low]
+        return self.points[low] + rise * (size - low) // (high - low)
+
+
+class Kinds(Profile, frozen=True):
+    """A profile for each kind of GPU, for clusters that mix them."""
+
+    form = "kinds"
+    kinds: dict[str, Profile]
+
+    def on(self, kind: str) -> Profile:
+        return self.kinds[kind]
+
+
+class Application(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One source of a dynamic model's requests, and how long a request of it takes alone."""
+
+    time: Distribution
+    share: Positive = 1.0
+
+
+class Dynamic(Profile, frozen=True):
+    """Inputs of unequal size, padded to the longest: a batch of k takes c0 + c1 k max(single times).
+
+    Yu's dissertation, chapter 4 (Orloj). Who will be in a future batch is unknown, so the estimates are of
+    k draws from the mixture of all applications.
+    """
+
+    form = "dynamic"
+    applications: dict[str, Application]
+    c0: Duration = Duration(0)
+    c1: Positive = 1.0
+    estimate: Estimate = "p99"
+
+    def __post_init__(self) -> None:
+        if not self.applications:
+            raise InputError("applications", self.applications, "at least one application")
+
+    def batch_times(self, count: int) -> list[Time]:
+        return [self.batch_time(size, longest) for size, longest in enumerate(self._longest(count), 1)]
+
+    def batch_time(self, size: int, longest: Time) -> Time:
+        """The time of a batch whose longest member takes *longest* alone."""
+        return max(1, self.c0 + round(self.c1 * size * longest))
+
+    def mixture(self) -> Mixture:
+        applications = self.applications.values()
+        return Mixture(
+            tuple(application.time for application in applications),
+            tuple(application.share for application in applications),
+        )
+
+    def _longest(self, count: int) -> list[Time]:
+        mixture, sizes = self.mixture(), range(1, count + 1)
+        if self.estimate == "mean":
+            grid = mixture.grid()
+            return [mean_of_maximum(grid, size) for size in sizes]
+        return [mixture.quantile_of_maximum(size, _CHANCE[self.estimate]) for size in sizes]

@@ -1,0 +1,1 @@
+"""Whole experiments from a scenario: one run, and the search for goodput."""

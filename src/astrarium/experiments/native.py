@@ -1,0 +1,94 @@
+"""The bridge to the native twin: the same setup, truth and arrivals as arrays, the same record back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from astrarium.scenario import Scenario, build
+from astrarium.serving.record import Batches, Ints, Requests, ServingRecord
+from astrarium.serving.setup import Setup
+from astrarium.workloads.arrivals import Arrivals
+
+
+def has_twin(policy: Any) -> bool:
+    """A policy with a native twin names it in `native` and translates itself in `native_parameters()`."""
+    return bool(getattr(policy, "native", "")) and extension() is not None
+
+
+def extension() -> Any | None:
+    """The extension module, or None where it was not built (a source tree without a compiler)."""
+    try:
+        from astrarium import _native
+    except ImportError:
+        return None
+    return _native
+
+
+def simulate(scenario: Scenario, setup: Setup, policy: Any, arrivals: Arrivals) -> ServingRecord:
+    deadlines = build.deadlines(arrivals, setup)
+    columns = _call(scenario, setup, policy, arrivals, deadlines, bad_limits=[])
+    requests = Requests(
+        arrival=arrivals.time,
+        deadline=deadlines,
+        model=arrivals.model,
+        application=arrivals.application,
+        **{name: columns[name] for name in ("outcome", "reason", "done", "batch")},
+    )
+    names = ("model", "gpu", "size", "dispatched", "started", "finished", "fate")
+    return ServingRecord(
+        policy=scenario.policy.name,
+        setup=setup,
+        seed=scenario.seed,
+        requests=requests,
+        batches=Batches(**{name: columns[f"batch_{name}"] for name in names}),
+        reasons=tuple(columns["reasons"]),
+        warmup=scenario.workload.warmup,
+        duration=build.duration(scenario, arrivals),
+        engine="native",
+    )
+
+
+def worst_bad(scenario: Scenario, setup: Setup, policy: Any, arrivals: Arrivals, allowed: float) -> float:
+    """The largest share of bad requests of any model, or just over *allowed* as soon as that is certain."""
+    deadlines = build.deadlines(arrivals, setup)
+    measured = arrivals.time >= scenario.workload.warmup
+    totals = np.bincount(arrivals.model[measured], minlength=len(setup.models))
+    limits = np.floor(totals * allowed).astype(int).tolist()
+    columns = _call(scenario, setup, policy, arrivals, deadlines, limits)
+    return float(np.max(columns["bad"] / np.maximum(totals, 1)))
+
+
+def _call(
+    scenario: Scenario, setup: Setup, policy: Any, arrivals: Arrivals, deadlines: Ints, bad_limits: list[int]
+) -> Any:
+    module = extension()
+    assert module is not None
+    network = module.Network(setup.network.control, setup.network.data, setup.network.response)
+    models = [module.Model(model.slo, model.latency) for model in setup.models]
+    columns = module.simulate_serving(
+        module.Setup(models, len(setup.gpus), network, setup.preemption_cost),
+        _truth(module, scenario, setup),
+        module.Parameters(policy.native, *policy.native_parameters()),
+        arrivals.time,
+        deadlines,
+        arrivals.model,
+        arrivals.work,
+        scenario.workload.warmup,
+        bad_limits,
+    )
+    columns["reasons"] = module.reasons()
+    return columns
+
+
+def _truth(module: Any, scenario: Scenario, setup: Setup) -> Any:
+    kind_of_gpu, tables = build.truth_tables(scenario, setup)
+    dynamic = build.dynamic_terms(scenario, setup)  # (c0, c1) or None for each model
+    return module.Truth(
+        kind_of_gpu,
+        tables,
+        [int(terms is not None) for terms in dynamic],
+        [float(terms[0]) if terms else 0.0 for terms in dynamic],
+        [float(terms[1]) if terms else 0.0 for terms in dynamic],
+    )

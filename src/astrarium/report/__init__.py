@@ -1,0 +1,1 @@
+"""What a run is worth: numbers, tables, pictures, timelines and the folders that keep them."""

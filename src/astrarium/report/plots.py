@@ -1,0 +1,235 @@
+"""Pictures of one run, or of several on one set of axes. matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astrarium.report.curves import batch_size_shares, latency_cdf, losses, rates_over_time
+from astrarium.report.summary import Summary, busy_time
+from astrarium.serving.record import ServingRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#666666", "#A6761D")
+_LOSS_COLORS = ("#D55E00", "#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#8C6BB1", "#666666")
+_INK = "#333333"
+_STYLE: dict[str, Any] = {
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#999999",
+    "axes.labelcolor": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.7,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+}
+_NAMED_MODELS = 8  # with more than that, models are shown by rank
+
+Runs = Sequence[tuple[str, ServingRecord, Summary]]
+
+
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Any, Any]:
+    """A figure without a window, and its axes as an array (rows, columns).
+
+    Margins are given in inches by hand: working them out from the text costs as much as drawing.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    mpl.rcParams.update(_STYLE)
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False, **grid)
+
+
+def margins(figure: Figure, left: float, right: float, bottom: float, top: float, w: float, h: float) -> None:
+    """Inches around all axes, and between neighbours."""
+    width, height = figure.get_size_inches()
+    gridspec = figure.axes[0].get_subplotspec().get_gridspec()
+    columns, rows = gridspec.ncols, gridspec.nrows
+    each_w = (width - left - right - w * (columns - 1)) / columns
+    each_h = (height - bottom - top - h * (rows - 1)) / rows
+    figure.subplots_adjust(
+        left / width, bottom / height, 1 - right / width, 1 - top / height, w / each_w, h / each_h
+    )
+
+
+def save(figure: Figure, path: Path, dpi: int = 110) -> None:
+    figure.savefig(path, dpi=dpi, pil_kwargs={"compress_level": 1})
+
+
+def draw_overview(runs: Runs, path: Path, title: str = "") -> None:
+    """Six questions about the same runs: how fast, in what batches, how steadily, on how many GPUs, what
+    was lost, and by which model."""
+    figure, axes = new_figure(15, 8, 2, 3)
+    margins(figure, left=0.75, right=0.2, bottom=1.0 if len(runs) > 1 else 0.6, top=0.8, w=0.95, h=0.85)
+    last = _attainment if len(runs[0][2].models) > 1 else _attainment_over_time
+    panels = (_latency, _batch_sizes, _over_time, _gpu_load, _losses, last)
+    for draw, ax in zip(panels, axes.flat, strict=True):
+        draw(ax, runs)
+    if len(runs) > 1:
+        _shared_legend(figure, runs)
+    if title:
+        figure.suptitle(title, x=0.012, y=0.985, ha="left", fontsize=12, color=_INK)
+    save(figure, path)
+
+
+def _shared_legend(figure: Figure, runs: Runs) -> None:
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=_color(i), lw=3) for i in range(len(runs))]
+    figure.legend(lines, [label for label, _, _ in runs], loc="lower center", ncols=9, fontsize=10)
+
+
+def _latency(ax: Axes, runs: Runs) -> None:
+    slos = {model.slo for model in runs[0][1].setup.models}
+    relative = len(slos) > 1
+    limit = 100.0 if relative else next(iter(slos)) / 1e6
+    right = limit * 1.1
+    for i, (_, record, _) in enumerate(runs):
+        curve = latency_cdf(record, relative)
+        right = min(max(right, float(curve.x[-1]) * 1.02), limit * 2)
+        x, y = np.append(curve.x, limit * 100), np.append(curve.y, curve.y[-1])
+        ax.plot(x, y, color=_color(i), lw=1.8)
+    ax.axvline(limit, color=_INK, lw=1, ls="--")
+    ax.annotate("SLO", (limit, 3), xytext=(3, 0), textcoords="offset points", color=_INK, fontsize=8.5)
+    ax.set(title="Latency", xlim=(0, right), ylim=(0, 102))
+    ax.set(xlabel="latency (% of the model's SLO)" if relative else "latency (ms)")
+    ax.set(ylabel="requests answered within (%)")
+
+
+def _batch_sizes(ax: Axes, runs: Runs) -> None:
+    largest = 1
+    for i, (_, record, _) in enumerate(runs):
+        curve = batch_size_shares(record)
+        x, y = curve.x[1:], curve.y[1:]
+        seen = np.flatnonzero(y > 0.05)
+        largest = max(largest, int(seen[-1]) + 1 if len(seen) else 1)
+        if len(runs) == 1:
+            ax.bar(x, y, width=0.85, color=_color(i))
+        else:
+            edges = np.append(x, x[-1] + 1) - 0.5
+            ax.stairs(y, edges, color=_color(i), lw=1.6)
+            ax.stairs(y, edges, color=_color(i), fill=True, alpha=0.12)
+    ax.set(title="Batch sizes", xlabel="requests in a batch", ylabel="batches (%)")
+    ax.set(xlim=(0.4, largest + 0.6))
+    ax.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _over_time(ax: Axes, runs: Runs) -> None:
+    for i, (_, record, _) in enumerate(runs):
+        offered, good = rates_over_time(record)
+        if i == 0:
+            ax.fill_between(offered.x, offered.y, color="#dddddd", lw=0, label="offered")
+        ax.plot(good.x, good.y, color=_color(i), lw=1.5, label="answered in time" if len(runs) == 1 else None)
+    record = runs[0][1]
+    if record.warmup:
+        ax.axvline(record.warmup / 1e9, color=_INK, lw=1, ls=":", label="end of the warm-up")
+    ax.set(title="Goodput over time", xlabel="time (s)", ylabel="requests/s")
+    ax.set(xlim=(0, record.duration / 1e9), ylim=(0, max(ax.get_ylim()[1] * 1.02, 1)))
+    ax.legend(loc="lower right")
+
+
+def _gpu_load(ax: Axes, runs: Runs) -> None:
+    for i, (_, record, _) in enumerate(runs):
+        busy, wasted = busy_time(record)
+        scale = 100 / max(record.duration - record.warmup, 1)
+        ids = np.arange(len(busy))
+        if len(runs) == 1:
+            ax.bar(ids, busy * scale, width=0.85, color=_color(i), label="busy")
+            if wasted.any():
+                ax.bar(ids, wasted * scale, width=0.85, color="#D55E00", label="of it wasted by preemption")
+                ax.legend(loc="upper right")
+        else:
+            ax.stairs(busy * scale, np.arange(len(busy) + 1) - 0.5, color=_color(i), lw=1.8, baseline=None)
+    ax.set(title="Load by GPU", xlabel="GPU id", ylabel="busy (% of the measured time)", ylim=(0, 102))
+    ax.set(xlim=(-0.6, len(runs[0][1].setup.gpus) - 0.4))
+    ax.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _losses(ax: Axes, runs: Runs) -> None:
+    found = [losses(record) for _, record, _ in runs]
+    reasons = sorted({reason for each in found for reason in each}, key=_loss_order)
+    rows, left = np.arange(len(runs)), np.zeros(len(runs))
+    for k, reason in enumerate(reasons):
+        widths = np.array([each.get(reason, 0.0) for each in found])
+        ax.barh(rows, widths, 0.6, left, color=_LOSS_COLORS[k % len(_LOSS_COLORS)], label=reason)
+        left += widths
+    for row, total in enumerate(left):
+        ax.annotate(f"{total:.2f} %", (total, row), xytext=(4, 0), textcoords="offset points", va="center")
+    ax.set_yticks(rows, [_wrapped(label) for label, _, _ in runs], fontsize=9 if len(runs) < 6 else 8)
+    ax.set(ylim=(max(len(runs) - 0.5, 1.2), min(-0.5, 0.5 - 1.2 / len(runs))))
+    ax.set(title="Requests lost", xlabel="measured requests (%)", xlim=(0, max(left.max() * 1.25, 1.0)))
+    ax.grid(axis="y", visible=False)
+    if reasons:
+        ax.legend(loc="best")
+
+
+def _loss_order(reason: str) -> tuple[int, str]:
+    return (0 if reason == "late" else 2 if reason == "failed" else 1, reason)
+
+
+def _attainment(ax: Axes, runs: Runs) -> None:
+    names = list(runs[0][2].models)
+    few = len(names) <= _NAMED_MODELS
+    width = 0.8 / len(runs)
+    lowest = 99.0
+    for i, (_, _, summary) in enumerate(runs):
+        values = [100 * (summary.models[name].attainment or 0.0) for name in names]
+        lowest = min([lowest, *(v for v, name in zip(values, names, strict=True) if summary.models[name].requests)])
+        if few:
+            ax.bar(np.arange(len(names)) + (i + 0.5) * width - 0.4, values, width * 0.92, color=_color(i))
+        else:
+            ax.plot(np.arange(1, len(names) + 1), sorted(values), color=_color(i), lw=1.6, marker=".", ms=5)
+    if few:
+        ax.set_xticks(range(len(names)), names, rotation=20 if len(names) > 3 else 0)
+        ax.grid(axis="x", visible=False)
+    else:
+        ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.set(title="Attainment by model (dashed: 99 %)", xlabel="model" if few else "models, worst first")
+    _attainment_axis(ax, lowest)
+
+
+def _attainment_over_time(ax: Axes, runs: Runs) -> None:
+    lowest = 99.0
+    for i, (_, record, _) in enumerate(runs):
+        offered, good = rates_over_time(record)
+        share = 100 * good.y / np.maximum(offered.y, 1e-9)
+        share[offered.y == 0] = np.nan
+        if not np.isnan(share).all():
+            lowest = min(lowest, float(np.nanmin(share)))
+        ax.plot(offered.x, share, color=_color(i), lw=1.5)
+    ax.set(title="Attainment over time (dashed: 99 %)", xlabel="time (s)")
+    ax.set(xlim=(0, runs[0][1].duration / 1e9))
+    _attainment_axis(ax, lowest)
+
+
+def _attainment_axis(ax: Axes, lowest: float) -> None:
+    """From a little under the worst, so that the difference between 99 and 100 stays visible."""
+    room = max(100 - lowest, 2.0)
+    ax.axhline(99, color=_INK, lw=1, ls="--")
+    ax.set(ylabel="answered in time (%)", ylim=(max(0.0, 100 - 1.1 * room), 100 + 0.05 * room))
+
+
+def _wrapped(label: str) -> str:
+    """Parameters go under the name of their policy."""
+    return label.replace(" (", "\n(")
+
+
+def _color(i: int) -> str:
+    return COLORS[i % len(COLORS)]

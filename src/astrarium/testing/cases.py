@@ -1,0 +1,171 @@
+"""Small worlds to put a serving policy in, and one way to run it there with everything checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from astrarium.core.engine import Engine
+from astrarium.core.trace import Step
+from astrarium.core.units import FOREVER, MILLISECOND, Time
+from astrarium.drivers.simulate import World, simulate
+from astrarium.serving.actions import Action
+from astrarium.serving.events import Event, GpuJoined, GpuLeft, Request, RequestArrived
+from astrarium.serving.model import ServingWorld, TableTruth, Truth
+from astrarium.serving.registry import ServingPolicy
+from astrarium.serving.setup import GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.state import Batch, ServingState
+
+ServingEngine = Engine[ServingState, Event, Action]
+GpuEvent = GpuJoined | GpuLeft
+
+
+@dataclass(frozen=True)
+class Case:
+    """A setup, the requests that come, and the GPUs that leave or join on the way."""
+
+    setup: Setup
+    requests: tuple[Request, ...] = ()
+    gpu_events: tuple[tuple[Time, GpuEvent], ...] = ()
+    truth: Truth | None = None  # None: batches take exactly what the policy was told
+
+    @property
+    def exact(self) -> Truth:
+        return self.truth or TableTruth.of(self.setup)
+
+    def events(self) -> list[tuple[Time, Event]]:
+        """In order of time; at one instant GPUs come before requests."""
+        arrivals = [(request.arrival, RequestArrived(request)) for request in self.requests]
+        return sorted([*self.gpu_events, *arrivals], key=lambda pair: pair[0])
+
+    def delayed(self, by: Time) -> Case:
+        """The same case, all of it later."""
+        requests = [_moved(request, request.arrival + by, request.deadline + by) for request in self.requests]
+        gpu_events = [(at + by, event) for at, event in self.gpu_events]
+        return replace(self, requests=tuple(requests), gpu_events=tuple(gpu_events))
+
+    def stretched(self, factor: int) -> Case:
+        """The same case in slow motion: every duration and instant is *factor* times as long."""
+        requests = [
+            _moved(request, request.arrival * factor, request.deadline * factor) for request in self.requests
+        ]
+        gpu_events = [(at * factor, event) for at, event in self.gpu_events]
+        setup = _stretched_setup(self.setup, factor)
+        return replace(self, setup=setup, requests=tuple(requests), gpu_events=tuple(gpu_events))
+
+    def relabelled(self, order: Sequence[int]) -> Case:
+        """The same case with model i of the new setup being model order[i] of this one."""
+        place = {old: new for new, old in enumerate(order)}
+        models = tuple(_renumbered(self.setup.models[old], new) for new, old in enumerate(order))
+        setup = Setup(models, self.setup.gpus, self.setup.network, self.setup.preemption_cost)
+        requests = tuple(
+            Request(r.id, place[r.model], r.arrival, r.deadline, r.application) for r in self.requests
+        )
+        return replace(self, setup=setup, requests=requests)
+
+
+@dataclass
+class Run:
+    """What a policy did in a case: every step, and the books at the end."""
+
+    case: Case
+    state: ServingState
+    steps: list[Step]
+    end: Time = 0
+
+
+class EndlessRun(AssertionError):
+    """The policy keeps asking to be woken although nothing is left to do."""
+
+
+def run_case(
+    case: Case,
+    policy: ServingPolicy,
+    world: World[Action, Event, ServingState] | None = None,
+    state: ServingState | None = None,
+    max_steps: int = 1_000_000,
+) -> Run:
+    """Simulate the case with the books validated after every step."""
+    run = Run(case, state or ServingState(case.setup), [])
+
+    def record(step: Step) -> None:
+        run.steps.append(step)
+        if len(run.steps) > max_steps:
+            raise EndlessRun(f"{max_steps} steps for {len(case.requests)} requests: does a timer repeat forever?")
+
+    engine: ServingEngine = Engine(run.state, policy, validate=True, record=record)
+    run.end = simulate(engine, case.events(), world or ServingWorld(case.setup, case.exact))
+    return run
+
+
+def linear_model(
+    alpha: Time, beta: Time, slo: Time, max_batch: int = 32, index: int = 0, name: str = ""
+) -> ModelSpec:
+    """A model whose batch of b takes alpha * b + beta."""
+    table = latency_table([alpha * size + beta for size in range(1, max_batch + 1)])
+    return ModelSpec(index, name or f"model{index}", slo, table)
+
+
+def cluster(models: Iterable[ModelSpec], gpus: int, network: Network | None = None, cost: Time = 0) -> Setup:
+    """A setup of the models, renumbered in the order given, on equal GPUs."""
+    renumbered = tuple(_renumbered(model, index) for index, model in enumerate(models))
+    return Setup(renumbered, tuple(GpuSpec(id_) for id_ in range(gpus)), network or Network(), cost)
+
+
+def requests_at(setup: Setup, arrivals: Iterable[tuple[Time, int]]) -> tuple[Request, ...]:
+    """Requests for (time, model) pairs in order of time, each due after its model's SLO."""
+    numbers = count()
+    return tuple(
+        Request(next(numbers), model, at, at + setup.models[model].slo) for at, model in sorted(arrivals)
+    )
+
+
+class UnevenTruth:
+    """A world that does not keep to the estimates: batch after batch takes *percents* of its table's time."""
+
+    def __init__(self, setup: Setup, percents: Sequence[int]) -> None:
+        self._table, self._percents = TableTruth.of(setup), tuple(percents)
+
+    def execution(self, batch: Batch) -> Time:
+        percent = self._percents[batch.run % len(self._percents)]
+        return self._table.execution(batch) * percent // 100
+
+
+EventFilter = Callable[[Time, Event], Iterable[tuple[Time, Event]]]
+
+
+class AlteredWorld:
+    """The simulated world with its news altered on the way: doubled, delayed, turned into failures."""
+
+    def __init__(self, case: Case, alter: EventFilter) -> None:
+        self._world, self._alter = ServingWorld(case.setup, case.exact), alter
+
+    def consequences(self, now: Time, action: Action, state: ServingState) -> Iterator[tuple[Time, Event]]:
+        for at, event in self._world.consequences(now, action, state):
+            yield from self._alter(at, event)
+
+
+def _moved(request: Request, arrival: Time, deadline: Time) -> Request:
+    return Request(request.id, request.model, arrival, deadline, request.application)
+
+
+def _renumbered(model: ModelSpec, index: int) -> ModelSpec:
+    return ModelSpec(index, model.name, model.slo, model.latency)
+
+
+def _stretched_setup(setup: Setup, factor: int) -> Setup:
+    models = tuple(
+        ModelSpec(
+            model.index,
+            model.name,
+            model.slo * factor,
+            tuple(time if time >= FOREVER else time * factor for time in model.latency),
+        )
+        for model in setup.models
+    )
+    network = Network(*(getattr(setup.network, field) * factor for field in Network.__struct_fields__))
+    return Setup(models, setup.gpus, network, setup.preemption_cost * factor)
+
+
+GENEROUS: Time = 60_000 * MILLISECOND  # an SLO that nothing in these small cases comes near
