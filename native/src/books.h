@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <queue>
@@ -34,7 +35,8 @@ struct Truth {
   std::vector<int> kind_of_gpu;
   std::vector<std::vector<std::vector<Time>>> tables;  // [kind][model][batch size]
   std::vector<int> dynamic;                            // [model]
-  std::vector<double> c0, c1;                          // [model]
+  std::vector<Time> c0;                                // [model]
+  std::vector<double> c1;                              // [model]
 };
 
 struct Requests {
@@ -179,7 +181,8 @@ class Books {
     }
     Time longest = 0;
     for (int i = 0; i < size; ++i) longest = std::max(longest, arrivals_.work[ids[i]]);
-    return static_cast<Time>(truth_.c0[m] + truth_.c1[m] * static_cast<double>(size * longest) + 0.5);
+    const double padded = truth_.c1[m] * static_cast<double>(size) * static_cast<double>(longest);
+    return std::max<Time>(1, truth_.c0[m] + static_cast<Time>(std::nearbyint(padded)));
   }
 
   void apply(Time now, const Event& event) {

@@ -83,7 +83,7 @@ NB_MODULE(_native, m) {
   nb::class_<Setup>(m, "Setup").def(nb::init<std::vector<Model>, int, Network, Time>());
   nb::class_<Truth>(m, "Truth")
       .def(nb::init<std::vector<int>, std::vector<std::vector<std::vector<Time>>>, std::vector<int>,
-                    std::vector<double>, std::vector<double>>());
+                    std::vector<Time>, std::vector<double>>());
   nb::class_<Parameters>(m, "Parameters").def(nb::init<std::string, std::map<std::string, std::int64_t>,
                                                           std::map<std::string, double>,
                                                           std::map<std::string, std::vector<std::int64_t>>>());

@@ -23,7 +23,7 @@ inline Time simulate(Policy& policy, Books& books, const Arrivals& arrivals) {
     if (books.apply(now, events) || next > first)
       policy.decide(Instant{now, first, next, events, arrivals}, books);
   }
-  books.close(now);
+  if (!books.hopeless()) books.close(now);  // a lost run is not a record
   return now;
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -42,12 +42,12 @@ class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def sample(self, generator: Generator, count: int) -> Times:
         raise NotImplementedError
 
-    def quantile(self, chance: float) -> Time:
-        """The smallest time t with cdf(t) >= *chance*."""
-        high = 1
+    def quantile(self, chance: float, low: Time = 0, step: Time = 1) -> Time:
+        """The smallest time t with cdf(t) >= *chance*; it lies above *low*, by about *step*."""
+        high = low + step
         while high < FOREVER and self.cdf(high) < chance:
-            high *= 2
-        low = high // 2
+            low, step = high, 2 * step
+            high = low + step
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.cdf(middle) < chance else (low, middle)
@@ -62,9 +62,12 @@ class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Their ends are even in the logit of the chance, so that both tails are resolved.
         """
-        ends = [self.quantile(1 / (1 + math.exp(-logit))) for logit in _logits()]
-        slices = [(0, ends[0]), *zip(ends, ends[1:], strict=False)]
-        return [(high - low, self.cdf((low + high) // 2)) for low, high in slices if high > low]
+        ends = [0]
+        for logit in _logits():
+            chance, step = 1 / (1 + math.exp(-logit)), ends[-1] - ends[-2] if len(ends) > 1 else 1
+            if self.cdf(ends[-1]) < chance:
+                ends.append(self.quantile(chance, ends[-1], step))
+        return [(high - low, self.cdf((low + high) // 2)) for low, high in pairwise(ends)]
 
 
 def mean_of_maximum(grid: Sequence[tuple[Time, float]], count: int) -> Time:
@@ -93,11 +96,7 @@ class Normal(Distribution, frozen=True):
     std: Duration = Duration(0)
 
     def cdf(self, time: Time) -> float:
-        if time < 1:
-            return 0.0
-        if not self.std:
-            return 1.0 if time >= self.mean else 0.0
-        return _normal_cdf((time + 0.5 - self.mean) / self.std)
+        return _bell(time, self.mean, self.std)
 
     def sample(self, generator: Generator, count: int) -> Times:
         return _whole(generator.normal(self.mean, self.std, count))
@@ -137,7 +136,8 @@ class Modes(Distribution, frozen=True):
             raise InputError("", self.modes, "at least one mode with a weight above 0")
 
     def cdf(self, time: Time) -> float:
-        return self._mixture().cdf(time)
+        total = math.fsum(mode.weight for mode in self.modes)
+        return math.fsum(mode.weight * _bell(time, mode.mean, mode.std) for mode in self.modes) / total
 
     def sample(self, generator: Generator, count: int) -> Times:
         return self._mixture().sample(generator, count)
@@ -159,7 +159,7 @@ class Histogram(Distribution, frozen=True):
     def __post_init__(self) -> None:
         if len(self.counts) != len(self.edges) - 1 or math.fsum(self.counts) <= 0:
             raise InputError("counts", self.counts, "one count between every two edges, their sum above 0")
-        if any(low >= high for low, high in zip(self.edges, self.edges[1:], strict=False)):
+        if any(low >= high for low, high in pairwise(self.edges)):
             raise InputError("edges", self.edges, "edges that rise")
 
     def cdf(self, time: Time) -> float:
@@ -189,6 +189,8 @@ class Samples(Distribution, frozen=True):
     def __post_init__(self) -> None:
         if not self.times:
             raise InputError("", self.file or self.times, "at least one measured time")
+        if any(low > high for low, high in pairwise(self.times)):
+            raise InputError("", self.times, "times in rising order")
 
     def cdf(self, time: Time) -> float:
         return bisect_right(self.times, time) / len(self.times) if time >= 1 else 0.0
@@ -226,8 +228,16 @@ def choose(generator: Generator, weights: Sequence[float], count: int) -> Times:
     import numpy as np
 
     bounds = np.array(list(accumulate(weights)))
-    drawn = np.searchsorted(bounds, generator.random(count) * bounds[-1], side="right")
+    drawn: Times = np.searchsorted(bounds, generator.random(count) * bounds[-1], side="right")
     return np.minimum(drawn, len(weights) - 1)
+
+
+def _bell(time: Time, mean: Time, std: Time) -> float:
+    if time < 1:
+        return 0.0
+    if not std:
+        return 1.0 if time >= mean else 0.0
+    return _normal_cdf((time + 0.5 - mean) / std)
 
 
 def _normal_cdf(score: float) -> float:
@@ -241,7 +251,8 @@ def _logits() -> list[float]:
 def _whole(times: npt.NDArray[Any]) -> Times:
     import numpy as np
 
-    return np.maximum(1, np.rint(times)).astype(np.int64)
+    whole: Times = np.maximum(1, np.rint(times)).astype(np.int64)
+    return whole
 
 
 DISTRIBUTIONS: dict[str, type[Distribution]] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import count
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -26,13 +28,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The profile on one kind of GPU."""
         return self
 
-    @property
-    def largest_batch(self) -> int | None:
-        """None where the profile itself sets no bound."""
-        return None
-
-    def batch_times(self, count: int) -> list[Time]:
-        """The estimates for batches of 1 to *count*."""
+    def batch_times(self) -> Iterator[Time]:
+        """The estimates for batches of 1, 2, ...: for as long as larger ones can run."""
         raise NotImplementedError
 
 
@@ -46,8 +43,8 @@ class Linear(Profile, frozen=True):
         if self.alpha + self.beta < 1:
             raise InputError("alpha", self.alpha, "alpha + beta above 0: one request takes time")
 
-    def batch_times(self, count: int) -> list[Time]:
-        return [self.alpha * size + self.beta for size in range(1, count + 1)]
+    def batch_times(self) -> Iterator[Time]:
+        return (self.alpha * size + self.beta for size in count(1))
 
 
 class Table(Profile, frozen=True):
@@ -63,12 +60,8 @@ class Table(Profile, frozen=True):
         if times[0] < 1 or times != sorted(times):
             raise InputError("", times, "times above 0 that never fall as batches grow")
 
-    @property
-    def largest_batch(self) -> int:
-        return max(self.points)
-
-    def batch_times(self, count: int) -> list[Time]:
-        return [self._time(size) for size in range(1, count + 1)]
+    def batch_times(self) -> Iterator[Time]:
+        return (self._time(size) for size in range(1, max(self.points) + 1))
 
     def _time(self, size: int) -> Time:
         if size in self.points:
@@ -114,8 +107,8 @@ class Dynamic(Profile, frozen=True):
         if not self.applications:
             raise InputError("applications", self.applications, "at least one application")
 
-    def batch_times(self, count: int) -> list[Time]:
-        return [self.batch_time(size, longest) for size, longest in enumerate(self._longest(count), 1)]
+    def batch_times(self) -> Iterator[Time]:
+        return (self.batch_time(size, longest) for size, longest in enumerate(self._longest(), 1))
 
     def batch_time(self, size: int, longest: Time) -> Time:
         """The time of a batch whose longest member takes *longest* alone."""
@@ -128,9 +121,10 @@ class Dynamic(Profile, frozen=True):
             tuple(application.share for application in applications),
         )
 
-    def _longest(self, count: int) -> list[Time]:
-        mixture, sizes = self.mixture(), range(1, count + 1)
+    def _longest(self) -> Iterator[Time]:
+        mixture = self.mixture()
         if self.estimate == "mean":
             grid = mixture.grid()
-            return [mean_of_maximum(grid, size) for size in sizes]
-        return [mixture.quantile_of_maximum(size, _CHANCE[self.estimate]) for size in sizes]
+            return (mean_of_maximum(grid, size) for size in count(1))
+        chance = _CHANCE[self.estimate]
+        return (mixture.quantile_of_maximum(size, chance) for size in count(1))

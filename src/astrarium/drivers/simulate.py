@@ -66,8 +66,10 @@ class _Run:
         heap = self._heap
         while heap and heap[0][0] == now:
             event = heappop(heap)[2]
-            if type(event) is TimerFired and self._timers.get(event.name) != now:
-                continue  # replaced by a later SetTimer
+            if type(event) is TimerFired:
+                if self._timers.get(event.name) != now:
+                    continue  # replaced by a later SetTimer
+                del self._timers[event.name]  # set away and back again, it still fires once
             events.append(event)
         return events
 

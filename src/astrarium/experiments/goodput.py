@@ -19,6 +19,7 @@ from astrarium.core.errors import InputError
 from astrarium.experiments import native
 from astrarium.experiments.run import run
 from astrarium.scenario import Scenario, build
+from astrarium.scenario.rates import spans
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.setup import Setup
 
@@ -80,9 +81,19 @@ def capacity(scenario: Scenario, setup: Setup) -> float:
     """Requests per second if every GPU always ran the largest batch that fits in each model's SLO."""
     gpu_seconds = sum(
         share * min(model.latency[size] / size for size in range(1, model.max_batch + 1)) / 1e9
-        for share, model in zip(build.shares(scenario, setup), setup.models, strict=True)
+        for share, model in zip(shares(scenario), setup.models, strict=True)
     )
     return len(setup.gpus) / gpu_seconds
+
+
+def shares(scenario: Scenario) -> list[float]:
+    """Each model's part of all requests."""
+    parts = spans(scenario.workload, list(scenario.models))
+    sums = [
+        sum(rate * (part.end - part.start) for part, rate in zip(parts, rates, strict=True))
+        for rates in zip(*(part.rates for part in parts), strict=True)
+    ]
+    return [part / sum(sums) for part in sums]
 
 
 def worst_bad(scenario: Scenario, allowed: float = ALLOWED_BAD) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from astrarium.core.profiles import Dynamic
 from astrarium.scenario import Scenario, build
 from astrarium.serving.record import Batches, Ints, Requests, ServingRecord
 from astrarium.serving.setup import Setup
@@ -45,7 +46,7 @@ def simulate(scenario: Scenario, setup: Setup, policy: Any, arrivals: Arrivals) 
         batches=Batches(**{name: columns[f"batch_{name}"] for name in names}),
         reasons=tuple(columns["reasons"]),
         warmup=scenario.workload.warmup,
-        duration=build.duration(scenario, arrivals),
+        duration=scenario.duration,
         engine="native",
     )
 
@@ -84,11 +85,14 @@ def _call(
 
 def _truth(module: Any, scenario: Scenario, setup: Setup) -> Any:
     kind_of_gpu, tables = build.truth_tables(scenario, setup)
-    dynamic = build.dynamic_terms(scenario, setup)  # (c0, c1) or None for each model
+    dynamic = [
+        (int(model.profile.c0), model.profile.c1) if isinstance(model.profile, Dynamic) else None
+        for model in scenario.models.values()
+    ]
     return module.Truth(
         kind_of_gpu,
         tables,
         [int(terms is not None) for terms in dynamic],
-        [float(terms[0]) if terms else 0.0 for terms in dynamic],
-        [float(terms[1]) if terms else 0.0 for terms in dynamic],
+        [terms[0] if terms else 0 for terms in dynamic],
+        [terms[1] if terms else 0.0 for terms in dynamic],
     )

@@ -75,7 +75,7 @@ def _simulate_reference(
         batches=batches_of(state.ledger),
         reasons=tuple(state.ledger.reasons),
         warmup=scenario.workload.warmup,
-        duration=build.duration(scenario, arrivals),
+        duration=scenario.duration,
     )
 
 

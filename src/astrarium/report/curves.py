@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from astrarium.core.units import MILLISECOND, SECOND, to_seconds
 from astrarium.report.summary import measured_requests
-from astrarium.serving.autoscale import Floats
 from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import Ints, ServingRecord
+
+Reals = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
 class Curve:
-    x: Floats
-    y: Floats
+    x: Reals
+    y: Reals
 
 
 def latency_cdf(record: ServingRecord, relative: bool, points: int = 800) -> Curve:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,14 +13,10 @@ from astrarium.report.curves import batch_size_shares, latency_cdf, losses, rate
 from astrarium.report.summary import Summary, busy_time
 from astrarium.serving.record import ServingRecord
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#666666", "#A6761D")
 _LOSS_COLORS = ("#D55E00", "#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#8C6BB1", "#666666")
 _INK = "#333333"
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "font.size": 9.5,
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
@@ -39,57 +36,56 @@ _STYLE: dict[str, Any] = {
 }
 _NAMED_MODELS = 8  # with more than that, models are shown by rank
 
-Runs = Sequence[tuple[str, ServingRecord, Summary]]
+Axes: TypeAlias = Any  # matplotlib is not imported here, and its own types say little
+Runs = Sequence[tuple[str, ServingRecord, Summary]]  # each with the name to show
 
 
-def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Any, Any]:
-    """A figure without a window, and its axes as an array (rows, columns).
+@contextmanager
+def picture(
+    path: Path, width: float, height: float, rows: int = 1, columns: int = 1, dpi: int = 110, **grid: Any
+) -> Iterator[tuple[Any, Any]]:
+    """A figure in the house style and its axes as an array (rows, columns); saved when the block ends.
 
-    Margins are given in inches by hand: working them out from the text costs as much as drawing.
+    It needs no window and no pyplot, and leaves the settings of whoever imports us alone.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    mpl.rcParams.update(_STYLE)
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False, **grid)
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height))
+        FigureCanvasAgg(figure)
+        yield figure, figure.subplots(rows, columns, squeeze=False, **grid)
+        figure.savefig(path, dpi=dpi, pil_kwargs={"compress_level": 1})  # small enough, and fast
 
 
-def margins(figure: Figure, left: float, right: float, bottom: float, top: float, w: float, h: float) -> None:
-    """Inches around all axes, and between neighbours."""
+def margins(figure: Any, left: float, right: float, bottom: float, top: float, w: float, h: float) -> None:
+    """Inches around all axes and between neighbours: to work them out from the texts costs as much time
+    as drawing does."""
     width, height = figure.get_size_inches()
-    gridspec = figure.axes[0].get_subplotspec().get_gridspec()
-    columns, rows = gridspec.ncols, gridspec.nrows
-    each_w = (width - left - right - w * (columns - 1)) / columns
-    each_h = (height - bottom - top - h * (rows - 1)) / rows
+    grid = figure.axes[0].get_gridspec()
+    each_w = (width - left - right - w * (grid.ncols - 1)) / grid.ncols
+    each_h = (height - bottom - top - h * (grid.nrows - 1)) / grid.nrows
     figure.subplots_adjust(
         left / width, bottom / height, 1 - right / width, 1 - top / height, w / each_w, h / each_h
     )
 
 
-def save(figure: Figure, path: Path, dpi: int = 110) -> None:
-    figure.savefig(path, dpi=dpi, pil_kwargs={"compress_level": 1})
-
-
 def draw_overview(runs: Runs, path: Path, title: str = "") -> None:
     """Six questions about the same runs: how fast, in what batches, how steadily, on how many GPUs, what
     was lost, and by which model."""
-    figure, axes = new_figure(15, 8, 2, 3)
-    margins(figure, left=0.75, right=0.2, bottom=1.0 if len(runs) > 1 else 0.6, top=0.8, w=0.95, h=0.85)
     last = _attainment if len(runs[0][2].models) > 1 else _attainment_over_time
     panels = (_latency, _batch_sizes, _over_time, _gpu_load, _losses, last)
-    for draw, ax in zip(panels, axes.flat, strict=True):
-        draw(ax, runs)
-    if len(runs) > 1:
-        _shared_legend(figure, runs)
-    if title:
+    with picture(path, 15, 8, 2, 3) as (figure, axes):
+        margins(figure, left=0.75, right=0.2, bottom=1.0 if len(runs) > 1 else 0.6, top=0.8, w=0.95, h=0.85)
+        for draw, ax in zip(panels, axes.flat, strict=True):
+            draw(ax, runs)
+        if len(runs) > 1:
+            _shared_legend(figure, runs)
         figure.suptitle(title, x=0.012, y=0.985, ha="left", fontsize=12, color=_INK)
-    save(figure, path)
 
 
-def _shared_legend(figure: Figure, runs: Runs) -> None:
+def _shared_legend(figure: Any, runs: Runs) -> None:
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], color=_color(i), lw=3) for i in range(len(runs))]
@@ -142,7 +138,7 @@ def _over_time(ax: Axes, runs: Runs) -> None:
         ax.axvline(record.warmup / 1e9, color=_INK, lw=1, ls=":", label="end of the warm-up")
     ax.set(title="Goodput over time", xlabel="time (s)", ylabel="requests/s")
     ax.set(xlim=(0, record.duration / 1e9), ylim=(0, max(ax.get_ylim()[1] * 1.02, 1)))
-    ax.legend(loc="lower right")
+    ax.legend(loc="lower right", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
 
 
 def _gpu_load(ax: Axes, runs: Runs) -> None:
@@ -191,7 +187,9 @@ def _attainment(ax: Axes, runs: Runs) -> None:
     lowest = 99.0
     for i, (_, _, summary) in enumerate(runs):
         values = [100 * (summary.models[name].attainment or 0.0) for name in names]
-        lowest = min([lowest, *(v for v, name in zip(values, names, strict=True) if summary.models[name].requests)])
+        lowest = min(
+            [lowest, *(v for v, name in zip(values, names, strict=True) if summary.models[name].requests)]
+        )
         if few:
             ax.bar(np.arange(len(names)) + (i + 0.5) * width - 0.4, values, width * 0.92, color=_color(i))
         else:

@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from astrarium.core.units import MILLISECOND, Time
-from astrarium.report.plots import COLORS, Runs, margins, new_figure, save
+from astrarium.report.plots import COLORS, Axes, Runs, margins, picture
 from astrarium.serving.autoscale import Floats, occupancy
 from astrarium.serving.ledger import Fate
 from astrarium.serving.record import Ints, ServingRecord
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-_BATCHES_A_GPU = 12  # about as many bars as stay readable side by side
-_MOST_GPUS = 24
+_BATCHES_A_GPU = 10  # about as many bars as stay readable side by side
+_MOST_GPUS = 16
+_MOST_GPUS_OF_MANY = 8  # with more than three runs on one picture
 _MOST_BARS = 1000
-_MOST_LABELS = 250
+_MOST_LABELS = 400
 
 
 def draw_schedule(runs: Runs, path: Path) -> None:
     """One panel a run, all over the same stretch of time from the end of the warm-up."""
     stretch = _stretch([record for _, record, _ in runs])
-    gpus = min(len(runs[0][1].setup.gpus), _MOST_GPUS)
+    gpus = min(len(runs[0][1].setup.gpus), _MOST_GPUS if len(runs) <= 3 else _MOST_GPUS_OF_MANY)
     height = 0.7 + len(runs) * (0.5 + 0.22 * gpus)
-    figure, axes = new_figure(15, height, len(runs), 1, sharex=True)
-    margins(figure, left=0.6, right=0.2, bottom=0.5, top=0.3, w=0, h=0.5)
-    for (label, record, _), ax in zip(runs, axes.flat, strict=True):
-        _panel(ax, label, record, stretch, gpus)
-    axes.flat[-1].set(xlabel="time (ms)")
-    save(figure, path)
+    with picture(path, 15, height, len(runs), 1, sharex=True) as (figure, axes):
+        margins(figure, left=0.6, right=0.2, bottom=0.5, top=0.3, w=0, h=0.5)
+        for (label, record, _), ax in zip(runs, axes.flat, strict=True):
+            _panel(ax, label, record, stretch, gpus)
+        axes.flat[-1].set(xlabel="time (ms)")
 
 
 def _stretch(records: list[ServingRecord]) -> tuple[Time, Time]:
-    """As many batches as one can tell apart, by the median batch of the slowest policy."""
+    """As many batches as one can tell apart, by the mean batch of the slowest policy."""
     start, duration = records[0].warmup, records[0].duration
     longest = 0.0
     for record in records:
         done = record.batches.fate == Fate.FINISHED
         if done.any():
-            longest = max(longest, float(np.median((record.batches.finished - record.batches.started)[done])))
+            longest = max(longest, float(np.mean((record.batches.finished - record.batches.started)[done])))
     span = round(longest * _BATCHES_A_GPU) or duration
     return start, min(start + span, max(duration, start + 1))
 
@@ -78,7 +74,9 @@ def _bars(ax: Axes, record: ServingRecord, runs: Ints, left: Floats, right: Floa
     )
     if lost.any():
         edge = colors[lost].tolist()
-        ax.add_collection(PolyCollection(list(boxes[lost]), facecolors="white", edgecolors=edge, hatch="////"))
+        ax.add_collection(
+            PolyCollection(list(boxes[lost]), facecolors="white", edgecolors=edge, hatch="////")
+        )
 
 
 def _sizes(ax: Axes, record: ServingRecord, runs: Ints, left: Floats, right: Floats, span: float) -> None:
@@ -88,4 +86,12 @@ def _sizes(ax: Axes, record: ServingRecord, runs: Ints, left: Floats, right: Flo
         run = int(runs[i])
         ink = "white" if batches.fate[run] == Fate.FINISHED else "#333333"
         middle = (left[i] + right[i]) / 2
-        ax.text(middle, batches.gpu[run], str(batches.size[run]), ha="center", va="center", fontsize=7.5, color=ink)
+        ax.text(
+            middle,
+            batches.gpu[run],
+            str(batches.size[run]),
+            ha="center",
+            va="center",
+            fontsize=7.5,
+            color=ink,
+        )

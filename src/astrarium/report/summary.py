@@ -12,7 +12,7 @@ import numpy as np
 
 from astrarium.core.errors import BrokenBooks
 from astrarium.core.units import Time, to_ms, to_seconds
-from astrarium.serving.autoscale import Advice, Floats, advise, occupancy
+from astrarium.serving.autoscale import Advice, advise, occupancy
 from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import Ints, ServingRecord
 
@@ -198,7 +198,7 @@ def _latencies_by_model(record: ServingRecord, measured: Ints) -> list[Ints]:
     return np.split(latency, edges)
 
 
-def _batch_sizes(record: ServingRecord, measured: Ints) -> tuple[Floats, Ints]:
+def _batch_sizes(record: ServingRecord, measured: Ints) -> tuple[Ints, Ints]:
     """For each model: requests in, and number of, batches that answered a measured request."""
     batches, models = record.batches, len(record.setup.models)
     batch = record.requests.batch[measured]
@@ -206,7 +206,9 @@ def _batch_sizes(record: ServingRecord, measured: Ints) -> tuple[Floats, Ints]:
     counts[batch[batch >= 0]] = True
     counts &= batches.fate == Fate.FINISHED
     model = batches.model[counts]
-    return np.bincount(model, batches.size[counts], models), np.bincount(model, minlength=models)
+    sizes = np.zeros(models, np.int64)
+    np.add.at(sizes, model, batches.size[counts])
+    return sizes, np.bincount(model, minlength=models)
 
 
 def _reasons(record: ServingRecord, measured: Ints, outcome: Outcome) -> dict[str, int]:

@@ -49,8 +49,11 @@ class ServingWorld:
     def consequences(self, now: Time, action: Action, state: ServingState) -> Iterator[tuple[Time, Event]]:
         if type(action) is Dispatch:
             seen = self._last_run[action.gpu]
-            for batch in state.gpus[action.gpu].batches:
+            gpu = state.gpus[action.gpu]
+            for batch in gpu.batches:
                 if batch.run > seen:
+                    if batch is gpu.batches[0] and gpu.recovering < 0:
+                        self._free[gpu.id] = min(self._free[gpu.id], now)  # it may have left and come back
                     yield self._run(now, batch)
                     break
         elif type(action) is Preempt:

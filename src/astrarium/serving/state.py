@@ -38,12 +38,15 @@ class Batch:
 
 
 class Gpu:
-    """`batches` are on their way or running, first come first run; `recovering` follows a preemption."""
+    """`batches` are on their way or running, first come first run; `recovering` follows a preemption.
 
-    __slots__ = ("batches", "id", "present", "recovering")
+    `since` is when the last batch ended: the next one cannot have started before.
+    """
+
+    __slots__ = ("batches", "id", "present", "recovering", "since")
 
     def __init__(self, id_: int) -> None:
-        self.id, self.present, self.recovering = id_, True, -1
+        self.id, self.present, self.recovering, self.since = id_, True, -1, 0
         self.batches: deque[Batch] = deque()
 
     @property
@@ -59,7 +62,7 @@ class ServingState:
         self.gpus = [Gpu(gpu.id) for gpu in setup.gpus]
         self._arrived = 0
         self._ended = 0
-        self._response = setup.network.response
+        self._network, self._response = setup.network, setup.network.response
         self._on_event: dict[type, Callable[[Time, Any], None]] = {
             RequestArrived: self._request_arrived,
             BatchFinished: self._batch_finished,
@@ -100,7 +103,7 @@ class ServingState:
         self._arrived += 1
 
     def _batch_finished(self, now: Time, event: BatchFinished) -> None:
-        batch = self._take_batch(event.gpu, event.run)
+        batch = self._take_batch(now, event.gpu, event.run)
         if batch is None:
             return
         end, answered = self.ledger.end_request, now + self._response
@@ -111,14 +114,16 @@ class ServingState:
         self.ledger.end_batch(batch.run, Fate.FINISHED, event.started, now)
 
     def _batch_failed(self, now: Time, event: BatchFailed) -> None:
-        batch = self._take_batch(event.gpu, event.run)
+        gpu = self.gpus[event.gpu]
+        started = self._begun(now, gpu)
+        batch = self._take_batch(now, event.gpu, event.run)
         if batch is not None:
-            self._fail(now, batch, event.error)
+            self._fail(now, batch, started, event.error)
 
     def _batch_preempted(self, now: Time, event: BatchPreempted) -> None:
         gpu = self.gpus[event.gpu]
         if gpu.recovering == event.run:
-            gpu.recovering = -1
+            gpu.recovering, gpu.since = -1, now
             self.ledger.end_batch(event.run, Fate.PREEMPTED, event.started, event.stopped)
 
     def _gpu_joined(self, now: Time, event: GpuJoined) -> None:
@@ -141,7 +146,9 @@ class ServingState:
             raise InvalidAction(f"at {now} ns: {action!r}: a batch holds requests of one model, at least one")
         model = self.setup.models[requests[0].model]
         if len(requests) > model.max_batch:
-            raise InvalidAction(f"at {now} ns: {action!r}: {model.name} runs at most {model.max_batch} at once")
+            raise InvalidAction(
+                f"at {now} ns: {action!r}: {model.name} runs at most {model.max_batch} at once"
+            )
         run = self.ledger.open_batch(model.index, gpu.id, len(requests), now)
         gpu.batches.append(Batch(run, model.index, gpu.id, requests, action.start))
 
@@ -155,9 +162,9 @@ class ServingState:
         gpu = self._present(now, action)
         if len(gpu.batches) != 1:
             raise InvalidAction(f"at {now} ns: {action!r}: the GPU holds {len(gpu.batches)} batches, not one")
-        batch = gpu.batches.popleft()
-        gpu.recovering = batch.run
-        self.ledger.end_batch(batch.run, Fate.PREEMPTED, now, now)  # until its start is reported
+        started, batch = self._begun(now, gpu), gpu.batches.popleft()
+        gpu.recovering, gpu.since = batch.run, now
+        self.ledger.end_batch(batch.run, Fate.PREEMPTED, started, now)  # until its start is reported
         for request in batch.requests:
             self.waiting[request.id] = request
 
@@ -168,19 +175,32 @@ class ServingState:
             raise InvalidAction(f"at {now} ns: {action!r}: there is no GPU {action.gpu}")
         return self.gpus[action.gpu]
 
-    def _take_batch(self, gpu: int, run: int) -> Batch | None:
-        batches = self.gpus[gpu].batches
-        return batches.popleft() if batches and batches[0].run == run else None
+    def _take_batch(self, now: Time, gpu_id: int, run: int) -> Batch | None:
+        gpu = self.gpus[gpu_id]
+        if not gpu.batches or gpu.batches[0].run != run:
+            return None
+        gpu.since = now
+        return gpu.batches.popleft()
+
+    def _begun(self, now: Time, gpu: Gpu) -> Time:
+        """When the GPU's first batch began, as far as the books can tell; now if it has not."""
+        if not gpu.batches:
+            return now
+        batch = gpu.batches[0]
+        there = self.ledger.batch_dispatched[batch.run] + self._network.delay(len(batch.requests))
+        return min(now, max(there, batch.start, gpu.since))
 
     def _fail_all(self, now: Time, gpu: Gpu, error: str) -> None:
         while gpu.batches:
-            self._fail(now, gpu.batches.popleft(), error)
+            started = self._begun(now, gpu)
+            self._fail(now, gpu.batches.popleft(), started, error)
+            gpu.since = now
 
-    def _fail(self, now: Time, batch: Batch, error: str) -> None:
+    def _fail(self, now: Time, batch: Batch, started: Time, error: str) -> None:
         for request in batch.requests:
             self.ledger.end_request(request.id, Outcome.FAILED, error, now, batch.run)
         self._ended += len(batch.requests)
-        self.ledger.end_batch(batch.run, Fate.FAILED, min(batch.start, now), now)
+        self.ledger.end_batch(batch.run, Fate.FAILED, started, now)
 
     def validate(self) -> None:
         """Every request that arrived is in exactly one place; a batch runs requests of its own model."""

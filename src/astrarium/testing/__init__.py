@@ -1,1 +1,1 @@
-"""Conformance suites, strategies and checks that ship with the package (needs the `dev` extra: Hypothesis)."""
+"""Conformance suites, strategies and checks that ship with the package; they need Hypothesis."""

@@ -30,14 +30,14 @@ from astrarium.serving.state import Batch
 from astrarium.testing.cases import Run
 
 
-class Irregularity(AssertionError):
+class ContractError(AssertionError):
     """The record of a run breaks the contract."""
 
 
 def ensure(condition: bool, message: str) -> None:
     """`assert` that survives `python -O` and needs no help from a test runner."""
     if not condition:
-        raise Irregularity(message)
+        raise ContractError(message)
 
 
 @dataclass
@@ -186,7 +186,7 @@ class Auditor:
 
 
 def audit(run: Run) -> Auditor:
-    """Raise Irregularity unless the run keeps the contract and its ledger tells the truth."""
+    """Raise ContractError unless the run keeps the contract and its ledger tells the truth."""
     auditor = Auditor(run)
     auditor.hear_all()
     _compare_requests(auditor)
@@ -203,7 +203,9 @@ def _compare_requests(auditor: Auditor) -> None:
         reason = ledger.reasons[ledger.reason[request]]
         told = (ledger.outcome[request], ledger.done[request], ledger.batch[request])
         ensure(told == (ending.outcome, ending.at, ending.run), f"request {request}: {told}, not {ending}")
-        ensure(reason == (reason if ending.reason is None else ending.reason), f"request {request}: {reason!r}")
+        ensure(
+            reason == (reason if ending.reason is None else ending.reason), f"request {request}: {reason!r}"
+        )
         unhappy = ending.outcome in (Outcome.DROPPED, Outcome.FAILED)
         ensure(bool(reason) == unhappy, f"request {request} ended {ending.outcome.name}: reason {reason!r}")
 

@@ -8,7 +8,7 @@ from itertools import count
 
 from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, MILLISECOND, Time
+from astrarium.core.units import FOREVER, MICROSECOND, Time
 from astrarium.drivers.simulate import World, simulate
 from astrarium.serving.actions import Action
 from astrarium.serving.events import Event, GpuJoined, GpuLeft, Request, RequestArrived
@@ -75,7 +75,7 @@ class Run:
     end: Time = 0
 
 
-class EndlessRun(AssertionError):
+class EndlessRunError(AssertionError):
     """The policy keeps asking to be woken although nothing is left to do."""
 
 
@@ -92,7 +92,9 @@ def run_case(
     def record(step: Step) -> None:
         run.steps.append(step)
         if len(run.steps) > max_steps:
-            raise EndlessRun(f"{max_steps} steps for {len(case.requests)} requests: does a timer repeat forever?")
+            raise EndlessRunError(
+                f"{max_steps} steps for {len(case.requests)} requests: does a timer repeat?"
+            )
 
     engine: ServingEngine = Engine(run.state, policy, validate=True, record=record)
     run.end = simulate(engine, case.events(), world or ServingWorld(case.setup, case.exact))
@@ -132,7 +134,25 @@ class UnevenTruth:
         return self._table.execution(batch) * percent // 100
 
 
-EventFilter = Callable[[Time, Event], Iterable[tuple[Time, Event]]]
+def with_truth(case: Case, percents: Sequence[int]) -> Case:
+    """The case in a world where batches take *percents* of their estimates, in turn."""
+    return Case(case.setup, case.requests, case.gpu_events, UnevenTruth(case.setup, percents))
+
+
+def roomy(index: int) -> ModelSpec:
+    """An SLO with room for six of its largest batches."""
+    alpha, beta = (1000 + 70 * index) * MICROSECOND, (5000 - 300 * index) * MICROSECOND
+    return linear_model(alpha, beta, 6 * (8 * alpha + beta), max_batch=8, index=index)
+
+
+def crowd(models: int, gpus: int, requests: int) -> Case:
+    """More than the GPUs can do, at instants that never tie."""
+    setup = cluster([roomy(index) for index in range(models)], gpus)
+    arrivals = [(1 + number * 1_234_567 + number**2 % 997, number % models) for number in range(requests)]
+    return Case(setup, requests_at(setup, arrivals))
+
+
+EventFilter = Callable[[Time, Time, Event], Iterable[tuple[Time, Event]]]  # of now, when, and what
 
 
 class AlteredWorld:
@@ -143,7 +163,7 @@ class AlteredWorld:
 
     def consequences(self, now: Time, action: Action, state: ServingState) -> Iterator[tuple[Time, Event]]:
         for at, event in self._world.consequences(now, action, state):
-            yield from self._alter(at, event)
+            yield from self._alter(now, at, event)
 
 
 def _moved(request: Request, arrival: Time, deadline: Time) -> Request:
@@ -166,6 +186,3 @@ def _stretched_setup(setup: Setup, factor: int) -> Setup:
     )
     network = Network(*(getattr(setup.network, field) * factor for field in Network.__struct_fields__))
     return Setup(models, setup.gpus, network, setup.preemption_cost * factor)
-
-
-GENEROUS: Time = 60_000 * MILLISECOND  # an SLO that nothing in these small cases comes near

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from astrarium.core.streams import stream
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
-from astrarium.serving.events import Request
+from astrarium.serving.events import GpuJoined, GpuLeft, Request
 from astrarium.serving.setup import ModelSpec, Network, Setup
-from astrarium.testing.cases import Case, cluster, linear_model
+from astrarium.testing.cases import Case, GpuEvent, cluster, linear_model
 
 NO_DELAY = Network()
 
@@ -87,6 +87,16 @@ def cases(
 ) -> Case:
     setup = draw(setups(max_models, max_gpus, min_models, delays))
     return draw(arrivals(setup, max_requests, own_deadlines))
+
+
+@st.composite
+def gpu_changes(draw: st.DrawFn, case: Case, most: int = 8) -> tuple[tuple[Time, GpuEvent], ...]:
+    """GPUs that leave and join, in order of time; some leave twice or join while they are there."""
+    horizon = max((request.deadline for request in case.requests), default=MILLISECOND)
+    gpus = st.integers(0, len(case.setup.gpus) - 1)
+    change: st.SearchStrategy[GpuEvent] = st.one_of(st.builds(GpuLeft, gpus), st.builds(GpuJoined, gpus))
+    drawn = draw(st.lists(st.tuples(st.integers(0, horizon), change), max_size=most))
+    return tuple(sorted(drawn, key=lambda pair: pair[0]))
 
 
 def _mean_cost(setup: Setup) -> float:

@@ -1,0 +1,43 @@
+// How far a thread has come, told to the others; and the messages it left for them on the way.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <vector>
+
+namespace astrarium {
+
+// Quanta of virtual time that one thread has completed. What it wrote before `advance` is visible after
+// `await`: these counters are the only synchronization between the threads.
+class alignas(64) Progress {
+ public:
+  void advance(int completed) {
+    completed_.store(completed, std::memory_order_release);
+    completed_.notify_all();
+  }
+
+  // Sleeps (after a short spin that yields the core) until at least that many are complete.
+  void await(int wanted) const {
+    for (int seen = completed_.load(std::memory_order_acquire); seen < wanted;
+         seen = completed_.load(std::memory_order_acquire))
+      completed_.wait(seen, std::memory_order_acquire);
+  }
+
+ private:
+  std::atomic<int> completed_{0};  // an int, so that waiting on it is one futex
+};
+
+// A ring between one writer and one reader whose places are whole quanta: the messages of a quantum
+// travel together, behind one step of the writer's Progress. A place is reused `lead` quanta later.
+template <class Message>
+class Ring {
+ public:
+  explicit Ring(int lead) : places_(static_cast<std::size_t>(lead)) {}
+
+  std::vector<Message>& at(int quantum) { return places_[static_cast<std::size_t>(quantum) % places_.size()]; }
+
+ private:
+  std::vector<std::vector<Message>> places_;
+};
+
+}  // namespace astrarium

@@ -1,0 +1,1 @@
+"""One thin command for each verb. Nothing heavy is imported until a verb runs."""

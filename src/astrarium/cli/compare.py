@@ -1,0 +1,123 @@
+"""astrarium compare FILE -p POLICY -p POLICY"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from astrarium.cli.options import (
+    EngineOption,
+    Json,
+    NoFolder,
+    NoOutcomes,
+    Out,
+    Overrides,
+    Overwrite,
+    ScenarioFile,
+    Seed,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from astrarium.report.summary import Summary
+    from astrarium.scenario import Scenario
+    from astrarium.serving.record import ServingRecord
+
+    Run = tuple[str, ServingRecord, Summary]  # with its label
+
+_FORM = "a policy, with parameters if any: timeout or timeout:timeout=10%,gather=fcfs"
+Policies = Annotated[
+    list[str] | None,
+    typer.Option("-p", "--policy", metavar="POLICY", help=f"{_FORM}. Repeat it. All policies unless given."),
+]
+
+
+def compare(
+    context: typer.Context,
+    file: ScenarioFile,
+    policy: Policies = None,
+    override: Overrides = None,
+    seed: Seed = None,
+    engine: EngineOption = "auto",
+    json: Json = False,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    no_outcomes: NoOutcomes = False,
+    no_folder: NoFolder = False,
+) -> None:
+    """Run several policies on the same arrivals."""
+    from astrarium.cli import output
+    from astrarium.cli.running import run_with_progress
+    from astrarium.report import folder
+    from astrarium.report.summary import summarize
+    from astrarium.report.tables import overview_table
+
+    scenarios = _variants(output.load_scenario(file, override, seed), policy or [])
+    at = output.target("compare", file.stem, out, overwrite, no_folder)
+    records = {label: run_with_progress(each, engine, label) for label, each in scenarios.items()}
+    runs = [(label, record, summarize(record)) for label, record in records.items()]
+    result = {"policies": {label: output.plain(summary) for label, _, summary in runs}}
+    table = overview_table({label: summary for label, _, summary in runs})
+    if at.path is not None:
+        with at.draft() as draft:
+            notes = _write_runs(draft, scenarios, runs, not no_outcomes)
+            folder.write_summary(draft, result)
+            folder.write_tables(draft, [table])
+            folder.write_plots(
+                draft, runs, f"{file.name}: {_offered(runs)}, the same arrivals for each policy"
+            )
+            folder.write_readme(draft, output.command_line(context), notes)
+    output.emit(json, result, [table], at.path)
+
+
+def _variants(scenario: Scenario, specs: list[str]) -> dict[str, Scenario]:
+    """A scenario for each policy, all of them checked before the first is run."""
+    from astrarium.core.errors import InputError
+    from astrarium.scenario import build
+    from astrarium.serving.registry import serving_policies
+
+    found = {}
+    for spec in specs or serving_policies.names():
+        name, parameters = parse_policy(spec)
+        own = name == scenario.policy.name and not parameters
+        variant = scenario if own else scenario.with_policy(name, **parameters)
+        try:
+            build.policy(variant, build.setup(variant))
+        except InputError as error:
+            raise error.read_from(f"-p {spec}") from None
+        found[f"{name} ({spec.partition(':')[2]})" if parameters else name] = variant
+    return found
+
+
+def parse_policy(spec: str) -> tuple[str, dict[str, Any]]:
+    """'timeout:timeout=10%,gather=fcfs' -> ('timeout', {'timeout': '10%', 'gather': 'fcfs'})"""
+    from astrarium.core.errors import InputError
+    from astrarium.scenario.yaml_file import parse_yaml
+
+    name, _, rest = spec.partition(":")
+    pairs = [part.partition("=") for part in rest.split(",") if part]
+    if not name or any(not key or not equals for key, equals, _ in pairs):
+        raise InputError("-p", spec, _FORM)
+    return name, {key.strip(): parse_yaml(value, f"-p {spec}") for key, _, value in pairs}
+
+
+def _write_runs(
+    draft: Path, scenarios: dict[str, Scenario], runs: list[Run], outcomes: bool
+) -> dict[str, str]:
+    """A folder inside for each run; returns what to say of them."""
+    from astrarium.cli.output import file_name
+    from astrarium.report import folder
+
+    notes = {}
+    for label, record, summary in runs:
+        place = folder.unused(draft / file_name(label))
+        folder.write_record(place, record, scenarios[label].to_yaml(), outcomes)
+        folder.write_summary(place, summary)
+        notes[place.name] = f"the run of {label}: summary, scenario, requests, batches, timeline"
+    return notes
+
+
+def _offered(runs: list[Run]) -> str:
+    return f"{runs[0][2].offered_rate:,.0f} requests/s"

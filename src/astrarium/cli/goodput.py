@@ -1,0 +1,70 @@
+"""astrarium goodput FILE"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from astrarium.cli.options import Json, NoFolder, NoOutcomes, Out, Overrides, Overwrite, ScenarioFile, Seed
+
+if TYPE_CHECKING:
+    from astrarium.experiments.goodput import Goodput
+    from astrarium.scenario import Scenario
+
+Seeds = Annotated[int, typer.Option("--seeds", help="How many seeds to search, from the scenario's own on.")]
+Tolerance = Annotated[float, typer.Option("--tolerance", help="Stop when a rate is known to this share.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Seeds searched at the same time.")]
+
+
+def goodput(
+    context: typer.Context,
+    file: ScenarioFile,
+    override: Overrides = None,
+    seed: Seed = None,
+    seeds: Seeds = 3,
+    tolerance: Tolerance = 0.002,
+    jobs: Jobs = 1,
+    json: Json = False,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    no_outcomes: NoOutcomes = False,
+    no_folder: NoFolder = False,
+) -> None:
+    """Find the highest rate that keeps every objective.
+
+    Every model must have 99 % of its requests answered in time. The run folder, and all but the goodput
+    itself in --json, show a run at that rate.
+    """
+    from astrarium.cli import output
+    from astrarium.cli.running import run_with_progress
+    from astrarium.report.summary import summarize
+    from astrarium.report.tables import goodput_table, run_tables
+
+    scenario = output.load_scenario(file, override, seed)
+    at = output.target("goodput", file.stem, out, overwrite, no_folder)
+    found = _search(scenario, seeds, tolerance, jobs)
+    best = scenario.with_rate(found.goodput) if found.goodput > 0 else scenario
+    record = run_with_progress(best, "auto")
+    summary = summarize(record)
+    title = f"{file.name}: {best.policy.name} at its goodput, {found.goodput:,.0f} requests/s"
+    tables = [goodput_table(best.policy.name, found), *run_tables(summary)]
+    run = output.Run(best, record, summary, title, tables, found)
+    shown = {**output.plain(summary), **output.plain(found)}
+    output.write_run(at, run, shown, output.command_line(context), not no_outcomes)
+    output.emit(json, shown, tables, at.path)
+
+
+def _search(scenario: Scenario, seeds: int, tolerance: float, jobs: int) -> Goodput:
+    from astrarium.cli.progress import status
+    from astrarium.experiments.goodput import Probe, search
+
+    with status(f"goodput of {scenario.policy.name}") as say:
+
+        def show(probe: Probe) -> None:
+            assert say is not None
+            verdict = "enough" if probe.passed else "not enough"
+            good = f"{1 - probe.worst_bad:.2%} in time, {verdict}"
+            say(f"seed {probe.seed}, {probe.rate:,.0f} requests/s: {good}")
+
+        return search(scenario, seeds, tolerance, show if say else None, jobs)

@@ -1,0 +1,79 @@
+"""The command line: `astrarium VERB`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from astrarium.cli.bench import bench
+from astrarium.cli.compare import compare
+from astrarium.cli.goodput import goodput
+from astrarium.cli.policies import policies
+from astrarium.cli.reproduce import reproduce
+from astrarium.cli.simulate import simulate
+from astrarium.cli.zoo import zoo
+from astrarium.core.errors import AstrariumError
+
+BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
+
+
+class Verbs(TyperGroup):
+    """Errors that we raise on purpose end as one line, never as a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AstrariumError as error:
+            _leave(BAD_INPUT, f"error: {' '.join(str(error).split())}")
+        except KeyboardInterrupt:
+            _leave(INTERRUPTED, "interrupted")
+
+
+def _leave(code: int, message: str) -> None:
+    print(message, file=sys.stderr)
+    raise SystemExit(code)
+
+
+# Plain help: rich markup would be imported before the first letter is printed.
+app = typer.Typer(
+    cls=Verbs,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+)
+for verb in (simulate, compare, goodput, reproduce, policies, zoo):
+    app.command()(verb)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from astrarium import __version__
+
+        print(f"astrarium {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def astrarium(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Schedules deep-learning work on GPUs: the same policy simulated, live and replayed."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    signal.signal(signal.SIGTERM, _terminate)
+    app(args=arguments, obj=arguments, prog_name="astrarium")
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """Leave as on an error, so that half a folder is cleared away."""
+    raise SystemExit(TERMINATED)

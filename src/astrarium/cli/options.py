@@ -1,0 +1,26 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (YAML).")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("-o", "--override", metavar="KEY=VALUE", help="Override a field: -o workload.rate=4000/s."),
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Instead of the file's seed.")]
+EngineOption = Annotated[
+    str, typer.Option("--engine", metavar="NAME", help="auto, python (the reference) or native (its twin).")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="The run folder; runs/<date>-<verb>-<name> unless given."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run folder that is there.")]
+NoOutcomes = Annotated[bool, typer.Option("--no-outcomes", help="Leave requests.npz out of the folder.")]
+NoFolder = Annotated[bool, typer.Option("--no-folder", help="Write no run folder.")]

@@ -1,0 +1,119 @@
+"""Where results go: one JSON object or tables on stdout, a run folder on disk, everything else on stderr."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from astrarium.experiments.goodput import Goodput
+    from astrarium.report.summary import Summary
+    from astrarium.scenario import Scenario
+    from astrarium.serving.record import ServingRecord
+
+
+class Target:
+    """The run folder that a verb will write, checked before the work begins."""
+
+    def __init__(self, path: Path | None, overwrite: bool) -> None:
+        self.path, self.overwrite = path, overwrite
+
+    @contextmanager
+    def draft(self) -> Iterator[Path]:
+        from astrarium.report.folder import run_folder
+
+        assert self.path is not None
+        with run_folder(self.path, self.overwrite) as draft:
+            yield draft
+
+
+def target(verb: str, name: str, out: Path | None, overwrite: bool, no_folder: bool) -> Target:
+    from astrarium.report.folder import check_free, unused
+
+    if no_folder:
+        return Target(None, False)
+    if out is None:
+        date = datetime.now().strftime("%Y%m%d-%H%M%S")
+        return Target(unused(Path("runs") / f"{date}-{verb}-{file_name(name)}"), False)
+    check_free(out.resolve(), overwrite)
+    return Target(out, overwrite)
+
+
+def file_name(text: str) -> str:
+    """Letters, digits and a few signs: what every file system takes."""
+    return re.sub(r"[^\w.=%+-]+", "-", text).strip("-.") or "run"
+
+
+def command_line(context: typer.Context) -> str:
+    """What was typed, for the README of the folder."""
+    arguments = context.find_root().obj
+    return shlex.join(["astrarium", *(sys.argv[1:] if arguments is None else arguments)])
+
+
+def load_scenario(file: Path, overrides: list[str] | None, seed: int | None) -> Scenario:
+    from astrarium.scenario import load
+
+    return load(file, [*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
+
+
+class Run(NamedTuple):
+    """One simulated run and all that its folder shows."""
+
+    scenario: Scenario
+    record: ServingRecord
+    summary: Summary
+    title: str
+    tables: list[Any]
+    search: Goodput | None = None  # what led to this run
+
+
+def write_run(at: Target, run: Run, shown: dict[str, Any], command: str, outcomes: bool) -> None:
+    """*shown* is what --json prints."""
+    if at.path is None:
+        return
+    from astrarium.report import folder
+    from astrarium.report.probes import draw_probes
+
+    with at.draft() as draft:
+        folder.write_record(draft, run.record, run.scenario.to_yaml(), outcomes)
+        folder.write_summary(draft, shown)
+        folder.write_tables(draft, run.tables)
+        folder.write_plots(draft, [(run.scenario.policy.name, run.record, run.summary)], run.title)
+        if run.search is not None:
+            draw_probes(run.search, draft / "plots" / "goodput.png")
+        folder.write_readme(draft, command)
+
+
+def emit(as_json: bool, result: dict[str, Any], tables: Iterable[Any], folder: Path | None) -> None:
+    """The one thing on stdout."""
+    if as_json:
+        import msgspec
+
+        place = None if folder is None else str(folder)
+        sys.stdout.write(msgspec.json.encode({**result, "folder": place}).decode() + "\n")
+        return
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)  # a pipe has no width; tables need some
+    for table in tables:
+        console.print(table)
+    if folder is not None:
+        console.print(f"written to {folder}", highlight=False, soft_wrap=True)
+
+
+def plain(struct: Any) -> dict[str, Any]:
+    """A struct as the dictionary that JSON shows."""
+    import msgspec
+
+    found: dict[str, Any] = msgspec.to_builtins(struct)
+    return found

@@ -1,0 +1,94 @@
+"""astrarium policies [NAME]"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from astrarium.cli.options import Json
+
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one policy and its parameters.")]
+
+
+def policies(name: Name = None, json: Json = False) -> None:
+    """List the policies, or describe one."""
+    from astrarium.cli.output import emit
+    from astrarium.serving.registry import serving_policies
+
+    if name is not None:
+        described = {"name": name, **_describe(serving_policies.get(name))}
+        emit(json, described, _page(described), None)
+        return
+    found = {each: _describe(policy) for each, policy in serving_policies}
+    emit(json, {"policies": found}, [_list(found)], None)
+
+
+def _describe(policy: Any) -> dict[str, Any]:
+    import msgspec
+
+    module = sys.modules[policy.__module__]
+    fields = msgspec.structs.fields(policy.Parameters)
+    return {
+        "summary": (inspect.getdoc(policy) or "").partition("\n")[0],
+        "about": inspect.getdoc(module) or "",
+        "parameters": {field.encode_name: _parameter(field) for field in fields},
+    }
+
+
+def _parameter(field: Any) -> dict[str, Any]:
+    import msgspec
+
+    required = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
+    described = {"type": _type_name(field.type), "description": _description(field.type)}
+    return {**described, "required": required, "default": None if required else _default(field)}
+
+
+def _default(field: Any) -> Any:
+    import msgspec
+
+    from astrarium.core.quantities import Duration, write_duration
+
+    value = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    if getattr(field.type, "__origin__", field.type) is Duration:
+        return write_duration(value)
+    return msgspec.to_builtins(value, enc_hook=str)
+
+
+def _type_name(type_: Any) -> str:
+    from typing import Literal, get_args, get_origin
+
+    if hasattr(type_, "__metadata__"):
+        return _type_name(type_.__origin__)
+    if get_origin(type_) is Literal:
+        return " | ".join(map(str, get_args(type_)))
+    if get_origin(type_) is not None and not isinstance(type_, type):
+        return " | ".join(_type_name(part) for part in get_args(type_))
+    return getattr(type_, "__name__", str(type_))
+
+
+def _description(type_: Any) -> str:
+    notes = (getattr(meta, "description", None) for meta in getattr(type_, "__metadata__", ()))
+    return " ".join(note for note in notes if note)
+
+
+def _list(found: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table("policy", "what it does", "parameters", box=None, pad_edge=False)
+    for name, described in found.items():
+        table.add_row(name, described["summary"], ", ".join(described["parameters"]))
+    return table
+
+
+def _page(described: dict[str, Any]) -> list[Any]:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("parameter", "type", "default", "meaning", box=None, pad_edge=False)
+    for name, parameter in described["parameters"].items():
+        default = "(required)" if parameter["required"] else str(parameter["default"])
+        table.add_row(name, parameter["type"], default, parameter["description"])
+    return [Text(f"{described['name']}\n", style="bold"), Text(described["about"] + "\n"), table]

@@ -1,0 +1,133 @@
+"""Results as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from astrarium.report.summary import ModelSummary, Summary
+
+if TYPE_CHECKING:
+    from astrarium.experiments.goodput import Goodput
+    from astrarium.reproduce.registry import Reproduction
+
+GOAL = 0.99  # the share of requests in time that a latency objective asks for
+_MOST_MODELS = 40
+
+
+def run_tables(summary: Summary) -> list[Table]:
+    return [overview_table({summary.policy: summary}), model_table(summary)]
+
+
+def overview_table(summaries: Mapping[str, Summary]) -> Table:
+    """One row for each run: what came in time, what did not, on what hardware."""
+    table = _table("policy", "offered/s", "in time/s", "attainment", "worst model", "mean batch",
+                   "late", "dropped", "failed", "GPUs busy", "used", "wasted")  # fmt: skip
+    for label, s in summaries.items():
+        table.add_row(
+            label,
+            f"{s.offered_rate:,.0f}",
+            f"{s.goodput_rate:,.0f}",
+            _goal(s.attainment),
+            _goal(s.worst.attainment if s.worst else None),
+            _mean_batch(s),
+            *(f"{n:,}" for n in (s.outcomes.late, s.outcomes.dropped, s.outcomes.failed)),
+            f"{s.gpus.busy_fraction:.1%}",
+            f"{s.gpus.used}/{s.gpus.count}",
+            f"{s.gpus.wasted_fraction:.1%}",
+        )
+    return table
+
+
+def model_table(summary: Summary) -> Table:
+    """Worst models first; only those if there are very many."""
+    table = _table("model", "SLO ms", "offered/s", "attainment", "p50 ms", "p99 ms", "mean batch",
+                   "late", "dropped")  # fmt: skip
+    models = sorted(summary.models.items(), key=_worst_first)
+    for name, model in models[:_MOST_MODELS]:
+        table.add_row(name, *_model_cells(model))
+    if len(models) > _MOST_MODELS:
+        table.caption = f"the worst {_MOST_MODELS} of {len(models)} models"
+    return table
+
+
+def goodput_table(label: str, found: Goodput) -> Table:
+    """The highest rate at which every model keeps its objective."""
+    table = _table("policy", "goodput requests/s", "interval", "by seed", "runs", "upper bound")
+    low, high = found.interval
+    by_seed = zip(found.seeds, found.per_seed, strict=True)
+    table.add_row(
+        label,
+        f"{found.goodput:,.1f}",
+        f"{low:,.1f} to {high:,.1f}",
+        ", ".join(f"{seed}: {rate:,.0f}" for seed, rate in by_seed),
+        str(len(found.probes)),
+        f"{found.capacity:,.0f}",
+    )
+    return table
+
+
+def reproduction_tables(reproduction: Reproduction) -> list[Table]:
+    """What the paper printed beside what we measure, and what it says of shapes."""
+    numbers = _table("what", "paper", "ours", "ours/paper", "verdict", "note")
+    numbers.title = f"{reproduction.name}: {reproduction.title}"
+    for row in reproduction.rows:
+        cells = (_printed(row.paper), _number(row.ours), _number(row.ratio))
+        numbers.add_row(f"{row.what} {row.unit}".strip(), *cells, row.verdict, row.note)
+    claims = _table("the paper says", "here", "note")
+    for claim in reproduction.claims:
+        claims.add_row(claim.what, "holds" if claim.holds else "does not hold", claim.note)
+    for column in (*numbers.columns[4:], *claims.columns):
+        column.justify, column.overflow = "left", "fold"
+    return [numbers, claims] if reproduction.claims else [numbers]
+
+
+def _printed(paper: float | tuple[float, float] | None) -> str:
+    return " to ".join(map(_number, paper)) if isinstance(paper, tuple) else _number(paper)
+
+
+def _table(first: str, *others: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+
+    table = Table(box=SIMPLE_HEAD, title_justify="left", title_style="bold", header_style="bold")
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _model_cells(model: ModelSummary) -> tuple[str | Text, ...]:
+    return (
+        f"{model.slo_ms:g}",
+        f"{model.offered_rate:,.0f}",
+        _goal(model.attainment),
+        *(_number(value) for value in (model.p50_ms, model.p99_ms, model.mean_batch)),
+        f"{model.outcomes.late:,}",
+        f"{model.outcomes.dropped:,}",
+    )
+
+
+def _worst_first(named: tuple[str, ModelSummary]) -> tuple[float, str]:
+    name, model = named
+    return (2.0 if model.attainment is None else model.attainment, name)
+
+
+def _mean_batch(summary: Summary) -> str:
+    batches = sum(model.batches for model in summary.models.values())
+    size = sum((model.mean_batch or 0.0) * model.batches for model in summary.models.values())
+    return _number(size / batches if batches else None)
+
+
+def _goal(attainment: float | None) -> Text:
+    if attainment is None:
+        return Text("-")
+    return Text(f"{attainment:.2%}", style="green" if attainment >= GOAL else "red")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"

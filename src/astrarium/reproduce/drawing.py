@@ -1,0 +1,28 @@
+"""What the figures of reproductions share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def axes_row(count: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, list[Any]]:
+    """A figure with *count* axes side by side."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, count, figsize=(width * count, height), squeeze=False)
+    for axis in axes[0]:
+        axis.grid(alpha=0.3)
+        axis.set_axisbelow(True)
+    return figure, list(axes[0])
+
+
+def save(figure: Any, path: Path) -> None:
+    from matplotlib import pyplot
+
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

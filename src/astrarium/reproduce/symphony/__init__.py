@@ -1,0 +1,1 @@
+"""Chen et al., "Symphony: Optimized DNN Model Serving using Deferred Batch Scheduling"."""

@@ -1,0 +1,106 @@
+"""The arrivals of a scenario: generated or read, and for dynamic models each request's true time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from astrarium.core.distributions import choose
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.profiles import Dynamic
+from astrarium.core.streams import stream
+from astrarium.scenario.rates import spans
+from astrarium.scenario.schema import Model, Scenario, Workload
+from astrarium.workloads import processes
+from astrarium.workloads.arrivals import Arrivals, Ints
+from astrarium.workloads.processes import Floats, Stretch, Times
+from astrarium.workloads.traces import Trace, read_trace
+
+
+def arrivals(scenario: Scenario) -> Arrivals:
+    time, model, application = _traced(scenario) if scenario.workload.file else _generated(scenario)
+    work = np.zeros(len(time), np.int64)
+    for index, (name, spec) in enumerate(scenario.models.items()):
+        if isinstance(spec.profile, Dynamic):
+            mine = np.flatnonzero(model == index)
+            _draw_applications(application, mine, spec.profile, scenario.seed, name)
+            _draw_work(work, application, mine, spec.profile, scenario.seed, name)
+    return Arrivals(time, model, application, work)
+
+
+def _generated(scenario: Scenario) -> tuple[Ints, Ints, Ints]:
+    """Time, model and application; -1 for an application that is still to be drawn."""
+    time, model = processes.merged(_streams(scenario))
+    if not scenario.dynamic:
+        return time, model, np.zeros(len(time), np.int32)
+    unknown = [_place(_applications(spec), "") for spec in scenario.models.values()]
+    return time, model, np.array(unknown, np.int32)[model]
+
+
+def _streams(scenario: Scenario) -> list[Times]:
+    names, parts = list(scenario.models), spans(scenario.workload, list(scenario.models))
+    streams = []
+    for index, name in enumerate(names):
+        stretches = [Stretch(part.start, part.end, part.rates[index]) for part in parts]
+        moments = _moments(scenario.workload, scenario.seed, name, processes.total(stretches))
+        streams.append(processes.stretched(moments, stretches))
+    return streams
+
+
+def _moments(workload: Workload, seed: int, name: str, expected: float) -> Floats:
+    generator = stream(seed, "arrivals", name)
+    if workload.arrivals == "gamma":
+        assert workload.shape is not None
+        return processes.gamma(generator, expected, workload.shape)
+    process = processes.uniform if workload.arrivals == "uniform" else processes.poisson
+    return process(generator, expected)
+
+
+def check_trace(trace: Trace, models: Mapping[str, Model]) -> None:
+    """Every row asks for a model, and an application, that the scenario has."""
+    for (model, application), place in trace.kinds.items():
+        if model not in models:
+            names = one_of(list(models), model)
+            raise InputError(place, model, f"a model of the scenario: {names}", trace.path)
+        known = _applications(models[model])
+        if application and application not in known:
+            expected = (
+                f"an application of {model}: {one_of(known, application)}" if known else "no application"
+            )
+            raise InputError(place, application, expected, trace.path)
+
+
+def _applications(model: Model) -> list[str]:
+    return list(model.profile.applications) if isinstance(model.profile, Dynamic) else []
+
+
+def _traced(scenario: Scenario) -> tuple[Ints, Ints, Ints]:
+    """As `_generated`; a trace may leave applications to chance."""
+    trace = read_trace(str(scenario.workload.file))
+    check_trace(trace, scenario.models)
+    model = {name: index for index, name in enumerate(scenario.models)}
+    numbers = [
+        (model[name], _place(_applications(scenario.models[name]), application))
+        for name, application in trace.kinds
+    ]
+    kinds = np.array(numbers, np.int32)[np.frombuffer(trace.kind, np.intc)]
+    time = np.frombuffer(trace.time, np.int64)
+    kept = np.searchsorted(time, scenario.duration, side="right")
+    return time[:kept], kinds[:kept, 0].copy(), kinds[:kept, 1].copy()
+
+
+def _place(applications: Sequence[str], name: str) -> int:
+    return applications.index(name) if name else -1 if applications else 0
+
+
+def _draw_applications(application: Ints, mine: Ints, profile: Dynamic, seed: int, name: str) -> None:
+    shares = [part.share for part in profile.applications.values()]
+    drawn = choose(stream(seed, "applications", name), shares, len(mine))
+    application[mine] = np.where(application[mine] < 0, drawn, application[mine])
+
+
+def _draw_work(work: Ints, application: Ints, mine: Ints, profile: Dynamic, seed: int, name: str) -> None:
+    for number, (label, part) in enumerate(profile.applications.items()):
+        rows = mine[application[mine] == number]
+        work[rows] = part.time.sample(stream(seed, "work", name, label), len(rows))

@@ -1,0 +1,134 @@
+"""From a scenario to what runs: the setup that policies see, the arrivals, the truth, the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.profiles import Dynamic, Kinds
+from astrarium.core.quantities import write_bytes, write_duration
+from astrarium.core.units import Time
+from astrarium.scenario.decode import Decoder
+from astrarium.scenario.schema import Cluster, Model, Scenario
+from astrarium.serving.model import TableTruth, Truth
+from astrarium.serving.registry import ServingPolicy, serving_policies
+from astrarium.serving.setup import GpuSpec, ModelSpec, Network, Setup, latency_table
+
+if TYPE_CHECKING:
+    from astrarium.workloads.arrivals import Arrivals, Ints
+
+
+def setup(scenario: Scenario) -> Setup:
+    """Policies are told the slowest kind of GPU in the cluster, size by size."""
+    models = []
+    for index, (name, model) in enumerate(scenario.models.items()):
+        _check_memory(name, model, scenario.cluster)
+        slowest = [max(times) for times in _batch_times(name, model, scenario.cluster)]
+        models.append(ModelSpec(index, name, model.slo, latency_table(slowest)))
+    delays = scenario.network
+    return Setup(
+        models=tuple(models),
+        gpus=_gpus(scenario.cluster),
+        network=Network(delays.control, delays.data, delays.response),
+        preemption_cost=scenario.preemption.cost,
+    )
+
+
+def truth_tables(scenario: Scenario, setup: Setup) -> tuple[list[int], list[list[tuple[Time, ...]]]]:
+    """(kind of each GPU, tables[kind][model]): what batches really take, as long as the model's estimates.
+
+    For dynamic models, which have no such table, these are the estimates.
+    """
+    kinds = scenario.cluster.kinds
+    tables: list[list[tuple[Time, ...]]] = [[] for _ in kinds]
+    for name, model in scenario.models.items():
+        by_size = _batch_times(name, model, scenario.cluster)
+        for kind in range(len(kinds)):
+            tables[kind].append(latency_table([times[kind] for times in by_size]))
+    return [kinds.index(gpu.kind) for gpu in setup.gpus], tables
+
+
+def truth(scenario: Scenario, setup: Setup, arrivals: Arrivals) -> Truth:
+    tables = TableTruth(*truth_tables(scenario, setup))
+    if not scenario.dynamic:
+        return tables
+    from astrarium.scenario.truth import DynamicTruth
+
+    models = enumerate(scenario.models.values())
+    profiles = {index: model.profile for index, model in models if isinstance(model.profile, Dynamic)}
+    return DynamicTruth(arrivals.work.tolist(), profiles, tables)
+
+
+def arrivals(scenario: Scenario, setup: Setup) -> Arrivals:
+    """Models are numbered as in the setup: in the scenario's order."""
+    from astrarium.scenario.arrivals import arrivals as made
+
+    return made(scenario)
+
+
+def deadlines(arrivals: Arrivals, setup: Setup) -> Ints:
+    import numpy as np
+
+    slo = np.array([model.slo for model in setup.models], np.int64)
+    return arrivals.time + slo[arrivals.model]
+
+
+def policy(scenario: Scenario, setup: Setup) -> ServingPolicy:
+    choice = scenario.policy
+    try:
+        factory = serving_policies.get(choice.name)
+    except InputError as error:
+        raise error.at("policy") from None
+    parameters = Decoder().decode_struct(factory.Parameters, choice.parameters, "policy")
+    try:
+        return factory(setup, parameters)
+    except InputError as error:
+        raise error.at("policy") from None
+
+
+def _gpus(cluster: Cluster) -> tuple[GpuSpec, ...]:
+    gpus: list[GpuSpec] = []
+    node = 0
+    for group in cluster.groups:
+        for place in range(group.count):
+            home = node + place * group.nodes // group.count
+            gpus.append(GpuSpec(len(gpus), group.kind, group.memory, home))
+        node += group.nodes
+    return tuple(gpus)
+
+
+def _batch_times(name: str, model: Model, cluster: Cluster) -> list[tuple[Time, ...]]:
+    """For batches of 1, 2, ...: the time on each kind of GPU, as far as the slowest keeps the SLO."""
+    if isinstance(model.profile, Kinds):
+        _check_kinds(name, model.profile, cluster)
+    streams = [model.profile.on(kind).batch_times() for kind in cluster.kinds]
+    fitting: list[tuple[Time, ...]] = []
+    for times in islice(zip(*streams, strict=False), model.max_batch):
+        if max(times) > model.slo:
+            if not fitting:
+                _refuse_slo(name, model, cluster.kinds, times)
+            break
+        fitting.append(times)
+    return fitting
+
+
+def _refuse_slo(name: str, model: Model, kinds: Sequence[str], times: Sequence[Time]) -> None:
+    slowest = kinds[times.index(max(times))]
+    expected = f"at least {write_duration(max(times))}, what one request takes on a GPU of kind {slowest}"
+    raise InputError(f"models.{name}.slo", write_duration(model.slo), expected)
+
+
+def _check_kinds(name: str, profile: Kinds, cluster: Cluster) -> None:
+    for kind in cluster.kinds:
+        if kind not in profile.kinds:
+            expected = f"a profile for every kind of GPU in the cluster: {one_of(cluster.kinds)}"
+            raise InputError(f"models.{name}.profile.kinds.{kind}", None, expected)
+
+
+def _check_memory(name: str, model: Model, cluster: Cluster) -> None:
+    for group in cluster.groups:
+        if 0 < group.memory < model.memory:
+            expected = f"at most the memory of a GPU of kind {group.kind}, {write_bytes(group.memory)}"
+            raise InputError(f"models.{name}.memory", write_bytes(model.memory), expected)

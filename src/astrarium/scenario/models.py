@@ -1,0 +1,155 @@
+"""The `models` section: profiles in all their forms, zoos and copies written out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from astrarium.core.distributions import (
+    DISTRIBUTIONS,
+    Constant,
+    Distribution,
+    Mode,
+    Modes,
+    Samples,
+)
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.profiles import Dynamic, Kinds, Linear, Profile, Table
+from astrarium.core.quantities import Duration
+from astrarium.scenario.decode import Decoder, constructed
+from astrarium.scenario.schema import Count, Model, ModelEntry
+from astrarium.workloads import zoo
+from astrarium.workloads.traces import read_samples
+
+ZOO = "zoo:"
+PROFILE_FORM = (
+    "zoo:GPU/MODEL, {alpha, beta}, {table: ...}, {kinds: ...} or {dynamic: ...}, "
+    "such as zoo:1080Ti/ResNet50 or {alpha: 1.053ms, beta: 5.072ms}"
+)
+DISTRIBUTION_FORM = (
+    f"one distribution: {', '.join(DISTRIBUTIONS)}, such as {{normal: {{mean: 10ms, std: 2ms}}}}"
+)
+
+
+def written_out(raw: Any) -> Any:
+    """`zoo:A100` as the mapping it stands for; anything else as it is."""
+    if not isinstance(raw, str):
+        return raw
+    if not raw.startswith(ZOO):
+        raise InputError("models", raw, "a mapping from names to models, or a whole zoo such as zoo:A100")
+    gpu = raw.removeprefix(ZOO)
+    try:
+        return {name: {"profile": f"{ZOO}{gpu}/{name}"} for name in zoo.models(gpu)}
+    except InputError as error:
+        raise error.at("models") from None
+
+
+class ModelReader:
+    """*base* is the folder that relative file names start from."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self.decoder = Decoder({Profile: self._profile, Distribution: self._distribution})
+
+    def read(self, raw: Any) -> dict[str, Model]:
+        raw = written_out(raw)
+        if not isinstance(raw, dict) or not raw:
+            raise InputError(
+                "models", raw or "nothing", "at least one model, as NAME: {profile: ..., slo: ...}"
+            )
+        models: dict[str, Model] = {}
+        for name, entry in raw.items():
+            for given, model in self._models(name, entry):
+                if given in models:
+                    raise InputError(f"models.{name}", given, "a name that no other model or copy has")
+                models[given] = model
+        return models
+
+    def _models(self, name: Any, raw: Any) -> list[tuple[str, Model]]:
+        field = f"models.{name}"
+        if not isinstance(name, str) or not name:
+            raise InputError(field, name, "a name that is text; put it in quotes")
+        entry: ModelEntry = self.decoder.decode_struct(ModelEntry, raw, field)
+        profile = self._profile(entry.profile, f"{field}.profile")
+        slo = entry.slo if entry.slo is not None else _zoo_slo(entry.profile)
+        if slo is None:
+            raise InputError(f"{field}.slo", None, "a value: only zoo profiles bring their own SLO")
+        model = Model(profile, slo, entry.memory, entry.max_batch)
+        if entry.copies is None:
+            return [(name, model)]
+        return [(f"{name}-{copy}", model) for copy in range(entry.copies)]
+
+    def _profile(self, raw: Any, field: str) -> Profile:
+        if isinstance(raw, str) and raw.startswith(ZOO):
+            return _zoo_model(raw, field).profile
+        if not isinstance(raw, dict):
+            raise InputError(field, "nothing" if raw is None else raw, PROFILE_FORM)
+        if "alpha" in raw or "beta" in raw:
+            return self.decoder.decode_struct(Linear, raw, field)
+        readers = {"table": self._table, "kinds": self._kinds, "dynamic": self._dynamic}
+        form = _only_key(raw, list(readers), field, PROFILE_FORM)
+        return readers[form](raw[form], f"{field}.{form}")
+
+    def _table(self, raw: Any, field: str) -> Profile:
+        times = self.decoder.decode(tuple[Duration, ...] | dict[Count, Duration], raw, field)
+        points = times if isinstance(times, dict) else dict(enumerate(times, 1))
+        return constructed(Table, raw, field, points=points)
+
+    def _kinds(self, raw: Any, field: str) -> Profile:
+        profiles = self.decoder.decode(dict[str, Profile], raw, field)
+        for kind, profile in profiles.items():
+            if isinstance(profile, Dynamic | Kinds):
+                raise InputError(f"{field}.{kind}", raw[kind], "a profile that is zoo, linear or a table")
+        return Kinds(profiles)
+
+    def _dynamic(self, raw: Any, field: str) -> Profile:
+        return self.decoder.decode_struct(Dynamic, raw, field)
+
+    def _distribution(self, raw: Any, field: str) -> Distribution:
+        form = _only_key(raw, list(DISTRIBUTIONS), field, DISTRIBUTION_FORM)
+        body, field = raw[form], f"{field}.{form}"
+        if form == Constant.form:
+            return Constant(self.decoder.decode(Duration, body, field))
+        if form == Modes.form:
+            modes = self.decoder.decode(tuple[Mode, ...], body, field)
+            return constructed(Modes, body, field, modes=modes)
+        if form == Samples.form:
+            return self._samples(body, field)
+        return self.decoder.decode_struct(DISTRIBUTIONS[form], body, field)
+
+    def _samples(self, raw: Any, field: str) -> Distribution:
+        if isinstance(raw, list):
+            times = sorted(self.decoder.decode(tuple[Duration, ...], raw, field))
+            return constructed(Samples, raw, field, times=tuple(times))
+        file = str(self._base / self.decoder.decode(str, raw, field))
+        times = _from(field, raw, file)
+        return constructed(Samples, raw, field, times=tuple(times), file=file)
+
+
+def _from(field: str, raw: Any, file: str) -> list[Duration]:
+    if not Path(file).is_file():
+        raise InputError(field, raw, f"a file of measured times; there is none at {file}")
+    return read_samples(file)
+
+
+def _zoo_model(raw: str, field: str) -> zoo.ZooModel:
+    gpu, slash, name = raw.removeprefix(ZOO).partition("/")
+    if not slash:
+        raise InputError(field, raw, "zoo:GPU/MODEL, such as zoo:1080Ti/ResNet50")
+    try:
+        return zoo.lookup(gpu, name)
+    except InputError as error:
+        raise InputError(field, raw, error.expected) from None
+
+
+def _zoo_slo(profile: Any) -> Duration | None:
+    return _zoo_model(profile, "").slo if isinstance(profile, str) else None
+
+
+def _only_key(raw: Any, names: list[str], field: str, form: str) -> str:
+    if not isinstance(raw, dict) or len(raw) != 1:
+        raise InputError(field, "nothing" if raw is None else raw, form)
+    key = str(next(iter(raw)))
+    if key not in names:
+        raise InputError(f"{field}.{key}", raw[next(iter(raw))], f"{one_of(names, key)}; or {form}")
+    return key

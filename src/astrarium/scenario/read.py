@@ -1,0 +1,102 @@
+"""Scenario files: read, overridden, checked in every part, resolved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import Duration
+from astrarium.scenario import build, rates
+from astrarium.scenario.decode import check_keys
+from astrarium.scenario.models import ModelReader
+from astrarium.scenario.overrides import overridden
+from astrarium.scenario.schema import (
+    Cluster,
+    Delays,
+    Model,
+    PolicyChoice,
+    Preemption,
+    Scenario,
+    Workload,
+)
+from astrarium.scenario.yaml_file import read_yaml
+
+_REQUIRED = ("cluster", "models", "policy", "workload")
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read a scenario file, with `-o` overrides such as 'policy.name=eager'."""
+    source = str(path)
+    raw = read_yaml(Path(path))
+    try:
+        raw = overridden(raw, overrides)
+    except InputError as error:
+        raise error.read_from(source) from None
+    return parse(raw, source, Path(path).parent)
+
+
+def parse(raw: Any, source: str = "", base: Path | None = None) -> Scenario:
+    """Check plain data; files it names are looked for from *base*."""
+    try:
+        return _parsed(raw, Path(os.path.abspath(base or Path())))
+    except InputError as error:
+        raise error.read_from(source) from None
+
+
+def _parsed(raw: Any, base: Path) -> Scenario:
+    if not isinstance(raw, dict):
+        raise InputError("", raw, f"a mapping with {', '.join(_REQUIRED)}")
+    check_keys(raw, [info.name for info in msgspec.structs.fields(Scenario)], "")
+    for name in _REQUIRED:
+        if raw.get(name) is None:
+            raise InputError(name, None, "a value: this section is required")
+    reader = ModelReader(base)
+    models = reader.read(raw["models"])
+    decode = reader.decoder.decode
+    fields: dict[str, Any] = {"models": models, "policy": _policy(raw["policy"])}
+    fields["cluster"] = decode(Cluster, raw["cluster"], "cluster")
+    fields["workload"] = _workload(decode(Workload, raw["workload"], "workload"), models, base)
+    for name, kind in (("network", Delays), ("preemption", Preemption)):
+        fields[name] = decode(kind, raw[name] if raw.get(name) is not None else {}, name)
+    if "seed" in raw:
+        fields["seed"] = decode(_SEED, raw["seed"], "seed")
+    scenario = Scenario(**fields)
+    build.policy(scenario, build.setup(scenario))  # what only shows when the parts meet
+    return scenario
+
+
+_SEED = next(info.type for info in msgspec.structs.fields(Scenario) if info.name == "seed")
+
+
+def _policy(raw: Any) -> PolicyChoice:
+    if not isinstance(raw, dict):
+        raise InputError("policy", raw, "a mapping such as {name: deferred}")
+    if "name" not in raw:
+        raise InputError("policy.name", None, "a value: this field is required")
+    if not isinstance(raw["name"], str):
+        raise InputError("policy.name", raw["name"], "the name of a policy, such as deferred")
+    return PolicyChoice(raw["name"], {key: value for key, value in raw.items() if key != "name"})
+
+
+def _workload(workload: Workload, models: dict[str, Model], base: Path) -> Workload:
+    if workload.file is None:
+        rates.check(workload, list(models))
+        return workload
+    from astrarium.scenario.arrivals import check_trace
+    from astrarium.workloads.traces import read_trace
+
+    file = str(base / workload.file)
+    if not Path(file).is_file():
+        raise InputError("workload.file", workload.file, f"a trace file; there is none at {file}")
+    trace = read_trace(file)
+    check_trace(trace, models)
+    duration = workload.duration or Duration(trace.last)
+    try:
+        return msgspec.structs.replace(workload, file=file, duration=duration)
+    except InputError as error:
+        raise error.at("workload") from None

@@ -1,0 +1,219 @@
+"""What a scenario file may say. Field types carry the units; `Scenario` is the file, checked and complete."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.profiles import Dynamic, Profile
+from astrarium.core.quantities import Bytes, Duration, Rate, write_duration
+from astrarium.core.units import SECOND
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+LARGEST_BATCH = 512
+NOTHING = Duration(0)
+
+Rates = Rate | dict[str, Rate]  # the total, or one for each model
+
+
+class GpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Alike GPUs, spread evenly over `nodes` machines of their own."""
+
+    count: Count
+    kind: str = "gpu"
+    memory: Bytes = Bytes(0)
+    nodes: Count = 1
+
+    def __post_init__(self) -> None:
+        if self.nodes > self.count:
+            raise InputError("nodes", self.nodes, f"at most one node for each of the {self.count} GPUs")
+
+
+class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """GPUs are numbered in order. The short form (a count, with kind, memory and nodes beside it) is one
+    group."""
+
+    gpus: Count | tuple[GpuGroup, ...]
+    kind: str | None = None
+    memory: Bytes | None = None
+    nodes: Count | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("kind", "memory", "nodes") if getattr(self, name) is not None]
+        if isinstance(self.gpus, int):
+            GpuGroup(self.gpus, nodes=self.nodes or 1)
+        elif given:
+            raise InputError(given[0], getattr(self, given[0]), "this field inside each group of `gpus`")
+        elif not self.gpus:
+            raise InputError("gpus", [], "at least one group of GPUs")
+
+    @property
+    def groups(self) -> tuple[GpuGroup, ...]:
+        if not isinstance(self.gpus, int):
+            return self.gpus
+        group = GpuGroup(self.gpus, self.kind or "gpu", self.memory or Bytes(0), self.nodes or 1)
+        return (group,)
+
+    @property
+    def size(self) -> int:
+        return sum(group.count for group in self.groups)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Each kind once, in order."""
+        return list(dict.fromkeys(group.kind for group in self.groups))
+
+
+class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model as the file has it; `copies` makes NAME-0, NAME-1, ... of it."""
+
+    profile: Any  # read by the hook for profiles; a zoo profile brings its own SLO
+    slo: Duration | None = None
+    memory: Bytes = Bytes(0)
+    max_batch: Count = LARGEST_BATCH
+    copies: Count | None = None
+
+
+class Model(msgspec.Struct, frozen=True):
+    profile: Profile
+    slo: Duration
+    memory: Bytes = Bytes(0)
+    max_batch: Count = LARGEST_BATCH
+
+
+class PolicyChoice(msgspec.Struct, frozen=True):
+    """The parameters are those of the policy's own `Parameters`, as written."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class Zipf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    zipf: Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From *at* on, if the run lasts that long. A total keeps the mix of models; a mapping changes the
+    models it names."""
+
+    at: Duration
+    rate: Rates
+
+
+class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    arrivals: Literal["poisson", "gamma", "uniform", "trace"]
+    rate: Rates | None = None
+    popularity: Literal["equal"] | Zipf | None = None
+    changes: tuple[Change, ...] = ()
+    shape: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    file: str | None = None
+    duration: Duration | None = None
+    warmup: Duration = NOTHING
+
+    def __post_init__(self) -> None:
+        needed, useless = _FIELDS[self.arrivals]
+        for name in needed:
+            if getattr(self, name) is None:
+                raise InputError(name, None, f"a value: {self.arrivals} arrivals need it")
+        for name in useless:
+            if getattr(self, name):
+                raise InputError(name, getattr(self, name), f"no such field with {self.arrivals} arrivals")
+        if self.popularity is not None and isinstance(self.rate, dict):
+            raise InputError("popularity", self.popularity, "no such field with a rate for each model")
+        self._check_times()
+
+    def _check_times(self) -> None:
+        if self.duration is None:
+            return
+        if self.duration < 1:
+            raise InputError("duration", write_duration(self.duration), "a duration above 0")
+        if self.warmup >= self.duration:
+            expected = f"a warm-up shorter than the duration, {write_duration(self.duration)}"
+            raise InputError("warmup", write_duration(self.warmup), expected)
+        last = 0
+        for place, change in enumerate(self.changes):
+            if change.at <= last:
+                expected = f"a moment after {write_duration(last)}: changes stand in order"
+                raise InputError(f"changes[{place}].at", write_duration(change.at), expected)
+            last = change.at
+
+
+_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "poisson": (("rate", "duration"), ("shape", "file")),
+    "uniform": (("rate", "duration"), ("shape", "file")),
+    "gamma": (("rate", "duration", "shape"), ("file",)),
+    "trace": (("file",), ("rate", "popularity", "changes", "shape")),
+}
+
+
+class Delays(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`control`: the order reaches the GPU; `data`: one request's input does; `response`: the answer's."""
+
+    control: Duration = NOTHING
+    data: Duration = NOTHING
+    response: Duration = NOTHING
+
+
+class Preemption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`cost`: how long a GPU is unusable after a batch on it was cancelled."""
+
+    cost: Duration = NOTHING
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """Models by name, in the order of the file, copies and zoos written out, files with absolute paths."""
+
+    cluster: Cluster
+    models: dict[str, Model]
+    policy: PolicyChoice
+    workload: Workload
+    network: Delays = Delays()
+    preemption: Preemption = Preemption()
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether some model's execution times are distributions."""
+        return any(isinstance(model.profile, Dynamic) for model in self.models.values())
+
+    @property
+    def duration(self) -> Duration:
+        """Arrivals stop here."""
+        if self.workload.duration is None:
+            raise InputError("workload.duration", None, "a value")
+        return self.workload.duration
+
+    @property
+    def total_rate(self) -> float:
+        """Requests per second, the mean over the duration."""
+        from astrarium.scenario.rates import mean_total
+
+        if self.workload.file is not None:
+            from astrarium.workloads.traces import read_trace
+
+            return len(read_trace(self.workload.file)) * SECOND / self.duration
+        return mean_total(self.workload, list(self.models))
+
+    def with_policy(self, name: str, **parameters: Any) -> Scenario:
+        return msgspec.structs.replace(self, policy=PolicyChoice(name, parameters))
+
+    def with_seed(self, seed: int) -> Scenario:
+        return msgspec.structs.replace(self, seed=seed)
+
+    def with_rate(self, total: float) -> Scenario:
+        """The same mix and the same changes, scaled until `total_rate` is *total*."""
+        from astrarium.scenario.rates import scaled
+
+        if self.workload.arrivals == "trace":
+            raise InputError("workload.rate", total, "other arrivals: a trace has the rate it has")
+        if not math.isfinite(total) or total <= 0:
+            raise InputError("workload.rate", total, "a rate above 0")
+        return msgspec.structs.replace(self, workload=scaled(self.workload, total, self.total_rate))
+
+    def to_yaml(self) -> str:
+        from astrarium.scenario.write import to_yaml
+
+        return to_yaml(self)

@@ -1,0 +1,77 @@
+"""Waiting requests as sorted (deadline, id) pairs: what the queues of Symphony's rivals are made of.
+
+The deadline is the one for the end of execution, that is, the client's less the response delay.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
+
+from astrarium.core.errors import InputError
+from astrarium.core.policy import SetTimer
+from astrarium.core.units import DURATION_FORM, Time, parse_duration
+from astrarium.serving.actions import EXPIRED, SACRIFICED, Action, Drop
+from astrarium.serving.setup import ModelSpec, Network
+
+Entry = tuple[Time, int]
+Queue = list[Entry]
+
+
+def insert(queue: Queue, entry: Entry) -> None:
+    if not queue or entry > queue[-1]:  # nearly always: deadlines come in the order of arrivals
+        queue.append(entry)
+    else:
+        insort(queue, entry)
+
+
+def due_before(queue: Queue, moment: Time, first: int = 0) -> int:
+    """How many heads have a deadline before *moment*, known to be at least *first*."""
+    return bisect_left(queue, (moment, -1), first)
+
+
+def cut(queue: Queue, size: int) -> list[Entry]:
+    """Take the first *size* entries off the queue."""
+    heads = queue[:size]
+    del queue[:size]
+    return heads
+
+
+def ids(entries: Sequence[Entry]) -> tuple[int, ...]:
+    return tuple([id_ for _, id_ in entries])
+
+
+def drops(entries: Sequence[Entry], saveable_from: Time) -> Iterator[Action]:
+    """Give requests up; those due at *saveable_from* or later could still have run alone."""
+    for deadline, id_ in entries:
+        yield Drop(id_, SACRIFICED if deadline >= saveable_from else EXPIRED)
+
+
+def batch_costs(model: ModelSpec, network: Network, stall: Time = 0) -> list[Time]:
+    """From the decision to the end of execution, for batches of 0, 1, ... on a GPU that is free, or that
+    will be once it has recovered from a preemption for *stall*."""
+    return [max(network.delay(size), stall) + latency for size, latency in enumerate(model.latency)]
+
+
+def largest_within(costs: Sequence[Time], budget: Time) -> int:
+    """The largest batch whose cost fits in the budget, 0 if not even one request does."""
+    return max(0, bisect_right(costs, budget) - 1)
+
+
+def hold_without_gpu(now: Time, queues: Sequence[Queue], alone: Sequence[Time]) -> Iterator[Action]:
+    """While no GPU can be counted on, a request waits for as long as an idle one could still save it."""
+    moments = []
+    for queue, cost in zip(queues, alone, strict=True):
+        yield from drops(cut(queue, due_before(queue, now + cost)), now + cost)
+        if queue:
+            moments.append(queue[0][0] - cost + 1)
+    if moments:
+        yield SetTimer(min(moments), "hopeless")
+
+
+def duration(field: str, text: str) -> Time:
+    """A parameter that is a duration, or an error that names the parameter."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise InputError(field, text, DURATION_FORM) from None

@@ -1,0 +1,130 @@
+"""Schedulers that bind a request to a GPU when it arrives: each GPU then serves its own queues.
+
+A GPU keeps one queue for each model; models take turns, one batch each, in the order in which they began
+to wait. It never waits for a batch to fill. Subclasses say where a request goes, and how many of a queue's
+heads to give up and to run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from astrarium.core.policy import TimerFired
+from astrarium.core.units import Time
+from astrarium.serving.actions import Action, Dispatch
+from astrarium.serving.events import BatchFinished, Event, GpuJoined, GpuLeft, RequestArrived
+from astrarium.serving.policies._entries import (
+    Entry,
+    Queue,
+    batch_costs,
+    cut,
+    drops,
+    hold_without_gpu,
+    ids,
+    insert,
+)
+from astrarium.serving.setup import Setup
+from astrarium.serving.state import Batch, ServingState
+
+
+class Backend:
+    """The queues of one GPU. `turns` holds the models that have requests waiting, next one first."""
+
+    def __init__(self) -> None:
+        self.queues: dict[int, Queue] = {}
+        self.turns: deque[int] = deque()
+
+    def push(self, model: int, entry: Entry) -> None:
+        queue = self.queues.setdefault(model, [])
+        if not queue:
+            self.turns.append(model)
+        insert(queue, entry)
+
+
+class ReplicaScheduler:
+    def __init__(self, setup: Setup, parameters: Any) -> None:
+        self.setup, self.parameters = setup, parameters
+        self._network = setup.network
+        self._costs = [batch_costs(model, setup.network) for model in setup.models]
+        self._present = [gpu.id for gpu in setup.gpus]
+        self._backends = [Backend() for _ in setup.gpus]
+        self._stranded: list[Queue] = [[] for _ in setup.models]  # while there is no GPU at all
+
+    def route(self, model: int, request: int) -> int:
+        """The GPU, one of those present, that shall serve the request."""
+        raise NotImplementedError
+
+    def gather(self, now: Time, gpu: int, model: int, queue: Queue) -> tuple[int, int]:
+        """How many heads to drop, and how many of the rest (at least one, if there is any) to run now."""
+        raise NotImplementedError
+
+    def regroup(self, now: Time, joined: Sequence[int]) -> None:
+        """Other GPUs are present than before."""
+        raise NotImplementedError
+
+    def sent(self, batch: Batch) -> None:
+        """A batch has left."""
+
+    def finished(self, now: Time, event: BatchFinished) -> None:
+        """News, perhaps old, of a batch."""
+
+    def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
+        touched: set[int] = set()
+        if any(isinstance(event, GpuJoined | GpuLeft) for event in events):
+            self._meet(now, state, touched)
+        for event in events:
+            if isinstance(event, RequestArrived):
+                request = event.request
+                entry = (request.deadline - self._network.response, request.id)
+                self._bind(request.model, entry, touched)
+            elif not isinstance(event, TimerFired):
+                touched.add(event.gpu)
+                if isinstance(event, BatchFinished):
+                    self.finished(now, event)
+        for gpu in sorted(touched):
+            if state.gpus[gpu].idle:
+                yield from self._turn(now, gpu, state)
+        if not self._present:
+            yield from hold_without_gpu(now, self._stranded, [costs[1] for costs in self._costs])
+
+    def _bind(self, model: int, entry: Entry, touched: set[int]) -> None:
+        if not self._present:
+            insert(self._stranded[model], entry)
+            return
+        gpu = self.route(model, entry[1])
+        self._backends[gpu].push(model, entry)
+        touched.add(gpu)
+
+    def _meet(self, now: Time, state: ServingState, touched: set[int]) -> None:
+        """Find a new place for the requests of GPUs that have left, and for those that had none."""
+        before, self._present = self._present, [gpu.id for gpu in state.gpus if gpu.present]
+        if before == self._present:
+            return
+        if self._present:
+            self.regroup(now, [gpu for gpu in self._present if gpu not in before])
+        queues = list(enumerate(self._stranded))
+        self._stranded = [[] for _ in self.setup.models]
+        for gpu in before:
+            if gpu not in self._present:
+                queues += self._backends[gpu].queues.items()
+                self._backends[gpu] = Backend()
+        homeless = sorted((entry, model) for model, queue in queues for entry in queue)
+        for entry, model in homeless:
+            self._bind(model, entry, touched)
+
+    def _turn(self, now: Time, gpu: int, state: ServingState) -> Iterator[Action]:
+        backend = self._backends[gpu]
+        while backend.turns:
+            model = backend.turns.popleft()
+            queue = backend.queues[model]
+            given_up, size = self.gather(now, gpu, model, queue)
+            yield from drops(cut(queue, given_up), now + self._costs[model][1])
+            batch = cut(queue, size)
+            if queue:
+                backend.turns.append(model)
+            if batch:
+                yield Dispatch(gpu, ids(batch), now + self._network.delay(size))
+                self.sent(state.gpus[gpu].batches[-1])
+                return

@@ -1,0 +1,214 @@
+"""Clockwork: work is queued on the GPUs a little ahead, the most urgent candidate first.
+
+Gujarati et al., "Serving DNNs like Clockwork: Performance Predictability from the Bottom Up", OSDI 2020,
+as its public controller does it, with arbitrary batch sizes as in Symphony's comparison. Each GPU has a
+timeline; whenever one ends within `ahead` of now, it is given another batch. For every batch size b a
+model has a candidate as long as a request can still finish in a batch of b; its latest moment is that
+request's deadline less l(b). The candidate with the earliest latest moment wins, and its model then runs
+the largest batch that it can fill, sizes going up one by one. Nobody waits for a batch to fill.
+
+Settled by us: older requests that the chosen batch leaves behind are dropped at once (the controller lets
+them time out); a deadline is never put past the client's, however short the SLO; among equal timelines
+the smallest id is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Annotated, Literal
+
+import msgspec
+
+from astrarium.core.mintree import MinTree
+from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.units import DURATION_FORM, FOREVER, Time
+from astrarium.serving.actions import Action, Dispatch
+from astrarium.serving.events import Event, RequestArrived
+from astrarium.serving.policies._entries import (
+    Queue,
+    batch_costs,
+    cut,
+    drops,
+    due_before,
+    duration,
+    hold_without_gpu,
+    ids,
+    insert,
+)
+from astrarium.serving.registry import serving_policies
+from astrarium.serving.setup import ModelSpec, Network, Setup
+from astrarium.serving.state import ServingState
+
+
+class Candidates:
+    """The candidates of one model, one for each batch size, as they stood when last looked at.
+
+    Time only takes candidates away, so until a request arrives or `latest` has passed nothing changes.
+    """
+
+    def __init__(self, model: ModelSpec, network: Network, sizes: Sequence[int]) -> None:
+        self.queue: Queue = []
+        self.latency, self.costs = model.latency, batch_costs(model, network)
+        self.delays = [network.delay(size) for size in range(len(model.latency))]
+        self.sizes = sizes
+        self.latest = FOREVER  # the earliest of the candidates' latest moments
+        self.urgent = 0  # the batch size of the candidate that it belongs to
+        self.size = 0  # the largest batch that can be filled; 0 if nothing waits
+        self.first = 0  # where in the queue that batch begins
+        self.version = 0  # tells this look from earlier ones
+        self._looked: tuple[Time, Time] = (-1, -1)
+
+    def look(self, now: Time, free: Time) -> None:
+        """Find the candidates for a GPU that is free at *free*."""
+        self.latest, self.urgent, self.size, self.first = FOREVER, 0, 0, 0
+        self.version += 1
+        self._looked = (now, free)
+        first = 0
+        for size in self.sizes:
+            first = due_before(self.queue, max(now + self.costs[size], free + self.latency[size]), first)
+            if len(self.queue) - first < size:
+                break
+            self.size, self.first = size, first
+            latest = self.queue[first][0] - self.latency[size]
+            if latest < self.latest:
+                self.latest, self.urgent = latest, size
+
+    def outdated(self, now: Time, free: Time) -> bool:
+        """Might a request have become too late for one of the batch sizes since the last look?"""
+        return self.latest < max(free, now + self.delays[self.size]) and self._looked != (now, free)
+
+
+@serving_policies.register("clockwork")
+class Clockwork:
+    """Queue work on GPUs a little ahead, the batch that must start soonest first."""
+
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        ahead: Annotated[
+            str, msgspec.Meta(description=f"how much work a GPU is given before it is free: {DURATION_FORM}")
+        ] = "10ms"
+        buffer: Annotated[
+            str, msgspec.Meta(description=f"what is kept free of each SLO for surprises: {DURATION_FORM}")
+        ] = "5ms"
+        sizes: Annotated[
+            Literal["all", "powers_of_two"],
+            msgspec.Meta(description="the batch sizes to consider: all, or powers of two as in the paper"),
+        ] = "all"
+
+    def __init__(self, setup: Setup, parameters: Parameters) -> None:
+        self.setup, self.parameters = setup, parameters
+        self._network = setup.network
+        self._ahead = duration("ahead", parameters.ahead)
+        self._buffer = duration("buffer", parameters.buffer)
+        self._models = [
+            Candidates(model, setup.network, _sizes(model, parameters.sizes)) for model in setup.models
+        ]
+        self._alone = [candidates.costs[1] for candidates in self._models]
+        self._changed: set[int] = set()  # models with a new request or a batch gone since the last look
+        self._urgent: list[tuple[Time, int, int, int]] = []  # heap: latest moment, batch size, model, version
+        self._free = MinTree(len(setup.gpus), 0)  # the end of each GPU's timeline
+        self._first = [-1] * len(setup.gpus)  # the batch that each runs now, or will run next
+        self._timer: Time = -1
+
+    def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
+        for event in events:
+            if isinstance(event, RequestArrived):
+                self._push(event)
+            elif not isinstance(event, TimerFired):
+                self._see_gpu(now, event.gpu, state)
+        yield from self._dispatch(now, state)
+        if self._free.least >= FOREVER:
+            yield from self._hold(now)
+        elif (self._changed or self._urgent) and self._free.least - self._ahead > now:
+            yield from self._set_timer(self._free.least - self._ahead)
+
+    # what has happened
+
+    def _push(self, event: RequestArrived) -> None:
+        request = event.request
+        due = request.deadline - self._network.response
+        wanted = max(due - self._buffer, request.arrival + self._ahead + self._buffer)
+        insert(self._models[request.model].queue, (min(due, wanted), request.id))
+        self._changed.add(request.model)
+
+    def _see_gpu(self, now: Time, gpu: int, state: ServingState) -> None:
+        """If its first batch is another than before, draw the timeline anew from what is on the GPU."""
+        books = state.gpus[gpu]
+        first = books.batches[0].run if books.batches else -1
+        if not books.present:
+            self._free.set(gpu, FOREVER)
+        elif first != self._first[gpu] or first < 0:
+            free = now
+            for batch in books.batches:
+                free = max(free, batch.start) + self._models[batch.model].latency[len(batch.requests)]
+            self._free.set(gpu, free)
+        self._first[gpu] = first
+
+    # what to do
+
+    def _dispatch(self, now: Time, state: ServingState) -> Iterator[Action]:
+        while (gpu := self._claim(now, state)) >= 0:
+            free = self._free[gpu]
+            for model in sorted(self._changed):
+                yield from self._look(now, free, model)
+            self._changed.clear()
+            urgent = yield from self._most_urgent(now, free)
+            if urgent < 0:
+                return
+            yield from self._send(now, gpu, urgent)
+            self._first[gpu] = state.gpus[gpu].batches[0].run
+
+    def _claim(self, now: Time, state: ServingState) -> int:
+        """The GPU whose timeline ends first, if that is soon enough; -1 if there is none."""
+        while (gpu := self._free.first_at_most(now)) >= 0:
+            if state.gpus[gpu].idle:
+                return gpu
+            self._free.set(gpu, FOREVER)  # it overruns its estimate: wait for the news that it is free
+        return self._free.argmin() if self._free.least <= now + self._ahead else -1
+
+    def _look(self, now: Time, free: Time, model: int) -> Iterator[Action]:
+        candidates = self._models[model]
+        alone = max(now + candidates.costs[1], free + candidates.latency[1])
+        yield from drops(cut(candidates.queue, due_before(candidates.queue, alone)), alone)
+        candidates.look(now, free)
+        if candidates.size:
+            heappush(self._urgent, (candidates.latest, candidates.urgent, model, candidates.version))
+
+    def _most_urgent(self, now: Time, free: Time) -> Generator[Action, None, int]:
+        """The model whose turn it is, -1 if none; no key in the heap is later than the true one."""
+        while self._urgent:
+            model, version = self._urgent[0][2:]
+            valid = version == self._models[model].version
+            if valid and not self._models[model].outdated(now, free):
+                return model
+            heappop(self._urgent)
+            if valid:
+                yield from self._look(now, free, model)
+        return -1
+
+    def _send(self, now: Time, gpu: int, model: int) -> Iterator[Action]:
+        candidates = self._models[model]
+        size, queue = candidates.size, candidates.queue
+        yield from drops(cut(queue, candidates.first), 0)
+        start = max(now + candidates.delays[size], self._free[gpu])
+        self._free.set(gpu, start + candidates.latency[size])
+        yield Dispatch(gpu, ids(cut(queue, size)), start)
+        candidates.version += 1
+        if queue:
+            self._changed.add(model)
+
+    def _hold(self, now: Time) -> Iterator[Action]:
+        """No GPU can be counted on: none is there, or each overruns its estimate."""
+        yield from hold_without_gpu(now, [candidates.queue for candidates in self._models], self._alone)
+        self._changed.update(range(len(self._models)))
+
+    def _set_timer(self, at: Time) -> Iterator[Action]:
+        if at != self._timer:
+            self._timer = at
+            yield SetTimer(at, "timeline")
+
+
+def _sizes(model: ModelSpec, which: str) -> Sequence[int]:
+    if which == "all":
+        return range(1, model.max_batch + 1)
+    return [1 << power for power in range(model.max_batch.bit_length())]

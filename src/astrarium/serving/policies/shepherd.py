@@ -1,0 +1,195 @@
+"""Shepherd: the largest batch goes first, and may cancel a running one that is a third of its size.
+
+Zhang et al., "SHEPHERD: Serving DNNs in the Wild", NSDI 2023, its Flex algorithm as Symphony's authors
+built it for their comparison (Shepherd's planner, which groups GPUs over hours, is not part of that).
+Each model offers one candidate: from the head of its queue, as many as still meet the earliest deadline.
+A GPU that becomes free runs the largest candidate of all. When a request arrives, every busy GPU is asked
+whether its batch would be replaced by one at least `preemption` times as large, of the new request's model
+or of its own; a candidate of its own model contains the batch that is running. What was cancelled starts
+again from nothing; the time it ran and the GPU's recovery are lost.
+
+Settled by us: idle GPUs are served before running batches are looked at; of equally large candidates the
+one with the earliest deadline wins; requests that can no longer be met are purged at the head of the queue
+(the authors' code looks at its tail, and a model whose head has expired then stays blocked); a GPU is not
+preempted while it recovers; the recovery is allowed for when a candidate is formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+
+from astrarium.core.mintree import MinTree
+from astrarium.core.policy import TimerFired
+from astrarium.core.units import FOREVER, Time
+from astrarium.serving.actions import Action, Dispatch, Preempt
+from astrarium.serving.events import Event, Request, RequestArrived
+from astrarium.serving.policies._entries import (
+    Entry,
+    Queue,
+    batch_costs,
+    cut,
+    drops,
+    due_before,
+    hold_without_gpu,
+    ids,
+    insert,
+    largest_within,
+)
+from astrarium.serving.registry import serving_policies
+from astrarium.serving.setup import Setup
+from astrarium.serving.state import ServingState
+
+Pick = tuple[int, int]  # model and batch size
+
+_SAFE = FOREVER  # the size of a batch that nothing can replace: there is none, or the GPU recovers
+
+
+@serving_policies.register("shepherd")
+class Shepherd:
+    """Run the largest batch first; one that is much larger cancels a running one."""
+
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        preemption: Annotated[
+            float, msgspec.Meta(gt=1, description="a batch this many times as large cancels a running one")
+        ] = 3.0
+        preempt: Annotated[bool, msgspec.Meta(description="whether running batches may be cancelled")] = True
+
+    def __init__(self, setup: Setup, parameters: Parameters) -> None:
+        self.setup, self.parameters = setup, parameters
+        self._network = setup.network
+        self._queues: list[Queue] = [[] for _ in setup.models]
+        self._waiting: set[int] = set()  # models whose queue may hold something
+        self._costs = [batch_costs(model, setup.network) for model in setup.models]
+        self._stalled_costs = [
+            batch_costs(model, setup.network, setup.preemption_cost) for model in setup.models
+        ]
+        self._alone = [costs[1] for costs in self._costs]
+        self._idle = MinTree(len(setup.gpus), 0)  # 0 for an idle GPU, FOREVER for any other
+        self._sizes = [_SAFE] * len(setup.gpus)  # how many requests each GPU's batch holds
+        self._running = [-1] * len(setup.gpus)  # and of which model
+        self._due = [FOREVER] * len(setup.gpus)  # and its earliest deadline
+
+    def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
+        arrived: list[int] = []
+        for event in events:
+            if isinstance(event, RequestArrived):
+                self._enqueue(event.request.model, self._entry(event.request))
+                arrived.append(event.request.model)
+            elif not isinstance(event, TimerFired):
+                self._see_gpu(event.gpu, state)
+        yield from self._serve_idle(now)
+        if self.parameters.preempt:
+            yield from self._challenge(now, arrived, state)
+        if not any(gpu.present for gpu in state.gpus):
+            yield from hold_without_gpu(now, self._queues, self._alone)
+
+    def _entry(self, request: Request) -> Entry:
+        return request.deadline - self._network.response, request.id
+
+    def _enqueue(self, model: int, entry: Entry) -> None:
+        insert(self._queues[model], entry)
+        self._waiting.add(model)
+
+    def _see_gpu(self, gpu: int, state: ServingState) -> None:
+        books = state.gpus[gpu]
+        self._idle.set(gpu, 0 if books.idle else FOREVER)
+        self._sizes[gpu] = _SAFE
+        if not books.batches or books.recovering >= 0:
+            return
+        batch = books.batches[0]
+        self._running[gpu], self._sizes[gpu] = batch.model, len(batch.requests)
+        self._due[gpu] = min([self._entry(request)[0] for request in batch.requests])
+
+    # idle GPUs
+
+    def _serve_idle(self, now: Time) -> Iterator[Action]:
+        while self._waiting and (gpu := self._idle.first_at_most(0)) >= 0:
+            best: Pick = (-1, 0)
+            for model in sorted(self._waiting):
+                yield from self._purge(now, model)
+                best = self._larger(now, best, model)
+            if best[1]:
+                yield from self._send(now, gpu, best[0], cut(self._queues[best[0]], best[1]))
+            self._waiting = {model for model in self._waiting if self._queues[model]}
+
+    def _purge(self, now: Time, model: int) -> Iterator[Action]:
+        queue, alone = self._queues[model], now + self._alone[model]
+        if queue and queue[0][0] < alone:
+            yield from drops(cut(queue, due_before(queue, alone)), alone)
+
+    def _larger(self, now: Time, best: Pick, other: int) -> Pick:
+        """The better of the best candidate so far and the other model's."""
+        queue = self._queues[other]
+        if not queue:
+            return best
+        size = min(len(queue), largest_within(self._costs[other], queue[0][0] - now))
+        model = best[0]
+        tie = size == best[1] and size > 0 and queue[0] < self._queues[model][0]
+        return (other, size) if size > best[1] or tie else best
+
+    def _send(self, now: Time, gpu: int, model: int, batch: list[Entry], stall: Time = 0) -> Iterator[Action]:
+        self._idle.set(gpu, FOREVER)
+        self._running[gpu], self._sizes[gpu], self._due[gpu] = model, len(batch), min(batch)[0]
+        yield Dispatch(gpu, ids(batch), now + max(self._network.delay(len(batch)), stall))
+
+    # running batches
+
+    def _challenge(self, now: Time, arrived: Sequence[int], state: ServingState) -> Iterator[Action]:
+        """Models with new requests, and then those whose batches were cancelled, try each busy GPU."""
+        todo = list(dict.fromkeys(arrived))
+        while todo:
+            model = todo.pop(0)
+            gpu = self._next_rival(model, 0)
+            while gpu >= 0:
+                cancelled = self._running[gpu]
+                pick = yield from self._challenger(now, gpu, model)
+                if pick[1] >= self.parameters.preemption * self._sizes[gpu]:
+                    yield from self._replace(now, gpu, pick, state)
+                    if cancelled != model:
+                        todo.append(cancelled)
+                gpu = self._next_rival(model, gpu + 1)
+
+    def _next_rival(self, model: int, first: int) -> int:
+        """The next GPU whose batch is small enough to lose, whatever the deadlines; -1 if there is none.
+
+        What waits must be so many times as many; or, together with a batch of the same model.
+        """
+        waiting = len(self._queues[model])
+        apart, joined = waiting / self.parameters.preemption, waiting / (self.parameters.preemption - 1)
+        for gpu in range(first, len(self._sizes)) if joined >= 1 else ():
+            size = self._sizes[gpu]
+            if size <= joined and (size <= apart or self._running[gpu] == model):
+                return gpu
+        return -1
+
+    def _challenger(self, now: Time, gpu: int, model: int) -> Generator[Action, None, Pick]:
+        """The larger of the model's own candidate and the one that continues the running batch."""
+        running = self._running[gpu]
+        best = (-1, 0, FOREVER)
+        for one in dict.fromkeys((model, running)):
+            yield from self._purge(now, one)
+            queue = self._queues[one]
+            own = one == running
+            due = min(queue[0][0] if queue else FOREVER, self._due[gpu] if own else FOREVER)
+            most = len(queue) + (self._sizes[gpu] if own else 0)
+            size = min(most, largest_within(self._stalled_costs[one], due - now))
+            if (size, -due) > (best[1], -best[2]):
+                best = (one, size, due)
+        return best[:2]
+
+    def _replace(self, now: Time, gpu: int, pick: Pick, state: ServingState) -> Iterator[Action]:
+        model, size = pick
+        running = self._running[gpu]
+        cancelled = [self._entry(request) for request in state.gpus[gpu].batches[0].requests]
+        yield Preempt(gpu)
+        if model == running:
+            batch = cancelled + cut(self._queues[model], size - len(cancelled))
+        else:
+            batch = cut(self._queues[model], size)
+            for entry in cancelled:
+                self._enqueue(running, entry)
+        yield from self._send(now, gpu, model, batch, self.setup.preemption_cost)
+        self._sizes[gpu] = _SAFE  # until it has recovered

@@ -1,0 +1,62 @@
+"""What there is to see in a finished run, in forms that can be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from astrarium.core.units import Time
+from astrarium.serving.ledger import Fate, Outcome
+from astrarium.testing.audit import audit, ensure
+from astrarium.testing.cases import Run
+
+
+def first_batch(run: Run) -> tuple[int, Time, list[int]]:
+    """GPU, an instant in the middle, and the members of the first batch that ran to its end."""
+    ledger = run.state.ledger
+    first = list(ledger.batch_fate).index(Fate.FINISHED)
+    middle = (ledger.batch_started[first] + ledger.batch_finished[first]) // 2
+    members = [request for request, batch in enumerate(ledger.batch) if batch == first]
+    return ledger.batch_gpu[first], middle, members
+
+
+def all_in_time(run: Run) -> None:
+    ledger = run.state.ledger
+    missed = [
+        (request, Outcome(outcome).name, ledger.reasons[ledger.reason[request]])
+        for request, outcome in enumerate(ledger.outcome)
+        if outcome != Outcome.IN_TIME
+    ]
+    ensure(not missed, f"a light load with room to spare, and yet: {missed}")
+
+
+def outcomes(run: Run) -> list[tuple[int, str]]:
+    ledger = run.state.ledger
+    return [(o, ledger.reasons[r]) for o, r in zip(ledger.outcome, ledger.reason, strict=True)]
+
+
+def endings(run: Run, shift: Time = 0) -> list[tuple[tuple[int, str], Time]]:
+    return list(zip(outcomes(run), (done - shift for done in run.state.ledger.done), strict=True))
+
+
+def batches(run: Run, shift: Time = 0) -> list[tuple[Any, ...]]:
+    """GPU, members, order, start, end and fate of every batch, whatever their numbers."""
+    found = [
+        (
+            b.gpu,
+            sorted(r.id for r in b.requests),
+            b.ordered - shift,
+            b.started - shift,
+            b.ended - shift,
+            b.fate,
+        )
+        for b in audit(run).sent
+    ]
+    return sorted(found, key=lambda batch: batch[2:])
+
+
+def members(run: Run) -> list[list[int]]:
+    return sorted(sorted(request.id for request in batch.requests) for batch in audit(run).sent)
+
+
+def same(what: str, got: object, expected: object) -> None:
+    ensure(got == expected, f"{what} differ:\n{got}\nexpected\n{expected}")

@@ -1,0 +1,150 @@
+"""Arrivals from files: CSV with a header `time_s,model` (or time_ms, time_us, time_ns; a column
+`application` may follow), or JSON `{"arrivals_ms": {model: [times]}}`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from array import array
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import Duration, read_duration
+from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
+
+UNITS = {"time_s": SECOND, "time_ms": MILLISECOND, "time_us": MICROSECOND, "time_ns": 1}
+HEADER = "a header such as time_ms,model or time_s,model,application"
+JSON_FORM = 'an object {"arrivals_ms": {model: [times]}}'
+
+Kind = tuple[str, str]  # model and application; the application is empty where the trace names none
+
+
+class Trace:
+    """Columns in order of time. `kind[i]` is a number in `kinds`, which says where each first stands."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.time = array("q")
+        self.kind = array("i")
+        self.kinds: dict[Kind, str] = {}
+        self._codes: dict[Kind, int] = {}
+
+    def add(self, time: Time, kind: Kind, place: str) -> None:
+        code = self._codes.setdefault(kind, len(self._codes))
+        if code == len(self.kinds):
+            self.kinds[kind] = place
+        self.time.append(time)
+        self.kind.append(code)
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @property
+    def last(self) -> Time:
+        return self.time[-1]
+
+
+def read_trace(path: str) -> Trace:
+    """Kept for a while: a scenario asks for a trace's duration first, then for its arrivals."""
+    try:
+        status = Path(path).stat()
+        return _read(path, status.st_mtime_ns, status.st_size)
+    except OSError as error:
+        raise InputError("", None, f"a trace file that can be read: {error.strerror}", path) from None
+    except UnicodeDecodeError:
+        raise InputError("", None, "a text file in UTF-8", path) from None
+    except InputError as error:
+        raise error.read_from(path) from None
+
+
+@lru_cache(maxsize=2)
+def _read(path: str, _modified: int, _size: int) -> Trace:
+    text = Path(path).read_text(encoding="utf-8")
+    trace = Trace(path)
+    if path.endswith(".json"):
+        _read_json(text, trace)
+    else:
+        _read_csv(text.splitlines(), trace)
+    if not len(trace):
+        raise InputError("", None, "at least one arrival")
+    return trace
+
+
+def _read_csv(lines: Iterable[str], trace: Trace) -> None:
+    reader = csv.reader(lines)
+    header = [name.strip() for name in next(reader, [])]
+    if header[1:] not in (["model"], ["model", "application"]) or header[0] not in UNITS:
+        raise InputError("line 1", ",".join(header), HEADER)
+    unit, last = UNITS[header[0]], 0
+    for cells in filter(None, reader):
+        place = f"line {reader.line_num}"
+        if len(cells) != len(header):
+            raise InputError(place, ",".join(cells), f"{len(header)} cells: {','.join(header)}")
+        last = _next_time(last, cells[0], unit, place)
+        trace.add(last, (cells[1].strip(), cells[2].strip() if len(cells) > 2 else ""), place)
+
+
+def _read_json(text: str, trace: Trace) -> None:
+    try:
+        streams = json.loads(text)["arrivals_ms"]
+        pairs = [(str(model), list(times)) for model, times in streams.items()]
+    except json.JSONDecodeError as error:
+        raise InputError(f"line {error.lineno}", None, f"{JSON_FORM}: {error.msg}") from None
+    except (TypeError, KeyError, AttributeError):
+        raise InputError("arrivals_ms", None, JSON_FORM) from None
+    rows = [row for model, times in pairs for row in _stream(model, times)]
+    for time, model, place in sorted(rows, key=lambda row: row[0]):
+        trace.add(time, (model, ""), place)
+
+
+def _stream(model: str, times: list[object]) -> Iterable[tuple[Time, str, str]]:
+    last = 0
+    for number, raw in enumerate(times):
+        place = f"arrivals_ms.{model}[{number}]"
+        last = _next_time(last, raw, MILLISECOND, place)
+        yield last, model, place
+
+
+def _next_time(last: Time, raw: object, unit: Time, place: str) -> Time:
+    time = _time(raw, unit)
+    if time is None:
+        raise InputError(place, raw, "a time of at least 0, as a number")
+    if time < last:
+        raise InputError(place, raw, "times in rising order: sort the trace")
+    return time
+
+
+def _time(raw: object, unit: Time) -> Time | None:
+    try:
+        if unit == 1:
+            whole = int(str(raw))  # a float would lose the last nanoseconds of a long trace
+            return whole if whole >= 0 else None
+        number = math.nan if isinstance(raw, bool) else float(str(raw))
+    except ValueError:
+        return None
+    return round(number * unit) if math.isfinite(number) and number >= 0 else None
+
+
+def read_samples(path: str) -> list[Duration]:
+    """Measured times, one a line, in milliseconds unless a header (time_s, ...) or the value says more."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("", None, f"a text file of measured times: {error}", path) from None
+    header = lines[0].strip() if lines else ""
+    unit = header.removeprefix("time_") if header in UNITS else "ms"
+    times = []
+    for number, text in enumerate((line.strip() for line in lines), 1):
+        if text and (number > 1 or header not in UNITS):
+            times.append(_sample(text, unit, f"line {number}", path))
+    return sorted(times)
+
+
+def _sample(text: str, unit: str, place: str, path: str) -> Duration:
+    try:
+        return read_duration(text if text[-1].isalpha() else text + unit)
+    except ValueError as error:
+        raise InputError(place, text, f"a number of {unit}, or {error}", path) from None
