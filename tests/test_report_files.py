@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from astrarium.core.errors import InputError
 from astrarium.report import folder
 from astrarium.report.curves import batch_size_shares, latency_cdf, losses, rates_over_time, waiting_at
 from astrarium.report.summary import summarize
+from astrarium.report.tables import model_table, overview_table, run_tables
 from astrarium.report.timeline import timeline, write_timeline
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.record import ServingRecord
@@ -125,6 +127,7 @@ def write_all(target: Path, record: ServingRecord, overwrite: bool = False) -> N
     with folder.run_folder(target, overwrite) as draft:
         folder.write_record(draft, record, "seed: 7\n")
         folder.write_summary(draft, summary)
+        folder.write_tables(draft, run_tables(summary))
         folder.write_plots(draft, [("one", record, summary)], "title")
         folder.write_readme(draft, "astrarium simulate x.yaml")
 
@@ -233,3 +236,25 @@ def test_a_folder_of_a_million_requests_is_cheap(tmp_path: Path) -> None:
     before = time.process_time()
     write_all(tmp_path / "a", big)
     assert time.process_time() - before < 4.0  # about 1.2 on an idle machine; the rest is for busy ones
+
+
+def shown(table: Any) -> str:
+    from rich.console import Console
+
+    console = Console(width=200, file=StringIO())
+    console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_tables_hold_the_numbers() -> None:
+    eager, deferred = summarize(simulated("eager", rate=2500.0)), summarize(simulated())
+    text = shown(overview_table({"first": eager, "second": deferred}))
+    assert f"{eager.outcomes.dropped:,}" in text
+    assert f"{eager.attainment:.2%}" in text
+    assert f"{deferred.gpus.busy_fraction:.1%}" in text
+    assert "wasted" not in text  # nobody preempted anything
+    assert "wasted" in shown(overview_table({"by hand": summarize(by_hand())}))
+    models = shown(model_table(eager))
+    assert all(f"{model.p99_ms:,.2f}" in models for model in eager.models.values())
+    last = shown(model_table(summarize(simulated(idle_model=True)))).rstrip().split("\n")[-1]
+    assert last.split()[0] == "model2"  # without requests, so not the worst

@@ -233,5 +233,11 @@ def test_copies_may_not_take_anothers_name(tmp_path: Path) -> None:
 
 
 def test_a_model_larger_than_the_gpu(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"models.resnet50.memory: expected at most .* 8GiB \(got '9GiB'\)"):
+    with pytest.raises(InputError, match=r"models.resnet50.memory: expected at most 8GiB, .* \(got '9GiB'\)"):
         load(tmp_path, ISSUE, "cluster.memory=8GiB", "models.resnet50.memory=9GiB")
+
+
+def test_models_that_do_not_fit_on_a_gpu_together(tmp_path: Path) -> None:
+    """Every model lives on every GPU: the second one is told what the first leaves."""
+    with pytest.raises(InputError, match=r"models.resnet50-1.memory: expected at most 3GiB"):
+        load(tmp_path, ISSUE, "cluster.memory=8GiB", "models.resnet50.memory=5GiB", "models.resnet50.copies=2")

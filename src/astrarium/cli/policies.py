@@ -29,8 +29,10 @@ def policies(name: Name = None, json: Json = False) -> None:
 def _describe(policy: Any) -> dict[str, Any]:
     import msgspec
 
+    from astrarium.serving.registry import parameters_of
+
     module = sys.modules[policy.__module__]
-    fields = msgspec.structs.fields(policy.Parameters)
+    fields = msgspec.structs.fields(parameters_of(policy))
     return {
         "summary": (inspect.getdoc(policy) or "").partition("\n")[0],
         "about": inspect.getdoc(module) or "",

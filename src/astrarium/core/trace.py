@@ -29,7 +29,7 @@ def write_trace(path: Path, steps: Iterable[Step]) -> None:
 
 def read_trace(path: Path, event: Any, action: Any) -> Iterator[Step]:
     """Steps of a level whose events and actions are the given (tagged union) types."""
-    decoder = msgspec.json.Decoder(tuple[Time, tuple[event, ...], tuple[action, ...]])  # type: ignore[valid-type]
+    decoder = msgspec.json.Decoder(tuple[Time, tuple[event, ...], tuple[action, ...]])
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:

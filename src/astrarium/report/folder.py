@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,9 +54,8 @@ def run_folder(target: Path, overwrite: bool = False) -> Iterator[Path]:
     """A folder to fill; it takes its place when the block ends well, and vanishes when it does not."""
     target = target.resolve()
     check_free(target, overwrite)
-    draft, old = (target.with_name(f".{target.name}.{kind}") for kind in ("draft", "old"))
+    draft, old = (target.with_name(f".{target.name}.{os.getpid()}.{kind}") for kind in ("draft", "old"))
     try:
-        shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         yield draft
         _put_in_place(draft, target, old)

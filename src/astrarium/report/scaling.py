@@ -42,7 +42,7 @@ def _gpus(ax: Axes, record: ServingRecord, advice: AdviceOverTime) -> None:
     count, x = len(record.setup.gpus), advice.time / SECOND
     ax.plot(x, advice.used, color=COLORS[3], lw=1.5, label="used at all")
     ax.plot(x, count * (1 - advice.idle_fraction), color=COLORS[0], lw=1.5, label="busy on average")
-    ax.axhline(count, color="#333333", lw=1, ls="--", label="there are")
+    ax.axhline(count, color="#333333", lw=1, ls="--", label="in the cluster")
     ax.set(title="GPUs", ylabel="GPUs", ylim=(0, count * 1.1))
     ax.legend(loc="lower right", ncols=3, frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
 

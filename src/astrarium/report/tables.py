@@ -23,28 +23,40 @@ def run_tables(summary: Summary) -> list[Table]:
 
 
 def overview_table(summaries: Mapping[str, Summary]) -> Table:
-    """One row for each run: what came in time, what did not, on what hardware."""
-    table = _table("policy", "offered/s", "in time/s", "attainment", "worst model", "mean batch",
-                   "late", "dropped", "failed", "GPUs busy", "used", "wasted")  # fmt: skip
-    for label, s in summaries.items():
-        table.add_row(
-            label,
-            f"{s.offered_rate:,.0f}",
-            f"{s.goodput_rate:,.0f}",
-            _goal(s.attainment),
-            _goal(s.worst.attainment if s.worst else None),
-            _mean_batch(s),
-            *(f"{n:,}" for n in (s.outcomes.late, s.outcomes.dropped, s.outcomes.failed)),
-            f"{s.gpus.busy_fraction:.1%}",
-            f"{s.gpus.used}/{s.gpus.count}",
-            f"{s.gpus.wasted_fraction:.1%}",
-        )
+    """One row for each run: what came in time, what did not, on what hardware.
+
+    Losses that no run had get no column, so that the table fits a narrow terminal more often.
+    """
+    rows = [_overview_cells(summary) for summary in summaries.values()]
+    names = [name for name in rows[0] if not all(row[name] in _NOTHING for row in rows)]
+    table = _table("policy", *names)
+    for label, row in zip(summaries, rows, strict=True):
+        table.add_row(label, *(row[name] for name in names))
     return table
+
+
+_NOTHING = ("", "0", "0.0%")
+
+
+def _overview_cells(s: Summary) -> dict[str, str | Text]:
+    return {
+        "offered/s": f"{s.offered_rate:,.0f}",
+        "in time/s": f"{s.goodput_rate:,.0f}",
+        "attained": _goal(s.attainment),
+        "worst model": _goal(s.worst.attainment) if s.worst and len(s.models) > 1 else "",
+        "mean batch": _mean_batch(s),
+        "late": f"{s.outcomes.late:,}",
+        "dropped": f"{s.outcomes.dropped:,}",
+        "failed": f"{s.outcomes.failed:,}",
+        "GPUs busy": f"{s.gpus.busy_fraction:.1%}",
+        "used": f"{s.gpus.used}/{s.gpus.count}",
+        "wasted": f"{s.gpus.wasted_fraction:.1%}",
+    }
 
 
 def model_table(summary: Summary) -> Table:
     """Worst models first; only those if there are very many."""
-    table = _table("model", "SLO ms", "offered/s", "attainment", "p50 ms", "p99 ms", "mean batch",
+    table = _table("model", "SLO ms", "offered/s", "attained", "p50 ms", "p99 ms", "mean batch",
                    "late", "dropped")  # fmt: skip
     models = sorted(summary.models.items(), key=_worst_first)
     for name, model in models[:_MOST_MODELS]:
@@ -81,7 +93,9 @@ def reproduction_tables(reproduction: Reproduction) -> list[Table]:
     for claim in reproduction.claims:
         claims.add_row(claim.what, "holds" if claim.holds else "does not hold", claim.note)
     for column in (*numbers.columns[4:], *claims.columns):
-        column.justify, column.overflow = "left", "fold"
+        column.justify = "left"
+    for column in (numbers.columns[0], claims.columns[0]):
+        column.no_wrap = False  # sentences
     return [numbers, claims] if reproduction.claims else [numbers]
 
 
@@ -92,8 +106,8 @@ def _printed(paper: float | tuple[float, float] | None) -> str:
 def _table(first: str, *others: str) -> Table:
     from rich.box import SIMPLE_HEAD
 
-    table = Table(box=SIMPLE_HEAD, title_justify="left", title_style="bold", header_style="bold")
-    table.add_column(first, overflow="fold")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
+    table.add_column(first, no_wrap=True)
     for name in others:
         table.add_column(name, justify="right")
     return table

@@ -5,6 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+SYSTEM_COLORS = {
+    "Symphony": "#0072B2",
+    "Clockwork": "#D55E00",
+    "Nexus": "#009E73",
+    "Nexus, 8 frontends": "#8FD3B6",
+    "Shepherd": "#CC79A7",
+}
+
 
 def axes_row(count: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, list[Any]]:
     """A figure with *count* axes side by side."""

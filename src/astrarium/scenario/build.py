@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.profiles import Dynamic, Kinds
-from astrarium.core.quantities import write_bytes, write_duration
+from astrarium.core.quantities import Bytes, write_bytes, write_duration
 from astrarium.core.units import Time
 from astrarium.scenario.decode import Decoder
-from astrarium.scenario.schema import Cluster, Model, Scenario
+from astrarium.scenario.schema import Cluster, GpuGroup, Model, Scenario
 from astrarium.serving.model import TableTruth, Truth
-from astrarium.serving.registry import ServingPolicy, serving_policies
+from astrarium.serving.registry import ServingPolicy, parameters_of, serving_policies
 from astrarium.serving.setup import GpuSpec, ModelSpec, Network, Setup, latency_table
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 def setup(scenario: Scenario) -> Setup:
     """Policies are told the slowest kind of GPU in the cluster, size by size."""
+    _check_memory(scenario)
     models = []
     for index, (name, model) in enumerate(scenario.models.items()):
-        _check_memory(name, model, scenario.cluster)
         slowest = [max(times) for times in _batch_times(name, model, scenario.cluster)]
         models.append(ModelSpec(index, name, model.slo, latency_table(slowest)))
     delays = scenario.network
@@ -81,7 +81,7 @@ def policy(scenario: Scenario, setup: Setup) -> ServingPolicy:
         factory = serving_policies.get(choice.name)
     except InputError as error:
         raise error.at("policy") from None
-    parameters = Decoder().decode_struct(factory.Parameters, choice.parameters, "policy")
+    parameters = Decoder().decode_struct(parameters_of(factory), choice.parameters, "policy")
     try:
         return factory(setup, parameters)
     except InputError as error:
@@ -127,8 +127,22 @@ def _check_kinds(name: str, profile: Kinds, cluster: Cluster) -> None:
             raise InputError(f"models.{name}.profile.kinds.{kind}", None, expected)
 
 
-def _check_memory(name: str, model: Model, cluster: Cluster) -> None:
-    for group in cluster.groups:
-        if 0 < group.memory < model.memory:
-            expected = f"at most the memory of a GPU of kind {group.kind}, {write_bytes(group.memory)}"
+def _check_memory(scenario: Scenario) -> None:
+    """Every model lives on every GPU, so together they must fit on the smallest."""
+    smallest = min((group for group in scenario.cluster.groups if group.memory), key=_memory, default=None)
+    if smallest is None:
+        return
+    together = 0
+    for name, model in scenario.models.items():
+        together += model.memory
+        if together > smallest.memory:
+            left = write_bytes(Bytes(smallest.memory - together + model.memory))
+            expected = (
+                f"at most {left}, what the models before it leave of the {write_bytes(smallest.memory)} of a "
+                f"GPU of kind {smallest.kind}: every model lives on every GPU"
+            )
             raise InputError(f"models.{name}.memory", write_bytes(model.memory), expected)
+
+
+def _memory(group: GpuGroup) -> int:
+    return group.memory

@@ -5,7 +5,8 @@ Others register theirs with an entry point:  [project.entry-points."astrarium.se
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -19,12 +20,17 @@ from astrarium.serving.state import ServingState
 ServingPolicy = Policy[ServingState, Event, Action]
 
 
-class PolicyFactory(Protocol):
-    """A policy class: its documented parameters, and how to make one for a setup."""
+# A policy class; its nested `Parameters` (a msgspec.Struct) says what a scenario may set.
+PolicyFactory = Callable[[Setup, Any], ServingPolicy]
 
-    Parameters: ClassVar[type[msgspec.Struct]]
 
-    def __call__(self, setup: Setup, parameters: Any) -> ServingPolicy: ...
+class NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For a policy that has nothing to set."""
+
+
+def parameters_of(policy: PolicyFactory) -> type[msgspec.Struct]:
+    found: type[msgspec.Struct] = getattr(policy, "Parameters", NoParameters)
+    return found
 
 
 serving_policies: Registry[PolicyFactory] = Registry(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from astrarium.experiments.goodput import Goodput, search
 from astrarium.reproduce.findings import Effort
 from astrarium.scenario import Scenario, parse
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 # Table 2: one model on 8 GPUs.
 RESNET50 = {"profile": {"alpha": "1.053ms", "beta": "5.072ms"}, "slo": "25ms"}
@@ -24,9 +29,15 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 
 
 def scenario(
-    models: Any, gpus: int, policy: dict[str, Any], duration_s: float, rate: float = 1000, **workload: Any
+    models: Any,
+    gpus: int,
+    policy: dict[str, Any],
+    duration_s: float,
+    rate: float = 1000,
+    warmup_s: float = 2,
+    **workload: Any,
 ) -> Scenario:
-    """A scenario with two seconds of warm-up at zero network delay, unless told otherwise."""
+    """A scenario that measures *duration_s* after the warm-up, at zero network delay unless told otherwise."""
     network = workload.pop("network", {})
     raw = {
         "cluster": {"gpus": gpus},
@@ -35,8 +46,8 @@ def scenario(
         "workload": {
             "arrivals": "poisson",
             "rate": f"{rate}/s",
-            "duration": f"{duration_s + 2}s",
-            "warmup": "2s",
+            "duration": f"{duration_s + warmup_s}s",
+            "warmup": f"{warmup_s}s",
             **workload,
         },
         "network": network,
@@ -45,7 +56,20 @@ def scenario(
     return parse(raw)
 
 
-def goodput(case: Scenario, effort: Effort, label: str = "", seeds: int | None = None) -> Goodput:
+def goodput(
+    case: Scenario,
+    effort: Effort,
+    label: str = "",
+    seeds: int | None = None,
+    tolerance: float | None = None,
+) -> Goodput:
     effort.say(label or f"goodput of {case.policy.name}")
-    tolerance = effort.pick(0.02, 0.003)
+    tolerance = tolerance or effort.pick(0.02, 0.003)
     return search(case, seeds=seeds or effort.pick(1, 3), tolerance=tolerance, jobs=effort.jobs)
+
+
+def each(work: Callable[[Item], Result], items: Iterable[Item], effort: Effort) -> list[Result]:
+    """The work on every item, as many at a time as there are jobs. Threads do: native runs let go of the
+    interpreter."""
+    with ThreadPoolExecutor(max(1, effort.jobs)) as pool:
+        return list(pool.map(work, items))

@@ -51,13 +51,13 @@ class Clipper(ReplicaScheduler):
 
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
         super().__init__(setup, parameters)
-        self._limits = [[1.0] * len(setup.models) for _ in setup.gpus]  # batch size by GPU and model
+        self.limits = [[1.0] * len(setup.models) for _ in setup.gpus]  # batch size by GPU and model
         self._running: list[Batch | None] = [None] * len(setup.gpus)
         self._rotation = [0] * len(setup.models)
 
     def regroup(self, now: Time, joined: Sequence[int]) -> None:
         for gpu in joined:
-            self._limits[gpu] = [1.0] * len(self.setup.models)
+            self.limits[gpu] = [1.0] * len(self.setup.models)
 
     def route(self, model: int, request: int) -> int:
         gpu = self._present[self._rotation[model] % len(self._present)]
@@ -66,7 +66,7 @@ class Clipper(ReplicaScheduler):
 
     def gather(self, now: Time, gpu: int, model: int, queue: Queue) -> tuple[int, int]:
         expired = due_before(queue, now + 1)
-        return expired, min(int(self._limits[gpu][model]), len(queue) - expired)
+        return expired, min(int(self.limits[gpu][model]), len(queue) - expired)
 
     def sent(self, batch: Batch) -> None:
         self._running[batch.gpu] = batch
@@ -82,7 +82,7 @@ class Clipper(ReplicaScheduler):
         self._adapt(batch, now - since)
 
     def _adapt(self, batch: Batch, latency: Time) -> None:
-        model, limits = self.setup.models[batch.model], self._limits[batch.gpu]
+        model, limits = self.setup.models[batch.model], self.limits[batch.gpu]
         limit = limits[batch.model]
         if latency > self.parameters.objective * model.slo:
             limits[batch.model] = max(1.0, limit * self.parameters.decrease)
