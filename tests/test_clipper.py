@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 
 from astrarium.serving.actions import EXPIRED, Dispatch, Drop
 from astrarium.serving.events import BatchFailed, BatchFinished, GpuJoined, GpuLeft
 from astrarium.serving.ledger import Outcome
 from astrarium.testing.cases import cluster, linear_model
+from rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 
 MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=5)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 
 from astrarium.core.errors import InputError
 from astrarium.serving.actions import EXPIRED, SACRIFICED, Dispatch, Drop
@@ -14,6 +13,7 @@ from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies.clockwork import Candidates
 from astrarium.serving.setup import Network
 from astrarium.testing.cases import cluster, linear_model
+from rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 
 MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=20)  # with the buffer, D = arrival + 20 ms
 

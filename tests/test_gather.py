@@ -69,9 +69,7 @@ def test_fcfs_drops_only_the_hopeless_and_then_takes_all_it_can(gathering: Gathe
 
 @BOUNDED
 @given(gathering=gatherings, target=st.integers(1, 12))
-def test_window_drops_as_few_as_allow_the_target_or_the_best_there_is(
-    gathering: Gathering, target: int
-) -> None:
+def test_window_drops_as_few_as_allow_the_target_or_the_best(gathering: Gathering, target: int) -> None:
     feasible = gathering.feasible()
     if feasible:
         best = max(size for _, size in feasible)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
@@ -17,6 +17,7 @@ from astrarium.serving.policies._nexus_plan import Load, Node, Profile, plan, re
 from astrarium.serving.policies.nexus import Ring
 from astrarium.serving.setup import ModelSpec, Network
 from astrarium.testing.cases import cluster, linear_model
+from rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 
 MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=20)  # two batches of six fit in 23 ms
 
@@ -55,11 +56,11 @@ class TestPlan:
             assert profile().costs[size] <= load.duty
 
     def test_two_small_loads_share_a_gpu_and_squeeze_their_batches(self):
-        both = [profile(0), profile(1, alpha=1, beta=4, slo=40, largest=10)]
+        both = [profile(0), profile(1, alpha=1, beta=4, slo=60, largest=10)]
         nodes = plan(both, [per_ns(60), per_ns(60)], 8, spread=False)
         assert planned(nodes) == [{0: 2, 1: 2}]
         alone = residual(both[1], per_ns(60))
-        assert alone.batch(alone.duty) == 3
+        assert alone.batch(alone.duty) == 4
         assert nodes[0].duty == min(residual(one, per_ns(60)).duty for one in both)
 
     def test_a_shared_gpu_is_never_planned_beyond_its_time(self):
@@ -73,7 +74,7 @@ class TestPlan:
 
     def test_a_load_goes_where_it_fits_most_tightly(self):
         big, small = profile(0), profile(1, alpha=0.1, beta=0.4, slo=25, largest=19)
-        crowded = plan([big, profile(2), small], [per_ns(150), per_ns(100), per_ns(5)], 8, spread=False)
+        crowded = plan([big, profile(2), small], [per_ns(300), per_ns(200), per_ns(5)], 8, spread=False)
         assert [node.models for node in crowded] == [{0, 1}, {2}]
 
     def test_too_much_is_scaled_down_for_all(self):
@@ -86,10 +87,10 @@ class TestPlan:
         assert planned(plan(crowd, [per_ns(1)] * 5, 2, spread=True)) == [dict.fromkeys(range(5), 1)] * 2
 
     def test_gpus_left_over_go_to_the_busiest_model(self):
-        both = [profile(0), profile(1)]
-        nodes = plan(both, [per_ns(500), per_ns(10)], 3, spread=True)
-        assert len(nodes) == 3
-        assert sum(0 in node.models for node in nodes) == 2
+        # Two batches do not fit in 14 ms: no GPU can be shared, and no factor uses the third.
+        both = [profile(0, slo=14, largest=1), profile(1, slo=14, largest=1)]
+        nodes = plan(both, [per_ns(90), per_ns(100)], 3, spread=True)
+        assert Counter(model for node in nodes for model in node.models) == {0: 1, 1: 2}
 
     def test_models_stay_where_they_were(self):
         nodes = [Node([whole(profile(model))]) for model in (0, 1, 2)]
@@ -110,7 +111,7 @@ class TestRing:
         ring = Ring([(0, 3.0), (1, 1.0), (2, 3.0)], start=0)
         picks = [ring.pick() for _ in range(700)]
         assert Counter(picks) == {0: 300, 1: 100, 2: 300}
-        assert all(one != other for one, other in zip(picks, picks[1:], strict=False))
+        assert all(one != other for one, other in pairwise(picks))
 
 
 def desk(gpus: int = 1, models: tuple[ModelSpec, ...] = (MODEL,), **parameters: Any) -> Desk:
@@ -162,16 +163,18 @@ def test_models_take_turns_on_a_gpu():
 
 def test_uncoordinated_frontends_may_choose_the_same_gpu():
     alone, together = desk(gpus=4), desk(gpus=4, frontends=3)
-    assert [at.arrive(0, *range(8)) and _loads(at) for at in (alone, together)] == [
-        [2, 2, 2, 2],
-        [4, 1, 1, 2],
-    ]
+    alone.arrive(0, *range(12))
+    together.arrive(0, *range(12))
+    assert _bound(alone) == [3, 3, 3, 3]
+    assert sum(_bound(together)) == 12
+    assert max(_bound(together)) > 3
 
 
-def _loads(at: Desk) -> list[int]:
+def _bound(at: Desk) -> list[int]:
     """Requests on each GPU, running or waiting."""
-    queued = [sum(map(len, backend.queues.values())) for backend in at.policy._backends]
-    return [len(gpu.batches) + waiting for gpu, waiting in zip(at.state.gpus, queued, strict=True)]
+    running = [sum(len(batch.requests) for batch in gpu.batches) for gpu in at.state.gpus]
+    waiting = [sum(map(len, backend.queues.values())) for backend in at.policy._backends]
+    return [sum(pair) for pair in zip(running, waiting, strict=True)]
 
 
 def test_the_first_plan_is_for_equal_rates_and_the_next_for_measured_ones():
@@ -182,7 +185,7 @@ def test_the_first_plan_is_for_equal_rates_and_the_next_for_measured_ones():
     assert at.timers["epoch"] == SECOND
     at.arrive(1, *range(80, 90), model=1)
     at.wake("epoch")
-    assert _replicas(at)[0] == 3
+    assert _replicas(at) == [4, 1]  # with rates of 80 to 10, the second model needs half a GPU
 
 
 def _replicas(at: Desk) -> list[int]:
@@ -260,6 +263,6 @@ def test_without_spreading_a_light_load_leaves_gpus_unused():
     late = [
         gpu
         for gpu, at in zip(state.ledger.batch_gpu, state.ledger.batch_dispatched, strict=True)
-        if at > SECOND
+        if at > 1.1 * SECOND  # requests stay where they were bound
     ]
     assert set(late) == {0, 1}

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 
 from astrarium.serving.actions import EXPIRED, Dispatch, Drop, Preempt
 from astrarium.serving.events import BatchPreempted, GpuJoined, GpuLeft
@@ -14,6 +13,7 @@ from astrarium.serving.ledger import Fate
 from astrarium.serving.policies.shepherd import Shepherd
 from astrarium.serving.setup import Network
 from astrarium.testing.cases import cluster, linear_model
+from rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 
 MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=20)
 SLOW = linear_model(1 * MS, 5 * MS, 100 * MS, max_batch=20, name="slow")

@@ -46,8 +46,8 @@ def scenario(
         "workload": {
             "arrivals": "poisson",
             "rate": f"{rate}/s",
-            "duration": f"{duration_s + warmup_s}s",
-            "warmup": f"{warmup_s}s",
+            "duration": f"{duration_s + warmup_s:.9g}s",
+            "warmup": f"{warmup_s:.9g}s",
             **workload,
         },
         "network": network,

@@ -1,0 +1,65 @@
+"""Table 2's models on 8 GPUs at each system's own goodput: the runs that Figures 1 and 12 look into."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from astrarium.experiments.run import run
+from astrarium.report.summary import measured_requests
+from astrarium.reproduce.findings import Effort
+from astrarium.reproduce.symphony._settings import SYSTEMS, TABLE2, each, goodput, scenario
+from astrarium.reproduce.symphony.table2 import GPUS, PAPER
+from astrarium.serving.record import Ints, ServingRecord
+
+
+class Case(NamedTuple):
+    model: str
+    system: str
+
+
+class AtGoodput(NamedTuple):
+    """The requests that were run, not those given up: the size of the batch that each was answered in, and
+    how long it waited from its arrival until that batch started."""
+
+    rate: float
+    sizes: Ints
+    waits_ms: Any
+
+
+def measure(effort: Effort) -> dict[Case, AtGoodput]:
+    cases = [Case(model, system) for model in TABLE2 for system in SYSTEMS]
+    return dict(zip(cases, each(lambda case: _measure(case, effort), cases, effort), strict=True))
+
+
+def _measure(case: Case, effort: Effort) -> AtGoodput:
+    seconds = effort.pick(2, 60 if case.model == "ResNet50" else 240)
+    setting = scenario({case.model: TABLE2[case.model]}, GPUS, SYSTEMS[case.system], seconds)
+    rate = _rate(case, setting, effort)
+    record = run(setting.with_rate(rate))
+    batch = _batches(record)
+    waits = record.batches.started[batch] - record.requests.arrival[_answered(record)]
+    return AtGoodput(rate, record.batches.size[batch], waits / 1e6)
+
+
+def _rate(case: Case, setting: Any, effort: Effort) -> float:
+    """The quick form saves the search: it runs at the goodput that the paper printed."""
+    if effort.quick:
+        return float(PAPER[case.model][case.system])
+    return goodput(setting, effort, f"{case.model}: {case.system}", seeds=1).goodput
+
+
+def _answered(record: ServingRecord) -> Ints:
+    measured = measured_requests(record)
+    return measured[record.requests.batch[measured] >= 0]
+
+
+def _batches(record: ServingRecord) -> Ints:
+    """For each answered request, the number of its batch."""
+    return record.requests.batch[_answered(record)]
+
+
+def percentiles(values: Any) -> list[float]:
+    """0 to 100 in steps of one."""
+    return [float(value) for value in np.percentile(values, range(101))]
