@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astrarium.serving.registry import ServingPolicy, serving_policies
+from astrarium.serving.registry import ServingPolicy, parameters_of, serving_policies
 from astrarium.serving.setup import Setup
 from astrarium.testing.serving import ServingPolicyConformance
 
@@ -20,7 +20,7 @@ VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("deferred", {"gather": "fcfs"}, {"scales": True}),
     ("eager", {"gather": "fcfs"}, {"scales": True}),
     ("timeout", {"gather": "fcfs", "timeout": "20%"}, {"scales": True}),
-    ("timeout", {"timeout": "3ms"}, {}),
+    ("clockwork", {"sizes": "powers_of_two"}, {}),
 ]
 
 
@@ -28,7 +28,7 @@ def suite_for(name: str, parameters: dict[str, Any], promises: dict[str, Any]) -
     factory = serving_policies.get(name)
 
     def make(self: ServingPolicyConformance, setup: Setup) -> ServingPolicy:
-        return factory(setup, factory.Parameters(**parameters))
+        return factory(setup, parameters_of(factory)(**parameters))
 
     label = "".join(part.title() for part in [name, *map(str, parameters.values())])
     title = "Test" + "".join(letter for letter in label if letter.isalnum())

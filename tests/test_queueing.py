@@ -92,7 +92,7 @@ def test_one_server_with_exponential_times_is_mm1() -> None:
 
 
 def test_many_servers_with_exponential_times_are_mmc() -> None:
-    """Erlang C for three servers at 70 %: 0.1642 s of service and waiting at mu = 10/s."""
+    """Erlang C for three servers at 70 % (0.155 s in the system), within 4 % over 80 000 requests."""
     servers, rate, mu, requests = 3, 21.0, 10.0, 80_000
     setup = cluster([linear_model(0, round(SECOND / mu), DAY, max_batch=1)], gpus=servers)
     times = [round(time) for time in stream(7, "service").exponential(SECOND / mu, requests).tolist()]
@@ -160,7 +160,7 @@ def test_beyond_the_staggered_optimum_even_uniform_arrivals_miss(
 
 
 def test_the_simulator_counts_in_nanoseconds() -> None:
-    """A gap that is no whole number of microseconds leaves no drift over a million requests' time."""
+    """Back to back at a time that is no whole number of microseconds: nobody ever waits."""
     service = 123_457  # ns
     setup = cluster([linear_model(0, service, DAY, max_batch=1)], gpus=1)
     arrivals = [number * service for number in range(5_000)]

@@ -29,7 +29,7 @@ def fresh(kind: type, case: Case) -> Engine[Any, Any, Any]:
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    case = crowd(models=3, gpus=2, requests=200)
+    case = crowd(models=3, gpus=1, requests=200)  # more than one GPU can do: some are dropped
     return run_case(case, policy(Deferred, case))
 
 
@@ -55,9 +55,8 @@ def test_another_policy_diverges_at_the_first_step_it_would_decide_otherwise(run
 
 
 def test_one_forged_decision_is_found(run: Run) -> None:
-    number, step = next(
-        (n, s) for n, s in enumerate(run.steps) if any(isinstance(a, Drop) for a in s.actions)
-    )
+    drops = [n for n, step in enumerate(run.steps) if any(isinstance(a, Drop) for a in step.actions)]
+    number, step = drops[3], run.steps[drops[3]]
     forged = Step(step.now, step.events, tuple(a for a in step.actions if not isinstance(a, Drop)))
     steps = [*run.steps[:number], forged, *run.steps[number + 1 :]]
     assert replay(fresh(Deferred, run.case), steps) == Divergence(forged, step.actions)

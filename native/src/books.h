@@ -68,6 +68,7 @@ struct Event {
 
 struct RunningBatch {
   std::int64_t run;
+  Time start;  // not before: what the policy asked for
   std::vector<std::int64_t> requests;
 };
 
@@ -99,7 +100,7 @@ class Books {
     const int model = arrivals_.model[ids[0]];
     const std::int64_t run = static_cast<std::int64_t>(runs_++);
     open_batch(model, gpu_id, size, now);
-    gpu.batches.push_back({run, reuse(ids, size)});
+    gpu.batches.push_back({run, start, reuse(ids, size)});
     const Time ready = now + setup_.network.delay(size);
     gpu.started = std::max({ready, start, gpu.free});
     gpu.free = gpu.started + execution(gpu_id, model, ids, size);

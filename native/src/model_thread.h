@@ -56,9 +56,13 @@ struct Share {
 
 class ModelThread {
  public:
+  ModelMail mail;
+  Requests requests;
+  Batches batches;
+
   ModelThread(const Setup& setup, Gather gather, const Share& share, Pace pace)
-      : network_(setup.network), share_(share), pace_(pace), published_(share.models.size()),
-        due_(share.models.size(), kForever), mail(pace.lead) {
+      : mail(pace.lead), network_(setup.network), share_(share), pace_(pace),
+        published_(share.models.size()), due_(share.models.size(), kForever) {
     queues_.reserve(share.models.size());
     local_.assign(setup.models.size(), -1);
     for (std::size_t i = 0; i < share.models.size(); ++i) {
@@ -194,15 +198,10 @@ class ModelThread {
   const Share& share_;
   Pace pace_;
   std::vector<ModelQueue> queues_;
-  std::vector<std::uint8_t> published_;
-  std::vector<Time> due_;
-  std::vector<int> local_;
+  std::vector<std::uint8_t> published_;  // whether the rank thread holds a candidate of the model
+  std::vector<Time> due_;                // told at the end of a quantum whose horizon is later than this
+  std::vector<int> local_;               // by the setup's number
   std::int64_t next_ = 0;
-
- public:
-  ModelMail mail;
-  Requests requests;
-  Batches batches;
 };
 
 }  // namespace astrarium

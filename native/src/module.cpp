@@ -11,6 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "clipper.h"
+#include "clockwork.h"
+#include "multicore.h"
+#include "nexus.h"
+#include "shepherd.h"
 #include "simulate.h"
 #include "window.h"
 
@@ -33,22 +38,31 @@ std::unique_ptr<Policy> make_policy(const Setup& setup, const Parameters& p) {
   if (p.policy == "deferred") return make_window(setup, Opens::kDeferred, p);
   if (p.policy == "eager") return make_window(setup, Opens::kEager, p);
   if (p.policy == "timeout") return make_window(setup, Opens::kTimeout, p);
+  if (p.policy == "clipper") return make_clipper(setup, p);
+  if (p.policy == "clockwork") return make_clockwork(setup, p);
+  if (p.policy == "nexus") return make_nexus(setup, p);
+  if (p.policy == "shepherd") return make_shepherd(setup, p);
   throw std::invalid_argument("no native twin of policy " + p.policy);
 }
 
+nb::dict columns(Requests&& requests, Batches&& batches) {
+  nb::dict out;  // the columns are moved: nothing is copied
+  out["outcome"] = column(std::move(requests.outcome));
+  out["reason"] = column(std::move(requests.reason));
+  out["done"] = column(std::move(requests.done));
+  out["batch"] = column(std::move(requests.batch));
+  out["batch_model"] = column(std::move(batches.model));
+  out["batch_gpu"] = column(std::move(batches.gpu));
+  out["batch_size"] = column(std::move(batches.size));
+  out["batch_dispatched"] = column(std::move(batches.dispatched));
+  out["batch_started"] = column(std::move(batches.started));
+  out["batch_finished"] = column(std::move(batches.finished));
+  out["batch_fate"] = column(std::move(batches.fate));
+  return out;
+}
+
 nb::dict record(Books&& books, Time end) {
-  nb::dict out;  // columns are moved out of the books: nothing is copied
-  out["outcome"] = column(std::move(books.requests.outcome));
-  out["reason"] = column(std::move(books.requests.reason));
-  out["done"] = column(std::move(books.requests.done));
-  out["batch"] = column(std::move(books.requests.batch));
-  out["batch_model"] = column(std::move(books.batches.model));
-  out["batch_gpu"] = column(std::move(books.batches.gpu));
-  out["batch_size"] = column(std::move(books.batches.size));
-  out["batch_dispatched"] = column(std::move(books.batches.dispatched));
-  out["batch_started"] = column(std::move(books.batches.started));
-  out["batch_finished"] = column(std::move(books.batches.finished));
-  out["batch_fate"] = column(std::move(books.batches.fate));
+  nb::dict out = columns(std::move(books.requests), std::move(books.batches));
   out["end"] = end;
   out["hopeless"] = books.hopeless();
   out["bad"] = column(std::vector<std::int64_t>(books.bad()));
@@ -71,6 +85,24 @@ nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Paramete
   return record(std::move(*books), end);
 }
 
+nb::dict schedule_multicore(const Setup& setup, bool fcfs, Column<Time> time, Column<Time> deadline,
+                            Column<std::int32_t> model, int model_threads, Time quantum, int lead, bool alone) {
+  if (time.size() != deadline.size() || time.size() != model.size())
+    throw std::invalid_argument("time, deadline and model must have the same length");
+  const Arrivals arrivals{time.data(), deadline.data(), model.data(), nullptr,
+                          static_cast<std::int64_t>(time.size())};
+  MulticoreRun run;
+  {
+    nb::gil_scoped_release release;
+    Multicore scheduler(setup, fcfs ? Gather::kFcfs : Gather::kWindow, arrivals, model_threads, {quantum, lead});
+    run = alone ? scheduler.run_alone() : scheduler.run();
+  }
+  nb::dict out = columns(std::move(run.requests), std::move(run.batches));
+  out["wall_ns"] = run.wall_ns;
+  out["cpu_ns"] = run.cpu_ns;
+  return out;
+}
+
 std::vector<std::string> reasons() { return {"", "expired", "sacrificed", "rejected", "unserved"}; }
 
 }  // namespace
@@ -88,5 +120,8 @@ NB_MODULE(_native, m) {
                                                           std::map<std::string, double>,
                                                           std::map<std::string, std::vector<std::int64_t>>>());
   m.def("simulate_serving", &simulate_serving);
+  using namespace nb::literals;
+  m.def("schedule_multicore", &schedule_multicore, "setup"_a, "fcfs"_a, "time"_a, "deadline"_a, "model"_a,
+        "model_threads"_a, "quantum"_a, "lead"_a, "alone"_a = false);
   m.def("reasons", &reasons);
 }

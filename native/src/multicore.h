@@ -3,7 +3,8 @@
 //
 // The threads keep within a window of lead * quantum of each other, which stands for the control delay.
 // Every message has its quantum, so what is decided depends neither on the speed of the threads nor on
-// their number: one thread alone (`run_alone`) decides the same.
+// their number: one thread alone (`run_alone`) decides the same. The price: a model gets at most one GPU in
+// lead + 1 quanta, so the window must be short beside the time in which a model fills a batch.
 #pragma once
 
 #include <time.h>
@@ -24,8 +25,8 @@ namespace astrarium {
 struct MulticoreRun {
   Requests requests;
   Batches batches;
-  std::int64_t wall_ns = 0;           // from the start of the threads until the last has ended
-  std::vector<std::int64_t> cpu_ns;   // of each model thread, then of the rank thread
+  std::int64_t wall_ns = 0;          // from the start of the threads until the last has ended
+  std::vector<std::int64_t> cpu_ns;  // of each model thread, then of the rank thread
 };
 
 inline void check_arrivals(const Setup& setup, const Arrivals& arrivals) {
@@ -66,7 +67,8 @@ inline std::vector<int> deal_models(const Arrivals& arrivals, std::size_t models
   return thread_of_model;
 }
 
-inline std::vector<Share> share_out(const Arrivals& arrivals, const std::vector<int>& thread_of_model, int threads) {
+inline std::vector<Share> share_out(const Arrivals& arrivals, const std::vector<int>& thread_of_model,
+                                    int threads) {
   std::vector<Share> shares(static_cast<std::size_t>(threads));
   std::vector<std::int32_t> local(thread_of_model.size());
   for (std::size_t model = 0; model < thread_of_model.size(); ++model) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <thread>
 #include <vector>
 
 namespace astrarium {
@@ -12,18 +13,26 @@ namespace astrarium {
 class alignas(64) Progress {
  public:
   void advance(int completed) {
-    completed_.store(completed, std::memory_order_release);
+    // Sequentially consistent, not just release: notify_all looks whether anyone sleeps, and that look
+    // must not overtake the store, or a thread that is about to sleep is missed and never woken.
+    completed_.store(completed, std::memory_order_seq_cst);
     completed_.notify_all();
   }
 
-  // Sleeps (after a short spin that yields the core) until at least that many are complete.
+  // Returns once at least that many are complete. Offers the core to others a few times (whoever is
+  // waited for is often next in line on it), then sleeps.
   void await(int wanted) const {
-    for (int seen = completed_.load(std::memory_order_acquire); seen < wanted;
-         seen = completed_.load(std::memory_order_acquire))
-      completed_.wait(seen, std::memory_order_acquire);
+    int seen = completed_.load(std::memory_order_acquire);
+    for (int tries = 0; seen < wanted; ++tries) {
+      if (tries < kYields) std::this_thread::yield();
+      else completed_.wait(seen, std::memory_order_acquire);
+      seen = completed_.load(std::memory_order_acquire);
+    }
   }
 
  private:
+  static constexpr int kYields = 20;
+
   std::atomic<int> completed_{0};  // an int, so that waiting on it is one futex
 };
 

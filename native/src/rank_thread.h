@@ -12,8 +12,8 @@ namespace astrarium {
 
 class RankThread {
  public:
-  RankThread(const Setup& setup, Pace pace, std::vector<ModelMail*> mail_of_thread, std::vector<int> thread_of_model)
-      : pace_(pace), mails_(std::move(mail_of_thread)), thread_of_model_(std::move(thread_of_model)),
+  RankThread(const Setup& setup, Pace pace, std::vector<ModelMail*> mails, std::vector<int> thread_of_model)
+      : pace_(pace), mails_(std::move(mails)), thread_of_model_(std::move(thread_of_model)),
         latest_(setup.models.size()), delays_(setup.models.size(), 0),
         free_(static_cast<std::size_t>(setup.gpus), 0), candidates_(setup.models.size()),
         deaf_until_(setup.models.size(), 0) {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,8 +10,6 @@ import typer
 from astrarium.cli.options import Json, NoFolder, Out, Overwrite
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from astrarium.reproduce.registry import Reproduction
 
 Names = Annotated[
@@ -21,6 +20,10 @@ Quick = Annotated[
     bool, typer.Option("--quick", help="A small form: minutes become seconds, numbers rougher.")
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Simulations at the same time.")]
+Markdown = Annotated[
+    Path | None,
+    typer.Option("--markdown", metavar="PAGE", help="Write all tables to this page too, in its place."),
+]
 
 
 def reproduce(
@@ -28,6 +31,7 @@ def reproduce(
     name: Names = None,
     quick: Quick = False,
     jobs: Jobs = 1,
+    markdown: Markdown = None,
     json: Json = False,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -41,12 +45,17 @@ def reproduce(
         _list(json)
         return
     names = _chosen(name)
+    _check_page(markdown)
     at = output.target("reproduce", "-".join(name), out, overwrite, no_folder)
     done = [_run(each, quick, jobs) for each in names]
     result = {"reproductions": [each.shown() for each in done]}
     if at.path is not None:
         with at.draft() as draft:
             _write(draft, done, result, output.command_line(context))
+    if markdown is not None:
+        from astrarium.reproduce.markdown import page
+
+        markdown.write_text(page(done, output.command_line(context)), encoding="utf-8")
     output.emit(json, result, [table for each in done for table in reproduction_tables(each)], at.path)
 
 
@@ -73,6 +82,14 @@ def _chosen(names: list[str]) -> list[str]:
         if name != "all" and name not in known:
             raise InputError("reproduction", name, one_of(["all", *known], name))
     return known if "all" in names else list(dict.fromkeys(names))
+
+
+def _check_page(page: Path | None) -> None:
+    """Before the work begins: it may take long."""
+    from astrarium.core.errors import InputError
+
+    if page is not None and (page.is_dir() or not page.parent.is_dir()):
+        raise InputError("--markdown", str(page), "a file in a folder that is there")
 
 
 def _run(name: str, quick: bool, jobs: int) -> Reproduction:

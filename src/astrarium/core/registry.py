@@ -48,9 +48,9 @@ class Registry(Generic[T]):
     def _discover(self) -> None:
         if self._complete:
             return
-        self._complete = True
         home = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(home.__path__):
             importlib.import_module(f"{self.package}.{module.name}")
         for point in entry_points(group=self.group):
             self._found.setdefault(point.name, point.load())
+        self._complete = True  # only now: another thread may ask meanwhile, and waits in the same imports

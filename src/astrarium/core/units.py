@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 Time = int  # nanoseconds since the start of the run
 
@@ -40,13 +41,13 @@ RATE_FORM = "a rate such as 5000/s or 90/min"
 BYTES_FORM = "a size with its unit, such as 16GiB"
 
 
-def split_quantity(text: str) -> tuple[float, str]:
-    """'25 ms' -> (25.0, 'ms'); raises ValueError on anything that is not number-then-unit."""
+def split_quantity(text: str) -> tuple[Decimal, str]:
+    """'25 ms' -> (25, 'ms'), exactly; raises ValueError on anything that is not number-then-unit."""
     match = _QUANTITY.match(text)
     if match is None:
         raise ValueError(text)
-    number = float(match.group(1))
-    if not math.isfinite(number):
+    number = Decimal(match.group(1))
+    if not math.isfinite(float(number)):
         raise ValueError(text)
     return number, match.group(2)
 
@@ -85,10 +86,10 @@ def parse_rate(text: object) -> float:
         number, unit = split_quantity(amount)
     except ValueError:
         raise ValueError(RATE_FORM) from None
-    scale = {"": 1.0, "k": 1e3, "M": 1e6}.get(unit)
+    scale = {"": 1, "k": 1000, "M": 1_000_000}.get(unit)
     if scale is None or period.strip() not in _PERIODS or number < 0:
         raise ValueError(RATE_FORM)
-    return number * scale / _PERIODS[period.strip()]
+    return float(number * scale) / _PERIODS[period.strip()]
 
 
 def format_duration(time: Time) -> str:

@@ -28,6 +28,21 @@ def axes_row(count: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, 
     return figure, list(axes[0])
 
 
+def axes_column(count: int, width: float = 8.0, height: float = 2.2) -> tuple[Any, list[Any]]:
+    """A figure with *count* axes below one another that share their x axis."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    size = (width, height * count)
+    figure, axes = pyplot.subplots(count, 1, figsize=size, squeeze=False, sharex=True)
+    for axis in axes[:, 0]:
+        axis.grid(alpha=0.3)
+        axis.set_axisbelow(True)
+    return figure, list(axes[:, 0])
+
+
 def save(figure: Any, path: Path) -> None:
     from matplotlib import pyplot
 

@@ -146,7 +146,7 @@ def roomy(index: int) -> ModelSpec:
 
 
 def crowd(models: int, gpus: int, requests: int) -> Case:
-    """More than the GPUs can do, at instants that never tie."""
+    """A steady stream, too much for one GPU, at instants that never tie."""
     setup = cluster([roomy(index) for index in range(models)], gpus)
     arrivals = [(1 + number * 1_234_567 + number**2 % 997, number % models) for number in range(requests)]
     return Case(setup, requests_at(setup, arrivals))

@@ -27,15 +27,26 @@ IMPURE = frozenset(
 )
 
 
-def imported_modules(source: str, package: str = "") -> set[str]:
-    """Every module the source could load; *package* resolves relative imports.
+def imported_modules(source: str, package: str = "", types: bool = True) -> set[str]:
+    """Every module the source names; *package* resolves relative imports.
 
     `from a import b` counts as both `a` and `a.b`: the source does not tell which of them is a module.
+    Without *types*, what stands under `if TYPE_CHECKING` is left out: it is named, and never loaded.
     """
+    tree = ast.parse(source)
+    ignored = set() if types else {id(node) for block in _typing_blocks(tree) for node in ast.walk(block)}
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        found.update(_named_by(node, package))
+    for node in ast.walk(tree):
+        if id(node) not in ignored:
+            found.update(_named_by(node, package))
     return found
+
+
+def _typing_blocks(tree: ast.Module) -> Iterator[ast.stmt]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.If(ast.Name("TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"), body):
+                yield from body
 
 
 def breaches(imported: Iterable[str], forbidden: Iterable[str]) -> set[str]:

@@ -95,7 +95,7 @@ def gpu_changes(draw: st.DrawFn, case: Case, most: int = 8) -> tuple[tuple[Time,
     horizon = max((request.deadline for request in case.requests), default=MILLISECOND)
     gpus = st.integers(0, len(case.setup.gpus) - 1)
     change: st.SearchStrategy[GpuEvent] = st.one_of(st.builds(GpuLeft, gpus), st.builds(GpuJoined, gpus))
-    drawn = draw(st.lists(st.tuples(st.integers(0, horizon), change), max_size=most))
+    drawn = draw(st.lists(st.tuples(st.integers(0, horizon), change), min_size=1, max_size=most))
     return tuple(sorted(drawn, key=lambda pair: pair[0]))
 
 

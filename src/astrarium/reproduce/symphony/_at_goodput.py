@@ -9,7 +9,7 @@ import numpy as np
 from astrarium.experiments.run import run
 from astrarium.report.summary import measured_requests
 from astrarium.reproduce.findings import Effort
-from astrarium.reproduce.symphony._settings import SYSTEMS, TABLE2, each, goodput, scenario
+from astrarium.reproduce.symphony._settings import DELAYS, SYSTEMS, TABLE2, each, goodput, scenario
 from astrarium.reproduce.symphony.table2 import GPUS, PAPER
 from astrarium.serving.record import Ints, ServingRecord
 
@@ -17,6 +17,7 @@ from astrarium.serving.record import Ints, ServingRecord
 class Case(NamedTuple):
     model: str
     system: str
+    delayed: bool = False  # with the network delays that the authors' code allows for
 
 
 class AtGoodput(NamedTuple):
@@ -29,13 +30,14 @@ class AtGoodput(NamedTuple):
 
 
 def measure(effort: Effort) -> dict[Case, AtGoodput]:
-    cases = [Case(model, system) for model in TABLE2 for system in SYSTEMS]
+    cases = [Case(model, system, delayed) for delayed in (False, True) for model in TABLE2 for system in SYSTEMS]
     return dict(zip(cases, each(lambda case: _measure(case, effort), cases, effort), strict=True))
 
 
 def _measure(case: Case, effort: Effort) -> AtGoodput:
     seconds = effort.pick(2, 60 if case.model == "ResNet50" else 240)
-    setting = scenario({case.model: TABLE2[case.model]}, GPUS, SYSTEMS[case.system], seconds)
+    network = DELAYS if case.delayed else {}
+    setting = scenario({case.model: TABLE2[case.model]}, GPUS, SYSTEMS[case.system], seconds, network=network)
     rate = _rate(case, setting, effort)
     record = run(setting.with_rate(rate))
     batch = _batches(record)
@@ -47,7 +49,7 @@ def _rate(case: Case, setting: Any, effort: Effort) -> float:
     """The quick form saves the search: it runs at the goodput that the paper printed."""
     if effort.quick:
         return float(PAPER[case.model][case.system])
-    return goodput(setting, effort, f"{case.model}: {case.system}", seeds=1).goodput
+    return goodput(setting, effort, f"{case.model}: {case.system}{', delayed' * case.delayed}", seeds=1).goodput
 
 
 def _answered(record: ServingRecord) -> Ints:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from astrarium.core.units import FOREVER, MILLISECOND, Time
+from astrarium.core.units import MILLISECOND, Time
 from astrarium.serving.events import Request
 from astrarium.serving.policies._gather import gather_fcfs, gather_window
 from astrarium.serving.rates import RateMeter

@@ -23,6 +23,7 @@ from astrarium.core.units import Time
 from astrarium.serving.events import BatchFinished
 from astrarium.serving.policies._entries import Queue, due_before
 from astrarium.serving.policies._replicas import ReplicaScheduler
+from astrarium.serving.policies._window import NativeParameters
 from astrarium.serving.registry import serving_policies
 from astrarium.serving.setup import Setup
 from astrarium.serving.state import Batch
@@ -32,6 +33,7 @@ from astrarium.serving.state import Batch
 class Clipper(ReplicaScheduler):
     """Let every replica adapt its batch size by additive increase and multiplicative decrease."""
 
+    native = "clipper"
     parameters: Parameters
 
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,6 +56,11 @@ class Clipper(ReplicaScheduler):
         self.limits = [[1.0] * len(setup.models) for _ in setup.gpus]  # batch size by GPU and model
         self._running: list[Batch | None] = [None] * len(setup.gpus)
         self._rotation = [0] * len(setup.models)
+
+    def native_parameters(self) -> NativeParameters:
+        chosen = self.parameters
+        reals = {name: getattr(chosen, name) for name in ("increase", "decrease", "objective")}
+        return {"total": int(chosen.latency == "total")}, reals, {}
 
     def regroup(self, now: Time, joined: Sequence[int]) -> None:
         for gpu in joined:

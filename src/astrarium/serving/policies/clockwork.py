@@ -36,6 +36,7 @@ from astrarium.serving.policies._entries import (
     ids,
     insert,
 )
+from astrarium.serving.policies._window import NativeParameters
 from astrarium.serving.registry import serving_policies
 from astrarium.serving.setup import ModelSpec, Network, Setup
 from astrarium.serving.state import ServingState
@@ -83,6 +84,8 @@ class Candidates:
 class Clockwork:
     """Queue work on GPUs a little ahead, the batch that must start soonest first."""
 
+    native = "clockwork"
+
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ahead: Annotated[
             str, msgspec.Meta(description=f"how much work a GPU is given before it is free: {DURATION_FORM}")
@@ -109,6 +112,10 @@ class Clockwork:
         self._free = MinTree(len(setup.gpus), 0)  # the end of each GPU's timeline
         self._first = [-1] * len(setup.gpus)  # the batch that each runs now, or will run next
         self._timer: Time = -1
+
+    def native_parameters(self) -> NativeParameters:
+        powers = int(self.parameters.sizes == "powers_of_two")
+        return {"ahead": self._ahead, "buffer": self._buffer, "powers_of_two": powers}, {}, {}
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         for event in events:

@@ -30,6 +30,7 @@ from astrarium.serving.events import Event, RequestArrived
 from astrarium.serving.policies._entries import Queue, duration, largest_within
 from astrarium.serving.policies._nexus_plan import Profile, plan, settle
 from astrarium.serving.policies._replicas import ReplicaScheduler
+from astrarium.serving.policies._window import NativeParameters
 from astrarium.serving.registry import serving_policies
 from astrarium.serving.setup import Setup
 from astrarium.serving.state import ServingState
@@ -62,6 +63,7 @@ class Ring:
 class Nexus(ReplicaScheduler):
     """Plan batch sizes for every GPU each epoch; spread requests over replicas in rotation."""
 
+    native = "nexus"
     parameters: Parameters
 
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,10 +82,11 @@ class Nexus(ReplicaScheduler):
 
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
         super().__init__(setup, parameters)
+        self._reserve = duration("reserve", parameters.reserve)
         self._epoch = duration("epoch", parameters.epoch)
         if not self._epoch:
             raise InputError("epoch", parameters.epoch, f"{DURATION_FORM}, longer than zero")
-        self._profiles = self._profiled(duration("reserve", parameters.reserve))
+        self._profiles = self._profiled()
         self._largest = {profile.model: profile.largest for profile in self._profiles}
         self._rates = [1.0 / SECOND] * len(setup.models)
         self._rates_known = False
@@ -95,14 +98,24 @@ class Nexus(ReplicaScheduler):
         if self._present:
             self._make_plan()
 
-    def _profiled(self, reserve: Time) -> list[Profile]:
+    def _profiled(self) -> list[Profile]:
         """In the order of their names, so that the order in which models are listed does not matter."""
         profiles = []
         for model in sorted(self.setup.models, key=lambda model: model.name):
-            room = model.slo - max(reserve, self._network.response)
+            room = model.slo - max(self._reserve, self._network.response)
             costs = self._costs[model.index]
             profiles.append(Profile(model.index, model.slo, costs, max(1, largest_within(costs, room // 2))))
         return profiles
+
+    def native_parameters(self) -> NativeParameters:
+        chosen = self.parameters
+        integers = {
+            "epoch": self._epoch,
+            "reserve": self._reserve,
+            "frontends": chosen.frontends,
+            "spread": int(chosen.spread),
+        }
+        return integers, {}, {"order": [profile.model for profile in self._profiles]}
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         if 0 <= self._ends <= now:
@@ -151,8 +164,8 @@ class Nexus(ReplicaScheduler):
     # frontends and backends
 
     def route(self, model: int, request: int) -> int:
-        frontend = (request * 0x9E3779B1 & 0xFFFFFFFF) >> 8  # neighbours in id go to unrelated frontends
-        return self._rings[frontend % len(self._rings)][model].pick()
+        frontend = _scattered(request) % len(self._rings) if len(self._rings) > 1 else 0
+        return self._rings[frontend][model].pick()
 
     def gather(self, now: Time, gpu: int, model: int, queue: Queue) -> tuple[int, int]:
         costs, waiting = self._costs[model], len(queue)
@@ -162,3 +175,11 @@ class Nexus(ReplicaScheduler):
             given_up += 1
             size = min(size, waiting - given_up)
         return given_up, size
+
+
+def _scattered(number: int) -> int:
+    """A 32-bit mix of an id, so that requests come to frontends as if by chance: an even spread over the
+    frontends would coordinate them."""
+    number = (number ^ number >> 16) * 0x7FEB352D & 0xFFFFFFFF
+    number = (number ^ number >> 15) * 0x846CA68B & 0xFFFFFFFF
+    return number ^ number >> 16

@@ -38,6 +38,7 @@ from astrarium.serving.policies._entries import (
     insert,
     largest_within,
 )
+from astrarium.serving.policies._window import NativeParameters
 from astrarium.serving.registry import serving_policies
 from astrarium.serving.setup import Setup
 from astrarium.serving.state import ServingState
@@ -50,6 +51,8 @@ _SAFE = FOREVER  # the size of a batch that nothing can replace: there is none, 
 @serving_policies.register("shepherd")
 class Shepherd:
     """Run the largest batch first; one that is much larger cancels a running one."""
+
+    native = "shepherd"
 
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         preemption: Annotated[
@@ -71,6 +74,10 @@ class Shepherd:
         self._sizes = [_SAFE] * len(setup.gpus)  # how many requests each GPU's batch holds
         self._running = [-1] * len(setup.gpus)  # and of which model
         self._due = [FOREVER] * len(setup.gpus)  # and its earliest deadline
+        self._sent = [-1] * len(setup.gpus)  # and since when it has been there
+
+    def native_parameters(self) -> NativeParameters:
+        return {"preempt": int(self.parameters.preempt)}, {"preemption": self.parameters.preemption}, {}
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         arrived: list[int] = []
@@ -132,6 +139,7 @@ class Shepherd:
 
     def _send(self, now: Time, gpu: int, model: int, batch: list[Entry], stall: Time = 0) -> Iterator[Action]:
         self._idle.set(gpu, FOREVER)
+        self._sent[gpu] = now
         self._running[gpu], self._sizes[gpu], self._due[gpu] = model, len(batch), min(batch)[0]
         yield Dispatch(gpu, ids(batch), now + max(self._network.delay(len(batch)), stall))
 
@@ -142,7 +150,7 @@ class Shepherd:
         todo = list(dict.fromkeys(arrived))
         while todo:
             model = todo.pop(0)
-            gpu = self._next_rival(model, 0)
+            gpu = self._next_rival(now, model, 0)
             while gpu >= 0:
                 cancelled = self._running[gpu]
                 pick = yield from self._challenger(now, gpu, model)
@@ -150,18 +158,19 @@ class Shepherd:
                     yield from self._replace(now, gpu, pick, state)
                     if cancelled != model:
                         todo.append(cancelled)
-                gpu = self._next_rival(model, gpu + 1)
+                gpu = self._next_rival(now, model, gpu + 1)
 
-    def _next_rival(self, model: int, first: int) -> int:
+    def _next_rival(self, now: Time, model: int, first: int) -> int:
         """The next GPU whose batch is small enough to lose, whatever the deadlines; -1 if there is none.
 
-        What waits must be so many times as many; or, together with a batch of the same model.
+        What waits must be so many times as many; or, together with a batch of the same model. A batch that
+        was sent at this very instant is left alone.
         """
         waiting = len(self._queues[model])
         apart, joined = waiting / self.parameters.preemption, waiting / (self.parameters.preemption - 1)
         for gpu in range(first, len(self._sizes)) if joined >= 1 else ():
             size = self._sizes[gpu]
-            if size <= joined and (size <= apart or self._running[gpu] == model):
+            if size <= joined and (size <= apart or self._running[gpu] == model) and self._sent[gpu] < now:
                 return gpu
         return -1
 

@@ -1,0 +1,73 @@
+"""All reproductions on one page: how many numbers agree, then each number and each claim with its note."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from astrarium.reproduce.findings import Row
+from astrarium.reproduce.registry import Reproduction
+
+_PREFACE = """\
+Made by
+
+    {command}
+
+Everything here is simulated, with no network delay unless the row says otherwise, on arrivals drawn from
+fixed seeds: the same command gives the same numbers on any machine. A *verdict* compares our number with
+the paper's within the tolerance of the row (5 % unless its module says more): `agrees`, `higher` or
+`lower`; `no number` where the paper drew a curve but printed none. Rows that differ carry the reason we
+know or suspect. One reproduction alone, with its figure: `astrarium reproduce NAME`."""
+
+
+def page(reproductions: Sequence[Reproduction], command: str) -> str:
+    parts = ["# Reproductions", _PREFACE.format(command=command), overview(reproductions)]
+    for one in reproductions:
+        parts.append(f"## {one.name}: {one.title}")
+        parts.append(numbers(one.rows))
+        if one.claims:
+            claims = [(c.what, "holds" if c.holds else "does not hold", c.note) for c in one.claims]
+            parts.append(_table(("the paper says", "here", "note"), claims))
+    return "\n\n".join(parts) + "\n"
+
+
+def overview(reproductions: Sequence[Reproduction]) -> str:
+    lines = []
+    for one in reproductions:
+        printed = [row for row in one.rows if row.paper is not None]
+        agree = sum(row.verdict == "agrees" for row in printed)
+        hold = sum(claim.holds for claim in one.claims)
+        counts = (_of(agree, len(printed)), _of(hold, len(one.claims)))
+        lines.append((f"`{one.name}`", one.title, *counts))
+    return _table(("reproduction", "what", "numbers that agree", "claims that hold"), lines)
+
+
+def numbers(rows: Iterable[Row]) -> str:
+    header = ("what", "paper", "ours", "ours/paper", "verdict", "note")
+    lines = [
+        (f"{row.what} {row.unit}".strip(), _paper(row), _number(row.ours), _number(row.ratio), row.verdict,
+         row.note)
+        for row in rows
+    ]  # fmt: skip
+    return _table(header, lines)
+
+
+def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [header, ["---"] * len(header), *lines]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+def _paper(row: Row) -> str:
+    if isinstance(row.paper, tuple):
+        return " to ".join(_number(end) for end in row.paper)
+    return _number(row.paper)
+
+
+def _number(value: float | None) -> str:
+    """Three digits where there are decimals, whole numbers otherwise; nothing for nothing."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _of(part: int, whole: int) -> str:
+    return f"{part} of {whole}" if whole else ""

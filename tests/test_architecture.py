@@ -1,0 +1,166 @@
+"""Who may know whom: the arrows of the house, read from the source of every module."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import astrarium
+from astrarium.serving.registry import serving_policies
+from astrarium.testing.imports import IMPURE, breaches, imported_modules
+
+HOUSE = Path(astrarium.__file__).parent
+LEVELS = ("device", "serving", "tuning", "cluster")
+ROOMS = {path.name for path in HOUSE.iterdir() if (path / "__init__.py").exists()}
+
+# What each room may import of ours. `cli` sees all; a room that is not listed is a room without a plan.
+ARROWS: dict[str, set[str]] = {
+    "core": set(),
+    **{level: {"core"} for level in LEVELS},
+    "drivers": {"core"},
+    "workloads": {"core"},
+    "scenario": {"core", "workloads", *LEVELS},
+    "experiments": {"core", "workloads", "scenario", "drivers", "_native", *LEVELS},
+    "report": {"core", *LEVELS},
+    "reproduce": {"core", "workloads", "scenario", "experiments", "report", *LEVELS},
+    "testing": {"core", "drivers", *LEVELS},
+    "engines": {"core", *LEVELS},
+    "server": {"core", "drivers", "engines", *LEVELS},
+    "cli": ROOMS | {"__version__"},
+}
+
+# Rooms of a level that decide nothing: the simulated and the real world, and the columns of a finished run.
+WORLDS = {"model", "live"}
+NOT_DECIDING = WORLDS | {"record"}
+
+# What core does beyond pure computation, and why.
+CORE_EXCEPTIONS: dict[str, set[str]] = {
+    "trace": {"pathlib"},  # writes and reads recordings; drivers call it, policies have no use for it
+    "streams": {"numpy.random"},  # makes the random streams that others are handed
+    "distributions": {"numpy.random"},  # the type of the generator it is handed
+}
+
+
+def module_name(path: Path) -> str:
+    return ".".join([HOUSE.name, *path.relative_to(HOUSE).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def imports(path: Path, types: bool = True) -> set[str]:
+    name = module_name(path)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    return imported_modules(path.read_text(), package, types)
+
+
+def modules(room: str) -> list[Path]:
+    return sorted((HOUSE / room).rglob("*.py"))
+
+
+def deciding_modules() -> list[Path]:
+    return [
+        path
+        for level in LEVELS
+        for path in modules(level)
+        if not (path.parent.name == level and path.stem in NOT_DECIDING)
+    ]
+
+
+def rooms_of_ours(imported: set[str]) -> set[str]:
+    return {name.split(".")[1] for name in imported if name.startswith("astrarium.")}
+
+
+def test_every_room_has_its_arrows() -> None:
+    assert ARROWS.keys() >= ROOMS
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_a_room_imports_only_where_its_arrows_point(room: str) -> None:
+    for path in modules(room):
+        known = rooms_of_ours(imports(path, types=False))
+        assert known <= ARROWS[room] | {room}, f"{module_name(path)} imports {known - ARROWS[room] - {room}}"
+
+
+def test_core_names_nothing_else_of_ours_not_even_a_type() -> None:
+    for path in modules("core"):
+        assert rooms_of_ours(imports(path)) <= {"core"}, module_name(path)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_names_core_and_itself_only(level: str) -> None:
+    for path in modules(level):
+        assert rooms_of_ours(imports(path)) <= {"core", level}, module_name(path)
+
+
+def test_nothing_imports_the_command_line() -> None:
+    for path in HOUSE.rglob("*.py"):
+        if path.relative_to(HOUSE).parts[0] != "cli":
+            assert "cli" not in rooms_of_ours(imports(path)), module_name(path)
+
+
+def test_deciding_modules_import_no_clock_no_chance_no_io() -> None:
+    found = {module_name(path): breaches(imports(path), IMPURE) for path in deciding_modules()}
+    assert len(found) > 10
+    assert not {name: impure for name, impure in found.items() if impure}
+
+
+def test_deciding_modules_do_not_know_the_truth_or_who_drives_them() -> None:
+    worlds = {f"astrarium.{level}.{room}" for level in LEVELS for room in WORLDS}
+    for path in deciding_modules():
+        assert not breaches(imports(path), worlds), module_name(path)
+
+
+def test_core_is_pure_but_for_the_exceptions_above() -> None:
+    for path in modules("core"):
+        impure = {module for module in IMPURE if breaches(imports(path), {module})}
+        assert impure == CORE_EXCEPTIONS.get(path.stem, set()), module_name(path)
+
+
+@pytest.mark.parametrize("room", ["drivers", "engines", "server", "report", "testing"])
+def test_mechanism_knows_no_policy_by_name(room: str) -> None:
+    for path in modules(room):
+        policies = {f"astrarium.{level}.policies" for level in LEVELS}
+        assert not breaches(imports(path), policies), module_name(path)
+        constants = (
+            node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
+        )
+        named = set(serving_policies.names()) & {text for text in constants if isinstance(text, str)}
+        assert not named, f"{module_name(path)} mentions {named}"
+
+
+@pytest.mark.parametrize("module", ["astrarium", "astrarium.cli.main", "astrarium.serving.registry"])
+def test_importing_stays_light(module: str) -> None:
+    heavy = ["torch", "ray", "matplotlib", "numpy", "hypothesis", "pytest", "scipy", "onnxruntime", "optuna"]
+    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("import time", {"time"}),
+        ("def f():\n    import random", {"random"}),
+        ("from os import path", {"os", "os.path"}),
+        ("from . import clock", {"a.b", "a.b.clock"}),
+        ("from ..c import d", {"a.c", "a.c.d"}),
+        ("import importlib\nimportlib.import_module('socket')", {"importlib", "socket"}),
+        ("__import__('time')", {"time"}),
+        ("import numpy as np\nnp.random.rand()", {"numpy", "numpy.random"}),
+        ("from numpy import random", {"numpy", "numpy.random"}),
+    ],
+)
+def test_imports_are_found_wherever_they_hide(source: str, named: set[str]) -> None:
+    assert imported_modules(source, package="a.b") == named
+
+
+def test_what_only_types_need_can_be_told_apart() -> None:
+    source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import time\nelse:\n    import random"
+    assert breaches(imported_modules(source), IMPURE) == {"time", "random"}
+    assert breaches(imported_modules(source, types=False), IMPURE) == {"random"}
+
+
+def test_a_breach_is_a_module_or_what_lies_in_it() -> None:
+    assert breaches({"os.path", "osmium", "time"}, {"os", "time"}) == {"os.path", "time"}
