@@ -149,6 +149,12 @@ def test_the_target_is_the_staggered_optimum(
     assert queue._target == staggered_by_definition(model, network, rate)
 
 
+def test_a_target_that_fits_exactly_is_taken() -> None:
+    """One request a millisecond and l(b) = b + 5: gathering ten and running them takes the whole 25."""
+    model = linear_model(MILLISECOND, 5 * MILLISECOND, 25 * MILLISECOND)
+    assert metered(model, Network(), count=50, bins=1)._target == 10
+
+
 def test_before_the_first_sample_the_target_is_what_fits_in_half_the_slo_less_two_ms() -> None:
     model = linear_model(MILLISECOND, 5 * MILLISECOND, 25 * MILLISECOND)
     assert ModelQueue(model, Network(), "window")._target == 5  # l(5) = 10 <= 10.5 < l(6)

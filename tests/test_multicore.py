@@ -125,6 +125,11 @@ def test_the_number_of_threads_changes_nothing(threads: int) -> None:
     assert_same_decisions(case.schedule(threads=threads), case.schedule(threads=2, alone=True))
 
 
+def test_pinned_threads_decide_the_same() -> None:
+    case = CASES["many models"]
+    assert_same_decisions(case.schedule(threads=3, pin=True), case.schedule(threads=3))
+
+
 def test_repeated_runs_agree(case: Case, run: dict[str, Any]) -> None:
     threads = min(2, len(case.profiles))
     assert_same_decisions(run, case.schedule(threads=threads, alone=True))
@@ -210,6 +215,12 @@ def test_bad_arrivals_are_refused() -> None:
     case.deadline = case.deadline[:-1]
     with pytest.raises(ValueError, match="same length"):
         case.schedule()
+
+
+def test_a_quantum_too_short_to_count_is_refused() -> None:
+    case = Case([RESNET, SMALL], 2, 1, requests=10)
+    with pytest.raises(ValueError, match="quantum 1 ns is too short"):
+        case.schedule(quantum=1)
 
 
 def test_no_gpus_are_refused() -> None:

@@ -263,6 +263,18 @@ def test_delays_that_leave_no_room_drop_everything() -> None:
     assert list(run.state.ledger.done) == [units(time) for time in (0, 1, 2)]  # at once: it was hopeless
 
 
+def test_a_batch_too_late_for_the_gpu_that_frees_next_is_kept_for_another() -> None:
+    """The claim for four requests comes before the one for a single request, which no longer fits there."""
+    model = linear_model(UNIT, 5 * UNIT, 100 * UNIT, 80)
+    step = Stepper(Eager, cluster([model, model], gpus=2, network=Network(data=UNIT)), gather="fcfs")
+    step(0, *(arrived(id_, 0, slo=100) for id_ in range(7)))  # GPU 0 until 7 + l(7) = 19
+    step(0, *(arrived(id_, 0, slo=100) for id_ in range(7, 15)))  # GPU 1 until 8 + l(8) = 21
+    step(1, *(arrived(id_, 1, slo=100) for id_ in range(15, 19)))
+    step(2, RequestArrived(Request(19, 1, units(2), units(24))))  # it must start by 18
+    assert step(15, TimerFired("wake"))[:1] == [Dispatch(0, (15, 16, 17, 18), units(19))]
+    assert step(16, BatchFinished(1, 1, units(8)))[:1] == [Dispatch(1, (19,), units(17))]
+
+
 # estimates that are wrong
 
 

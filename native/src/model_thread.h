@@ -54,10 +54,17 @@ struct Share {
   std::vector<std::int64_t> id;  // of the whole run
 };
 
+// How a request ended, in one piece: the requests of a batch lie far apart, and each costs a cache miss.
+struct Ending {
+  Time done = -1;
+  std::int32_t batch = -1;  // of the thread's
+  std::int8_t outcome = kOpen, reason = kNone;
+};
+
 class ModelThread {
  public:
   ModelMail mail;
-  Requests requests;
+  std::vector<Ending> endings;
   Batches batches;
 
   ModelThread(const Setup& setup, Gather gather, const Share& share, Pace pace)
@@ -71,14 +78,8 @@ class ModelThread {
     }
   }
 
-  // Columns are made by the thread that fills them.
-  void start() {
-    const std::size_t count = share_.time.size();
-    requests.outcome.assign(count, kOpen);
-    requests.reason.assign(count, kNone);
-    requests.done.assign(count, -1);
-    requests.batch.assign(count, -1);
-  }
+  // Made by the thread that fills it.
+  void start() { endings.resize(share_.time.size()); }
 
   // Live through quantum k: arrivals and grants in order of time, then tell what has changed.
   void live(int k) {
@@ -116,9 +117,8 @@ class ModelThread {
   void drop(Time now, ModelQueue& q, int count) {
     for (int i = 0; i < count; ++i) {
       const auto row = static_cast<std::size_t>(q.heads()[i]);
-      requests.reason[row] = q.saveable(share_.deadline[row], now) ? kSacrificed : kExpired;
-      requests.outcome[row] = kDropped;
-      requests.done[row] = now;
+      const Reason reason = q.saveable(share_.deadline[row], now) ? kSacrificed : kExpired;
+      endings[row] = {now, -1, kDropped, reason};
     }
     q.cut(count);
   }
@@ -142,12 +142,10 @@ class ModelThread {
   Time dispatch(const GpuGranted& grant, ModelQueue& q) {
     const Time start = std::max(grant.at + network_.delay(q.size), grant.gpu_free);
     const Time finish = start + q.latency(q.size), answered = finish + network_.response;
-    const auto batch = static_cast<std::int64_t>(batches.size.size());
+    const auto batch = static_cast<std::int32_t>(batches.size.size());
     for (int i = 0; i < q.size; ++i) {
       const auto row = static_cast<std::size_t>(q.heads()[i]);
-      requests.outcome[row] = answered <= share_.deadline[row] ? kInTime : kLate;
-      requests.done[row] = answered;
-      requests.batch[row] = batch;
+      endings[row] = {answered, batch, answered <= share_.deadline[row] ? kInTime : kLate, kNone};
     }
     note(grant, q.size, start, finish);
     q.cut(q.size);

@@ -86,7 +86,8 @@ nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Paramete
 }
 
 nb::dict schedule_multicore(const Setup& setup, bool fcfs, Column<Time> time, Column<Time> deadline,
-                            Column<std::int32_t> model, int model_threads, Time quantum, int lead, bool alone) {
+                            Column<std::int32_t> model, int model_threads, Time quantum, int lead, bool pin,
+                            bool alone) {
   if (time.size() != deadline.size() || time.size() != model.size())
     throw std::invalid_argument("time, deadline and model must have the same length");
   const Arrivals arrivals{time.data(), deadline.data(), model.data(), nullptr,
@@ -95,7 +96,7 @@ nb::dict schedule_multicore(const Setup& setup, bool fcfs, Column<Time> time, Co
   {
     nb::gil_scoped_release release;
     Multicore scheduler(setup, fcfs ? Gather::kFcfs : Gather::kWindow, arrivals, model_threads, {quantum, lead});
-    run = alone ? scheduler.run_alone() : scheduler.run();
+    run = alone ? scheduler.run_alone() : scheduler.run(pin);
   }
   nb::dict out = columns(std::move(run.requests), std::move(run.batches));
   out["wall_ns"] = run.wall_ns;
@@ -122,6 +123,6 @@ NB_MODULE(_native, m) {
   m.def("simulate_serving", &simulate_serving);
   using namespace nb::literals;
   m.def("schedule_multicore", &schedule_multicore, "setup"_a, "fcfs"_a, "time"_a, "deadline"_a, "model"_a,
-        "model_threads"_a, "quantum"_a, "lead"_a, "alone"_a = false);
+        "model_threads"_a, "quantum"_a, "lead"_a, "pin"_a = false, "alone"_a = false);
   m.def("reasons", &reasons);
 }

@@ -7,6 +7,7 @@
 // lead + 1 quanta, so the window must be short beside the time in which a model fills a batch.
 #pragma once
 
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
@@ -47,7 +48,7 @@ inline void check_threads(const Setup& setup, int model_threads, Pace pace) {
                                 std::to_string(models) + " models, each of which lives on one thread");
   if (setup.gpus < 1) throw std::invalid_argument("gpus " + std::to_string(setup.gpus) + ": must be at least 1");
   if (pace.quantum < 1) throw std::invalid_argument("quantum must be at least 1 ns");
-  if (pace.lead < 1) throw std::invalid_argument("lead must be at least 1 quantum");
+  if (pace.lead < 1 || pace.lead > 1000) throw std::invalid_argument("lead must be from 1 to 1000 quanta");
 }
 
 // Deal the models out, busiest first, each to the thread with the fewest requests so far.
@@ -87,6 +88,21 @@ inline std::vector<Share> share_out(const Arrivals& arrivals, const std::vector<
   return shares;
 }
 
+// Keep the calling thread on the n-th of the cores it may use. The system moves threads that wake each
+// other often onto one core, and would leave the other idle.
+inline void stay_on_core(std::size_t n) {
+#ifdef __linux__
+  cpu_set_t allowed, chosen;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  n %= static_cast<std::size_t>(CPU_COUNT(&allowed));
+  int core = 0;
+  while (!CPU_ISSET(core, &allowed) || n-- > 0) ++core;
+  CPU_ZERO(&chosen);
+  CPU_SET(core, &chosen);
+  sched_setaffinity(0, sizeof chosen, &chosen);
+#endif
+}
+
 class Multicore {
  public:
   Multicore(const Setup& setup, Gather gather, const Arrivals& arrivals, int model_threads, Pace pace)
@@ -101,10 +117,11 @@ class Multicore {
       mails.push_back(&models_.back()->mail);
     }
     rank_ = std::make_unique<RankThread>(setup, pace, std::move(mails), std::move(thread_of_model));
-    if (count_ > 0) quanta_ = last_deadline(arrivals) / pace.quantum + 1;
+    if (count_ > 0) quanta_ = count_quanta(last_deadline(arrivals), pace.quantum);
   }
 
-  MulticoreRun run() {
+  // `pin`: each model thread keeps to a core (which pays off unless others want the cores as well).
+  MulticoreRun run(bool pin) {
     std::vector<std::int64_t> cpu(models_.size() + 1);
     std::vector<Progress> lived(models_.size());
     Progress ranked;
@@ -112,7 +129,10 @@ class Multicore {
     {
       std::vector<std::jthread> threads;
       for (std::size_t i = 0; i < models_.size(); ++i)
-        threads.emplace_back([&, i] { live(*models_[i], lived[i], ranked, cpu[i]); });
+        threads.emplace_back([&, i] {
+          if (pin) stay_on_core(i);
+          live(*models_[i], lived[i], ranked, cpu[i]);
+        });
       threads.emplace_back([&] { rank(lived, ranked, cpu.back()); });
     }
     return collect(began, std::move(cpu));
@@ -134,6 +154,14 @@ class Multicore {
   static Time last_deadline(const Arrivals& arrivals) {
     const Time last = *std::max_element(arrivals.deadline, arrivals.deadline + arrivals.count);
     return std::max(last, arrivals.time[arrivals.count - 1]) + 1;
+  }
+
+  static int count_quanta(Time end, Time quantum) {
+    const Time quanta = end / quantum + 1;
+    if (quanta > 1'000'000'000)
+      throw std::invalid_argument("quantum " + std::to_string(quantum) + " ns is too short for " +
+                                  std::to_string(end) + " ns of arrivals");
+    return static_cast<int>(quanta);
   }
 
   static std::int64_t thread_cpu() {
@@ -176,11 +204,11 @@ class Multicore {
     const auto first_batch = static_cast<std::int64_t>(run.batches.size.size());
     for (std::size_t row = 0; row < share.id.size(); ++row) {
       const auto id = static_cast<std::size_t>(share.id[row]);
-      const std::int64_t batch = thread.requests.batch[row];
-      run.requests.outcome[id] = thread.requests.outcome[row];
-      run.requests.reason[id] = thread.requests.reason[row];
-      run.requests.done[id] = thread.requests.done[row];
-      run.requests.batch[id] = batch < 0 ? batch : first_batch + batch;
+      const Ending& ending = thread.endings[row];
+      run.requests.outcome[id] = ending.outcome;
+      run.requests.reason[id] = ending.reason;
+      run.requests.done[id] = ending.done;
+      run.requests.batch[id] = ending.batch < 0 ? -1 : first_batch + ending.batch;
     }
     append(run.batches.model, thread.batches.model);
     append(run.batches.gpu, thread.batches.gpu);

@@ -30,7 +30,9 @@ class AtGoodput(NamedTuple):
 
 
 def measure(effort: Effort) -> dict[Case, AtGoodput]:
-    cases = [Case(model, system, delayed) for delayed in (False, True) for model in TABLE2 for system in SYSTEMS]
+    cases = [
+        Case(model, system, delayed) for delayed in (False, True) for model in TABLE2 for system in SYSTEMS
+    ]
     return dict(zip(cases, each(lambda case: _measure(case, effort), cases, effort), strict=True))
 
 
@@ -49,7 +51,9 @@ def _rate(case: Case, setting: Any, effort: Effort) -> float:
     """The quick form saves the search: it runs at the goodput that the paper printed."""
     if effort.quick:
         return float(PAPER[case.model][case.system])
-    return goodput(setting, effort, f"{case.model}: {case.system}{', delayed' * case.delayed}", seeds=1).goodput
+    return goodput(
+        setting, effort, f"{case.model}: {case.system}{', delayed' * case.delayed}", seeds=1
+    ).goodput
 
 
 def _answered(record: ServingRecord) -> Ints:

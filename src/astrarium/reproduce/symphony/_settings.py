@@ -30,6 +30,11 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "Shepherd": {"name": "shepherd"},
 }
 
+SHEPHERD_FAULT = (
+    "the authors' Shepherd looks for expired requests at the wrong end of its queues, "
+    "so that one of them can block its model"
+)
+
 
 def scenario(
     models: Any,

@@ -83,7 +83,7 @@ def _spread(distribution: dict[str, Any]) -> float:
 def draw(data: dict[str, Any], path: Path) -> None:
     from astrarium.reproduce.drawing import SYSTEM_COLORS, axes_row, save
 
-    figure, axes = axes_row(len(data))
+    figure, axes = axes_row(len(data), height=4.4)
     for axis, (model, systems) in zip(axes, data.items(), strict=True):
         for system, found in systems.items():
             sizes, shares = [0, *found["sizes"]], [0, *found["shares"]]
@@ -92,5 +92,5 @@ def draw(data: dict[str, Any], path: Path) -> None:
             axis.plot(PAPER[model][system], 0.5, "o", color=SYSTEM_COLORS[system], markerfacecolor="white")
         axis.plot([], [], "o", color="#666666", markerfacecolor="white", label="median in the paper")
         axis.set(title=model, xlabel="batch size", ylabel="share of requests", ylim=(0, 1.02), xlim=(0, None))
-        axis.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+        axis.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     save(figure, path)

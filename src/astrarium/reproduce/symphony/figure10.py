@@ -9,7 +9,7 @@ from typing import Any
 
 from astrarium.experiments.goodput import ALLOWED_BAD, shares, worst_bad
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
-from astrarium.reproduce.symphony._settings import DELAYS, SYSTEMS, each, scenario
+from astrarium.reproduce.symphony._settings import DELAYS, SHEPHERD_FAULT, SYSTEMS, each, scenario
 from astrarium.scenario import Scenario, build
 from astrarium.workloads import zoo
 
@@ -19,16 +19,15 @@ MIXED = "mixed, 37 models"
 DELAYED = "delayed"  # with the network delays that the authors' code allows for
 RATE = 15000
 HEADROOM = 2
-REASONS = {
-    "Nexus": "",
-    "Shepherd": "",
-}
 COARSE = 16  # steps down from the most GPUs worth trying
 
 
 def run(effort: Effort) -> Findings:
     cases = [
-        (workload, system, delayed) for workload in (ONE, MIXED) for system in SYSTEMS for delayed in (False, True)
+        (workload, system, delayed)
+        for workload in (ONE, MIXED)
+        for system in SYSTEMS
+        for delayed in (False, True)
     ]
     needed = each(lambda case: _needed(*case, effort), cases, effort)
     data: dict[str, Any] = {ONE: {}, MIXED: {}, DELAYED: {ONE: {}, MIXED: {}}}
@@ -107,17 +106,18 @@ def _mixed_rows(needed: dict[str, Any], delayed: dict[str, Any]) -> list[Row]:
     for rival, paper in (("Nexus", 1.66), ("Shepherd", 0.90)):
         if needed[rival]:
             more = needed[rival] / needed["Symphony"] - 1
-            note = f"{_note(needed, delayed, rival)}. {REASONS[rival]}"
+            note = _note(needed, delayed, rival) + (f"; {SHEPHERD_FAULT}" if rival == "Shepherd" else "")
             rows.append(Row(f"{MIXED}: share more, {rival}", more, paper, tolerance=0.1, note=note))
     return rows
 
 
 def _note(needed: dict[str, Any], delayed: dict[str, Any], system: str) -> str:
     """The paper's emulated cluster had a real network; ours has none unless we add one."""
-    return (
-        f"{needed[system]} GPUs; with the network delays of the authors' code {delayed[system]}, "
-        f"Symphony {delayed['Symphony']}"
-    )
+    then, symphony = delayed[system], delayed["Symphony"]
+    note = f"with the network delays of the authors' code {then or 'more'}"
+    if system == "Symphony" or not then:
+        return note
+    return f"{needed[system]} GPUs; {note} to Symphony's {symphony}: {then / symphony - 1:.0%} more"
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:

@@ -20,7 +20,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "equal, Gamma 0.05": {"popularity": "equal", "arrivals": "gamma", "shape": 0.05},
     "Zipf 0.9, Gamma 0.05": {"popularity": {"zipf": 0.9}, "arrivals": "gamma", "shape": 0.05},
 }
-NOTES: dict[str, str] = {}
 
 
 class Case(NamedTuple):
@@ -43,7 +42,7 @@ def run(effort: Effort) -> Findings:
 
 
 def _goodput(case: Case, effort: Effort) -> float:
-    copies, gpus, seconds, warmup = effort.pick((4, 4, 0.4, 0.1), (COPIES, GPUS, 6, 2))
+    copies, gpus, seconds, warmup = effort.pick((4, 4, 0.4, 0.1), (COPIES, GPUS, 10, 2))
     models = {"ResNet50": {"profile": RESNET50["profile"], "slo": f"{case.slo_ms}ms", "copies": copies}}
     policy = SYSTEMS[case.system]
     setting = scenario(models, gpus, policy, seconds, warmup_s=warmup, **SETTINGS[case.setting])
@@ -80,8 +79,8 @@ def _claims(curves: dict[str, Any]) -> list[Claim]:
         ),
         Claim(
             "with loose SLOs all systems do well",
-            all(_least(systems) > 0.7 for setting, systems in curves.items()),
-            _listed({setting: f"the worst has {_least(systems):.0%}" for setting, systems in curves.items()}),
+            all(_least(systems) > 0.7 for systems in curves.values()),
+            _listed({setting: _worst(systems) for setting, systems in curves.items()}),
         ),
     ]
 
@@ -98,6 +97,11 @@ def _kept(curves: dict[str, Any], bursty: str) -> dict[str, float]:
 def _least(systems: dict[str, list[float]]) -> float:
     """The worst system's share of the best one's goodput, at the loosest SLO."""
     return min(rates[-1] for rates in systems.values()) / max(rates[-1] for rates in systems.values())
+
+
+def _worst(systems: dict[str, list[float]]) -> str:
+    worst = min(systems, key=lambda system: systems[system][-1])
+    return f"{worst} has {_least(systems):.0%} of the best"
 
 
 def _listed(notes: dict[str, str]) -> str:

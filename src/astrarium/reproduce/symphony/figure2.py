@@ -82,9 +82,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         Claim(
             "Clockwork's goodput degrades as soon as it is overloaded",
             kept["Clockwork"] < KEPT,
-            f"beyond the peak it keeps {kept['Clockwork']:.0%}. Its rules do not say that it should: it takes "
-            "the largest batch that can be filled in time. We suspect the time that its controller takes to "
-            "decide, which grows with the load and which a simulation does not see",
+            f"beyond the peak it keeps {kept['Clockwork']:.0%}. We suspect the "
+            "time that its controller takes to decide, which a simulation does not see",
         ),
         Claim(
             "Clockwork, Nexus and Shepherd occupy all GPUs well before their peak goodput",

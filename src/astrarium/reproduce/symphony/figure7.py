@@ -30,6 +30,19 @@ SLOS_MS = (20, 25, 30, 40, 50)
 SHAPES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 MIX, MIX_SIZE = "mix", 35
 NO_WORSE = 0.95
+MIX_NOTE = (
+    "ours gains with many GPUs a model and smooth arrivals and loses with few and bursts; the paper does not "
+    "say which settings it drew. Tried, and no closer: Table 4's profiles (-19 to +73 %), the fcfs gather "
+    "(-16 to +3 %), the authors' default delays (+9 % at 2 GPUs a model), all requests counted together "
+    "instead of the worst model (-11 to 0 %)"
+)
+DENSENET_NOTE = (
+    "the gain grows with the GPUs and shrinks with burstiness; which cases the paper drew is not said. Ours "
+    "comes near its largest only at 20 ms"
+)
+BERT_NOTE = (
+    "what is held back gains nothing here, and is work left undone when a burst comes: least at gamma 0.1"
+)
 
 
 class Setting(NamedTuple):
@@ -59,7 +72,7 @@ def panels(effort: Effort) -> dict[str, list[Setting]]:
         "mix": [Setting(MIX, MIX_SIZE, *rest) for rest in product(effort.pick((2.0,), RATIOS), (0,), shapes)],
         "DenseNet121": [Setting("DenseNet121", count, *rest) for rest in product(ratios, (30, 50), shapes)],
         "BERT": [Setting("BERT", count, *rest) for rest in product(ratios, (30, 50), shapes)],
-        "all": _sample(effort.pick(2, 160)),
+        "all": _sample(effort.pick(2, 120)),
     }
 
 
@@ -107,7 +120,7 @@ def _case(setting: Setting, policy: str, effort: Effort) -> Scenario:
     gpus = round(setting.copies * setting.gpus_per_model)
     case = scenario(_models(setting), gpus, {"name": policy}, 1, arrivals="gamma", shape=setting.shape)
     limit = capacity(case, build.setup(case))
-    seconds = min(max(effort.pick(30_000, 300_000) / limit, effort.pick(2, 5)), 60)
+    seconds = min(max(effort.pick(20_000, 180_000) / limit, effort.pick(2, 4)), 60)
     return scenario(
         _models(setting), gpus, {"name": policy}, round(seconds, 1), arrivals="gamma", shape=setting.shape
     )
@@ -125,7 +138,10 @@ def _rows(found: dict[str, list[dict[str, Any]]], skipped: int) -> list[Row]:
     tight = _gains([case for case in found["DenseNet121"] if case["slo_ms"] == 30])
     every = [case["ratio"] for case in found["all"]]
     half_more = 100 * sum(ratio >= 1.5 for ratio in every) / len(every)
-    drawn = f"of {len(every)} settings drawn from {len(every_setting())}; {skipped} could not be measured"
+    drawn = (
+        f"of {len(every)} drawn from {len(every_setting())}; {skipped} skipped, their SLO too short for a "
+        f"request; those are {_who(found['all'], 1.5)}"
+    )
     return [
         Row("mix of 35: smallest gain", min(mix), 35, "%", 0.25, MIX_NOTE),
         Row("mix of 35: largest gain", max(mix), 102, "%", 0.25, MIX_NOTE),
@@ -135,8 +151,10 @@ def _rows(found: dict[str, list[dict[str, Any]]], skipped: int) -> list[Row]:
     ]
 
 
-MIX_NOTE = ""
-DENSENET_NOTE = ""
+def _who(cases: list[dict[str, Any]], level: float) -> str:
+    """Which models reach *level*, and at which SLOs."""
+    pairs = sorted({(case["model"], case["slo_ms"]) for case in cases if case["ratio"] >= level})
+    return ", ".join(f"{model} at {slo} ms" if slo else "the mix" for model, slo in pairs) or "none"
 
 
 def _gains(cases: list[dict[str, Any]]) -> list[float]:
@@ -151,7 +169,7 @@ def _claims(found: dict[str, list[dict[str, Any]]]) -> list[Claim]:
         gains = _gains([case for case in found["DenseNet121"] if case["slo_ms"] == slo])
         means[slo] = sum(gains) / len(gains)
     no_worse = sum(ratio > NO_WORSE for ratio in every) / len(every)
-    largest = max(case["ratio"] for cases in found.values() for case in cases)
+    largest = max((case for cases in found.values() for case in cases), key=lambda case: case["ratio"])
     return [
         Claim(
             "a mixture of models always gains",
@@ -166,14 +184,19 @@ def _claims(found: dict[str, list[dict[str, Any]]]) -> list[Claim]:
         Claim(
             "Bert, which hardly batches, has similar goodput either way",
             all(0.9 <= ratio <= 1.1 for ratio in bert),
-            f"deferred/eager from {min(bert):.2f} to {max(bert):.2f}",
+            f"deferred/eager from {min(bert):.2f} to {max(bert):.2f}; {BERT_NOTE}",
         ),
         Claim(
             "deferred is no worse (above 0.95) in almost all settings",
             no_worse >= 0.95,
             f"in {100 * no_worse:.0f} % of the sample; the least is {min(every):.2f}",
         ),
-        Claim("more than double in extreme settings", largest > 2, f"at most {largest:.2f} times"),
+        Claim(
+            "more than double in extreme settings",
+            largest["ratio"] > 2,
+            f"at most {largest['ratio']:.2f} times: {largest['copies']} x {largest['model']} at "
+            f"{largest['slo_ms']} ms, {largest['gpus_per_model']} GPUs a model",
+        ),
     ]
 
 

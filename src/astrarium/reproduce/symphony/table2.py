@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.reproduce.findings import Effort, Findings, Row
-from astrarium.reproduce.symphony._settings import SYSTEMS, TABLE2, goodput, scenario
+from astrarium.reproduce.symphony._settings import SHEPHERD_FAULT, SYSTEMS, TABLE2, goodput, scenario
 from astrarium.scenario import build
 from astrarium.serving.setup import ModelSpec
 
@@ -33,8 +33,7 @@ PAPER: dict[str, dict[str, Any]] = {
 }
 NOTES = {
     "Symphony": "ours has no network delay and no timer jitter; the authors' code gives 5337 and 951 so",
-    "Shepherd": "the authors' Flex code gives 5043 and 807 at zero delay; theirs ran with delays and purges "
-    "expired requests from the wrong end of the queue",
+    "Shepherd": f"without delays the authors' code gives 5043 and 807; {SHEPHERD_FAULT}",
 }
 
 
@@ -72,9 +71,7 @@ def _analysis(name: str, spec: dict[str, Any]) -> list[Row]:
         batch, throughput = formula(model)
         paper_batch, paper_throughput = PAPER[name][kind]
         rows.append(Row(f"{name}, {kind}: batch size", batch, paper_batch, tolerance=0))
-        rows.append(
-            Row(f"{name}, {kind}: throughput", throughput, paper_throughput, "r/s", tolerance=0.001)
-        )
+        rows.append(Row(f"{name}, {kind}: throughput", throughput, paper_throughput, "r/s", tolerance=0.001))
     return rows
 
 

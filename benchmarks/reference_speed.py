@@ -1,0 +1,36 @@
+"""The pure-Python reference path, and how much faster its native twin is on the same scenario."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from _measure import ROOT, Row, main
+from astrarium.experiments.run import run
+from astrarium.scenario import Scenario, load
+
+SCENARIOS = {
+    "one model": ("examples/quickstart.yaml", ["workload.rate=5000/s", "workload.duration=20s"]),
+    "A100 zoo": ("examples/zoo.yaml", ["workload.rate=17000/s", "workload.duration=6s"]),
+}
+
+
+def measure(repeats: int) -> list[Row]:
+    rows = []
+    for name, (file, overrides) in SCENARIOS.items():
+        scenario = load(ROOT / file, overrides)
+        pairs = [(speed(scenario, "python"), speed(scenario, "native")) for _ in range(repeats)]
+        rows.append(Row(f"reference, {name}", "requests/CPU-s", [slow for slow, _ in pairs], bar=30_000))
+        rows.append(Row(f"native twin over reference, {name}", "x", [fast / slow for slow, fast in pairs]))
+    return rows
+
+
+def speed(scenario: Scenario, engine: Literal["python", "native"]) -> float:
+    """Requests per CPU-second, arrivals included."""
+    began = time.process_time()
+    record = run(scenario, engine)
+    return len(record.requests.arrival) / (time.process_time() - began)
+
+
+if __name__ == "__main__":
+    main(measure, repeats=5)

@@ -1,0 +1,85 @@
+"""The scheduler alone: one thread, and model threads with one rank thread on two cores."""
+
+from __future__ import annotations
+
+import os
+
+from _fleet import Fleet, Timed
+from _measure import Row, main
+
+# (models, GPUs, requests/s: about 90 % of the rate at which 1 % go bad)
+FLEETS = [(32, 64, 37_600), (32, 1024, 670_000), (1000, 1024, 540_000), (1000, 4096, 2_570_000)]
+REQUESTS = 1_000_000
+QUANTUM, LEAD = 100_000, 4  # ns: candidates are at most 0.4 ms old when they are matched
+MILLION = 1e6
+ONE, TWO = "1 model thread + rank thread", "2 model threads + rank thread"
+SAME = "the same work in one thread"
+RATIOS = [
+    (TWO, "one thread", 1.6),
+    (TWO, SAME, 1.6),
+    (TWO, ONE, None),
+    (f"{TWO}, not pinned", "one thread", None),
+    (f"{TWO}, not pinned", SAME, None),
+]
+
+
+def measure(repeats: int) -> list[Row]:
+    rows = []
+    for setting in FLEETS:
+        fleet = Fleet(*setting, requests=REQUESTS)
+        speeds = [fleet.count / fleet.one_thread().cpu_s / MILLION for _ in range(repeats)]
+        rows.append(Row(f"one thread: {fleet}", "M requests/CPU-s", speeds, bar=1.0))
+    return rows + multicore(Fleet(*FLEETS[-1], requests=2 * REQUESTS), repeats)
+
+
+def multicore(fleet: Fleet, repeats: int) -> list[Row]:
+    """Every repetition runs all ways one after the other, and ratios are taken within it."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:2])
+    try:
+        runs = [all_ways(fleet) for _ in range(repeats)]
+    finally:
+        os.sched_setaffinity(0, allowed)
+    ways = {way: [run[way] for run in runs] for way in runs[0]}
+    return [*speed_rows(fleet, ways), *ratio_rows(ways), *quality_rows(ways)]
+
+
+def all_ways(fleet: Fleet) -> dict[str, Timed]:
+    return {
+        "one thread": fleet.one_thread(),
+        ONE: fleet.multicore(1, QUANTUM, LEAD, pin=True),
+        TWO: fleet.multicore(2, QUANTUM, LEAD, pin=True),
+        f"{TWO}, not pinned": fleet.multicore(2, QUANTUM, LEAD),
+        SAME: fleet.multicore(2, QUANTUM, LEAD, alone=True),
+    }
+
+
+def speed_rows(fleet: Fleet, ways: dict[str, list[Timed]]) -> list[Row]:
+    rows = []
+    for way, runs in ways.items():
+        walls = [fleet.count / run.wall_s / MILLION for run in runs]
+        rows.append(Row(f"{way}: wall clock", "M requests/s", walls))
+        rows.append(Row(f"{way}: CPU", "CPU-s", [run.cpu_s for run in runs], less_is_better=True))
+    return rows
+
+
+def ratio_rows(ways: dict[str, list[Timed]]) -> list[Row]:
+    """Wall clock. The bar holds against the simulator's loop, which also carries the GPUs' events, and
+    against the very work of the threads."""
+    rows = []
+    for fast, slow, bar in RATIOS:
+        pairs = zip(ways[fast], ways[slow], strict=True)
+        ratios = [other.wall_s / run.wall_s for run, other in pairs]
+        rows.append(Row(f"{fast}, over {slow}", "x", ratios, bar=bar))
+    return rows
+
+
+def quality_rows(ways: dict[str, list[Timed]]) -> list[Row]:
+    return [
+        Row(f"{way}: bad requests", "%", [100 * run.bad for run in ways[way]], less_is_better=True)
+        for way in ("one thread", TWO)
+    ]
+
+
+if __name__ == "__main__":
+    main(measure, repeats=7)
