@@ -43,7 +43,7 @@ class Fleet:
         self._work = arrivals.work
         specs = [_native.Model(model.slo, model.latency) for model in setup.models]
         self._setup = _native.Setup(specs, gpus, _native.Network(0, 0, 0), 0)
-        self._truth = native._truth(_native, scenario, setup)
+        self._truth = native.truth_for(_native, scenario, setup)
         self._parameters = _native.Parameters(policy.native, *policy.native_parameters())
 
     def __str__(self) -> str:

@@ -70,7 +70,7 @@ def _call(
     models = [module.Model(model.slo, model.latency) for model in setup.models]
     columns = module.simulate_serving(
         module.Setup(models, len(setup.gpus), network, setup.preemption_cost),
-        _truth(module, scenario, setup),
+        truth_for(module, scenario, setup),
         module.Parameters(policy.native, *policy.native_parameters()),
         arrivals.time,
         deadlines,
@@ -83,7 +83,7 @@ def _call(
     return columns
 
 
-def _truth(module: Any, scenario: Scenario, setup: Setup) -> Any:
+def truth_for(module: Any, scenario: Scenario, setup: Setup) -> Any:
     kind_of_gpu, tables = build.truth_tables(scenario, setup)
     dynamic = [
         (int(model.profile.c0), model.profile.c1) if isinstance(model.profile, Dynamic) else None

@@ -25,7 +25,7 @@ from astrarium.core.trace import Step, read_trace, write_trace
 from astrarium.core.units import MICROSECOND, MILLISECOND, Time
 from astrarium.drivers.replay import replay
 from astrarium.drivers.simulate import World
-from astrarium.serving.actions import Action, Dispatch, Drop, Preempt
+from astrarium.serving.actions import UNSERVED, Action, Dispatch, Drop, Preempt
 from astrarium.serving.events import BatchFailed, BatchFinished, Event, GpuJoined, GpuLeft, Request
 from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.model import ServingWorld
@@ -62,6 +62,7 @@ BOUNDED = settings(
 class ServingPolicyConformance:
     drops_hopeless = True  # under exact estimates it would rather drop a request than answer it late
     answers_lone_requests = True  # a request with nobody else around is answered in time
+    forgets_nothing = True  # as long as there is a GPU, it decides about every request before the run ends
     relabels = True  # the order in which models are listed does not matter (but for ties)
     shifts = True  # it does not matter when the day starts
     scales = False  # it holds no duration of its own: twice as slow a world gets the same decisions
@@ -92,6 +93,8 @@ class ServingPolicyConformance:
         if self.drops_hopeless and case.truth is None:
             late = [r for r, outcome in enumerate(run.state.ledger.outcome) if outcome == Outcome.LATE]
             ensure(not late, f"requests {late} were answered late, although every estimate was exact")
+        if self.forgets_nothing and any(gpu.present for gpu in run.state.gpus):
+            ensure(UNSERVED not in run.state.ledger.reasons, f"forgotten until the end: {outcomes(run)}")
         return run
 
     # what every policy keeps, in worlds of all kinds
