@@ -44,11 +44,14 @@ def overview(reproductions: Sequence[Reproduction]) -> str:
 def numbers(rows: Iterable[Row]) -> str:
     header = ("what", "paper", "ours", "ours/paper", "verdict", "note")
     lines = [
-        (f"{row.what} {row.unit}".strip(), _paper(row), _number(row.ours), _number(row.ratio), row.verdict,
-         row.note)
+        (_what(row), _paper(row), _number(row.ours), _number(row.ratio), row.verdict, row.note)
         for row in rows
-    ]  # fmt: skip
+    ]
     return _table(header, lines)
+
+
+def _what(row: Row) -> str:
+    return f"{row.what} ({row.unit})" if row.unit else row.what
 
 
 def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

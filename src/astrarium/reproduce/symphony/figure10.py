@@ -96,7 +96,7 @@ def _one_rows(needed: dict[str, Any], delayed: dict[str, Any]) -> list[Row]:
         if needed[rival]:
             more = needed[rival] - needed["Symphony"]
             note = _note(needed, delayed, rival)
-            rows.append(Row(f"{ONE}: GPUs more, {rival}", more, (2, 6), "GPUs", 0, note))
+            rows.append(Row(f"{ONE}: how many more, {rival}", more, (2, 6), "GPUs", 0, note))
     return rows
 
 
@@ -107,7 +107,7 @@ def _mixed_rows(needed: dict[str, Any], delayed: dict[str, Any]) -> list[Row]:
         if needed[rival]:
             more = needed[rival] / needed["Symphony"] - 1
             note = _note(needed, delayed, rival) + (f"; {SHEPHERD_FAULT}" if rival == "Shepherd" else "")
-            rows.append(Row(f"{MIXED}: share more, {rival}", more, paper, tolerance=0.1, note=note))
+            rows.append(Row(f"{MIXED}: more by this share, {rival}", more, paper, tolerance=0.1, note=note))
     return rows
 
 

@@ -130,6 +130,5 @@ def draw(data: dict[str, Any], path: Path) -> None:
             axis.plot(us, [rate / 1000 for rate in curve], marker="o", markersize=4, label=f"SLO {slo} ms")
         axis.set(xlabel=label, ylabel="goodput (thousand requests/s)", ylim=(0, None))
         axis.set_title(f"{MODELS} models on {GPUS} GPUs")
-
     axes[0].legend()  # the curves of the other part leave no room for one
     save(figure, path)
