@@ -84,9 +84,7 @@ def test_shares_follow_the_rates() -> None:
     ],
     ids=["ResNet50-deferred", "InceptionResNetV2-deferred", "ResNet50-eager", "InceptionResNetV2-eager"],
 )
-def test_goodput_of_table_2(
-    model: object, policy: dict[str, str], expected: float, tolerance: float
-) -> None:
+def test_goodput_of_table_2(model: object, policy: dict[str, str], expected: float, tolerance: float) -> None:
     found = search(scenario(model, "62s" if model is RESNET50 else "242s", **policy), seeds=3)
     assert found.goodput == pytest.approx(expected, rel=tolerance)
     assert found.interval[0] <= found.goodput <= found.interval[1]

@@ -240,4 +240,6 @@ def test_a_model_larger_than_the_gpu(tmp_path: Path) -> None:
 def test_models_that_do_not_fit_on_a_gpu_together(tmp_path: Path) -> None:
     """Every model lives on every GPU: the second one is told what the first leaves."""
     with pytest.raises(InputError, match=r"models.resnet50-1.memory: expected at most 3GiB"):
-        load(tmp_path, ISSUE, "cluster.memory=8GiB", "models.resnet50.memory=5GiB", "models.resnet50.copies=2")
+        load(
+            tmp_path, ISSUE, "cluster.memory=8GiB", "models.resnet50.memory=5GiB", "models.resnet50.copies=2"
+        )

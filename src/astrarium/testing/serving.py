@@ -237,6 +237,13 @@ class ServingPolicyConformance:
         drawn = data.draw(gpu_changes(case))
         self.observe(Case(case.setup, case.requests, drawn))
 
+    def test_what_waits_when_a_gpu_leaves_is_not_forgotten(self) -> None:
+        setup = cluster([roomy(0), roomy(1)], gpus=2)
+        burst = requests_at(setup, [(MILLISECOND, number % 2) for number in range(40)])
+        for gpu in (0, 1):
+            run = self.observe(Case(setup, burst, ((2 * MILLISECOND, GpuLeft(gpu)),)))
+            ensure(Outcome.IN_TIME in run.state.ledger.outcome, "the GPU that stayed answered nothing")
+
     def test_a_gpu_that_joins_is_used(self) -> None:
         self._needs(self.answers_lone_requests, "it may leave a lone request unanswered")
         setup = cluster([roomy(0)], gpus=2)

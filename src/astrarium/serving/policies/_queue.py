@@ -83,5 +83,3 @@ class ModelQueue:
         heads = self.requests[:size]
         del self.requests[:size], self.deadlines[:size]
         return heads
-
-
