@@ -118,6 +118,43 @@ def test_a_lost_run_stops_early_but_not_before_it_is_lost() -> None:
         assert found <= exact
 
 
+def test_progress_moves_forward_and_may_stop_the_run() -> None:
+    scenario = load(EXAMPLES[0]).with_policy("deferred")
+    heard: list[int] = []
+    run(scenario, "native", progress=heard.append)
+    assert heard
+    assert heard == sorted(heard)
+    assert 0 < heard[0] <= heard[-1] <= scenario.duration
+
+    def stop(now: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(scenario, "native", progress=stop)
+
+
+def test_columns_that_do_not_fit_are_refused() -> None:
+    from astrarium import _native
+
+    times = np.arange(3, dtype=np.int64)
+    setup = _native.Setup([_native.Model(100, [0, 10, 1 << 60])], 1, _native.Network(0, 0, 0), 0)
+    truth = _native.Truth([0], [[[0, 10, 1 << 60]]], [0], [0], [0.0])
+    parameters = _native.Parameters("eager", {"fcfs": 0}, {}, {})
+
+    def simulate(models: list[int], deadlines: int = 3, limits: tuple[int, ...] = ()) -> None:
+        model = np.array(models, np.int32)
+        deadline = times[:deadlines] + 100
+        _native.simulate_serving(setup, truth, parameters, times, deadline, model, times, 0, limits)
+
+    simulate([0, 0, 0])
+    with pytest.raises(ValueError, match="same length"):
+        simulate([0, 0, 0], deadlines=2)
+    with pytest.raises(ValueError, match="request 1: model 1: must be from 0 to 0"):
+        simulate([0, 1, 0])
+    with pytest.raises(ValueError, match="bad_limits"):
+        simulate([0, 0, 0], limits=(1, 2))
+
+
 def test_asking_for_a_twin_that_is_not_there_says_so() -> None:
     scenario = load(EXAMPLES[0]).with_policy("deferred")
     with pytest.raises(InputError, match="one of auto, python, native"):

@@ -30,6 +30,17 @@ struct Arrivals {
   std::int64_t count;
 };
 
+inline void check_arrivals(const Setup& setup, const Arrivals& arrivals) {
+  const int models = static_cast<int>(setup.models.size());
+  for (std::int64_t i = 0; i < arrivals.count; ++i) {
+    if (arrivals.model[i] < 0 || arrivals.model[i] >= models)
+      throw std::invalid_argument("request " + std::to_string(i) + ": model " + std::to_string(arrivals.model[i]) +
+                                  ": must be from 0 to " + std::to_string(models - 1));
+    if (arrivals.time[i] < (i > 0 ? arrivals.time[i - 1] : 0))
+      throw std::invalid_argument("request " + std::to_string(i) + ": times must be sorted and not negative");
+  }
+}
+
 // How long a batch really takes: a table by kind of GPU, or for dynamic models c0 + c1 k max(work).
 struct Truth {
   std::vector<int> kind_of_gpu;

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -69,18 +70,39 @@ nb::dict record(Books&& books, Time end) {
   return out;
 }
 
+// Called without the interpreter's lock: takes it to pass the time on and to hear an interrupt.
+std::function<void(Time)> ticker(nb::object progress) {
+  return [progress = std::move(progress)](Time now) {
+    nb::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (!progress.is_none()) progress(now);
+  };
+}
+
+void check_columns(const Setup& setup, const Arrivals& arrivals, std::size_t deadlines, std::size_t models) {
+  const auto count = static_cast<std::size_t>(arrivals.count);
+  if (deadlines != count || models != count)
+    throw std::invalid_argument("time, deadline and model must have the same length");
+  check_arrivals(setup, arrivals);
+}
+
 nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Parameters& parameters,
                           Column<Time> time, Column<Time> deadline, Column<std::int32_t> model,
-                          Column<Time> work, Time warmup, std::vector<std::int64_t> bad_limits) {
+                          Column<Time> work, Time warmup, std::vector<std::int64_t> bad_limits,
+                          nb::object progress) {
   const Arrivals arrivals{time.data(), deadline.data(), model.data(), work.data(),
                           static_cast<std::int64_t>(time.size())};
+  check_columns(setup, arrivals, deadline.size(), model.size());
+  if (!bad_limits.empty() && bad_limits.size() != setup.models.size())
+    throw std::invalid_argument("bad_limits must have one number for each model, or none at all");
   auto books = std::make_unique<Books>(setup, arrivals, truth);
+  const auto tick = ticker(std::move(progress));
   Time end = 0;
   {
     nb::gil_scoped_release release;
     books->watch(warmup, std::move(bad_limits));
     const auto policy = make_policy(setup, parameters);
-    end = simulate(*policy, *books, arrivals);
+    end = simulate(*policy, *books, arrivals, tick);
   }
   return record(std::move(*books), end);
 }
@@ -88,10 +110,9 @@ nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Paramete
 nb::dict schedule_multicore(const Setup& setup, bool fcfs, Column<Time> time, Column<Time> deadline,
                             Column<std::int32_t> model, int model_threads, Time quantum, int lead, bool pin,
                             bool alone) {
-  if (time.size() != deadline.size() || time.size() != model.size())
-    throw std::invalid_argument("time, deadline and model must have the same length");
   const Arrivals arrivals{time.data(), deadline.data(), model.data(), nullptr,
                           static_cast<std::int64_t>(time.size())};
+  check_columns(setup, arrivals, deadline.size(), model.size());
   MulticoreRun run;
   {
     nb::gil_scoped_release release;
@@ -120,8 +141,9 @@ NB_MODULE(_native, m) {
   nb::class_<Parameters>(m, "Parameters").def(nb::init<std::string, std::map<std::string, std::int64_t>,
                                                           std::map<std::string, double>,
                                                           std::map<std::string, std::vector<std::int64_t>>>());
-  m.def("simulate_serving", &simulate_serving);
   using namespace nb::literals;
+  m.def("simulate_serving", &simulate_serving, "setup"_a, "truth"_a, "parameters"_a, "time"_a, "deadline"_a,
+        "model"_a, "work"_a, "warmup"_a, "bad_limits"_a, "progress"_a = nb::none());
   m.def("schedule_multicore", &schedule_multicore, "setup"_a, "fcfs"_a, "time"_a, "deadline"_a, "model"_a,
         "model_threads"_a, "quantum"_a, "lead"_a, "pin"_a = false, "alone"_a = false);
   m.def("reasons", &reasons);

@@ -30,17 +30,6 @@ struct MulticoreRun {
   std::vector<std::int64_t> cpu_ns;  // of each model thread, then of the rank thread
 };
 
-inline void check_arrivals(const Setup& setup, const Arrivals& arrivals) {
-  const int models = static_cast<int>(setup.models.size());
-  for (std::int64_t i = 0; i < arrivals.count; ++i) {
-    if (arrivals.model[i] < 0 || arrivals.model[i] >= models)
-      throw std::invalid_argument("request " + std::to_string(i) + ": model " + std::to_string(arrivals.model[i]) +
-                                  ": must be from 0 to " + std::to_string(models - 1));
-    if (arrivals.time[i] < (i > 0 ? arrivals.time[i - 1] : 0))
-      throw std::invalid_argument("request " + std::to_string(i) + ": times must be sorted and not negative");
-  }
-}
-
 inline void check_threads(const Setup& setup, int model_threads, Pace pace) {
   const auto models = setup.models.size();
   if (model_threads < 1 || static_cast<std::size_t>(model_threads) > models)

@@ -1,6 +1,7 @@
 // Virtual time: twin of astrarium.drivers.simulate for the serving level.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "policy.h"
@@ -8,11 +9,14 @@
 namespace astrarium {
 
 // Run until nothing more can happen (or the watched limits are exceeded); returns the last instant.
-inline Time simulate(Policy& policy, Books& books, const Arrivals& arrivals) {
+// `tick` hears the time now and then, often enough for a person who watches or wants to stop.
+inline Time simulate(Policy& policy, Books& books, const Arrivals& arrivals,
+                     const std::function<void(Time)>& tick) {
   std::vector<Event> events;
-  std::int64_t next = 0;
+  std::int64_t next = 0, instants = 0;
   Time now = 0;
   while (!books.hopeless()) {
+    if ((++instants & 0xffff) == 0) tick(now);
     const Time arrival = next < arrivals.count ? arrivals.time[next] : kForever;
     const Time instant = std::min(arrival, books.next_instant());
     if (instant >= kForever) break;

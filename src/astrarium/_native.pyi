@@ -1,6 +1,6 @@
 """The extension module built from native/: twins of Python hot paths, arrays in and arrays out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from astrarium.workloads.arrivals import Ints
@@ -47,6 +47,18 @@ def simulate_serving(
     work: Ints,
     warmup: int,
     bad_limits: Sequence[int],
-    /,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]: ...
+def schedule_multicore(
+    setup: Setup,
+    fcfs: bool,
+    time: Ints,
+    deadline: Ints,
+    model: Ints,
+    model_threads: int,
+    quantum: int,
+    lead: int,
+    pin: bool = False,
+    alone: bool = False,
 ) -> dict[str, Any]: ...
 def reasons() -> list[str]: ...

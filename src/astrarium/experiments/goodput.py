@@ -55,8 +55,10 @@ def search(
     numbers = [scenario.seed + i for i in range(seeds)]
     setup = build.setup(scenario)
     limit = capacity(scenario, setup)
-    search_one = partial(_search_seed, scenario, limit, tolerance, progress if jobs == 1 else None)
-    found = list(_map(search_one, numbers, jobs, native.has_twin(build.policy(scenario, setup))))
+    threads = native.has_twin(build.policy(scenario, setup))
+    heard = progress if threads or jobs == 1 else None  # another process could not be heard
+    search_one = partial(_search_seed, scenario, limit, tolerance, heard)
+    found = list(_map(search_one, numbers, jobs, threads))
     per_seed = [rate for rate, _ in found]
     return Goodput(
         goodput=float(np.mean(per_seed)),

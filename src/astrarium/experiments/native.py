@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from astrarium.core.profiles import Dynamic
+from astrarium.core.units import Time
 from astrarium.scenario import Scenario, build
 from astrarium.serving.record import Batches, Ints, Requests, ServingRecord
 from astrarium.serving.setup import Setup
@@ -27,9 +29,15 @@ def extension() -> Any | None:
     return _native
 
 
-def simulate(scenario: Scenario, setup: Setup, policy: Any, arrivals: Arrivals) -> ServingRecord:
+def simulate(
+    scenario: Scenario,
+    setup: Setup,
+    policy: Any,
+    arrivals: Arrivals,
+    progress: Callable[[Time], None] | None = None,
+) -> ServingRecord:
     deadlines = build.deadlines(arrivals, setup)
-    columns = _call(scenario, setup, policy, arrivals, deadlines, bad_limits=[])
+    columns = _call(scenario, setup, policy, arrivals, deadlines, [], progress)
     requests = Requests(
         arrival=arrivals.time,
         deadline=deadlines,
@@ -62,7 +70,13 @@ def worst_bad(scenario: Scenario, setup: Setup, policy: Any, arrivals: Arrivals,
 
 
 def _call(
-    scenario: Scenario, setup: Setup, policy: Any, arrivals: Arrivals, deadlines: Ints, bad_limits: list[int]
+    scenario: Scenario,
+    setup: Setup,
+    policy: Any,
+    arrivals: Arrivals,
+    deadlines: Ints,
+    bad_limits: list[int],
+    progress: Callable[[Time], None] | None = None,
 ) -> Any:
     module = extension()
     assert module is not None
@@ -78,6 +92,7 @@ def _call(
         arrivals.work,
         scenario.workload.warmup,
         bad_limits,
+        progress,
     )
     columns["reasons"] = module.reasons()
     return columns

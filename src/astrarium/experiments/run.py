@@ -36,7 +36,7 @@ def run(
     arrivals = build.arrivals(scenario, setup)
     policy = build.policy(scenario, setup)
     if _choose(engine, policy, trace is not None or validate) == "native":
-        record = native.simulate(scenario, setup, policy, arrivals)
+        record = native.simulate(scenario, setup, policy, arrivals, progress)
     else:
         record = _simulate_reference(scenario, setup, policy, arrivals, progress, trace, validate)
     return _timed(record, time.perf_counter() - wall, time.process_time() - cpu)
