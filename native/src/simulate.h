@@ -16,7 +16,7 @@ inline Time simulate(Policy& policy, Books& books, const Arrivals& arrivals,
   std::int64_t next = 0, instants = 0;
   Time now = 0;
   while (!books.hopeless()) {
-    if ((++instants & 0xffff) == 0) tick(now);
+    if ((++instants & 0x3fff) == 0) tick(now);
     const Time arrival = next < arrivals.count ? arrivals.time[next] : kForever;
     const Time instant = std::min(arrival, books.next_instant());
     if (instant >= kForever) break;
