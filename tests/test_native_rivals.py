@@ -39,7 +39,11 @@ CHOICES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         }
     ),
     "shepherd": st.fixed_dictionaries(
-        {"preemption": st.sampled_from([1.1, 1.5, 3.0]), "preempt": st.booleans()}
+        {
+            "preemption": st.sampled_from([1.1, 1.5, 3.0]),
+            "preempt": st.booleans(),
+            "purge": st.sampled_from(["head", "tail"]),
+        }
     ),
 }
 

@@ -154,9 +154,9 @@ def test_page_lists_rows_and_claims() -> None:
     text = page([_made(rows, [Claim("it is flat", False, "it is not")])], "astrarium reproduce all")
     assert "    astrarium reproduce all\n" in text
     assert "| `symphony/none` | Made up | 1 of 2 | 0 of 1 |" in text
-    assert "| goodput \\| one (r/s) | 5,264 | 5,338 | 1.01 | agrees | near |" in text
-    assert "| gain (x) | 2 to 2.4 | 1.5 | 0.75 | lower |  |" in text
-    assert "| drawn |  | 3 |  | no number |  |" in text
+    assert "| goodput \\| one (r/s) | 5,264 | 5,338 | 1.01 | 5 % | agrees | near |" in text
+    assert "| gain (x) | 2 to 2.4 | 1.5 | 0.75 | 5 % | lower |  |" in text
+    assert "| drawn |  | 3 |  |  | no number |  |" in text
     assert "| it is flat | does not hold | it is not |" in text
 
 

@@ -47,6 +47,16 @@ def test_heads_that_cannot_be_met_are_purged():
     assert at.finish(6, 0) == [Drop(1, EXPIRED), Dispatch(0, (2,), ms(6))]
 
 
+def test_with_the_fault_a_lost_head_blocks_its_model_until_all_are_lost():
+    at = desk(preempt=False, purge="tail")
+    at.arrive(0, 0)
+    at.arrive(0, 1, slo=11.9)
+    at.arrive(1, 2)  # due at 26 ms: lost from 20 ms on, when even alone it would take until then
+    assert at.finish(6, 0) == []
+    assert at.timers["tails"] == ms(20) + 1
+    assert at.wake("tails") == [Drop(1, EXPIRED), Drop(2, EXPIRED)]
+
+
 def test_a_deadline_met_to_the_nanosecond_is_met():
     at = desk(preempt=False)
     at.arrive(0, 0)

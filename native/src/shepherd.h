@@ -12,9 +12,9 @@ namespace astrarium {
 
 class Shepherd : public Policy {
  public:
-  Shepherd(const Setup& setup, double preemption, bool preempt)
+  Shepherd(const Setup& setup, double preemption, bool preempt, bool purge_tail)
       : network_(setup.network), preemption_cost_(setup.preemption_cost), preemption_(preemption),
-        preempt_(preempt), queues_(setup.models.size()), waiting_(setup.models.size()),
+        preempt_(preempt), purge_tail_(purge_tail), queues_(setup.models.size()), waiting_(setup.models.size()),
         arrived_(setup.models.size()), idle_(static_cast<std::size_t>(setup.gpus), 0),
         running_(static_cast<std::size_t>(setup.gpus)) {
     for (const Model& model : setup.models) {
@@ -33,6 +33,7 @@ class Shepherd : public Policy {
     serve_idle(instant.now, books);
     if (preempt_) challenge(instant.now, books);
     arrived_.clear();
+    if (purge_tail_ && idle_.least() == 0) await_tails(instant.now, books);
   }
 
  private:
@@ -90,12 +91,23 @@ class Shepherd : public Policy {
         send(now, gpu, 0, books);
       }
       waiting_.keep([this](int model) { return !queue(model).empty(); });
+      if (!best.size) return;  // whoever still waits is blocked by its head
     }
   }
 
   void purge(Time now, int model, Books& books) {
+    EntryQueue& q = queue(model);
     const Time saved = now + alone(model);
-    queue(model).drop(now, queue(model).due_before(saved), saved, books);
+    if (purge_tail_ && !q.empty() && q.due(q.size() - 1) >= saved) return;
+    q.drop(now, q.due_before(saved), saved, books);
+  }
+
+  void await_tails(Time now, Books& books) {
+    Time lost = kForever;
+    for (const int model : waiting_.members())
+      if (!queue(model).empty())
+        lost = std::min(lost, queue(model).due(queue(model).size() - 1) - alone(model) + 1);
+    if (lost < kForever) books.set_timer(now, lost);
   }
 
   // Ties go to the earlier head, so the order in which models are compared does not matter.
@@ -182,7 +194,7 @@ class Shepherd : public Policy {
   Network network_;
   Time preemption_cost_;
   double preemption_;
-  bool preempt_;
+  bool preempt_, purge_tail_;
   std::vector<EntryQueue> queues_;
   IndexSet waiting_, arrived_;
   std::vector<std::vector<Time>> costs_, stalled_costs_;
@@ -194,7 +206,8 @@ class Shepherd : public Policy {
 };
 
 inline std::unique_ptr<Policy> make_shepherd(const Setup& setup, const Parameters& p) {
-  return std::make_unique<Shepherd>(setup, p.reals.at("preemption"), p.integers.at("preempt") != 0);
+  return std::make_unique<Shepherd>(setup, p.reals.at("preemption"), p.integers.at("preempt") != 0,
+                                    p.integers.at("purge_tail") != 0);
 }
 
 }  // namespace astrarium

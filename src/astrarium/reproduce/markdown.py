@@ -14,9 +14,11 @@ Made by
 
 Everything here is simulated, with no network delay unless the row says otherwise, on arrivals drawn from
 fixed seeds: the same command gives the same numbers on any machine. A *verdict* compares our number with
-the paper's within the tolerance of the row (5 % unless its module says more): `agrees`, `higher` or
-`lower`; `no number` where the paper drew a curve but printed none. Rows that differ carry the reason we
-know or suspect. One reproduction alone, with its figure: `astrarium reproduce NAME`."""
+the paper's within the row's tolerance (of the number, or of the ends of a range): `agrees`, `higher` or
+`lower`; `no number` where the paper drew a curve but printed none. Tolerances, and the thresholds that turn
+a claim's words into numbers, are ours, and some were settled after the first results were seen: judge by
+the ratios. Rows that differ carry the reason we know or suspect. One reproduction alone, with its figure:
+`astrarium reproduce NAME`."""
 
 
 def page(reproductions: Sequence[Reproduction], command: str) -> str:
@@ -42,12 +44,24 @@ def overview(reproductions: Sequence[Reproduction]) -> str:
 
 
 def numbers(rows: Iterable[Row]) -> str:
-    header = ("what", "paper", "ours", "ours/paper", "verdict", "note")
+    header = ("what", "paper", "ours", "ours/paper", "tolerance", "verdict", "note")
     lines = [
-        (_what(row), _paper(row), _number(row.ours), _number(row.ratio), row.verdict, row.note)
+        (
+            _what(row),
+            _paper(row),
+            _number(row.ours),
+            _number(row.ratio),
+            _tolerance(row),
+            row.verdict,
+            row.note,
+        )
         for row in rows
     ]
     return _table(header, lines)
+
+
+def _tolerance(row: Row) -> str:
+    return "" if row.paper is None else f"{100 * row.tolerance:.3g} %"
 
 
 def _what(row: Row) -> str:

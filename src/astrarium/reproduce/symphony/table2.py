@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.reproduce.findings import Effort, Findings, Row
-from astrarium.reproduce.symphony._settings import DELAYS, SYSTEMS, TABLE2, goodput, scenario
+from astrarium.reproduce.symphony._settings import (
+    DELAYS,
+    FAULTY_SHEPHERD,
+    SYSTEMS,
+    TABLE2,
+    WITH_FAULT,
+    goodput,
+    scenario,
+)
 from astrarium.scenario import build
 from astrarium.serving.setup import ModelSpec
 
@@ -48,19 +56,29 @@ def uncoordinated(model: ModelSpec) -> tuple[int, float]:
 def run(effort: Effort) -> Findings:
     rows: list[Row] = []
     data: dict[str, Any] = {}
-    for name, spec in TABLE2.items():
-        rows += _analysis(name, spec)
-        data[name] = {}
-        for system, policy in SYSTEMS.items():
-            seconds = effort.pick(6, 60 if name == "ResNet50" else 240)
-            case = scenario({name: spec}, GPUS, policy, seconds)
-            found = goodput(case, effort, f"{name}: {system}")
-            case = scenario({name: spec}, GPUS, policy, seconds, network=DELAYS)
-            delayed = goodput(case, effort, f"{name}: {system}, delayed").goodput
-            data[name][system] = {"goodput": found.goodput, "interval": found.interval, "delayed": delayed}
-            note = f"{delayed:,.0f} with the network delays of the authors' code"
-            rows.append(Row(f"{name}: {system}", found.goodput, PAPER[name][system], "r/s", note=note))
+    for name in TABLE2:
+        rows += _analysis(name, TABLE2[name])
+        data[name] = {system: _measure(name, policy, effort) for system, policy in SYSTEMS.items()}
+        data[name]["Shepherd"]["faulty"] = _measure(name, FAULTY_SHEPHERD, effort)["goodput"]
+        rows += [_row(name, system, found) for system, found in data[name].items()]
     return Findings(rows, data=data)
+
+
+def _measure(name: str, policy: dict[str, Any], effort: Effort) -> dict[str, Any]:
+    """Without network delays, and with those of the authors' code."""
+    seconds = effort.pick(6, 60 if name == "ResNet50" else 240)
+    found, delayed = (
+        goodput(scenario({name: TABLE2[name]}, GPUS, policy, seconds, network=network), effort, name)
+        for network in ({}, DELAYS)
+    )
+    return {"goodput": found.goodput, "interval": found.interval, "delayed": delayed.goodput}
+
+
+def _row(name: str, system: str, found: dict[str, Any]) -> Row:
+    note = f"{found['delayed']:,.0f} with the network delays of the authors' code"
+    if "faulty" in found:
+        note += f"; {found['faulty']:,.0f} {WITH_FAULT}"
+    return Row(f"{name}: {system}", found["goodput"], PAPER[name][system], "r/s", note=note)
 
 
 def _analysis(name: str, spec: dict[str, Any]) -> list[Row]:

@@ -10,19 +10,20 @@ again from nothing; the time it ran and the GPU's recovery are lost.
 
 Settled by us: idle GPUs are served before running batches are looked at; of equally large candidates the
 one with the earliest deadline wins; requests that can no longer be met are purged at the head of the queue
-(the authors' code looks at its tail, and a model whose head has expired then stays blocked); a GPU is not
+(the authors' code looks at its tail, and a model whose head has expired then stays blocked until its last
+request has too: `purge: tail`); a GPU is not
 preempted while it recovers; the recovery is allowed for when a candidate is formed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from astrarium.core.mintree import MinTree
-from astrarium.core.policy import TimerFired
+from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import FOREVER, Time
 from astrarium.serving.actions import Action, Dispatch, Preempt
 from astrarium.serving.events import Event, Request, RequestArrived
@@ -59,10 +60,18 @@ class Shepherd:
             float, msgspec.Meta(gt=1, description="a batch this many times as large cancels a running one")
         ] = 3.0
         preempt: Annotated[bool, msgspec.Meta(description="whether running batches may be cancelled")] = True
+        purge: Annotated[
+            Literal["head", "tail"],
+            msgspec.Meta(
+                description="where a queue is searched for requests that can no longer be met; `tail` is the "
+                "fault in the code of Symphony's authors, there to compare with their numbers"
+            ),
+        ] = "head"
 
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
         self.setup, self.parameters = setup, parameters
         self._network = setup.network
+        self._purges_tail = parameters.purge == "tail"
         self._queues: list[Queue] = [[] for _ in setup.models]
         self._waiting: set[int] = set()  # models whose queue may hold something
         self._costs = [batch_costs(model, setup.network) for model in setup.models]
@@ -77,7 +86,8 @@ class Shepherd:
         self._sent = [-1] * len(setup.gpus)  # and since when it has been there
 
     def native_parameters(self) -> NativeParameters:
-        return {"preempt": int(self.parameters.preempt)}, {"preemption": self.parameters.preemption}, {}
+        integers = {"preempt": int(self.parameters.preempt), "purge_tail": int(self._purges_tail)}
+        return integers, {"preemption": self.parameters.preemption}, {}
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         arrived: list[int] = []
@@ -92,6 +102,8 @@ class Shepherd:
             yield from self._challenge(now, arrived, state)
         if not any(gpu.present for gpu in state.gpus):
             yield from hold_without_gpu(now, self._queues, self._alone)
+        elif self._purges_tail and self._idle.least == 0:
+            yield from self._await_tails()
 
     def _entry(self, request: Request) -> Entry:
         return request.deadline - self._network.response, request.id
@@ -121,11 +133,20 @@ class Shepherd:
             if best[1]:
                 yield from self._send(now, gpu, best[0], cut(self._queues[best[0]], best[1]))
             self._waiting = {model for model in self._waiting if self._queues[model]}
+            if not best[1]:
+                return  # whoever still waits is blocked by its head
 
     def _purge(self, now: Time, model: int) -> Iterator[Action]:
         queue, alone = self._queues[model], now + self._alone[model]
-        if queue and queue[0][0] < alone:
+        if queue and queue[-1 if self._purges_tail else 0][0] < alone:
             yield from drops(cut(queue, due_before(queue, alone)), alone)
+
+    def _await_tails(self) -> Iterator[Action]:
+        """Models blocked by their heads are looked at again when their last request is lost too."""
+        blocked = [model for model in self._waiting if self._queues[model]]
+        lost = [self._queues[model][-1][0] - self._alone[model] + 1 for model in blocked]
+        if lost:
+            yield SetTimer(min(lost), "tails")
 
     def _larger(self, now: Time, best: Pick, other: int) -> Pick:
         """The better of the best candidate so far and the other model's."""
