@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup serve demo test lint bench reproduce clean
+.PHONY: setup serve demo test test-gpu lint bench reproduce clean
 
 setup: $(READY)
 
@@ -23,6 +23,10 @@ demo: setup
 
 test: setup lint
 	$(BIN)/python -m pytest
+
+# On a machine with a GPU, with the Python and the torch that it has.
+test-gpu:
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu || test $$? -eq 5  # 5: there is none yet
 
 lint: setup
 	$(BIN)/ruff check .

@@ -36,7 +36,7 @@ class Fleet:
             }
         )
         setup = build.setup(scenario)
-        arrivals = build.arrivals(scenario, setup)
+        arrivals = build.arrivals(scenario)
         policy = build.policy(scenario, setup)
         self.count = len(arrivals)
         self._columns = (arrivals.time, build.deadlines(arrivals, setup), arrivals.model)

@@ -27,7 +27,7 @@ def made(models: list[str] | int = 1, seed: int = 1, **workload: Any) -> tuple[S
         "seed": seed,
     }
     parsed = scenario.parse(raw)
-    return parsed, build.arrivals(parsed, build.setup(parsed))
+    return parsed, build.arrivals(parsed)
 
 
 def gaps(arrivals: Arrivals) -> np.ndarray:
@@ -151,7 +151,7 @@ def test_deadlines_add_each_models_objective() -> None:
     parsed, _ = made(["a", "b"])
     parsed = scenario.parse({**_raw(parsed), "models": raw})
     setup = build.setup(parsed)
-    arrivals = build.arrivals(parsed, setup)
+    arrivals = build.arrivals(parsed)
     slo = np.where(arrivals.model == 0, 30_000_000, 25_000_000)
     assert (build.deadlines(arrivals, setup) - arrivals.time == slo).all()
 
@@ -168,6 +168,6 @@ def test_five_million_arrivals_a_second() -> None:
     best = 0.0
     for _ in range(3):
         start = time.process_time()
-        count = len(build.arrivals(parsed, build.setup(parsed)))
+        count = len(build.arrivals(parsed))
         best = max(best, count / (time.process_time() - start))
     assert best > 5e6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,18 @@ def test_a_broken_trace_names_file_and_line(tmp_path: Path) -> None:
     path.write_bytes(msgspec.json.encode(Step(0, (), ())) + b"\nnot json\n")
     with pytest.raises(InputError, match=r"t: line 2"):
         list(read_trace(path, TimerFired, SetTimer))
+
+
+def test_a_broken_entry_point_harms_only_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("broken", "no.such.module:Thing", "astrarium.nothing")
+    monkeypatch.setattr("astrarium.core.registry.entry_points", lambda group: [point])
+    things: Registry[object] = Registry(
+        "thing", package="astrarium.serving.policies", group="astrarium.nothing"
+    )
+    things.register("sound")(thing := object())
+    assert things.names() == ["broken", "sound"]
+    assert things.get("sound") is thing
+    with pytest.raises(InputError, match=r"the entry point no.such.module:Thing of a package fails"):
+        things.get("broken")
+    with pytest.warns(UserWarning, match="broken"):
+        assert dict(things) == {"sound": thing}

@@ -126,7 +126,7 @@ def test_the_contract_lists_every_outcome_fate_and_reason() -> None:
         "OPEN"
     }
     assert all(f"`{fate.name}`" in page for fate in Fate if fate is not Fate.RUNNING)
-    reasons = [actions.EXPIRED, actions.SACRIFICED, actions.REJECTED, actions.UNSERVED]
+    reasons = [actions.EXPIRED, actions.SACRIFICED, actions.UNSERVED]
     assert all(f"`{reason}`" in page for reason in reasons)
 
 

@@ -110,7 +110,7 @@ def test_the_twin_agrees_on_random_scenarios(policy: str, case: dict[str, Any]) 
 def test_a_lost_run_stops_early_but_not_before_it_is_lost() -> None:
     scenario = shortened(load(EXAMPLES[0]).with_policy("deferred")).with_rate(9000)
     setup = build.setup(scenario)
-    policy, arrivals = build.policy(scenario, setup), build.arrivals(scenario, setup)
+    policy, arrivals = build.policy(scenario, setup), build.arrivals(scenario)
     exact = native.worst_bad(scenario, setup, policy, arrivals, allowed=1.0)
     for allowed in (0.0, exact / 2, exact):
         found = native.worst_bad(scenario, setup, policy, arrivals, allowed)
@@ -153,6 +153,12 @@ def test_columns_that_do_not_fit_are_refused() -> None:
         simulate([0, 1, 0])
     with pytest.raises(ValueError, match="bad_limits"):
         simulate([0, 0, 0], limits=(1, 2))
+    parameters = _native.Parameters("timeout", {"fcfs": 0}, {}, {"timeouts": []})
+    with pytest.raises(ValueError, match="timeouts must have one number for each model"):
+        simulate([0, 0, 0])
+    truth = _native.Truth([], [[[0, 10, 1 << 60]]], [0], [0], [0.0])
+    with pytest.raises(ValueError, match="kind_of_gpu: one for each GPU"):
+        simulate([0, 0, 0])
 
 
 def test_asking_for_a_twin_that_is_not_there_says_so() -> None:

@@ -258,3 +258,21 @@ def test_tables_hold_the_numbers() -> None:
     assert all(f"{model.p99_ms:,.2f}" in models for model in eager.models.values())
     last = shown(model_table(summarize(simulated(idle_model=True)))).rstrip().split("\n")[-1]
     assert last.split()[0] == "model2"  # without requests, so not the worst
+
+
+def finish_late(target: Path, **options: Any) -> None:
+    """A run during which another takes the folder that it wanted."""
+    with folder.run_folder(target, **options) as draft:
+        (draft / "a.txt").write_text("late")
+        target.mkdir()
+        (target / "a.txt").write_text("first")
+
+
+def test_a_run_never_replaces_another_that_took_its_name(tmp_path: Path) -> None:
+    places: list[Path] = []
+    finish_late(tmp_path / "proposed", placed=places.append)
+    assert places == [tmp_path / "proposed-2"]
+    with pytest.raises(InputError, match="--out"):
+        finish_late(tmp_path / "asked")
+    texts = {path.parent.name: path.read_text() for path in tmp_path.rglob("a.txt")}
+    assert texts == {"proposed": "first", "proposed-2": "late", "asked": "first"}

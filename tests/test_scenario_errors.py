@@ -243,3 +243,26 @@ def test_models_that_do_not_fit_on_a_gpu_together(tmp_path: Path) -> None:
         load(
             tmp_path, ISSUE, "cluster.memory=8GiB", "models.resnet50.memory=5GiB", "models.resnet50.copies=2"
         )
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("workload.rate=1e300/s", "workload.rate: expected at most 1,000,000,000 arrivals"),
+        ("workload.duration=1e30s", "workload.duration: expected .* at most 100 days"),
+        ("models.resnet50.slo=1e30s", "models.resnet50.slo: expected .* at most 100 days"),
+        ("cluster.gpus=1000000000", "cluster.gpus: expected a whole number <= 65536"),
+    ],
+)
+def test_numbers_beyond_reason(tmp_path: Path, override: str, expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        load(tmp_path, ISSUE, override)
+
+
+def test_yaml_nested_beyond_reason(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not nested so deeply"):
+        load(tmp_path, "[" * 5000)
+
+
+def test_a_number_with_an_exponent_is_a_number(tmp_path: Path) -> None:
+    assert load(tmp_path, ISSUE, "seed=1e3").seed == 1000

@@ -16,9 +16,9 @@ from astrarium.core.quantities import (
     write_duration,
     write_rate,
 )
-from astrarium.core.units import SECOND, format_duration, parse_bytes, parse_duration, parse_rate
+from astrarium.core.units import SECOND, parse_bytes, parse_duration, parse_rate
 
-YEAR = 365 * 24 * 3600 * SECOND
+LONG = 100 * 24 * 3600 * SECOND
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_is_below_zero_is_called_so() -> None:
         read_rate("-5000/s")
 
 
-@given(st.integers(0, YEAR))
+@given(st.integers(0, LONG))
 def test_a_written_duration_reads_back_to_the_nanosecond(time: int) -> None:
     assert read_duration(write_duration(time)) == time
 
@@ -90,6 +90,6 @@ def test_a_written_size_reads_back(size: int) -> None:
 
 
 def test_short_forms() -> None:
-    assert write_duration(1_053_000) == format_duration(1_053_000) == "1.053ms"
+    assert write_duration(1_053_000) == "1.053ms"
     assert write_rate(5000.0) == "5000/s"
     assert write_bytes(80 * 2**30) == "80GiB"

@@ -15,11 +15,12 @@
 
 namespace astrarium {
 
-enum Outcome : std::int8_t { kOpen = 0, kInTime = 1, kLate = 2, kDropped = 3, kFailed = 4 };
-enum Fate : std::int8_t { kRunning = 0, kFinished = 1, kPreempted = 2, kFateFailed = 3 };
+// As in Python; nothing fails in a simulated run without leaving GPUs.
+enum Outcome : std::int8_t { kOpen = 0, kInTime = 1, kLate = 2, kDropped = 3 };
+enum Fate : std::int8_t { kRunning = 0, kFinished = 1, kPreempted = 2 };
 
 // Codes into the list of reasons that the record carries (module.cpp names them).
-enum Reason : std::int8_t { kNone = 0, kExpired = 1, kSacrificed = 2, kRejected = 3, kUnserved = 4 };
+enum Reason : std::int8_t { kNone = 0, kExpired = 1, kSacrificed = 2, kUnserved = 3 };
 
 // The requests of a run, as columns sorted by arrival; `work` is empty where every model is static.
 struct Arrivals {
@@ -93,9 +94,8 @@ struct Gpu {
 
 class Books {
  public:
-  Books(const Setup& setup, const Arrivals& arrivals, const Truth& truth, bool keep_batches = true)
-      : setup_(setup), arrivals_(arrivals), truth_(truth), gpus_(static_cast<std::size_t>(setup.gpus)),
-        keep_batches_(keep_batches) {
+  Books(const Setup& setup, const Arrivals& arrivals, const Truth& truth)
+      : setup_(setup), arrivals_(arrivals), truth_(truth), gpus_(static_cast<std::size_t>(setup.gpus)) {
     const auto count = static_cast<std::size_t>(arrivals.count);
     requests.outcome.assign(count, kOpen);
     requests.reason.assign(count, kNone);
@@ -230,7 +230,6 @@ class Books {
   }
 
   void open_batch(int model, int gpu, int size, Time now) {
-    if (!keep_batches_) return;
     batches.model.push_back(model);
     batches.gpu.push_back(gpu);
     batches.size.push_back(size);
@@ -241,7 +240,6 @@ class Books {
   }
 
   void end_batch(std::int64_t run, Fate fate, Time started, Time finished) {
-    if (!keep_batches_) return;
     const auto row = static_cast<std::size_t>(run);
     batches.started[row] = started;
     batches.finished[row] = finished;
@@ -268,7 +266,6 @@ class Books {
   const Arrivals& arrivals_;
   const Truth& truth_;
   std::vector<Gpu> gpus_;
-  bool keep_batches_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<Time> timers_;
   std::vector<std::vector<std::int64_t>> spare_;

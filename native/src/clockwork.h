@@ -60,8 +60,14 @@ class Clockwork : public Policy {
       const auto& latency = candidates(arrivals.model[batch.requests[0]]).latency;
       free = std::max(free, batch.start) + latency[batch.requests.size()];
     }
+    if (free < free_[gpu]) look_at_all_again();
     free_.set(gpu, free);
     first(gpu) = run;
+  }
+
+  void look_at_all_again() {
+    for (std::size_t model = 0; model < models_.size(); ++model)
+      if (!models_[model].queue.empty()) changed_.add(static_cast<int>(model));
   }
 
   void dispatch(Time now, Books& books) {

@@ -10,6 +10,8 @@
 
 namespace astrarium {
 
+using Wide = __int128;  // a duration times a count may not fit in 64 bits
+
 enum class Gather { kFcfs, kWindow };
 
 class ModelQueue {
@@ -104,11 +106,11 @@ class ModelQueue {
 
   int staggered_target() const {
     const auto [count, window] = meter_.window();
-    const Time budget = (model_.slo - network_.control - network_.response) * count;
+    const Wide budget = Wide{model_.slo - network_.control - network_.response} * count;
     int low = 1, high = model_.max_batch();
     while (low < high) {
       const int middle = (low + high + 1) / 2;
-      const Time cost = (latency(middle) + network_.data * middle) * count + middle * window;
+      const Wide cost = Wide{latency(middle) + network_.data * middle} * count + Wide{middle} * window;
       if (cost <= budget) low = middle; else high = middle - 1;
     }
     return low;

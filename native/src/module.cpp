@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -62,10 +63,8 @@ nb::dict columns(Requests&& requests, Batches&& batches) {
   return out;
 }
 
-nb::dict record(Books&& books, Time end) {
+nb::dict record(Books&& books) {
   nb::dict out = columns(std::move(books.requests), std::move(books.batches));
-  out["end"] = end;
-  out["hopeless"] = books.hopeless();
   out["bad"] = column(std::vector<std::int64_t>(books.bad()));
   return out;
 }
@@ -77,6 +76,40 @@ std::function<void(Time)> ticker(nb::object progress) {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (!progress.is_none()) progress(now);
   };
+}
+
+void require(bool fits, const char* message) {
+  if (!fits) throw std::invalid_argument(message);
+}
+
+// What the headers take for granted, because the Python side has made it so.
+void check_setup(const Setup& setup) {
+  require(setup.gpus >= 1, "gpus must be at least 1");
+  require(!setup.models.empty(), "models must not be empty");
+  for (const Model& model : setup.models)
+    require(model.latency.size() >= 3, "latency must hold batches of 0 and 1 at least, and the end");
+}
+
+void check_truth(const Setup& setup, const Truth& truth, std::size_t work, std::size_t count) {
+  const auto models = setup.models.size(), kinds = truth.tables.size();
+  require(truth.kind_of_gpu.size() == static_cast<std::size_t>(setup.gpus), "kind_of_gpu: one for each GPU");
+  for (const int kind : truth.kind_of_gpu)
+    require(kind >= 0 && static_cast<std::size_t>(kind) < kinds, "kind_of_gpu: must have a table");
+  for (const auto& tables : truth.tables) {
+    require(tables.size() == models, "tables: one for each kind and model");
+    for (std::size_t model = 0; model < models; ++model)
+      require(tables[model].size() >= setup.models[model].latency.size(), "tables: as long as latency");
+  }
+  require(truth.dynamic.size() == models && truth.c0.size() == models && truth.c1.size() == models,
+          "dynamic, c0 and c1: one for each model");
+  const bool is_static = std::count(truth.dynamic.begin(), truth.dynamic.end(), 0) == std::ssize(truth.dynamic);
+  require(is_static || work == count, "work must have the same length as time where a model is dynamic");
+}
+
+void check_parameters(const Setup& setup, const Parameters& parameters) {
+  for (const auto& [name, values] : parameters.lists)
+    if (values.size() != setup.models.size())
+      throw std::invalid_argument(name + " must have one number for each model");
 }
 
 void check_columns(const Setup& setup, const Arrivals& arrivals, std::size_t deadlines, std::size_t models) {
@@ -92,19 +125,21 @@ nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Paramete
                           nb::object progress) {
   const Arrivals arrivals{time.data(), deadline.data(), model.data(), work.data(),
                           static_cast<std::int64_t>(time.size())};
+  check_setup(setup);
+  check_truth(setup, truth, work.size(), time.size());
+  check_parameters(setup, parameters);
   check_columns(setup, arrivals, deadline.size(), model.size());
   if (!bad_limits.empty() && bad_limits.size() != setup.models.size())
     throw std::invalid_argument("bad_limits must have one number for each model, or none at all");
   auto books = std::make_unique<Books>(setup, arrivals, truth);
   const auto tick = ticker(std::move(progress));
-  Time end = 0;
   {
     nb::gil_scoped_release release;
     books->watch(warmup, std::move(bad_limits));
     const auto policy = make_policy(setup, parameters);
-    end = simulate(*policy, *books, arrivals, tick);
+    simulate(*policy, *books, arrivals, tick);
   }
-  return record(std::move(*books), end);
+  return record(std::move(*books));
 }
 
 nb::dict schedule_multicore(const Setup& setup, bool fcfs, Column<Time> time, Column<Time> deadline,
@@ -112,6 +147,7 @@ nb::dict schedule_multicore(const Setup& setup, bool fcfs, Column<Time> time, Co
                             bool alone) {
   const Arrivals arrivals{time.data(), deadline.data(), model.data(), nullptr,
                           static_cast<std::int64_t>(time.size())};
+  check_setup(setup);
   check_columns(setup, arrivals, deadline.size(), model.size());
   MulticoreRun run;
   {
@@ -125,7 +161,7 @@ nb::dict schedule_multicore(const Setup& setup, bool fcfs, Column<Time> time, Co
   return out;
 }
 
-std::vector<std::string> reasons() { return {"", "expired", "sacrificed", "rejected", "unserved"}; }
+std::vector<std::string> reasons() { return {"", "expired", "sacrificed", "unserved"}; }
 
 }  // namespace
 }  // namespace astrarium

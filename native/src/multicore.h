@@ -30,12 +30,16 @@ struct MulticoreRun {
   std::vector<std::int64_t> cpu_ns;  // of each model thread, then of the rank thread
 };
 
+inline constexpr int kMostThreads = 64;
+
 inline void check_threads(const Setup& setup, int model_threads, Pace pace) {
   const auto models = setup.models.size();
+  if (model_threads > kMostThreads)
+    throw std::invalid_argument("model_threads " + std::to_string(model_threads) + ": must be at most " +
+                                std::to_string(kMostThreads));
   if (model_threads < 1 || static_cast<std::size_t>(model_threads) > models)
     throw std::invalid_argument("model_threads " + std::to_string(model_threads) + ": must be from 1 to the " +
                                 std::to_string(models) + " models, each of which lives on one thread");
-  if (setup.gpus < 1) throw std::invalid_argument("gpus " + std::to_string(setup.gpus) + ": must be at least 1");
   if (pace.quantum < 1) throw std::invalid_argument("quantum must be at least 1 ns");
   if (pace.lead < 1 || pace.lead > 1000) throw std::invalid_argument("lead must be from 1 to 1000 quanta");
 }
@@ -97,7 +101,6 @@ class Multicore {
   Multicore(const Setup& setup, Gather gather, const Arrivals& arrivals, int model_threads, Pace pace)
       : pace_(pace), count_(arrivals.count) {
     check_threads(setup, model_threads, pace);
-    check_arrivals(setup, arrivals);
     std::vector<int> thread_of_model = deal_models(arrivals, setup.models.size(), model_threads);
     shares_ = share_out(arrivals, thread_of_model, model_threads);
     std::vector<ModelMail*> mails;

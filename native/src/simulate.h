@@ -8,9 +8,9 @@
 
 namespace astrarium {
 
-// Run until nothing more can happen (or the watched limits are exceeded); returns the last instant.
+// Run until nothing more can happen (or the watched limits are exceeded).
 // `tick` hears the time now and then, often enough for a person who watches or wants to stop.
-inline Time simulate(Policy& policy, Books& books, const Arrivals& arrivals,
+inline void simulate(Policy& policy, Books& books, const Arrivals& arrivals,
                      const std::function<void(Time)>& tick) {
   std::vector<Event> events;
   std::int64_t next = 0, instants = 0;
@@ -28,7 +28,6 @@ inline Time simulate(Policy& policy, Books& books, const Arrivals& arrivals,
       policy.decide(Instant{now, first, next, events, arrivals}, books);
   }
   if (!books.hopeless()) books.close(now);  // a lost run is not a record
-  return now;
 }
 
 }  // namespace astrarium

@@ -54,11 +54,15 @@ def _run(script: Path, arguments: list[str], echo: bool) -> str:
         [sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
-        for line in child.stdout:
-            lines.append(line)
-            if echo:
-                sys.stdout.write(line)
-                sys.stdout.flush()
+        try:
+            for line in child.stdout:
+                lines.append(line)
+                if echo:
+                    sys.stdout.write(line)
+                    sys.stdout.flush()
+        except BaseException:
+            child.terminate()
+            raise
     if child.returncode:
         raise AstrariumError(f"{script.name} ended with exit code {child.returncode}")
     return "".join(lines)

@@ -23,15 +23,20 @@ if TYPE_CHECKING:
 class Target:
     """The run folder that a verb will write, checked before the work begins."""
 
-    def __init__(self, path: Path | None, overwrite: bool) -> None:
-        self.path, self.overwrite = path, overwrite
+    def __init__(self, path: Path | None, overwrite: bool, proposed: bool = False) -> None:
+        self.path, self.overwrite, self.proposed = path, overwrite, proposed
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
         from astrarium.report.folder import run_folder
 
         assert self.path is not None
-        with run_folder(self.path, self.overwrite) as draft:
+        home = self.path.parent
+
+        def placed(place: Path) -> None:
+            self.path = home / place.name
+
+        with run_folder(self.path, self.overwrite, placed if self.proposed else None) as draft:
             yield draft
 
 
@@ -42,7 +47,7 @@ def target(verb: str, name: str, out: Path | None, overwrite: bool, no_folder: b
         return Target(None, False)
     if out is None:
         date = datetime.now().strftime("%Y%m%d-%H%M%S")
-        return Target(unused(Path("runs") / f"{date}-{verb}-{file_name(name)}"), False)
+        return Target(unused(Path("runs") / f"{date}-{verb}-{file_name(name)}"), False, proposed=True)
     check_free(out.resolve(), overwrite)
     return Target(out, overwrite)
 

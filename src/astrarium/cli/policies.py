@@ -35,7 +35,7 @@ def _describe(policy: Any) -> dict[str, Any]:
     fields = msgspec.structs.fields(parameters_of(policy))
     return {
         "summary": (inspect.getdoc(policy) or "").partition("\n")[0],
-        "about": inspect.getdoc(module) or "",
+        "about": inspect.getdoc(module) or inspect.getdoc(policy) or "",
         "parameters": {field.encode_name: _parameter(field) for field in fields},
     }
 

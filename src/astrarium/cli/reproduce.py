@@ -19,7 +19,7 @@ Names = Annotated[
 Quick = Annotated[
     bool, typer.Option("--quick", help="A small form: minutes become seconds, numbers rougher.")
 ]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Simulations at the same time.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simulations at the same time.")]
 Markdown = Annotated[
     Path | None,
     typer.Option("--markdown", metavar="PAGE", help="Write all tables to this page too, in its place."),

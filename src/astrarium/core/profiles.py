@@ -11,7 +11,7 @@ import msgspec
 
 from astrarium.core.distributions import Distribution, Mixture, Positive, mean_of_maximum
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration
+from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import Time
 
 Estimate = Annotated[
@@ -58,7 +58,9 @@ class Table(Profile, frozen=True):
         if not sizes or sizes[0] != 1 or sizes != sorted(set(sizes)):
             raise InputError("", sizes, "batch sizes that rise from 1")
         if times[0] < 1 or times != sorted(times):
-            raise InputError("", times, "times above 0 that never fall as batches grow")
+            raise InputError(
+                "", [write_duration(time) for time in times], "times above 0 that never fall as batches grow"
+            )
 
     def batch_times(self) -> Iterator[Time]:
         return (self._time(size) for size in range(1, max(self.points) + 1))

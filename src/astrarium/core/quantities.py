@@ -62,6 +62,8 @@ def write_bytes(size: int) -> str:
 def _read(parse: Callable[[object], Any], raw: object, form: str) -> Any:
     try:
         return parse(raw)
-    except ValueError:
+    except ValueError as error:
+        if "at most" in str(error):
+            raise
         negative = isinstance(raw, str) and raw.lstrip().startswith("-")
         raise ValueError(f"{form}, not below 0" if negative else form) from None

@@ -8,14 +8,17 @@ is searched on its own; the interval spans what the seeds found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
+from threading import Event
 
 import msgspec
 import numpy as np
 
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import write_duration
+from astrarium.core.units import Time
 from astrarium.experiments import native
 from astrarium.experiments.run import run
 from astrarium.scenario import Scenario, build
@@ -25,6 +28,8 @@ from astrarium.serving.setup import Setup
 
 ALLOWED_BAD = 0.01
 SCAN_STEPS = 12
+FARTHEST = 100  # times the capacity: a search that gets there is not measuring anything
+FEWEST = 10  # requests of a model, at capacity, under which nothing can be said about 1 %
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -40,7 +45,7 @@ class Goodput(msgspec.Struct, frozen=True):
     seeds: list[int]
     per_seed: list[float]
     probes: list[Probe]
-    capacity: float  # an upper bound: every GPU always busy with the largest batches the SLOs allow
+    capacity: float  # every GPU always busy with the largest batches that the SLOs allow, by the estimates
 
 
 def search(
@@ -55,10 +60,11 @@ def search(
     numbers = [scenario.seed + i for i in range(seeds)]
     setup = build.setup(scenario)
     limit = capacity(scenario, setup)
+    _check_length(scenario, limit)
     threads = native.has_twin(build.policy(scenario, setup))
     heard = progress if threads or jobs == 1 else None  # another process could not be heard
     search_one = partial(_search_seed, scenario, limit, tolerance, heard)
-    found = list(_map(search_one, numbers, jobs, threads))
+    found = _map(search_one, numbers, jobs, threads)
     per_seed = [rate for rate, _ in found]
     return Goodput(
         goodput=float(np.mean(per_seed)),
@@ -79,13 +85,32 @@ def _check(scenario: Scenario, seeds: int, tolerance: float) -> None:
         raise InputError("tolerance", tolerance, "a share between 0 and 1, such as 0.002")
 
 
+def _check_length(scenario: Scenario, limit: float) -> None:
+    """Every model that gets requests must get enough of them to be judged."""
+    measured_s = (scenario.duration - scenario.workload.warmup) / 1e9
+    for name, share in zip(scenario.models, shares(scenario), strict=True):
+        if 0 < share * limit * measured_s < FEWEST:
+            expected = (
+                f"a longer run: at {limit:,.0f} requests/s, all that the GPUs can do, {name} would get "
+                f"{share * limit * measured_s:.2g} requests after the warm-up, and {FEWEST} are the least"
+            )
+            raise InputError("workload.duration", write_duration(scenario.duration), expected)
+
+
 def capacity(scenario: Scenario, setup: Setup) -> float:
-    """Requests per second if every GPU always ran the largest batch that fits in each model's SLO."""
-    gpu_seconds = sum(
-        share * min(model.latency[size] / size for size in range(1, model.max_batch + 1)) / 1e9
-        for share, model in zip(shares(scenario), setup.models, strict=True)
-    )
-    return len(setup.gpus) / gpu_seconds
+    """Requests per second if every GPU always ran the largest batch that fits in each model's SLO.
+
+    By what policies are told of dynamic models: those may do better than their estimates.
+    """
+    kind_of_gpu, tables = build.truth_tables(scenario, setup)
+    parts = shares(scenario)
+    return sum(1 / _gpu_seconds(parts, tables[kind]) for kind in kind_of_gpu)
+
+
+def _gpu_seconds(parts: list[float], tables: Sequence[Sequence[Time]]) -> float:
+    """What a request of the mix costs a GPU at the best batch sizes."""
+    best = (min(table[size] / size for size in range(1, len(table) - 1)) for table in tables)
+    return sum(part * cost for part, cost in zip(parts, best, strict=True)) / 1e9
 
 
 def shares(scenario: Scenario) -> list[float]:
@@ -103,14 +128,12 @@ def worst_bad(scenario: Scenario, allowed: float = ALLOWED_BAD) -> float:
     setup = build.setup(scenario)
     policy = build.policy(scenario, setup)
     if native.has_twin(policy):
-        return native.worst_bad(scenario, setup, policy, build.arrivals(scenario, setup), allowed)
+        return native.worst_bad(scenario, setup, policy, build.arrivals(scenario), allowed, _stop_if_asked)
     requests = run(scenario, "python").requests
     measured = requests.arrival >= scenario.workload.warmup
-    totals = np.bincount(requests.model[measured], minlength=len(setup.models))
-    bad = np.bincount(
-        requests.model[measured & (requests.outcome != Outcome.IN_TIME)], minlength=len(setup.models)
-    )
-    return float(np.max(bad / np.maximum(totals, 1)))
+    bad = measured & (requests.outcome != Outcome.IN_TIME)
+    counts = [np.bincount(requests.model[some], minlength=len(setup.models)) for some in (bad, measured)]
+    return native.worst_share(*counts)
 
 
 def _search_seed(
@@ -134,14 +157,24 @@ def _search_seed(
 
 
 def scan(passes: Callable[[float], bool], limit: float, steps: int = SCAN_STEPS) -> tuple[float, float]:
-    """The last rate that passes before the first that fails, going up in equal steps."""
+    """The last rate that passes before the first that fails, going up."""
     good = 0.0
-    for step in range(1, steps + 1):
-        rate = limit * step / steps
+    for rate in _rates(limit, steps):
         if not passes(rate):
             return good, rate
         good = rate
-    return good, limit * (1 + 1 / steps)
+    raise InputError(
+        "workload", None, f"one in which {good:,.0f} requests/s, {FARTHEST} times the capacity, are too many"
+    )
+
+
+def _rates(limit: float, steps: int) -> Iterator[float]:
+    """Equal steps up to the limit, and growing ones past it: a policy may do better than the estimates."""
+    yield from (limit * step / steps for step in range(1, steps + 1))
+    rate = limit * (1 + 1 / steps)
+    while rate < FARTHEST * limit:
+        yield rate
+        rate *= 1 + 1 / steps
 
 
 def bisect(passes: Callable[[float], bool], good: float, bad: float, tolerance: float) -> float:
@@ -155,10 +188,25 @@ def bisect(passes: Callable[[float], bool], good: float, bad: float, tolerance: 
 
 def _map(
     search_one: Callable[[int], tuple[float, list[Probe]]], seeds: list[int], jobs: int, threads: bool
-) -> Iterable[tuple[float, list[Probe]]]:
+) -> list[tuple[float, list[Probe]]]:
     """The native twin lets go of the interpreter, so threads do; Python policies need processes."""
     if jobs <= 1:
         return [search_one(seed) for seed in seeds]
     pool: Executor = ThreadPoolExecutor(jobs) if threads else ProcessPoolExecutor(jobs)
-    with pool:
+    try:
         return list(pool.map(search_one, seeds))
+    except BaseException:
+        _stopped.set()  # whoever is in the middle of a run leaves it
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        _stopped.clear()
+
+
+_stopped = Event()
+
+
+def _stop_if_asked(now: Time) -> None:
+    """Only the main thread hears an interrupt; the others look here while they simulate."""
+    if _stopped.is_set():
+        raise KeyboardInterrupt

@@ -17,7 +17,8 @@ from astrarium.workloads.arrivals import Arrivals
 
 def has_twin(policy: Any) -> bool:
     """A policy with a native twin names it in `native` and translates itself in `native_parameters()`."""
-    return bool(getattr(policy, "native", "")) and extension() is not None
+    named = type(policy).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
+    return bool(named) and extension() is not None
 
 
 def extension() -> Any | None:
@@ -59,14 +60,26 @@ def simulate(
     )
 
 
-def worst_bad(scenario: Scenario, setup: Setup, policy: Any, arrivals: Arrivals, allowed: float) -> float:
+def worst_bad(
+    scenario: Scenario,
+    setup: Setup,
+    policy: Any,
+    arrivals: Arrivals,
+    allowed: float,
+    progress: Callable[[Time], None] | None = None,
+) -> float:
     """The largest share of bad requests of any model, or just over *allowed* as soon as that is certain."""
     deadlines = build.deadlines(arrivals, setup)
     measured = arrivals.time >= scenario.workload.warmup
     totals = np.bincount(arrivals.model[measured], minlength=len(setup.models))
     limits = np.floor(totals * allowed).astype(int).tolist()
-    columns = _call(scenario, setup, policy, arrivals, deadlines, limits)
-    return float(np.max(columns["bad"] / np.maximum(totals, 1)))
+    columns = _call(scenario, setup, policy, arrivals, deadlines, limits, progress)
+    return worst_share(columns["bad"], totals)
+
+
+def worst_share(bad: Ints, totals: Ints) -> float:
+    """Over the models; a run in which nothing was measured at all proves nothing, and counts as bad."""
+    return float(np.max(bad / np.maximum(totals, 1))) if totals.any() else 1.0
 
 
 def _call(

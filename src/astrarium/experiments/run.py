@@ -33,7 +33,7 @@ def run(
     """Simulate on the native twin where the policy has one, else (or with a trace) on the reference."""
     wall, cpu = time.perf_counter(), time.process_time()
     setup = build.setup(scenario)
-    arrivals = build.arrivals(scenario, setup)
+    arrivals = build.arrivals(scenario)
     policy = build.policy(scenario, setup)
     if _choose(engine, policy, trace is not None or validate) == "native":
         record = native.simulate(scenario, setup, policy, arrivals, progress)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,15 +51,25 @@ def unused(target: Path) -> Path:
 
 
 @contextmanager
-def run_folder(target: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A folder to fill; it takes its place when the block ends well, and vanishes when it does not."""
+def run_folder(
+    target: Path, overwrite: bool = False, placed: Callable[[Path], None] | None = None
+) -> Iterator[Path]:
+    """A folder to fill; it takes its place when the block ends well, and vanishes when it does not.
+
+    With *placed*, the name is a proposal: if another run took it meanwhile, a number is put behind it, and
+    *placed* hears where the folder is.
+    """
     target = target.resolve()
     check_free(target, overwrite)
     draft, old = (target.with_name(f".{target.name}.{os.getpid()}.{kind}") for kind in ("draft", "old"))
     try:
         draft.mkdir(parents=True)
         yield draft
-        _put_in_place(draft, target, old)
+        if overwrite and target.exists():
+            target.rename(old)
+        place = _put_in_place(draft, target, placed is not None)
+        if placed is not None:
+            placed(place)
     except OSError as error:
         raise InputError("--out", str(target), f"a folder that can be written: {error.strerror}") from error
     finally:
@@ -66,10 +77,15 @@ def run_folder(target: Path, overwrite: bool = False) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _put_in_place(draft: Path, target: Path, old: Path) -> None:
-    if target.exists():
-        target.rename(old)
-    draft.rename(target)
+def _put_in_place(draft: Path, target: Path, numbered: bool) -> Path:
+    """Renaming fails if a folder that is not empty is there: never does one run replace another's."""
+    while True:
+        try:
+            return draft.rename(target)
+        except OSError as error:
+            if not numbered or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            target = unused(target)
 
 
 def write_record(folder: Path, record: ServingRecord, scenario: str, outcomes: bool = True) -> None:

@@ -86,7 +86,7 @@ def _traced(scenario: Scenario) -> tuple[Ints, Ints, Ints]:
     ]
     kinds = np.array(numbers, np.int32)[np.frombuffer(trace.kind, np.intc)]
     time = np.frombuffer(trace.time, np.int64)
-    kept = np.searchsorted(time, scenario.duration, side="right")
+    kept = np.searchsorted(time, scenario.duration, side="left")
     return time[:kept], kinds[:kept, 0].copy(), kinds[:kept, 1].copy()
 
 

@@ -61,7 +61,7 @@ def truth(scenario: Scenario, setup: Setup, arrivals: Arrivals) -> Truth:
     return DynamicTruth(arrivals.work.tolist(), profiles, tables)
 
 
-def arrivals(scenario: Scenario, setup: Setup) -> Arrivals:
+def arrivals(scenario: Scenario) -> Arrivals:
     """Models are numbered as in the setup: in the scenario's order."""
     from astrarium.scenario.arrivals import arrivals as made
 

@@ -121,7 +121,13 @@ def _decode_literal(names: list[str], raw: Any, field: str) -> str:
     return str(raw)
 
 
+# YAML 1.1 takes 1e5 for text: it wants 1.0e+5.
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+\Z")
+
+
 def _decode_leaf(kind: Any, raw: Any, field: str) -> Any:
+    if isinstance(raw, str) and _EXPONENT.match(raw) and kind is not str:
+        raw = int(float(raw)) if float(raw).is_integer() else float(raw)
     if isinstance(raw, float) and not math.isfinite(raw):
         raise InputError(field, raw, "a finite number")
     try:

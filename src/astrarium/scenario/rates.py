@@ -11,8 +11,8 @@ import msgspec
 
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.quantities import Rate, write_rate
-from astrarium.core.units import Time
-from astrarium.scenario.schema import Rates, Workload, Zipf
+from astrarium.core.units import SECOND, Time
+from astrarium.scenario.schema import MOST_ARRIVALS, Rates, Workload, Zipf
 from astrarium.scenario.write import plain
 from astrarium.workloads import popularity
 
@@ -68,8 +68,12 @@ def check(workload: Workload, names: Sequence[str]) -> None:
     missing = [name for name in names if isinstance(workload.rate, dict) and name not in workload.rate]
     if missing:
         raise InputError(f"workload.rate.{missing[0]}", None, "a rate for every model (0/s for none)")
-    if mean_total(workload, names) <= 0:
+    total = mean_total(workload, names)
+    if total <= 0:
         raise InputError("workload.rate", plain(Rates, workload.rate), "a rate above 0")
+    if total * (workload.duration or 0) > MOST_ARRIVALS * SECOND:
+        expected = f"at most {MOST_ARRIVALS:,} arrivals in the duration: a lower rate, or a shorter run"
+        raise InputError("workload.rate", plain(Rates, workload.rate), expected)
 
 
 def _check_names(field: str, rates: dict[str, Rate], names: Sequence[str]) -> None:

@@ -95,7 +95,7 @@ def _workload(workload: Workload, models: dict[str, Model], base: Path) -> Workl
         raise InputError("workload.file", workload.file, f"a trace file; there is none at {file}")
     trace = read_trace(file)
     check_trace(trace, models)
-    duration = workload.duration or Duration(trace.last)
+    duration = workload.duration or Duration(trace.last + 1)  # the last one counts too
     try:
         return msgspec.structs.replace(workload, file=file, duration=duration)
     except InputError as error:

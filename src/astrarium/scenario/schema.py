@@ -13,7 +13,9 @@ from astrarium.core.quantities import Bytes, Duration, Rate, write_duration
 from astrarium.core.units import SECOND
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
+GpuCount = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 LARGEST_BATCH = 512
+MOST_ARRIVALS = 1_000_000_000
 NOTHING = Duration(0)
 
 Rates = Rate | dict[str, Rate]  # the total, or one for each model
@@ -22,7 +24,7 @@ Rates = Rate | dict[str, Rate]  # the total, or one for each model
 class GpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Alike GPUs, spread evenly over `nodes` machines of their own."""
 
-    count: Count
+    count: GpuCount
     kind: str = "gpu"
     memory: Bytes = Bytes(0)
     nodes: Count = 1
@@ -36,7 +38,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """GPUs are numbered in order. The short form (a count, with kind, memory and nodes beside it) is one
     group."""
 
-    gpus: Count | tuple[GpuGroup, ...]
+    gpus: GpuCount | tuple[GpuGroup, ...]
     kind: str | None = None
     memory: Bytes | None = None
     nodes: Count | None = None
@@ -108,7 +110,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate: Rates | None = None
     popularity: Literal["equal"] | Zipf | None = None
     changes: tuple[Change, ...] = ()
-    shape: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    shape: Annotated[float, msgspec.Meta(ge=0.001)] | None = None
     file: str | None = None
     duration: Duration | None = None
     warmup: Duration = NOTHING

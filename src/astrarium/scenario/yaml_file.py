@@ -28,6 +28,8 @@ def parse_yaml(text: str, source: str) -> Any:
         return yaml.load(text, _Loader)
     except InputError as error:
         raise error.read_from(source) from None
+    except RecursionError:
+        raise InputError("", None, "YAML that is not nested so deeply", source) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}" if mark is not None else ""
@@ -37,7 +39,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 def read_yaml(path: Path) -> Any:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError("", None, f"a scenario file that can be read: {error.strerror}", str(path)) from None
     except UnicodeDecodeError:

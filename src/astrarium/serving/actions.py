@@ -12,7 +12,6 @@ from astrarium.core.units import Time
 # Why a request was dropped. A policy may give reasons of its own.
 EXPIRED = "expired"  # not even alone could it still be in time
 SACRIFICED = "sacrificed"  # it could, but only by shrinking the batch of those behind it
-REJECTED = "rejected"  # turned away on arrival
 UNSERVED = "unserved"  # the run ended before the policy decided
 
 

@@ -32,7 +32,7 @@ class Ledger:
         self.reasons: list[str] = [""]
         self._codes = {"": 0}
         self.outcome = array("b")
-        self.reason = array("h")
+        self.reason = array("i")
         self.done = array("q")
         self.batch = array("q")
         self.batch_model = array("i")

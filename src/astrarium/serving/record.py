@@ -81,7 +81,7 @@ def requests_of(ledger: Ledger, arrival: Ints, deadline: Ints, model: Ints, appl
         model=model,
         application=application,
         outcome=_column(ledger.outcome, np.int8),
-        reason=_column(ledger.reason, np.int16),
+        reason=_column(ledger.reason, np.int32),
         done=_column(ledger.done, np.int64),
         batch=_column(ledger.batch, np.int64),
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, read_duration
-from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
+from astrarium.core.units import LONGEST, MICROSECOND, MILLISECOND, SECOND, Time
 
 UNITS = {"time_s": SECOND, "time_ms": MILLISECOND, "time_us": MICROSECOND, "time_ns": 1}
 HEADER = "a header such as time_ms,model or time_s,model,application"
@@ -62,7 +62,7 @@ def read_trace(path: str) -> Trace:
 
 @lru_cache(maxsize=2)
 def _read(path: str, _modified: int, _size: int) -> Trace:
-    text = Path(path).read_text(encoding="utf-8")
+    text = Path(path).read_text(encoding="utf-8-sig")
     trace = Trace(path)
     if path.endswith(".json"):
         _read_json(text, trace)
@@ -125,13 +125,13 @@ def _time(raw: object, unit: Time) -> Time | None:
         number = math.nan if isinstance(raw, bool) else float(str(raw))
     except ValueError:
         return None
-    return round(number * unit) if math.isfinite(number) and number >= 0 else None
+    return round(number * unit) if 0 <= number * unit <= LONGEST else None  # NaN is neither
 
 
 def read_samples(path: str) -> list[Duration]:
     """Measured times, one a line, in milliseconds unless a header (time_s, ...) or the value says more."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError("", None, f"a text file of measured times: {error}", path) from None
     header = lines[0].strip() if lines else ""

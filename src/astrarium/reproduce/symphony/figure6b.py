@@ -31,7 +31,7 @@ def run(effort: Effort) -> Findings:
     for name in (SINGLE, ZOO):
         curves[name] = {gather: _relative(name, gather, percents, effort) for gather in GATHERS}
     data = {"timeout": percents, "percent": curves}
-    return Findings(_rows(percents, curves), _claims(percents, curves), data)
+    return Findings(_rows(percents, curves), _claims(curves), data)
 
 
 def _case(name: str, policy: dict[str, Any], effort: Effort) -> Any:
@@ -65,7 +65,7 @@ def _rows(timeouts: list[float], curves: dict[str, dict[str, list[float]]]) -> l
     return rows
 
 
-def _claims(timeouts: list[float], curves: dict[str, dict[str, list[float]]]) -> list[Claim]:
+def _claims(curves: dict[str, dict[str, list[float]]]) -> list[Claim]:
     claims = []
     for gather in GATHERS:
         single, zoo = curves[SINGLE][gather], curves[ZOO][gather]

@@ -148,6 +148,8 @@ class Clockwork:
             free = now
             for batch in books.batches:
                 free = max(free, batch.start) + self._models[batch.model].latency[len(batch.requests)]
+            if free < self._free[gpu]:  # sooner than the candidates were told: look at all of them again
+                self._changed.update(m for m, candidates in enumerate(self._models) if candidates.queue)
             self._free.set(gpu, free)
         self._first[gpu] = first
 
