@@ -126,14 +126,20 @@ _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+\Z")
 
 
 def _decode_leaf(kind: Any, raw: Any, field: str) -> Any:
-    if isinstance(raw, str) and _EXPONENT.match(raw) and kind is not str:
+    if isinstance(raw, str) and _EXPONENT.match(raw) and not _is_text(kind):
         raw = int(float(raw)) if float(raw).is_integer() else float(raw)
+    if isinstance(raw, int | float) and not isinstance(raw, bool) and _is_text(kind):
+        raw = str(raw)  # YAML took it for a number; whoever reads the text says what is missing
     if isinstance(raw, float) and not math.isfinite(raw):
         raise InputError(field, raw, "a finite number")
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         raise InputError(field, _told(raw), _expected(str(error))) from None
+
+
+def _is_text(kind: Any) -> bool:
+    return kind is str or (get_origin(kind) is Annotated and get_args(kind)[0] is str)
 
 
 def _expected(message: str) -> str:
