@@ -95,7 +95,7 @@ def _claims(curves: dict[str, Any]) -> list[Claim]:
             "with loose SLOs all systems do well",
             all(_least(systems) > 0.7 for systems in curves.values()),
             _listed({setting: _worst(systems) for setting, systems in curves.items()})
-            + "; Nexus's replicas cannot help one another when a burst hits a model, whatever the SLO",
+            + "; we suspect that Nexus's replicas cannot help one another when a burst hits a model",
         ),
     ]
 

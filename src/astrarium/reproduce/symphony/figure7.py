@@ -177,8 +177,8 @@ def _claims(found: dict[str, list[dict[str, Any]]]) -> list[Claim]:
         Claim(
             "a mixture of models always gains",
             min(_gains(found["mix"])) > 0,
-            f"from {min(_gains(found['mix'])):.0f} % to {max(_gains(found['mix'])):.0f} %; with bursts and "
-            "few GPUs a model, work held back is work left undone when the burst comes",
+            f"from {min(_gains(found['mix'])):.0f} % to {max(_gains(found['mix'])):.0f} %; we suspect that "
+            "with bursts and few GPUs a model, work held back is work left undone when the burst comes",
         ),
         Claim(
             "DenseNet121 gains less at 50 ms than at 30 ms",
