@@ -132,8 +132,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         Claim(
             "its advantage is largest where batching pays and smallest where it does not",
             all(ordered.values()),
-            f"Strong over Mixed over Weak, by the advantage over {note}; we suspect that a mix is held back by "
-            "its first model to miss, which weighs on the systems that plan or queue for each model alone",
+            f"Strong over Mixed over Weak, by the advantage over {note}; we suspect that a mix is held back "
+            "by its first model to miss, which weighs on the systems that plan or queue for each model alone",
         ),
     ]
 
