@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
 import pytest
 
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import Duration
 from astrarium.experiments import native
 from astrarium.experiments.goodput import Probe, bisect, capacity, scan, search, shares
 from astrarium.scenario import Scenario, build, parse
@@ -102,7 +106,7 @@ def test_goodput_of_table_2(model: object, policy: dict[str, str], expected: flo
 
 
 def test_the_a100_zoo() -> None:
-    """37 models on 64 GPUs: an independent simulator gives 17 057 and 11 056."""
+    """37 models on 64 GPUs: an earlier simulator of ours gave 17 057 and 11 056."""
     found = {}
     for policy in ("deferred", "eager"):
         case = parse(
@@ -171,6 +175,35 @@ def test_an_interrupt_reaches_the_threads() -> None:
     with pytest.raises(KeyboardInterrupt):
         search(scenario(RESNET50, "20s"), seeds=4, jobs=2, progress=stop)
     assert search(scenario(RESNET50, "4s"), seeds=2, tolerance=0.1, jobs=2).goodput > 1000  # and is over
+
+
+def test_one_search_that_is_stopped_leaves_another_alone() -> None:
+    case = scenario(RESNET50, "6s")
+    alone = search(case, seeds=2, tolerance=0.05, jobs=2).per_seed
+
+    def stopped() -> None:
+        def stop(probe: Probe) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            search(case, seeds=2, jobs=2, progress=stop)
+
+    with ThreadPoolExecutor(2) as pool:
+        beside = pool.submit(search, case, 2, 0.05, None, 2)
+        for _ in range(3):
+            stopped()
+        assert beside.result().per_seed == alone
+
+
+def test_processes_find_the_same() -> None:
+    """A policy without a twin is searched in processes: what they are handed must travel."""
+    case = scenario(RESNET50, "3s")
+    raw = msgspec.structs.replace(case.workload, warmup=Duration(0))
+    case = msgspec.structs.replace(case, workload=raw)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "extension", lambda: None)
+        one, two = (search(case, seeds=2, tolerance=0.3, jobs=jobs).per_seed for jobs in (1, 2))
+    assert one == two
 
 
 def test_threads_find_the_same() -> None:

@@ -63,8 +63,9 @@ def search(
     _check_length(scenario, limit)
     threads = native.has_twin(build.policy(scenario, setup))
     heard = progress if threads or jobs == 1 else None  # another process could not be heard
-    search_one = partial(_search_seed, scenario, limit, tolerance, heard)
-    found = _map(search_one, numbers, jobs, threads)
+    stop = Event() if threads else None
+    search_one = partial(_search_seed, scenario, limit, tolerance, heard, stop)
+    found = _map(search_one, numbers, jobs, stop)
     per_seed = [rate for rate, _ in found]
     return Goodput(
         goodput=float(np.mean(per_seed)),
@@ -123,13 +124,15 @@ def shares(scenario: Scenario) -> list[float]:
     return [part / sum(sums) for part in sums]
 
 
-def worst_bad(scenario: Scenario, allowed: float = ALLOWED_BAD) -> float:
+def worst_bad(
+    scenario: Scenario, allowed: float = ALLOWED_BAD, progress: Callable[[Time], None] | None = None
+) -> float:
     """The largest share of bad requests of any model in one run."""
     setup = build.setup(scenario)
     policy = build.policy(scenario, setup)
     if native.has_twin(policy):
-        return native.worst_bad(scenario, setup, policy, build.arrivals(scenario), allowed, _stop_if_asked)
-    requests = run(scenario, "python").requests
+        return native.worst_bad(scenario, setup, policy, build.arrivals(scenario), allowed, progress)
+    requests = run(scenario, "python", progress).requests
     measured = requests.arrival >= scenario.workload.warmup
     bad = measured & (requests.outcome != Outcome.IN_TIME)
     counts = [np.bincount(requests.model[some], minlength=len(setup.models)) for some in (bad, measured)]
@@ -141,12 +144,19 @@ def _search_seed(
     limit: float,
     tolerance: float,
     progress: Callable[[Probe], None] | None,
+    stop: Event | None,
     seed: int,
 ) -> tuple[float, list[Probe]]:
     probes: list[Probe] = []
 
+    def stop_if_asked(now: Time = 0) -> None:
+        """Only the main thread hears an interrupt; the others look here, between probes and inside."""
+        if stop is not None and stop.is_set():
+            raise KeyboardInterrupt
+
     def passes(rate: float) -> bool:
-        worst = worst_bad(scenario.with_seed(seed).with_rate(rate))
+        stop_if_asked()
+        worst = worst_bad(scenario.with_seed(seed).with_rate(rate), progress=stop_if_asked)
         probes.append(Probe(rate, seed, worst, worst <= ALLOWED_BAD))
         if progress is not None:
             progress(probes[-1])
@@ -187,26 +197,18 @@ def bisect(passes: Callable[[float], bool], good: float, bad: float, tolerance: 
 
 
 def _map(
-    search_one: Callable[[int], tuple[float, list[Probe]]], seeds: list[int], jobs: int, threads: bool
+    search_one: Callable[[int], tuple[float, list[Probe]]], seeds: list[int], jobs: int, stop: Event | None
 ) -> list[tuple[float, list[Probe]]]:
-    """The native twin lets go of the interpreter, so threads do; Python policies need processes."""
+    """The native twin lets go of the interpreter, so threads do (they have a *stop*); Python policies need
+    processes."""
     if jobs <= 1:
         return [search_one(seed) for seed in seeds]
-    pool: Executor = ThreadPoolExecutor(jobs) if threads else ProcessPoolExecutor(jobs)
+    pool: Executor = ProcessPoolExecutor(jobs) if stop is None else ThreadPoolExecutor(jobs)
     try:
         return list(pool.map(search_one, seeds))
     except BaseException:
-        _stopped.set()  # whoever is in the middle of a run leaves it
+        if stop is not None:
+            stop.set()  # whoever is in the middle of a run leaves it
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-        _stopped.clear()
-
-
-_stopped = Event()
-
-
-def _stop_if_asked(now: Time) -> None:
-    """Only the main thread hears an interrupt; the others look here while they simulate."""
-    if _stopped.is_set():
-        raise KeyboardInterrupt

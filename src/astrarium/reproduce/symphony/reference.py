@@ -2,7 +2,7 @@
 
 The paper's measurements hold the delays and the jitter of a real cluster. The authors' scheduler itself, with
 its clock replaced by a virtual one and all delays at zero, is the closer yardstick for ours. Its numbers
-here are from one seed each.
+here are from one seed each; they were measured outside this repository, so no command here makes them again.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ AUTHORS = {
     Case(ZOO, "eager", "fcfs"): 17625,
 }
 FCFS_NOTE = "fcfs collapses rather than degrades when overloaded, so seed and length of the run matter"
+EARLIER = "an earlier simulator of ours, which is not here, gives"
 NOTES = {
-    Case("ResNet50", "eager", "window"): "an independent simulator gives 3822",
-    Case("InceptionResNetV2", "eager", "window"): "an independent simulator gives 733. We suspect the target "
+    Case("ResNet50", "eager", "window"): f"{EARLIER} 3822",
+    Case("InceptionResNetV2", "eager", "window"): f"{EARLIER} 733. We suspect the target "
     "batch: it steps from 7 to 8 at 733 requests/s if the rate is known, and sooner, now and then, if it is "
     "measured over five seconds, as the authors do and we do",
 }
