@@ -19,7 +19,16 @@ from _measure import ROOT, Row
 from _table import markdown, show
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("scheduler", "simulate_zoo", "reference_speed", "arrivals", "memory", "startup")
+NAMES = (
+    "scheduler",
+    "hull_queue",
+    "decisions",
+    "simulate_zoo",
+    "reference_speed",
+    "arrivals",
+    "memory",
+    "startup",
+)
 BEGIN, END = "<!-- results: written by run.py --write -->", "<!-- end of results -->"
 
 

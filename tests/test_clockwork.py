@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.serving.actions import EXPIRED, SACRIFICED, Dispatch, Drop
-from astrarium.serving.events import GpuJoined, GpuLeft
+from astrarium.serving.actions import EXPIRED, SACRIFICED, Dispatch, Drop, Preempt
+from astrarium.serving.events import BatchPreempted, GpuJoined, GpuLeft
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies.clockwork import Candidates
 from astrarium.serving.setup import Network
@@ -135,6 +135,39 @@ def test_a_gpu_that_overruns_is_given_nothing_until_it_is_heard_of():
     assert at.finish(7, 0) == [Dispatch(0, (1,), ms(7))]
 
 
+def test_a_batch_behind_an_overrun_runs_unless_it_has_a_window():
+    patient, strict = full_gpu(), desk(window="2ms")
+    strict.arrive(0, 0)
+    strict.arrive(1, 1)  # planned for 6 ms
+    assert patient.finish(8.1, 0) == []
+    assert strict.finish(8.1, 0) == [Preempt(0), Drop(1, SACRIFICED)]
+
+
+def test_a_batch_that_begins_within_its_window_runs():
+    at = desk(window="2ms")
+    at.arrive(0, 0)
+    at.arrive(1, 1)
+    assert at.finish(8, 0) == []
+    assert at.state.gpus[0].batches[0].requests[0].id == 1
+
+
+def test_after_a_refusal_the_next_batch_runs_so_that_every_other_one_fails():
+    at = desk(window="2ms")
+    at.arrive(0, 0)
+    at.arrive(1, 1)
+    at.arrive(1.5, 2)
+    refused = at.state.gpus[0].batches[1].run
+    assert at.finish(10, 0) == [Preempt(0), Drop(1, SACRIFICED)]
+    assert at.hear(10, BatchPreempted(0, refused, ms(10), ms(10))) == [Dispatch(0, (2,), ms(10))]
+
+
+def test_a_batch_sent_to_an_idle_gpu_has_no_window_to_miss():
+    at = desk(window="0ms")
+    at.arrive(0, 0)
+    assert at.finish(9, 0) == []
+    assert at.arrive(20, 1) == [Dispatch(0, (1,), ms(20))]
+
+
 def test_without_gpus_requests_wait_for_one_until_it_is_too_late():
     at = desk()
     at.hear(0, GpuLeft(0))
@@ -166,7 +199,7 @@ def test_an_arrival_costs_one_look_at_one_model(monkeypatch):
     assert len(looks) < 1.5 * len(state.ledger.outcome)
 
 
-@pytest.mark.parametrize("field", ["ahead", "buffer"])
+@pytest.mark.parametrize("field", ["ahead", "buffer", "window"])
 def test_a_duration_without_its_unit_is_refused(field):
     with pytest.raises(InputError, match=field):
         desk(**{field: "10"})

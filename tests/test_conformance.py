@@ -21,6 +21,8 @@ VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("eager", {"gather": "fcfs"}, {"scales": True}),
     ("timeout", {"gather": "fcfs", "timeout": "20%"}, {"scales": True}),
     ("clockwork", {"sizes": "powers_of_two"}, {}),
+    ("orloj", {"batch_sizes": (1, 3, 8), "b": 0.1, "members": "own", "order": "latest"}, {}),
+    ("clockwork", {"window": "1ms"}, {}),
 ]
 
 

@@ -102,6 +102,13 @@ def test_a_batch_takes_as_long_as_its_longest_request() -> None:
     assert list(islice(profile.batch_times(), 3)) == [7 * MS, 12 * MS, 17 * MS]
 
 
+def test_the_mean_request_knows_nothing_of_the_longest() -> None:
+    applications = {"short": Application(Constant(10 * MS)), "long": Application(Constant(30 * MS))}
+    profile = Dynamic(applications, c0=2 * MS, c1=0.5, estimate="mean_request")
+    times = list(islice(profile.batch_times(), 3))
+    assert times == pytest.approx([12 * MS, 22 * MS, 32 * MS], rel=1e-3)
+
+
 @pytest.mark.parametrize("estimate", ["p99", "p50", "mean"])
 def test_dynamic_estimates_match_simulated_batches(estimate: str) -> None:
     applications = {

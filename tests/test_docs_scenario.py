@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from astrarium.core.profiles import Application, Dynamic, TimeChange
 from astrarium.experiments.run import run
 from astrarium.scenario import load
-from astrarium.scenario.schema import Cluster, Delays, GpuGroup, ModelEntry, Preemption, Workload
+from astrarium.scenario.schema import Cluster, Delays, GpuGroup, ModelEntry, Preemption, Profiling, Workload
 
 PAGE = (Path(__file__).parent.parent / "docs" / "scenario.md").read_text()
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -30,7 +31,10 @@ def test_there_are_scenarios() -> None:
     assert len(SCENARIOS) == 4
 
 
-@pytest.mark.parametrize("part", [Cluster, GpuGroup, ModelEntry, Workload, Delays, Preemption])
+PARTS = [Cluster, GpuGroup, ModelEntry, Dynamic, Application, TimeChange, Workload, Delays, Preemption]
+
+
+@pytest.mark.parametrize("part", [*PARTS, Profiling])
 def test_every_field_is_described(part: type[msgspec.Struct]) -> None:
     for field in msgspec.structs.fields(part):
         assert re.search(rf"\b{field.name}\b", PAGE), field.name

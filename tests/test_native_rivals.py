@@ -28,6 +28,7 @@ CHOICES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "ahead": st.sampled_from(["0ms", "1ms", "10ms", "40ms"]),
             "buffer": st.sampled_from(["0ms", "5ms"]),
             "sizes": st.sampled_from(["all", "powers_of_two"]),
+            "window": st.sampled_from(["forever", "0ms", "10ms"]),
         }
     ),
     "nexus": st.fixed_dictionaries(
@@ -57,7 +58,7 @@ cases = st.fixed_dictionaries(
         "data": st.sampled_from(["0ms", "50us"]),
         "response": st.sampled_from(["0ms", "2ms"]),
         "cost": st.sampled_from(["0ms", "1ms", "9ms"]),
-        "estimate": st.sampled_from(["p50", "p99"]),
+        "estimate": st.sampled_from(["p50", "p99", "mean_request"]),
         "seed": st.integers(0, 1000),
     }
 )

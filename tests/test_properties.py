@@ -23,6 +23,7 @@ from astrarium.serving.events import (
     GpuLeft,
     Request,
     RequestArrived,
+    RequestProfiled,
 )
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies.deferred import Deferred
@@ -140,6 +141,7 @@ def happening(kind: int, gpu: int, run_: int, fresh: int) -> Event:
         BatchPreempted(gpu, run_, 0, 0),
         GpuJoined(gpu),
         GpuLeft(gpu),
+        RequestProfiled(run_, 0, 0, 5),
     ]
     return news[kind % len(news)]
 
@@ -157,7 +159,7 @@ def allowed(kind: int, gpu: int, state: ServingState) -> Action | None:
     return None
 
 
-MOVES = st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 1), st.integers(0, 12))
+MOVES = st.tuples(st.booleans(), st.integers(0, 6), st.integers(0, 1), st.integers(0, 12))
 
 
 @settings(BOUNDED, max_examples=300)

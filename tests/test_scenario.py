@@ -117,7 +117,8 @@ def test_examples_load_run_and_round_trip(path: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert {path.stem for path in EXAMPLES} >= {"quickstart", "zoo", "bursty", "dynamic", "trace"}
+    named = {"quickstart", "zoo", "bursty", "dynamic", "trace", "cold_start", "drift"}
+    assert {path.stem for path in EXAMPLES} >= named
 
 
 def test_gpus_are_numbered_in_order(tmp_path: Path) -> None:

@@ -70,6 +70,12 @@ BAD = [
     ("cluster=8", "cluster", "8", "a mapping with gpus"),
     ("network.control=1", "network.control", "1", "a duration with its unit"),
     ("network.latency=1ms", "network.latency", "'1ms'", "one of control, data, response"),
+    ("profiling.share=1.5", "profiling.share", "1.5", "a number <= 1"),
+    ("profiling.share=-0.1", "profiling.share", "-0.1", "a number >= 0"),
+    ("profiling.share=.nan", "profiling.share", "nan", "a finite number"),
+    ("profiling.delay=-1ms", "profiling.delay", "'-1ms'", "not below 0"),
+    ("profiling.history=-1", "profiling.history", "-1", "a whole number >= 0"),
+    ("profiling.window=1s", "profiling.window", "'1s'", "one of share, delay, history"),
     ("seed=-1", "seed", "-1", "a whole number >= 0"),
     ("seed=one", "seed", "'one'", "a whole number"),
 ]
@@ -97,14 +103,33 @@ DYNAMIC = "models.resnet50.profile={dynamic: {applications: {chat: {time: %s}}}}
 TIMES = [
     ("{norml: {mean: 1ms}}", ".norml", "did you mean 'normal'?"),
     ("{normal: {mean: 1}}", ".normal.mean", "a duration with its unit"),
+    ("{normal: {mean: -1ms}}", ".normal.mean", "not below 0"),
+    ("{normal: {mean: 1ms, std: -1ms}}", ".normal.std", "not below 0"),
+    ("{normal: {mean: .nan}}", ".normal.mean", "a duration with its unit"),
+    ("{constant: -1ms}", ".constant", "not below 0"),
+    ("{constant: .inf}", ".constant", "a duration with its unit"),
+    ("{lognormal: {median: 1ms, sigma: .nan}}", ".lognormal.sigma", "a finite number"),
+    ("{lognormal: {median: 1ms, sigma: 21}}", ".lognormal.sigma", "a number <= 20"),
     ("{lognormal: {median: 1ms, sigma: 0}}", ".lognormal.sigma", "a number > 0"),
     ("{lognormal: {median: 0ms, sigma: 1}}", ".lognormal.median", "a duration above 0"),
     ("{modes: []}", ".modes", "at least one mode"),
     ("{modes: [{mean: 1ms, weight: -1}]}", ".modes[0].weight", "a number >= 0"),
+    ("{modes: [{mean: 1ms, weight: .nan}]}", ".modes[0].weight", "a finite number"),
+    ("{modes: [{mean: 1ms, weight: .inf}]}", ".modes[0].weight", "a finite number"),
+    ("{modes: [{mean: 1ms, weight: 1.0e+308}]}", ".modes[0].weight", "a number <= 1"),
+    ("{modes: [{mean: -1ms}]}", ".modes[0].mean", "not below 0"),
+    ("{modes: [{mean: 1ms, weight: 0}]}", ".modes", "a weight above 0"),
     ("{histogram: {edges: [1ms, 2ms], counts: [1, 2]}}", ".histogram.counts", "one count between"),
     ("{histogram: {edges: [2ms, 1ms], counts: [1]}}", ".histogram.edges", "edges that rise"),
+    ("{histogram: {edges: [1ms, 2ms], counts: [0]}}", ".histogram.counts", "their sum above 0"),
+    ("{histogram: {edges: [1ms, 2ms], counts: [.nan]}}", ".histogram.counts[0]", "a finite number"),
+    ("{histogram: {edges: [1ms, 2ms], counts: [-1]}}", ".histogram.counts[0]", "a number >= 0"),
+    ("{histogram: {edges: [-1ms, 2ms], counts: [1]}}", ".histogram.edges[0]", "not below 0"),
+    ("{histogram: {edges: [], counts: []}}", ".histogram.counts", "one count between"),
     ("{samples: none.csv}", ".samples", "a file of measured times; there is none at"),
     ("{samples: []}", ".samples", "at least one measured time"),
+    ("{samples: [1ms, -1ms]}", ".samples[1]", "not below 0"),
+    ("{samples: [1ms, .nan]}", ".samples[1]", "a duration with its unit"),
     ("10ms", "", "one distribution: constant"),
 ]
 
@@ -126,6 +151,58 @@ def test_bad_samples_name_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("1.5\nsoon\n")
     with pytest.raises(InputError, match=r"bad.csv: line 2: expected a number of ms.*'soon'"):
         load(tmp_path, ISSUE, DYNAMIC % "{samples: bad.csv}")
+
+
+@pytest.mark.parametrize("text", ["", "time_ms\n", "\n\n"])
+def test_an_empty_file_of_samples_names_the_field(tmp_path: Path, text: str) -> None:
+    (tmp_path / "empty.csv").write_text(text)
+    with pytest.raises(InputError, match=r"chat\.time\.samples: expected at least one measured time"):
+        load(tmp_path, ISSUE, DYNAMIC % "{samples: empty.csv}")
+
+
+@pytest.mark.parametrize("sample", ["nan", "inf", "-2", "1e400"])
+def test_a_sample_that_is_no_time_names_the_line(tmp_path: Path, sample: str) -> None:
+    (tmp_path / "bad.csv").write_text(f"time_us\n3\n{sample}\n")
+    with pytest.raises(InputError, match=r"bad.csv: line 3: expected a number of us"):
+        load(tmp_path, ISSUE, DYNAMIC % "{samples: bad.csv}")
+
+
+APPLICATIONS = [
+    ("{time: {constant: 1ms}, share: 0}", ".share", "a number > 0"),
+    ("{time: {constant: 1ms}, share: -1}", ".share", "a number > 0"),
+    ("{time: {constant: 1ms}, share: .nan}", ".share", "a finite number"),
+    ("{time: {constant: 1ms}, share: .inf}", ".share", "a finite number"),
+    ("{time: {constant: 1ms}, changes: {}}", ".changes", "a list"),
+    ("{time: {constant: 1ms}, changes: [{at: 0s, time: {constant: 2ms}}]}", ".changes[0].at", "after 0ms"),
+    ("{time: {constant: 1ms}, changes: [{at: -1s, time: {constant: 2ms}}]}", ".changes[0].at", "not below 0"),
+    ("{time: {constant: 1ms}, changes: [{at: 1s}]}", ".changes[0].time", "this field is required"),
+    ("{time: {constant: 1ms}, changes: [{at: 1s, time: {modes: []}}]}", ".changes[0].time.modes", "one mode"),
+    ("{share: 1}", ".time", "this field is required"),
+]
+
+
+@pytest.mark.parametrize(("application", "field", "right"), APPLICATIONS)
+def test_bad_applications(tmp_path: Path, application: str, field: str, right: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load(
+            tmp_path, ISSUE, f"models.resnet50.profile={{dynamic: {{applications: {{chat: {application}}}}}}}"
+        )
+    assert caught.value.field == f"models.resnet50.profile.dynamic.applications.chat{field}"
+    assert right in str(caught.value)
+
+
+def test_changes_of_an_application_stand_in_order(tmp_path: Path) -> None:
+    changes = "[{at: 5s, time: {constant: 2ms}}, {at: 5s, time: {constant: 3ms}}]"
+    given = f"{{dynamic: {{applications: {{chat: {{time: {{constant: 1ms}}, changes: {changes}}}}}}}}}"
+    with pytest.raises(InputError, match=r"changes\[1\]\.at: expected a moment after 5s"):
+        load(tmp_path, ISSUE, f"models.resnet50.profile={given}")
+
+
+@pytest.mark.parametrize("number", ["0", "-1", ".nan", ".inf", "1.0e+300"])
+def test_a_batch_factor_beyond_reason(tmp_path: Path, number: str) -> None:
+    given = f"{{dynamic: {{applications: {{chat: {{time: {{constant: 1ms}}}}}}, c1: {number}}}}}"
+    with pytest.raises(InputError, match=r"profile\.dynamic\.c1: expected a (finite )?number"):
+        load(tmp_path, ISSUE, f"models.resnet50.profile={given}")
 
 
 BAD_TRACES = [

@@ -23,12 +23,15 @@ enum Fate : std::int8_t { kRunning = 0, kFinished = 1, kPreempted = 2 };
 enum Reason : std::int8_t { kNone = 0, kExpired = 1, kSacrificed = 2, kUnserved = 3 };
 
 // The requests of a run, as columns sorted by arrival; `work` is empty where every model is static.
+// `application` and `profiled` may be missing (null) where the policy does not listen to the profiler.
 struct Arrivals {
   const Time* time;
   const Time* deadline;
   const std::int32_t* model;
   const Time* work;
   std::int64_t count;
+  const std::int32_t* application = nullptr;
+  const bool* profiled = nullptr;
 };
 
 inline void check_arrivals(const Setup& setup, const Arrivals& arrivals) {
@@ -63,14 +66,14 @@ struct Batches {
   std::vector<std::int8_t> fate;
 };
 
-enum class Happened : std::int8_t { kBatchFinished, kBatchPreempted };
+enum class Happened : std::int8_t { kBatchFinished, kBatchPreempted, kRequestProfiled };
 
 struct Event {
   Time at;
   std::int64_t sequence;
   Happened what;
   int gpu;
-  std::int64_t run;
+  std::int64_t run;  // or the request that was profiled: it took `work` of it alone
   Time started, stopped;
 
   bool operator>(const Event& other) const {
@@ -179,6 +182,10 @@ class Books {
     bad_.assign(limits_.size(), 0);
   }
   bool hopeless() const { return hopeless_; }
+
+  // Report the profiled requests `delay` after their batch has ended, in a later instant at any rate.
+  void run_profiler(Time delay) { profiler_delay_ = std::max<Time>(1, delay); }
+
   const std::vector<std::int64_t>& bad() const { return bad_; }
 
   Requests requests;
@@ -194,10 +201,12 @@ class Books {
     Time longest = 0;
     for (int i = 0; i < size; ++i) longest = std::max(longest, arrivals_.work[ids[i]]);
     const double padded = truth_.c1[m] * static_cast<double>(size) * static_cast<double>(longest);
-    return std::max<Time>(1, truth_.c0[m] + static_cast<Time>(std::nearbyint(padded)));
+    const double whole = std::nearbyint(std::min(padded, static_cast<double>(kLongest)));
+    return std::clamp<Time>(truth_.c0[m] + static_cast<Time>(whole), 1, kLongest);
   }
 
   void apply(Time now, const Event& event) {
+    if (event.what == Happened::kRequestProfiled) return;
     Gpu& gpu = gpus_[static_cast<std::size_t>(event.gpu)];
     if (event.what == Happened::kBatchPreempted) {
       if (gpu.recovering != event.run) return;
@@ -215,8 +224,14 @@ class Books {
       end(id, in_time ? kInTime : kLate, answered, event.run);
     }
     end_batch(event.run, kFinished, event.started, now);
+    if (profiler_delay_ > 0) profile(now, gpu.batches.front().requests);
     spare_.push_back(std::move(gpu.batches.front().requests));
     gpu.batches.pop_front();
+  }
+
+  void profile(Time now, const std::vector<std::int64_t>& finished) {
+    for (const std::int64_t id : finished)
+      if (arrivals_.profiled[id]) push({now + profiler_delay_, 0, Happened::kRequestProfiled, -1, id, 0, 0});
   }
 
   void end(std::int64_t request, Outcome outcome, Time done, std::int64_t batch) {
@@ -270,7 +285,7 @@ class Books {
   std::vector<Time> timers_;
   std::vector<std::vector<std::int64_t>> spare_;
   std::int64_t sequence_ = 0, runs_ = 0;
-  Time warmup_ = 0;
+  Time warmup_ = 0, profiler_delay_ = 0;  // 0: nobody listens
   std::vector<std::int64_t> limits_, bad_;
   bool hopeless_ = false;
 };

@@ -16,9 +16,10 @@ namespace astrarium {
 
 class Clockwork : public Policy {
  public:
-  Clockwork(const Setup& setup, Time ahead, Time buffer, bool powers_of_two)
-      : ahead_(ahead), buffer_(buffer), response_(setup.network.response), changed_(setup.models.size()),
-        free_(static_cast<std::size_t>(setup.gpus), 0), first_(static_cast<std::size_t>(setup.gpus), -1) {
+  Clockwork(const Setup& setup, Time ahead, Time buffer, Time window, bool powers_of_two)
+      : ahead_(ahead), buffer_(buffer), window_(window), response_(setup.network.response),
+        changed_(setup.models.size()), free_(static_cast<std::size_t>(setup.gpus), 0),
+        first_(static_cast<std::size_t>(setup.gpus), -1) {
     for (const Model& model : setup.models) models_.emplace_back(model, setup.network, powers_of_two);
   }
 
@@ -51,10 +52,16 @@ class Clockwork : public Policy {
     changed_.add(arrivals.model[id]);
   }
 
-  void see_gpu(Time now, int gpu, const Arrivals& arrivals, const Books& books) {
+  void see_gpu(Time now, int gpu, const Arrivals& arrivals, Books& books) {
     const auto& batches = books.gpu(gpu).batches;
     const std::int64_t run = batches.empty() ? -1 : batches.front().run;
     if (run == first(gpu) && run >= 0) return;
+    if (batches.size() == 1 && now - batches.front().start > window_) {
+      free_.set(gpu, kForever);
+      refuse(now, gpu, arrivals, books);
+      first(gpu) = run;
+      return;
+    }
     Time free = now;
     for (const RunningBatch& batch : batches) {
       const auto& latency = candidates(arrivals.model[batch.requests[0]]).latency;
@@ -63,6 +70,14 @@ class Clockwork : public Policy {
     if (free < free_[gpu]) look_at_all_again();
     free_.set(gpu, free);
     first(gpu) = run;
+  }
+
+  // The batch before took so long that this one, about to begin, has missed its window.
+  void refuse(Time now, int gpu, const Arrivals& arrivals, Books& books) {
+    for (const std::int64_t id : books.preempt(now, gpu)) {
+      const Time alone = candidates(arrivals.model[id]).costs[1];
+      books.drop(now, id, arrivals.deadline[id] - response_ >= now + alone ? kSacrificed : kExpired);
+    }
   }
 
   void look_at_all_again() {
@@ -137,7 +152,7 @@ class Clockwork : public Policy {
   Candidates& candidates(int model) { return models_[static_cast<std::size_t>(model)]; }
   std::int64_t& first(int gpu) { return first_[static_cast<std::size_t>(gpu)]; }
 
-  Time ahead_, buffer_, response_;
+  Time ahead_, buffer_, window_, response_;
   std::vector<Candidates> models_;
   IndexSet changed_;
   std::priority_queue<Urgent, std::vector<Urgent>, std::greater<>> urgent_;
@@ -147,7 +162,7 @@ class Clockwork : public Policy {
 
 inline std::unique_ptr<Policy> make_clockwork(const Setup& setup, const Parameters& p) {
   return std::make_unique<Clockwork>(setup, p.integers.at("ahead"), p.integers.at("buffer"),
-                                     p.integers.at("powers_of_two") != 0);
+                                     p.integers.at("window"), p.integers.at("powers_of_two") != 0);
 }
 
 }  // namespace astrarium

@@ -1,6 +1,7 @@
 // The one extension module: arrays in, a finished run out.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -8,17 +9,21 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bind_hull.h"
 #include "clipper.h"
 #include "clockwork.h"
 #include "multicore.h"
 #include "nexus.h"
+#include "orloj.h"
 #include "shepherd.h"
 #include "simulate.h"
+#include "timed.h"
 #include "window.h"
 
 namespace nb = nanobind;
@@ -43,6 +48,7 @@ std::unique_ptr<Policy> make_policy(const Setup& setup, const Parameters& p) {
   if (p.policy == "clipper") return make_clipper(setup, p);
   if (p.policy == "clockwork") return make_clockwork(setup, p);
   if (p.policy == "nexus") return make_nexus(setup, p);
+  if (p.policy == "orloj") return make_orloj(setup, p);
   if (p.policy == "shepherd") return make_shepherd(setup, p);
   throw std::invalid_argument("no native twin of policy " + p.policy);
 }
@@ -106,12 +112,6 @@ void check_truth(const Setup& setup, const Truth& truth, std::size_t work, std::
   require(is_static || work == count, "work must have the same length as time where a model is dynamic");
 }
 
-void check_parameters(const Setup& setup, const Parameters& parameters) {
-  for (const auto& [name, values] : parameters.lists)
-    if (values.size() != setup.models.size())
-      throw std::invalid_argument(name + " must have one number for each model");
-}
-
 void check_columns(const Setup& setup, const Arrivals& arrivals, std::size_t deadlines, std::size_t models) {
   const auto count = static_cast<std::size_t>(arrivals.count);
   if (deadlines != count || models != count)
@@ -119,27 +119,59 @@ void check_columns(const Setup& setup, const Arrivals& arrivals, std::size_t dea
   check_arrivals(setup, arrivals);
 }
 
+template <class T>
+void check_optional(const char* name, const std::optional<Column<T>>& column, std::size_t count) {
+  if (column && column->size() != count)
+    throw std::invalid_argument(std::string(name) + " must have the same length as time");
+}
+
+// A policy that listens may read the application of every request and the work of profiled ones.
+void listen(const Setup& setup, const Truth& truth, const Arrivals& arrivals, Books& books, Time delay) {
+  require(arrivals.count == 0 || (arrivals.application != nullptr && arrivals.profiled != nullptr),
+          "application and profiled must be given: the policy listens to the profiler");
+  for (std::int64_t i = 0; i < arrivals.count; ++i) {
+    const auto model = static_cast<std::size_t>(arrivals.model[i]);
+    const auto& known = setup.models[model].dynamic;
+    const std::size_t applications = known ? known->history.size() : 1;
+    const auto application = static_cast<std::size_t>(arrivals.application[i]);
+    require(application < applications, "application must be one of the model's");
+    require(!arrivals.profiled[i] || truth.dynamic[model], "profiled requests must be of dynamic models");
+  }
+  books.run_profiler(delay);
+}
+
 nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Parameters& parameters,
                           Column<Time> time, Column<Time> deadline, Column<std::int32_t> model,
                           Column<Time> work, Time warmup, std::vector<std::int64_t> bad_limits,
-                          nb::object progress) {
+                          nb::object progress, std::optional<Column<std::int32_t>> application,
+                          std::optional<Column<bool>> profiled, Time profiler_delay, bool timed) {
   const Arrivals arrivals{time.data(), deadline.data(), model.data(), work.data(),
-                          static_cast<std::int64_t>(time.size())};
+                          static_cast<std::int64_t>(time.size()),
+                          application ? application->data() : nullptr, profiled ? profiled->data() : nullptr};
   check_setup(setup);
   check_truth(setup, truth, work.size(), time.size());
-  check_parameters(setup, parameters);
   check_columns(setup, arrivals, deadline.size(), model.size());
+  check_optional("application", application, time.size());
+  check_optional("profiled", profiled, time.size());
   if (!bad_limits.empty() && bad_limits.size() != setup.models.size())
     throw std::invalid_argument("bad_limits must have one number for each model, or none at all");
   auto books = std::make_unique<Books>(setup, arrivals, truth);
   const auto tick = ticker(std::move(progress));
+  Decisions decisions;
   {
     nb::gil_scoped_release release;
     books->watch(warmup, std::move(bad_limits));
-    const auto policy = make_policy(setup, parameters);
+    auto policy = make_policy(setup, parameters);
+    if (policy->listens_to_profiler()) listen(setup, truth, arrivals, *books, profiler_delay);
+    if (timed) policy = std::make_unique<TimedPolicy>(std::move(policy), decisions);
     simulate(*policy, *books, arrivals, tick);
   }
-  return record(std::move(*books));
+  nb::dict out = record(std::move(*books));
+  if (timed) {
+    out["decision_at"] = column(std::move(decisions.at));
+    out["decision_ns"] = column(std::move(decisions.ns));
+  }
+  return out;
 }
 
 nb::dict schedule_multicore(const Setup& setup, bool fcfs, Column<Time> time, Column<Time> deadline,
@@ -168,7 +200,10 @@ std::vector<std::string> reasons() { return {"", "expired", "sacrificed", "unser
 
 NB_MODULE(_native, m) {
   using namespace astrarium;
-  nb::class_<Model>(m, "Model").def(nb::init<Time, std::vector<Time>>());
+  nb::class_<Dynamic>(m, "Dynamic").def(nb::init<Time, double, std::vector<std::vector<Time>>>());
+  nb::class_<Model>(m, "Model")
+      .def(nb::init<Time, std::vector<Time>>())
+      .def(nb::init<Time, std::vector<Time>, Dynamic>());
   nb::class_<Network>(m, "Network").def(nb::init<Time, Time, Time>());
   nb::class_<Setup>(m, "Setup").def(nb::init<std::vector<Model>, int, Network, Time>());
   nb::class_<Truth>(m, "Truth")
@@ -179,8 +214,11 @@ NB_MODULE(_native, m) {
                                                           std::map<std::string, std::vector<std::int64_t>>>());
   using namespace nb::literals;
   m.def("simulate_serving", &simulate_serving, "setup"_a, "truth"_a, "parameters"_a, "time"_a, "deadline"_a,
-        "model"_a, "work"_a, "warmup"_a, "bad_limits"_a, "progress"_a = nb::none());
+        "model"_a, "work"_a, "warmup"_a, "bad_limits"_a, "progress"_a = nb::none(),
+        "application"_a = nb::none(), "profiled"_a = nb::none(), "profiler_delay"_a = 0,
+        "timed"_a = false);
   m.def("schedule_multicore", &schedule_multicore, "setup"_a, "fcfs"_a, "time"_a, "deadline"_a, "model"_a,
         "model_threads"_a, "quantum"_a, "lead"_a, "pin"_a = false, "alone"_a = false);
   m.def("reasons", &reasons);
+  bind_hull(m);
 }

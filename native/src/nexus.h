@@ -59,7 +59,7 @@ class Nexus : public ReplicaScheduler {
         spread_(p.integers.at("spread") != 0),
         rates_(models_, 1.0 / static_cast<double>(kSecond)), largest_(models_, 1),
         batches_(cell(setup.gpus, 0), 0), counts_(models_, 0) {
-    for (const std::int64_t index : p.lists.at("order")) {
+    for (const std::int64_t index : per_model(setup, p, "order")) {
       const int model = static_cast<int>(index);
       const Time slo = setup.models[static_cast<std::size_t>(model)].slo;
       const Time room = slo - std::max(p.integers.at("reserve"), network_.response);

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,21 @@ struct Parameters {
   std::map<std::string, std::vector<std::int64_t>> lists;
 };
 
+// One of the lists: one number for each model.
+inline const std::vector<std::int64_t>& per_model(const Setup& setup, const Parameters& p, const std::string& name) {
+  const std::vector<std::int64_t>& values = p.lists.at(name);
+  if (values.size() != setup.models.size())
+    throw std::invalid_argument(name + " must have one number for each model");
+  return values;
+}
+
 class Policy {
  public:
   virtual ~Policy() = default;
   virtual void decide(const Instant& instant, Books& books) = 0;
+
+  // Whether Happened::kRequestProfiled should come: every one is an instant to decide in.
+  virtual bool listens_to_profiler() const { return false; }
 };
 
 }  // namespace astrarium

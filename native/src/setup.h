@@ -2,15 +2,25 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "units.h"
 
 namespace astrarium {
 
+// What is known beforehand of a model whose requests take unequal times: a batch of k takes
+// c0 + c1 k max(single times); `history` holds single times by application, each in rising order.
+struct Dynamic {
+  Time c0;
+  double c1;
+  std::vector<std::vector<Time>> history;
+};
+
 struct Model {
   Time slo;
   std::vector<Time> latency;  // for batches of 0, 1, ..., max_batch, then kForever
+  std::optional<Dynamic> dynamic = std::nullopt;
 
   int max_batch() const { return static_cast<int>(latency.size()) - 2; }
 

@@ -9,5 +9,6 @@ using Time = std::int64_t;
 
 inline constexpr Time kMillisecond = 1'000'000;
 inline constexpr Time kForever = Time{1} << 60;
+inline constexpr Time kLongest = Time{1} << 53;  // of any one duration
 
 }  // namespace astrarium

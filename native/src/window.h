@@ -151,7 +151,7 @@ class WindowScheduler : public Policy {
 inline std::unique_ptr<Policy> make_window(const Setup& setup, Opens opens, const Parameters& p) {
   const Gather gather = p.integers.at("fcfs") ? Gather::kFcfs : Gather::kWindow;
   std::vector<Time> timeouts;
-  if (opens == Opens::kTimeout) timeouts = p.lists.at("timeouts");
+  if (opens == Opens::kTimeout) timeouts = per_model(setup, p, "timeouts");
   return std::make_unique<WindowScheduler>(setup, opens, gather, std::move(timeouts));
 }
 

@@ -66,6 +66,8 @@ def _type_name(type_: Any) -> str:
         return _type_name(type_.__origin__)
     if get_origin(type_) is Literal:
         return " | ".join(map(str, get_args(type_)))
+    if get_origin(type_) is tuple:
+        return f"list of {_type_name(get_args(type_)[0])}"
     if get_origin(type_) is not None and not isinstance(type_, type):
         return " | ".join(_type_name(part) for part in get_args(type_))
     return getattr(type_, "__name__", str(type_))

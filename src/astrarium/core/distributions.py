@@ -16,7 +16,7 @@ import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.units import FOREVER, LONGEST, Time
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     Times = npt.NDArray[np.int64]
     Generator = np.random.Generator
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Weight = Annotated[float, msgspec.Meta(ge=0)]
+# The upper bounds are beyond reason, and keep sums and products finite.
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
+Weight = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+Sigma = Annotated[float, msgspec.Meta(gt=0, le=20)]
 
 _GRID = 400  # points of the expected maximum's integral: relative error under 1e-3
 _TAIL = 20.0  # the integral's ends in logits: a chance of 2e-9 on either side
@@ -105,7 +108,7 @@ class Normal(Distribution, frozen=True):
 class LogNormal(Distribution, frozen=True):
     form = "lognormal"
     median: Duration
-    sigma: Positive
+    sigma: Sigma
 
     def __post_init__(self) -> None:
         if self.median < 1:
@@ -132,7 +135,7 @@ class Modes(Distribution, frozen=True):
     modes: tuple[Mode, ...]
 
     def __post_init__(self) -> None:
-        if not self.modes or math.fsum(mode.weight for mode in self.modes) <= 0:
+        if not is_weighty([mode.weight for mode in self.modes]):
             raise InputError("", self.modes, "at least one mode with a weight above 0")
 
     def cdf(self, time: Time) -> float:
@@ -157,7 +160,7 @@ class Histogram(Distribution, frozen=True):
     counts: tuple[Weight, ...]
 
     def __post_init__(self) -> None:
-        if len(self.counts) != len(self.edges) - 1 or math.fsum(self.counts) <= 0:
+        if len(self.counts) != len(self.edges) - 1 or not is_weighty(self.counts):
             raise InputError("counts", self.counts, "one count between every two edges, their sum above 0")
         if any(low >= high for low, high in pairwise(self.edges)):
             raise InputError("edges", [write_duration(edge) for edge in self.edges], "edges that rise")
@@ -189,8 +192,8 @@ class Samples(Distribution, frozen=True):
     def __post_init__(self) -> None:
         if not self.times:
             raise InputError("", self.file or self.times, "at least one measured time")
-        if any(low > high for low, high in pairwise(self.times)):
-            raise InputError("", self.times, "times in rising order")
+        if self.times[0] < 0 or any(low > high for low, high in pairwise(self.times)):
+            raise InputError("", self.times, "times of at least 0 in rising order")
 
     def cdf(self, time: Time) -> float:
         return bisect_right(self.times, time) / len(self.times) if time >= 1 else 0.0
@@ -223,6 +226,11 @@ class Mixture(Distribution, frozen=True):
         return times
 
 
+def is_weighty(weights: Sequence[float]) -> bool:
+    """Whether chance can pick by these weights: none is negative or NaN, and their sum is above 0."""
+    return all(0 <= weight < math.inf for weight in weights) and 0 < sum(weights) < math.inf
+
+
 def choose(generator: Generator, weights: Sequence[float], count: int) -> Times:
     """*count* indices, each drawn with its weight."""
     import numpy as np
@@ -251,7 +259,7 @@ def _logits() -> list[float]:
 def _whole(times: npt.NDArray[Any]) -> Times:
     import numpy as np
 
-    whole: Times = np.maximum(1, np.rint(times)).astype(np.int64)
+    whole: Times = np.clip(np.rint(times), 1, LONGEST).astype(np.int64)
     return whole
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import count
+from functools import lru_cache
+from itertools import count, repeat
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from astrarium.core.distributions import Distribution, Mixture, Positive, mean_of_maximum
+from astrarium.core.distributions import Distribution, Mixture, Positive, Share, mean_of_maximum
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
-from astrarium.core.units import Time
+from astrarium.core.units import LONGEST, Time
 
 Estimate = Annotated[
-    Literal["p99", "mean", "p50"],
+    Literal["p99", "mean", "p50", "mean_request"],
     msgspec.Meta(description="what policies are told of a time that is a distribution"),
 ]
 _CHANCE = {"p99": 0.99, "p50": 0.5}
@@ -85,18 +86,38 @@ class Kinds(Profile, frozen=True):
         return self.kinds[kind]
 
 
+class TimeChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Requests that arrive from *at* on take this time instead."""
+
+    at: Duration
+    time: Distribution
+
+
 class Application(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One source of a dynamic model's requests, and how long a request of it takes alone."""
+    """One source of a dynamic model's requests, and how long a request of it takes alone.
+
+    It may drift: `changes` are unknown beforehand, so that estimates come from the original time.
+    """
 
     time: Distribution
-    share: Positive = 1.0
+    share: Share = 1.0
+    changes: tuple[TimeChange, ...] = ()
+
+    def __post_init__(self) -> None:
+        last = 0
+        for place, change in enumerate(self.changes):
+            if change.at <= last:
+                expected = f"a moment after {write_duration(last)}: changes stand in order"
+                raise InputError(f"changes[{place}].at", write_duration(change.at), expected)
+            last = change.at
 
 
 class Dynamic(Profile, frozen=True):
     """Inputs of unequal size, padded to the longest: a batch of k takes c0 + c1 k max(single times).
 
     Yu's dissertation, chapter 4 (Orloj). Who will be in a future batch is unknown, so the estimates are of
-    k draws from the mixture of all applications.
+    k draws from the mixture of all applications; `mean_request` is the estimate of systems that know one mean
+    time for all requests and forget that a batch waits for its longest.
     """
 
     form = "dynamic"
@@ -114,7 +135,7 @@ class Dynamic(Profile, frozen=True):
 
     def batch_time(self, size: int, longest: Time) -> Time:
         """The time of a batch whose longest member takes *longest* alone."""
-        return max(1, self.c0 + round(self.c1 * size * longest))
+        return min(max(1, self.c0 + round(self.c1 * size * longest)), LONGEST)
 
     def mixture(self) -> Mixture:
         applications = self.applications.values()
@@ -125,8 +146,16 @@ class Dynamic(Profile, frozen=True):
 
     def _longest(self) -> Iterator[Time]:
         mixture = self.mixture()
+        if self.estimate == "mean_request":
+            return repeat(mean_of_maximum(_grid(mixture), 1))
         if self.estimate == "mean":
-            grid = mixture.grid()
+            grid = _grid(mixture)
             return (mean_of_maximum(grid, size) for size in count(1))
         chance = _CHANCE[self.estimate]
         return (mixture.quantile_of_maximum(size, chance) for size in count(1))
+
+
+@lru_cache(maxsize=64)
+def _grid(mixture: Mixture) -> list[tuple[Time, float]]:
+    """Remembered: it takes longer than a short simulation, and every run of a scenario asks for it."""
+    return mixture.grid()

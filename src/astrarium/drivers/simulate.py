@@ -16,7 +16,10 @@ E_out = TypeVar("E_out", covariant=True)
 
 
 class World(Protocol[A_in, E_out, S_in]):
-    """What an action leads to, and when."""
+    """What an action leads to, and when.
+
+    A world may also have an `aftermath` of the same form for events: what they lead to once the books know.
+    """
 
     def consequences(self, now: Time, action: A_in, state: S_in) -> Iterable[tuple[Time, E_out]]: ...
 
@@ -35,7 +38,9 @@ def simulate(
     while (now := run.next_instant()) < FOREVER:
         events = run.events_at(now)
         if events:
-            run.carry_out(now, engine.step(now, events))
+            actions = engine.step(now, events)
+            run.follow(now, events)
+            run.carry_out(now, actions)
         if progress is not None:
             progress(now)
     engine.close(run.now)
@@ -47,6 +52,7 @@ class _Run:
 
     def __init__(self, engine: Engine[Any, Any, Any], arrivals: Any, world: World[Any, Any, Any]) -> None:
         self.engine, self.world = engine, world
+        self._aftermath = getattr(world, "aftermath", None)
         self.now: Time = 0
         self._arrivals = arrivals
         self._next: tuple[Time, Any] = next(arrivals, (FOREVER, None))
@@ -72,6 +78,12 @@ class _Run:
                 del self._timers[event.name]  # set away and back again, it still fires once
             events.append(event)
         return events
+
+    def follow(self, now: Time, events: Iterable[Any]) -> None:
+        if self._aftermath is not None:
+            for event in events:
+                for at, later in self._aftermath(now, event, self.engine.state):
+                    self._push(at, later)
 
     def carry_out(self, now: Time, actions: Iterable[Any]) -> None:
         for action in actions:

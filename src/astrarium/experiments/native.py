@@ -11,7 +11,7 @@ from astrarium.core.profiles import Dynamic
 from astrarium.core.units import Time
 from astrarium.scenario import Scenario, build
 from astrarium.serving.record import Batches, Ints, Requests, ServingRecord
-from astrarium.serving.setup import Setup
+from astrarium.serving.setup import ModelSpec, Setup
 from astrarium.workloads.arrivals import Arrivals
 
 
@@ -60,6 +60,13 @@ def simulate(
     )
 
 
+def timed_columns(scenario: Scenario) -> Any:
+    """A run's columns, with `decision_at` and `decision_ns` of each decision that dispatched something."""
+    setup, arrivals = build.setup(scenario), build.arrivals(scenario)
+    policy, deadlines = build.policy(scenario, setup), build.deadlines(arrivals, setup)
+    return _call(scenario, setup, policy, arrivals, deadlines, [], timed=True)
+
+
 def worst_bad(
     scenario: Scenario,
     setup: Setup,
@@ -90,11 +97,12 @@ def _call(
     deadlines: Ints,
     bad_limits: list[int],
     progress: Callable[[Time], None] | None = None,
+    timed: bool = False,
 ) -> Any:
     module = extension()
     assert module is not None
     network = module.Network(setup.network.control, setup.network.data, setup.network.response)
-    models = [module.Model(model.slo, model.latency) for model in setup.models]
+    models = [model_for(module, model) for model in setup.models]
     columns = module.simulate_serving(
         module.Setup(models, len(setup.gpus), network, setup.preemption_cost),
         truth_for(module, scenario, setup),
@@ -106,9 +114,20 @@ def _call(
         scenario.workload.warmup,
         bad_limits,
         progress,
+        arrivals.application,
+        arrivals.profiled,
+        scenario.profiling.delay,
+        timed,
     )
     columns["reasons"] = module.reasons()
     return columns
+
+
+def model_for(module: Any, model: ModelSpec) -> Any:
+    known = model.dynamic
+    if known is None:
+        return module.Model(model.slo, model.latency)
+    return module.Model(model.slo, model.latency, module.Dynamic(known.c0, known.c1, known.history))
 
 
 def truth_for(module: Any, scenario: Scenario, setup: Setup) -> Any:

@@ -64,7 +64,8 @@ def _simulate_reference(
 ) -> ServingRecord:
     deadlines = build.deadlines(arrivals, setup)
     state = ServingState(setup)
-    world = ServingWorld(setup, build.truth(scenario, setup, arrivals))
+    truth, profiler = build.truth(scenario, setup, arrivals), build.profiler(scenario, arrivals, policy)
+    world = ServingWorld(setup, truth, profiler)
     engine = Engine(state, policy, validate=validate, record=trace)
     simulate(engine, events(arrivals, deadlines), world, progress)
     return ServingRecord(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import msgspec
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -77,3 +81,9 @@ class Effort(msgspec.Struct, frozen=True):
     def say(self, step: str) -> None:
         if self.progress is not None:
             self.progress(step)
+
+    def each(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """The work on every item, as many at a time as there are jobs. Threads do: native runs let go of the
+        interpreter."""
+        with ThreadPoolExecutor(max(1, self.jobs)) as pool:
+            return list(pool.map(work, items))

@@ -13,12 +13,12 @@ Made by
     {command}
 
 Everything here is simulated, with no network delay unless the row says otherwise, on arrivals drawn from
-fixed seeds: the same command gives the same numbers on any machine. A *verdict* compares our number with
-the paper's within the row's tolerance (of the number, or of the ends of a range): `agrees`, `higher` or
-`lower`; `no number` where the paper drew a curve but printed none. Tolerances, and the thresholds that turn
-a claim's words into numbers, are ours, and some were settled after the first results were seen: judge by
-the ratios. Rows that differ carry the reason we know or suspect. One reproduction alone, with its figure:
-`astrarium reproduce NAME`."""
+fixed seeds: the same command gives the same numbers on any machine, but for times by a machine's own clock,
+which say so. A *verdict* compares our number with the paper's within the row's tolerance (of the number, or
+of the ends of a range): `agrees`, `higher` or `lower`; `no number` where the paper drew a curve but printed
+none. Tolerances, and the thresholds that turn a claim's words into numbers, are ours, and some were settled
+after the first results were seen: judge by the ratios. Rows that differ carry the reason we know or suspect.
+One reproduction alone, with its figure: `astrarium reproduce NAME`."""
 
 
 def page(reproductions: Sequence[Reproduction], command: str) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from astrarium.core.errors import InputError, one_of
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
 
-PAPERS = ("symphony",)
+PAPERS = ("orloj", "symphony")
 
 
 class Reproduction(msgspec.Struct):

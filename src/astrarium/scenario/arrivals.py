@@ -13,20 +13,21 @@ from astrarium.core.streams import stream
 from astrarium.scenario.rates import spans
 from astrarium.scenario.schema import Model, Scenario, Workload
 from astrarium.workloads import processes
-from astrarium.workloads.arrivals import Arrivals, Ints
+from astrarium.workloads.arrivals import Arrivals, Bools, Ints
 from astrarium.workloads.processes import Floats, Stretch, Times
 from astrarium.workloads.traces import Trace, read_trace
 
 
 def arrivals(scenario: Scenario) -> Arrivals:
     time, model, application = _traced(scenario) if scenario.workload.file else _generated(scenario)
-    work = np.zeros(len(time), np.int64)
+    work, profiled = np.zeros(len(time), np.int64), np.zeros(len(time), np.bool_)
     for index, (name, spec) in enumerate(scenario.models.items()):
         if isinstance(spec.profile, Dynamic):
             mine = np.flatnonzero(model == index)
             _draw_applications(application, mine, spec.profile, scenario.seed, name)
-            _draw_work(work, application, mine, spec.profile, scenario.seed, name)
-    return Arrivals(time, model, application, work)
+            _draw_work(work, time, application, mine, spec.profile, scenario.seed, name)
+            _draw_profiled(profiled, mine, scenario.profiling.share, scenario.seed, name)
+    return Arrivals(time, model, application, work, profiled)
 
 
 def _generated(scenario: Scenario) -> tuple[Ints, Ints, Ints]:
@@ -100,7 +101,17 @@ def _draw_applications(application: Ints, mine: Ints, profile: Dynamic, seed: in
     application[mine] = np.where(application[mine] < 0, drawn, application[mine])
 
 
-def _draw_work(work: Ints, application: Ints, mine: Ints, profile: Dynamic, seed: int, name: str) -> None:
+def _draw_work(
+    work: Ints, time: Ints, application: Ints, mine: Ints, profile: Dynamic, seed: int, name: str
+) -> None:
+    """A change has a stream of its own: what arrives before it takes what it would take without."""
     for number, (label, part) in enumerate(profile.applications.items()):
         rows = mine[application[mine] == number]
         work[rows] = part.time.sample(stream(seed, "work", name, label), len(rows))
+        for place, change in enumerate(part.changes):
+            later = rows[time[rows] >= change.at]
+            work[later] = change.time.sample(stream(seed, "work", name, label, place), len(later))
+
+
+def _draw_profiled(profiled: Bools, mine: Ints, share: float, seed: int, name: str) -> None:
+    profiled[mine] = stream(seed, "profiling", name).random(len(mine)) < share

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from astrarium.core.distributions import Distribution
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.profiles import Dynamic, Kinds
 from astrarium.core.quantities import Bytes, write_bytes, write_duration
+from astrarium.core.streams import stream
 from astrarium.core.units import Time
 from astrarium.scenario.decode import Decoder
 from astrarium.scenario.schema import Cluster, GpuGroup, Model, Scenario
-from astrarium.serving.model import TableTruth, Truth
-from astrarium.serving.registry import ServingPolicy, parameters_of, serving_policies
-from astrarium.serving.setup import GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.model import Profiler, TableTruth, Truth
+from astrarium.serving.registry import ServingPolicy, listens_to_profiler, parameters_of, serving_policies
+from astrarium.serving.setup import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
 
 if TYPE_CHECKING:
     from astrarium.workloads.arrivals import Arrivals, Ints
@@ -26,7 +28,8 @@ def setup(scenario: Scenario) -> Setup:
     models = []
     for index, (name, model) in enumerate(scenario.models.items()):
         slowest = [max(times) for times in _batch_times(name, model, scenario.cluster)]
-        models.append(ModelSpec(index, name, model.slo, latency_table(slowest)))
+        known = _dynamic(scenario, name, model)
+        models.append(ModelSpec(index, name, model.slo, latency_table(slowest), known))
     delays = scenario.network
     return Setup(
         models=tuple(models),
@@ -34,6 +37,24 @@ def setup(scenario: Scenario) -> Setup:
         network=Network(delays.control, delays.data, delays.response),
         preemption_cost=scenario.preemption.cost,
     )
+
+
+def _dynamic(scenario: Scenario, name: str, model: Model) -> DynamicSpec | None:
+    profile = model.profile
+    if not isinstance(profile, Dynamic):
+        return None
+    history = (
+        _history(part.time, scenario.profiling.history, scenario.seed, name, label)
+        for label, part in profile.applications.items()
+    )
+    return DynamicSpec(profile.c0, profile.c1, tuple(history))
+
+
+def _history(time: Distribution, count: int, seed: int, name: str, label: str) -> tuple[Time, ...]:
+    """Times measured before the run: the same distribution as the run's own, other draws."""
+    if not count:
+        return ()
+    return tuple(sorted(time.sample(stream(seed, "history", name, label), count).tolist()))
 
 
 def truth_tables(scenario: Scenario, setup: Setup) -> tuple[list[int], list[list[tuple[Time, ...]]]]:
@@ -59,6 +80,13 @@ def truth(scenario: Scenario, setup: Setup, arrivals: Arrivals) -> Truth:
     models = enumerate(scenario.models.values())
     profiles = {index: model.profile for index, model in models if isinstance(model.profile, Dynamic)}
     return DynamicTruth(arrivals.work.tolist(), profiles, tables)
+
+
+def profiler(scenario: Scenario, arrivals: Arrivals, policy: ServingPolicy) -> Profiler | None:
+    """None where there is nothing to measure, or nobody who would listen."""
+    if not (scenario.dynamic and listens_to_profiler(policy)):
+        return None
+    return Profiler(arrivals.profiled.tolist(), arrivals.work.tolist(), scenario.profiling.delay)
 
 
 def arrivals(scenario: Scenario) -> Arrivals:

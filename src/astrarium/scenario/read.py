@@ -21,6 +21,7 @@ from astrarium.scenario.schema import (
     Model,
     PolicyChoice,
     Preemption,
+    Profiling,
     Scenario,
     Workload,
 )
@@ -61,7 +62,7 @@ def _parsed(raw: Any, base: Path) -> Scenario:
     fields: dict[str, Any] = {"models": models, "policy": _policy(raw["policy"])}
     fields["cluster"] = decode(Cluster, raw["cluster"], "cluster")
     fields["workload"] = _workload(decode(Workload, raw["workload"], "workload"), models, base)
-    for name, kind in (("network", Delays), ("preemption", Preemption)):
+    for name, kind in (("network", Delays), ("preemption", Preemption), ("profiling", Profiling)):
         fields[name] = decode(kind, raw[name] if raw.get(name) is not None else {}, name)
     if "seed" in raw:
         fields["seed"] = decode(_SEED, raw["seed"], "seed")

@@ -10,7 +10,7 @@ import msgspec
 from astrarium.core.errors import InputError
 from astrarium.core.profiles import Dynamic, Profile
 from astrarium.core.quantities import Bytes, Duration, Rate, write_duration
-from astrarium.core.units import SECOND
+from astrarium.core.units import MILLISECOND, SECOND
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 GpuCount = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
@@ -165,6 +165,15 @@ class Preemption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost: Duration = NOTHING
 
 
+class Profiling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How policies learn the times of dynamic models: `history` single times for each application before
+    the run (0: a cold start), then a `share` of the finished requests, each `delay` after its batch's end."""
+
+    share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+    delay: Duration = Duration(100 * MILLISECOND)
+    history: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1000
+
+
 class Scenario(msgspec.Struct, frozen=True):
     """Models by name, in the order of the file, copies and zoos written out, files with absolute paths."""
 
@@ -174,6 +183,7 @@ class Scenario(msgspec.Struct, frozen=True):
     workload: Workload
     network: Delays = Delays()
     preemption: Preemption = Preemption()
+    profiling: Profiling = Profiling()
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     @property

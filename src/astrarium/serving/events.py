@@ -51,6 +51,25 @@ class GpuLeft(msgspec.Struct, frozen=True, tag=True, gc=False):
     gpu: int
 
 
+class RequestProfiled(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A finished request of a dynamic model was run once more, alone, and took *time*.
+
+    Only policies with the attribute `listens_to_profiler` hear it.
+    """
+
+    request: int
+    model: int
+    application: int
+    time: Time
+
+
 Event: TypeAlias = (
-    RequestArrived | BatchFinished | BatchFailed | BatchPreempted | GpuJoined | GpuLeft | TimerFired
+    RequestArrived
+    | BatchFinished
+    | BatchFailed
+    | BatchPreempted
+    | GpuJoined
+    | GpuLeft
+    | RequestProfiled
+    | TimerFired
 )

@@ -1,17 +1,19 @@
 """The simulated world of the serving level: what becomes of a dispatch, and when.
 
 The truth lives here: execution times by kind of GPU, and for dynamic models the time that each single
-request really takes. Policies see estimates only.
+request really takes. Policies see estimates only, and what a profiler measures of some finished requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from astrarium.core.units import Time
 from astrarium.serving.actions import Action, Dispatch, Preempt
-from astrarium.serving.events import BatchFinished, BatchPreempted, Event
+from astrarium.serving.events import BatchFinished, BatchPreempted, Event, Request, RequestProfiled
+from astrarium.serving.ledger import Fate
 from astrarium.serving.setup import Setup
 from astrarium.serving.state import Batch, Gpu, ServingState
 
@@ -37,14 +39,35 @@ class TableTruth:
         return self._by_gpu[batch.gpu][batch.model][len(batch.requests)]
 
 
+@dataclass(frozen=True)
+class Profiler:
+    """Runs some finished requests again, alone, somewhere off the GPUs that serve.
+
+    By request: `chosen` says whether it is one of them, `work` what it takes. The policy hears of it
+    `delay` after its batch has ended (in a later instant at any rate: knowledge takes time).
+    """
+
+    chosen: Sequence[bool]
+    work: Sequence[Time]
+    delay: Time
+
+    def reports(self, ended: Time, requests: Sequence[Request]) -> Iterator[tuple[Time, Event]]:
+        heard = ended + max(1, self.delay)
+        for request in requests:
+            id_ = request.id
+            yield heard, RequestProfiled(id_, request.model, request.application, self.work[id_])
+
+
 class ServingWorld:
-    def __init__(self, setup: Setup, truth: Truth) -> None:
+    def __init__(self, setup: Setup, truth: Truth, profiler: Profiler | None = None) -> None:
         self._network = setup.network
         self._preemption_cost = setup.preemption_cost
         self._truth = truth
         self._free = [0] * len(setup.gpus)  # when each GPU will really have finished what it was sent
         self._started = [0] * len(setup.gpus)  # and when the last batch sent to it starts
         self._last_run = [-1] * len(setup.gpus)
+        self._profiler = profiler
+        self._to_profile: dict[int, list[Request]] = {}  # by run, while it has not ended
 
     def consequences(self, now: Time, action: Action, state: ServingState) -> Iterator[tuple[Time, Event]]:
         if type(action) is Dispatch:
@@ -59,7 +82,18 @@ class ServingWorld:
         elif type(action) is Preempt:
             yield self._stop(now, state.gpus[action.gpu])
 
+    def aftermath(self, now: Time, event: Event, state: ServingState) -> Iterator[tuple[Time, Event]]:
+        """Requests are profiled once their batch has ended well: news of a cancelled one counts nothing."""
+        if self._profiler is None or type(event) is not BatchFinished:
+            return
+        chosen = self._to_profile.pop(event.run, None)
+        if chosen and state.ledger.batch_fate[event.run] == Fate.FINISHED:
+            yield from self._profiler.reports(now, chosen)
+
     def _run(self, now: Time, batch: Batch) -> tuple[Time, Event]:
+        if self._profiler is not None:
+            chosen = self._profiler.chosen
+            self._to_profile[batch.run] = [request for request in batch.requests if chosen[request.id]]
         gpu, ready = batch.gpu, now + self._network.delay(len(batch.requests))
         start = self._started[gpu] = max(ready, batch.start, self._free[gpu])
         finish = self._free[gpu] = start + self._truth.execution(batch)

@@ -17,6 +17,7 @@ class RateMeter:
         self._bin = -1  # the bin being filled; -1 before the first request
         self._complete = 0
         self._sum = 0
+        self._squares = 0
         self._filling = 0
 
     def roll(self, now: Time) -> bool:
@@ -40,8 +41,16 @@ class RateMeter:
         """Requests counted in the complete bins of the window, and its length; (0, 0) before the first."""
         return self._sum, min(self._complete, BINS) * BIN
 
+    def dispersion(self) -> float:
+        """Variance over mean of the bins' counts: 1 if requests come independently, more if in bursts."""
+        bins = min(self._complete, BINS)
+        if bins < 2 or self._sum == 0:
+            return 1.0
+        return (self._squares * bins - self._sum * self._sum) / (bins * self._sum)
+
     def _store(self, count: int) -> None:
         slot = self._complete % BINS
         self._sum += count - self._counts[slot]
+        self._squares += count * count - self._counts[slot] * self._counts[slot]
         self._counts[slot] = count
         self._complete += 1

@@ -33,6 +33,11 @@ def parameters_of(policy: PolicyFactory) -> type[msgspec.Struct]:
     return found
 
 
+def listens_to_profiler(policy: ServingPolicy) -> bool:
+    """Whether it wants to hear `RequestProfiled`: every such event is an instant to decide in."""
+    return bool(getattr(policy, "listens_to_profiler", False))
+
+
 serving_policies: Registry[PolicyFactory] = Registry(
     "serving policy", package="astrarium.serving.policies", group="astrarium.serving"
 )

@@ -9,6 +9,18 @@ import msgspec
 from astrarium.core.units import FOREVER, Time
 
 
+class DynamicSpec(msgspec.Struct, frozen=True):
+    """What is known beforehand of a model whose requests take unequal times.
+
+    A batch of k takes c0 + c1 k max(single times). `history` holds, for each application, the times of
+    single requests that were measured before the run, in rising order; none at all is a cold start.
+    """
+
+    c0: Time
+    c1: float
+    history: tuple[tuple[Time, ...], ...]
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """A model as policies see it: estimates, never the truth of a single request.
 
@@ -20,6 +32,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     name: str
     slo: Time
     latency: tuple[Time, ...]
+    dynamic: DynamicSpec | None = None  # None: a batch always takes what the table says
 
     @property
     def max_batch(self) -> int:

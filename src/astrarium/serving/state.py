@@ -23,6 +23,7 @@ from astrarium.serving.events import (
     GpuLeft,
     Request,
     RequestArrived,
+    RequestProfiled,
 )
 from astrarium.serving.ledger import Fate, Ledger, Outcome
 from astrarium.serving.setup import Setup
@@ -70,6 +71,7 @@ class ServingState:
             BatchPreempted: self._batch_preempted,
             GpuJoined: self._gpu_joined,
             GpuLeft: self._gpu_left,
+            RequestProfiled: _nothing,
             TimerFired: _nothing,
         }
         self._on_action: dict[type, Callable[[Time, Any], None]] = {
@@ -219,4 +221,4 @@ class ServingState:
 
 
 def _nothing(now: Time, message: object) -> None:
-    """Timers concern the policy, not the books."""
+    """Timers and measurements concern the policy, not the books."""

@@ -24,6 +24,7 @@ from astrarium.serving.events import (
     GpuLeft,
     Request,
     RequestArrived,
+    RequestProfiled,
 )
 from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.state import Batch
@@ -106,6 +107,10 @@ class Auditor:
             case TimerFired(name):
                 asked = self.timers.pop(name, None)
                 ensure(asked == now, f"timer {name!r} fired at {now} ns, was last set to {asked}")
+            case RequestProfiled(request):
+                ended = self.endings.get(request)
+                answered = ended is not None and ended.outcome in (Outcome.IN_TIME, Outcome.LATE)
+                ensure(answered, f"request {request} was profiled at {now} ns without having finished")
             case BatchPreempted() | BatchFinished() | BatchFailed():
                 pass  # stale news, or news of what the auditor foresaw
 

@@ -14,7 +14,7 @@ from astrarium.serving.actions import Action
 from astrarium.serving.events import Event, GpuJoined, GpuLeft, Request, RequestArrived
 from astrarium.serving.model import ServingWorld, TableTruth, Truth
 from astrarium.serving.registry import ServingPolicy
-from astrarium.serving.setup import GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.setup import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.state import Batch, ServingState
 
 ServingEngine = Engine[ServingState, Event, Action]
@@ -165,13 +165,17 @@ class AlteredWorld:
         for at, event in self._world.consequences(now, action, state):
             yield from self._alter(now, at, event)
 
+    def aftermath(self, now: Time, event: Event, state: ServingState) -> Iterator[tuple[Time, Event]]:
+        for at, later in self._world.aftermath(now, event, state):
+            yield from self._alter(now, at, later)
+
 
 def _moved(request: Request, arrival: Time, deadline: Time) -> Request:
     return Request(request.id, request.model, arrival, deadline, request.application)
 
 
 def _renumbered(model: ModelSpec, index: int) -> ModelSpec:
-    return ModelSpec(index, model.name, model.slo, model.latency)
+    return ModelSpec(index, model.name, model.slo, model.latency, model.dynamic)
 
 
 def _stretched_setup(setup: Setup, factor: int) -> Setup:
@@ -181,8 +185,16 @@ def _stretched_setup(setup: Setup, factor: int) -> Setup:
             model.name,
             model.slo * factor,
             tuple(time if time >= FOREVER else time * factor for time in model.latency),
+            _stretched_dynamic(model.dynamic, factor),
         )
         for model in setup.models
     )
     network = Network(*(getattr(setup.network, field) * factor for field in Network.__struct_fields__))
     return Setup(models, setup.gpus, network, setup.preemption_cost * factor)
+
+
+def _stretched_dynamic(known: DynamicSpec | None, factor: int) -> DynamicSpec | None:
+    if known is None:
+        return None
+    history = tuple(tuple(time * factor for time in times) for times in known.history)
+    return DynamicSpec(known.c0 * factor, known.c1, history)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from astrarium.experiments.goodput import Goodput, search
@@ -77,7 +76,4 @@ def goodput(
 
 
 def each(work: Callable[[Item], Result], items: Iterable[Item], effort: Effort) -> list[Result]:
-    """The work on every item, as many at a time as there are jobs. Threads do: native runs let go of the
-    interpreter."""
-    with ThreadPoolExecutor(max(1, effort.jobs)) as pool:
-        return list(pool.map(work, items))
+    return effort.each(work, items)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from astrarium.core.units import MILLISECOND, Time
 from astrarium.serving.events import Request
@@ -17,18 +18,17 @@ class ModelQueue:
     """Deadlines here are those for the end of execution: the client's less the response delay."""
 
     def __init__(self, model: ModelSpec, network: Network, gather: str) -> None:
-        self.model, self.latency = model, model.latency
+        self.model = model
         self.deadlines: list[Time] = []
         self.requests: list[Request] = []
         self.size = 0  # of the candidate batch; 0 when nothing waits
         self.meter = RateMeter()
         self._network, self._gather = network, GATHER[gather]
-        self._ready = [network.delay(size) + latency for size, latency in enumerate(model.latency)]
+        self.estimate(model.latency)
         self._target = max(1, model.largest_batch_within(model.slo // 2 - 2 * MILLISECOND))
 
     def push(self, now: Time, request: Request) -> None:
-        if self.meter.roll(now):
-            self._target = self._staggered_target()
+        self.roll(now)
         self.meter.count()
         deadline = request.deadline - self._network.response
         if not self.deadlines or deadline >= self.deadlines[-1]:
@@ -38,6 +38,16 @@ class ModelQueue:
             place = bisect_right(self.deadlines, deadline)
             self.deadlines.insert(place, deadline)
             self.requests.insert(place, request)
+
+    def estimate(self, latency: Sequence[Time]) -> None:
+        """What batches of 0, 1, 2, ... are expected to take."""
+        self.latency = latency
+        self._ready = [self._network.delay(size) + time for size, time in enumerate(latency)]
+
+    def roll(self, now: Time) -> None:
+        """Let the rate be that of now."""
+        if self.meter.roll(now):
+            self._target = self._staggered_target()
 
     def gather(self, now: Time, gpu_free: Time) -> list[Request]:
         """Choose the batch that would leave now; returns the heads that had to be given up."""

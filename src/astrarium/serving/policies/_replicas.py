@@ -14,7 +14,7 @@ from typing import Any
 from astrarium.core.policy import TimerFired
 from astrarium.core.units import Time
 from astrarium.serving.actions import Action, Dispatch
-from astrarium.serving.events import BatchFinished, Event, GpuJoined, GpuLeft, RequestArrived
+from astrarium.serving.events import BatchFinished, Event, GpuJoined, GpuLeft, RequestArrived, RequestProfiled
 from astrarium.serving.policies._entries import (
     Entry,
     Queue,
@@ -79,7 +79,7 @@ class ReplicaScheduler:
                 request = event.request
                 entry = (request.deadline - self._network.response, request.id)
                 self._bind(request.model, entry, touched)
-            elif not isinstance(event, TimerFired):
+            elif not isinstance(event, TimerFired | RequestProfiled):
                 touched.add(event.gpu)
                 if isinstance(event, BatchFinished):
                     self.finished(now, event)

@@ -1,6 +1,7 @@
 """Symphony's scheduler (Algorithm 1 with the delays of Figure 18) for any schedulable window.
 
-Each model keeps one candidate batch. It may leave from the moment its window opens until `latest`, the
+Requests stand in lines, one for each model unless a subclass divides them otherwise. Each line keeps one
+candidate batch. It may leave from the moment its window opens until `latest`, the
 last start that keeps its first deadline. While it may, it waits for a GPU; when `latest` passes, the
 candidate is gathered anew and heads that cannot be saved are dropped. GPUs are taken smallest id first,
 which keeps the large ids idle at low load. Subclasses say when the window opens.
@@ -52,15 +53,23 @@ class WindowScheduler:
     def __init__(self, setup: Setup, parameters: Any) -> None:
         self.setup, self.parameters = setup, parameters
         self._network = setup.network
-        self._queues = [ModelQueue(model, setup.network, parameters.gather) for model in setup.models]
-        self._wake = MinTree(len(setup.models))  # when each model must be looked at again
-        self._latest = MinTree(len(setup.models))  # for the models whose candidate may leave now
-        self._delays = MinTree(len(setup.models))  # minus the delay of those, to find the longest
+        self._queues = self.lines()
+        self._wake = MinTree(len(self._queues))  # when each line must be looked at again
+        self._latest = MinTree(len(self._queues))  # for the lines whose candidate may leave now
+        self._delays = MinTree(len(self._queues))  # minus the delay of those, to find the longest
         self._free = MinTree(len(setup.gpus), 0)  # when each GPU is expected to be free
+        self._open = 0  # how many lines have a candidate that may leave
         self._timer: Time = FOREVER
 
     def native_parameters(self) -> NativeParameters:
         return {"fcfs": int(self.parameters.gather == "fcfs")}, {}, {}
+
+    def lines(self) -> list[ModelQueue]:
+        models, network = self.setup.models, self.setup.network
+        return [ModelQueue(model, network, self.parameters.gather) for model in models]
+
+    def line_of(self, request: Request) -> int:
+        return request.model
 
     def opens(self, queue: ModelQueue) -> Time:
         """The earliest start that the window allows for the queue's candidate."""
@@ -68,11 +77,11 @@ class WindowScheduler:
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         changed = self._hear(now, events, state)
-        while (model := self._wake.first_at_most(now)) >= 0:
-            self._wake.set(model, FOREVER)
-            changed.add(model)
-        for model in sorted(changed):
-            yield from self._update(now, model)
+        while (line := self._wake.first_at_most(now)) >= 0:
+            self._wake.set(line, FOREVER)
+            changed.add(line)
+        for line in sorted(changed):
+            yield from self._update(now, line)
         if self._latest.least < FOREVER:
             yield from self._match(now, state)
         yield from self._set_timer(now)
@@ -81,8 +90,9 @@ class WindowScheduler:
         changed = set()
         for event in events:
             if type(event) is RequestArrived:
-                self._queues[event.request.model].push(now, event.request)
-                changed.add(event.request.model)
+                line = self.line_of(event.request)
+                self._queues[line].push(now, event.request)
+                changed.add(line)
             elif isinstance(event, BatchFinished | BatchFailed | BatchPreempted | GpuJoined | GpuLeft):
                 self._see_gpu(now, event.gpu, state)
         return changed
@@ -93,68 +103,74 @@ class WindowScheduler:
         elif not state.gpus[gpu].present:
             self._free.set(gpu, FOREVER)
 
-    def _update(self, now: Time, model: int, gpu_free: Time = 0) -> Iterator[Action]:
+    def _update(self, now: Time, line: int, gpu_free: Time = 0) -> Iterator[Action]:
         """Gather the candidate anew; drop what it gives up; set when to look again."""
-        queue = self._queues[model]
+        queue = self._queues[line]
         for request in queue.gather(now, gpu_free):
             yield Drop(request.id, self._reason(queue, request, now))
         if not queue.size:
-            self._forget(model)
+            self._forget(line)
             return
         delay = self._network.delay(queue.size)
         latest = queue.latest()
         if self.opens(queue) - delay > now:
-            self._forget(model)
-            self._wake.set(model, self.opens(queue) - delay)
+            self._forget(line)
+            self._wake.set(line, self.opens(queue) - delay)
         else:
-            self._latest.set(model, latest)
-            self._delays.set(model, -delay)
-            self._wake.set(model, latest - delay + 1)
+            self._open += self._latest[line] >= FOREVER
+            self._latest.set(line, latest)
+            self._delays.set(line, -delay)
+            self._wake.set(line, latest - delay + 1)
 
     def _reason(self, queue: ModelQueue, request: Request, now: Time) -> str:
         return SACRIFICED if queue.saveable(request, now) else EXPIRED
 
-    def _forget(self, model: int) -> None:
-        self._wake.set(model, FOREVER)
-        self._latest.set(model, FOREVER)
-        self._delays.set(model, FOREVER)
+    def _forget(self, line: int) -> None:
+        self._open -= self._latest[line] < FOREVER
+        self._wake.set(line, FOREVER)
+        self._latest.set(line, FOREVER)
+        self._delays.set(line, FOREVER)
 
     def _match(self, now: Time, state: ServingState) -> Iterator[Action]:
         """Give GPUs to the candidates that may leave, the most urgent first."""
         too_late: dict[int, Time] = {}
-        while (model := self._latest.argmin()) >= 0:
-            gpu = self._claim(now, model, state)
+        while (line := self._latest.argmin()) >= 0:
+            gpu = self._claim(now, line, state)
             if gpu < 0:
                 break
-            if self._free[gpu] > self._latest[model]:
-                too_late[model] = self._latest[model]
-                self._latest.set(model, FOREVER)
+            if self._free[gpu] > self._latest[line]:
+                too_late[line] = self._latest[line]
+                self._latest.set(line, FOREVER)
             else:
-                yield from self._grant(now, model, gpu)
-        for model, latest in too_late.items():
-            self._latest.set(model, latest)
+                yield from self._grant(now, line, gpu)
+        for line, latest in too_late.items():
+            self._latest.set(line, latest)
 
-    def _claim(self, now: Time, model: int, state: ServingState) -> int:
+    def _claim(self, now: Time, line: int, state: ServingState) -> int:
         """The smallest id that is free when the batch could start, else the GPU that is free next if the
         longest delay among the waiting candidates says it must be claimed now; -1 if there is none."""
         while True:
-            gpu = self._free.first_at_most(now - self._delays[model])
+            gpu = self._free.first_at_most(now - self._delays[line])
             if gpu < 0 and self._free.least <= now - self._delays.least:
                 gpu = self._free.argmin()
             if gpu < 0 or self._free[gpu] > now or state.gpus[gpu].idle:
                 return gpu
             self._free.set(gpu, FOREVER)  # it overruns its estimate: wait for the news that it is free
 
-    def _grant(self, now: Time, model: int, gpu: int) -> Iterator[Action]:
-        queue, free = self._queues[model], self._free[gpu]
-        if free > now:  # a later start may take a smaller batch
-            yield from self._update(now, model, free)
-            if not queue.size:
-                return
+    def _grant(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
+        queue, free = self._queues[line], self._free[gpu]
+        yield from self._settle(now, line, gpu)
+        if not queue.size:
+            return
         start = max(now + self._network.delay(queue.size), free)
         self._free.set(gpu, start + queue.latency[queue.size])
         yield Dispatch(gpu, tuple([request.id for request in queue.pop_batch()]), start)
-        yield from self._update(now, model)
+        yield from self._update(now, line)
+
+    def _settle(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
+        """The last word on a batch that has a GPU: a later start may take a smaller one."""
+        if self._free[gpu] > now:
+            yield from self._update(now, line, self._free[gpu])
 
     def _set_timer(self, now: Time) -> Iterator[Action]:
         at = self._wake.least

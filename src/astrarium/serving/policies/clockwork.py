@@ -9,7 +9,9 @@ the largest batch that it can fill, sizes going up one by one. Nobody waits for 
 
 Settled by us: older requests that the chosen batch leaves behind are dropped at once (the controller lets
 them time out); a deadline is never put past the client's, however short the SLO; among equal timelines
-the smallest id is taken.
+the smallest id is taken. By default a batch behind one that overran its estimate runs as soon as it can;
+the controller's workers refuse a batch that they cannot begin within 10 ms of its plan, which `window: 10ms`
+does too (only where estimates are too short does it matter, and never while more than one batch waits).
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ import msgspec
 from astrarium.core.mintree import MinTree
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import DURATION_FORM, FOREVER, Time
-from astrarium.serving.actions import Action, Dispatch
-from astrarium.serving.events import Event, RequestArrived
+from astrarium.serving.actions import EXPIRED, SACRIFICED, Action, Dispatch, Drop, Preempt
+from astrarium.serving.events import Event, RequestArrived, RequestProfiled
 from astrarium.serving.policies._entries import (
     Queue,
     batch_costs,
@@ -39,7 +41,9 @@ from astrarium.serving.policies._entries import (
 from astrarium.serving.policies._window import NativeParameters
 from astrarium.serving.registry import serving_policies
 from astrarium.serving.setup import ModelSpec, Network, Setup
-from astrarium.serving.state import ServingState
+from astrarium.serving.state import Batch, Gpu, ServingState
+
+_NO_WINDOW = "forever"
 
 
 class Candidates:
@@ -97,6 +101,13 @@ class Clockwork:
             Literal["all", "powers_of_two"],
             msgspec.Meta(description="the batch sizes to consider: all, or powers of two as in the paper"),
         ] = "all"
+        window: Annotated[
+            str,
+            msgspec.Meta(
+                description=f"how far behind its plan a batch may begin, or it is refused: {DURATION_FORM}, "
+                f"or {_NO_WINDOW}"
+            ),
+        ] = _NO_WINDOW
 
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
         self.setup, self.parameters = setup, parameters
@@ -111,18 +122,20 @@ class Clockwork:
         self._urgent: list[tuple[Time, int, int, int]] = []  # heap: latest moment, batch size, model, version
         self._free = MinTree(len(setup.gpus), 0)  # the end of each GPU's timeline
         self._first = [-1] * len(setup.gpus)  # the batch that each runs now, or will run next
+        self._window = FOREVER if parameters.window == _NO_WINDOW else duration("window", parameters.window)
         self._timer: Time = -1
 
     def native_parameters(self) -> NativeParameters:
         powers = int(self.parameters.sizes == "powers_of_two")
-        return {"ahead": self._ahead, "buffer": self._buffer, "powers_of_two": powers}, {}, {}
+        integers = {"ahead": self._ahead, "buffer": self._buffer, "window": self._window}
+        return {**integers, "powers_of_two": powers}, {}, {}
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         for event in events:
             if isinstance(event, RequestArrived):
                 self._push(event)
-            elif not isinstance(event, TimerFired):
-                self._see_gpu(now, event.gpu, state)
+            elif not isinstance(event, TimerFired | RequestProfiled):
+                yield from self._see_gpu(now, event.gpu, state)
         yield from self._dispatch(now, state)
         if self._free.least >= FOREVER:
             yield from self._hold(now)
@@ -138,12 +151,15 @@ class Clockwork:
         insert(self._models[request.model].queue, (min(due, wanted), request.id))
         self._changed.add(request.model)
 
-    def _see_gpu(self, now: Time, gpu: int, state: ServingState) -> None:
+    def _see_gpu(self, now: Time, gpu: int, state: ServingState) -> Iterator[Action]:
         """If its first batch is another than before, draw the timeline anew from what is on the GPU."""
         books = state.gpus[gpu]
         first = books.batches[0].run if books.batches else -1
         if not books.present:
             self._free.set(gpu, FOREVER)
+        elif self._too_late(now, books):
+            self._free.set(gpu, FOREVER)  # until the GPU is heard of again
+            yield from self._refuse(now, books.batches[0])
         elif first != self._first[gpu] or first < 0:
             free = now
             for batch in books.batches:
@@ -153,7 +169,20 @@ class Clockwork:
             self._free.set(gpu, free)
         self._first[gpu] = first
 
+    def _too_late(self, now: Time, books: Gpu) -> bool:
+        """The batch before took so long that this one, about to begin, has missed its window."""
+        if len(books.batches) != 1 or books.batches[0].run == self._first[books.id]:
+            return False
+        return now - books.batches[0].start > self._window
+
     # what to do
+
+    def _refuse(self, now: Time, batch: Batch) -> Iterator[Action]:
+        yield Preempt(batch.gpu)
+        saveable_from = now + self._alone[batch.model]
+        for request in batch.requests:
+            due = request.deadline - self._network.response
+            yield Drop(request.id, SACRIFICED if due >= saveable_from else EXPIRED)
 
     def _dispatch(self, now: Time, state: ServingState) -> Iterator[Action]:
         while (gpu := self._claim(now, state)) >= 0:

@@ -26,7 +26,7 @@ from astrarium.core.mintree import MinTree
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import FOREVER, Time
 from astrarium.serving.actions import Action, Dispatch, Preempt
-from astrarium.serving.events import Event, Request, RequestArrived
+from astrarium.serving.events import Event, Request, RequestArrived, RequestProfiled
 from astrarium.serving.policies._entries import (
     Entry,
     Queue,
@@ -95,7 +95,7 @@ class Shepherd:
             if isinstance(event, RequestArrived):
                 self._enqueue(event.request.model, self._entry(event.request))
                 arrived.append(event.request.model)
-            elif not isinstance(event, TimerFired):
+            elif not isinstance(event, TimerFired | RequestProfiled):
                 self._see_gpu(event.gpu, state)
         yield from self._serve_idle(now)
         if self.parameters.preempt:

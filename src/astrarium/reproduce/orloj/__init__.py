@@ -1,0 +1,1 @@
+"""Yu, dissertation, chapter 4: "Orloj: Predictably Serving Unpredictable DNNs"."""

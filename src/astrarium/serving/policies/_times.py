@@ -1,0 +1,199 @@
+"""How long a batch may take, learnt from the times that single requests took (Orloj, section 4.4.2).
+
+Each application of a dynamic model has its samples: those measured before the run, and what the profiler
+reports while they are fresh. They become histograms over one grid for the whole model. The longest of k
+independent requests has the product of their CDFs; a batch of k takes c0 + c1 k times the longest.
+
+Numbers are computed in a fixed order with + - * / alone, so that a native twin finds the same bit by bit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from astrarium.core.units import LONGEST, MICROSECOND, Time
+from astrarium.serving.setup import DynamicSpec, ModelSpec
+
+NARROWEST: Time = MICROSECOND  # of a bin: what always takes the same time keeps a width to divide by
+FEWEST = 10  # samples that say something; so many are kept, however old, until newer ones have come
+
+
+class BatchTime(NamedTuple):
+    """The time of a batch as a histogram: chances[i] that it lies in [edges[i], edges[i + 1]), evenly."""
+
+    edges: tuple[Time, ...]
+    chances: tuple[float, ...]
+    mean: Time
+
+
+def certain(time: Time) -> BatchTime:
+    """A batch that always takes *time*: whoever has so much left is certain to be in time."""
+    return BatchTime((time - NARROWEST, time), (1.0,), time)
+
+
+class Memory:
+    """The samples of one application that still count: `history`, then what was heard within a window.
+
+    Old ones are given up for newer ones only, so the last knowledge is never lost.
+    """
+
+    def __init__(self, history: Sequence[Time]) -> None:
+        self.history = history  # as if all heard at the start of the run
+        self.heard: deque[tuple[Time, Time]] = deque()  # (when, what)
+
+    def __len__(self) -> int:
+        return len(self.history) + len(self.heard)
+
+    def times(self) -> Iterator[Time]:
+        yield from self.history
+        for _, time in self.heard:
+            yield time
+
+    def forget(self, before: Time) -> None:
+        """Give up what was heard before an instant."""
+        if before > 0 and len(self.heard) >= FEWEST:
+            self.history = ()
+        while len(self.heard) > FEWEST and self.heard[0][0] < before:
+            self.heard.popleft()
+
+
+class Traffic:
+    """How often each application was asked for: since the window before the present one began."""
+
+    def __init__(self, applications: int) -> None:
+        self._now, self._before = [0] * applications, [0] * applications
+        self._turns: Time = -1
+
+    def count(self, now: Time, application: int, window: Time) -> None:
+        if now >= self._turns:
+            if self._turns >= 0:
+                self._before, self._now = self._now, [0] * len(self._now)
+            self._turns = now + window
+        self._now[application] += 1
+
+    def weights(self) -> list[int]:
+        """One more than was counted: an application that has not come yet still may."""
+        return [1 + now + before for now, before in zip(self._now, self._before, strict=True)]
+
+
+class LearntTimes:
+    """What is known of one model's batches. A static model is known from its table, once and for all."""
+
+    def __init__(self, model: ModelSpec, bins: int, window: Time, refresh: Time) -> None:
+        self._latency, self._bins, self._window, self._refresh = model.latency, bins, window, refresh
+        self._spec = model.dynamic or DynamicSpec(0, 1.0, ())
+        self.applications = max(1, len(self._spec.history))
+        self._memories = [Memory(history) for history in self._spec.history]
+        self._traffic = Traffic(self.applications)
+        self._learns = model.dynamic is not None
+        self._news = False
+        self._due: Time = -1  # when the histograms are to be made again
+        self._edges: list[Time] = []  # of the grid; none: too little is known
+        self._cdfs: list[list[float]] = []  # at the edges, by application; none of one without samples
+        self._mixture: list[float] = []
+        self._remake()
+
+    def arrived(self, now: Time, application: int) -> None:
+        if self._learns:
+            self._traffic.count(now, application, self._window)
+            self._news = True
+
+    def measured(self, now: Time, application: int, time: Time) -> None:
+        self._memories[application].heard.append((now, time))
+        self._news = True
+
+    def refreshed(self, now: Time) -> bool:
+        """Learn what is new, if there is something and it is time; whether anything may have changed."""
+        if self._due < 0:
+            self._due = now + self._refresh  # so much must be seen before shares mean anything
+        if not self._news or (now < self._due and self._edges) or self._samples() < FEWEST:
+            return False
+        for memory in self._memories:
+            memory.forget(now - self._window)
+        self._remake()
+        self._news, self._due = False, now + self._refresh
+        return True
+
+    def batch(self, size: int, application: int | None = None) -> BatchTime:
+        """Of *size* requests, each a draw of the mixture; or of one of an application, and a mixed rest."""
+        if not self._edges:
+            return certain(self._latency[size])
+        own = self._mixture
+        if application is not None and len(self._memories[application]) >= FEWEST:
+            own = self._cdfs[application]
+        longest = [one * power(rest, size - 1) for one, rest in zip(own, self._mixture, strict=True)]
+        chances = tuple(high - low for low, high in pairwise(longest))
+        edges = self._batch_edges(size)
+        return BatchTime(edges, chances, mean(edges, chances))
+
+    def _samples(self) -> int:
+        return sum(map(len, self._memories))
+
+    def _remake(self) -> None:
+        counted = [memory for memory in self._memories if len(memory)]
+        if self._samples() < FEWEST:
+            return
+        low = min(min(memory.times()) for memory in counted)
+        high = max(max(memory.times()) for memory in counted)
+        self._edges = grid(low, high, self._bins)
+        self._cdfs = [cdf(memory.times(), self._edges) if len(memory) else [] for memory in self._memories]
+        self._mixture = mixed(self._cdfs, self._traffic.weights())
+
+    def _batch_edges(self, size: int) -> tuple[Time, ...]:
+        """On the batch's scale, each at least a nanosecond after the one before."""
+        factor, last = self._spec.c1 * size, -1
+        edges = []
+        for edge in self._edges:
+            last = max(last + 1, self._spec.c0 + int(min(factor * edge + 0.5, LONGEST)))
+            edges.append(last)
+        return tuple(edges)
+
+
+def grid(low: Time, high: Time, bins: int) -> list[Time]:
+    """Equal bins over what was observed, fewer where they would be too narrow."""
+    span = max(high - low, NARROWEST)
+    bins = max(1, min(bins, span // NARROWEST))
+    return [low + span * place // bins for place in range(bins + 1)]
+
+
+def cdf(times: Iterator[Time], edges: Sequence[Time]) -> list[float]:
+    """The share of times under each edge; the last bin holds its upper edge too."""
+    last = len(edges) - 1
+    counts = [0] * len(edges)
+    for time in times:
+        counts[min(last, bisect_right(edges, time))] += 1
+    below = list(accumulate(counts))
+    return [count / below[-1] for count in below]
+
+
+def mixed(cdfs: Sequence[Sequence[float]], weights: Sequence[int]) -> list[float]:
+    """Of the applications that are known, each with its weight."""
+    known = [(own, weight) for own, weight in zip(cdfs, weights, strict=False) if own]
+    total = sum(weight for _, weight in known)
+    sums = [0.0] * len(known[0][0]) if known else []
+    for own, weight in known:
+        sums = [before + weight * below for before, below in zip(sums, own, strict=True)]
+    return [part / total for part in sums]
+
+
+def power(base: float, exponent: int) -> float:
+    """By squaring, from the lowest bit up."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def mean(edges: Sequence[Time], chances: Sequence[float]) -> Time:
+    """Rounded half up; every bin counts with its middle."""
+    total = 0.0
+    for (low, high), chance in zip(pairwise(edges), chances, strict=True):
+        total += chance * (low + high)
+    return int(total / 2 + 0.5)
