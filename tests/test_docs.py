@@ -19,7 +19,7 @@ from astrarium.testing.serving import ServingPolicyConformance
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = ["architecture.md", "adding-a-policy.md", "contract.md"]
+PAGES = ["architecture.md", "adding-a-policy.md", "astrarium.md", "contract.md"]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND_LINE = "from astrarium.cli.main import main; main()"
 

@@ -26,7 +26,7 @@ class ModelQueue {
   int size = 0;  // of the candidate batch; 0 when nothing waits
 
   void push(Time now, std::int64_t request, Time client_deadline) {
-    if (meter_.roll(now)) target_ = staggered_target();
+    roll(now);
     meter_.count();
     const Time deadline = client_deadline - network_.response;
     if (waiting() == 0 || deadline >= deadlines_.back()) {
@@ -39,9 +39,15 @@ class ModelQueue {
     deadlines_.insert(place, deadline);
   }
 
+  void roll(Time now) {
+    if (meter_.roll(now)) target_ = staggered_target();
+  }
+
+  const RateMeter& meter() const { return meter_; }
+
   // Choose the batch that would leave now; returns how many heads must be given up (see `heads`, `cut`).
   int gather(Time now, Time gpu_free) {
-    return gather_ == Gather::kFcfs ? gather_fcfs(now, gpu_free) : gather_window(now, gpu_free);
+    return gather_ == Gather::kFcfs ? gather_fcfs(now, gpu_free) : gather_window(target_, now, gpu_free);
   }
 
   const std::int64_t* heads() const { return requests_.data() + head_; }
@@ -63,7 +69,7 @@ class ModelQueue {
   Time frontrun() const { return deadline(0) - latency(size + 1) - network_.data; }
   Time latency(int batch) const { return model_.latency[static_cast<std::size_t>(batch)]; }
 
- private:
+ protected:
   int waiting() const { return static_cast<int>(static_cast<std::ptrdiff_t>(deadlines_.size()) - head_); }
   Time deadline(int place) const { return deadlines_[static_cast<std::size_t>(head_ + place)]; }
 
@@ -75,12 +81,12 @@ class ModelQueue {
     return settle(1, hopeless(finish(1, now, gpu_free)), now, gpu_free);
   }
 
-  int gather_window(Time now, Time gpu_free) {
+  int gather_window(int target, Time now, Time gpu_free) {
     const int count = waiting(), largest = model_.max_batch();
     int suffix = std::min(count, largest);
     for (int first = 0; first < count && deadline(first) < finish(suffix, now, gpu_free);)
       suffix = std::min(count - ++first, largest);
-    const int wanted = std::max(1, std::min(target_, suffix));
+    const int wanted = std::max(1, std::min(target, suffix));
     return settle(wanted, hopeless(finish(wanted, now, gpu_free)), now, gpu_free);
   }
 

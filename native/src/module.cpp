@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "astrarium.h"
 #include "bind_hull.h"
 #include "clipper.h"
 #include "clockwork.h"
@@ -45,6 +46,7 @@ std::unique_ptr<Policy> make_policy(const Setup& setup, const Parameters& p) {
   if (p.policy == "deferred") return make_window(setup, Opens::kDeferred, p);
   if (p.policy == "eager") return make_window(setup, Opens::kEager, p);
   if (p.policy == "timeout") return make_window(setup, Opens::kTimeout, p);
+  if (p.policy == "astrarium") return make_astrarium(setup, p);
   if (p.policy == "clipper") return make_clipper(setup, p);
   if (p.policy == "clockwork") return make_clockwork(setup, p);
   if (p.policy == "nexus") return make_nexus(setup, p);

@@ -30,24 +30,31 @@ class RateMeter {
     return true;
   }
 
-  void count() { ++filling_; }
+  void count(std::int64_t requests = 1) { filling_ += requests; }
 
   // Requests in the complete bins of the window, and its length.
   std::pair<std::int64_t, Time> window() const {
     return {sum_, std::min<std::int64_t>(complete_, kRateBins) * kRateBin};
   }
 
+  double dispersion() const {
+    const auto bins = std::min<std::int64_t>(complete_, kRateBins);
+    if (bins < 2 || sum_ == 0) return 1.0;
+    return static_cast<double>(squares_ * bins - sum_ * sum_) / static_cast<double>(bins * sum_);
+  }
+
  private:
   void store(std::int64_t count) {
     auto& slot = counts_[static_cast<std::size_t>(complete_ % kRateBins)];
     sum_ += count - slot;
+    squares_ += count * count - slot * slot;
     slot = count;
     ++complete_;
   }
 
   std::array<std::int64_t, kRateBins> counts_{};
   Time bin_ = -1;
-  std::int64_t complete_ = 0, sum_ = 0, filling_ = 0;
+  std::int64_t complete_ = 0, sum_ = 0, squares_ = 0, filling_ = 0;
 };
 
 }  // namespace astrarium

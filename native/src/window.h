@@ -1,9 +1,8 @@
-// Twin of astrarium.serving.policies._window: Symphony's scheduler for the deferred, eager and timeout
-// windows. The Python file says what it means; the names are the same.
+// Twin of astrarium.serving.policies._window: Symphony's scheduler for any window, and the deferred, eager and
+// timeout windows. The Python file says what it means; the names are the same.
 #pragma once
 
 #include <algorithm>
-#include <deque>
 #include <vector>
 
 #include "min_tree.h"
@@ -12,21 +11,21 @@
 
 namespace astrarium {
 
-enum class Opens { kDeferred, kEager, kTimeout };
-
+// `Queue` is a ModelQueue, or one that gathers in its own way.
+template <class Queue>
 class WindowScheduler : public Policy {
  public:
-  WindowScheduler(const Setup& setup, Opens opens, Gather gather, std::vector<Time> timeouts)
-      : network_(setup.network), opens_(opens), timeouts_(std::move(timeouts)),
-        wake_(setup.models.size()), latest_(setup.models.size()), delays_(setup.models.size()),
-        free_(static_cast<std::size_t>(setup.gpus), 0) {
-    for (const Model& model : setup.models) queues_.emplace_back(model, network_, gather);
+  explicit WindowScheduler(const Setup& setup)
+      : network_(setup.network), wake_(setup.models.size()), latest_(setup.models.size()),
+        delays_(setup.models.size()), free_(static_cast<std::size_t>(setup.gpus), 0) {
+    queues_.reserve(setup.models.size());
   }
 
   void decide(const Instant& instant, Books& books) override {
     const Time now = instant.now;
     arrivals_ = &instant.arrivals;
     hear(instant, books);
+    plan(now);
     for (int model = wake_.first_at_most(now); model >= 0; model = wake_.first_at_most(now)) {
       wake_.set(model, kForever);
       changed_.push_back(model);
@@ -39,7 +38,16 @@ class WindowScheduler : public Policy {
     set_timer(now, books);
   }
 
- private:
+ protected:
+  virtual Time opens(const Queue& queue) const = 0;
+  virtual void plan(Time) {}
+  virtual void gave_up(Time, int) {}
+
+  // The last word on a batch that has a GPU.
+  virtual void settle(Time now, int model, int gpu, Books& books) {
+    if (free_[gpu] > now) update(now, model, free_[gpu], books);
+  }
+
   void hear(const Instant& instant, const Books& books) {
     const Arrivals& arrivals = instant.arrivals;
     for (std::int64_t id = instant.first; id < instant.last; ++id) {
@@ -51,39 +59,40 @@ class WindowScheduler : public Policy {
       if (books.gpu(event.gpu).idle()) free_.set(event.gpu, instant.now);
   }
 
-  Time opens(int model) {
-    const ModelQueue& q = queue(model);
-    switch (opens_) {
-      case Opens::kDeferred: return q.frontrun();
-      case Opens::kEager: return -kForever;
-      case Opens::kTimeout: break;
-    }
-    const Time waited = arrivals_->time[q.head()] + timeouts_[static_cast<std::size_t>(model)];
-    return std::min(waited + network_.delay(q.size), q.latest());
-  }
-
   void update(Time now, int model, Time gpu_free, Books& books) {
-    ModelQueue& q = queue(model);
-    const int dropped = q.gather(now, gpu_free);
-    for (int i = 0; i < dropped; ++i) {
-      const std::int64_t id = q.heads()[i];
-      books.drop(now, id, q.saveable(arrivals_->deadline[id], now) ? kSacrificed : kExpired);
-    }
-    q.cut(dropped);
+    Queue& q = queue(model);
+    give_up(now, q, q.gather(now, gpu_free), books);
     if (q.size == 0) return forget(model);
-    const Time delay = network_.delay(q.size), open = opens(model) - delay;
+    const Time delay = network_.delay(q.size), open = opens(q) - delay;
     if (open > now) {
-      forget(model);
+      hide(model);
       wake_.set(model, open);
     } else {
+      open_ += latest_[model] >= kForever;
       latest_.set(model, q.latest());
       delays_.set(model, -delay);
       wake_.set(model, q.latest() - delay + 1);
     }
   }
 
+  void give_up(Time now, Queue& q, int count, Books& books) {
+    if (count == 0) return;
+    gave_up(now, count);
+    for (int i = 0; i < count; ++i) {
+      const std::int64_t id = q.heads()[i];
+      books.drop(now, id, q.saveable(arrivals_->deadline[id], now) ? kSacrificed : kExpired);
+    }
+    q.cut(count);
+  }
+
   void forget(int model) {
+    hide(model);
     wake_.set(model, kForever);
+  }
+
+  void hide(int model) {
+    if (latest_[model] >= kForever) return;
+    --open_;
     latest_.set(model, kForever);
     delays_.set(model, kForever);
   }
@@ -113,12 +122,10 @@ class WindowScheduler : public Policy {
   }
 
   void grant(Time now, int model, int gpu, Books& books) {
-    ModelQueue& q = queue(model);
+    Queue& q = queue(model);
     const Time free = free_[gpu];
-    if (free > now) {
-      update(now, model, free, books);
-      if (q.size == 0) return;
-    }
+    settle(now, model, gpu, books);
+    if (q.size == 0) return;
     const Time start = std::max(now + network_.delay(q.size), free);
     free_.set(gpu, start + q.latency(q.size));
     books.dispatch(now, gpu, q.heads(), q.size, start);
@@ -135,24 +142,48 @@ class WindowScheduler : public Policy {
     books.set_timer(now, at);
   }
 
-  ModelQueue& queue(int model) { return queues_[static_cast<std::size_t>(model)]; }
+  Queue& queue(int model) { return queues_[static_cast<std::size_t>(model)]; }
 
   Network network_;
-  Opens opens_;
-  std::vector<Time> timeouts_;
-  std::deque<ModelQueue> queues_;
+  std::vector<Queue> queues_;
   MinTree wake_, latest_, delays_, free_;
+  int open_ = 0;
   Time timer_ = kForever;
   const Arrivals* arrivals_ = nullptr;
   std::vector<int> changed_;
   std::vector<std::pair<int, Time>> too_late_;
 };
 
+enum class Opens { kDeferred, kEager, kTimeout };
+
+class NamedWindow : public WindowScheduler<ModelQueue> {
+ public:
+  NamedWindow(const Setup& setup, Opens opens, Gather gather, std::vector<Time> timeouts)
+      : WindowScheduler(setup), opens_(opens), timeouts_(std::move(timeouts)) {
+    for (const Model& model : setup.models) queues_.emplace_back(model, network_, gather);
+  }
+
+ private:
+  Time opens(const ModelQueue& q) const override {
+    switch (opens_) {
+      case Opens::kDeferred: return q.frontrun();
+      case Opens::kEager: return -kForever;
+      case Opens::kTimeout: break;
+    }
+    const auto model = static_cast<std::size_t>(arrivals_->model[q.head()]);
+    const Time waited = arrivals_->time[q.head()] + timeouts_[model];
+    return std::min(waited + network_.delay(q.size), q.latest());
+  }
+
+  Opens opens_;
+  std::vector<Time> timeouts_;
+};
+
 inline std::unique_ptr<Policy> make_window(const Setup& setup, Opens opens, const Parameters& p) {
   const Gather gather = p.integers.at("fcfs") ? Gather::kFcfs : Gather::kWindow;
   std::vector<Time> timeouts;
   if (opens == Opens::kTimeout) timeouts = per_model(setup, p, "timeouts");
-  return std::make_unique<WindowScheduler>(setup, opens, gather, std::move(timeouts));
+  return std::make_unique<NamedWindow>(setup, opens, gather, std::move(timeouts));
 }
 
 }  // namespace astrarium

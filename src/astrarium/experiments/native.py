@@ -16,9 +16,10 @@ from astrarium.workloads.arrivals import Arrivals
 
 
 def has_twin(policy: Any) -> bool:
-    """A policy with a native twin names it in `native` and translates itself in `native_parameters()`."""
+    """A policy with a native twin names it in `native` and translates itself in `native_parameters()`;
+    one whose twin does not know every setup says so in `twinned`."""
     named = type(policy).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
-    return bool(named) and extension() is not None
+    return bool(named) and getattr(policy, "twinned", True) and extension() is not None
 
 
 def extension() -> Any | None:

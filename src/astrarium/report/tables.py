@@ -89,7 +89,7 @@ def reproduction_tables(reproduction: Reproduction) -> list[Table]:
     for row in reproduction.rows:
         cells = (_printed(row.paper), _number(row.ours), _number(row.ratio))
         numbers.add_row(f"{row.what} {row.unit}".strip(), *cells, row.verdict, row.note)
-    claims = _table("the paper says", "here", "note")
+    claims = _table("claim", "here", "note")
     for claim in reproduction.claims:
         claims.add_row(claim.what, "holds" if claim.holds else "does not hold", claim.note)
     for column in (*numbers.columns[4:], *claims.columns):

@@ -55,7 +55,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Something the paper says of a shape, and whether our curves show it too."""
+    """Something the paper says of a shape, or asked of our own policy, and whether our curves show it."""
 
     what: str
     holds: bool

@@ -18,6 +18,7 @@ which say so. A *verdict* compares our number with the paper's within the row's 
 of the ends of a range): `agrees`, `higher` or `lower`; `no number` where the paper drew a curve but printed
 none. Tolerances, and the thresholds that turn a claim's words into numbers, are ours, and some were settled
 after the first results were seen: judge by the ratios. Rows that differ carry the reason we know or suspect.
+`astrarium/...` is our own policy, which no paper has: its claims are what it was built to reach.
 One reproduction alone, with its figure: `astrarium reproduce NAME`."""
 
 
@@ -28,7 +29,7 @@ def page(reproductions: Sequence[Reproduction], command: str) -> str:
         parts.append(numbers(one.rows))
         if one.claims:
             claims = [(c.what, "holds" if c.holds else "does not hold", c.note) for c in one.claims]
-            parts.append(_table(("the paper says", "here", "note"), claims))
+            parts.append(table(("claim", "here", "note"), claims))
     return "\n\n".join(parts) + "\n"
 
 
@@ -40,7 +41,7 @@ def overview(reproductions: Sequence[Reproduction]) -> str:
         hold = sum(claim.holds for claim in one.claims)
         counts = (_of(agree, len(printed)), _of(hold, len(one.claims)))
         lines.append((f"`{one.name}`", one.title, *counts))
-    return _table(("reproduction", "what", "numbers that agree", "claims that hold"), lines)
+    return table(("reproduction", "what", "numbers that agree", "claims that hold"), lines)
 
 
 def numbers(rows: Iterable[Row]) -> str:
@@ -57,7 +58,7 @@ def numbers(rows: Iterable[Row]) -> str:
         )
         for row in rows
     ]
-    return _table(header, lines)
+    return table(header, lines)
 
 
 def _tolerance(row: Row) -> str:
@@ -68,7 +69,7 @@ def _what(row: Row) -> str:
     return f"{row.what} ({row.unit})" if row.unit else row.what
 
 
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     rows = [header, ["---"] * len(header), *lines]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 

@@ -15,7 +15,8 @@ import msgspec
 from astrarium.core.errors import InputError, one_of
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
 
-PAPERS = ("orloj", "symphony")
+# Papers, and our own policy, which has none.
+SOURCES = ("astrarium", "orloj", "symphony")
 
 
 class Reproduction(msgspec.Struct):
@@ -50,10 +51,10 @@ class Reproduction(msgspec.Struct):
 
 def names() -> list[str]:
     found = []
-    for paper in PAPERS:
-        package = importlib.import_module(f"astrarium.reproduce.{paper}")
+    for source in SOURCES:
+        package = importlib.import_module(f"astrarium.reproduce.{source}")
         modules = [module.name for module in pkgutil.iter_modules(package.__path__)]
-        found += [f"{paper}/{name}" for name in modules if not name.startswith("_")]
+        found += [f"{source}/{name}" for name in modules if not name.startswith("_")]
     return sorted(found, key=_by_number)
 
 

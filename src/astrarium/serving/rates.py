@@ -5,6 +5,8 @@ Integers make the estimate the same on every machine, and let the native twin ag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from astrarium.core.units import MILLISECOND, Time
 
 BIN: Time = 50 * MILLISECOND
@@ -34,8 +36,8 @@ class RateMeter:
         self._bin, self._filling = current, 0
         return True
 
-    def count(self) -> None:
-        self._filling += 1
+    def count(self, requests: int = 1) -> None:
+        self._filling += requests
 
     def window(self) -> tuple[int, Time]:
         """Requests counted in the complete bins of the window, and its length; (0, 0) before the first."""
@@ -47,6 +49,21 @@ class RateMeter:
         if bins < 2 or self._sum == 0:
             return 1.0
         return (self._squares * bins - self._sum * self._sum) / (bins * self._sum)
+
+    @classmethod
+    def sum(cls, meters: Sequence[RateMeter]) -> RateMeter:
+        """One that has counted what all of these have, which have rolled to the same bin."""
+        total = cls()
+        total._bin = max(meter._bin for meter in meters)
+        bins = max(min(meter._complete, BINS) for meter in meters)
+        for back in range(bins, 0, -1):
+            total._store(sum(meter._past(back) for meter in meters))
+        total._filling = sum(meter._filling for meter in meters)
+        return total
+
+    def _past(self, back: int) -> int:
+        """The count of the bin *back* bins before the present one."""
+        return self._counts[(self._complete - back) % BINS] if back <= min(self._complete, BINS) else 0
 
     def _store(self, count: int) -> None:
         slot = self._complete % BINS

@@ -64,10 +64,10 @@ def scenario(case: Case, multiple: float, system: System, requests: int, **secti
 
 def finish_rates(setting: Scenario, effort: Effort) -> list[float]:
     """One for each seed."""
-    return [_finish_rate(setting.with_seed(seed)) for seed in effort.pick(SEEDS[:2], SEEDS)]
+    return [finish_rate(setting.with_seed(seed)) for seed in effort.pick(SEEDS[:2], SEEDS)]
 
 
-def _finish_rate(setting: Scenario) -> float:
+def finish_rate(setting: Scenario) -> float:
     record = run(setting)
     outcomes = record.requests.outcome[measured_requests(record)]
     return float(np.mean(outcomes == Outcome.IN_TIME))

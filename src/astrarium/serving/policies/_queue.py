@@ -30,6 +30,9 @@ class ModelQueue:
     def push(self, now: Time, request: Request) -> None:
         self.roll(now)
         self.meter.count()
+        self.insert(request)
+
+    def insert(self, request: Request) -> None:
         deadline = request.deadline - self._network.response
         if not self.deadlines or deadline >= self.deadlines[-1]:
             self.deadlines.append(deadline)
@@ -88,6 +91,10 @@ class ModelQueue:
             cost = (self.latency[middle] + self._network.data * middle) * count + middle * window
             low, high = (middle, high) if cost <= budget else (low, middle - 1)
         return low
+
+    def clear(self) -> list[Request]:
+        """Everybody leaves, in order of their deadlines."""
+        return self._cut(len(self.requests))
 
     def _cut(self, size: int) -> list[Request]:
         heads = self.requests[:size]

@@ -30,6 +30,16 @@ class BatchTime(NamedTuple):
     mean: Time
 
 
+def quantile(time: BatchTime, chance: float) -> Time:
+    """The time that a batch keeps with that chance."""
+    below = 0.0
+    for (low, high), inside in zip(pairwise(time.edges), time.chances, strict=True):
+        if inside > 0 and below + inside >= chance:
+            return low + int((high - low) * ((chance - below) / inside) + 0.5)
+        below += inside
+    return time.edges[-1]
+
+
 def certain(time: Time) -> BatchTime:
     """A batch that always takes *time*: whoever has so much left is certain to be in time."""
     return BatchTime((time - NARROWEST, time), (1.0,), time)
@@ -126,6 +136,21 @@ class LearntTimes:
         if application is not None and len(self._memories[application]) >= FEWEST:
             own = self._cdfs[application]
         longest = [one * power(rest, size - 1) for one, rest in zip(own, self._mixture, strict=True)]
+        return self._of(longest, size)
+
+    def together(self, size: int, applications: Sequence[int]) -> BatchTime:
+        """Of *size* requests, each a draw of these applications; of all where too little is known of them."""
+        if not self._edges:
+            return certain(self._latency[size])
+        return self._of([power(below, size) for below in self.mixture(applications)], size)
+
+    def mixture(self, applications: Sequence[int]) -> list[float]:
+        known = [place for place in applications if len(self._memories[place]) >= FEWEST]
+        weights = self._traffic.weights()
+        cdfs = [self._cdfs[place] for place in known]
+        return mixed(cdfs, [weights[place] for place in known]) if known else self._mixture
+
+    def _of(self, longest: Sequence[float], size: int) -> BatchTime:
         chances = tuple(high - low for low, high in pairwise(longest))
         edges = self._batch_edges(size)
         return BatchTime(edges, chances, mean(edges, chances))

@@ -106,8 +106,7 @@ class WindowScheduler:
     def _update(self, now: Time, line: int, gpu_free: Time = 0) -> Iterator[Action]:
         """Gather the candidate anew; drop what it gives up; set when to look again."""
         queue = self._queues[line]
-        for request in queue.gather(now, gpu_free):
-            yield Drop(request.id, self._reason(queue, request, now))
+        yield from self._give_up(now, queue, queue.gather(now, gpu_free))
         if not queue.size:
             self._forget(line)
             return
@@ -122,8 +121,9 @@ class WindowScheduler:
             self._delays.set(line, -delay)
             self._wake.set(line, latest - delay + 1)
 
-    def _reason(self, queue: ModelQueue, request: Request, now: Time) -> str:
-        return SACRIFICED if queue.saveable(request, now) else EXPIRED
+    def _give_up(self, now: Time, queue: ModelQueue, requests: Sequence[Request]) -> Iterator[Action]:
+        for request in requests:
+            yield Drop(request.id, SACRIFICED if queue.saveable(request, now) else EXPIRED)
 
     def _forget(self, line: int) -> None:
         self._open -= self._latest[line] < FOREVER

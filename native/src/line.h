@@ -1,0 +1,130 @@
+// Twin of astrarium.serving.policies._line and _lookahead. The Python files say what it means.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "model_queue.h"
+#include "pressure.h"
+
+namespace astrarium {
+
+class Line : public ModelQueue {
+ public:
+  // A negative patience adapts.
+  Line(const Model& model, const Network& network, double patience, bool lookahead)
+      : ModelQueue(model, network, Gather::kWindow), patience_(patience), lookahead_(lookahead),
+        stance_(stance_of({0.0, 1.0, target_, 0, 0, 1}, {})) {}
+
+  int gather(Time now, Time gpu_free) {
+    int before = gather_window(stance_.hold, now, gpu_free);
+    first_ = 0;
+    if (before == 0 || !lookahead_) return before;  // nobody is in the way, so nobody is lost
+    if (size == 0) before = gather_fcfs(now, gpu_free);
+    const int lost = hopeless(finish(1, now, gpu_free));
+    first_ = before - lost;
+    return lost;
+  }
+
+  bool blocked() const { return first_ > 0; }
+  double patience() const { return stance_.patience; }
+  Time latest() const { return deadline(first_) - latency(size); }
+
+  // Fix the batch that leaves; returns how many heads it gives up.
+  template <class Grants>
+  int settle(Time now, Time free, Grants grants) {
+    const int lost = hopeless(finish(1, now, free));
+    first_ = 0;
+    if (lost < waiting()) return give_up(now, free, lost, grants);
+    size = 0;
+    return lost;
+  }
+
+  Demand demand(Time now) {
+    roll(now);
+    return {rate(), meter_.dispersion(), target_, latency(target_), fixed(), model_.slo};
+  }
+
+  void adapt(const Demand& demand, const Climate& climate) {
+    stance_ = stance_of(demand, climate);
+    if (patience_ >= 0) stance_.patience = patience_;
+  }
+
+ private:
+  static constexpr int kMostGivenUp = 24;
+
+  double rate() const {
+    const auto [count, window] = meter_.window();
+    return window > 0 ? static_cast<double>(count) / static_cast<double>(window) : 0.0;
+  }
+
+  Time fixed() const {
+    if (model_.max_batch() < 2) return latency(1);
+    return std::max<Time>(0, 2 * latency(1) - latency(2));
+  }
+
+  // The largest batch that is done when the first is due: times grow with the batch, so any guess will do.
+  int fitting(Time due, int limit, Time now, Time free, int guess = 1) const {
+    limit = std::min(limit, model_.max_batch());
+    int batch = std::clamp(guess, 1, limit);
+    while (batch > 1 && finish(batch, now, free) > due) --batch;
+    while (batch < limit && finish(batch + 1, now, free) <= due) ++batch;
+    return batch;
+  }
+
+  template <class Grants>
+  int give_up(Time now, Time free, int lost, Grants grants) {
+    const int count = waiting(), wanted = std::min(stance_.enough, count - lost);
+    int best = lost;
+    double least = -1;
+    size = fitting(deadline(lost), count - lost, now, free, size);
+    if (size >= wanted) return best;
+    for (int head = lost; head < std::min(lost + kMostGivenUp + 1, count); ++head) {
+      const int batch = fitting(deadline(head), count - head, now, free, size);
+      const double cost =
+          head - lost + stance_.price * waste(batch) + losses(now, head + batch, grants(batch));
+      if (least < 0 || cost < least - 1e-9) {
+        least = cost;
+        best = head;
+        size = batch;
+      }
+      if (batch >= wanted || head + batch >= count) break;
+    }
+    return best;
+  }
+
+  double waste(int batch) const {
+    return static_cast<double>(latency(batch) * target_) / static_cast<double>(latency(target_)) - batch;
+  }
+
+  int losses(Time now, int first, const std::vector<Time>& grants) const {
+    const int left = waiting() - first;
+    const double per_ns = rate();
+    int lost = 0, taken = 0;
+    for (const Time then : grants) {
+      const int present = left + static_cast<int>(per_ns * static_cast<double>(then - now));
+      int head = taken;
+      for (; head < present; ++head) {
+        const int batch = std::min({stance_.enough, present - head, model_.max_batch()});
+        if (finish(batch, now, then) <= due(now, first, left, head, per_ns)) break;
+      }
+      lost += std::max(0, head - taken);
+      taken = head >= present ? std::max(taken, present)
+                              : head + fitting(due(now, first, left, head, per_ns), present - head, now, then, stance_.enough);
+    }
+    return lost;
+  }
+
+  Time due(Time now, int first, int left, int place, double per_ns) const {
+    if (place < left) return deadline(first + place);
+    return now + static_cast<Time>((place - left + 1) / per_ns) + model_.slo;
+  }
+
+  double patience_;
+  bool lookahead_;
+  int first_ = 0;
+  Stance stance_;
+};
+
+}  // namespace astrarium

@@ -1,0 +1,84 @@
+"""The applications of a dynamic model, put together into lines of alike times.
+
+A batch is padded to its longest request, so mixing short with long wastes time; yet every line more makes
+batches smaller, and each launch has its fixed cost. Applications are sorted by their mean time and cut into
+the neighbourhoods that together ask for the least GPU time at the present rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from astrarium.core.units import FOREVER, Time
+from astrarium.serving.policies._times import LearntTimes, quantile
+from astrarium.serving.rates import RateMeter
+from astrarium.serving.setup import ModelSpec
+
+SAFE = 0.8  # the chance with which a batch keeps the time that it is planned with
+WORTH_MOVING = 0.9  # of the present demand: only for less are lines formed anew
+
+Group = tuple[int, ...]
+
+
+class Applications:
+    def __init__(self, model: ModelSpec, times: LearntTimes, lines: str) -> None:
+        self.model, self.times, self._lines = model, times, lines
+        self.meters = [RateMeter() for _ in range(times.applications)]
+        everybody = tuple(range(times.applications))
+        self.groups: list[Group] = (
+            [(place,) for place in everybody] if lines == "application" else [everybody]
+        )
+
+    def arrived(self, now: Time, application: int) -> None:
+        self.times.arrived(now, application)
+        self.meters[application].roll(now)
+        self.meters[application].count()
+
+    def regroup(self, now: Time) -> bool:
+        """Cut them anew, if that is worth moving whoever waits."""
+        if self._lines != "grouped" or len(self.meters) < 2:
+            return False
+        for meter in self.meters:
+            meter.roll(now)
+        ranked = sorted(
+            range(len(self.meters)), key=lambda place: (self.times.together(1, (place,)).mean, place)
+        )
+        found = cheapest_cut(ranked, self._demand)
+        if sum(map(self._demand, found)) >= WORTH_MOVING * sum(map(self._demand, self.groups)):
+            return False
+        self.groups = found
+        return True
+
+    def table(self, group: Group) -> tuple[Time, ...]:
+        """What batches of 0, 1, 2, ... of these applications are planned with."""
+        table = [0]
+        for size in range(1, self.model.max_batch + 1):
+            table.append(max(table[-1], self._time(group, size)))
+        return (*table, FOREVER)
+
+    def _time(self, group: Group, size: int) -> Time:
+        return quantile(self.times.together(size, group), SAFE)
+
+    def _demand(self, group: Group) -> float:
+        """GPUs that the group would keep busy if it gathered for half of the objective."""
+        rate = sum(per_time(self.meters[place]) for place in group)
+        size = min(self.model.max_batch, max(1, int(rate * self.model.slo / 2)))
+        return rate * self._time(group, size) / size
+
+
+def per_time(meter: RateMeter) -> float:
+    count, window = meter.window()
+    return count / window if window else 0.0
+
+
+def cheapest_cut(ranked: Sequence[int], cost: Callable[[Group], float]) -> list[Group]:
+    """Neighbours in *ranked* cut into groups of the least total cost; of equal ones the fewest."""
+    best: list[tuple[float, list[Group]]] = [(0.0, [])]
+    for end in range(1, len(ranked) + 1):
+        choices = []
+        for start in range(end):
+            group = tuple(sorted(ranked[start:end]))
+            before, groups = best[start]
+            choices.append((before + cost(group), [*groups, group]))
+        best.append(min(choices, key=lambda choice: (choice[0], len(choice[1]))))
+    return best[-1][1]

@@ -1,0 +1,82 @@
+"""A line of requests that take alike times, with what the policy `astrarium` thinks of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from astrarium.core.units import FOREVER, Time
+from astrarium.serving.events import Request
+from astrarium.serving.policies import _pressure as pressure
+from astrarium.serving.policies._gather import finish, gather_fcfs, gather_window
+from astrarium.serving.policies._lookahead import Backlog, Prospect, give_up
+from astrarium.serving.policies._queue import ModelQueue
+from astrarium.serving.setup import ModelSpec, Network
+
+
+class Line(ModelQueue):
+    """Its candidate is a batch worth a launch. Heads that stand in its way are not given up before there is
+    a GPU: until then they wait in front of `first`."""
+
+    def __init__(self, model: ModelSpec, network: Network, parameters: Any) -> None:
+        super().__init__(model, network, "window")
+        self.first = 0  # where the candidate begins
+        self._patience, self._patient = parameters.patience, parameters.lookahead
+        self.stance = pressure.stance(pressure.Demand(0.0, 1.0, self._target, 0, 0, 1), pressure.CALM)
+
+    def gather(self, now: Time, gpu_free: Time) -> list[Request]:
+        """Choose the candidate; returns those who are lost in any case."""
+        hopeless = self._hopeless(now, gpu_free)
+        told = (self.deadlines, self.stance.hold, self._ready, self.latency, now, gpu_free)
+        before, self.size = gather_window(*told)
+        if not self.size and self._patient:
+            before, self.size = gather_fcfs(*told)
+        lost = hopeless if self._patient else before
+        self.first = before - lost
+        return self._cut(lost) if lost else []
+
+    def opens(self) -> Time:
+        if self.first:
+            return -FOREVER  # somebody is about to be lost: any GPU will do
+        arrived = self.requests[0].arrival
+        return arrived + int(self.stance.patience * (self.frontrun() - arrived))
+
+    def latest(self) -> Time:
+        return self.deadlines[self.first] - self.latency[self.size]
+
+    def settle(self, now: Time, free: Time, grants: Callable[[int], Sequence[Time]]) -> list[Request]:
+        """Fix the batch that leaves; returns whom it gives up."""
+        hopeless, self.first, self.size = self._hopeless(now, free), 0, 0
+        if hopeless < len(self.deadlines):
+            backlog = Backlog(self.deadlines, self._ready, self.latency)
+            hopeless, self.size = give_up(backlog, self._prospect(), now, free, hopeless, grants)
+        return self._cut(hopeless)
+
+    def demand(self, now: Time) -> pressure.Demand:
+        """What it asks of the GPUs, by the rates measured until now."""
+        self.roll(now)
+        time, fixed = self.latency[self._target], self._fixed()
+        rate, dispersion = self._rate(), self.meter.dispersion()
+        return pressure.Demand(rate, dispersion, self._target, time, fixed, self.model.slo)
+
+    def adapt(self, demand: pressure.Demand, climate: pressure.Climate) -> None:
+        self.stance = pressure.stance(demand, climate)
+        if self._patience is not None:
+            self.stance = self.stance._replace(patience=self._patience)
+
+    def _prospect(self) -> Prospect:
+        return Prospect(self._rate(), self.stance.enough, self._target, self.stance.price, self.model.slo)
+
+    def _hopeless(self, now: Time, free: Time) -> int:
+        return bisect_left(self.deadlines, finish(1, self._ready, self.latency, now, free))
+
+    def _rate(self) -> float:
+        count, window = self.meter.window()
+        return count / window if window else 0.0
+
+    def _fixed(self) -> Time:
+        """What a launch costs whatever its size: a straight line through batches of one and two, at none."""
+        if self.model.max_batch < 2:
+            return self.latency[1]
+        return max(0, 2 * self.latency[1] - self.latency[2])

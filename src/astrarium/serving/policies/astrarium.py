@@ -1,0 +1,202 @@
+"""Our own policy: Symphony's window over Orloj's distributions, with patience and drops that adapt.
+
+- Requests stand in lines of alike times: one for each static model, one for each application of a dynamic
+  model, whose batch times are learnt (`_times`).
+- A candidate waits for others a part of the way to Symphony's frontrun; how far depends on what waiting
+  gains and on how scarce GPUs are (`_pressure`).
+- Nobody is given up before a GPU is at hand; then the next grants are played through, and the number of
+  heads with the fewest losses is dropped (`_lookahead`).
+docs/astrarium.md says why, and what each part brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal, cast
+
+import msgspec
+
+from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
+from astrarium.serving.actions import Action
+from astrarium.serving.events import Event, Request, RequestArrived, RequestProfiled
+from astrarium.serving.policies import _pressure as pressure
+from astrarium.serving.policies._applications import Applications
+from astrarium.serving.policies._line import Line
+from astrarium.serving.policies._queue import ModelQueue
+from astrarium.serving.policies._times import LearntTimes
+from astrarium.serving.policies._window import NativeParameters, WindowScheduler
+from astrarium.serving.rates import RateMeter
+from astrarium.serving.registry import serving_policies
+from astrarium.serving.setup import Setup
+from astrarium.serving.state import ServingState
+
+PLAN_EVERY: Time = 50 * MILLISECOND
+AHEAD = 2  # grants to play through: a third changes next to nothing
+BINS, MEMORY, REFRESH = 32, 60 * SECOND, SECOND  # of learnt times, as in `orloj`
+
+
+@serving_policies.register("astrarium")
+class Astrarium(WindowScheduler):
+    """Wait as long as waiting pays, and give up only what the next GPUs could not make good."""
+
+    native = "astrarium"
+    listens_to_profiler = True
+
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        patience: Annotated[
+            Annotated[float, msgspec.Meta(ge=0, le=1)] | None,
+            msgspec.Meta(description="share of the way to frontrun that a batch waits; none: as it pays"),
+        ] = None
+        lookahead: Annotated[
+            bool,
+            msgspec.Meta(description="decide whom to give up by the next grants, not by a target at once"),
+        ] = True
+        lines: Annotated[
+            Literal["grouped", "application", "model"],
+            msgspec.Meta(description="which requests of a dynamic model are batched together"),
+        ] = "grouped"
+
+    def __init__(self, setup: Setup, parameters: Parameters) -> None:
+        super().__init__(setup, parameters)
+        self._plan_at: Time = 0
+        self._lost = RateMeter()
+
+    @property
+    def twinned(self) -> bool:
+        """The native twin knows static models only."""
+        return not self._crowds
+
+    def native_parameters(self) -> NativeParameters:
+        given = self.parameters
+        return (
+            {"lookahead": int(given.lookahead)},
+            {"patience": -1.0 if given.patience is None else given.patience},
+            {},
+        )
+
+    # lines
+
+    def lines(self) -> list[ModelQueue]:
+        """One for each application of a dynamic model, as many of them as there are groups in use; one for
+        a static model."""
+        self._places: list[list[int]] = []  # by model and application: its line
+        self._crowds: dict[int, Applications] = {}
+        made: list[ModelQueue] = []
+        for model in self.setup.models:
+            applications = len(model.dynamic.history) if model.dynamic else 1
+            self._places.append([len(made) + place for place in range(applications)])
+            made += [Line(model, self.setup.network, self.parameters) for _ in range(applications)]
+        self._queues = made
+        for model in self.setup.models:
+            if model.dynamic:
+                times = LearntTimes(model, BINS, MEMORY, REFRESH)
+                self._crowds[model.index] = Applications(model, times, self.parameters.lines)
+                self._form(model.index)
+        return made
+
+    def line_of(self, request: Request) -> int:
+        places = self._places[request.model]
+        return places[request.application if len(places) > 1 else 0]
+
+    def _form(self, model: int) -> Sequence[int]:
+        """Let the groups of the model's applications stand in lines of their own; returns those lines."""
+        crowd, first = self._crowds[model], min(self._places[model])
+        last = first + len(self._places[model])
+        waiting = [request for line in range(first, last) for request in self._queues[line].clear()]
+        for line in range(first, last):
+            self._queues[line].meter = RateMeter()
+        for line, group in enumerate(crowd.groups, first):
+            for application in group:
+                self._places[model][application] = line
+            self._queues[line].estimate(crowd.table(group))
+            self._queues[line].meter = RateMeter.sum([crowd.meters[place] for place in group])
+        for request in waiting:
+            self._queues[self.line_of(request)].insert(request)
+        return range(first, last)
+
+    def _learn(self, now: Time, model: int) -> Sequence[int]:
+        """Plan with what is known now; returns the lines that must be looked at again."""
+        crowd = self._crowds[model]
+        if crowd.regroup(now):
+            return self._form(model)
+        lines = [self._places[model][group[0]] for group in crowd.groups]
+        for line, group in zip(lines, crowd.groups, strict=True):
+            self._queues[line].estimate(crowd.table(group))
+        return lines
+
+    # what has happened
+
+    def opens(self, queue: ModelQueue) -> Time:
+        return cast(Line, queue).opens()
+
+    def _hear(self, now: Time, events: Sequence[Event], state: ServingState) -> set[int]:
+        changed = super()._hear(now, events, state)
+        if self._crowds:
+            changed.update(self._study(now, events))
+        if now >= self._plan_at:
+            self._plan(now, state)
+        return changed
+
+    def _study(self, now: Time, events: Sequence[Event]) -> Iterator[int]:
+        """Learn from arrivals and from what the profiler measured."""
+        touched = set()
+        for event in events:
+            if type(event) is RequestProfiled:
+                self._crowds[event.model].times.measured(now, event.application, event.time)
+                touched.add(event.model)
+            elif type(event) is RequestArrived and event.request.model in self._crowds:
+                self._crowds[event.request.model].arrived(now, event.request.application)
+                touched.add(event.request.model)
+        for model in sorted(touched):
+            if self._crowds[model].times.refreshed(now):
+                yield from self._learn(now, model)
+
+    def _plan(self, now: Time, state: ServingState) -> None:
+        """Look at the rates, and let every line take its stance."""
+        self._plan_at = now + PLAN_EVERY
+        demands = [cast(Line, queue).demand(now) for queue in self._queues]
+        self._lost.roll(now)
+        came = sum(queue.meter.window()[0] for queue in self._queues)
+        lost = self._lost.window()[0] / came if came else 0.0
+        climate = pressure.climate(demands, sum(gpu.present for gpu in state.gpus), lost)
+        for queue, demand in zip(self._queues, demands, strict=True):
+            cast(Line, queue).adapt(demand, climate)
+
+    # what to do
+
+    def _give_up(self, now: Time, queue: ModelQueue, requests: Sequence[Request]) -> Iterator[Action]:
+        if requests:
+            self._lost.roll(now)
+            self._lost.count(len(requests))
+        return super()._give_up(now, queue, requests)
+
+    def _settle(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
+        if not self.parameters.lookahead:
+            yield from super()._settle(now, line, gpu)
+            return
+        queue, free = cast(Line, self._queues[line]), self._free[gpu]
+        others: list[Time] = []
+
+        def grants(size: int) -> Sequence[Time]:
+            """When this line may expect GPUs again, if every other open candidate gets one first."""
+            if not others:
+                others.extend(self._next_free(now, gpu))
+            end = max(now + self._network.delay(size), free) + queue.latency[size]
+            turn = max(1, self._open)
+            return sorted([*others, end])[turn - 1 : AHEAD * turn : turn]
+
+        yield from self._give_up(now, queue, queue.settle(now, free, grants))
+        if not queue.size:
+            self._forget(line)
+
+    def _next_free(self, now: Time, gpu: int) -> Iterator[Time]:
+        """When other GPUs are free, as far as the next grants may need them."""
+        kept = [(gpu, self._free[gpu])]
+        self._free.set(gpu, FOREVER)
+        while len(kept) <= AHEAD * max(1, self._open) and self._free.least < FOREVER:
+            next_gpu = self._free.argmin()
+            kept.append((next_gpu, self._free[next_gpu]))
+            self._free.set(next_gpu, FOREVER)
+        for taken, at in reversed(kept):
+            self._free.set(taken, at)
+        return (max(now, at) for _, at in kept[1:])
