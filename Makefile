@@ -19,7 +19,7 @@ $(READY): pyproject.toml $(NATIVE)
 serve: demo
 
 demo: setup
-	$(BIN)/astrarium compare examples/quickstart.yaml -p deferred -p eager -p timeout --out runs/demo --overwrite
+	$(BIN)/astrarium compare examples/quickstart.yaml -p astrarium -p deferred -p eager --out runs/demo --overwrite
 
 test: setup lint
 	$(BIN)/python -m pytest

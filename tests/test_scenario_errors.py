@@ -17,7 +17,8 @@ BAD = [
     ("policy.gathr=fcfs", "policy.gathr", "'fcfs'", "did you mean 'gather'?"),
     ("policy.gather=windw", "policy.gather", "'windw'", "one of window, fcfs; did you mean 'window'?"),
     ("policy={name: timeout, timeout: soon}", "policy.timeout", "'soon'", "a duration with its unit"),
-    ("policy={}", "policy.name", "", "this field is required"),
+    ("policy={gather: fcfs}", "policy.gather", "'fcfs'", "one of"),
+    ("policy=eager", "policy", "'eager'", "a mapping such as {name: deferred}"),
     ("polcy.name=eager", "polcy", "{'name': 'eager'}", "did you mean 'policy'?"),
     ("workload.rate=-5000/s", "workload.rate", "'-5000/s'", "a rate such as 5000/s or 90/min, not below 0"),
     ("workload.rate=5000", "workload.rate", "5000", "a rate such as 5000/s"),
@@ -271,10 +272,10 @@ BAD_FILES = [
     (ISSUE.replace("slo: 25ms", "slo: 25ms, slo: 26ms"), "line 3", "a key that stands only once"),
     (ISSUE.replace("{gpus: 8}", "{gpus: 8"), "line 2", "YAML"),
     (ISSUE.replace("cluster", "clutser"), "clutser", "did you mean 'cluster'?"),
-    (ISSUE.replace("policy: {name: deferred}\n", ""), "policy", "this section is required"),
+    (ISSUE.replace("policy: {name: deferred}", "policy: [eager]"), "policy", "a mapping such as"),
     (ISSUE.replace("resnet50:", "50:"), "models.50", "a name that is text"),
-    ("", "", "a mapping with cluster, models, policy, workload"),
-    ("- 1\n", "", "a mapping with cluster, models, policy, workload"),
+    ("", "", "a mapping with cluster, models, workload"),
+    ("- 1\n", "", "a mapping with cluster, models, workload"),
 ]
 
 

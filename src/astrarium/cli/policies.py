@@ -81,9 +81,12 @@ def _description(type_: Any) -> str:
 def _list(found: dict[str, Any]) -> Any:
     from rich.table import Table
 
+    from astrarium.scenario.schema import DEFAULT_POLICY
+
     table = Table("policy", "what it does", "parameters", box=None, pad_edge=False)
     for name, described in found.items():
-        table.add_row(name, described["summary"], ", ".join(described["parameters"]))
+        label = f"{name} (default)" if name == DEFAULT_POLICY else name
+        table.add_row(label, described["summary"], ", ".join(described["parameters"]))
     return table
 
 

@@ -16,6 +16,7 @@ from astrarium.scenario.decode import check_keys
 from astrarium.scenario.models import ModelReader
 from astrarium.scenario.overrides import overridden
 from astrarium.scenario.schema import (
+    DEFAULT_POLICY,
     Cluster,
     Delays,
     Model,
@@ -27,7 +28,7 @@ from astrarium.scenario.schema import (
 )
 from astrarium.scenario.yaml_file import read_yaml
 
-_REQUIRED = ("cluster", "models", "policy", "workload")
+_REQUIRED = ("cluster", "models", "workload")
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -59,7 +60,7 @@ def _parsed(raw: Any, base: Path) -> Scenario:
     reader = ModelReader(base)
     models = reader.read(raw["models"])
     decode = reader.decoder.decode
-    fields: dict[str, Any] = {"models": models, "policy": _policy(raw["policy"])}
+    fields: dict[str, Any] = {"models": models, "policy": _policy(raw.get("policy"))}
     fields["cluster"] = decode(Cluster, raw["cluster"], "cluster")
     fields["workload"] = _workload(decode(Workload, raw["workload"], "workload"), models, base)
     for name, kind in (("network", Delays), ("preemption", Preemption), ("profiling", Profiling)):
@@ -75,13 +76,13 @@ _SEED = next(info.type for info in msgspec.structs.fields(Scenario) if info.name
 
 
 def _policy(raw: Any) -> PolicyChoice:
-    if not isinstance(raw, dict):
+    if not isinstance(raw, dict | None):
         raise InputError("policy", raw, "a mapping such as {name: deferred}")
-    if "name" not in raw:
-        raise InputError("policy.name", None, "a value: this field is required")
-    if not isinstance(raw["name"], str):
-        raise InputError("policy.name", raw["name"], "the name of a policy, such as deferred")
-    return PolicyChoice(raw["name"], {key: value for key, value in raw.items() if key != "name"})
+    given = {"name": DEFAULT_POLICY, **(raw or {})}
+    name = given.pop("name")
+    if not isinstance(name, str):
+        raise InputError("policy.name", name, "the name of a policy, such as deferred")
+    return PolicyChoice(name, given)
 
 
 def _workload(workload: Workload, models: dict[str, Model], base: Path) -> Workload:

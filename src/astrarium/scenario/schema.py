@@ -17,6 +17,7 @@ GpuCount = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 LARGEST_BATCH = 512
 MOST_ARRIVALS = 1_000_000_000
 NOTHING = Duration(0)
+DEFAULT_POLICY = "astrarium"
 
 Rates = Rate | dict[str, Rate]  # the total, or one for each model
 

@@ -71,6 +71,7 @@ SYSTEMS: dict[str, System] = {
     "Nexus": System({"name": "nexus"}),
     "Clockwork": System({"name": "clockwork", "sizes": "powers_of_two", "window": "10ms"}),
     "Orloj": System({"name": "orloj", "order": "latest"}),
+    "Astrarium": System({"name": "astrarium"}),
 }
 # Other readings, measured beside them in Figure 4.8 only.
 VARIANTS: dict[str, System] = {

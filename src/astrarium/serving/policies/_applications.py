@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from astrarium.core.units import FOREVER, Time
-from astrarium.serving.policies._times import LearntTimes, quantile
+from astrarium.core.units import Time
+from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.rates import RateMeter
 from astrarium.serving.setup import ModelSpec
 
@@ -40,30 +40,22 @@ class Applications:
             return False
         for meter in self.meters:
             meter.roll(now)
-        ranked = sorted(
-            range(len(self.meters)), key=lambda place: (self.times.together(1, (place,)).mean, place)
-        )
+        ranked = sorted(range(len(self.meters)), key=lambda place: self.table((place,))[1])
         found = cheapest_cut(ranked, self._demand)
         if sum(map(self._demand, found)) >= WORTH_MOVING * sum(map(self._demand, self.groups)):
             return False
         self.groups = found
         return True
 
-    def table(self, group: Group) -> tuple[Time, ...]:
+    def table(self, group: Group) -> list[Time]:
         """What batches of 0, 1, 2, ... of these applications are planned with."""
-        table = [0]
-        for size in range(1, self.model.max_batch + 1):
-            table.append(max(table[-1], self._time(group, size)))
-        return (*table, FOREVER)
-
-    def _time(self, group: Group, size: int) -> Time:
-        return quantile(self.times.together(size, group), SAFE)
+        return self.times.table(group, SAFE)
 
     def _demand(self, group: Group) -> float:
         """GPUs that the group would keep busy if it gathered for half of the objective."""
         rate = sum(per_time(self.meters[place]) for place in group)
         size = min(self.model.max_batch, max(1, int(rate * self.model.slo / 2)))
-        return rate * self._time(group, size) / size
+        return rate * self.table(group)[size] / size
 
 
 def per_time(meter: RateMeter) -> float:

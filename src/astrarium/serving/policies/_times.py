@@ -9,13 +9,13 @@ Numbers are computed in a fixed order with + - * / alone, so that a native twin 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from astrarium.core.units import LONGEST, MICROSECOND, Time
+from astrarium.core.units import FOREVER, LONGEST, MICROSECOND, Time
 from astrarium.serving.setup import DynamicSpec, ModelSpec
 
 NARROWEST: Time = MICROSECOND  # of a bin: what always takes the same time keeps a width to divide by
@@ -30,14 +30,13 @@ class BatchTime(NamedTuple):
     mean: Time
 
 
-def quantile(time: BatchTime, chance: float) -> Time:
-    """The time that a batch keeps with that chance."""
-    below = 0.0
-    for (low, high), inside in zip(pairwise(time.edges), time.chances, strict=True):
-        if inside > 0 and below + inside >= chance:
-            return low + int((high - low) * ((chance - below) / inside) + 0.5)
-        below += inside
-    return time.edges[-1]
+def quantile(edges: Sequence[Time], below: Sequence[float], chance: float) -> float:
+    """Where the CDF that is *below[i]* at *edges[i]*, with straight lines between, comes up to *chance*."""
+    place = bisect_left(below, chance)
+    if place == 0 or place == len(below):
+        return edges[min(place, len(edges) - 1)]
+    low, high = below[place - 1], below[place]
+    return edges[place - 1] + (edges[place] - edges[place - 1]) * ((chance - low) / (high - low))
 
 
 def certain(time: Time) -> BatchTime:
@@ -136,24 +135,26 @@ class LearntTimes:
         if application is not None and len(self._memories[application]) >= FEWEST:
             own = self._cdfs[application]
         longest = [one * power(rest, size - 1) for one, rest in zip(own, self._mixture, strict=True)]
-        return self._of(longest, size)
+        chances = tuple(high - low for low, high in pairwise(longest))
+        edges = self._batch_edges(size)
+        return BatchTime(edges, chances, mean(edges, chances))
 
-    def together(self, size: int, applications: Sequence[int]) -> BatchTime:
-        """Of *size* requests, each a draw of these applications; of all where too little is known of them."""
+    def table(self, applications: Sequence[int], chance: float) -> list[Time]:
+        """What batches of 0, 1, 2, ... draws of these applications keep with that chance; of all where too
+        little is known of them. The longest of k keeps what one does with the k-th root of the chance."""
         if not self._edges:
-            return certain(self._latency[size])
-        return self._of([power(below, size) for below in self.mixture(applications)], size)
+            return list(self._latency)
+        below, times = self.mixture(applications), [0]
+        for size in range(1, len(self._latency) - 1):
+            longest = quantile(self._edges, below, chance ** (1 / size))
+            times.append(max(times[-1], self._spec.c0 + int(self._spec.c1 * size * longest + 0.5)))
+        return [*times, FOREVER]
 
     def mixture(self, applications: Sequence[int]) -> list[float]:
         known = [place for place in applications if len(self._memories[place]) >= FEWEST]
         weights = self._traffic.weights()
         cdfs = [self._cdfs[place] for place in known]
         return mixed(cdfs, [weights[place] for place in known]) if known else self._mixture
-
-    def _of(self, longest: Sequence[float], size: int) -> BatchTime:
-        chances = tuple(high - low for low, high in pairwise(longest))
-        edges = self._batch_edges(size)
-        return BatchTime(edges, chances, mean(edges, chances))
 
     def _samples(self) -> int:
         return sum(map(len, self._memories))
