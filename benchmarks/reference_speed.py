@@ -18,7 +18,7 @@ SCENARIOS = {
 def measure(repeats: int) -> list[Row]:
     rows = []
     for name, (file, overrides) in SCENARIOS.items():
-        scenario = load(ROOT / file, overrides)
+        scenario = load(ROOT / file, ["policy.name=deferred", *overrides])
         pairs = [(speed(scenario, "python"), speed(scenario, "native")) for _ in range(repeats)]
         rows.append(Row(f"reference, {name}", "requests/CPU-s", [slow for slow, _ in pairs], bar=30_000))
         rows.append(Row(f"native twin over reference, {name}", "x", [fast / slow for slow, fast in pairs]))

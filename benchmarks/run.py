@@ -25,6 +25,7 @@ NAMES = (
     "decisions",
     "simulate_zoo",
     "reference_speed",
+    "own_policy",
     "arrivals",
     "memory",
     "startup",

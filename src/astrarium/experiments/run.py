@@ -38,7 +38,7 @@ def run(
     if _choose(engine, policy, trace is not None or validate) == "native":
         record = native.simulate(scenario, setup, policy, arrivals, progress)
     else:
-        record = _simulate_reference(scenario, setup, policy, arrivals, progress, trace, validate)
+        record = simulate_reference(scenario, setup, policy, arrivals, progress, trace, validate)
     return _timed(record, time.perf_counter() - wall, time.process_time() - cpu)
 
 
@@ -53,14 +53,14 @@ def _choose(engine: EngineName, policy: Any, reference_only: bool) -> EngineName
     return "native" if twin and engine != "python" and not reference_only else "python"
 
 
-def _simulate_reference(
+def simulate_reference(
     scenario: Scenario,
     setup: Setup,
     policy: Any,
     arrivals: Arrivals,
-    progress: Callable[[Time], None] | None,
-    trace: Callable[[Step], None] | None,
-    validate: bool,
+    progress: Callable[[Time], None] | None = None,
+    trace: Callable[[Step], None] | None = None,
+    validate: bool = False,
 ) -> ServingRecord:
     deadlines = build.deadlines(arrivals, setup)
     state = ServingState(setup)

@@ -22,19 +22,24 @@ class Line(ModelQueue):
     def __init__(self, model: ModelSpec, network: Network, parameters: Any) -> None:
         super().__init__(model, network, "window")
         self.first = 0  # where the candidate begins
+        self._as_of: Time = -1  # when the candidate was chosen
         self._patience, self._patient = parameters.patience, parameters.lookahead
         self.stance = pressure.stance(pressure.Demand(0.0, 1.0, self._target, 0, 0, 1), pressure.CALM)
 
     def gather(self, now: Time, gpu_free: Time) -> list[Request]:
         """Choose the candidate; returns those who are lost in any case."""
-        hopeless = self._hopeless(now, gpu_free)
         told = (self.deadlines, self.stance.hold, self._ready, self.latency, now, gpu_free)
         before, self.size = gather_window(*told)
-        if not self.size and self._patient:
+        self.first, self._as_of = 0, max(now, gpu_free)
+        if not before:  # nobody is in the way, so nobody is lost
+            return []
+        if not self._patient:
+            return self._cut(before)
+        if not self.size:
             before, self.size = gather_fcfs(*told)
-        lost = hopeless if self._patient else before
+        lost = self._hopeless(now, gpu_free)
         self.first = before - lost
-        return self._cut(lost) if lost else []
+        return self._cut(lost)
 
     def opens(self) -> Time:
         if self.first:
@@ -47,6 +52,8 @@ class Line(ModelQueue):
 
     def settle(self, now: Time, free: Time, grants: Callable[[int], Sequence[Time]]) -> list[Request]:
         """Fix the batch that leaves; returns whom it gives up."""
+        if self._as_of == now >= free and not self.first and self.size >= self._wanted():
+            return []
         hopeless, self.first, self.size = self._hopeless(now, free), 0, 0
         if hopeless < len(self.deadlines):
             backlog = Backlog(self.deadlines, self._ready, self.latency)
@@ -64,6 +71,9 @@ class Line(ModelQueue):
         self.stance = pressure.stance(demand, climate)
         if self._patience is not None:
             self.stance = self.stance._replace(patience=self._patience)
+
+    def _wanted(self) -> int:
+        return min(self.stance.enough, len(self.deadlines))
 
     def _prospect(self) -> Prospect:
         return Prospect(self._rate(), self.stance.enough, self._target, self.stance.price, self.model.slo)

@@ -106,16 +106,18 @@ class WindowScheduler:
     def _update(self, now: Time, line: int, gpu_free: Time = 0) -> Iterator[Action]:
         """Gather the candidate anew; drop what it gives up; set when to look again."""
         queue = self._queues[line]
-        yield from self._give_up(now, queue, queue.gather(now, gpu_free))
+        if given_up := queue.gather(now, gpu_free):
+            yield from self._give_up(now, queue, given_up)
         if not queue.size:
             self._forget(line)
             return
         delay = self._network.delay(queue.size)
-        latest = queue.latest()
-        if self.opens(queue) - delay > now:
-            self._forget(line)
-            self._wake.set(line, self.opens(queue) - delay)
+        opens = self.opens(queue) - delay
+        if opens > now:
+            self._hide(line)
+            self._wake.set(line, opens)
         else:
+            latest = queue.latest()
             self._open += self._latest[line] >= FOREVER
             self._latest.set(line, latest)
             self._delays.set(line, -delay)
@@ -126,10 +128,15 @@ class WindowScheduler:
             yield Drop(request.id, SACRIFICED if queue.saveable(request, now) else EXPIRED)
 
     def _forget(self, line: int) -> None:
-        self._open -= self._latest[line] < FOREVER
+        self._hide(line)
         self._wake.set(line, FOREVER)
-        self._latest.set(line, FOREVER)
-        self._delays.set(line, FOREVER)
+
+    def _hide(self, line: int) -> None:
+        """Its candidate may not leave."""
+        if self._latest[line] < FOREVER:
+            self._open -= 1
+            self._latest.set(line, FOREVER)
+            self._delays.set(line, FOREVER)
 
     def _match(self, now: Time, state: ServingState) -> Iterator[Action]:
         """Give GPUs to the candidates that may leave, the most urgent first."""
