@@ -14,7 +14,7 @@ from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.rates import RateMeter
 from astrarium.serving.setup import ModelSpec
 
-SAFE = 0.8  # the chance with which a batch keeps the time that it is planned with
+SAFE = 0.9  # the chance with which a batch keeps the time that it is planned with
 WORTH_MOVING = 0.9  # of the present demand: only for less are lines formed anew
 
 Group = tuple[int, ...]

@@ -16,6 +16,8 @@ from typing import Annotated, Literal, cast
 
 import msgspec
 
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.serving.actions import Action
 from astrarium.serving.events import Event, Request, RequestArrived, RequestProfiled
@@ -32,7 +34,7 @@ from astrarium.serving.state import ServingState
 
 PLAN_EVERY: Time = 50 * MILLISECOND
 AHEAD = 2  # grants to play through: a third changes next to nothing
-BINS, MEMORY, REFRESH = 32, 60 * SECOND, SECOND  # of learnt times, as in `orloj`
+BINS, REFRESH = 32, SECOND  # of learnt times, as in `orloj`
 
 
 @serving_policies.register("astrarium")
@@ -55,6 +57,13 @@ class Astrarium(WindowScheduler):
             Literal["grouped", "application", "model"],
             msgspec.Meta(description="which requests of a dynamic model are batched together"),
         ] = "grouped"
+        memory: Annotated[Duration, msgspec.Meta(description="how long a measured time is remembered")] = (
+            Duration(10 * SECOND)
+        )
+
+        def __post_init__(self) -> None:
+            if self.memory < 1:
+                raise InputError("memory", write_duration(self.memory), "a duration above 0")
 
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
         super().__init__(setup, parameters)
@@ -89,7 +98,7 @@ class Astrarium(WindowScheduler):
         self._queues = made
         for model in self.setup.models:
             if model.dynamic:
-                times = LearntTimes(model, BINS, MEMORY, REFRESH)
+                times = LearntTimes(model, BINS, self.parameters.memory, REFRESH)
                 self._crowds[model.index] = Applications(model, times, self.parameters.lines)
                 self._form(model.index)
         return made
