@@ -13,8 +13,8 @@ from astrarium.serving.model import ServingWorld
 from astrarium.serving.policies.orloj import Orloj
 from astrarium.serving.state import ServingState
 
-SHORT = {"share": 2, "time": {"normal": {"mean": "8ms", "std": "1ms"}}}
-LONG = {"share": 1, "time": {"modes": [{"mean": "20ms", "std": "2ms"}, {"mean": "45ms", "std": "4ms"}]}}
+SHORT = {"share": 2 / 3, "time": {"normal": {"mean": "8ms", "std": "1ms"}}}
+LONG = {"share": 1 / 3, "time": {"modes": [{"mean": "20ms", "std": "2ms"}, {"mean": "45ms", "std": "4ms"}]}}
 
 
 def scenario(seed: int = 1, rate: float = 90, slo: float = 150, **changed: Any) -> Scenario:

@@ -112,8 +112,8 @@ def test_the_mean_request_knows_nothing_of_the_longest() -> None:
 @pytest.mark.parametrize("estimate", ["p99", "p50", "mean"])
 def test_dynamic_estimates_match_simulated_batches(estimate: str) -> None:
     applications = {
-        "short": Application(Normal(5 * MS, 1 * MS), 3.0),
-        "long": Application(LogNormal(12 * MS, 0.3), 1.0),
+        "short": Application(Normal(5 * MS, 1 * MS), 0.75),
+        "long": Application(LogNormal(12 * MS, 0.3), 0.25),
     }
     profile = Dynamic(applications, estimate=estimate)
     longest = draws(profile.mixture(), 90_000).reshape(-1, 3).max(axis=1) * 3

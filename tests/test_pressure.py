@@ -27,6 +27,16 @@ def demand(
     return Demand(rate / SECOND, dispersion, target, round(time * MS), 5 * MS, round(slo * MS))
 
 
+def gaining(gain: float, dispersion: float = 1.0) -> Demand:
+    """Requests at the rate that gives this gain."""
+    usual = demand(dispersion=dispersion)
+    return usual._replace(rate=gain * (usual.target + 1) / usual.fixed)
+
+
+def waits(gain: float, weather: Climate) -> float:
+    return patience(gaining(gain), weather)
+
+
 # the parts
 
 
@@ -99,48 +109,78 @@ def test_more_demand_is_scarcer_and_more_gpus_are_not(
 # patience
 
 
+NOISY = Climate(0.0, 0.0, 0.5)
+
+
 def test_while_gpus_are_plenty_waiting_is_free() -> None:
-    for gain in (0.0, 0.3, 1.5):
-        assert patience(gain, CALM) == pytest.approx(0.8)
-        assert patience(gain, Climate(0.0, 0.0, 0.5)) == pytest.approx(0.8)
+    for gain in (0.0, 0.3, 0.6):
+        assert waits(gain, CALM) == pytest.approx(0.8)
+        assert waits(gain, NOISY) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(("gain", "expected"), [(0.6, 0.8), (0.8, 0.9), (1.0, 1.0), (9.0, 1.0)])
+def test_what_pays_is_waited_for_to_the_end_while_it_is_quiet(gain: float, expected: float) -> None:
+    for weather in (CALM, Climate(1.0, 0.0, 0.03)):
+        assert waits(gain, weather) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(1.5, 0.8), (2.0, 0.9), (2.5, 1.0), (9.0, 1.0)])
-def test_what_surely_pays_is_waited_for_to_the_end(gain: float, expected: float) -> None:
-    for weather in (CALM, SCARCE):
-        assert patience(gain, weather) == pytest.approx(expected)
+def test_what_surely_pays_is_waited_for_to_the_end_whatever_the_noise(gain: float, expected: float) -> None:
+    for weather in (NOISY, SCARCE):
+        assert waits(gain, weather) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(0.9, 0.0), (1.15, 0.4), (1.4, 0.8)])
 def test_a_risky_bet_is_taken_for_a_gain_well_above_the_noise(gain: float, expected: float) -> None:
     """4.5 to 7 times a noise of 0.2."""
-    assert patience(gain, SCARCE) == pytest.approx(expected)
+    assert waits(gain, SCARCE) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("noise", "expected"), [(0.03, 0.8), (0.04, 0.4), (0.05, 0.0)])
 def test_a_quiet_cluster_bets_whatever_the_gain(noise: float, expected: float) -> None:
-    assert patience(0.0, Climate(1.0, 0.0, noise)) == pytest.approx(expected)
+    assert waits(0.0, Climate(1.0, 0.0, noise)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(0.4, 0.0), (0.5, 0.42), (0.6, 0.88), (0.9, 1.0)])
 def test_in_overload_the_gain_alone_decides(gain: float, expected: float) -> None:
-    assert patience(gain, SWAMPED) == pytest.approx(expected)
-    assert patience(gain, SWAMPED._replace(noise=0.0)) == pytest.approx(expected)
+    assert waits(gain, SWAMPED) == pytest.approx(expected)
+    assert waits(gain, SWAMPED._replace(noise=0.0)) == pytest.approx(expected)
 
 
-@given(gain=gains, more=gains, weather=climates)
-def test_patience_is_a_share_that_grows_with_the_gain(gain: float, more: float, weather: Climate) -> None:
-    less, most = patience(gain, weather), patience(gain + more, weather)
+@pytest.mark.parametrize(
+    ("dispersion", "expected"), [(1, 0.0), (545, 0.0), (633, 0.4), (721, 0.8), (999, 0.8)]
+)
+def test_a_burst_is_waited_for_where_the_rest_of_it_comes_soon_enough(
+    dispersion: float, expected: float
+) -> None:
+    """With each request come so many others within the 80 ms that a batch has; eleven share 5 ms. A gain of
+    0.4 by the mean rate is 3.5 in the burst if 3.1 * 11 * 80 / 5 = 545.6 others come, 4.5 with 721.6."""
+    bursty = gaining(0.4, float(dispersion))
+    assert bursty.burst_gain == pytest.approx(0.4 + (dispersion - 1) * 5 / 80 / 11)
+    assert patience(bursty, SCARCE) == pytest.approx(expected, abs=0.01)
+
+
+def test_a_burst_lasts_a_while() -> None:
+    """Even where a batch takes all of the objective."""
+    assert demand(dispersion=2.0, time=100, slo=100).burst_gain == demand(dispersion=2.0, time=95).burst_gain
+    assert demand(dispersion=0.5).burst_gain == demand().gain
+
+
+@given(gain=gains, more=gains, weather=climates, dispersion=st.floats(0, 1000))
+def test_patience_is_a_share_that_grows_with_the_gain(
+    gain: float, more: float, weather: Climate, dispersion: float
+) -> None:
+    less, most = (patience(gaining(value, dispersion), weather) for value in (gain, gain + more))
     assert 0 <= less <= most + 1e-12
     assert most <= 1
 
 
 @given(gain=gains, weather=climates, more=parts)
 def test_scarcity_and_noise_never_add_patience(gain: float, weather: Climate, more: float) -> None:
-    usual = patience(gain, weather)
+    usual = waits(gain, weather)
     scarcer = weather._replace(scarcity=min(1.0, weather.scarcity + more))
-    assert patience(gain, scarcer) <= usual + 1e-12
-    assert patience(gain, weather._replace(noise=weather.noise + more)) <= usual + 1e-12
+    assert waits(gain, scarcer) <= usual + 1e-12
+    assert waits(gain, weather._replace(noise=weather.noise + more)) <= usual + 1e-12
 
 
 # the rest of the stance
@@ -155,15 +195,15 @@ def test_a_small_target_is_kept_nearly_whole(target: int, part: float, expected:
     assert share(target, part, 1.0) == target
 
 
-@given(target=st.integers(1, 200), part=parts, overload=parts, more=parts)
+@given(target=st.integers(1, 200), part=parts, insist=parts, more=parts)
 def test_a_share_lies_between_the_part_and_the_whole(
-    target: int, part: float, overload: float, more: float
+    target: int, part: float, insist: float, more: float
 ) -> None:
-    found = share(target, part, overload)
+    found = share(target, part, insist)
     assert 1 <= found <= target
     assert found >= part * target - 0.5
-    assert found <= share(target + 1, part, overload)
-    assert found <= share(target, part, min(1.0, overload + more))
+    assert found <= share(target + 1, part, insist)
+    assert found <= share(target, part, min(1.0, insist + more))
 
 
 def test_wasted_time_has_a_price_where_gpus_are_scarce() -> None:
@@ -179,6 +219,13 @@ def test_overload_insists_on_the_target() -> None:
     calm, swamped = stance(many, CALM), stance(many, SWAMPED)
     assert (calm.hold, calm.enough) == (15, 17)
     assert (swamped.hold, swamped.enough) == (20, 20)
+
+
+@pytest.mark.parametrize(("noise", "enough"), [(0.03, 20), (0.05, 17)])
+def test_what_pays_is_worth_the_whole_target_while_it_is_quiet(noise: float, enough: int) -> None:
+    paying = demand(rate=5000, target=20)
+    assert paying.gain == pytest.approx(25 / 21)
+    assert stance(paying, Climate(1.0, 0.0, noise)).enough == enough
 
 
 @given(one=loads, weather=climates)

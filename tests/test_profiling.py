@@ -36,8 +36,8 @@ from astrarium.serving.state import ServingState
 from astrarium.testing.audit import ContractError, audit
 from astrarium.testing.cases import Case, cluster, crowd, linear_model, run_case
 
-CHAT = {"share": 3, "time": {"normal": {"mean": "4ms", "std": "1ms"}}}
-MAIL = {"share": 1, "time": {"constant": "9ms"}}
+CHAT = {"share": 0.75, "time": {"normal": {"mean": "4ms", "std": "1ms"}}}
+MAIL = {"share": 0.25, "time": {"constant": "9ms"}}
 
 
 def scenario(seed: int = 1, chat: dict[str, Any] = CHAT, **sections: Any) -> Scenario:

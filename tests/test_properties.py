@@ -26,6 +26,7 @@ from astrarium.serving.events import (
     RequestProfiled,
 )
 from astrarium.serving.ledger import Outcome
+from astrarium.serving.policies.astrarium import Astrarium
 from astrarium.serving.policies.deferred import Deferred
 from astrarium.serving.policies.eager import Eager
 from astrarium.serving.policies.timeout import Timeout
@@ -82,7 +83,7 @@ def test_eager_batching_is_work_conserving(case: Case, gather: str) -> None:
     run_case(case, policy, state=Watching(case.setup))
 
 
-@pytest.mark.parametrize("kind", [Deferred, Eager, Timeout])
+@pytest.mark.parametrize("kind", [Astrarium, Deferred, Eager, Timeout])
 @BOUNDED
 @given(case=cases(own_deadlines=True))
 def test_the_earlier_deadline_leaves_first_within_a_model(kind: type, case: Case) -> None:

@@ -47,13 +47,13 @@ models:
         c1: 0.25
         estimate: mean
         applications:
-          a: {share: 0.5, time: {normal: {mean: 10ms, std: 2ms}}}
-          b: {time: {lognormal: {median: 10ms, sigma: 0.5}}}
-          c: {time: {modes: [{weight: 0.5, mean: 3ms}, {mean: 9ms, std: 1ms}]}}
-          d: {time: {histogram: {edges: [1ms, 2ms, 4ms], counts: [1, 2]}}}
-          e: {time: {samples: [3ms, 1ms]}}
-          f: {time: {samples: times.csv}}
-          g: {time: {constant: 2ms}}
+          a: {share: 0.4, time: {normal: {mean: 10ms, std: 2ms}}}
+          b: {share: 0.1, time: {lognormal: {median: 10ms, sigma: 0.5}}}
+          c: {share: 0.1, time: {modes: [{weight: 0.5, mean: 3ms}, {weight: 0.5, mean: 9ms, std: 1ms}]}}
+          d: {share: 0.1, time: {histogram: {edges: [1ms, 2ms, 4ms], counts: [1, 2]}}}
+          e: {share: 0.1, time: {samples: [3ms, 1ms]}}
+          f: {share: 0.1, time: {samples: times.csv}}
+          g: {share: 0.1, time: {constant: 2ms}}
 policy: {name: timeout, timeout: 5ms, gather: fcfs}
 workload:
   arrivals: gamma
@@ -193,7 +193,7 @@ def test_applications_come_in_their_shares(tmp_path: Path) -> None:
     arrivals = build.arrivals(found)
     index = list(found.models).index("dynamic")
     counts = np.bincount(arrivals.application[arrivals.model == index])
-    assert counts / counts.sum() == pytest.approx(np.array([0.5, 1, 1, 1, 1, 1, 1]) / 6.5, abs=0.02)
+    assert counts / counts.sum() == pytest.approx(np.array([0.4, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]), abs=0.02)
     constant = arrivals.work[(arrivals.model == index) & (arrivals.application == 6)]
     assert (constant == 2 * MS).all()
 

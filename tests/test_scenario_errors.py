@@ -120,6 +120,8 @@ TIMES = [
     ("{modes: [{mean: 1ms, weight: 1.0e+308}]}", ".modes[0].weight", "a number <= 1"),
     ("{modes: [{mean: -1ms}]}", ".modes[0].mean", "not below 0"),
     ("{modes: [{mean: 1ms, weight: 0}]}", ".modes", "a weight above 0"),
+    ("{modes: [{mean: 1ms, weight: 0.5}, {mean: 2ms, weight: 0.9}]}", ".modes", "weights that sum to 1"),
+    ("{modes: [{mean: 1ms, weight: 0.3}, {mean: 2ms}]}", ".modes", "weights that sum to 1"),
     ("{histogram: {edges: [1ms, 2ms], counts: [1, 2]}}", ".histogram.counts", "one count between"),
     ("{histogram: {edges: [2ms, 1ms], counts: [1]}}", ".histogram.edges", "edges that rise"),
     ("{histogram: {edges: [1ms, 2ms], counts: [0]}}", ".histogram.counts", "their sum above 0"),
@@ -180,6 +182,13 @@ APPLICATIONS = [
     ("{time: {constant: 1ms}, changes: [{at: 1s, time: {modes: []}}]}", ".changes[0].time.modes", "one mode"),
     ("{share: 1}", ".time", "this field is required"),
 ]
+
+
+def test_shares_sum_to_one(tmp_path: Path) -> None:
+    given = "{a: {share: 0.9, time: {constant: 1ms}}, b: {share: 0.5, time: {constant: 1ms}}}"
+    with pytest.raises(InputError, match=r"shares that sum to 1, or equal ones") as caught:
+        load(tmp_path, ISSUE, f"models.resnet50.profile={{dynamic: {{applications: {given}}}}}")
+    assert caught.value.field == "models.resnet50.profile.dynamic.applications"
 
 
 @pytest.mark.parametrize(("application", "field", "right"), APPLICATIONS)

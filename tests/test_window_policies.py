@@ -21,6 +21,7 @@ from astrarium.serving.actions import EXPIRED, SACRIFICED, Dispatch, Drop
 from astrarium.serving.events import BatchFinished, Event, GpuJoined, GpuLeft, Request, RequestArrived
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies._queue import ModelQueue
+from astrarium.serving.policies.astrarium import Astrarium
 from astrarium.serving.policies.deferred import Deferred
 from astrarium.serving.policies.eager import Eager
 from astrarium.serving.policies.timeout import Timeout, timeout_for
@@ -295,7 +296,7 @@ class OnePerGpu(ServingState):
         super()._dispatch(now, action)
 
 
-@pytest.mark.parametrize("kind", [Deferred, Eager, Timeout])
+@pytest.mark.parametrize("kind", [Astrarium, Deferred, Eager, Timeout])
 @settings(max_examples=40, derandomize=True, deadline=None, database=None)
 @given(case=cases(delays=st.just(NO_DELAY)), percents=st.lists(st.integers(20, 400), min_size=1, max_size=4))
 def test_overruns_never_double_book_a_gpu(kind: type, case: Case, percents: list[int]) -> None:

@@ -16,6 +16,10 @@ struct Demand {
 
   double each() const { return static_cast<double>(time) / target; }
   double gain() const { return rate * static_cast<double>(fixed) / (target + 1); }
+  double burst_gain() const {
+    const double window = static_cast<double>(std::max<Time>(slo - time, 5'000'000));
+    return (rate + std::max(0.0, dispersion - 1.0) / window) * static_cast<double>(fixed) / (target + 1);
+  }
 };
 
 struct Climate {
@@ -45,24 +49,29 @@ inline Climate climate_of(const std::vector<Demand>& demands, int gpus, double l
   return {ramp(mean + 2.0 * noise, 0.7, 0.9), ramp(lost, 0.02, 0.05), noise};
 }
 
-inline double patience_of(double gain, const Climate& climate) {
-  const double calm = 1.0 - climate.overload, noise = climate.noise;
-  const double bet = std::max(ramp(gain, 4.5 * noise, 7.0 * noise), 1.0 - ramp(noise, 0.03, 0.05));
+inline double quiet_of(const Climate& climate) { return 1.0 - ramp(climate.noise, 0.03, 0.05); }
+
+inline double patience_of(const Demand& demand, const Climate& climate) {
+  const double gain = demand.gain(), calm = 1.0 - climate.overload, noise = climate.noise;
+  const double quiet = quiet_of(climate), burst = ramp(demand.burst_gain(), 3.5, 4.5);
+  const double bet = std::max({ramp(gain, 4.5 * noise, 7.0 * noise), quiet, burst});
   const double worth = calm * bet + climate.overload * ramp(gain, 0.4, 0.6);
-  const double farther = std::max(climate.overload * ramp(gain, 0.4, 0.9), ramp(gain, 1.5, 2.5));
+  const double farther =
+      std::max({climate.overload * ramp(gain, 0.4, 0.9), quiet * ramp(gain, 0.6, 1.0), ramp(gain, 1.5, 2.5)});
   const double most = 0.8 + (1.0 - 0.8) * farther;
   return most * (1.0 - climate.scarcity * (1.0 - worth));
 }
 
-inline int share_of(int target, double part, double overload) {
-  const double missing = (1.0 - part) * (1.0 - overload);
+inline int share_of(int target, double part, double insist) {
+  const double missing = (1.0 - part) * (1.0 - insist);
   return target - static_cast<int>(missing * std::max(0, target - 2) + 0.3);
 }
 
 inline Stance stance_of(const Demand& demand, const Climate& climate) {
   const double price = (1.0 + (3.0 - 1.0) * ramp(demand.gain(), 0.5, 1.0)) * climate.scarcity;
-  return {patience_of(demand.gain(), climate), share_of(demand.target, 0.7, climate.overload),
-          share_of(demand.target, 0.85, climate.overload), price};
+  const double insist = std::max(climate.overload, quiet_of(climate) * ramp(demand.gain(), 0.6, 1.0));
+  return {patience_of(demand, climate), share_of(demand.target, 0.7, insist), share_of(demand.target, 0.85, insist),
+          price};
 }
 
 }  // namespace astrarium

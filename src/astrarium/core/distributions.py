@@ -32,6 +32,7 @@ Weight = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 Sigma = Annotated[float, msgspec.Meta(gt=0, le=20)]
 
 _GRID = 400  # points of the expected maximum's integral: relative error under 1e-3
+SLACK = 1e-6  # of weights that should sum to 1
 _TAIL = 20.0  # the integral's ends in logits: a chance of 2e-9 on either side
 
 
@@ -135,8 +136,11 @@ class Modes(Distribution, frozen=True):
     modes: tuple[Mode, ...]
 
     def __post_init__(self) -> None:
-        if not is_weighty([mode.weight for mode in self.modes]):
-            raise InputError("", self.modes, "at least one mode with a weight above 0")
+        weights = [mode.weight for mode in self.modes]
+        if not is_weighty(weights):
+            raise InputError("", weights, "at least one mode with a weight above 0")
+        if not add_up(weights):
+            raise InputError("", weights, "weights that sum to 1, or equal ones")
 
     def cdf(self, time: Time) -> float:
         total = math.fsum(mode.weight for mode in self.modes)
@@ -229,6 +233,11 @@ class Mixture(Distribution, frozen=True):
 def is_weighty(weights: Sequence[float]) -> bool:
     """Whether chance can pick by these weights: none is negative or NaN, and their sum is above 0."""
     return all(0 <= weight < math.inf for weight in weights) and 0 < sum(weights) < math.inf
+
+
+def add_up(weights: Sequence[float]) -> bool:
+    """Whether they are the parts of a whole. Equal ones are: so are those that nobody gave."""
+    return max(weights) == min(weights) or abs(math.fsum(weights) - 1) <= SLACK
 
 
 def choose(generator: Generator, weights: Sequence[float], count: int) -> Times:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from astrarium.core.distributions import Distribution, Mixture, Positive, Share, mean_of_maximum
+from astrarium.core.distributions import Distribution, Mixture, Positive, Share, add_up, mean_of_maximum
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import LONGEST, Time
@@ -129,6 +129,9 @@ class Dynamic(Profile, frozen=True):
     def __post_init__(self) -> None:
         if not self.applications:
             raise InputError("applications", self.applications, "at least one application")
+        shares = {name: application.share for name, application in self.applications.items()}
+        if not add_up(list(shares.values())):
+            raise InputError("applications", shares, "shares that sum to 1, or equal ones")
 
     def batch_times(self) -> Iterator[Time]:
         return (self.batch_time(size, longest) for size, longest in enumerate(self._longest(), 1))

@@ -47,7 +47,8 @@ def _choose(engine: EngineName, policy: Any, reference_only: bool) -> EngineName
         raise InputError("engine", engine, "one of auto, python, native")
     twin = native.has_twin(policy)
     if engine == "native" and not twin:
-        raise InputError("engine", engine, f"python: {type(policy).__name__} has no native twin")
+        name = type(policy).__name__
+        raise InputError("engine", engine, f"python: {name} has no native twin for this scenario")
     if engine == "native" and reference_only:
         raise InputError("engine", engine, "python: only the reference engine records traces")
     return "native" if twin and engine != "python" and not reference_only else "python"

@@ -98,7 +98,7 @@ def _sampled(cases: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _ablation(data: Data) -> str:
     columns = data["goodput"]
-    header = ("requests/s", *columns, f"in time at {ablation.OVERLOADED}, the zoo")
+    header = ("requests/s", *columns, f"the zoo, {ablation.OVERLOADED}")
     lines = [
         (
             variant,

@@ -27,7 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "patience 1, no lookahead": {**ASTRARIUM, "patience": 1.0, "lookahead": False},
     "deferred": DEFERRED,
 }
-OVERLOADED = f"{OVERLOAD} x what deferred serves"
+OVERLOADED = f"in time, {OVERLOAD} x deferred"
 
 # Of Figure 7: bursts of a model that hardly gains from batches, and tight deadlines of one that gains much.
 SAMPLED = (figure7.Setting("VGG16", 16, 1.5, 25, 0.1), figure7.Setting("DenseNet121", 16, 4.0, 20, 1.0))
@@ -123,16 +123,18 @@ def _best_other(found: Mapping[str, float]) -> tuple[str, float]:
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
-    """A line for each setting over the variants, as a share of the full policy."""
+    """What is left of the full policy's goodput: a row for each variant, a column for each setting."""
     from astrarium.reproduce.drawing import axes_row, save
 
-    figure, (axis,) = axes_row(1, 9, 4.5)
+    figure, (axis,) = axes_row(1, 11, 4)
     curves = {**data["goodput"], OVERLOADED: data["in_time"]}
-    for name, found in curves.items():
-        percents = [100 * found[variant] / found[FULL] for variant in VARIANTS]
-        axis.plot(list(VARIANTS), percents, marker="o", markersize=4, linewidth=1, label=name)
-    axis.axhline(100, color="gray", linewidth=1, linestyle="--")
-    axis.set(ylabel="goodput, % of the full policy's")
-    axis.tick_params(axis="x", labelsize=7)
-    axis.legend(fontsize=7)
+    percents = [[100 * found[name] / found[FULL] for found in curves.values()] for name in VARIANTS]
+    axis.imshow(percents, cmap="RdBu", vmin=85, vmax=115, aspect="auto")
+    for row, shares in enumerate(percents):
+        for column, share in enumerate(shares):
+            axis.text(column, row, f"{share:.1f}", ha="center", va="center", fontsize=9)
+    axis.set_xticks(range(len(curves)), [name.replace(", ", "\n") for name in curves], fontsize=7)
+    axis.set_yticks(range(len(VARIANTS)), list(VARIANTS), fontsize=8)
+    axis.set_title("goodput (last column: requests in time), % of the full policy's")
+    axis.grid(False)
     save(figure, path)

@@ -81,7 +81,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
     from astrarium.reproduce.drawing import axes_row, save
 
     figure, axes = axes_row(2, 7)
-    titles = {"share": "all requests", "worst": "of the worst model"}
+    titles = {"share": "all requests", "worst": "the worst model's"}
     for axis, (what, title) in zip(axes, titles.items(), strict=True):
         for place, policy in enumerate(POLICIES):
             at = [group + (place - 1) * 0.26 for group in range(len(data))]
@@ -89,5 +89,5 @@ def draw(data: dict[str, Any], path: Path) -> None:
             axis.bar(at, shares, 0.25, label=policy, color=COLORS[policy])
         axis.set_xticks(range(len(data)), [name.replace(", ", "\n") for name in data], fontsize=7)
         axis.set(title=f"in time, % of {title}")
-    axes[0].legend(fontsize=8)
-    save(figure, path)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", ncol=3, fontsize=8)
+    save(figure, path, top=0.94)

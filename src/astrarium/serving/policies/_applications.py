@@ -1,8 +1,8 @@
 """The applications of a dynamic model, put together into lines of alike times.
 
 A batch is padded to its longest request, so mixing short with long wastes time; yet every line more makes
-batches smaller, and each launch has its fixed cost. Applications are sorted by their mean time and cut into
-the neighbourhoods that together ask for the least GPU time at the present rates.
+batches smaller, and each launch has its fixed cost. Applications are sorted by the time that one request of
+theirs keeps, and cut into the neighbourhoods that together ask for the least GPU time at the present rates.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from astrarium.serving.setup import ModelSpec
 
 SAFE = 0.9  # the chance with which a batch keeps the time that it is planned with
 WORTH_MOVING = 0.9  # of the present demand: only for less are lines formed anew
+ROUNDING = 1e-9  # costs that differ by less are equal
 
 Group = tuple[int, ...]
 
@@ -40,7 +41,7 @@ class Applications:
             return False
         for meter in self.meters:
             meter.roll(now)
-        ranked = sorted(range(len(self.meters)), key=lambda place: self.table((place,))[1])
+        ranked = sorted(range(len(self.meters)), key=lambda place: self.times.time((place,), 1, SAFE))
         found = cheapest_cut(ranked, self._demand)
         if sum(map(self._demand, found)) >= WORTH_MOVING * sum(map(self._demand, self.groups)):
             return False
@@ -55,7 +56,7 @@ class Applications:
         """GPUs that the group would keep busy if it gathered for half of the objective."""
         rate = sum(per_time(self.meters[place]) for place in group)
         size = min(self.model.max_batch, max(1, int(rate * self.model.slo / 2)))
-        return rate * self.table(group)[size] / size
+        return rate * self.times.time(group, size, SAFE) / size
 
 
 def per_time(meter: RateMeter) -> float:
@@ -72,5 +73,6 @@ def cheapest_cut(ranked: Sequence[int], cost: Callable[[Group], float]) -> list[
             group = tuple(sorted(ranked[start:end]))
             before, groups = best[start]
             choices.append((before + cost(group), [*groups, group]))
-        best.append(min(choices, key=lambda choice: (choice[0], len(choice[1]))))
+        equal = (1 + ROUNDING) * min(total for total, _ in choices)
+        best.append(min((one for one in choices if one[0] <= equal), key=lambda one: len(one[1])))
     return best[-1][1]

@@ -41,6 +41,12 @@ class Line(ModelQueue):
         self.first = before - lost
         return self._cut(lost)
 
+    def plan_with(self, latency: Sequence[Time]) -> None:
+        """Other times make another target."""
+        self.estimate(latency)
+        if self.meter.window()[0]:
+            self._target = self._staggered_target()
+
     def opens(self) -> Time:
         if self.first:
             return -FOREVER  # somebody is about to be lost: any GPU will do

@@ -14,9 +14,7 @@ from typing import NamedTuple
 from astrarium.core.units import Time
 from astrarium.serving.policies._gather import finish
 
-MOST_GIVEN_UP = (
-    24  # heads at once; more would be a queue that has collapsed, and found again at the next grant
-)
+MOST_GIVEN_UP = 24  # heads at once
 
 
 class Prospect(NamedTuple):
@@ -42,8 +40,11 @@ class Backlog(NamedTuple):
 
     def fitting(self, head: int, now: Time, free: Time) -> int:
         """The largest batch that starts with *head* and keeps its deadline; at least one."""
-        size, limit = 1, min(len(self.deadlines) - head, self.largest)
-        while size < limit and self.finish(size + 1, now, free) <= self.deadlines[head]:
+        return self.largest_within(self.deadlines[head], len(self.deadlines) - head, now, free)
+
+    def largest_within(self, deadline: Time, present: int, now: Time, free: Time) -> int:
+        size, limit = 1, min(present, self.largest)
+        while size < limit and self.finish(size + 1, now, free) <= deadline:
             size += 1
         return size
 
@@ -100,9 +101,8 @@ def losses(backlog: Backlog, prospect: Prospect, now: Time, first: int, grants: 
         if head >= present:
             taken = max(taken, present)
             continue
-        taken = head + _served(
-            backlog, now, then, present - head, due(backlog, prospect, now, first, left, head)
-        )
+        deadline = due(backlog, prospect, now, first, left, head)
+        taken = head + backlog.largest_within(deadline, present - head, now, then)
     return lost
 
 
@@ -111,10 +111,3 @@ def due(backlog: Backlog, prospect: Prospect, now: Time, first: int, left: int, 
     if place < left:
         return backlog.deadlines[first + place]
     return now + int((place - left + 1) / prospect.rate) + prospect.slo
-
-
-def _served(backlog: Backlog, now: Time, then: Time, present: int, deadline: Time) -> int:
-    size, limit = 1, min(present, backlog.largest)
-    while size < limit and backlog.finish(size + 1, now, then) <= deadline:
-        size += 1
-    return size

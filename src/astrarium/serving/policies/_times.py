@@ -4,7 +4,8 @@ Each application of a dynamic model has its samples: those measured before the r
 reports while they are fresh. They become histograms over one grid for the whole model. The longest of k
 independent requests has the product of their CDFs; a batch of k takes c0 + c1 k times the longest.
 
-Numbers are computed in a fixed order with + - * / alone, so that a native twin finds the same bit by bit.
+What `batch` gives is computed in a fixed order with + - * / alone, so that a native twin finds the same bit
+by bit.
 """
 
 from __future__ import annotations
@@ -146,9 +147,16 @@ class LearntTimes:
             return list(self._latency)
         below, times = self.mixture(applications), [0]
         for size in range(1, len(self._latency) - 1):
-            longest = quantile(self._edges, below, chance ** (1 / size))
-            times.append(max(times[-1], self._spec.c0 + int(self._spec.c1 * size * longest + 0.5)))
+            times.append(max(times[-1], self._kept(below, size, chance)))
         return [*times, FOREVER]
+
+    def time(self, applications: Sequence[int], size: int, chance: float) -> Time:
+        """One entry of that table."""
+        return self._kept(self.mixture(applications), size, chance) if self._edges else self._latency[size]
+
+    def _kept(self, below: Sequence[float], size: int, chance: float) -> Time:
+        longest = quantile(self._edges, below, chance ** (1 / size))
+        return max(1, self._spec.c0 + int(min(self._spec.c1 * size * longest + 0.5, LONGEST)))
 
     def mixture(self, applications: Sequence[int]) -> list[float]:
         known = [place for place in applications if len(self._memories[place]) >= FEWEST]

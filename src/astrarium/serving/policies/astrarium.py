@@ -1,11 +1,11 @@
 """Our own policy: Symphony's window over Orloj's distributions, with patience and drops that adapt.
 
-- Requests stand in lines of alike times: one for each static model, one for each application of a dynamic
-  model, whose batch times are learnt (`_times`).
+- Requests stand in lines of alike times: one for each static model, one for each group of alike applications
+  of a dynamic model, whose batch times are learnt.
 - A candidate waits for others a part of the way to Symphony's frontrun; how far depends on what waiting
-  gains and on how scarce GPUs are (`_pressure`).
+  gains, on how scarce GPUs are and on how noisy demand is.
 - Nobody is given up before a GPU is at hand; then the next grants are played through, and the number of
-  heads with the fewest losses is dropped (`_lookahead`).
+  heads with the fewest losses is dropped.
 docs/astrarium.md says why, and what each part brings.
 """
 
@@ -117,8 +117,8 @@ class Astrarium(WindowScheduler):
         for line, group in enumerate(crowd.groups, first):
             for application in group:
                 self._places[model][application] = line
-            self._queues[line].estimate(crowd.table(group))
             self._queues[line].meter = RateMeter.sum([crowd.meters[place] for place in group])
+            cast(Line, self._queues[line]).plan_with(crowd.table(group))
         for request in waiting:
             self._queues[self.line_of(request)].insert(request)
         return range(first, last)
@@ -130,7 +130,7 @@ class Astrarium(WindowScheduler):
             return self._form(model)
         lines = [self._places[model][group[0]] for group in crowd.groups]
         for line, group in zip(lines, crowd.groups, strict=True):
-            self._queues[line].estimate(crowd.table(group))
+            cast(Line, self._queues[line]).plan_with(crowd.table(group))
         return lines
 
     # what has happened

@@ -27,7 +27,7 @@ import msgspec
 from astrarium.core.errors import InputError
 from astrarium.core.mintree import MinTree
 from astrarium.core.policy import SetTimer
-from astrarium.core.quantities import Duration
+from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.serving.actions import EXPIRED, Action, Dispatch, Drop
 from astrarium.serving.events import Event, Request, RequestArrived, RequestProfiled
@@ -53,7 +53,7 @@ class Orloj:
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         b: Annotated[
             float,
-            msgspec.Meta(gt=0, le=10, description="rate of the anticipated delay, per millisecond"),
+            msgspec.Meta(ge=1e-9, le=10, description="rate of the anticipated delay, per millisecond"),
         ] = 1e-4
         batch_sizes: Annotated[
             tuple[Annotated[int, msgspec.Meta(ge=1)], ...],
@@ -86,7 +86,7 @@ class Orloj:
             if sizes and (sizes[0] != 1 or list(sizes) != sorted(set(sizes))):
                 raise InputError("batch_sizes", sizes, "sizes that rise from 1")
             if self.window < 1:
-                raise InputError("window", self.window, "a duration above 0")
+                raise InputError("window", write_duration(self.window), "a duration above 0")
 
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
         self.setup, self.parameters = setup, parameters
