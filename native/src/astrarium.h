@@ -9,7 +9,9 @@
 
 namespace astrarium {
 
-class Astrarium : public WindowScheduler<Line> {
+class Astrarium final : public WindowScheduler<Line, Astrarium> {
+  friend WindowScheduler;
+
  public:
   Astrarium(const Setup& setup, double patience, bool lookahead)
       : WindowScheduler(setup), gpus_(setup.gpus), lookahead_(lookahead) {
@@ -20,13 +22,13 @@ class Astrarium : public WindowScheduler<Line> {
   static constexpr Time kPlanEvery = 50 * kMillisecond;
   static constexpr int kAhead = 2;
 
-  Time opens(const Line& line) const override {
+  Time opens(const Line& line) const {
     if (line.blocked()) return -kForever;
     const Time arrived = arrivals_->time[line.head()];
     return arrived + static_cast<Time>(line.patience() * static_cast<double>(line.frontrun() - arrived));
   }
 
-  void plan(Time now) override {
+  void plan(Time now) {
     if (now < plan_at_) return;
     plan_at_ = now + kPlanEvery;
     demands_.clear();
@@ -39,12 +41,12 @@ class Astrarium : public WindowScheduler<Line> {
     for (std::size_t line = 0; line < demands_.size(); ++line) queues_[line].adapt(demands_[line], climate);
   }
 
-  void gave_up(Time now, int count) override {
+  void gave_up(Time now, int count) {
     lost_.roll(now);
     lost_.count(count);
   }
 
-  void settle(Time now, int model, int gpu, Books& books) override {
+  void settle(Time now, int model, int gpu, Books& books) {
     if (!lookahead_) return WindowScheduler::settle(now, model, gpu, books);
     Line& line = queue(model);
     const Time free = free_[gpu];

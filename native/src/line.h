@@ -20,6 +20,7 @@ class Line : public ModelQueue {
   int gather(Time now, Time gpu_free) {
     int before = gather_window(stance_.hold, now, gpu_free);
     first_ = 0;
+    as_of_ = std::max(now, gpu_free);
     if (before == 0 || !lookahead_) return before;  // nobody is in the way, so nobody is lost
     if (size == 0) before = gather_fcfs(now, gpu_free);
     const int lost = hopeless(finish(1, now, gpu_free));
@@ -34,6 +35,7 @@ class Line : public ModelQueue {
   // Fix the batch that leaves; returns how many heads it gives up.
   template <class Grants>
   int settle(Time now, Time free, Grants grants) {
+    if (as_of_ == now && free <= now && first_ == 0 && size >= std::min(stance_.enough, waiting())) return 0;
     const int lost = hopeless(finish(1, now, free));
     first_ = 0;
     if (lost < waiting()) return give_up(now, free, lost, grants);
@@ -124,6 +126,7 @@ class Line : public ModelQueue {
   double patience_;
   bool lookahead_;
   int first_ = 0;
+  Time as_of_ = -1;
   Stance stance_;
 };
 

@@ -11,8 +11,8 @@
 
 namespace astrarium {
 
-// `Queue` is a ModelQueue, or one that gathers in its own way.
-template <class Queue>
+// `Queue` is a ModelQueue, or one that gathers in its own way; `Self` says when the window opens.
+template <class Queue, class Self>
 class WindowScheduler : public Policy {
  public:
   explicit WindowScheduler(const Setup& setup)
@@ -25,7 +25,7 @@ class WindowScheduler : public Policy {
     const Time now = instant.now;
     arrivals_ = &instant.arrivals;
     hear(instant, books);
-    plan(now);
+    self().plan(now);
     for (int model = wake_.first_at_most(now); model >= 0; model = wake_.first_at_most(now)) {
       wake_.set(model, kForever);
       changed_.push_back(model);
@@ -39,12 +39,12 @@ class WindowScheduler : public Policy {
   }
 
  protected:
-  virtual Time opens(const Queue& queue) const = 0;
-  virtual void plan(Time) {}
-  virtual void gave_up(Time, int) {}
+  // What `Self` may have of its own.
+  void plan(Time) {}
+  void gave_up(Time, int) {}
 
   // The last word on a batch that has a GPU.
-  virtual void settle(Time now, int model, int gpu, Books& books) {
+  void settle(Time now, int model, int gpu, Books& books) {
     if (free_[gpu] > now) update(now, model, free_[gpu], books);
   }
 
@@ -63,7 +63,7 @@ class WindowScheduler : public Policy {
     Queue& q = queue(model);
     give_up(now, q, q.gather(now, gpu_free), books);
     if (q.size == 0) return forget(model);
-    const Time delay = network_.delay(q.size), open = opens(q) - delay;
+    const Time delay = network_.delay(q.size), open = self().opens(q) - delay;
     if (open > now) {
       hide(model);
       wake_.set(model, open);
@@ -77,7 +77,7 @@ class WindowScheduler : public Policy {
 
   void give_up(Time now, Queue& q, int count, Books& books) {
     if (count == 0) return;
-    gave_up(now, count);
+    self().gave_up(now, count);
     for (int i = 0; i < count; ++i) {
       const std::int64_t id = q.heads()[i];
       books.drop(now, id, q.saveable(arrivals_->deadline[id], now) ? kSacrificed : kExpired);
@@ -124,7 +124,7 @@ class WindowScheduler : public Policy {
   void grant(Time now, int model, int gpu, Books& books) {
     Queue& q = queue(model);
     const Time free = free_[gpu];
-    settle(now, model, gpu, books);
+    self().settle(now, model, gpu, books);
     if (q.size == 0) return;
     const Time start = std::max(now + network_.delay(q.size), free);
     free_.set(gpu, start + q.latency(q.size));
@@ -142,6 +142,7 @@ class WindowScheduler : public Policy {
     books.set_timer(now, at);
   }
 
+  Self& self() { return static_cast<Self&>(*this); }
   Queue& queue(int model) { return queues_[static_cast<std::size_t>(model)]; }
 
   Network network_;
@@ -156,7 +157,9 @@ class WindowScheduler : public Policy {
 
 enum class Opens { kDeferred, kEager, kTimeout };
 
-class NamedWindow : public WindowScheduler<ModelQueue> {
+class NamedWindow final : public WindowScheduler<ModelQueue, NamedWindow> {
+  friend WindowScheduler;
+
  public:
   NamedWindow(const Setup& setup, Opens opens, Gather gather, std::vector<Time> timeouts)
       : WindowScheduler(setup), opens_(opens), timeouts_(std::move(timeouts)) {
@@ -164,7 +167,7 @@ class NamedWindow : public WindowScheduler<ModelQueue> {
   }
 
  private:
-  Time opens(const ModelQueue& q) const override {
+  Time opens(const ModelQueue& q) const {
     switch (opens_) {
       case Opens::kDeferred: return q.frontrun();
       case Opens::kEager: return -kForever;
