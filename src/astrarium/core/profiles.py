@@ -12,7 +12,7 @@ import msgspec
 
 from astrarium.core.distributions import Distribution, Mixture, Positive, Share, add_up, mean_of_maximum
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration, write_duration
+from astrarium.core.quantities import Duration, check_order, write_duration
 from astrarium.core.units import LONGEST, Time
 
 Estimate = Annotated[
@@ -104,12 +104,7 @@ class Application(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     changes: tuple[TimeChange, ...] = ()
 
     def __post_init__(self) -> None:
-        last = 0
-        for place, change in enumerate(self.changes):
-            if change.at <= last:
-                expected = f"a moment after {write_duration(last)}: changes stand in order"
-                raise InputError(f"changes[{place}].at", write_duration(change.at), expected)
-            last = change.at
+        check_order([change.at for change in self.changes])
 
 
 class Dynamic(Profile, frozen=True):

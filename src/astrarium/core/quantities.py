@@ -5,9 +5,10 @@ At run time they are plain numbers (nanoseconds, requests per second, bytes).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NewType
 
+from astrarium.core.errors import InputError
 from astrarium.core.units import (
     BYTES_FORM,
     DURATION_FORM,
@@ -67,3 +68,13 @@ def _read(parse: Callable[[object], Any], raw: object, form: str) -> Any:
             raise
         negative = isinstance(raw, str) and raw.lstrip().startswith("-")
         raise ValueError(f"{form}, not below 0" if negative else form) from None
+
+
+def check_order(moments: Sequence[Duration]) -> None:
+    """Changes take place one after the other, and after the start."""
+    last = Duration(0)
+    for place, moment in enumerate(moments):
+        if moment <= last:
+            expected = f"a moment after {write_duration(last)}: changes stand in order"
+            raise InputError(f"changes[{place}].at", write_duration(moment), expected)
+        last = moment

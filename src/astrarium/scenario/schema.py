@@ -9,7 +9,7 @@ import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.core.profiles import Dynamic, Profile
-from astrarium.core.quantities import Bytes, Duration, Rate, write_duration
+from astrarium.core.quantities import Bytes, Duration, Rate, check_order, write_duration
 from astrarium.core.units import MILLISECOND, SECOND
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -136,12 +136,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.warmup >= self.duration:
             expected = f"a warm-up shorter than the duration, {write_duration(self.duration)}"
             raise InputError("warmup", write_duration(self.warmup), expected)
-        last = 0
-        for place, change in enumerate(self.changes):
-            if change.at <= last:
-                expected = f"a moment after {write_duration(last)}: changes stand in order"
-                raise InputError(f"changes[{place}].at", write_duration(change.at), expected)
-            last = change.at
+        check_order([change.at for change in self.changes])
 
 
 _FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
