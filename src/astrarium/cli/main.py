@@ -14,7 +14,10 @@ from astrarium.cli.bench import bench
 from astrarium.cli.compare import compare
 from astrarium.cli.goodput import goodput
 from astrarium.cli.policies import policies
+from astrarium.cli.profile import profile
+from astrarium.cli.replay import replay
 from astrarium.cli.reproduce import reproduce
+from astrarium.cli.serve import serve
 from astrarium.cli.simulate import simulate
 from astrarium.cli.zoo import zoo
 from astrarium.core.errors import AstrariumError
@@ -47,7 +50,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for verb in (simulate, compare, goodput, reproduce, policies, zoo):
+for verb in (simulate, compare, goodput, serve, replay, profile, reproduce, policies, zoo):
     app.command()(verb)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
 

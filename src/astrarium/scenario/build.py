@@ -19,6 +19,7 @@ from astrarium.serving.registry import ServingPolicy, listens_to_profiler, param
 from astrarium.serving.setup import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
 
 if TYPE_CHECKING:
+    from astrarium.engines.backends.contract import ModelFiles
     from astrarium.workloads.arrivals import Arrivals, Ints
 
 
@@ -28,6 +29,7 @@ def setup(scenario: Scenario) -> Setup:
     models = []
     for index, (name, model) in enumerate(scenario.models.items()):
         slowest = [max(times) for times in _batch_times(name, model, scenario.cluster)]
+        _check_priorities(name, model, slowest[0])
         known = _dynamic(scenario, name, model)
         models.append(ModelSpec(index, name, model.slo, latency_table(slowest), known))
     delays = scenario.network
@@ -96,6 +98,21 @@ def arrivals(scenario: Scenario) -> Arrivals:
     return made(scenario)
 
 
+def model_files(scenario: Scenario, kind: str) -> list[ModelFiles]:
+    """What a worker on a GPU of this kind loads, by model in the setup's order."""
+    from astrarium.scenario.files import model_files as described
+
+    kinds = scenario.cluster.kinds
+    if kind not in kinds:
+        raise InputError("kind", kind, f"a kind of GPU in the cluster: {one_of(kinds, kind)}")
+    place = kinds.index(kind)
+    described_models = []
+    for name, model in scenario.models.items():
+        times = [times[place] for times in _batch_times(name, model, scenario.cluster)]
+        described_models.append(described(scenario, name, [0, *times]))
+    return described_models
+
+
 def deadlines(arrivals: Arrivals, setup: Setup) -> Ints:
     import numpy as np
 
@@ -146,6 +163,13 @@ def _refuse_slo(name: str, model: Model, kinds: Sequence[str], times: Sequence[T
     slowest = kinds[times.index(max(times))]
     expected = f"at least {write_duration(max(times))}, what one request takes on a GPU of kind {slowest}"
     raise InputError(f"models.{name}.slo", write_duration(model.slo), expected)
+
+
+def _check_priorities(name: str, model: Model, alone: Time) -> None:
+    for priority, objective in model.priorities.items():
+        if objective < alone:
+            expected = f"at least {write_duration(alone)}, what one request takes"
+            raise InputError(f"models.{name}.priorities.{priority}", write_duration(objective), expected)
 
 
 def _check_kinds(name: str, profile: Kinds, cluster: Cluster) -> None:

@@ -18,12 +18,14 @@ from astrarium.core.profiles import Dynamic, Kinds, Linear, Profile, Table
 from astrarium.core.quantities import Duration
 from astrarium.scenario.decode import Decoder, constructed
 from astrarium.scenario.schema import Count, Model, ModelEntry
+from astrarium.scenario.serving import serving_fields
+from astrarium.scenario.yaml_file import read_yaml
 from astrarium.workloads import zoo
 from astrarium.workloads.traces import read_samples
 
 ZOO = "zoo:"
 PROFILE_FORM = (
-    "zoo:GPU/MODEL, {alpha, beta}, {table: ...}, {kinds: ...} or {dynamic: ...}, "
+    "zoo:GPU/MODEL, FILE.yaml, {alpha, beta}, {table: ...}, {kinds: ...} or {dynamic: ...}, "
     "such as zoo:1080Ti/ResNet50 or {alpha: 1.053ms, beta: 5.072ms}"
 )
 DISTRIBUTION_FORM = (
@@ -74,7 +76,8 @@ class ModelReader:
         slo = entry.slo if entry.slo is not None else _zoo_slo(entry.profile)
         if slo is None:
             raise InputError(f"{field}.slo", None, "a value: only zoo profiles bring their own SLO")
-        model = Model(profile, slo, entry.memory, entry.max_batch)
+        served = serving_fields(entry, name, self._base)
+        model = Model(profile, slo, entry.memory, entry.max_batch, **served)
         if entry.copies is None:
             return [(name, model)]
         return [(f"{name}-{copy}", model) for copy in range(entry.copies)]
@@ -82,6 +85,8 @@ class ModelReader:
     def _profile(self, raw: Any, field: str) -> Profile:
         if isinstance(raw, str) and raw.startswith(ZOO):
             return _zoo_model(raw, field).profile
+        if is_profile_file(raw):
+            return self._profile(_profile_file(self._base / raw, raw, field), field)
         if not isinstance(raw, dict):
             raise InputError(field, "nothing" if raw is None else raw, PROFILE_FORM)
         if "alpha" in raw or "beta" in raw:
@@ -126,6 +131,20 @@ class ModelReader:
         return constructed(Samples, raw, field, times=tuple(times), file=file)
 
 
+def is_profile_file(raw: Any) -> bool:
+    return isinstance(raw, str) and raw.endswith((".yaml", ".yml"))
+
+
+def _profile_file(path: Path, raw: str, field: str) -> Any:
+    """What `astrarium profile` wrote."""
+    if not path.is_file():
+        raise InputError(field, raw, f"a file with a profile; there is none at {path}")
+    found = read_yaml(path)
+    if is_profile_file(found):
+        raise InputError(field, raw, "a file with a profile, not with another file's name")
+    return found
+
+
 def _from(field: str, raw: Any, file: str) -> list[Duration]:
     if not Path(file).is_file():
         raise InputError(field, raw, f"a file of measured times; there is none at {file}")
@@ -143,7 +162,8 @@ def _zoo_model(raw: str, field: str) -> zoo.ZooModel:
 
 
 def _zoo_slo(profile: Any) -> Duration | None:
-    return _zoo_model(profile, "").slo if isinstance(profile, str) else None
+    is_zoo = isinstance(profile, str) and profile.startswith(ZOO)
+    return _zoo_model(profile, "").slo if is_zoo else None
 
 
 def _only_key(raw: Any, names: list[str], field: str, form: str) -> str:

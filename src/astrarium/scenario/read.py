@@ -26,43 +26,49 @@ from astrarium.scenario.schema import (
     Scenario,
     Workload,
 )
+from astrarium.scenario.serving import server_options
+from astrarium.scenario.serving_schema import ServerOptions
 from astrarium.scenario.yaml_file import read_yaml
 
 _REQUIRED = ("cluster", "models", "workload")
+_NEEDED_TO_SERVE = ("cluster", "models")
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
-    """Read a scenario file, with `-o` overrides such as 'policy.name=eager'."""
+def load(path: str | Path, overrides: Sequence[str] = (), serving: bool = False) -> Scenario:
+    """Read a scenario file, with `-o` overrides such as 'policy.name=eager'.
+
+    To be served it needs no workload, but the files that its `server` section names.
+    """
     source = str(path)
     raw = read_yaml(Path(path))
     try:
         raw = overridden(raw, overrides)
     except InputError as error:
         raise error.read_from(source) from None
-    return parse(raw, source, Path(path).parent)
+    return parse(raw, source, Path(path).parent, serving)
 
 
-def parse(raw: Any, source: str = "", base: Path | None = None) -> Scenario:
+def parse(raw: Any, source: str = "", base: Path | None = None, serving: bool = False) -> Scenario:
     """Check plain data; files it names are looked for from *base*."""
     try:
-        return _parsed(raw, Path(os.path.abspath(base or Path())))
+        return _parsed(raw, Path(os.path.abspath(base or Path())), serving)
     except InputError as error:
         raise error.read_from(source) from None
 
 
-def _parsed(raw: Any, base: Path) -> Scenario:
+def _parsed(raw: Any, base: Path, serving: bool) -> Scenario:
     if not isinstance(raw, dict):
         raise InputError("", raw, f"a mapping with {', '.join(_REQUIRED)}")
     check_keys(raw, [info.name for info in msgspec.structs.fields(Scenario)], "")
-    for name in _REQUIRED:
-        if raw.get(name) is None:
-            raise InputError(name, None, "a value: this section is required")
+    _check_sections(raw, serving)
     reader = ModelReader(base)
     models = reader.read(raw["models"])
     decode = reader.decoder.decode
     fields: dict[str, Any] = {"models": models, "policy": _policy(raw.get("policy"))}
     fields["cluster"] = decode(Cluster, raw["cluster"], "cluster")
-    fields["workload"] = _workload(decode(Workload, raw["workload"], "workload"), models, base)
+    if raw.get("workload") is not None:
+        fields["workload"] = _workload(decode(Workload, raw["workload"], "workload"), models, base)
+    fields["server"] = server_options(decode(ServerOptions, raw.get("server") or {}, "server"), base, serving)
     for name, kind in (("network", Delays), ("preemption", Preemption), ("profiling", Profiling)):
         fields[name] = decode(kind, raw[name] if raw.get(name) is not None else {}, name)
     if "seed" in raw:
@@ -70,6 +76,13 @@ def _parsed(raw: Any, base: Path) -> Scenario:
     scenario = Scenario(**fields)
     build.policy(scenario, build.setup(scenario))  # what only shows when the parts meet
     return scenario
+
+
+def _check_sections(raw: dict[str, Any], serving: bool) -> None:
+    for name in _NEEDED_TO_SERVE if serving else _REQUIRED:
+        if raw.get(name) is None:
+            exception = " (only serving does without)" if name == "workload" else ""
+            raise InputError(name, None, f"a value: this section is required{exception}")
 
 
 _SEED = next(info.type for info in msgspec.structs.fields(Scenario) if info.name == "seed")

@@ -11,9 +11,11 @@ from astrarium.core.errors import InputError
 from astrarium.core.profiles import Dynamic, Profile
 from astrarium.core.quantities import Bytes, Duration, Rate, check_order, write_duration
 from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.scenario.serving_schema import BackendChoice, ServerOptions, TensorEntry
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 GpuCount = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
+Priority = Annotated[int, msgspec.Meta(ge=1)]
 LARGEST_BATCH = 512
 MOST_ARRIVALS = 1_000_000_000
 NOTHING = Duration(0)
@@ -78,13 +80,29 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: Bytes = Bytes(0)
     max_batch: Count = LARGEST_BATCH
     copies: Count | None = None
+    backend: Any = None
+    inputs: tuple[TensorEntry, ...] = ()
+    outputs: tuple[TensorEntry, ...] = ()
+    preprocess: str | None = None
+    accepts: tuple[TensorEntry, ...] = ()
+    priorities: dict[Priority, Duration] = {}
+    loaded: bool = True
 
 
 class Model(msgspec.Struct, frozen=True):
+    """From `backend` on, the fields matter to serving alone."""
+
     profile: Profile
     slo: Duration
     memory: Bytes = Bytes(0)
     max_batch: Count = LARGEST_BATCH
+    backend: BackendChoice = BackendChoice()
+    inputs: tuple[TensorEntry, ...] = ()  # none: the backend knows them
+    outputs: tuple[TensorEntry, ...] = ()
+    preprocess: str | None = None  # Python code that runs in the frontend, FILE:NAME
+    accepts: tuple[TensorEntry, ...] = ()  # what clients send to it; none: what the model takes
+    priorities: dict[Priority, Duration] = {}  # objectives that a request may choose instead of `slo`
+    loaded: bool = True  # whether it is there from the start
 
 
 class PolicyChoice(msgspec.Struct, frozen=True):
@@ -147,6 +165,10 @@ _FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+# What a scenario has that is only served.
+NO_WORKLOAD = Workload("uniform", rate=Rate(0), duration=Duration(1))
+
+
 class Delays(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`control`: the order reaches the GPU; `data`: one request's input does; `response`: the answer's."""
 
@@ -176,10 +198,11 @@ class Scenario(msgspec.Struct, frozen=True):
     cluster: Cluster
     models: dict[str, Model]
     policy: PolicyChoice
-    workload: Workload
+    workload: Workload = NO_WORKLOAD
     network: Delays = Delays()
     preemption: Preemption = Preemption()
     profiling: Profiling = Profiling()
+    server: ServerOptions = ServerOptions()
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     @property
@@ -190,6 +213,8 @@ class Scenario(msgspec.Struct, frozen=True):
     @property
     def duration(self) -> Duration:
         """Arrivals stop here."""
+        if self.workload == NO_WORKLOAD:
+            raise InputError("workload", None, "a value: simulating needs this section")
         if self.workload.duration is None:
             raise InputError("workload.duration", None, "a value")
         return self.workload.duration

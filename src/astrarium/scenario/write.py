@@ -11,6 +11,7 @@ from astrarium.core.distributions import Constant, Distribution, Modes, Samples
 from astrarium.core.profiles import Profile, Table
 from astrarium.core.quantities import Bytes, Duration, Rate, write_bytes, write_duration, write_rate
 from astrarium.scenario.schema import Scenario
+from astrarium.scenario.serving_schema import BackendChoice
 
 _WRITERS: dict[Any, Any] = {Duration: write_duration, Rate: write_rate, Bytes: write_bytes}
 
@@ -46,6 +47,8 @@ def plain(kind: Any, value: Any) -> Any:
 
 
 def _plain_struct(value: msgspec.Struct) -> Any:
+    if isinstance(value, BackendChoice):
+        return value.plain()
     if isinstance(value, Table):
         return {"table": plain(dict[int, Duration], value.points)}
     if isinstance(value, Constant):
@@ -64,7 +67,8 @@ def _plain_fields(value: msgspec.Struct) -> dict[str, Any]:
     fields = {}
     for info in msgspec.structs.fields(value):
         present = getattr(value, info.name)
-        if info.required or present != info.default:
+        default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
+        if info.required or present != default:
             fields[info.name] = plain(info.type, present)
     return fields
 

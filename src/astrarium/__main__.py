@@ -1,0 +1,5 @@
+"""`python -m astrarium` is `astrarium`."""
+
+from astrarium.cli.main import main
+
+main()

@@ -1,0 +1,94 @@
+"""astrarium serve FILE"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from astrarium.cli.options import Overrides, ScenarioFile
+
+if TYPE_CHECKING:
+    from astrarium.scenario import Scenario
+    from astrarium.server.running import Running
+
+Port = Annotated[int | None, typer.Option(metavar="PORT", help="Instead of the file's; 0 is any free one.")]
+Host = Annotated[str | None, typer.Option(metavar="HOST", help="Instead of the file's (127.0.0.1).")]
+Record = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Record what the policy hears and decides, for `replay`.")
+]
+Log = Annotated[str | None, typer.Option(metavar="FORM", help="text or json.")]
+
+
+def serve(
+    file: ScenarioFile,
+    override: Overrides = None,
+    http: Port = None,
+    grpc: Port = None,
+    host: Host = None,
+    record: Record = None,
+    log: Log = None,
+) -> None:
+    """Serve a scenario: the policy that was simulated, on real processes and the wall clock."""
+    given = {"http": http, "grpc": grpc, "host": host, "log": log}
+    given["record"] = None if record is None else str(record.absolute())
+    options = [f"server.{name}={value}" for name, value in given.items() if value is not None]
+    from astrarium.scenario import load
+
+    _run(load(file, [*(override or []), *options], serving=True))
+
+
+def _run(scenario: Scenario) -> None:
+    from astrarium.core.errors import InputError
+
+    try:
+        import uvloop
+
+        from astrarium.server.logs import start_logging
+        from astrarium.server.running import serve as run
+    except ImportError as error:
+        expected = f"the packages for serving: pip install 'astrarium[serve]' ({error})"
+        raise InputError("serve", None, expected) from error
+    start_logging(scenario.server.log)
+    uvloop.run(run(scenario, lambda running: _announce(scenario, running)))
+
+
+def _announce(scenario: Scenario, running: Running) -> None:
+    """Where it is, and a line that can be pasted into another terminal."""
+    scheme = "https" if scenario.server.tls else "http"
+    address = f"{scheme}://{running.http.host}:{running.http.port}"
+    network = running.service.control.setup.network
+    delays = f"control {network.control / 1e6:.2f} ms, response {network.response / 1e6:.2f} ms"
+    models, gpus = len(scenario.models), scenario.cluster.size
+    print(f"serving {models} models on {gpus} GPUs with {scenario.policy.name} (planned with {delays})")
+    print(f"  HTTP  {address}")
+    if running.grpc is not None:
+        print(f"  gRPC  {running.grpc.host}:{running.grpc.port}")
+    print(f"  metrics {address}/metrics   timeline {address}/timeline   API {address}/openapi.json")
+    print("try:")
+    print(f"  {curl_line(running, address)}", flush=True)
+
+
+def curl_line(running: Running, address: str) -> str:
+    """A request for a model that is loaded, preferably a real one."""
+    from shlex import quote
+
+    import msgspec
+
+    cards = [card for card in running.service.cards() if card.state == "READY"]
+    card = next((card for card in cards if card.platform != "emulated"), cards[0])
+    inputs = [
+        {"name": spec.name, "datatype": spec.datatype, "shape": shape, "data": _example(spec.datatype, shape)}
+        for spec in card.inputs
+        for shape in [[1, *(max(size, 1) for size in spec.shape)]]
+    ]
+    body = msgspec.json.encode({"inputs": inputs}).decode()
+    return f"curl -s {address}/v2/models/{quote(card.name)}/infer -d {quote(body)}"
+
+
+def _example(datatype: str, shape: list[int]) -> list[object]:
+    from math import prod
+
+    fill: object = {"BYTES": "hello", "BOOL": True}.get(datatype, 1)
+    return [fill] * prod(shape)

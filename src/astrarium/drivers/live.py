@@ -1,0 +1,84 @@
+"""The wall clock: what happened since the last look is one instant, decided together.
+
+The driver has no thread and no sleep of its own. It is told of events, asks to be called again soon, and
+sets one alarm for the earliest timer; an event loop (or a test) does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from astrarium.core.engine import Engine
+from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.units import FOREVER, Time
+
+
+class Alarm(Protocol):
+    def set(self, moment: Time) -> None:
+        """Call `LiveDriver.step` at *moment*, instead of any moment set before."""
+
+    def close(self) -> None:
+        """Ring no more."""
+
+
+class LiveDriver:
+    """*clock* starts near 0 and never runs backwards; *soon* calls back after what is going on now."""
+
+    def __init__(
+        self,
+        engine: Engine[Any, Any, Any],
+        carry_out: Callable[[Time, Sequence[Any]], None],
+        clock: Callable[[], Time],
+        soon: Callable[[Callable[[], None]], object],
+        alarm: Alarm,
+    ) -> None:
+        self._engine, self._carry_out = engine, carry_out
+        self._clock, self._soon, self._alarm = clock, soon, alarm
+        self._inbox: list[Any] = []
+        self._timers: dict[str, Time] = {}
+        self._set_for = FOREVER
+        self._called = False
+
+    def post(self, event: Any) -> None:
+        """Something happened; it is decided on with all else that is heard before the next step."""
+        self._inbox.append(event)
+        if not self._called:
+            self._called = True
+            self._soon(self.step)
+
+    def step(self) -> None:
+        self._called = False
+        now = self._clock()
+        events, self._inbox = self._inbox, []
+        events.extend(self._due(now))
+        if events:
+            actions = self._engine.step(now, events)
+            self._carry_out(now, [action for action in actions if not self._is_timer(action)])
+        self._set_alarm(now)
+
+    def forget_timers(self) -> None:
+        """For a policy that is asked no more."""
+        self._timers.clear()
+
+    def _due(self, now: Time) -> list[TimerFired]:
+        due = [name for name, at in self._timers.items() if at <= now]
+        for name in due:
+            del self._timers[name]
+        return [TimerFired(name) for name in due]
+
+    def _is_timer(self, action: Any) -> bool:
+        if type(action) is not SetTimer:
+            return False
+        if action.at < FOREVER:
+            self._timers[action.name] = action.at
+        else:
+            self._timers.pop(action.name, None)
+        return True
+
+    def _set_alarm(self, now: Time) -> None:
+        """Also when it rang too early: what is due later needs another."""
+        earliest = min(self._timers.values(), default=FOREVER)
+        if earliest < FOREVER and (earliest != self._set_for or earliest <= now):
+            self._alarm.set(earliest)
+        self._set_for = earliest

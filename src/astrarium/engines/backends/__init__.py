@@ -1,0 +1,1 @@
+"""Model backends: how a worker runs a batch. One file each, by name in a scenario's `backend`."""

@@ -1,0 +1,52 @@
+"""From blocks of shared memory to the stacked inputs of a batch: a view where one will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from astrarium.engines.backends.contract import Batch
+from astrarium.engines.backends.stacking import stack
+from astrarium.engines.blocks import tensors_at, whole_shapes
+from astrarium.engines.orders import Member
+from astrarium.engines.tensors import Array, TensorSpec, to_array
+
+
+def gathered(view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member]) -> Batch:
+    """One array for each input, the items in the order of *members*."""
+    pieces: list[list[Array]] = [[] for _ in specs]
+    for first, last in _stretches(members):
+        shapes = first.shapes or whole_shapes(specs, first.rows)
+        for piece, tensor in zip(pieces, tensors_at(view, first.block, specs, shapes), strict=True):
+            piece.append(to_array(tensor)[first.row : last.row + 1])
+    named = {spec.name: piece for spec, piece in zip(specs, pieces, strict=True)}
+    own = {name: _item_shapes(piece) for name, piece in named.items() if not _alike(piece)}
+    inputs = {name: _joined(piece, name in own) for name, piece in named.items()}
+    return Batch(len(members), inputs, [member.application for member in members], own)
+
+
+def _stretches(members: Sequence[Member]) -> Iterator[tuple[Member, Member]]:
+    """Neighbouring rows of one block are taken at once."""
+    first = last = members[0]
+    for member in members[1:]:
+        if member.block == last.block and member.row == last.row + 1:
+            last = member
+        else:
+            yield first, last
+            first = last = member
+    yield first, last
+
+
+def _alike(pieces: list[Array]) -> bool:
+    return all(piece.shape[1:] == pieces[0].shape[1:] for piece in pieces)
+
+
+def _item_shapes(pieces: list[Array]) -> list[tuple[int, ...]]:
+    return [piece.shape[1:] for piece in pieces for _ in piece]
+
+
+def _joined(pieces: list[Array], unequal: bool) -> Array:
+    if unequal:
+        return stack([item for piece in pieces for item in piece])
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

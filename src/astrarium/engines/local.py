@@ -1,0 +1,119 @@
+"""Workers as processes of this machine, one for each GPU: started, spoken to, watched, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from astrarium.engines.arena import Memory
+from astrarium.engines.interface import Listener, WorkerSpec
+from astrarium.engines.orders import LARGEST_MESSAGE, Order, Stop, decode_news, encode
+
+
+@dataclass
+class _Running:
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    watch: int  # readable once the process has ended
+    reason: str = ""  # why we ended it, if we did
+
+
+class LocalWorkers:
+    """Keeps to one event loop. Workers hold no terminal and die with this process."""
+
+    def __init__(self, memory: Memory, listener: Listener) -> None:
+        self._memory, self._listener = memory, listener
+        self._running: dict[int, _Running] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, spec: WorkerSpec) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGEST_MESSAGE)
+        ours.setblocking(False)
+        with theirs:
+            process = self._spawn(spec, theirs.fileno())
+        running = self._running[spec.worker] = _Running(process, ours, os.pidfd_open(process.pid))
+        self._loop.add_reader(ours.fileno(), self._read, spec.worker, running)
+        self._loop.add_reader(running.watch, self._ended, spec.worker, running)
+
+    def send(self, worker: int, order: Order) -> None:
+        running = self._running.get(worker)
+        if running is None:
+            return
+        try:
+            running.socket.send(encode(order))
+        except BlockingIOError:
+            self.kill(worker, "stopped reading its orders")
+        except ConnectionError:
+            pass  # it is gone; the watch will tell
+
+    def kill(self, worker: int, reason: str) -> None:
+        running = self._running.get(worker)
+        if running is not None:
+            running.reason = reason
+            running.process.kill()
+
+    async def stop(self, grace: float) -> None:
+        for worker in self._running:
+            self.send(worker, Stop())
+        running, self._running = list(self._running.values()), {}
+        for one in running:
+            self._forget(one)
+        end = self._loop.time() + grace
+        while any(one.process.poll() is None for one in running) and self._loop.time() < end:
+            await asyncio.sleep(0.01)
+        for one in running:
+            one.process.kill()
+            one.process.wait()
+            one.socket.close()
+
+    def pids(self) -> dict[int, int]:
+        return {worker: running.process.pid for worker, running in self._running.items()}
+
+    def _spawn(self, spec: WorkerSpec, fd: int) -> subprocess.Popen[bytes]:
+        place = spec.place
+        arguments = [fd, self._memory.fd, self._memory.size, place.gpu, place.kind, place.device]
+        return subprocess.Popen(
+            [sys.executable, "-m", "astrarium.engines.worker", *map(str, arguments)],
+            pass_fds=(fd, self._memory.fd),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C in the terminal is for the frontend, which then drains
+        )
+
+    def _read(self, worker: int, running: _Running) -> None:
+        while True:
+            try:
+                packet = running.socket.recv(LARGEST_MESSAGE)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self._loop.remove_reader(running.socket.fileno())
+                return
+            self._listener.heard(worker, decode_news(packet))
+
+    def _ended(self, worker: int, running: _Running) -> None:
+        self._read(worker, running)  # its last words
+        self._forget(running)
+        running.socket.close()
+        if self._running.get(worker) is running:
+            del self._running[worker]
+        self._listener.died(worker, running.reason or _how_it_ended(running.process.wait()))
+
+    def _forget(self, running: _Running) -> None:
+        self._loop.remove_reader(running.socket.fileno())
+        self._loop.remove_reader(running.watch)
+        os.close(running.watch)
+
+
+def _how_it_ended(code: int) -> str:
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exited with status {code}"

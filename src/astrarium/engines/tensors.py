@@ -1,0 +1,104 @@
+"""Tensors as the Open Inference Protocol knows them: named, typed, row-major, little-endian.
+
+Imports nothing but numpy: workers on machines with few packages use it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+BYTES = "BYTES"  # elements of any length: each is a 32-bit length and its bytes
+DATATYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    BYTES: np.dtype(np.object_),
+}
+_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a model. The shape is of one item, without the batch; -1 is any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    @property
+    def item_bytes(self) -> int | None:
+        """The size of one item, or None where it varies."""
+        if self.datatype == BYTES or -1 in self.shape:
+            return None
+        return prod(self.shape) * DATATYPES[self.datatype].itemsize
+
+    def admits(self, shape: tuple[int, ...]) -> bool:
+        """Whether *shape* (of one item) fits."""
+        return len(shape) == len(self.shape) and all(
+            wanted in (-1, given) for wanted, given in zip(self.shape, shape, strict=True)
+        )
+
+
+class Tensor(NamedTuple):
+    """A tensor with its batch dimension first, and its bytes in the protocol's binary layout."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes | bytearray | memoryview
+
+
+def datatype_of(array: Array) -> str:
+    return BYTES if array.dtype.kind in "OSU" else _NAMES[array.dtype]
+
+
+def to_array(tensor: Tensor) -> Array:
+    """A view on the tensor's bytes; elements of BYTES are copied out."""
+    if tensor.datatype == BYTES:
+        elements = np.empty(prod(tensor.shape), np.object_)
+        elements[:] = unpack_bytes(tensor.data)
+        return elements.reshape(tensor.shape)
+    return np.frombuffer(tensor.data, DATATYPES[tensor.datatype]).reshape(tensor.shape)
+
+
+def to_bytes(array: Array) -> bytes | memoryview:
+    """The binary layout of *array*: a view where it lies contiguous already."""
+    if array.dtype.kind in "OSU":
+        return pack_bytes([_as_bytes(element) for element in array.ravel()])
+    return np.ascontiguousarray(array).data.cast("B") if array.size else b""
+
+
+def pack_bytes(elements: list[bytes]) -> bytes:
+    return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
+
+
+def unpack_bytes(data: bytes | bytearray | memoryview) -> list[bytes]:
+    """Raises ValueError where the lengths do not add up to the data."""
+    elements, at, view = [], 0, memoryview(data)
+    while at < len(view):
+        start = at + 4
+        at = start + int.from_bytes(view[at:start], "little")
+        if at > len(view):
+            raise ValueError("an element's length reaches past the end of the data")
+        elements.append(bytes(view[start:at]))
+    return elements
+
+
+def _as_bytes(element: Any) -> bytes:
+    return element.encode() if isinstance(element, str) else bytes(element)

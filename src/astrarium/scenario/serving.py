@@ -1,0 +1,126 @@
+"""Reading what only serving needs: backends, tensors, the `server` section."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.scenario.serving_schema import (
+    MODEL,
+    BackendChoice,
+    ServerOptions,
+    TensorEntry,
+    Tls,
+    check_names,
+)
+
+if TYPE_CHECKING:
+    from astrarium.engines.backends.contract import ModelFiles
+    from astrarium.engines.tensors import TensorSpec
+    from astrarium.scenario.schema import ModelEntry
+
+BACKEND_FORM = "one backend with its model, such as {onnx: model.onnx} or {python: words.py:detect}"
+
+
+def serving_fields(entry: ModelEntry, name: str, base: Path) -> dict[str, Any]:
+    """The fields of a `Model` that the simulator ignores, checked; file names are made absolute."""
+    field = f"models.{name}"
+    if entry.accepts and entry.preprocess is None:
+        raise InputError(f"{field}.accepts", None, "`preprocess` beside it: what turns these into the inputs")
+    for side in ("inputs", "outputs", "accepts"):
+        _check_tensors(getattr(entry, side), f"{field}.{side}")
+    return {
+        "backend": _backend(entry, name, base),
+        "inputs": entry.inputs,
+        "outputs": entry.outputs,
+        "preprocess": _preprocess(entry.preprocess, base, f"{field}.preprocess"),
+        "accepts": entry.accepts,
+        "priorities": entry.priorities,
+        "loaded": entry.loaded,
+    }
+
+
+def specs(tensors: tuple[TensorEntry, ...]) -> tuple[TensorSpec, ...]:
+    from astrarium.engines.tensors import TensorSpec
+
+    return tuple(TensorSpec(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors)
+
+
+def server_options(options: ServerOptions, base: Path, serving: bool) -> ServerOptions:
+    """File names made absolute. That they exist matters only to who serves."""
+
+    def absolute(name: str, field: str) -> str:
+        return _file(name, base, f"server.{field}", serving)
+
+    changed: dict[str, Any] = {}
+    if options.tls is not None:
+        changed["tls"] = Tls(absolute(options.tls.cert, "tls.cert"), absolute(options.tls.key, "tls.key"))
+    if options.api_keys is not None:
+        changed["api_keys"] = absolute(options.api_keys, "api_keys")
+    if options.record is not None:
+        changed["record"] = str(base / options.record)
+    return msgspec.structs.replace(options, **changed)
+
+
+def _backend(entry: ModelEntry, name: str, base: Path) -> BackendChoice:
+    """A model without a backend is emulated; nothing is imported for it."""
+    if entry.backend is None:
+        return BackendChoice()
+    field = f"models.{name}.backend"
+    backend, options = _only_choice(entry.backend, field)
+    from astrarium.engines.backends.contract import ModelFiles
+
+    files = ModelFiles(
+        name, backend, options, specs(entry.inputs), specs(entry.outputs), entry.max_batch, base
+    )
+    return BackendChoice(backend, _options(files, field))
+
+
+def _only_choice(raw: Any, field: str) -> tuple[str, dict[str, Any]]:
+    if not isinstance(raw, dict) or len(raw) != 1:
+        raise InputError(field, raw, BACKEND_FORM)
+    (backend, options), *_ = raw.items()
+    if isinstance(options, str):
+        return str(backend), {MODEL: options}
+    if not isinstance(options, dict | None):
+        raise InputError(f"{field}.{backend}", options, "the model's name, or a mapping of options")
+    return str(backend), {str(name): value for name, value in (options or {}).items()}
+
+
+def _options(files: ModelFiles, field: str) -> dict[str, Any]:
+    from astrarium.engines.backends.registry import backends, checked_options
+
+    try:
+        backends.get(files.backend)
+    except InputError as error:
+        raise InputError(field, files.backend, error.expected) from None
+    try:
+        return dict(checked_options(files))
+    except InputError as error:
+        beside = error.field.split("[")[0] in ("inputs", "outputs")
+        raise error.at(field.removesuffix(".backend") if beside else f"{field}.{files.backend}") from None
+
+
+def _check_tensors(tensors: tuple[TensorEntry, ...], field: str) -> None:
+    try:
+        check_names(tensors)
+    except InputError as error:
+        raise InputError(f"{field}{error.field}", error.value, error.expected) from None
+
+
+def _preprocess(reference: str | None, base: Path, field: str) -> str | None:
+    if reference is None:
+        return None
+    from astrarium.engines.backends.references import resolved
+
+    return resolved(reference, base, field)
+
+
+def _file(name: str, base: Path, field: str, needed: bool) -> str:
+    path = base / name
+    if needed and not path.is_file():
+        raise InputError(field, name, f"a file; there is none at {path}")
+    return str(path)

@@ -1,0 +1,1 @@
+"""What clients talk to: the Open Inference Protocol over HTTP and gRPC, health, metrics."""

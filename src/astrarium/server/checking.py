@@ -1,0 +1,197 @@
+"""Is this request one that the model can take? Asked before a byte of its tensors is allocated or read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple, Protocol
+
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.units import FOREVER, MICROSECOND, Time
+from astrarium.engines.tensors import BYTES, DATATYPES, Tensor, TensorSpec
+from astrarium.server.contract import Kind, ModelCard, Refused
+
+LARGEST_PRIORITY = 2**32 - 1
+LARGEST_TIMEOUT = FOREVER // MICROSECOND
+LONGEST_TAG = 256
+_LENGTH_BYTES = 4  # in front of each element of BYTES
+_ELEMENT_BYTES = {name: dtype.itemsize for name, dtype in DATATYPES.items()} | {BYTES: _LENGTH_BYTES}
+
+
+def bad(field: str, value: object, expected: str, model: str = "") -> Refused:
+    """A refusal that names the place, the value and what would be right."""
+    source = f"model {model}" if model else ""
+    return Refused(Kind.BAD_REQUEST, str(InputError(field, value, expected, source)))
+
+
+class Described(Protocol):
+    """A tensor as a client announces it, over either protocol."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def datatype(self) -> str: ...
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+class Placed(NamedTuple):
+    """An announced tensor that the model takes."""
+
+    spec: TensorSpec
+    shape: tuple[int, ...]
+    elements: int
+    at: int  # which of the request's inputs
+
+    @property
+    def field(self) -> str:
+        return f"inputs[{self.at}]"
+
+
+def placed_inputs(card: ModelCard, given: Sequence[Described], limit: int) -> list[Placed]:
+    """The inputs as *given*, each with what the card says of it. *limit* is in bytes, for each."""
+    if card.state != "READY":  # of a model that is not loaded nobody knows the inputs
+        raise Refused(Kind.UNAVAILABLE, f"model {card.name} is not ready: {card.reason}")
+    specs = {spec.name: spec for spec in card.inputs}
+    placed = [_placed(card, specs, tensor, at, limit) for at, tensor in enumerate(given)]
+    if len(given) != len(specs) or len({each.spec.name for each in placed}) != len(specs):
+        raise _wrong_names(card, [tensor.name for tensor in given])
+    _check_same_rows(card, placed)
+    return placed
+
+
+def _placed(card: ModelCard, specs: dict[str, TensorSpec], given: Described, at: int, limit: int) -> Placed:
+    spec = specs.get(given.name)
+    if spec is None:
+        raise bad(f"inputs[{at}].name", given.name, one_of(list(specs), given.name), card.name)
+    if given.datatype != spec.datatype:
+        raise bad(f"inputs[{at}].datatype", given.datatype, f"{spec.datatype} for {spec.name}", card.name)
+    shape = tuple(given.shape)
+    _check_shape(card, spec, shape, f"inputs[{at}].shape")
+    elements = prod(shape)
+    # A dimension of 0 leaves nothing to hold, but the others must still be sizes that an array can have.
+    size = (elements or prod(max(dimension, 1) for dimension in shape)) * _ELEMENT_BYTES[spec.datatype]
+    if size > limit:
+        expected = f"a tensor of at most {limit} bytes, not {size}"
+        raise Refused(Kind.TOO_LARGE, bad(f"inputs[{at}].shape", list(shape), expected, card.name).reason)
+    return Placed(spec, shape, elements, at)
+
+
+def _check_shape(card: ModelCard, spec: TensorSpec, shape: tuple[int, ...], field: str) -> None:
+    item = shape[1:]
+    if not shape or (item != spec.shape and not spec.admits(item)) or min(shape) < 0:
+        wanted = ", ".join(map(str, ("rows", *spec.shape)))
+        any_size = ", where -1 is any size" if -1 in spec.shape else ""
+        raise bad(field, list(shape[:16]), f"[{wanted}] for {spec.name}{any_size}", card.name)
+    if not 1 <= shape[0] <= card.max_batch:
+        raise bad(field, list(shape), f"from 1 to {card.max_batch} rows (the first dimension)", card.name)
+
+
+def _wrong_names(card: ModelCard, names: list[str]) -> Refused:
+    wanted = ", ".join(spec.name for spec in card.inputs)
+    return bad("inputs", names[:16], f"each of {wanted or 'no inputs at all'} exactly once", card.name)
+
+
+def _check_same_rows(card: ModelCard, placed: list[Placed]) -> None:
+    for other in placed[1:]:
+        if other.shape[0] != placed[0].shape[0]:
+            expected = f"{placed[0].shape[0]} rows, as in {placed[0].field}"
+            raise bad(f"{other.field}.shape", list(other.shape), expected, card.name)
+
+
+def in_card_order(card: ModelCard, tensors: list[Tensor]) -> list[Tensor]:
+    if len(tensors) < 2:
+        return tensors
+    order = {spec.name: at for at, spec in enumerate(card.inputs)}
+    return sorted(tensors, key=lambda tensor: order[tensor.name])
+
+
+def check_size(placed: Placed, data: bytes | memoryview, model: str) -> None:
+    """Whether binary *data* is exactly what the announced tensor needs."""
+    if placed.spec.datatype == BYTES:
+        check_elements(placed, data, model)
+        return
+    size = placed.elements * _ELEMENT_BYTES[placed.spec.datatype]
+    if len(data) != size:
+        expected = f"{size} bytes for {placed.spec.datatype} {list(placed.shape)}"
+        raise bad(f"{placed.field}.data", f"{len(data)} bytes", expected, model)
+
+
+def check_elements(placed: Placed, data: bytes | memoryview, model: str) -> None:
+    """Whether the lengths inside binary BYTES *data* add up, without copying an element."""
+    at, found, end = 0, 0, len(data)
+    while at + _LENGTH_BYTES <= end:
+        at += _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "little")
+        found += 1
+    if at != end:
+        expected = f"elements that end with the data, after {end} bytes"
+        raise bad(f"{placed.field}.data", f"element {max(found - 1, 0)} ends after {at}", expected, model)
+    if found != placed.elements:
+        expected = f"{placed.elements} elements for shape {list(placed.shape)}"
+        raise bad(f"{placed.field}.data", f"{found} elements", expected, model)
+
+
+def wanted_outputs(card: ModelCard, names: Sequence[str]) -> list[str]:
+    """Which outputs to answer with: those asked for, in that order, or all."""
+    known = [spec.name for spec in card.outputs]
+    for at, name in enumerate(names):
+        if name not in known:
+            raise bad(f"outputs[{at}].name", name, one_of(known, name), card.name)
+    if len(set(names)) != len(names):
+        raise bad("outputs", list(names)[:16], "each output at most once", card.name)
+    return list(names) or known
+
+
+def check_tensor_parameters(field: str, names: Iterable[str], model: str) -> None:
+    """Refuses what would change the meaning of a tensor and is not offered here."""
+    for name in names:
+        if name.startswith("shared_memory"):
+            raise bad(f"{field}.parameters", name, "tensors inside the request: there are no regions", model)
+        if name == "classification":
+            raise bad(f"{field}.parameters", name, "no classification: sort the output yourself", model)
+
+
+class Wishes(NamedTuple):
+    """What a request's parameters ask for."""
+
+    timeout: Time | None = None
+    priority: int = 0
+    application: str = ""
+
+
+def wishes(parameters: Mapping[str, Any], application: str, model: str) -> Wishes:
+    """*application* is the tag of a header; the parameter of that name goes before it."""
+    for name in parameters:
+        if name.startswith("sequence_"):
+            raise bad("parameters", name, "requests that stand alone: sequences are not served", model)
+    timeout = _whole(parameters, "timeout", 1, LARGEST_TIMEOUT, model)
+    priority = _whole(parameters, "priority", 0, LARGEST_PRIORITY, model)
+    tag = parameters.get("application", application)
+    if not isinstance(tag, str) or len(tag) > LONGEST_TAG:
+        raise bad("parameters.application", tag, f"a string of at most {LONGEST_TAG} characters", model)
+    return Wishes(None if timeout is None else timeout * MICROSECOND, priority or 0, tag)
+
+
+def _whole(parameters: Mapping[str, Any], name: str, low: int, high: int, model: str) -> int | None:
+    value = parameters.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        unit = " (microseconds)" if name == "timeout" else ""
+        raise bad(f"parameters.{name}", value, f"a whole number from {low} to {high}{unit}", model)
+    return value
+
+
+def check_version(card: ModelCard, version: str) -> None:
+    if version not in ("", card.version):
+        raise Refused(
+            Kind.NOT_FOUND,
+            str(InputError("version", version, f"{card.version}, the only one", f"model {card.name}")),
+        )
+
+
+def check_load_parameters(names: Iterable[str], model: str) -> None:
+    """A model is loaded as the scenario describes it: a client brings neither files nor settings."""
+    for name in names:
+        if name == "config" or name.startswith("file:"):
+            raise bad("parameters", name, "no config or files: the scenario describes the model", model)

@@ -1,0 +1,157 @@
+"""What the protocols (HTTP, gRPC) and the service behind them say to each other. Neither sees more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, NamedTuple, Protocol
+
+from astrarium.core.errors import AstrariumError
+from astrarium.core.units import Time
+from astrarium.engines.tensors import Tensor, TensorSpec
+
+
+class Kind(Enum):
+    """Why a call was refused or failed: HTTP status and name of the gRPC status code."""
+
+    BAD_REQUEST = (400, "INVALID_ARGUMENT")
+    UNAUTHENTICATED = (401, "UNAUTHENTICATED")
+    NOT_FOUND = (404, "NOT_FOUND")
+    TOO_LARGE = (413, "RESOURCE_EXHAUSTED")
+    OVERLOADED = (429, "RESOURCE_EXHAUSTED")
+    MODEL_FAILED = (500, "INTERNAL")
+    UNAVAILABLE = (503, "UNAVAILABLE")
+    DEADLINE = (504, "DEADLINE_EXCEEDED")
+
+    @property
+    def http(self) -> int:
+        return self.value[0]
+
+    @property
+    def grpc(self) -> str:
+        return self.value[1]
+
+
+class Refused(AstrariumError):
+    """A call that got no answer; the message says which call and why."""
+
+    def __init__(self, kind: Kind, reason: str, retry_after: float | None = None) -> None:
+        self.kind, self.reason, self.retry_after = kind, reason, retry_after  # seconds
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class InferCall:
+    """One request of a client: tensors checked against the model's card, `rows` items each.
+
+    `timeout` (ns, None: the model's objective) counts from `received`, an instant of the monotonic clock.
+    """
+
+    model: str
+    inputs: Sequence[Tensor]
+    rows: int
+    received: Time
+    timeout: Time | None = None
+    priority: int = 0
+    application: str = ""
+
+
+class Stages(NamedTuple):
+    """When an answered call passed each stage, by the monotonic clock in nanoseconds."""
+
+    received: Time  # the first byte's arrival, as early as the protocol can tell
+    admitted: Time  # parsed, checked and in shared memory
+    dispatched: Time
+    started: Time
+    finished: Time
+    answered: Time
+
+
+@dataclass(slots=True)
+class InferAnswer:
+    """Outputs lie in shared memory: read them, then call `release` exactly once."""
+
+    outputs: list[Tensor]
+    stages: Stages
+    batch_size: int
+    gpu: int
+    in_time: bool
+    release: Callable[[], None]
+
+
+ModelState = Literal["READY", "LOADING", "UNLOADING", "UNAVAILABLE"]
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What the protocol's metadata and configuration are made of."""
+
+    name: str
+    platform: str  # the backend's name
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch: int
+    slo: Time
+    state: ModelState = "READY"
+    reason: str = ""  # of a state that is not READY
+    version: str = "1"
+    applications: tuple[str, ...] = ()
+    priorities: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tally:
+    """A count and the nanoseconds it took in all."""
+
+    count: int = 0
+    ns: int = 0
+
+
+NO_TALLY = Tally()
+
+
+@dataclass(frozen=True)
+class ModelStatistics:
+    name: str
+    version: str = "1"
+    last_inference_ms: int = 0  # since the epoch, 0 if there was none
+    inferences: int = 0  # items
+    executions: int = 0  # batches
+    success: Tally = NO_TALLY
+    fail: Tally = NO_TALLY
+    queue: Tally = NO_TALLY
+    compute_input: Tally = NO_TALLY
+    compute_infer: Tally = NO_TALLY
+    compute_output: Tally = NO_TALLY
+    batches: dict[int, Tally] = field(default_factory=dict)  # executions by batch size
+
+
+class Service(Protocol):
+    """One served scenario. Every method belongs to the event loop that serves."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests: its workers are up, and it is not draining."""
+
+    def cards(self) -> list[ModelCard]: ...
+
+    def card(self, model: str) -> ModelCard:
+        """Refused (NOT_FOUND) for a name the scenario does not have."""
+
+    async def infer(self, call: InferCall) -> InferAnswer:
+        """Refused where there is no answer."""
+
+    async def load(self, model: str) -> None:
+        """Returns once it is ready; loads it anew where it is ready already."""
+
+    async def unload(self, model: str) -> None:
+        """Returns once it is gone; requests that were accepted are answered first."""
+
+    def statistics(self, model: str) -> ModelStatistics: ...
+
+    def metrics(self) -> bytes:
+        """The Prometheus exposition text."""
+
+    def timeline(self, last: int) -> bytes:
+        """The last requests and batches as a JSON trace for Perfetto."""

@@ -1,0 +1,149 @@
+"""The server's books: every accepted call ends in exactly one place, and the counts must add up.
+
+    accepted = answered in time + answered late + dropped + failed + open
+Plain numbers that the hot path can afford; `metrics` shows them to Prometheus, `statistics` to clients.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+
+from astrarium.core.units import MILLISECOND, Time
+from astrarium.server.contract import ModelStatistics, Stages, Tally
+from astrarium.serving.ledger import Outcome
+
+# Upper bounds in seconds: from a fast path to an objective of seconds.
+TIME_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+OUTCOMES = {
+    Outcome.IN_TIME: "in_time",
+    Outcome.LATE: "late",
+    Outcome.DROPPED: "dropped",
+    Outcome.FAILED: "failed",
+}
+
+
+class Histogram:
+    """Counts by upper bound, and the sum: what Prometheus wants."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+def _times() -> Histogram:
+    return Histogram(TIME_BOUNDS)
+
+
+class _Sum:
+    """A count and nanoseconds."""
+
+    __slots__ = ("count", "ns")
+
+    def __init__(self) -> None:
+        self.count = self.ns = 0
+
+    def add(self, ns: Time, count: int = 1) -> None:
+        self.count += count
+        self.ns += ns
+
+    def tally(self) -> Tally:
+        return Tally(self.count, self.ns)
+
+
+@dataclass
+class ModelBooks:
+    """One model's numbers since the server started."""
+
+    name: str
+    accepted: int = 0
+    ended: Counter[tuple[str, str]] = field(default_factory=Counter)  # (outcome, reason)
+    refused: Counter[str] = field(default_factory=Counter)  # at the door, by kind: never accepted
+    retried: int = 0
+    items: int = 0
+    latency: Histogram = field(default_factory=_times)  # of answered calls, from receipt to answer
+    queueing: Histogram = field(default_factory=_times)
+    execution: Histogram = field(default_factory=_times)
+    batch_size: Histogram = field(default_factory=lambda: Histogram(SIZE_BOUNDS))
+    success: _Sum = field(default_factory=_Sum)
+    fail: _Sum = field(default_factory=_Sum)
+    queue: _Sum = field(default_factory=_Sum)
+    inputs: _Sum = field(default_factory=_Sum)
+    compute: _Sum = field(default_factory=_Sum)
+    outputs: _Sum = field(default_factory=_Sum)
+    by_size: dict[int, _Sum] = field(default_factory=dict)
+    last_ms: int = 0  # of the wall clock
+
+    def total(self, outcome: str) -> int:
+        return sum(number for (ended, _), number in self.ended.items() if ended == outcome)
+
+    @property
+    def open(self) -> int:
+        return self.accepted - sum(self.ended.values())
+
+    def call_ended(self, outcome: Outcome, reason: str, took: Time) -> None:
+        self.ended[OUTCOMES[outcome], reason] += 1
+        (self.success if outcome in (Outcome.IN_TIME, Outcome.LATE) else self.fail).add(took)
+
+    def answered(self, stages: Stages, rows: int) -> None:
+        self.items += rows
+        self.latency.add((stages.answered - stages.received) / 1e9)
+        self.queueing.add((stages.started - stages.received) / 1e9)
+        self.queue.add(stages.started - stages.received, rows)
+
+    def batch_done(self, size: int, gathering: Time, computing: Time, writing: Time, now_ms: int) -> None:
+        self.batch_size.add(size)
+        self.execution.add((gathering + computing + writing) / 1e9)
+        self.inputs.add(gathering)
+        self.compute.add(computing)
+        self.outputs.add(writing)
+        self.by_size.setdefault(size, _Sum()).add(computing)
+        self.last_ms = now_ms
+
+    def statistics(self) -> ModelStatistics:
+        return ModelStatistics(
+            name=self.name,
+            last_inference_ms=self.last_ms,
+            inferences=self.items,
+            executions=self.compute.count,
+            success=self.success.tally(),
+            fail=self.fail.tally(),
+            queue=self.queue.tally(),
+            compute_input=self.inputs.tally(),
+            compute_infer=self.compute.tally(),
+            compute_output=self.outputs.tally(),
+            batches={size: spent.tally() for size, spent in sorted(self.by_size.items())},
+        )
+
+
+class Recent:
+    """The last minute in steps of one second: what autoscaling advice and rates are made of."""
+
+    SECONDS = 60
+
+    def __init__(self) -> None:
+        self._rows: dict[int, list[int]] = {}  # by second: ended, good, busy nanoseconds
+
+    def add(self, now: Time, ended: int = 0, good: int = 0, busy: Time = 0) -> None:
+        second = now // (1000 * MILLISECOND)
+        row = self._rows.get(second)
+        if row is None:
+            row = self._rows[second] = [0, 0, 0]
+            for old in [key for key in self._rows if key < second - self.SECONDS]:
+                del self._rows[old]
+        row[0] += ended
+        row[1] += good
+        row[2] += busy
+
+    def totals(self, now: Time) -> tuple[int, int, Time]:
+        """Ended, good and busy over the last minute."""
+        since = now // (1000 * MILLISECOND) - self.SECONDS
+        rows = [row for second, row in self._rows.items() if second > since]
+        return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)

@@ -1,0 +1,90 @@
+"""The desk: takes calls in, follows their parts through the batches, and settles how each call ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+from astrarium.engines.orders import BatchDone, Member
+from astrarium.server.control.flights import Flight
+from astrarium.server.control.tickets import Cloakroom, Ticket
+from astrarium.serving.ledger import Outcome
+
+INPUTS = "inputs"  # the cause of a failure while the inputs were made
+# A call is as bad as its worst part.
+_WORSE = {Outcome.OPEN: 0, Outcome.IN_TIME: 1, Outcome.LATE: 2, Outcome.DROPPED: 3, Outcome.FAILED: 4}
+
+
+class Desk:
+    """*ended* hears of every ticket exactly once, when its last part has ended."""
+
+    def __init__(self, cloakroom: Cloakroom, ended: Callable[[Ticket], None]) -> None:
+        self.cloakroom, self._ended = cloakroom, ended
+        self._numbers = count()
+        self._parts: dict[int, tuple[Ticket, int]] = {}  # by the request's number: whose, and which row
+        self.open = 0
+
+    def open_parts(self, ticket: Ticket) -> Iterator[int]:
+        """A number for each row; from here on the call is ours to end."""
+        self.open += 1
+        for row in range(ticket.call.rows):
+            yield self._numbered(ticket, row)
+
+    def again(self, request: int) -> int:
+        """Another number for a part whose first one came to nothing."""
+        ticket, row = self._parts.pop(request)
+        ticket.retried = True
+        return self._numbered(ticket, row)
+
+    def ticket_of(self, request: int) -> Ticket:
+        return self._parts[request][0]
+
+    # batches
+
+    def inputs_ready(self, flight: Flight) -> bool:
+        return all(self._parts[request.id][0].inputs_ready for request in flight.requests)
+
+    def members(self, flight: Flight) -> list[Member]:
+        """Those whose inputs could be made, with where they lie; the worker may write for them from now."""
+        parts = (self._parts[request.id] for request in flight.requests)
+        flight.aboard = [(ticket, row) for ticket, row in parts if not ticket.broken]
+        for ticket, _ in flight.aboard:
+            ticket.holders += 1
+        return [_member(ticket, row) for ticket, row in flight.aboard]
+
+    def disembark(self, flight: Flight, done: BatchDone | None) -> None:
+        """The worker writes no more for these; *done* tells what it wrote."""
+        for ticket, _ in flight.aboard:
+            ticket.holders -= 1
+            self.cloakroom.settle(ticket)
+        if done is not None and done.shapes is not None:
+            for (ticket, row), shapes in zip(flight.aboard, done.shapes, strict=True):
+                ticket.reply_shapes[row] = shapes
+
+    def part_ended(
+        self, request: int, outcome: Outcome, cause: str, reason: str, flight: Flight | None
+    ) -> None:
+        ticket, _ = self._parts.pop(request)
+        if ticket.broken:
+            outcome, cause, reason = Outcome.FAILED, INPUTS, ticket.broken
+        if _WORSE[outcome] > _WORSE[ticket.outcome]:
+            ticket.outcome, ticket.cause, ticket.reason = outcome, cause, reason
+        ticket.flight = flight or ticket.flight
+        ticket.open_parts -= 1
+        if not ticket.open_parts:
+            self.open -= 1
+            self._ended(ticket)
+
+    def release(self, ticket: Ticket) -> None:
+        ticket.released = True
+        self.cloakroom.settle(ticket)
+
+    def _numbered(self, ticket: Ticket, row: int) -> int:
+        number = next(self._numbers)
+        self._parts[number] = ticket, row
+        return number
+
+
+def _member(ticket: Ticket, row: int) -> Member:
+    reply = ticket.replies + row * ticket.room
+    return Member(ticket.block, ticket.call.rows, row, reply, ticket.room, ticket.application, ticket.shapes)

@@ -1,0 +1,58 @@
+"""At the door: what a call is promised, or why it is not let in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from astrarium.core.errors import one_of
+from astrarium.core.units import MILLISECOND, Time
+from astrarium.server.contract import InferCall, Kind, Refused
+from astrarium.server.control.repository import Entry
+from astrarium.serving.setup import Setup
+
+
+class Promise(NamedTuple):
+    deadline: Time
+    application: int
+
+
+def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
+    """Refused where the model is not ready, or where not even an idle GPU would be in time."""
+    if entry.state != "READY":
+        raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.reason}")
+    objective = _objective(call, entry)
+    deadline = call.received + objective
+    spec, network = setup.models[entry.plan.index], setup.network
+    needed = network.delay(1) + spec.latency[1] + network.response
+    if now + needed > deadline:
+        passed = (now - call.received) / MILLISECOND
+        raise Refused(
+            Kind.DEADLINE,
+            f"model {call.model} cannot answer within {objective / MILLISECOND:g} ms: one request alone "
+            f"takes {needed / MILLISECOND:.3g} ms, and {passed:.3g} ms had passed",
+        )
+    return Promise(deadline, _application(call, entry))
+
+
+def _objective(call: InferCall, entry: Entry) -> Time:
+    """The call's own timeout, or that of its priority, or the model's."""
+    if call.timeout is not None:
+        return call.timeout
+    priorities = entry.plan.priorities
+    if not call.priority or not priorities:
+        return entry.plan.slo
+    if call.priority not in priorities:
+        known = one_of([str(level) for level in priorities])
+        raise Refused(Kind.BAD_REQUEST, f"priority: expected {known} (got {call.priority})")
+    return priorities[call.priority]
+
+
+def _application(call: InferCall, entry: Entry) -> int:
+    """Models whose times do not vary have no applications: any tag will do."""
+    known = entry.plan.applications
+    if not known or not call.application:
+        return 0
+    if call.application not in known:
+        expected = one_of(list(known), call.application)
+        raise Refused(Kind.BAD_REQUEST, f"application: expected {expected} (got {call.application!r})")
+    return known.index(call.application)

@@ -1,0 +1,68 @@
+"""Profiles follow drift: where batches have come to take longer (or less) than the profile says, the policy
+is told anew.
+
+What is compared is the same quantile that a profile holds: most batches must end within the estimate, or
+answers are late by a hair. The whole table of a model is scaled, so that its shape stays as measured. A new
+table means a new scheduler, so small differences are left alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec.structs import replace
+
+from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.engines.orders import BatchDone
+from astrarium.server.control.flights import Flight
+from astrarium.serving.setup import ModelSpec, Setup
+
+QUANTILE = 0.95
+FEWEST = 200  # batches of a model before its profile is judged
+SLOWER, FASTER = 1.15, 0.85  # ratios of measured to estimated that count as drift
+LARGEST_STEP = 2.0
+EVERY = 10 * SECOND
+
+
+class DriftWatch:
+    """Sees every finished batch; `revised` now and then answers with a setup that fits better."""
+
+    def __init__(self, models: int, now: Time) -> None:
+        self._ratios: list[deque[float]] = [deque(maxlen=FEWEST) for _ in range(models)]
+        self._judged = now
+
+    def saw(self, flight: Flight, done: BatchDone) -> None:
+        spec = flight.scheduler.setup.models[flight.model]
+        if spec.dynamic is None:  # others vary by nature, and their policies learn how
+            took = done.finished - done.started
+            self._ratios[flight.model].append(took / spec.latency[len(flight.requests)])
+
+    def revised(self, setup: Setup, now: Time) -> Setup | None:
+        """None where nothing has drifted far enough."""
+        if now - self._judged < EVERY:
+            return None
+        self._judged = now
+        changed = {spec.index: scale for spec in setup.models if (scale := self._scale(spec))}
+        if not changed:
+            return None
+        for index in changed:
+            self._ratios[index].clear()
+        models = (scaled(spec, changed.get(spec.index, 1.0)) for spec in setup.models)
+        return replace(setup, models=tuple(models))
+
+    def _scale(self, spec: ModelSpec) -> float | None:
+        ratios = self._ratios[spec.index]
+        if len(ratios) < FEWEST:
+            return None
+        ratio = sorted(ratios)[int(QUANTILE * len(ratios))]
+        if FASTER < ratio < SLOWER:
+            return None
+        largest = spec.slo / spec.latency[1]  # one request alone must keep its objective, in theory
+        return min(max(ratio, 1 / LARGEST_STEP), LARGEST_STEP, largest)
+
+
+def scaled(spec: ModelSpec, scale: float) -> ModelSpec:
+    if scale == 1.0:
+        return spec
+    times = tuple(time if time >= FOREVER else max(1, round(time * scale)) for time in spec.latency[1:])
+    return replace(spec, latency=(0, *times))

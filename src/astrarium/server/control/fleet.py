@@ -1,0 +1,215 @@
+"""The workers: started, given their models and batches, missed when they die, started again.
+
+A worker that dies is started anew after a pause that doubles from death to death and is forgotten once the
+worker has lived a while. A worker that holds a batch far longer than it should is taken for stuck and killed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.engines.backends.contract import ModelFiles
+from astrarium.engines.interface import Workers, WorkerSpec
+from astrarium.engines.orders import (
+    BatchBroken,
+    BatchCancelled,
+    BatchDone,
+    CancelBatch,
+    LoadModel,
+    Member,
+    ModelLoaded,
+    ModelRefused,
+    ModelUnloaded,
+    News,
+    Pong,
+    RunBatch,
+    UnloadModel,
+    WorkerUp,
+)
+from astrarium.engines.worker import files_to
+from astrarium.server.control.flights import Flight
+
+FIRST_PAUSE, LONGEST_PAUSE = 100 * MILLISECOND, 10 * SECOND
+GOOD_LIFE = 30 * SECOND  # after this a death counts as the first
+log = logging.getLogger("astrarium.fleet")
+
+
+class Chief(Protocol):
+    """Who the fleet reports to."""
+
+    def inputs_ready(self, flight: Flight) -> bool: ...
+    def members(self, flight: Flight) -> list[Member]: ...
+    def worker_ready(self, gpu: int) -> None: ...
+    def worker_lost(self, gpu: int, flights: Sequence[Flight], reason: str) -> None: ...
+    def landed(self, flight: Flight, news: BatchDone | BatchBroken | BatchCancelled) -> None: ...
+    def model_news(self, gpu: int, news: ModelLoaded | ModelRefused | ModelUnloaded) -> None: ...
+    def pong(self, gpu: int, news: Pong) -> None: ...
+
+
+@dataclass
+class _Post:
+    """One GPU's worker as the fleet knows it."""
+
+    spec: WorkerSpec
+    ready: bool = False
+    loading: set[int] = field(default_factory=set)
+    started: Time = 0
+    pause: Time = 0
+    unsent: deque[Flight] = field(default_factory=deque)  # inputs still being made
+    sent: deque[Flight] = field(default_factory=deque)
+    head_since: Time = 0
+
+
+class Fleet:
+    """*later* calls back after that many nanoseconds."""
+
+    def __init__(
+        self,
+        specs: Sequence[WorkerSpec],
+        chief: Chief,
+        clock: Callable[[], Time],
+        later: Callable[[Time, Callable[[], None]], object],
+    ) -> None:
+        self._posts = [_Post(spec) for spec in specs]
+        self._chief, self._clock, self._later = chief, clock, later
+        self.workers: Workers | None = None  # given once it exists: the two know each other
+        self.models: dict[int, Mapping[str, ModelFiles]] = {}  # what every worker should have, by its kind
+        self.restarts = 0
+        self.last_death = "none of them died"
+        self.closing = False
+
+    def start(self, workers: Workers) -> None:
+        self.workers = workers
+        for post in self._posts:
+            self._start(post)
+
+    def ready(self) -> list[int]:
+        return [post.spec.worker for post in self._posts if post.ready]
+
+    # orders
+
+    def launch(self, flight: Flight) -> None:
+        self._posts[flight.gpu].unsent.append(flight)
+        self.pump(flight.gpu)
+
+    def pump(self, gpu: int) -> None:
+        """Send what can be sent; batches of a GPU never overtake each other."""
+        post = self._posts[gpu]
+        while post.unsent and self._chief.inputs_ready(post.unsent[0]):
+            self._send(post, post.unsent.popleft())
+
+    def pump_all(self) -> None:
+        for gpu in range(len(self._posts)):
+            self.pump(gpu)
+
+    def cancel(self, flight: Flight, recovery: Time) -> None:
+        flight.cancelled = True
+        self._order(flight.gpu, CancelBatch(flight.tag, recovery))
+
+    def load(self, model: int, files: Mapping[str, ModelFiles]) -> None:
+        self.models[model] = files
+        for post in self._posts:
+            if post.ready:
+                self._load(post, model)
+
+    def unload(self, model: int) -> None:
+        del self.models[model]
+        for post in self._posts:
+            if post.ready:
+                self._order(post.spec.worker, UnloadModel(model))
+
+    def check_for_stuck(self) -> None:
+        now = self._clock()
+        for post in self._posts:
+            if post.sent and now - post.head_since > post.sent[0].limit:
+                held = (now - post.head_since) / SECOND
+                self._workers.kill(post.spec.worker, f"was stuck: it held a batch for {held:.1f} s")
+
+    # news
+
+    def heard(self, worker: int, news: News) -> None:
+        post = self._posts[worker]
+        match news:
+            case BatchDone(run) | BatchBroken(run) | BatchCancelled(run):
+                if (flight := self._take(post, run)) is not None:
+                    self._chief.landed(flight, news)
+            case WorkerUp():
+                post.loading = set(self.models)
+                for model in self.models:
+                    self._load(post, model)
+                self._maybe_ready(post)
+            case ModelLoaded(model) | ModelRefused(model) | ModelUnloaded(model):
+                post.loading.discard(model)
+                self._chief.model_news(worker, news)
+                self._maybe_ready(post)
+            case Pong():
+                self._chief.pong(worker, news)
+
+    def died(self, worker: int, reason: str) -> None:
+        post = self._posts[worker]
+        flights = [*post.sent, *post.unsent]
+        post.sent.clear()
+        post.unsent.clear()
+        post.ready = False
+        for flight in flights:
+            flight.lost = reason
+        self._chief.worker_lost(worker, flights, reason)
+        if not self.closing:
+            self._restart_later(post, reason)
+
+    # helpers
+
+    @property
+    def _workers(self) -> Workers:
+        assert self.workers is not None, "start the fleet first"
+        return self.workers
+
+    def _order(self, worker: int, order: RunBatch | CancelBatch | LoadModel | UnloadModel) -> None:
+        self._workers.send(worker, order)
+
+    def _start(self, post: _Post) -> None:
+        if not self.closing:
+            post.started = self._clock()
+            self._workers.start(post.spec)
+
+    def _restart_later(self, post: _Post, reason: str) -> None:
+        lived = self._clock() - post.started
+        doubled = min(2 * post.pause or FIRST_PAUSE, LONGEST_PAUSE)
+        post.pause = FIRST_PAUSE if lived > GOOD_LIFE else doubled
+        self.restarts += 1
+        self.last_death = f"worker {post.spec.worker} {reason}"
+        log.warning("worker %d %s; it starts again in %.1f s", post.spec.worker, reason, post.pause / SECOND)
+        self._later(post.pause, lambda: self._start(post))
+
+    def _load(self, post: _Post, model: int) -> None:
+        files = self.models[model][post.spec.place.kind]
+        self._order(post.spec.worker, LoadModel(model, files_to(files), _warm_sizes(files.max_batch)))
+
+    def _maybe_ready(self, post: _Post) -> None:
+        if not post.ready and not post.loading:
+            post.ready = True
+            self._chief.worker_ready(post.spec.worker)
+
+    def _send(self, post: _Post, flight: Flight) -> None:
+        flight.sent = self._clock()
+        if not post.sent:
+            post.head_since = flight.sent
+        post.sent.append(flight)
+        members = self._chief.members(flight)
+        self._order(flight.gpu, RunBatch(flight.tag, flight.model, members, flight.start))
+
+    def _take(self, post: _Post, tag: int) -> Flight | None:
+        if not post.sent or post.sent[0].tag != tag:
+            return None
+        post.head_since = self._clock()
+        return post.sent.popleft()
+
+
+def _warm_sizes(largest: int) -> list[int]:
+    """Powers of two, and the largest."""
+    return [*(1 << power for power in range((largest - 1).bit_length())), largest]

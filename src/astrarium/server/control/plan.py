@@ -1,0 +1,90 @@
+"""What a scenario asks a server to do: models, GPUs, the policy, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from astrarium.core.profiles import Dynamic
+from astrarium.core.units import Time
+from astrarium.engines.backends.contract import ModelFiles, Place
+from astrarium.engines.interface import WorkerSpec
+from astrarium.engines.tensors import TensorSpec
+from astrarium.scenario import Scenario, build
+from astrarium.serving.registry import ServingPolicy
+from astrarium.serving.setup import GpuSpec, Setup
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """One model: what every kind of GPU loads for it, and what its clients may say."""
+
+    index: int
+    name: str
+    files: dict[str, ModelFiles]  # by kind of GPU
+    slo: Time
+    max_batch: int
+    loaded: bool
+    priorities: dict[int, Time]
+    applications: tuple[str, ...]
+    preprocess: str | None
+    accepts: tuple[TensorSpec, ...]  # what clients send, where that is not what the model takes
+
+    @property
+    def backend(self) -> str:
+        return next(iter(self.files.values())).backend
+
+
+@dataclass(frozen=True)
+class ServingPlan:
+    setup: Setup
+    models: tuple[ModelPlan, ...]
+    workers: tuple[WorkerSpec, ...]
+    policy_name: str
+    new_policy: Callable[[Setup], ServingPolicy]
+    profiled_share: float
+    queue: int
+    memory: int
+    measured_delays: bool  # the scenario says nothing of delays: measure them
+
+
+def plan(scenario: Scenario, device: Callable[[GpuSpec], str] | None = None) -> ServingPlan:
+    """*device* names the torch device of a GPU; all are on the CPU unless told."""
+    setup = build.setup(scenario)
+    files = {kind: build.model_files(scenario, kind) for kind in scenario.cluster.kinds}
+    names = enumerate(scenario.models)
+    return ServingPlan(
+        setup=setup,
+        models=tuple(_model(scenario, setup, files, index, name) for index, name in names),
+        workers=tuple(_worker(gpu, device) for gpu in setup.gpus),
+        policy_name=scenario.policy.name,
+        new_policy=lambda new: build.policy(scenario, new),
+        profiled_share=scenario.profiling.share,
+        queue=scenario.server.queue,
+        memory=scenario.server.memory,
+        measured_delays=scenario.network == type(scenario.network)(),
+    )
+
+
+def _model(scenario: Scenario, setup: Setup, files: Any, index: int, name: str) -> ModelPlan:
+    from astrarium.scenario.serving import specs
+
+    model = scenario.models[name]
+    profile = model.profile
+    return ModelPlan(
+        index=index,
+        name=name,
+        files={kind: described[index] for kind, described in files.items()},
+        slo=model.slo,
+        max_batch=setup.models[index].max_batch,
+        loaded=model.loaded,
+        priorities={level: int(slo) for level, slo in model.priorities.items()},
+        applications=tuple(profile.applications) if isinstance(profile, Dynamic) else (),
+        preprocess=model.preprocess,
+        accepts=specs(model.accepts),
+    )
+
+
+def _worker(gpu: GpuSpec, device: Callable[[GpuSpec], str] | None) -> WorkerSpec:
+    return WorkerSpec(gpu.id, Place(gpu.id, gpu.kind, device(gpu) if device else "cpu"))

@@ -1,0 +1,68 @@
+"""Preprocessing in the frontend, while its request already waits its turn.
+
+A hook is `function(**inputs) -> dict of arrays`: the client's tensors with the batch first, answered with the
+model's. It runs in a thread; a batch leaves for its worker when the inputs of all its members are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from astrarium.engines.backends.errors import blamed
+from astrarium.engines.backends.references import loaded
+from astrarium.engines.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
+from astrarium.server.control.tickets import Cloakroom, Ticket
+
+THREADS = 4
+Hook = Callable[..., Mapping[str, Any]]
+
+
+class Preparer:
+    """*made* is called when some inputs have come into being."""
+
+    def __init__(self, cloakroom: Cloakroom, made: Callable[[], None]) -> None:
+        self._cloakroom, self._made = cloakroom, made
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="preprocess")
+        self._hooks: dict[str, Hook] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    def hook(self, reference: str, field: str) -> None:
+        """Load it now, so that a mistake shows before the first request."""
+        self._hooks[reference] = loaded(reference, Path(), field)
+
+    def prepare(self, ticket: Ticket, reference: str) -> None:
+        ticket.inputs_ready = False
+        task = asyncio.get_running_loop().create_task(self._prepare(ticket, reference))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _prepare(self, ticket: Ticket, reference: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            given = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
+            answer = await loop.run_in_executor(self._threads, lambda: self._hooks[reference](**given))
+            made = [_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
+            if not self._cloakroom.take_in(ticket, made):
+                ticket.broken = "there is no shared memory left for its inputs"
+        except Exception as error:
+            ticket.broken = f"its preprocessing failed: {blamed(error)}"
+        ticket.inputs_ready = True
+        self._made()
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _tensor(spec: TensorSpec, answer: Mapping[str, Any], rows: int) -> Tensor:
+    if spec.name not in answer:
+        raise ValueError(f"it made no {spec.name}, which the model needs; it made {', '.join(answer)}")
+    array = answer[spec.name]
+    if array.shape[:1] != (rows,) or not spec.admits(array.shape[1:]):
+        raise ValueError(f"{spec.name}: expected shape {(rows, *spec.shape)}, got {array.shape}")
+    if datatype_of(array) != spec.datatype:
+        raise ValueError(f"{spec.name}: expected {spec.datatype}, got {datatype_of(array)}")
+    return Tensor(spec.name, spec.datatype, array.shape, to_bytes(array))

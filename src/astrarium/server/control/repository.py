@@ -1,0 +1,112 @@
+"""The models that are served: which are loaded, what their tensors are, who waits for a change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from astrarium.core.errors import one_of
+from astrarium.engines.orders import ModelLoaded, ModelRefused, ModelUnloaded
+from astrarium.engines.tensors import TensorSpec
+from astrarium.server.contract import Kind, ModelCard, ModelState, Refused
+from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.plan import ModelPlan
+from astrarium.server.control.tickets import Tensors
+
+
+@dataclass
+class Entry:
+    plan: ModelPlan
+    state: ModelState = "UNAVAILABLE"
+    reason: str = "it was not loaded"
+    tensors: Tensors = field(default_factory=lambda: Tensors((), ()))
+    waiting: set[int] = field(default_factory=set)  # GPUs that have not answered yet
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one load or unload at a time
+
+    def card(self) -> ModelCard:
+        plan = self.plan
+        return ModelCard(
+            name=plan.name,
+            platform=plan.backend,
+            inputs=plan.accepts or self.tensors.inputs,
+            outputs=self.tensors.outputs,
+            max_batch=plan.max_batch,
+            slo=plan.slo,
+            state=self.state,
+            reason=self.reason,
+            applications=plan.applications,
+            priorities=tuple(plan.priorities),
+        )
+
+
+class Repository:
+    def __init__(self, plans: tuple[ModelPlan, ...], fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.entries = [Entry(plan) for plan in plans]
+        self._by_name = {entry.plan.name: entry for entry in self.entries}
+        for entry in self.entries:
+            files = next(iter(entry.plan.files.values()))
+            entry.tensors = Tensors(files.inputs, files.outputs)
+
+    def find(self, name: str) -> Entry:
+        entry = self._by_name.get(name)
+        if entry is None:
+            known = one_of(list(self._by_name), name)
+            raise Refused(Kind.NOT_FOUND, f"there is no model {name!r}: expected {known}")
+        return entry
+
+    def card(self, name: str) -> ModelCard:
+        return self.find(name).card()
+
+    def start(self) -> None:
+        """What the scenario wants from the start; workers load it when they come up."""
+        for entry in self.entries:
+            if entry.plan.loaded:
+                entry.state, entry.reason = "LOADING", "its workers are starting"
+                self._fleet.models[entry.plan.index] = entry.plan.files
+
+    async def load(self, entry: Entry) -> None:
+        """Anew where it is loaded already: workers go on with the old one until the new one is there."""
+        if entry.state != "READY":
+            entry.state, entry.reason = "LOADING", "it is being loaded"
+        await self._answers(entry, lambda: self._fleet.load(entry.plan.index, entry.plan.files))
+        if entry.state != "READY":
+            raise Refused(Kind.MODEL_FAILED, f"model {entry.plan.name} cannot be loaded: {entry.reason}")
+
+    async def unload(self, entry: Entry) -> None:
+        await self._answers(entry, lambda: self._fleet.unload(entry.plan.index))
+        entry.state, entry.reason = "UNAVAILABLE", "it was unloaded"
+
+    def heard(self, gpu: int, news: ModelLoaded | ModelRefused | ModelUnloaded) -> None:
+        entry = self.entries[news.model]
+        match news:
+            case ModelLoaded(_, inputs, outputs):
+                entry.tensors = Tensors(_specs(inputs), _specs(outputs))
+                if entry.state in ("LOADING", "READY"):
+                    entry.state, entry.reason = "READY", ""
+            case ModelRefused(_, error):
+                entry.state, entry.reason = "UNAVAILABLE", f"GPU {gpu}: {error}"
+        self._answered(entry, gpu)
+
+    def lost(self, gpu: int) -> None:
+        """A worker that is gone answers nobody; it will load its models when it is back."""
+        for entry in self.entries:
+            self._answered(entry, gpu)
+
+    async def _answers(self, entry: Entry, ask: Callable[[], None]) -> None:
+        entry.waiting = set(self._fleet.ready())
+        entry.changed.clear()
+        ask()
+        if entry.waiting:
+            await entry.changed.wait()
+
+    def _answered(self, entry: Entry, gpu: int) -> None:
+        entry.waiting.discard(gpu)
+        if not entry.waiting:
+            entry.changed.set()
+
+
+def _specs(plain: list[tuple[str, str, tuple[int, ...]]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name, datatype, tuple(shape)) for name, datatype, shape in plain)

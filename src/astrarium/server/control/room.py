@@ -1,0 +1,217 @@
+"""The control room: between the desk, the policy and the workers.
+
+call -> desk (shared memory, a number) -> scheduler (policy) -> fleet -> worker
+worker -> fleet -> scheduler (books) -> desk -> answer
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from time import time_ns
+
+from astrarium.core.trace import Step
+from astrarium.core.units import MILLISECOND, Time
+from astrarium.engines.orders import (
+    BatchBroken,
+    BatchCancelled,
+    BatchDone,
+    Member,
+    ModelLoaded,
+    ModelRefused,
+    ModelUnloaded,
+    Pong,
+)
+from astrarium.server.control.books import ModelBooks, Recent
+from astrarium.server.control.calibration import Calibration
+from astrarium.server.control.desk import Desk
+from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.flights import Flight
+from astrarium.server.control.loop import Loop
+from astrarium.server.control.plan import ServingPlan
+from astrarium.server.control.repository import Repository
+from astrarium.server.control.scheduler import Scheduler
+from astrarium.server.control.tickets import Ticket
+from astrarium.serving.ledger import Fate, Outcome
+from astrarium.serving.setup import Setup
+
+WORKER_LOST, MODEL_ERROR, POLICY_ERROR = "worker_lost", "model_error", "policy_error"
+Recorder = Callable[[Setup], Callable[[Step], None]]  # given anew to every scheduler
+log = logging.getLogger("astrarium.control")
+
+
+class Control:
+    def __init__(self, plan: ServingPlan, desk: Desk, loop: Loop, recorder: Recorder | None = None) -> None:
+        self.plan, self.desk, self._loop, self._recorder = plan, desk, loop, recorder
+        self.setup = plan.setup
+        self.books = [ModelBooks(model.name) for model in plan.models]
+        self.recent = Recent()
+        self.gpu_busy = [0] * len(plan.workers)  # nanoseconds
+        self.scheduler: Scheduler | None = None
+        self.fleet: Fleet | None = None  # these three need a control room before they can be made
+        self.repository: Repository | None = None
+        self.calibration: Calibration | None = None
+        self.present: set[int] = set()  # GPUs whose workers can run batches
+        self.policy_errors = 0
+        self._airborne: list[set[Flight]] = [set() for _ in plan.workers]  # by GPU
+        self.listeners: list[Callable[[Flight, BatchDone], None]] = []  # who wants to see finished batches
+
+    # one scheduler after the other
+
+    def begin(self, setup: Setup) -> None:
+        """From now on a fresh policy decides, with this setup; what waits goes over to it."""
+        old, self.setup = self.scheduler, setup
+        waiting = old.retire() if old is not None else []
+        self.scheduler = self._new_scheduler(setup)
+        for request in waiting:
+            moments = old.base + request.arrival, old.base + request.deadline  # type: ignore[union-attr]
+            self.scheduler.arrived(request.id, request.model, *moments, request.application)
+
+    def _new_scheduler(self, setup: Setup) -> Scheduler:
+        free = {gpu for gpu in self.present if not self._airborne[gpu]}
+        away = [gpu.id for gpu in setup.gpus if gpu.id not in free]
+        record = self._recorder(setup) if self._recorder else None
+        return Scheduler(setup, self.plan.new_policy(setup), self, self._loop, away, record)
+
+    def policy_failed(self, scheduler: Scheduler, error: Exception) -> None:
+        """Its waiting requests fail, and a fresh policy takes over."""
+        log.error("the policy %s failed", self.plan.policy_name, exc_info=error)
+        self.policy_errors += 1
+        if scheduler is not self.scheduler:
+            return
+        abandoned = scheduler.abandon()
+        self.scheduler = self._new_scheduler(self.setup)
+        for request in abandoned:
+            reason = f"the policy {self.plan.policy_name} failed: {type(error).__name__}: {error}"
+            self.desk.part_ended(request.id, Outcome.FAILED, POLICY_ERROR, reason, None)
+
+    @property
+    def waiting(self) -> int:
+        return len(self.scheduler.state.waiting) if self.scheduler is not None else 0
+
+    def close(self) -> None:
+        """Everything open ends: here, and in schedulers that still have batches under way."""
+        schedulers = {flight.scheduler for airborne in self._airborne for flight in airborne}
+        for scheduler in schedulers | {self.scheduler}:
+            if scheduler is not None:
+                scheduler.close()
+        self.scheduler = None
+
+    # what the scheduler wants done
+
+    def launch(self, flight: Flight) -> None:
+        self._airborne[flight.gpu].add(flight)
+        self._fleet.launch(flight)
+
+    def cancel(self, flight: Flight) -> None:
+        self._fleet.cancel(flight, self.setup.preemption_cost)
+
+    def request_ended(self, request: int, outcome: Outcome, reason: str, flight: Flight | None) -> None:
+        if outcome is not Outcome.FAILED or flight is None:
+            self.desk.part_ended(request, outcome, reason, reason, flight)
+        elif flight.lost and self._may_retry(request):
+            self._retry(request)
+        elif flight.lost:
+            reason = f"the worker of GPU {flight.gpu} {flight.lost}, and it is too late to try again"
+            self.desk.part_ended(request, outcome, WORKER_LOST, reason, flight)
+        else:
+            self.desk.part_ended(request, outcome, MODEL_ERROR, reason, flight)
+
+    def batch_ended(self, flight: Flight, fate: Fate, started: Time, finished: Time) -> None:
+        busy = max(0, finished - max(started, flight.dispatched))
+        self.gpu_busy[flight.gpu] += busy
+        self.recent.add(finished, busy=busy)
+
+    # what the fleet has to tell
+
+    def inputs_ready(self, flight: Flight) -> bool:
+        return self.desk.inputs_ready(flight)
+
+    def members(self, flight: Flight) -> list[Member]:
+        return self.desk.members(flight)
+
+    def worker_ready(self, gpu: int) -> None:
+        self.present.add(gpu)
+        if self.scheduler is not None:
+            self.scheduler.gpu_joined(gpu)
+
+    def worker_lost(self, gpu: int, flights: Sequence[Flight], reason: str) -> None:
+        self.present.discard(gpu)
+        if self.repository is not None:
+            self.repository.lost(gpu)
+        concerned = {flight.scheduler for flight in flights} | {self.scheduler}
+        for flight in flights:
+            self.desk.disembark(flight, None)
+        self._airborne[gpu].clear()
+        for scheduler in concerned:
+            if scheduler is not None:
+                scheduler.gpu_left(gpu)
+
+    def landed(self, flight: Flight, news: BatchDone | BatchBroken | BatchCancelled) -> None:
+        done = flight.done = news if isinstance(news, BatchDone) else None
+        self.desk.disembark(flight, done)
+        match news:
+            case BatchDone():
+                flight.scheduler.finished(flight, news.started)
+                self._count(flight, news)
+            case BatchBroken(_, _, _, error):
+                flight.scheduler.broken(flight, error)
+            case BatchCancelled(_, started, stopped):
+                flight.scheduler.preempted(flight, started, stopped)
+        self._free(flight)
+
+    def model_news(self, gpu: int, news: ModelLoaded | ModelRefused | ModelUnloaded) -> None:
+        assert self.repository is not None
+        self.repository.heard(gpu, news)
+
+    def pong(self, gpu: int, news: Pong) -> None:
+        assert self.calibration is not None
+        self.calibration.pong(news.sent)
+
+    # helpers
+
+    @property
+    def _fleet(self) -> Fleet:
+        assert self.fleet is not None, "the control room has no fleet yet"
+        return self.fleet
+
+    def _free(self, flight: Flight) -> None:
+        """A GPU that worked for an earlier scheduler joins the present one when it is done."""
+        airborne = self._airborne[flight.gpu]
+        airborne.discard(flight)
+        if flight.scheduler is self.scheduler or self.scheduler is None:
+            return
+        if all(one.scheduler is self.scheduler for one in airborne):
+            self.scheduler.gpu_joined(flight.gpu)
+
+    def _may_retry(self, request: int) -> bool:
+        ticket = self.desk.ticket_of(request)
+        spec, network = self.setup.models[ticket.model], self.setup.network
+        soonest = self._loop.clock() + network.delay(1) + spec.latency[1] + network.response
+        return not ticket.retried and self.scheduler is not None and soonest <= ticket.deadline
+
+    def _retry(self, request: int) -> None:
+        ticket = self.desk.ticket_of(request)
+        self.books[ticket.model].retried += 1
+        self.arrive(self.desk.again(request), ticket)
+
+    def arrive(self, request: int, ticket: Ticket) -> None:
+        assert self.scheduler is not None
+        self.scheduler.arrived(
+            request, ticket.model, ticket.call.received, ticket.deadline, ticket.application
+        )
+
+    def _count(self, flight: Flight, done: BatchDone) -> None:
+        spans = done.computing - done.started, done.computed - done.computing, done.finished - done.computed
+        self.books[flight.model].batch_done(len(flight.requests), *spans, time_ns() // MILLISECOND)
+        for listener in self.listeners:
+            listener(flight, done)
+        if flight.scheduler.listens:
+            self._profile(flight, done)
+
+    def _profile(self, flight: Flight, done: BatchDone) -> None:
+        """Tell the policy what some of the requests would have taken alone, where the backend knows."""
+        for request, time in zip(flight.requests, done.own_times, strict=False):
+            if random.random() < self.plan.profiled_share:
+                flight.scheduler.profiled(request, time)

@@ -1,0 +1,205 @@
+"""One policy at work on the wall clock. It handles ids and deadlines; no tensor comes near it.
+
+When profiles have drifted a new scheduler with a new policy takes over: what waits is handed on, what runs
+ends in the books of the old one, and until then its GPU is away in the books of the new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import Any, Protocol
+
+from astrarium.core.engine import Engine
+from astrarium.core.trace import Step
+from astrarium.core.units import SECOND, Time
+from astrarium.drivers.live import Alarm, LiveDriver
+from astrarium.server.control.flights import Flight
+from astrarium.server.control.loop import Loop
+from astrarium.serving.actions import Dispatch, Preempt
+from astrarium.serving.events import (
+    BatchFailed,
+    BatchFinished,
+    BatchPreempted,
+    GpuJoined,
+    GpuLeft,
+    Request,
+    RequestArrived,
+    RequestProfiled,
+)
+from astrarium.serving.ledger import Fate, Outcome
+from astrarium.serving.live import LiveLedger, sent_since
+from astrarium.serving.registry import ServingPolicy, listens_to_profiler
+from astrarium.serving.setup import Setup
+from astrarium.serving.state import Batch, ServingState
+
+_tags = count(1)
+_STUCK_AFTER, _SHORTEST_LIMIT = 10, SECOND  # times its estimate, and never sooner than this
+
+
+class Crew(Protocol):
+    """Who carries a policy's decisions out, and hears how requests ended."""
+
+    def launch(self, flight: Flight) -> None: ...
+    def cancel(self, flight: Flight) -> None: ...
+    def request_ended(self, request: int, outcome: Outcome, reason: str, flight: Flight | None) -> None: ...
+    def batch_ended(self, flight: Flight, fate: Fate, started: Time, finished: Time) -> None: ...
+    def policy_failed(self, scheduler: Scheduler, error: Exception) -> None: ...
+
+
+class Scheduler:
+    """Its own time begins at 0 when it does; *away* are GPUs that have not joined yet."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        policy: ServingPolicy,
+        crew: Crew,
+        loop: Loop,
+        away: Iterable[int] = (),
+        record: Callable[[Step], None] | None = None,
+    ) -> None:
+        self.setup, self._crew, self._loop = setup, crew, loop
+        self.base = loop.clock()
+        self.listens = listens_to_profiler(policy)
+        self.state = ServingState(setup, LiveLedger(self._request_ended, self._batch_ended))
+        self.engine: Engine[ServingState, Any, Any] = Engine(self.state, policy, record=record)
+        self._alarm = _Shifted(loop.alarm(lambda: self._guarded(self._driver.step)), self.base)
+        self._driver = LiveDriver(self.engine, self._carry_out, self.now, self._soon, self._alarm)
+        self._flights: dict[int, Flight] = {}  # by run
+        self._last_run = [-1] * len(setup.gpus)
+        for gpu in away:
+            self.gpu_left(gpu)
+
+    def now(self) -> Time:
+        return self._loop.clock() - self.base
+
+    # what happened
+
+    def arrived(self, request: int, model: int, received: Time, deadline: Time, application: int) -> None:
+        moments = received - self.base, deadline - self.base
+        self._driver.post(RequestArrived(Request(request, model, *moments, application)))
+
+    def gpu_joined(self, gpu: int) -> None:
+        self._driver.post(GpuJoined(gpu))
+
+    def gpu_left(self, gpu: int) -> None:
+        self._driver.post(GpuLeft(gpu))
+        for flight in [one for one in self._flights.values() if one.gpu == gpu and one.cancelled]:
+            del self._flights[flight.run]  # nobody will report that it has recovered
+
+    def finished(self, flight: Flight, started: Time) -> None:
+        self._driver.post(BatchFinished(flight.gpu, flight.run, started - self.base))
+
+    def broken(self, flight: Flight, error: str) -> None:
+        self._driver.post(BatchFailed(flight.gpu, flight.run, error))
+
+    def preempted(self, flight: Flight, started: Time, stopped: Time) -> None:
+        moments = started - self.base, stopped - self.base
+        self._driver.post(BatchPreempted(flight.gpu, flight.run, *moments))
+
+    def profiled(self, request: Request, time: Time) -> None:
+        self._driver.post(RequestProfiled(request.id, request.model, request.application, time))
+
+    # its end
+
+    def retire(self) -> list[Request]:
+        """Decide no more and hand over what waits; what runs still ends in these books."""
+        self._driver.step()  # what was posted belongs in these books
+        self.silence()
+        return self.take_waiting()
+
+    def silence(self) -> None:
+        """From now on only the books hear what happens."""
+        if isinstance(self.engine.policy, _Silence):
+            return
+        self.engine.policy, self.engine.record = _Silence(), None
+        self._driver.forget_timers()
+        self._alarm.close()
+
+    def take_waiting(self) -> list[Request]:
+        waiting = list(self.state.waiting.values())
+        self.state.waiting.clear()
+        return waiting
+
+    def abandon(self) -> list[Request]:
+        """Silence a policy that failed. Who waits is handed over, and who was dispatched but never sent."""
+        self.silence()
+        unsent = [batch for gpu in self.state.gpus for batch in gpu.batches if batch.run not in self._flights]
+        for batch in unsent:
+            self.state.gpus[batch.gpu].batches.remove(batch)
+        return [*self.take_waiting(), *(request for batch in unsent for request in batch.requests)]
+
+    def close(self) -> None:
+        """End what is open: waiting requests as unserved, batches as failed."""
+        self._driver.step()
+        self.silence()
+        self.engine.close(self.now())
+
+    # between the driver and the crew
+
+    def _soon(self, call: Callable[[], None]) -> object:
+        return self._loop.soon(lambda: self._guarded(call))
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # a policy at fault must not take the server with it
+            self._crew.policy_failed(self, error)
+
+    def _carry_out(self, now: Time, actions: Sequence[Any]) -> None:
+        for action in actions:
+            if type(action) is Dispatch:
+                self._launch_new(now, action.gpu)
+            elif type(action) is Preempt:
+                self._crew.cancel(self._flights[self.state.gpus[action.gpu].recovering])
+
+    def _launch_new(self, now: Time, gpu: int) -> None:
+        for batch in sent_since(self.state, gpu, self._last_run[gpu]):
+            self._last_run[gpu] = batch.run
+            flight = self._flights[batch.run] = self._flight(now, batch)
+            self._crew.launch(flight)
+
+    def _flight(self, now: Time, batch: Batch) -> Flight:
+        estimate = self.setup.models[batch.model].latency[len(batch.requests)]
+        return Flight(
+            tag=next(_tags),
+            scheduler=self,
+            run=batch.run,
+            gpu=batch.gpu,
+            model=batch.model,
+            requests=batch.requests,
+            start=self.base + batch.start if batch.start else 0,
+            dispatched=self.base + now,
+            limit=max(_SHORTEST_LIMIT, _STUCK_AFTER * estimate),
+        )
+
+    def _request_ended(self, request: int, outcome: Outcome, reason: str, done: Time, run: int) -> None:
+        self._crew.request_ended(request, outcome, reason, self._flights.get(run))
+
+    def _batch_ended(self, run: int, fate: Fate, started: Time, finished: Time) -> None:
+        flight = self._flights[run]
+        if fate is Fate.PREEMPTED and not flight.cancelled:
+            return  # the books stopped it just now; it ends once its GPU has recovered
+        del self._flights[run]
+        self._crew.batch_ended(flight, fate, self.base + started, self.base + finished)
+
+
+class _Shifted:
+    """An alarm for a clock that began at *base*."""
+
+    def __init__(self, alarm: Alarm, base: Time) -> None:
+        self._alarm, self._base = alarm, base
+
+    def set(self, moment: Time) -> None:
+        self._alarm.set(self._base + moment)
+
+    def close(self) -> None:
+        self._alarm.close()
+
+
+class _Silence:
+    """The policy of a scheduler that has retired."""
+
+    def decide(self, now: Time, events: Sequence[Any], state: ServingState) -> Sequence[Any]:
+        return ()

@@ -1,0 +1,126 @@
+"""A client's call while it is with us, and the shared memory that its tensors lie in."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from astrarium.core.units import Time
+from astrarium.engines.arena import Arena, Memory, aligned
+from astrarium.engines.blocks import block_bytes, fixed_bytes, tensors_at, whole_shapes
+from astrarium.engines.orders import Shapes
+from astrarium.engines.tensors import Tensor, TensorSpec
+from astrarium.server.contract import InferCall
+from astrarium.server.control.flights import Flight
+from astrarium.serving.ledger import Outcome
+
+LEAST_ROOM = 1 << 14  # bytes for an answer whose size nobody knows beforehand
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A model's inputs and outputs, and what they take where nothing is left open."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    fixed_inputs: bool = field(init=False)
+    reply_bytes: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fixed_inputs", fixed_bytes(self.inputs) is not None)
+        object.__setattr__(self, "reply_bytes", fixed_bytes(self.outputs))
+
+    def room(self, input_bytes: int) -> int:
+        """For the answer to one item: as much as its input where nothing is known, and never too little."""
+        if self.reply_bytes is not None:
+            return self.reply_bytes
+        return aligned(max(input_bytes, LEAST_ROOM))
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A call of several rows has a part for each, and has ended when they all have.
+
+    The block is given back once the client has its answer and no worker can write into it any more.
+    """
+
+    call: InferCall
+    model: int
+    tensors: Tensors
+    application: int
+    deadline: Time
+    answer: Future[None]
+    open_parts: int = field(init=False)
+    reply_shapes: list[Shapes | None] = field(init=False)  # by row; None: the model's own
+    block: int = -1  # -1: no memory yet, or none any more
+    shapes: Shapes | None = None  # of the inputs; None: the model's own
+    replies: int = 0  # where the first reply room begins
+    room: int = 0
+    admitted: Time = 0
+    outcome: Outcome = Outcome.OPEN
+    cause: str = ""  # one of a few words: what metrics count
+    reason: str = ""  # what the client is told
+    flight: Flight | None = None  # the last one that carried a part to its end
+    holders: int = 0  # flights that a worker may still be writing for
+    released: bool = False
+    retried: bool = False
+    inputs_ready: bool = True
+    broken: str = ""  # what went wrong while its inputs were made
+
+    def __post_init__(self) -> None:
+        self.open_parts = self.call.rows
+        self.reply_shapes = [None] * self.call.rows
+
+
+class Cloakroom:
+    """Hands out blocks: a call's inputs first, then a reply room for each of its rows."""
+
+    def __init__(self, size: int) -> None:
+        self.arena = Arena(size)
+        self.memory = Memory.create(self.arena.size)
+
+    def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
+        """Copy the inputs, in the model's order, where workers find them. False where there is no room."""
+        shapes: Shapes = [(tensor.shape, len(tensor.data)) for tensor in given]
+        rows, size = ticket.call.rows, block_bytes(shapes)
+        room = ticket.tensors.room(-(-size // rows))
+        block = self.arena.take(size + rows * room)
+        if block is None:
+            return False
+        ticket.block, ticket.replies, ticket.room = block, block + size, room
+        ticket.shapes = None if ticket.tensors.fixed_inputs else shapes
+        self._write(block, given)
+        return True
+
+    def outputs(self, ticket: Ticket) -> list[Tensor]:
+        """Views on the answer; of several rows, joined."""
+        rows = [self._row(ticket, row) for row in range(ticket.call.rows)]
+        return rows[0] if len(rows) == 1 else [_joined(column) for column in zip(*rows, strict=True)]
+
+    def settle(self, ticket: Ticket) -> None:
+        """Give the block back if nobody needs it any more."""
+        if ticket.released and not ticket.holders and ticket.block >= 0:
+            self.arena.give_back(ticket.block)
+            ticket.block = -1
+
+    def _write(self, at: int, given: Iterable[Tensor]) -> None:
+        view = self.memory.view
+        for tensor in given:
+            size = len(tensor.data)
+            view[at : at + size] = tensor.data
+            at += aligned(size)
+
+    def _row(self, ticket: Ticket, row: int) -> list[Tensor]:
+        specs = ticket.tensors.outputs
+        shapes = ticket.reply_shapes[row] or whole_shapes(specs, 1)
+        at = ticket.replies + row * ticket.room
+        return list(tensors_at(self.memory.view, at, specs, shapes))
+
+
+def _joined(rows: Sequence[Tensor]) -> Tensor:
+    first = rows[0]
+    if any(row.shape != first.shape for row in rows):
+        raise ValueError(f"output {first.name}: the rows of one call have answers of unequal shapes")
+    data = b"".join(row.data for row in rows)
+    return Tensor(first.name, first.datatype, (len(rows), *first.shape[1:]), data)

@@ -1,0 +1,169 @@
+"""The protocol over gRPC: the methods of GRPCInferenceService over a Service."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from time import monotonic_ns
+from typing import Any
+
+import grpc
+import msgspec
+
+from astrarium.server.checking import check_load_parameters, check_version
+from astrarium.server.contract import ModelCard, Refused, Service
+from astrarium.server.describing import (
+    index_entries,
+    model_config,
+    model_metadata,
+    server_metadata,
+    statistics_answer,
+)
+from astrarium.server.grpc_errors import Context, Metadata, abort, abort_by_our_fault, metadata_of
+from astrarium.server.grpc_infer import read_call, written_answer
+from astrarium.server.grpc_stream import answered
+from astrarium.server.keys import Keys
+from astrarium.server.messages import SERVICE, filled, message
+from astrarium.server.settings import HttpLimits
+from astrarium.server.stages import stage_line
+
+log = logging.getLogger(__name__)
+Answering = Callable[[Any, Context], Awaitable[Any]]
+OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
+
+
+class GrpcFront:
+    def __init__(self, service: Service, limits: HttpLimits, keys: Keys) -> None:
+        self._service, self._limits, self._keys = service, limits, keys
+
+    def handler(self) -> Any:
+        """What a grpc server is given."""
+        methods = {name: self._unary(name, answering) for name, answering in self._methods().items()}
+        methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self.model_stream_infer, message("ModelInferRequest").FromString, _serialized
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def _methods(self) -> dict[str, Answering]:
+        return {
+            "ServerLive": self.server_live,
+            "ServerReady": self.server_ready,
+            "ModelReady": self.model_ready,
+            "ServerMetadata": self.server_metadata,
+            "ModelMetadata": self.model_metadata,
+            "ModelInfer": self.model_infer,
+            "ModelConfig": self.model_config,
+            "ModelStatistics": self.model_statistics,
+            "RepositoryIndex": self.repository_index,
+            "RepositoryModelLoad": self.repository_model_load,
+            "RepositoryModelUnload": self.repository_model_unload,
+        }
+
+    def _unary(self, name: str, answering: Answering) -> Any:
+        guarded = self._keys and name not in OPEN_METHODS
+
+        async def call(request: Any, context: Context) -> Any:
+            try:
+                if guarded:
+                    self._keys.check(metadata_of(context))
+                return await answering(request, context)
+            except Refused as refused:
+                await abort(context, refused)
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                log.exception("%s failed", name)
+                await abort_by_our_fault(context, error)
+
+        read = message(f"{name}Request").FromString
+        return grpc.unary_unary_rpc_method_handler(call, read, _serialized)
+
+    def _card(self, name: str, version: str) -> ModelCard:
+        card = self._service.card(name)
+        check_version(card, version)
+        return card
+
+    async def server_live(self, _: Any, __: Context) -> Any:
+        return message("ServerLiveResponse")(live=True)
+
+    async def server_ready(self, _: Any, __: Context) -> Any:
+        return message("ServerReadyResponse")(ready=self._service.ready)
+
+    async def model_ready(self, request: Any, _: Context) -> Any:
+        card = self._card(request.name, request.version)
+        return message("ModelReadyResponse")(ready=card.state == "READY")
+
+    async def server_metadata(self, _: Any, __: Context) -> Any:
+        return _message("ServerMetadataResponse", server_metadata())
+
+    async def model_metadata(self, request: Any, _: Context) -> Any:
+        card = self._card(request.name, request.version)
+        return _message("ModelMetadataResponse", model_metadata(card))
+
+    async def model_config(self, request: Any, _: Context) -> Any:
+        card = self._card(request.name, request.version)
+        return _message("ModelConfigResponse", {"config": model_config(card)})
+
+    async def model_statistics(self, request: Any, _: Context) -> Any:
+        asked = [self._card(request.name, request.version)] if request.name else self._service.cards()
+        answer = statistics_answer(self._service.statistics(card.name) for card in asked)
+        return _message("ModelStatisticsResponse", answer)
+
+    async def repository_index(self, request: Any, _: Context) -> Any:
+        models = index_entries(self._service.cards(), request.ready)
+        return _message("RepositoryIndexResponse", {"models": models})
+
+    async def repository_model_load(self, request: Any, _: Context) -> Any:
+        card = self._service.card(request.model_name)
+        check_load_parameters(request.parameters, card.name)
+        await self._service.load(card.name)
+        return message("RepositoryModelLoadResponse")()
+
+    async def repository_model_unload(self, request: Any, _: Context) -> Any:
+        await self._service.unload(self._service.card(request.model_name).name)
+        return message("RepositoryModelUnloadResponse")()
+
+    async def model_infer(self, request: Any, context: Context) -> Any:
+        received = monotonic_ns()
+        metadata = metadata_of(context)
+        response, line = await self._inferred(request, metadata, received, context.time_remaining())
+        if line:
+            context.set_trailing_metadata((("x-astrarium-timeline", line),))
+        return response
+
+    async def _inferred(
+        self, request: Any, metadata: Metadata, received: int, remaining: float | None
+    ) -> tuple[Any, str]:
+        card = self._service.card(request.model_name)
+        tag = metadata.get(b"x-astrarium-application", b"").decode("latin-1")
+        asked = read_call(card, request, tag, received, remaining, self._limits.body_bytes)
+        answer = await self._service.infer(asked.call)
+        try:
+            response = written_answer(card, asked, request.id, answer)
+        finally:
+            answer.release()
+        wants_line = metadata.get(b"x-astrarium-timeline") not in (None, b"", b"0")
+        return response, stage_line(answer) if wants_line else ""
+
+    async def model_stream_infer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        metadata = metadata_of(context)
+        try:
+            self._keys.check(metadata)
+        except Refused as refused:
+            await abort(context, refused)
+
+        async def answering(request: Any) -> Any:
+            response, _ = await self._inferred(request, metadata, monotonic_ns(), context.time_remaining())
+            return response
+
+        async for response in answered(requests, answering):
+            yield response
+
+
+def _serialized(response: Any) -> bytes:
+    written: bytes = response.SerializeToString()
+    return written
+
+
+def _message(name: str, content: object) -> Any:
+    return filled(name, msgspec.to_builtins(content))

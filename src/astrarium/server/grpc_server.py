@@ -1,0 +1,77 @@
+"""Serves the gRPC front, inside an event loop that is already running."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from astrarium.core.errors import InputError
+from astrarium.server.contract import Service
+from astrarium.server.grpc_front import GrpcFront
+from astrarium.server.keys import Keys
+from astrarium.server.settings import Address, HttpLimits, Security
+
+_ENVELOPE = 64 * 1024  # bytes of a message beside its tensors
+_NO_LIMIT = -1
+
+
+class RunningGrpc:
+    """A server that answers on `host` and `port` until it is stopped."""
+
+    def __init__(self, server: Any, host: str, port: int) -> None:
+        self._server = server
+        self.host, self.port = host, port
+
+    async def stop(self, grace: float) -> None:
+        """Takes no more calls; those under way get *grace* seconds to be answered."""
+        await self._server.stop(grace)
+
+
+async def serve_grpc(
+    service: Service,
+    address: Address | None = None,
+    limits: HttpLimits | None = None,
+    security: Security | None = None,
+) -> RunningGrpc:
+    """Returns once it listens."""
+    address, limits, security = address or Address(), limits or HttpLimits(), security or Security()
+    server = grpc.aio.server(options=_options(limits))
+    server.add_generic_rpc_handlers((GrpcFront(service, limits, Keys(security.keys)).handler(),))
+    port = _bound(server, address, security)
+    await server.start()
+    return RunningGrpc(server, address.host, port)
+
+
+def _options(limits: HttpLimits) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", limits.body_bytes + _ENVELOPE),
+        ("grpc.max_send_message_length", _NO_LIMIT),
+        ("grpc.so_reuseport", 0),  # a port that is taken is an error, not shared
+    ]
+
+
+def _bound(server: Any, address: Address, security: Security) -> int:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    where = f"{host}:{address.port}"
+    credentials = _credentials(security)
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(where)
+        else:
+            port = server.add_secure_port(where, credentials)
+    except RuntimeError as error:
+        raise InputError("address", where, f"one that is free here: {error}") from None
+    return int(port)
+
+
+def _credentials(security: Security) -> Any:
+    if security.certificate is None:
+        return None
+    key = security.private_key or security.certificate
+    try:
+        pair = (key.read_bytes(), security.certificate.read_bytes())
+    except OSError as error:
+        files = f"{security.certificate}, {security.private_key}"
+        raise InputError("certificate and private key", files, f"PEM files: {error}") from None
+    return grpc.ssl_server_credentials([pair])

@@ -1,0 +1,140 @@
+"""Serves the HTTP front with uvicorn, inside an event loop that is already running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Generator
+from time import monotonic_ns
+from typing import Any
+
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from astrarium.core.errors import InputError
+from astrarium.server.contract import Service
+from astrarium.server.http_app import RECEIVED, HttpFront
+from astrarium.server.settings import Address, HttpLimits, Security
+from astrarium.server.wire import ErrorAnswer
+
+_BACKLOG = 2048
+
+
+class _Protocol(HttpToolsProtocol):
+    """Notes when a request's first byte came (its own task may start much later), and bounds its head."""
+
+    head_bytes = HttpLimits.head_bytes
+    _head_so_far, _in_head = 0, False
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_so_far += len(data)
+            if self._head_so_far > self.head_bytes:
+                self.send_400_response(f"The head of a request has at most {self.head_bytes} bytes.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope[RECEIVED] = monotonic_ns()  # type: ignore[literal-required]
+        self._in_head, self._head_so_far = True, 0
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What cannot be parsed is refused in the same form as the rest."""
+        body = msgspec.json.encode(ErrorAnswer(msg))
+        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to whoever owns the process, and tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+class RunningHttp:
+    """A server that answers on `host` and `port` until it is stopped."""
+
+    def __init__(self, server: _Server, task: asyncio.Task[None], host: str, port: int) -> None:
+        self._server, self._task = server, task
+        self.host, self.port = host, port
+
+    async def stop(self, grace: float) -> None:
+        """Takes no more connections; requests under way get *grace* seconds to be answered."""
+        self._server.config.timeout_graceful_shutdown = grace  # type: ignore[assignment]
+        self._server.should_exit = True
+        await self._task
+
+
+async def serve_http(
+    service: Service,
+    address: Address | None = None,
+    limits: HttpLimits | None = None,
+    security: Security | None = None,
+) -> RunningHttp:
+    """Returns once it listens."""
+    address, limits, security = address or Address(), limits or HttpLimits(), security or Security()
+    config = _config(HttpFront(service, limits, security), limits, security)
+    listener = _listener(address)
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    host, port = listener.getsockname()[:2]
+    await _until_listening(server, task)
+    return RunningHttp(server, task, host, port)
+
+
+def _config(app: Any, limits: HttpLimits, security: Security) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=type("Protocol", (_Protocol,), {"head_bytes": limits.head_bytes}),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=limits.keep_alive_seconds,
+        ssl_certfile=security.certificate,
+        ssl_keyfile=security.private_key,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        files = f"{security.certificate}, {security.private_key}"
+        raise InputError("certificate and private key", files, f"PEM files that match: {error}") from None
+    return config
+
+
+def _listener(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        where = f"{address.host}:{address.port}"
+        raise InputError("address", where, f"one that is free here: {error.strerror}") from None
+
+
+async def _until_listening(server: _Server, task: asyncio.Task[None]) -> None:
+    listening = asyncio.create_task(server.listening.wait())
+    await asyncio.wait({listening, task}, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        listening.cancel()
+        await task

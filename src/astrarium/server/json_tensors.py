@@ -1,0 +1,124 @@
+"""Tensors written as JSON lists, flat or nested, to and from the protocol's binary layout."""
+
+from __future__ import annotations
+
+import re
+import struct
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from astrarium.engines.tensors import BYTES, DATATYPES, Tensor, pack_bytes, unpack_bytes
+from astrarium.server.checking import Placed, bad
+from astrarium.server.contract import Refused
+
+_CODES = {
+    "BOOL": "?",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "FP16": "e",
+    "FP32": "f",
+    "FP64": "d",
+}
+_NESTED = re.compile(rb"\s*\[\s*\[")
+_PLACE = re.compile(r"^(?P<what>.*) - at `\$(?P<where>.*)`$")
+_BYTE = re.compile(r"\(byte (\d+)\)$")
+
+
+def from_json(raw: msgspec.Raw, placed: Placed, model: str) -> bytes:
+    """The binary layout of a JSON list, refused where it is not exactly what was announced."""
+    depth = len(placed.shape) if _NESTED.match(raw) else 1
+    try:
+        values = _decoder(placed.spec.datatype, depth).decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable(error, placed, model) from None
+    flat = _flattened(values, placed, model) if depth > 1 else values
+    if len(flat) != placed.elements:
+        expected = f"{placed.elements} elements for shape {list(placed.shape)}"
+        raise bad(f"{placed.field}.data", f"{len(flat)} elements", expected, model)
+    return packed(placed, flat, model)
+
+
+def packed(placed: Placed, values: Any, model: str) -> bytes:
+    """The binary layout of a flat list, refused where an element does not fit the datatype."""
+    datatype = placed.spec.datatype
+    if datatype == BYTES:
+        return pack_bytes([value.encode() if isinstance(value, str) else value for value in values])
+    try:
+        return struct.pack(f"<{len(values)}{_CODES[datatype]}", *values)
+    except (struct.error, OverflowError):
+        raise _out_of_range(placed, values, model) from None
+
+
+def to_json(tensor: Tensor) -> list[Any]:
+    """A flat list. NaN and the infinities, which JSON cannot write, become null."""
+    if tensor.datatype == BYTES:
+        return [_text(tensor.name, at, element) for at, element in enumerate(unpack_bytes(tensor.data))]
+    values: list[Any] = np.frombuffer(tensor.data, DATATYPES[tensor.datatype]).tolist()
+    return values
+
+
+@cache
+def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
+    element: Any = {"BOOL": bool, BYTES: str}.get(datatype) or (float if datatype[0] == "F" else int)
+    for _ in range(depth):
+        element = list[element]
+    return msgspec.json.Decoder(element)
+
+
+def _flattened(values: list[Any], placed: Placed, model: str) -> list[Any]:
+    level: list[Any] = [values]
+    for axis, size in enumerate(placed.shape):
+        for part in level:
+            if len(part) != size:
+                expected = f"lists of {size} along dimension {axis}, as in shape {list(placed.shape)}"
+                raise bad(f"{placed.field}.data", f"one of {len(part)}", expected, model)
+        level = [element for part in level for element in part]
+    return level
+
+
+def _unreadable(error: Exception, placed: Placed, model: str) -> Refused:
+    expected = f"a flat list of {placed.spec.datatype}, or one nested like shape {list(placed.shape)}"
+    found = _PLACE.match(str(error))
+    where, what = (found["where"], found["what"]) if found else ("", str(error))
+    return bad(f"{placed.field}.data{where}", None, f"{expected}: {what}", model)
+
+
+def _out_of_range(placed: Placed, values: Any, model: str) -> Refused:
+    code = f"<{_CODES[placed.spec.datatype]}"
+    for at, value in enumerate(values):
+        try:
+            struct.pack(code, value)
+        except (struct.error, OverflowError):
+            expected = f"numbers that {placed.spec.datatype} can hold"
+            return bad(f"{placed.field}.data, element {at}", value, expected, model)
+    raise AssertionError("every element fits by itself")
+
+
+def _text(name: str, at: int, element: bytes) -> str:
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        expected = "text in UTF-8; ask for this output with the parameter binary_data: true"
+        raise bad(f"output {name}, element {at}", element[:20], expected) from None
+
+
+def not_json(body: bytes | bytearray | memoryview, error: Exception) -> Refused:
+    """The refusal of a body that is no JSON, or not of the form that it should have."""
+    if isinstance(error, msgspec.ValidationError):
+        found = _PLACE.match(str(error))
+        where, what = (found["where"], found["what"]) if found else ("", str(error))
+        what = what.removeprefix("Expected ").replace("Object missing required", "the required")
+        return bad(f"body{where}", None, what)
+    at = _BYTE.search(str(error))
+    if at and bytes(body[int(at[1]) :][:1]) in (b"N", b"I"):
+        return bad("body", None, f"JSON, which has no NaN or Infinity (byte {at[1]}): send a binary tensor")
+    return bad("body", None, f"JSON: {error}")

@@ -1,0 +1,120 @@
+"""The server's books for Prometheus: read when somebody asks, so that counting costs next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from astrarium.core.units import SECOND, Time
+from astrarium.server.control.books import OUTCOMES, Histogram, ModelBooks, Recent
+from astrarium.serving.autoscale import advise
+
+
+class Sources(Protocol):
+    """Where the numbers are."""
+
+    @property
+    def books(self) -> Sequence[ModelBooks]: ...
+    @property
+    def recent(self) -> Recent: ...
+    @property
+    def gpu_busy(self) -> Sequence[Time]: ...
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """Other values of now: name to explanation and value."""
+
+    def clock(self) -> Time: ...
+
+
+class Metrics(Collector):
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._started = sources.clock()
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: registering must not read books that are still empty."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._calls()
+        yield from self._times()
+        yield from self._gpus()
+        yield from self._advice()
+        for name, (explanation, value) in self._sources.gauges().items():
+            yield GaugeMetricFamily(f"astrarium_{name}", explanation, value)
+
+    def _calls(self) -> Iterator[Metric]:
+        accepted = CounterMetricFamily("astrarium_accepted", "Calls let in.", labels=["model"])
+        ended = CounterMetricFamily(
+            "astrarium_ended", "Accepted calls by how they ended.", labels=["model", "outcome", "reason"]
+        )
+        refused = CounterMetricFamily(
+            "astrarium_refused", "Calls turned away at the door.", labels=["model", "reason"]
+        )
+        retried = CounterMetricFamily("astrarium_retried", "Requests tried again.", labels=["model"])
+        still = GaugeMetricFamily("astrarium_open", "Accepted calls that have not ended.", labels=["model"])
+        for books in self._sources.books:
+            accepted.add_metric([books.name], books.accepted)
+            retried.add_metric([books.name], books.retried)
+            still.add_metric([books.name], books.open)
+            for outcome in OUTCOMES.values():
+                reasons = {reason for known, reason in books.ended if known == outcome} or {""}
+                for reason in sorted(reasons):
+                    ended.add_metric([books.name, outcome, reason], books.ended[outcome, reason])
+            for kind, number in books.refused.items():
+                refused.add_metric([books.name, kind], number)
+        yield from (accepted, ended, refused, retried, still)
+
+    def _times(self) -> Iterator[Metric]:
+        shown = (
+            ("latency", "From the receipt of an answered call to its answer."),
+            ("queueing", "From the receipt of an answered call to the start of its batch."),
+            ("execution", "Of a batch on its GPU."),
+        )
+        for name, explanation in shown:
+            family = HistogramMetricFamily(f"astrarium_{name}_seconds", explanation, labels=["model"])
+            for books in self._sources.books:
+                _add(family, books.name, getattr(books, name))
+            yield family
+        sizes = HistogramMetricFamily("astrarium_batch_size", "Requests in a batch.", labels=["model"])
+        for books in self._sources.books:
+            _add(sizes, books.name, books.batch_size)
+        yield sizes
+
+    def _gpus(self) -> Iterator[Metric]:
+        busy = CounterMetricFamily("astrarium_gpu_busy_seconds", "Time spent on batches.", labels=["gpu"])
+        for gpu, spent in enumerate(self._sources.gpu_busy):
+            busy.add_metric([str(gpu)], spent / SECOND)
+        yield busy
+
+    def _advice(self) -> Iterator[Metric]:
+        now = self._sources.clock()
+        ended, good, busy = self._sources.recent.totals(now)
+        gpus = len(self._sources.gpu_busy)
+        span = min(now - self._started, Recent.SECONDS * SECOND) or 1
+        idle = min(1.0, max(0.0, 1 - busy / (span * gpus)))
+        advice = advise(gpus, 1 - good / ended if ended else 0.0, idle)
+        values = (
+            ("bad_fraction", "Calls of the last minute not answered in time.", advice.bad_rate),
+            ("gpu_busy_fraction", "Over all GPUs in the last minute.", 1 - idle),
+            ("gpus_to_add", "Advice: GPUs that the load of the last minute lacks.", advice.allocate),
+            ("gpus_to_release", "Advice: GPUs that the load of the last minute leaves idle.", advice.release),
+        )
+        for name, explanation, value in values:
+            yield GaugeMetricFamily(f"astrarium_{name}", explanation, value)
+
+
+def _add(family: HistogramMetricFamily, model: str, histogram: Histogram) -> None:
+    bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+    buckets = list(zip(bounds, map(float, accumulate(histogram.counts)), strict=True))
+    family.add_metric([model], buckets, histogram.sum)

@@ -1,0 +1,285 @@
+"""A served scenario: what the protocols call, from the first worker to the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec.structs import replace
+
+from astrarium.core.errors import AstrariumError, InputError
+from astrarium.core.units import SECOND, Time
+from astrarium.engines.arena import Memory
+from astrarium.engines.interface import Listener, Workers
+from astrarium.engines.orders import Ping
+from astrarium.server.contract import (
+    InferAnswer,
+    InferCall,
+    Kind,
+    ModelCard,
+    ModelStatistics,
+    Refused,
+    Stages,
+)
+from astrarium.server.control.books import ModelBooks, Recent
+from astrarium.server.control.calibration import Calibration
+from astrarium.server.control.desk import Desk
+from astrarium.server.control.door import let_in
+from astrarium.server.control.drift import DriftWatch
+from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.loop import EventLoop
+from astrarium.server.control.plan import ServingPlan
+from astrarium.server.control.preparing import Preparer
+from astrarium.server.control.repository import Entry, Repository
+from astrarium.server.control.room import Control, Recorder
+from astrarium.server.control.tickets import Cloakroom, Ticket
+from astrarium.server.metrics import Metrics
+from astrarium.server.timelines import Timelines
+from astrarium.serving.actions import EXPIRED, UNSERVED
+from astrarium.serving.ledger import Outcome
+from astrarium.serving.setup import Network
+
+START_LIMIT = 120.0  # seconds for the workers to come up with their models
+WATCH_EVERY = 0.1
+POLL = 0.01
+RETRY_AFTER = 1.0
+log = logging.getLogger("astrarium.service")
+NewWorkers = Callable[[Memory, Listener], Workers]
+
+
+class LiveService:
+    """Made and used inside one event loop: `start`, serve, `drain`, `stop`."""
+
+    def __init__(self, plan: ServingPlan, new_workers: NewWorkers, recorder: Recorder | None = None) -> None:
+        self.plan = plan
+        loop = EventLoop()
+        self.clock = loop.clock
+        self._cloakroom = Cloakroom(plan.memory)
+        self.desk = Desk(self._cloakroom, self._ticket_ended)
+        self.control = Control(plan, self.desk, loop, recorder)
+        self.fleet = self.control.fleet = Fleet(plan.workers, self.control, loop.clock, loop.later)
+        self.repository = self.control.repository = Repository(plan.models, self.fleet)
+        self.workers = new_workers(self._cloakroom.memory, self.fleet)
+        self._calibration = self.control.calibration = Calibration(self._ping, loop.clock)
+        self._preparer = Preparer(self._cloakroom, self.fleet.pump_all)
+        self._timelines = Timelines()
+        self._metrics = Metrics(self)
+        self._drift = DriftWatch(len(plan.models), loop.clock())
+        self.control.listeners.append(self._drift.saw)
+        self._watch: asyncio.Task[None] | None = None
+        self.draining = False
+
+    # its life
+
+    async def start(self) -> None:
+        """Returns once every worker has its models; InputError names a model that cannot be loaded."""
+        for model in self.plan.models:
+            if model.preprocess is not None:
+                self._preparer.hook(model.preprocess, f"models.{model.name}.preprocess")
+        self.repository.start()
+        self.fleet.start(self.workers)
+        await self._until_workers_are_up()
+        self.control.begin(replace(self.plan.setup, network=await self._delays()))
+        self._watch = asyncio.get_running_loop().create_task(self._look_after())
+
+    async def drain(self, grace: float) -> None:
+        """Take no more calls and end those that were taken, for at most *grace* seconds."""
+        self.draining = True
+        await self._until(lambda: not self.desk.open, grace)
+
+    async def stop(self) -> None:
+        """What is still open ends here, with a reason."""
+        self.draining = self.fleet.closing = True
+        if self._watch is not None:
+            self._watch.cancel()
+        if self.control.scheduler is not None:
+            self.control.close()
+        await self.workers.stop(grace=2.0)
+        self._preparer.close()
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.control.present) and self.control.scheduler is not None and not self.draining
+
+    # calls
+
+    async def infer(self, call: InferCall) -> InferAnswer:
+        entry = self.repository.find(call.model)
+        try:
+            ticket = self._admit(call, entry)
+        except Refused as refused:
+            self.books[entry.plan.index].refused[refused.kind.name.lower()] += 1
+            raise
+        await ticket.answer  # a client that goes away cancels it; the books end it all the same
+        if ticket.outcome in (Outcome.IN_TIME, Outcome.LATE):
+            return self._answer(ticket)
+        self.desk.release(ticket)
+        raise _refusal(ticket)
+
+    def _admit(self, call: InferCall, entry: Entry) -> Ticket:
+        if not self.ready:
+            raise Refused(Kind.UNAVAILABLE, "the server is draining" if self.draining else "no worker is up")
+        now = self.clock()
+        promise = let_in(call, entry, self.control.setup, now)
+        if self.desk.open >= self.plan.queue:
+            raise _overloaded(f"{self.desk.open} calls are waiting already, the most that may")
+        answer = asyncio.get_running_loop().create_future()
+        ticket = Ticket(call, entry.plan.index, entry.tensors, promise.application, promise.deadline, answer)
+        self._take_in(ticket, entry)
+        ticket.admitted = self.clock()
+        self.books[ticket.model].accepted += 1
+        for request in self.desk.open_parts(ticket):
+            self.control.arrive(request, ticket)
+        return ticket
+
+    def _take_in(self, ticket: Ticket, entry: Entry) -> None:
+        if entry.plan.preprocess is not None:
+            self._preparer.prepare(ticket, entry.plan.preprocess)
+        elif not self._cloakroom.take_in(ticket, ticket.call.inputs):
+            raise _overloaded("the shared memory for tensors is full")
+
+    def _ticket_ended(self, ticket: Ticket) -> None:
+        now = self.clock()
+        self.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
+        self.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
+        if ticket.answer.done():  # nobody waits for it any more
+            self.desk.release(ticket)
+        else:
+            ticket.answer.set_result(None)
+
+    def _answer(self, ticket: Ticket) -> InferAnswer:
+        try:
+            outputs = self._cloakroom.outputs(ticket)
+        except ValueError as error:
+            self.desk.release(ticket)
+            raise Refused(Kind.MODEL_FAILED, f"model {ticket.call.model}: {error}") from None
+        flight = ticket.flight
+        assert flight is not None, "an answered call was in a batch"
+        stages = self._stages(ticket)
+        self.books[ticket.model].answered(stages, ticket.call.rows)
+        size, in_time = len(flight.requests), ticket.outcome is Outcome.IN_TIME
+        self._timelines.add(ticket.call.model, flight.gpu, flight.tag, size, in_time, stages)
+        return InferAnswer(outputs, stages, size, flight.gpu, in_time, partial(self.desk.release, ticket))
+
+    def _stages(self, ticket: Ticket) -> Stages:
+        flight, now = ticket.flight, self.clock()
+        if flight is None or flight.done is None:  # every member of its batch had broken inputs
+            return Stages(ticket.call.received, ticket.admitted, now, now, now, now)
+        done = flight.done
+        moments = ticket.call.received, ticket.admitted, flight.dispatched, done.started, done.finished
+        return Stages(*moments, now)
+
+    # models
+
+    def cards(self) -> list[ModelCard]:
+        return [entry.card() for entry in self.repository.entries]
+
+    def card(self, model: str) -> ModelCard:
+        return self.repository.card(model)
+
+    async def load(self, model: str) -> None:
+        entry = self.repository.find(model)
+        async with entry.turn:
+            await self.repository.load(entry)
+
+    async def unload(self, model: str) -> None:
+        entry = self.repository.find(model)
+        async with entry.turn:
+            if entry.state == "READY":
+                entry.state, entry.reason = "UNLOADING", "it is being unloaded"
+                await self._until(lambda: not self.books[entry.plan.index].open)
+                await self.repository.unload(entry)
+
+    # numbers
+
+    def statistics(self, model: str) -> ModelStatistics:
+        return self.books[self.repository.find(model).plan.index].statistics()
+
+    def metrics(self) -> bytes:
+        return self._metrics.text()
+
+    def timeline(self, last: int) -> bytes:
+        return self._timelines.trace(last)
+
+    @property
+    def books(self) -> Sequence[ModelBooks]:
+        return self.control.books
+
+    @property
+    def recent(self) -> Recent:
+        return self.control.recent
+
+    @property
+    def gpu_busy(self) -> Sequence[Time]:
+        return self.control.gpu_busy
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        unaccounted = sum(books.open for books in self.books) - self.desk.open
+        arena = self._cloakroom.arena
+        return {
+            "workers": ("Workers that can run batches.", len(self.control.present)),
+            "worker_restarts": ("Workers that died and were started again.", self.fleet.restarts),
+            "unaccounted": ("Calls that are neither open nor ended: always 0.", unaccounted),
+            "waiting_requests": ("Requests that wait for a batch.", self.control.waiting),
+            "policy_errors": ("Times that the policy failed.", self.control.policy_errors),
+            "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),
+            "shared_memory_limit_bytes": ("Shared memory for tensors.", arena.size),
+        }
+
+    # helpers
+
+    async def _until_workers_are_up(self) -> None:
+        up = await self._until(lambda: len(self.control.present) == len(self.plan.workers), START_LIMIT)
+        for entry in self.repository.entries:
+            if entry.plan.loaded and entry.state == "UNAVAILABLE":
+                raise InputError(f"models.{entry.plan.name}.backend", entry.plan.backend, _loadable(entry))
+        if not up:
+            story = f"the workers did not start within {START_LIMIT:g} s: {self.fleet.last_death}"
+            raise AstrariumError(story)
+
+    async def _delays(self) -> Network:
+        if not self.plan.measured_delays:
+            return self.plan.setup.network
+        return await self._calibration.measure(sorted(self.control.present))
+
+    def _ping(self, worker: int) -> None:
+        self.workers.send(worker, Ping(self.clock()))
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_EVERY)
+            self.fleet.check_for_stuck()
+            revised = self._drift.revised(self.control.setup, self.clock())
+            if revised is not None:
+                log.warning("profiles have drifted; the policy starts again with what batches take now")
+                self.control.begin(revised)
+
+    async def _until(self, holds: Callable[[], bool], limit: float | None = None) -> bool:
+        end = None if limit is None else self.clock() + limit * SECOND
+        while not holds():
+            if end is not None and self.clock() > end:
+                return False
+            await asyncio.sleep(POLL)
+        return True
+
+
+def _loadable(entry: Entry) -> str:
+    return f"a model that can be loaded; {entry.reason}"
+
+
+def _overloaded(reason: str) -> Refused:
+    return Refused(Kind.OVERLOADED, f"overloaded: {reason}", RETRY_AFTER)
+
+
+def _refusal(ticket: Ticket) -> Refused:
+    """What the client of a call without an answer is told."""
+    name = ticket.call.model
+    if ticket.outcome is Outcome.FAILED:
+        return Refused(Kind.MODEL_FAILED, f"model {name} failed: {ticket.reason}")
+    if ticket.cause == EXPIRED:
+        return Refused(Kind.DEADLINE, f"model {name}: the deadline can no longer be met")
+    if ticket.cause == UNSERVED:
+        return Refused(Kind.UNAVAILABLE, f"model {name}: the server stopped before it came to this call")
+    return _overloaded(f"model {name} dropped the call so that others are in time ({ticket.cause})")

@@ -1,0 +1,37 @@
+"""What the serve command decides about the protocols: addresses, limits, keys and certificates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class HttpLimits:
+    """What a client may ask of us, over HTTP and gRPC alike."""
+
+    head_bytes: int = 64 * 1024  # of a request's first line and headers, about
+    body_bytes: int = 64 * MIB  # of one request, after decompression too
+    held_bytes: int = 1024 * MIB  # of all requests over HTTP that are being read or answered
+    body_seconds: float = 30.0  # for a body to arrive whole
+    keep_alive_seconds: int = 75  # an idle connection is closed after this
+    connections: int | None = None  # more get 503
+
+
+@dataclass(frozen=True)
+class Security:
+    """Keys that clients must show (none: everyone may) and the certificate that we show (none: no TLS)."""
+
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    certificate: Path | None = None
+    private_key: Path | None = None  # None: in the same file as the certificate
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a protocol listens. Port 0 is any free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 0

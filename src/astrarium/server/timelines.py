@@ -1,0 +1,82 @@
+"""The last calls and batches as a trace that ui.perfetto.dev opens: where each call spent its time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import msgspec
+
+from astrarium.core.units import MICROSECOND, Time
+from astrarium.server.contract import Stages
+
+KEPT = 20_000
+_GPUS, _CALLS = 1, 2  # process numbers in the trace
+STAGES = ("admission", "queueing", "sending", "execution", "answering")  # between the moments of `Stages`
+Entry = dict[str, Any]
+
+
+class Passed(NamedTuple):
+    """One answered call."""
+
+    number: int
+    model: str
+    gpu: int
+    batch: int
+    batch_size: int
+    in_time: bool
+    stages: Stages
+
+
+class Timelines:
+    """Keeps the last calls; older ones are forgotten."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._passed: deque[Passed] = deque(maxlen=kept)
+        self._count = 0
+
+    def add(self, model: str, gpu: int, batch: int, size: int, in_time: bool, stages: Stages) -> None:
+        self._count += 1
+        self._passed.append(Passed(self._count, model, gpu, batch, size, in_time, stages))
+
+    def trace(self, last: int) -> bytes:
+        shown = list(self._passed)[-last:] if last > 0 else []
+        events = [*_names(shown), *_batches(shown), *(event for call in shown for event in _call(call))]
+        meta = {"calls_answered": self._count, "calls_shown": len(shown)}
+        return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "metadata": meta})
+
+
+def _names(shown: list[Passed]) -> Iterator[Entry]:
+    for process, name in ((_GPUS, "GPUs"), (_CALLS, "Calls")):
+        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
+    for gpu in sorted({call.gpu for call in shown}):
+        thread = {"ph": "M", "pid": _GPUS, "tid": gpu, "name": "thread_name"}
+        yield {**thread, "args": {"name": f"GPU {gpu}"}}
+
+
+def _batches(shown: list[Passed]) -> Iterator[Entry]:
+    for call in {call.batch: call for call in shown}.values():
+        begin, end = call.stages.started, call.stages.finished
+        name = f"{call.model} ×{call.batch_size}"
+        yield {"ph": "X", "name": name, "cat": call.model, "pid": _GPUS, "tid": call.gpu, **_span(begin, end)}
+
+
+def _call(call: Passed) -> Iterator[Entry]:
+    """An outer slice for the whole, inner ones for the stages; calls overlap, so they are asynchronous."""
+    about = {"in_time": call.in_time, "gpu": call.gpu, "batch": call.batch, "batch_size": call.batch_size}
+    stages = call.stages
+    yield from _slice(call, call.model, stages.received, stages.answered, about)
+    for name, (begin, end) in zip(STAGES, pairwise(stages), strict=True):
+        yield from _slice(call, name, begin, max(begin, end), {})
+
+
+def _slice(call: Passed, name: str, begin: Time, end: Time, about: Entry) -> Iterator[Entry]:
+    track = {"cat": call.model, "id": call.number, "pid": _CALLS, "tid": 0, "name": name}
+    yield {**track, "ph": "b", "ts": begin / MICROSECOND, "args": about}
+    yield {**track, "ph": "e", "ts": end / MICROSECOND}
+
+
+def _span(begin: Time, end: Time) -> Entry:
+    return {"ts": begin / MICROSECOND, "dur": max(0, end - begin) / MICROSECOND}

@@ -1,0 +1,188 @@
+"""The JSON of the Open Inference Protocol, as typed structures. The OpenAPI description is made of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+Parameters = dict[str, Any]
+
+
+class InputTensor(Struct):
+    """One input. Its elements stand in `data`, or after the JSON as `binary_data_size` bytes."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: Raw | UnsetType = UNSET
+    parameters: Parameters = {}
+
+
+class WantedOutput(Struct):
+    """An output that the client asks for; `binary_data` says in which form."""
+
+    name: str
+    parameters: Parameters = {}
+
+
+class InferRequest(Struct):
+    inputs: list[InputTensor]
+    id: str = ""
+    parameters: Parameters = {}
+    outputs: list[WantedOutput] = []
+
+
+class OutputTensor(Struct, omit_defaults=True):
+    """One output: flat `data` (null stands for a number that JSON cannot write), or binary after the JSON."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[Any] | UnsetType = UNSET
+    parameters: Parameters | UnsetType = UNSET
+
+
+class InferResponse(Struct, omit_defaults=True):
+    model_name: str
+    model_version: str
+    outputs: list[OutputTensor]
+    id: str = ""
+
+
+class ErrorAnswer(Struct):
+    error: str
+
+
+class Live(Struct):
+    live: bool
+
+
+class Ready(Struct):
+    ready: bool
+
+
+class ServerMetadata(Struct):
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(Struct):
+    """The first dimension is the batch; -1 is any size."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(Struct):
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class TensorConfig(Struct):
+    """The dimensions of one item, without the batch."""
+
+    name: str
+    data_type: str
+    dims: list[int]
+
+
+class VersionPolicy(Struct):
+    latest: dict[str, int]
+
+
+class QueuePolicy(Struct):
+    default_timeout_microseconds: int
+    allow_timeout_override: bool = True
+
+
+class DynamicBatching(Struct):
+    default_queue_policy: QueuePolicy
+    priority_levels: int = 0
+
+
+class TransactionPolicy(Struct):
+    decoupled: bool = False
+
+
+class ModelConfig(Struct):
+    name: str
+    platform: str
+    backend: str
+    version_policy: VersionPolicy
+    max_batch_size: int
+    input: list[TensorConfig]
+    output: list[TensorConfig]
+    dynamic_batching: DynamicBatching
+    model_transaction_policy: TransactionPolicy
+
+
+class Duration(Struct, frozen=True):
+    count: int = 0
+    ns: int = 0
+
+
+class InferStatistics(Struct):
+    success: Duration
+    fail: Duration
+    queue: Duration
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+    cache_hit: Duration = Duration()  # there is no cache
+    cache_miss: Duration = Duration()
+
+
+class BatchStatistics(Struct):
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+class StatisticsOfModel(Struct):
+    name: str
+    version: str
+    last_inference: int
+    inference_count: int
+    execution_count: int
+    inference_stats: InferStatistics
+    batch_stats: list[BatchStatistics]
+
+
+class StatisticsAnswer(Struct):
+    model_stats: list[StatisticsOfModel]
+
+
+class IndexRequest(Struct):
+    """`ready: true` leaves out the models that are not."""
+
+    ready: bool = False
+
+
+class IndexEntry(Struct):
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class ChangeRequest(Struct):
+    """The body of load and unload."""
+
+    parameters: Parameters = {}
+
+
+class Pointers(Struct):
+    """Where to look next."""
+
+    about: str
+    links: dict[str, str]
+
+
+Last = Annotated[int, Meta(ge=1, le=100_000)]

@@ -1,0 +1,175 @@
+"""PyTorch on a real GPU: graphs give the numbers of eager runs, and are faster.
+
+PYTHONPATH=src python3 -m pytest -m gpu --confcutdir=tests/gpu -s tests/gpu
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astrarium.engines.backends.contract import Batch, ModelFiles, Place
+from astrarium.engines.backends.registry import backends
+from astrarium.engines.tensors import TensorSpec
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+IMAGE = TensorSpec("IMAGE", "FP32", (3, 32, 32))
+LARGEST = 16
+
+NET = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    # Many small kernels: launching them is most of the work.
+    def __init__(self, depth=24):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1))
+            for _ in range(depth)
+        )
+        self.last = nn.Linear(16, 10)
+
+    def forward(self, image):
+        found = self.first(image)
+        for block in self.blocks:
+            found = found + block(found)
+        return self.last(found.amax((2, 3)))
+
+class Peeks(nn.Module):
+    # Looks at a number on the host: that cannot be captured.
+    def forward(self, image):
+        return image.flatten(1) * (2.0 if image.sum().item() > 0 else 3.0)
+
+class Words(nn.Module):
+    def forward(self, tokens):
+        return tokens * 2
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "net.py").write_text(NET)
+    return tmp_path
+
+
+def load(home: Path, model: str = "net.py:Net", inputs: Any = (IMAGE,), **options: Any) -> Any:
+    files = ModelFiles("net", "torch", {"model": model, **options}, inputs, (), LARGEST, home)
+    loaded = backends.get("torch")(files, Place(device="cuda:0"))
+    loaded.warm_up([1])
+    return loaded
+
+
+def images(size: int) -> Batch:
+    values = np.random.default_rng(size).standard_normal((size, 3, 32, 32)).astype(np.float32)
+    return Batch(size, {"IMAGE": values})
+
+
+def answer(model: Any, batch: Batch) -> Any:
+    return model.run(batch).outputs["OUTPUT"].copy()
+
+
+@pytest.fixture(autouse=True)
+def exact() -> Any:
+    """Convolutions choose their algorithm by batch size; without TF32 they agree to the last digits."""
+    kept = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = kept
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13, 16])
+def test_graphs_give_the_numbers_of_eager_runs(home: Path, size: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graphs = load(home)
+    eager = load(home, graphs=False)
+    wanted = answer(eager, images(size))
+    assert size == 1 or wanted.std(axis=0).max() > 0.2, "images that the network tells apart"
+    for _ in range(2):
+        assert answer(graphs, images(size)) == pytest.approx(wanted, abs=1e-3)
+
+
+def test_a_batch_does_not_see_the_one_before(home: Path) -> None:
+    model = load(home)
+    first = answer(model, images(3))
+    answer(model, images(16))
+    assert answer(model, images(3)).tolist() == first.tolist()
+
+
+def test_the_gpu_agrees_with_the_processor(home: Path) -> None:
+    files = ModelFiles("net", "torch", {"model": "net.py:Net"}, (IMAGE,), (), LARGEST, home)
+    processor = backends.get("torch")(files, Place())
+    assert answer(load(home), images(4)) == pytest.approx(answer(processor, images(4)), abs=1e-3)
+
+
+def test_batches_beyond_the_largest_graph_run_eagerly(home: Path) -> None:
+    model, eager = load(home, graphs=[1, 2]), load(home, graphs=False)
+    for size in (9, LARGEST + 4):
+        assert answer(model, images(size)) == pytest.approx(answer(eager, images(size)), abs=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [("fp16", 0.05), ("bf16", 0.3)])
+def test_lower_precision_stays_close(home: Path, dtype: str, close: float) -> None:
+    found = answer(load(home, dtype=dtype), images(8)).astype(np.float32)
+    assert found == pytest.approx(answer(load(home), images(8)), abs=close)
+
+
+def test_what_cannot_be_captured_runs_eagerly_with_a_warning(home: Path) -> None:
+    with pytest.warns(UserWarning, match="runs without CUDA graphs"):
+        model = load(home, "net.py:Peeks")
+    batch = Batch(2, {"IMAGE": np.ones((2, 3, 32, 32), np.float32)})
+    assert (answer(model, batch) == 2).all()
+    assert (answer(model, Batch(2, {"IMAGE": -batch.inputs["IMAGE"]})) == -3).all()
+
+
+def test_open_dimensions_run_eagerly(home: Path) -> None:
+    model = load(home, "net.py:Words", (TensorSpec("tokens", "INT64", (-1,)),))
+    for length in (3, 7):
+        tokens = np.arange(2 * length).reshape(2, length)
+        assert answer(model, Batch(2, {"tokens": tokens})).tolist() == (tokens * 2).tolist()
+
+
+def test_an_exported_program_moves_to_the_gpu(home: Path) -> None:
+    from astrarium.engines.backends.references import loaded
+
+    net = loaded("net.py:Net", home, "model")().eval()
+    shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
+    program = torch.export.export(net, (torch.zeros(2, 3, 32, 32),), dynamic_shapes=shapes)
+    torch.export.save(program, str(home / "net.pt2"))
+    model = load(home, "net.pt2", inputs=())
+    given = images(5)
+    found = answer(model, Batch(5, {model.inputs[0].name: given.inputs["IMAGE"]}))
+    assert found == pytest.approx(answer(load(home, graphs=False), given), abs=1e-3)
+
+
+def test_graphs_are_faster_for_small_kernels(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The best of many runs on either side: launching some eighty kernels one by one cannot be as fast."""
+    graphs, eager = load(home), load(home, graphs=False)
+    with capsys.disabled():
+        print("\nbatch  eager us  graph us  ratio")
+        for size in (1, 4, 16):
+            slow, fast = (_best(model, images(size)) for model in (eager, graphs))
+            print(f"{size:5d} {slow / 1e3:9.1f} {fast / 1e3:9.1f} {slow / fast:6.2f}")
+            assert fast < slow
+
+
+def _best(model: Any, batch: Batch, runs: int = 100) -> int:
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter_ns()
+        model.run(batch)
+        times.append(time.perf_counter_ns() - start)
+    return min(times)

@@ -1,0 +1,93 @@
+"""`astrarium serve` as a process of its own, for tests that talk to it like strangers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PATIENCE = 60.0  # seconds; generous, since nothing is measured
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[str]
+    http: str  # host:port
+    grpc: str
+    said: str
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=PATIENCE) as answer:
+            return answer.read().decode()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum over all series of that name that carry these labels."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        lines = [line for line in self.get("/metrics").splitlines() if re.match(rf"{name}[ {{]", line)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if all(pair in line for pair in wanted))
+
+    def workers(self) -> list[int]:
+        """Process ids of the worker processes."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [child for child in map(int, children) if b"engines.worker" in _command(child)]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+
+@contextlib.contextmanager
+def serving(scenario: Path, *options: str) -> Iterator[Server]:
+    """Up and ready; killed at the end whatever happens."""
+    command = [sys.executable, "-m", "astrarium", "serve", str(scenario), "--http", "0", "--grpc", "0"]
+    process = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
+    )
+    try:
+        said = _until_it_says(process, "curl")
+        http = re.search(r"https?://([\d.]+:\d+)", said)
+        grpc = re.search(r"gRPC +([\d.]+:\d+)", said)
+        assert http is not None
+        assert grpc is not None
+        yield Server(process, http[1], grpc[1], said)
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+
+
+def eventually(holds: object, what: str) -> None:
+    """Wait for something that will come true, however slow the machine."""
+    end = time.monotonic() + PATIENCE
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < end, f"never: {what}"
+        time.sleep(0.02)
+
+
+def _until_it_says(process: subprocess.Popen[str], word: str) -> str:
+    said = ""
+    assert process.stdout is not None
+    for line in process.stdout:
+        said += line
+        if word in line:
+            return said
+    assert process.stderr is not None
+    raise AssertionError(f"the server ended: {said}{process.stderr.read()}")
+
+
+def _command(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONUNBUFFERED": "1"}

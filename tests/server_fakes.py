@@ -1,0 +1,193 @@
+"""A service without workers, and the protocols served over it on loopback, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from time import monotonic_ns
+
+import uvloop
+
+from astrarium.engines.tensors import DATATYPES, Tensor, TensorSpec
+from astrarium.server.contract import (
+    InferAnswer,
+    InferCall,
+    Kind,
+    ModelCard,
+    ModelStatistics,
+    Refused,
+    Stages,
+    Tally,
+)
+from astrarium.server.grpc_server import serve_grpc
+from astrarium.server.http_server import serve_http
+from astrarium.server.settings import Address, HttpLimits, Security
+
+MS = 1_000_000
+
+
+def echo_card(name: str, *specs: tuple[str, str, tuple[int, ...]], max_batch: int = 8) -> ModelCard:
+    """A model whose output OUT_x is its input x."""
+    inputs = tuple(TensorSpec(*spec) for spec in specs)
+    outputs = tuple(TensorSpec(f"OUT_{spec.name}", spec.datatype, spec.shape) for spec in inputs)
+    return ModelCard(name, "fake", inputs, outputs, max_batch, slo=100 * MS, priorities=(1, 2))
+
+
+REFUSALS = {
+    "overloaded": Refused(Kind.OVERLOADED, "model overloaded: 9 requests wait already", retry_after=0.25),
+    "late": Refused(Kind.DEADLINE, "model late: 3 ms are left, a batch takes 5 ms"),
+    "broken": Refused(Kind.MODEL_FAILED, "model broken: ValueError: no such layer"),
+    "draining": Refused(Kind.UNAVAILABLE, "model draining: the server is shutting down", retry_after=3.5),
+    "huge": Refused(Kind.TOO_LARGE, "model huge: its inputs do not fit in shared memory"),
+}
+
+
+@dataclass
+class FakeService:
+    """Echoes. Models of REFUSALS refuse, `absent` is not loaded, `buggy` raises what no service should,
+    `slow` waits for the gate."""
+
+    ready: bool = True
+    calls: deque[InferCall] = field(default_factory=lambda: deque(maxlen=100))
+    rows: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))  # calls by their rows
+    held: int = 0  # answers not released
+    models: dict[str, ModelCard] = field(default_factory=dict)
+    gate: asyncio.Event | None = None
+
+    def __post_init__(self) -> None:
+        one = ("IN", "FP32", (-1,))
+        cards = [
+            echo_card("echo", one),
+            echo_card("ints", ("IN", "INT64", (2, 2))),
+            echo_card("text", ("IN", "BYTES", (-1,))),
+            echo_card("pair", ("A", "INT32", (3,)), ("B", "INT32", (3,))),
+            echo_card("scalar", ("IN", "FP64", ())),
+            *(echo_card(name, one) for name in [*REFUSALS, "absent", "buggy", "slow"]),
+        ]
+        cards += [echo_card(f"all_{kind.lower()}", ("IN", kind, (-1,))) for kind in DATATYPES]
+        self.models = {card.name: card for card in cards}
+        self._state("absent", "UNAVAILABLE", "unloaded")
+
+    def _state(self, name: str, state: str, reason: str = "") -> None:
+        self.models[name] = replace(self.models[name], state=state, reason=reason)
+
+    def cards(self) -> list[ModelCard]:
+        return list(self.models.values())
+
+    def card(self, model: str) -> ModelCard:
+        if model not in self.models:
+            raise Refused(Kind.NOT_FOUND, f"model: expected one that is served (got {model!r})")
+        return self.models[model]
+
+    async def infer(self, call: InferCall) -> InferAnswer:
+        self.calls.append(call)
+        self.rows[call.model][call.rows] += 1
+        if call.model in REFUSALS:
+            raise REFUSALS[call.model]
+        if call.model == "buggy":
+            raise ZeroDivisionError("a secret")
+        if call.model == "slow" and self.gate is not None:
+            await self.gate.wait()
+        return self._echoed(call)
+
+    def _echoed(self, call: InferCall) -> InferAnswer:
+        outputs = [Tensor(f"OUT_{each.name}", *each[1:3], memoryview(each.data)) for each in call.inputs]
+        now = monotonic_ns()
+        stages = Stages(call.received, now, now + 2000, now + 5000, now + 9000, now + 10000)
+        self.held += 1
+        return InferAnswer(outputs, stages, call.rows, 0, True, self._release)
+
+    def _release(self) -> None:
+        self.held -= 1
+
+    async def load(self, model: str) -> None:
+        if model == "broken":
+            raise Refused(Kind.MODEL_FAILED, "model broken: its file is no model")
+        self._state(model, "READY")
+
+    async def unload(self, model: str) -> None:
+        self._state(model, "UNAVAILABLE", "unloaded")
+
+    def statistics(self, model: str) -> ModelStatistics:
+        rows = self.rows[model]
+        tally = Tally(rows.total(), 5000 * rows.total())
+        items = sum(size * count for size, count in rows.items())
+        batches = {size: Tally(count, 5000 * count) for size, count in rows.items()}
+        return ModelStatistics(
+            model, "1", 1234, items, tally.count, tally, Tally(1, 7), tally, tally, tally, tally, batches
+        )
+
+    def metrics(self) -> bytes:
+        return b"# TYPE fake_up gauge\nfake_up 1\n"
+
+    def timeline(self, last: int) -> bytes:
+        return b'{"traceEvents":[],"last":%d}' % last
+
+
+Port = int
+
+
+@dataclass(frozen=True)
+class Served:
+    """A FakeService behind both protocols, in a thread with an event loop of its own."""
+
+    service: FakeService
+    loop: asyncio.AbstractEventLoop
+    http: Port
+    grpc: Port
+
+    @property
+    def http_url(self) -> str:
+        return f"127.0.0.1:{self.http}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"127.0.0.1:{self.grpc}"
+
+
+@asynccontextmanager
+async def serving(
+    service: FakeService, limits: HttpLimits | None = None, security: Security | None = None
+) -> AsyncIterator[Served]:
+    """Both protocols on any free port of loopback, inside the running loop."""
+    http = await serve_http(service, Address(), limits, security)
+    grpc = await serve_grpc(service, Address(), limits, security)
+    try:
+        yield Served(service, asyncio.get_running_loop(), http.port, grpc.port)
+    finally:
+        await http.stop(grace=1.0)
+        await grpc.stop(grace=1.0)
+
+
+@contextmanager
+def served(limits: HttpLimits | None = None, security: Security | None = None) -> Iterator[Served]:
+    """The same in a thread, for clients that block."""
+    started: Future[tuple[Served, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        async with serving(FakeService(), limits, security) as both:
+            stop = asyncio.Event()
+            started.set_result((both, stop))
+            await stop.wait()
+
+    def run() -> None:
+        try:
+            uvloop.run(serve())
+        except BaseException as error:
+            if not started.done():
+                started.set_exception(error)
+            raise
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    both, stop = started.result(timeout=20)
+    try:
+        yield both
+    finally:
+        both.loop.call_soon_threadsafe(stop.set)
+        thread.join(timeout=20)

@@ -1,0 +1,283 @@
+"""The control room in virtual time: what becomes of calls when all is well, and when it is not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astrarium.core.engine import Engine
+from astrarium.core.trace import Step
+from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.drivers.replay import replay
+from astrarium.engines.orders import LoadModel, RunBatch
+from astrarium.server.control.drift import EVERY, FEWEST, DriftWatch
+from astrarium.server.control.fleet import FIRST_PAUSE, LONGEST_PAUSE
+from astrarium.server.control.room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
+from astrarium.serving.actions import Dispatch
+from astrarium.serving.ledger import Outcome
+from astrarium.serving.state import ServingState
+from live_fakes import Stage
+
+
+def test_a_call_is_answered_in_time_and_its_memory_given_back() -> None:
+    stage = Stage()
+    ticket = stage.call()
+    stage.wait(30)
+    assert (ticket.outcome, ticket.cause) == (Outcome.IN_TIME, "")
+    stage.check_the_books()
+
+
+def test_a_call_of_several_rows_fills_one_batch_and_ends_once() -> None:
+    stage = Stage(gpus=1)
+    ticket = stage.call(rows=3)
+    stage.wait(30)
+    (batch,) = [order for _, order in stage.workers.orders if isinstance(order, RunBatch)]
+    assert [member.row for member in batch.members] == [0, 1, 2]
+    assert len({member.reply for member in batch.members}) == 3
+    assert stage.ended == [ticket]
+    stage.check_the_books()
+
+
+def test_a_killed_worker_costs_nothing_where_the_deadline_allows_another_try() -> None:
+    stage = Stage(gpus=2)
+    ticket = stage.call()
+    stage.wait(2)
+    stage.workers.kill(ticket_gpu(stage))
+    stage.wait(30)
+    assert (ticket.outcome, ticket.retried) == (Outcome.IN_TIME, True)
+    assert stage.control.books[0].retried == 1
+    stage.check_the_books()
+
+
+def test_a_request_is_tried_again_only_once() -> None:
+    stage = Stage(gpus=2, slo_ms=60)
+    ticket = stage.call()
+    stage.wait(2)
+    stage.workers.kill(ticket_gpu(stage))
+    stage.wait(2)
+    stage.workers.kill(ticket_gpu(stage))
+    stage.wait(30)
+    assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
+    assert "killed by SIGKILL" in ticket.reason
+    stage.check_the_books()
+
+
+def test_a_killed_worker_fails_what_it_is_too_late_to_try_again() -> None:
+    stage = Stage(gpus=1, slo_ms=10)
+    ticket = stage.call()
+    stage.wait(5)
+    stage.workers.kill(0)
+    stage.wait(1)
+    assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
+    stage.check_the_books()
+
+
+def test_a_dead_worker_comes_back_with_its_models_after_a_pause_that_grows() -> None:
+    stage = Stage(gpus=1)
+    pauses = []
+    for _ in range(9):
+        stage.workers.kill(0)
+        stage.wait(0)
+        died = stage.loop.now
+        while not stage.workers.alive[0]:
+            stage.wait(10)
+        pauses.append(stage.loop.now - died)
+        loads = sum(isinstance(order, LoadModel) for _, order in stage.workers.orders)
+    assert pauses[0] == FIRST_PAUSE
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_PAUSE
+    stage.wait(100)
+    assert sum(isinstance(order, LoadModel) for _, order in stage.workers.orders) == loads + 1
+    ticket = stage.call()
+    stage.wait(30)
+    assert ticket.outcome is Outcome.IN_TIME
+    stage.check_the_books()
+
+
+def test_a_worker_that_holds_a_batch_too_long_is_killed() -> None:
+    stage = Stage(gpus=1)
+    stage.workers.stuck = {0}
+    ticket = stage.call()
+    for _ in range(11):
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    stage.wait(1)
+    assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
+    assert "stuck" in ticket.reason
+    stage.check_the_books()
+
+
+def test_a_model_that_raises_fails_its_batch_with_its_words() -> None:
+    stage = Stage(gpus=1)
+    stage.workers.broken = {0}
+    ticket = stage.call()
+    stage.wait(30)
+    assert (ticket.outcome, ticket.cause, ticket.reason) == (Outcome.FAILED, MODEL_ERROR, "ValueError: no")
+    stage.check_the_books()
+
+
+def test_what_cannot_be_in_time_is_dropped_with_the_policys_reason() -> None:
+    stage = Stage(gpus=1)
+    calls = [stage.call() for _ in range(200)]
+    stage.wait(100)
+    dropped = [ticket for ticket in calls if ticket.outcome is Outcome.DROPPED]
+    assert dropped
+    assert {ticket.cause for ticket in dropped} <= {"expired", "sacrificed"}
+    stage.check_the_books()
+
+
+def test_a_policy_that_fails_is_replaced_and_its_requests_are_told() -> None:
+    stage = Stage(gpus=1)
+    scheduler = stage.control.scheduler
+    assert scheduler is not None
+
+    def decide(now: int, events: object, state: ServingState) -> object:
+        yield Dispatch(0, (next(iter(state.waiting)),))
+        raise RuntimeError("a bug")
+
+    scheduler.engine.policy.decide = decide  # type: ignore[attr-defined, method-assign]
+    calls = [stage.call(), stage.call()]
+    stage.wait(1)
+    assert {ticket.cause for ticket in calls} == {POLICY_ERROR}
+    assert stage.control.policy_errors == 1
+    later = stage.call()
+    stage.wait(30)
+    assert later.outcome is Outcome.IN_TIME
+    stage.check_the_books()
+
+
+def test_a_new_scheduler_takes_over_what_waits_and_lets_run_what_runs() -> None:
+    stage = Stage(gpus=1, slo_ms=60)
+    running = stage.call()
+    stage.wait(1)
+    waiting = stage.call()
+    stage.wait(1)
+    stage.control.begin(stage.plan.setup)
+    stage.wait(60)
+    assert running.outcome is waiting.outcome is Outcome.IN_TIME
+    batches = [order for _, order in stage.workers.orders if isinstance(order, RunBatch)]
+    assert len(batches) == 2
+    stage.check_the_books()
+
+
+def test_a_worker_that_dies_between_two_schedulers_loses_nothing() -> None:
+    stage = Stage(gpus=2, slo_ms=60)
+    calls = [stage.call() for _ in range(2)]
+    stage.wait(1)
+    stage.control.begin(stage.plan.setup)
+    stage.workers.kill(0)
+    stage.workers.kill(1)
+    stage.wait(500)
+    assert len(stage.ended) == len(calls)
+    stage.check_the_books()
+
+
+def test_closing_ends_everything_that_is_open() -> None:
+    stage = Stage(gpus=1)
+    calls = [stage.call() for _ in range(20)]
+    stage.wait(1)
+    stage.control.close()
+    assert len(stage.ended) == len(calls)
+    stage.workers.kill(0)
+    stage.wait(1)
+    stage.check_the_books()
+
+
+def test_preempted_requests_are_answered_by_another_batch() -> None:
+    stage = Stage(gpus=1, models=2, policy="shepherd", slo_ms=200)
+    calls = [
+        stage.call(model) for model in (0, 1, 1, 1, 1, 1, 1, 1, 1) for _ in range(2) if not stage.wait(0.3)
+    ]
+    stage.wait(1000)
+    assert len(stage.ended) == len(calls)
+    stage.check_the_books()
+
+
+def test_a_recording_replays_with_the_same_decisions() -> None:
+    stage = Stage(gpus=2, policy="astrarium")
+    for turn in range(60):
+        stage.call()
+        stage.wait(1 + turn % 3)
+    stage.workers.kill(0)
+    stage.wait(100)
+    steps = [step for step in stage.steps if isinstance(step, Step)]
+    assert any(step.actions for step in steps)
+    fresh = Engine(ServingState(stage.plan.setup), stage.plan.new_policy(stage.plan.setup))
+    assert replay(fresh, steps) is None
+
+
+def test_profiles_follow_batches_that_have_become_slower() -> None:
+    stage = Stage(gpus=1, slo_ms=100)
+    watch = DriftWatch(1, stage.loop.now)
+    stage.control.listeners.append(watch.saw)
+    stage.workers.slower = 1.5
+    for _ in range(FEWEST):
+        stage.call()
+        stage.wait(20)
+    setup = stage.control.setup
+    revised = watch.revised(setup, stage.loop.now + EVERY)
+    assert revised is not None
+    assert revised.models[0].latency[1] == pytest.approx(1.5 * setup.models[0].latency[1], rel=0.01)
+    assert watch.revised(revised, stage.loop.now + 3 * EVERY) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    policy=st.sampled_from(["astrarium", "deferred", "eager", "shepherd", "orloj"]),
+    happenings=st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["call", "call", "call", "rows", "tight", "kill", "break", "mend", "renew", "stick"]
+            ),
+            st.integers(0, 2),
+            st.integers(0, 12),
+        ),
+        max_size=60,
+    ),
+)
+def test_whatever_happens_every_call_ends_exactly_once(
+    policy: str, happenings: list[tuple[str, int, int]]
+) -> None:
+    stage = Stage(gpus=3, models=3, policy=policy, slo_ms=40)
+    calls = 0
+    for what, which, pause in happenings:
+        match what:
+            case "call" | "rows" | "tight":
+                calls += 1
+                stage.call(which, 3 if what == "rows" else 1, 8 if what == "tight" else None)
+            case "kill":
+                stage.workers.kill(which)
+            case "break":
+                stage.workers.broken ^= {which}
+            case "stick":
+                stage.workers.stuck ^= {which}
+            case "mend":
+                stage.workers.broken, stage.workers.stuck = set(), set()
+            case "renew":
+                stage.control.begin(stage.plan.setup)
+        stage.wait(pause)
+    for _ in range(40):
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    stage.wait(2 * SECOND / MILLISECOND)
+    assert len(stage.ended) == calls
+    stage.check_the_books()
+    assert_all_gpus_serve_again(stage)
+
+
+def assert_all_gpus_serve_again(stage: Stage) -> None:
+    """Also for a scheduler that begins now: no GPU is forgotten."""
+    stage.workers.broken, stage.workers.stuck = set(), set()
+    stage.wait(LONGEST_PAUSE / MILLISECOND + 100)
+    stage.control.begin(stage.plan.setup)
+    before = len(stage.workers.orders)
+    calls = [stage.call(model) for model in range(3)]
+    stage.wait(100)
+    assert {ticket.outcome for ticket in calls} == {Outcome.IN_TIME}
+    assert {worker for worker, _ in stage.workers.orders[before:]} == {0, 1, 2}
+
+
+def ticket_gpu(stage: Stage) -> int:
+    """Where the last batch went."""
+    return next(worker for worker, order in reversed(stage.workers.orders) if isinstance(order, RunBatch))

@@ -1,0 +1,244 @@
+"""The whole server with real worker processes, spoken to with real clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as over_grpc
+import tritonclient.http as over_http
+from tritonclient.grpc.aio import InferenceServerClient as GrpcClient
+from tritonclient.utils import InferenceServerException
+
+from live_server import PATIENCE, Server, eventually, serving
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SCENARIO = """
+cluster: {gpus: 2}
+models:
+  quick: {profile: {alpha: 0.1ms, beta: 1ms}, slo: 20s}
+  slow: {profile: {table: {1: 1500ms, 8: 1600ms}}, slo: 60s, loaded: true}
+  spare: {profile: {alpha: 0.1ms, beta: 1ms}, slo: 20s, loaded: false}
+  broken: {profile: {alpha: 1ms, beta: 1ms}, slo: 20s, backend: {python: broken.py:run},
+           inputs: [{name: X, datatype: FP32, shape: [1]}], outputs: [{name: Y, datatype: FP32, shape: [1]}]}
+  shouted:
+    profile: {alpha: 1ms, beta: 1ms}
+    slo: 20s
+    backend: {python: broken.py:count}
+    inputs: [{name: LENGTH, datatype: INT64, shape: [1]}]
+    outputs: [{name: DOUBLE, datatype: INT64, shape: [1]}]
+    preprocess: broken.py:length
+    accepts: [{name: TEXT, datatype: BYTES, shape: [1]}]
+policy: {name: eager}
+"""
+BROKEN = """
+import numpy as np
+
+def run(X):
+    if (X == -666).any():
+        raise ValueError("this model has a bug")
+    return {"Y": X}
+
+def count(LENGTH):
+    return {"DOUBLE": 2 * LENGTH}
+
+def length(TEXT):
+    if b"bad" in TEXT.ravel():
+        raise ValueError("a bad word")
+    return {"LENGTH": np.array([[len(one[0])] for one in TEXT], np.int64)}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("serve")
+    (folder / "scenario.yaml").write_text(SCENARIO)
+    (folder / "broken.py").write_text(BROKEN)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    with serving(folder / "scenario.yaml", "--record", str(folder / "recording.jsonl")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[over_http.InferenceServerClient]:
+    with over_http.InferenceServerClient(server.http, network_timeout=PATIENCE) as client:
+        yield client
+
+
+def values(*rows: list[float], module: object = over_http, name: str = "INPUT") -> list[object]:
+    array = np.array(rows, np.float32)
+    tensor = module.InferInput(name, array.shape, "FP32")  # type: ignore[attr-defined]
+    tensor.set_data_from_numpy(array)
+    return [tensor]
+
+
+def test_an_emulated_model_answers_with_what_it_was_sent(client: over_http.InferenceServerClient) -> None:
+    answer = client.infer("quick", values([1.0, 2.0, 3.0]))
+    assert answer.as_numpy("OUTPUT").tolist() == [[1, 2, 3]]
+
+
+def test_many_callers_at_once_each_get_their_own_answer_over_grpc(server: Server) -> None:
+    async def all_of_them() -> list[list[float]]:
+        async with GrpcClient(server.grpc) as client:
+            calls = (client.infer("quick", values([float(n), n / 2], module=over_grpc)) for n in range(100))
+            return [answer.as_numpy("OUTPUT").ravel().tolist() for answer in await asyncio.gather(*calls)]
+
+    assert asyncio.run(all_of_them()) == [[n, n / 2] for n in range(100)]
+
+
+def test_rows_of_one_call_come_back_in_order(client: over_http.InferenceServerClient) -> None:
+    rows = [[float(n), -float(n)] for n in range(5)]
+    assert client.infer("quick", values(*rows)).as_numpy("OUTPUT").tolist() == rows
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_at_once(client: over_http.InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException, match=r"cannot answer within 0\.01 ms") as refused:
+        client.infer("quick", values([1.0]), timeout=10)
+    assert "504" in str(refused.value.status())
+
+
+def test_a_broken_model_says_what_broke_and_where(client: over_http.InferenceServerClient) -> None:
+    told = r"broken\.py:6: ValueError: this model has a bug"
+    with pytest.raises(InferenceServerException, match=told) as failed:
+        client.infer("broken", values([-666.0], name="X"))
+    assert "500" in str(failed.value.status())
+
+
+def test_preprocessing_turns_what_clients_send_into_what_the_model_takes(
+    client: over_http.InferenceServerClient,
+) -> None:
+    def ask(word: str) -> int:
+        tensor = over_http.InferInput("TEXT", [1, 1], "BYTES")
+        tensor.set_data_from_numpy(np.array([[word]], object))
+        return int(client.infer("shouted", [tensor]).as_numpy("DOUBLE").item())
+
+    assert ask("four") == 8
+    with pytest.raises(InferenceServerException, match="a bad word"):
+        ask("bad")
+
+
+def test_models_come_and_go_without_losing_a_call(
+    server: Server, client: over_http.InferenceServerClient
+) -> None:
+    with pytest.raises(InferenceServerException, match="not ready: it was not loaded"):
+        client.infer("spare", values([1.0]))
+    client.load_model("spare")
+    assert client.is_model_ready("spare")
+    failures: list[Exception] = []
+    stop = threading.Event()
+
+    def keep_asking() -> None:
+        with over_http.InferenceServerClient(server.http, network_timeout=PATIENCE) as mine:
+            while not stop.is_set():
+                try:
+                    mine.infer("quick", values([1.0]))
+                except Exception as error:
+                    failures.append(error)
+
+    asking = threading.Thread(target=keep_asking)
+    asking.start()
+    for _ in range(3):
+        client.load_model("quick")  # anew, while it serves
+        client.unload_model("spare")
+        client.load_model("spare")
+    stop.set()
+    asking.join()
+    assert failures == []
+    client.unload_model("spare")
+    assert not client.is_model_ready("spare")
+    assert server.metric("astrarium_unaccounted") == 0
+
+
+def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(server: Server) -> None:
+    async def with_a_murder() -> list[float]:
+        async with GrpcClient(server.grpc) as client:
+            asked = (client.infer("slow", values([float(n)], module=over_grpc)) for n in range(2))
+            calls = [asyncio.create_task(call) for call in asked]
+            await asyncio.to_thread(eventually, in_batches, "both are in batches")
+            for worker in before:
+                os.kill(worker, signal.SIGKILL)
+            return [answer.as_numpy("OUTPUT").item() for answer in await asyncio.gather(*calls)]
+
+    def in_batches() -> bool:
+        open_calls = server.metric("astrarium_open", model="slow")
+        return open_calls == 2 and server.metric("astrarium_waiting_requests") == 0
+
+    before = server.workers()
+    assert len(before) == 2
+    assert asyncio.run(with_a_murder()) == [0, 1]
+    eventually(lambda: server.metric("astrarium_workers") == 2, "both workers are back")
+    assert set(server.workers()).isdisjoint(before)
+    assert server.metric("astrarium_retried_total", model="slow") == 2
+    assert server.metric("astrarium_unaccounted") == 0
+
+
+def test_the_printed_curl_line_works(server: Server) -> None:
+    line = re.search(r"curl .*", server.said)
+    assert line is not None
+    shown = subprocess.run(shlex.split(line[0]), capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert json.loads(shown.stdout)["model_name"]
+
+
+def test_the_timeline_tells_where_a_call_spent_its_time(
+    server: Server, client: over_http.InferenceServerClient
+) -> None:
+    client.infer("quick", values([1.0]))
+    events = json.loads(server.get("/timeline?last=1"))["traceEvents"]
+    stages = {event["name"] for event in events if event["ph"] == "b"}
+    assert {"quick", "admission", "queueing", "sending", "execution", "answering"} <= stages
+
+
+def test_sigterm_answers_what_was_accepted_and_the_recording_replays(server: Server, folder: Path) -> None:
+    """Last, because it ends the server."""
+
+    async def call_and_stop() -> float:
+        async with GrpcClient(server.grpc) as client:
+            call = asyncio.create_task(client.infer("slow", values([7.0], module=over_grpc)))
+            await asyncio.to_thread(eventually, lambda: server.metric("astrarium_open") == 1, "accepted")
+            server.process.send_signal(signal.SIGTERM)
+            return (await call).as_numpy("OUTPUT").item()
+
+    workers = server.workers()
+    assert asyncio.run(call_and_stop()) == 7
+    assert server.process.wait(PATIENCE) == 0
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    command = [sys.executable, "-m", "astrarium", "replay", str(folder / "recording.jsonl")]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "the same decisions in all" in shown.stdout
+
+
+def test_a_model_that_cannot_be_loaded_stops_the_start_with_its_name(folder: Path) -> None:
+    (folder / "wrong.py").write_text("import there_is_no_such_package\n\ndef run(X):\n    return X\n")
+    bad = SCENARIO.replace("broken.py:run", "wrong.py:run")
+    (folder / "bad.yaml").write_text(bad)
+    command = [
+        sys.executable,
+        "-m",
+        "astrarium",
+        "serve",
+        str(folder / "bad.yaml"),
+        "--http",
+        "0",
+        "--grpc",
+        "0",
+    ]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert shown.returncode == 2
+    assert "models.broken.backend" in shown.stderr
+    assert "there_is_no_such_package" in shown.stderr
