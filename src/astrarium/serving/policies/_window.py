@@ -82,7 +82,8 @@ class WindowScheduler:
             changed.add(line)
         for line in sorted(changed):
             yield from self._update(now, line)
-        if self._latest.least < FOREVER:
+        # without a GPU for the one with the longest delay there is none for anybody
+        if self._latest.least < FOREVER and self._free.least <= now - self._delays.least:
             yield from self._match(now, state)
         yield from self._set_timer(now)
 
