@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -19,11 +20,13 @@ from astrarium.reproduce.orloj._workloads import Case as Workload
 from astrarium.reproduce.orloj._workloads import modes, real
 from astrarium.scenario import build, parse
 from astrarium.serving.actions import EXPIRED, SACRIFICED, Action, Dispatch, Drop
-from astrarium.serving.events import Event
+from astrarium.serving.events import Event, Request
 from astrarium.serving.ledger import Outcome
+from astrarium.serving.policies._gather import gather_window
+from astrarium.serving.policies._line import Line
 from astrarium.serving.policies._pressure import Climate
 from astrarium.serving.policies.astrarium import Astrarium
-from astrarium.serving.setup import ModelSpec, Network
+from astrarium.serving.setup import ModelSpec, Network, latency_table
 from astrarium.serving.state import ServingState
 from astrarium.testing.cases import Case, Run, cluster, linear_model, run_case, with_truth
 from astrarium.testing.strategies import NO_DELAY, cases, gpu_changes
@@ -41,6 +44,25 @@ def desk(*models: ModelSpec, gpus: int = 1, network: Network | None = None, **pa
 
 def run(case: Case, **parameters: Any) -> Run:
     return run_case(case, Astrarium(case.setup, Astrarium.Parameters(**parameters)))
+
+
+@given(
+    rises=st.lists(st.sampled_from([0, 1, 1, 2]), min_size=3, max_size=8),
+    due=st.lists(st.integers(6, 20), max_size=12),
+    network=st.builds(Network, st.integers(0, 2), st.integers(0, 1)),
+    free=st.sampled_from([0, 8, 10]),
+)
+def test_a_line_gathers_as_a_window_does(
+    rises: list[int], due: list[int], network: Network, free: Time
+) -> None:
+    """Its shortcut finds what the search finds where all fit together, and is not taken where they do not."""
+    spec = ModelSpec(0, "steps", 40, latency_table(list(accumulate(rises, initial=3))[1:]))
+    line = Line(spec, network, Astrarium.Parameters(lookahead=False))
+    for place, deadline in enumerate(due):
+        line.insert(Request(place, 0, 0, deadline))
+    told = (sorted(due), line.stance.hold, [network.delay(b) + t for b, t in enumerate(spec.latency)])
+    expected = gather_window(*told, spec.latency, 5, free)
+    assert (len(line.gather(5, free)), line.size) == expected
 
 
 # when a batch leaves

@@ -50,6 +50,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
     if (!lookahead_) return WindowScheduler::settle(now, model, gpu, books);
     Line& line = queue(model);
     const Time free = free_[gpu];
+    if (line.settled(now, free)) return;
     bool looked = false;
     const auto grants = [&](int batch) -> const std::vector<Time>& {
       if (!looked) look(now, gpu);

@@ -18,9 +18,12 @@ class Line : public ModelQueue {
         stance_(stance_of({0.0, 1.0, target_, 0, 0, 1}, {})) {}
 
   int gather(Time now, Time gpu_free) {
-    int before = gather_window(stance_.hold, now, gpu_free);
     first_ = 0;
     as_of_ = std::max(now, gpu_free);
+    size = std::min(waiting(), model_.max_batch());
+    // All together, as most often: fewer would not end later, so there is nothing to search for.
+    if (size == 0 || deadline(0) >= finish(size, now, gpu_free)) return 0;
+    int before = gather_window(stance_.hold, now, gpu_free);
     if (before == 0 || !lookahead_) return before;  // nobody is in the way, so nobody is lost
     if (size == 0) before = gather_fcfs(now, gpu_free);
     const int lost = hopeless(finish(1, now, gpu_free));
@@ -32,10 +35,14 @@ class Line : public ModelQueue {
   double patience() const { return stance_.patience; }
   Time latest() const { return deadline(first_) - latency(size); }
 
+  // The candidate was chosen just now, for this GPU, and is enough.
+  bool settled(Time now, Time free) const {
+    return first_ == 0 && as_of_ == now && free <= now && (size >= stance_.enough || size == waiting());
+  }
+
   // Fix the batch that leaves; returns how many heads it gives up.
   template <class Grants>
   int settle(Time now, Time free, Grants grants) {
-    if (as_of_ == now && free <= now && first_ == 0 && size >= std::min(stance_.enough, waiting())) return 0;
     const int lost = hopeless(finish(1, now, free));
     first_ = 0;
     if (lost < waiting()) return give_up(now, free, lost, grants);

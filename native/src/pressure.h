@@ -40,8 +40,8 @@ struct Stance {
 };
 
 inline double ramp(double value, double low, double high) {
-  if (low >= high) return value > low ? 1.0 : 0.0;
-  return std::min(1.0, std::max(0.0, (value - low) / (high - low)));
+  if (value <= low) return 0.0;
+  return value < high ? (value - low) / (high - low) : 1.0;
 }
 
 inline Climate climate_of(const std::vector<Demand>& demands, int gpus, double lost) {

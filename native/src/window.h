@@ -34,7 +34,8 @@ class WindowScheduler : public Policy {
     changed_.erase(std::unique(changed_.begin(), changed_.end()), changed_.end());
     for (const int model : changed_) update(now, model, 0, books);
     changed_.clear();
-    if (latest_.least() < kForever) match(now, books);
+    // Without a GPU for the one with the longest delay there is none for anybody.
+    if (latest_.least() < kForever && free_.least() <= now - delays_.least()) match(now, books);
     set_timer(now, books);
   }
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.units import Time
 from astrarium.serving.events import Request
 from astrarium.serving.policies import _pressure as pressure
 from astrarium.serving.policies._gather import finish, gather_fcfs, gather_window
@@ -23,14 +23,21 @@ class Line(ModelQueue):
         super().__init__(model, network, "window")
         self.first = 0  # where the candidate begins
         self._as_of: Time = -1  # when the candidate was chosen
+        self._largest = model.max_batch
         self._patience, self._patient = parameters.patience, parameters.lookahead
         self.stance = pressure.stance(pressure.Demand(0.0, 1.0, self._target, 0, 0, 1), pressure.CALM)
 
     def gather(self, now: Time, gpu_free: Time) -> list[Request]:
         """Choose the candidate; returns those who are lost in any case."""
+        self.first, self._as_of = 0, max(now, gpu_free)
+        self.size = size = min(len(self.deadlines), self._largest)
+        if not size or self.deadlines[0] >= finish(size, self._ready, self.latency, now, gpu_free):
+            return []  # all together, as most often: fewer would not end later, so nothing to search for
+        return self._choose(now, gpu_free)
+
+    def _choose(self, now: Time, gpu_free: Time) -> list[Request]:
         told = (self.deadlines, self.stance.hold, self._ready, self.latency, now, gpu_free)
         before, self.size = gather_window(*told)
-        self.first, self._as_of = 0, max(now, gpu_free)
         if not before:  # nobody is in the way, so nobody is lost
             return []
         if not self._patient:
@@ -47,19 +54,17 @@ class Line(ModelQueue):
         if self.meter.window()[0]:
             self._target = self._staggered_target()
 
-    def opens(self) -> Time:
-        if self.first:
-            return -FOREVER  # somebody is about to be lost: any GPU will do
-        arrived = self.requests[0].arrival
-        return arrived + int(self.stance.patience * (self.frontrun() - arrived))
-
     def latest(self) -> Time:
         return self.deadlines[self.first] - self.latency[self.size]
 
+    def settled(self, now: Time, free: Time) -> bool:
+        """The candidate was chosen just now, for this GPU, and is enough."""
+        if self.first or not self._as_of == now >= free:
+            return False
+        return self.size >= self.stance.enough or self.size == len(self.deadlines)
+
     def settle(self, now: Time, free: Time, grants: Callable[[int], Sequence[Time]]) -> list[Request]:
         """Fix the batch that leaves; returns whom it gives up."""
-        if self._as_of == now >= free and not self.first and self.size >= self._wanted():
-            return []
         hopeless, self.first, self.size = self._hopeless(now, free), 0, 0
         if hopeless < len(self.deadlines):
             backlog = Backlog(self.deadlines, self._ready, self.latency)
@@ -77,9 +82,6 @@ class Line(ModelQueue):
         self.stance = pressure.stance(demand, climate)
         if self._patience is not None:
             self.stance = self.stance._replace(patience=self._patience)
-
-    def _wanted(self) -> int:
-        return min(self.stance.enough, len(self.deadlines))
 
     def _prospect(self) -> Prospect:
         return Prospect(self._rate(), self.stance.enough, self._target, self.stance.price, self.model.slo)

@@ -124,6 +124,6 @@ def share(target: int, part: float, insist: float) -> int:
 
 def ramp(value: float, low: float, high: float) -> float:
     """0 up to *low*, 1 from *high* on, a straight line between."""
-    if low >= high:
-        return 1.0 if value > low else 0.0
-    return min(1.0, max(0.0, (value - low) / (high - low)))
+    if value <= low:
+        return 0.0
+    return (value - low) / (high - low) if value < high else 1.0

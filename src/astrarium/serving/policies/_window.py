@@ -12,7 +12,7 @@ Everything here is a moment at which to decide, that is, a start less the delay 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
@@ -47,7 +47,10 @@ Gather = Annotated[
 NativeParameters = tuple[dict[str, int], dict[str, float], dict[str, list[int]]]
 
 
-class WindowScheduler:
+Queue = TypeVar("Queue", bound=ModelQueue)  # or one that gathers in its own way
+
+
+class WindowScheduler(Generic[Queue]):
     native = ""  # the name of the window in the native twin, where there is one
 
     def __init__(self, setup: Setup, parameters: Any) -> None:
@@ -64,14 +67,15 @@ class WindowScheduler:
     def native_parameters(self) -> NativeParameters:
         return {"fcfs": int(self.parameters.gather == "fcfs")}, {}, {}
 
-    def lines(self) -> list[ModelQueue]:
+    def lines(self) -> list[Queue]:
         models, network = self.setup.models, self.setup.network
-        return [ModelQueue(model, network, self.parameters.gather) for model in models]
+        made = [ModelQueue(model, network, self.parameters.gather) for model in models]
+        return cast(list[Queue], made)
 
     def line_of(self, request: Request) -> int:
         return request.model
 
-    def opens(self, queue: ModelQueue) -> Time:
+    def opens(self, queue: Queue) -> Time:
         """The earliest start that the window allows for the queue's candidate."""
         raise NotImplementedError
 
@@ -82,7 +86,8 @@ class WindowScheduler:
             changed.add(line)
         for line in sorted(changed):
             yield from self._update(now, line)
-        if self._latest.least < FOREVER:
+        # without a GPU for the one with the longest delay there is none for anybody
+        if self._latest.least < FOREVER and self._free.least <= now - self._delays.least:
             yield from self._match(now, state)
         yield from self._set_timer(now)
 
@@ -123,7 +128,7 @@ class WindowScheduler:
             self._delays.set(line, -delay)
             self._wake.set(line, latest - delay + 1)
 
-    def _give_up(self, now: Time, queue: ModelQueue, requests: Sequence[Request]) -> Iterator[Action]:
+    def _give_up(self, now: Time, queue: Queue, requests: Sequence[Request]) -> Iterator[Action]:
         for request in requests:
             yield Drop(request.id, SACRIFICED if queue.saveable(request, now) else EXPIRED)
 

@@ -11,8 +11,8 @@ docs/astrarium.md says why, and what each part brings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -24,7 +24,6 @@ from astrarium.serving.events import Event, Request, RequestArrived, RequestProf
 from astrarium.serving.policies import _pressure as pressure
 from astrarium.serving.policies._applications import Applications
 from astrarium.serving.policies._line import Line
-from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.policies._window import NativeParameters, WindowScheduler
 from astrarium.serving.rates import RateMeter
@@ -38,7 +37,7 @@ BINS, REFRESH = 32, SECOND  # of learnt times, as in `orloj`
 
 
 @serving_policies.register("astrarium")
-class Astrarium(WindowScheduler):
+class Astrarium(WindowScheduler[Line]):
     """Wait as long as waiting pays, and give up only what the next GPUs could not make good."""
 
     native = "astrarium"
@@ -85,12 +84,12 @@ class Astrarium(WindowScheduler):
 
     # lines
 
-    def lines(self) -> list[ModelQueue]:
+    def lines(self) -> list[Line]:
         """One for each application of a dynamic model, as many of them as there are groups in use; one for
         a static model."""
         self._places: list[list[int]] = []  # by model and application: its line
         self._crowds: dict[int, Applications] = {}
-        made: list[ModelQueue] = []
+        made: list[Line] = []
         for model in self.setup.models:
             applications = len(model.dynamic.history) if model.dynamic else 1
             self._places.append([len(made) + place for place in range(applications)])
@@ -104,6 +103,8 @@ class Astrarium(WindowScheduler):
         return made
 
     def line_of(self, request: Request) -> int:
+        if not self._crowds:
+            return request.model
         places = self._places[request.model]
         return places[request.application if len(places) > 1 else 0]
 
@@ -118,7 +119,7 @@ class Astrarium(WindowScheduler):
             for application in group:
                 self._places[model][application] = line
             self._queues[line].meter = RateMeter.sum([crowd.meters[place] for place in group])
-            cast(Line, self._queues[line]).plan_with(crowd.table(group))
+            self._queues[line].plan_with(crowd.table(group))
         for request in waiting:
             self._queues[self.line_of(request)].insert(request)
         return range(first, last)
@@ -130,13 +131,16 @@ class Astrarium(WindowScheduler):
             return self._form(model)
         lines = [self._places[model][group[0]] for group in crowd.groups]
         for line, group in zip(lines, crowd.groups, strict=True):
-            cast(Line, self._queues[line]).plan_with(crowd.table(group))
+            self._queues[line].plan_with(crowd.table(group))
         return lines
 
     # what has happened
 
-    def opens(self, queue: ModelQueue) -> Time:
-        return cast(Line, queue).opens()
+    def opens(self, queue: Line) -> Time:
+        if queue.first:
+            return -FOREVER  # somebody is about to be lost: any GPU will do
+        arrived = queue.requests[0].arrival
+        return arrived + int(queue.stance.patience * (queue.frontrun() - arrived))
 
     def _hear(self, now: Time, events: Sequence[Event], state: ServingState) -> set[int]:
         changed = super()._hear(now, events, state)
@@ -163,40 +167,45 @@ class Astrarium(WindowScheduler):
     def _plan(self, now: Time, state: ServingState) -> None:
         """Look at the rates, and let every line take its stance."""
         self._plan_at = now + PLAN_EVERY
-        demands = [cast(Line, queue).demand(now) for queue in self._queues]
+        demands = [queue.demand(now) for queue in self._queues]
         self._lost.roll(now)
         came = sum(queue.meter.window()[0] for queue in self._queues)
         lost = self._lost.window()[0] / came if came else 0.0
         climate = pressure.climate(demands, sum(gpu.present for gpu in state.gpus), lost)
         for queue, demand in zip(self._queues, demands, strict=True):
-            cast(Line, queue).adapt(demand, climate)
+            queue.adapt(demand, climate)
 
     # what to do
 
-    def _give_up(self, now: Time, queue: ModelQueue, requests: Sequence[Request]) -> Iterator[Action]:
+    def _give_up(self, now: Time, queue: Line, requests: Sequence[Request]) -> Iterator[Action]:
         if requests:
             self._lost.roll(now)
             self._lost.count(len(requests))
         return super()._give_up(now, queue, requests)
 
     def _settle(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
+        queue, free = self._queues[line], self._free[gpu]
         if not self.parameters.lookahead:
             yield from super()._settle(now, line, gpu)
-            return
-        queue, free = cast(Line, self._queues[line]), self._free[gpu]
+        elif not queue.settled(now, free):
+            yield from self._give_up(now, queue, queue.settle(now, free, self._grants(now, line, gpu)))
+            if not queue.size:
+                self._forget(line)
+
+    def _grants(self, now: Time, line: int, gpu: int) -> Callable[[int], Sequence[Time]]:
+        """When the line may expect GPUs again, by the size of the batch that leaves now."""
+        queue, free = self._queues[line], self._free[gpu]
         others: list[Time] = []
 
         def grants(size: int) -> Sequence[Time]:
-            """When this line may expect GPUs again, if every other open candidate gets one first."""
+            """Every other open candidate gets one first."""
             if not others:
                 others.extend(self._next_free(now, gpu))
             end = max(now + self._network.delay(size), free) + queue.latency[size]
             turn = max(1, self._open)
             return sorted([*others, end])[turn - 1 : AHEAD * turn : turn]
 
-        yield from self._give_up(now, queue, queue.settle(now, free, grants))
-        if not queue.size:
-            self._forget(line)
+        return grants
 
     def _next_free(self, now: Time, gpu: int) -> Iterator[Time]:
         """When other GPUs are free, as far as the next grants may need them."""

@@ -16,7 +16,7 @@ from astrarium.serving.registry import serving_policies
 
 
 @serving_policies.register("deferred")
-class Deferred(WindowScheduler):
+class Deferred(WindowScheduler[ModelQueue]):
     """Symphony: hold a batch back until no later request could join it."""
 
     native = "deferred"

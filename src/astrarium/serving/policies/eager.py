@@ -15,7 +15,7 @@ from astrarium.serving.registry import serving_policies
 
 
 @serving_policies.register("eager")
-class Eager(WindowScheduler):
+class Eager(WindowScheduler[ModelQueue]):
     """Send whatever waits as soon as a GPU is idle."""
 
     native = "eager"

@@ -22,7 +22,7 @@ _FORM = f"{DURATION_FORM}, or a share of each model's SLO such as 10%"
 
 
 @serving_policies.register("timeout")
-class Timeout(WindowScheduler):
+class Timeout(WindowScheduler[ModelQueue]):
     """Send a batch once its oldest request has waited for a fixed time."""
 
     native = "timeout"
