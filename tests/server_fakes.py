@@ -191,3 +191,14 @@ def served(limits: HttpLimits | None = None, security: Security | None = None) -
     finally:
         both.loop.call_soon_threadsafe(stop.set)
         thread.join(timeout=20)
+
+
+async def until_closed(port: Port) -> None:
+    """Until nobody takes connections on *port* any more."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return
+        writer.close()
+        await asyncio.sleep(0.001)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,13 @@ def test_the_digits_of_the_examples_are_read() -> None:
     found = model.run(Batch(50, {"IMAGE": rows[:, 1:].astype(np.float32)})).outputs["PROBABILITIES"]
     assert found.sum(axis=1) == pytest.approx(1, abs=1e-5)
     assert (found.argmax(axis=1) == rows[:, 0]).sum() >= 48
+
+
+def test_the_request_of_the_examples_is_the_first_of_them() -> None:
+    (tensor,) = json.loads((MODELS / "digit.json").read_text())["inputs"]
+    assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("IMAGE", "FP32", [1, 64])
+    label, *pixels = np.loadtxt(MODELS / "digits.csv", delimiter=",")[0].tolist()
+    assert tensor["data"] == pixels
+    given = np.array([tensor["data"]], np.float32)
+    found = load(MODELS / "digits.onnx").run(Batch(1, {"IMAGE": given})).outputs["PROBABILITIES"]
+    assert found.argmax() == label

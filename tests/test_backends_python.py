@@ -139,6 +139,14 @@ def test_code_that_is_not_there(home: Path, reference: str, told: str) -> None:
         backends.get("python")(files, Place())
 
 
+def test_a_file_that_changed_is_loaded_anew(home: Path) -> None:
+    before = python(home, "double")
+    assert python(home, "double")._function is before._function, "and one that did not is not"
+    (home / "code.py").write_text(MODULE.replace("X * 2", "X * 50"))
+    assert python(home, "double").run(ROWS).outputs["Y"][0, 0] == 50
+    assert before.run(ROWS).outputs["Y"][0, 0] == 2
+
+
 def test_options_of_a_function_are_refused(home: Path) -> None:
     with pytest.raises(InputError, match="factor: expected no options but model"):
         python(home, "double", factor=2)

@@ -15,6 +15,7 @@ from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
 from astrarium.server.control.books import ModelBooks, Recent
 from astrarium.server.control.calibration import CONTROL_MARGIN, RESPONSE_MARGIN, delays_from
+from astrarium.server.control.devices import device_chooser, visible_gpus
 from astrarium.server.control.door import let_in
 from astrarium.server.logs import JsonLines
 from astrarium.server.metrics import Metrics
@@ -208,3 +209,27 @@ def test_an_unknown_priority_is_told_which_there_are() -> None:
     with pytest.raises(Refused, match=r"expected one of 1 \(got 7\)") as refused:
         promise(priority=7)
     assert refused.value.kind is Kind.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "devices"),
+    [
+        ("auto", 0, ["cpu", "cpu", "cpu"]),
+        ("auto", 2, ["cuda:0", "cuda:1", "cuda:0"]),
+        ("cpu", 2, ["cpu", "cpu", "cpu"]),
+        ("cuda", 0, ["cuda:0", "cuda:0", "cuda:0"]),  # asked for: the worker's error will say what is missing
+    ],
+)
+def test_a_gpu_of_the_scenario_is_a_device_of_this_machine(
+    wanted: str, gpus: int, devices: list[str]
+) -> None:
+    choose = device_chooser(wanted, gpus)
+    assert [choose(gpu) for gpu in range(3)] == devices
+
+
+def test_gpus_are_counted_without_a_driver(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert visible_gpus(tmp_path, "0,1,2") == 2
+    assert visible_gpus(tmp_path, "1") == 1
+    assert visible_gpus(tmp_path, "") == 0

@@ -137,14 +137,14 @@ def _load(target: Target, device: str, largest: int) -> LoadedModel:
 
     from astrarium.core.errors import InputError
     from astrarium.engines.backends.contract import Place
-    from astrarium.engines.backends.registry import backends
+    from astrarium.engines.backends.registry import backends, placed
 
     files = replace(target.files, max_batch=largest)
     place = Place(device=_device(device, files.backend))
     try:
         return backends.get(files.backend)(files, place)
     except InputError as error:
-        raise error.at(f"models.{target.name}" if target.scenario else "MODEL") from None
+        raise (placed(error, target.name, files.backend) if target.scenario else error.at("MODEL")) from None
 
 
 def _device(wanted: str, backend: str) -> str:

@@ -91,7 +91,7 @@ def _only_choice(raw: Any, field: str) -> tuple[str, dict[str, Any]]:
 
 
 def _options(files: ModelFiles, field: str) -> dict[str, Any]:
-    from astrarium.engines.backends.registry import backends, checked_options
+    from astrarium.engines.backends.registry import backends, checked_options, placed
 
     try:
         backends.get(files.backend)
@@ -100,8 +100,7 @@ def _options(files: ModelFiles, field: str) -> dict[str, Any]:
     try:
         return dict(checked_options(files))
     except InputError as error:
-        beside = error.field.split("[")[0] in ("inputs", "outputs")
-        raise error.at(field.removesuffix(".backend") if beside else f"{field}.{files.backend}") from None
+        raise placed(error, files.name, files.backend) from None
 
 
 def _check_tensors(tensors: tuple[TensorEntry, ...], field: str) -> None:

@@ -65,6 +65,7 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls: Tls | None = None
     record: str | None = None  # a file for the recording that can be replayed
     log: Literal["text", "json"] = "text"
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where real models run; auto: on CUDA if there is any
 
     def __post_init__(self) -> None:
         if self.grpc and self.grpc == self.http:

@@ -46,19 +46,19 @@ class BodyReader:
 
     async def _sent(self, headers: Mapping[bytes, bytes], receive: Receive) -> Body:
         self._check_announced(headers)
-        body, more = bytearray(), True
+        message = await receive()
+        body: Body = _part(message)
+        self._take(len(body))
+        return await self._rest(bytearray(body), receive) if message.get("more_body") else body
+
+    async def _rest(self, body: bytearray, receive: Receive) -> bytearray:
+        more = True
         try:
-            async with asyncio.timeout(self.limits.body_seconds):
-                while more:
-                    part, more = await _next_part(receive)
-                    self._take(len(part), len(body))
-                    if not more and not body:
-                        return part  # the usual case: all at once, and no copy
-                    body += part
-        except TimeoutError:
-            self.let_go(body)
-            reason = f"body: expected within {self.limits.body_seconds} s (got {len(body)} bytes of it)"
-            raise HttpRefusal(408, reason) from None
+            while more:
+                message = await receive()
+                part, more = _part(message), message.get("more_body", False)
+                self._take(len(part), len(body))
+                body += part
         except BaseException:
             self.let_go(body)
             raise
@@ -88,12 +88,11 @@ class BodyReader:
         return Refused(Kind.TOO_LARGE, f"body: expected {expected} (got {got})")
 
 
-async def _next_part(receive: Receive) -> tuple[bytes, bool]:
-    """Some of the body, and whether more is to come."""
-    message = await receive()
+def _part(message: MutableMapping[str, Any]) -> bytes:
     if message["type"] == "http.disconnect":
         raise Disconnected
-    return message.get("body", b""), message.get("more_body", False)
+    part: bytes = message.get("body", b"")
+    return part
 
 
 async def decompressed(body: Body, encoding: str, limit: int) -> Body:

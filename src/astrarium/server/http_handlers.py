@@ -94,7 +94,8 @@ class Handlers:
         finally:
             answer.release()
         described_by += timeline_header(headers, answer)
-        wanted = asked_encoding(headers.get(b"accept-encoding", b""))
+        accepted = headers.get(b"accept-encoding")
+        wanted = asked_encoding(accepted) if accepted else ""
         if not wanted:
             return Reply(200, described_by, content)
         described_by.append((b"content-encoding", wanted.encode()))

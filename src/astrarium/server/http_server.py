@@ -7,50 +7,17 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Generator
-from time import monotonic_ns
 from typing import Any
 
-import msgspec
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from astrarium.core.errors import InputError
 from astrarium.server.contract import Service
-from astrarium.server.http_app import RECEIVED, HttpFront
+from astrarium.server.http_app import HttpFront
+from astrarium.server.http_protocol import bounded_protocol
 from astrarium.server.settings import Address, HttpLimits, Security
-from astrarium.server.wire import ErrorAnswer
 
 _BACKLOG = 2048
-
-
-class _Protocol(HttpToolsProtocol):
-    """Notes when a request's first byte came (its own task may start much later), and bounds its head."""
-
-    head_bytes = HttpLimits.head_bytes
-    _head_so_far, _in_head = 0, False
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._in_head:
-            self._head_so_far += len(data)
-            if self._head_so_far > self.head_bytes:
-                self.send_400_response(f"The head of a request has at most {self.head_bytes} bytes.")
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope[RECEIVED] = monotonic_ns()  # type: ignore[literal-required]
-        self._in_head, self._head_so_far = True, 0
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        super().on_headers_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        """What cannot be parsed is refused in the same form as the rest."""
-        body = msgspec.json.encode(ErrorAnswer(msg))
-        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self.transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
-        self.transport.close()
 
 
 class _Server(uvicorn.Server):
@@ -103,7 +70,7 @@ async def serve_http(
 def _config(app: Any, limits: HttpLimits, security: Security) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=type("Protocol", (_Protocol,), {"head_bytes": limits.head_bytes}),
+        http=bounded_protocol(limits),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -112,11 +112,20 @@ class LiveService:
         except Refused as refused:
             self.books[entry.plan.index].refused[refused.kind.name.lower()] += 1
             raise
-        await ticket.answer  # a client that goes away cancels it; the books end it all the same
+        await self._ended(ticket)
         if ticket.outcome in (Outcome.IN_TIME, Outcome.LATE):
             return self._answer(ticket)
         self.desk.release(ticket)
         raise _refusal(ticket)
+
+    async def _ended(self, ticket: Ticket) -> None:
+        """A client that goes away cancels this wait; the books end its call all the same."""
+        try:
+            await ticket.answer
+        except asyncio.CancelledError:
+            if not ticket.answer.cancelled():  # it had ended already, and nobody will read the answer
+                self.desk.release(ticket)
+            raise
 
     def _admit(self, call: InferCall, entry: Entry) -> Ticket:
         if not self.ready:

@@ -15,7 +15,7 @@ class HttpLimits:
     head_bytes: int = 64 * 1024  # of a request's first line and headers, about
     body_bytes: int = 64 * MIB  # of one request, after decompression too
     held_bytes: int = 1024 * MIB  # of all requests over HTTP that are being read or answered
-    body_seconds: float = 30.0  # for a body to arrive whole
+    request_seconds: float = 60.0  # for a request over HTTP to arrive whole
     keep_alive_seconds: int = 75  # an idle connection is closed after this
     connections: int | None = None  # more get 503
 

@@ -54,8 +54,10 @@ def _parts(reference: Any, field: str) -> tuple[str, str]:
 
 
 def _module_of(path: Path) -> ModuleType:
-    """A file is loaded once per process, and may import its neighbours."""
-    name = f"astrarium_user_{path.stem}_{abs(hash(str(path))):x}"
+    """A file is run once in every process, and again once it has changed; it may import its neighbours."""
+    state = path.stat()
+    version = abs(hash((str(path), state.st_mtime_ns, state.st_size)))
+    name = f"astrarium_user_{path.stem}_{version:x}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

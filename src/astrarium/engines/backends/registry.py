@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from astrarium.core.errors import InputError
 from astrarium.core.registry import Registry
 from astrarium.engines.backends.contract import BackendFactory, ModelFiles
 
@@ -27,3 +28,9 @@ def checked_options(files: ModelFiles) -> Mapping[str, Any]:
     """
     check = getattr(backends.get(files.backend), "check", None)
     return files.options if check is None else check(files)
+
+
+def placed(error: InputError, model: str, backend: str) -> InputError:
+    """A backend's error as the scenario sees it: its options stand in the model's `backend`."""
+    beside = error.field.split("[")[0] in ("inputs", "outputs")
+    return error.at(f"models.{model}" if beside else f"models.{model}.backend.{backend}")

@@ -11,7 +11,7 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.engines.backends import examples, references
 from astrarium.engines.backends.contract import ModelFiles
-from astrarium.engines.backends.errors import blamed
+from astrarium.engines.backends.errors import blamed, package
 from astrarium.engines.tensors import BYTES, Array, TensorSpec, datatype_of
 
 ENDINGS = (".pt2", ".pt")
@@ -77,7 +77,7 @@ def _exported(torch: Any, path: Path, files: ModelFiles, device: str) -> tuple[A
     if files.inputs and len(files.inputs) != len(found):
         raise InputError("inputs", len(files.inputs), f"{len(found)} inputs, as in the exported program")
     if device != "cpu":
-        program = torch.export.passes.move_to_device_pass(program, device)
+        program = package("torch.export.passes", "torch").move_to_device_pass(program, device)
     keywords = list((program.example_inputs or ((), {}))[1])
     return _by_position(program.module(), len(found) - len(keywords), keywords), files.inputs or found
 

@@ -12,8 +12,9 @@ from astrarium.engines.backends.contract import ModelFiles, Place
 from astrarium.engines.interface import WorkerSpec
 from astrarium.engines.tensors import TensorSpec
 from astrarium.scenario import Scenario, build
+from astrarium.server.control.devices import device_chooser, visible_gpus
 from astrarium.serving.registry import ServingPolicy
-from astrarium.serving.setup import GpuSpec, Setup
+from astrarium.serving.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,15 @@ class ServingPlan:
     measured_delays: bool  # the scenario says nothing of delays: measure them
 
 
-def plan(scenario: Scenario, device: Callable[[GpuSpec], str] | None = None) -> ServingPlan:
-    """*device* names the torch device of a GPU; all are on the CPU unless told."""
+def plan(scenario: Scenario) -> ServingPlan:
     setup = build.setup(scenario)
     files = {kind: build.model_files(scenario, kind) for kind in scenario.cluster.kinds}
+    device = device_chooser(scenario.server.device, visible_gpus())
     names = enumerate(scenario.models)
     return ServingPlan(
         setup=setup,
         models=tuple(_model(scenario, setup, files, index, name) for index, name in names),
-        workers=tuple(_worker(gpu, device) for gpu in setup.gpus),
+        workers=tuple(WorkerSpec(gpu.id, Place(gpu.id, gpu.kind, device(gpu.id))) for gpu in setup.gpus),
         policy_name=scenario.policy.name,
         new_policy=lambda new: build.policy(scenario, new),
         profiled_share=scenario.profiling.share,
@@ -84,7 +85,3 @@ def _model(scenario: Scenario, setup: Setup, files: Any, index: int, name: str) 
         preprocess=model.preprocess,
         accepts=specs(model.accepts),
     )
-
-
-def _worker(gpu: GpuSpec, device: Callable[[GpuSpec], str] | None) -> WorkerSpec:
-    return WorkerSpec(gpu.id, Place(gpu.id, gpu.kind, device(gpu) if device else "cpu"))
