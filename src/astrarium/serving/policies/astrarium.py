@@ -1,7 +1,7 @@
 """Our own policy: Symphony's window over Orloj's distributions, with patience and drops that adapt.
 
 - Requests stand in lines of alike times: one for each static model, one for each group of alike applications
-  of a dynamic model, whose batch times are learnt.
+  of a dynamic model, whose batch times are learnt, and whose batches are chosen by who waits.
 - A candidate waits for others a part of the way to Symphony's frontrun; how far depends on what waiting
   gains, on how scarce GPUs are and on how noisy demand is.
 - Nobody is given up before a GPU is at hand; then the next grants are played through, and the number of
@@ -19,10 +19,19 @@ import msgspec
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.serving.actions import Action
-from astrarium.serving.events import Event, Request, RequestArrived, RequestProfiled
+from astrarium.serving.actions import Action, Dispatch
+from astrarium.serving.events import (
+    BatchFailed,
+    BatchFinished,
+    Event,
+    GpuLeft,
+    Request,
+    RequestArrived,
+    RequestProfiled,
+)
 from astrarium.serving.policies import _pressure as pressure
 from astrarium.serving.policies._applications import Applications
+from astrarium.serving.policies._dynamic_line import DynamicLine
 from astrarium.serving.policies._line import Line
 from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.policies._times import LearntTimes
@@ -30,7 +39,7 @@ from astrarium.serving.policies._window import NativeParameters, WindowScheduler
 from astrarium.serving.rates import RateMeter
 from astrarium.serving.registry import serving_policies
 from astrarium.serving.setup import Setup
-from astrarium.serving.state import ServingState
+from astrarium.serving.state import Batch, ServingState
 
 PLAN_EVERY: Time = 50 * MILLISECOND
 AHEAD = 2  # grants to play through: a third changes next to nothing
@@ -69,6 +78,7 @@ class Astrarium(WindowScheduler):
         super().__init__(setup, parameters)
         self._plan_at: Time = 0
         self._lost = RateMeter()
+        self._running: dict[int, Batch] = {}  # by their runs, where there are dynamic models
 
     @property
     def twinned(self) -> bool:
@@ -83,6 +93,9 @@ class Astrarium(WindowScheduler):
             {},
         )
 
+    def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
+        return self._watched(now, events, state) if self._crowds else super().decide(now, events, state)
+
     # lines
 
     def lines(self) -> list[ModelQueue]:
@@ -94,13 +107,16 @@ class Astrarium(WindowScheduler):
         for model in self.setup.models:
             applications = len(model.dynamic.history) if model.dynamic else 1
             self._places.append([len(made) + place for place in range(applications)])
-            made += [Line(model, self.setup.network, self.parameters) for _ in range(applications)]
-        self._queues = made
-        for model in self.setup.models:
             if model.dynamic:
                 times = LearntTimes(model, BINS, self.parameters.memory, REFRESH)
                 self._crowds[model.index] = Applications(model, times, self.parameters.lines)
-                self._form(model.index)
+                told = (model, self.setup.network, self.parameters, times)
+                made += [DynamicLine(*told) for _ in range(applications)]
+            else:
+                made.append(Line(model, self.setup.network, self.parameters))
+        self._queues = made
+        for index in self._crowds:
+            self._form(index)
         return made
 
     def line_of(self, request: Request) -> int:
@@ -146,19 +162,37 @@ class Astrarium(WindowScheduler):
             self._plan(now, state)
         return changed
 
+    def _watched(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
+        """Remember who runs together: what a batch takes tells about its members."""
+        for action in super().decide(now, events, state):
+            yield action
+            if type(action) is Dispatch:
+                batch = state.gpus[action.gpu].batches[-1]
+                self._running[batch.run] = batch
+
     def _study(self, now: Time, events: Sequence[Event]) -> Iterator[int]:
-        """Learn from arrivals and from what the profiler measured."""
-        touched = set()
-        for event in events:
-            if type(event) is RequestProfiled:
-                self._crowds[event.model].times.measured(now, event.application, event.time)
-                touched.add(event.model)
-            elif type(event) is RequestArrived and event.request.model in self._crowds:
-                self._crowds[event.request.model].arrived(now, event.request.application)
-                touched.add(event.request.model)
+        """Learn from arrivals, from batches, and from what the profiler measured."""
+        touched = {model for event in events if (model := self._hear_of(now, event)) in self._crowds}
         for model in sorted(touched):
             if self._crowds[model].times.refreshed(now):
                 yield from self._learn(now, model)
+
+    def _hear_of(self, now: Time, event: Event) -> int:
+        """Returns the model that the event tells something of; -1 if none."""
+        if type(event) is RequestProfiled:
+            self._crowds[event.model].times.measured(now, event.application, event.time)
+            return event.model
+        if type(event) is RequestArrived and event.request.model in self._crowds:
+            self._crowds[event.request.model].arrived(now, event.request.application)
+            return event.request.model
+        if type(event) is BatchFinished and event.run in self._running:
+            batch = self._running.pop(event.run)
+            if batch.model in self._crowds:
+                self._crowds[batch.model].finished(now, batch.requests, now - event.started)
+            return batch.model
+        if isinstance(event, BatchFailed | GpuLeft):
+            self._running = {run: batch for run, batch in self._running.items() if batch.gpu != event.gpu}
+        return -1
 
     def _plan(self, now: Time, state: ServingState) -> None:
         """Look at the rates, and let every line take its stance."""
@@ -180,9 +214,14 @@ class Astrarium(WindowScheduler):
         return super()._give_up(now, queue, requests)
 
     def _settle(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
-        if not self.parameters.lookahead:
-            yield from super()._settle(now, line, gpu)
-            return
+        yield from (
+            self._look_ahead(now, line, gpu) if self.parameters.lookahead else super()._settle(now, line, gpu)
+        )
+        queue = self._queues[line]
+        if queue.size and isinstance(queue, DynamicLine):
+            queue.choose(now, self._free[gpu])
+
+    def _look_ahead(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
         queue, free = cast(Line, self._queues[line]), self._free[gpu]
         others: list[Time] = []
 
