@@ -178,3 +178,18 @@ def test_unknown_and_drifting_times_are_served_better_than_by_orloj(file: str, c
         )
 
     assert rate("policy={name: astrarium}") > rate() + 0.003
+
+
+@pytest.mark.parametrize("start", [0, 100 * SECOND])
+def test_what_is_known_beforehand_counts_as_heard_at_the_first_request(start: Time) -> None:
+    of = model(20)
+    made = Applications(of, learnt(of), "grouped")
+    made.arrived(start, 0)
+    made.times.refreshed(start)
+    planned = []
+    for now in (start + 2 * SECOND, start + 11 * SECOND):
+        for _ in range(FEWEST):
+            made.times.measured(now, 0, ms(10))
+        made.times.refreshed(now)
+        planned.append(made.table((0,))[1])
+    assert planned == pytest.approx([ms(12), ms(11)], rel=0.01)

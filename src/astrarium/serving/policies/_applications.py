@@ -27,11 +27,15 @@ class Applications:
     def __init__(self, model: ModelSpec, times: LearntTimes, lines: str) -> None:
         self.model, self.times, self._lines = model, times, lines
         self.meters = [RateMeter() for _ in range(times.applications)]
+        self._begun = False
         everybody = tuple(range(times.applications))
         apart = lines == "application" or (lines == "grouped" and not times.known)
         self.groups: list[Group] = [(place,) for place in everybody] if apart else [everybody]
 
     def arrived(self, now: Time, application: int) -> None:
+        if not self._begun:  # times count from the first request: no decision depends on where zero is
+            self._begun = True
+            self.times.begin(now)
         self.times.arrived(now, application)
         self.meters[application].roll(now)
         self.meters[application].count()

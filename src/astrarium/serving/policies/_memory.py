@@ -19,7 +19,8 @@ class Memory:
     """
 
     def __init__(self, history: Sequence[Time]) -> None:
-        self.history = history  # as if all heard at the start of the run
+        self.history = history
+        self.since: Time = 0  # when the history counts as heard
         self.heard: deque[tuple[Time, Time, int]] = deque()  # (when, what, the longest among how many)
 
     def __len__(self) -> int:
@@ -32,7 +33,7 @@ class Memory:
 
     def forget(self, before: Time) -> None:
         """Give up what was heard before an instant."""
-        if before > 0 and len(self.heard) >= FEWEST:
+        if before > self.since and len(self.heard) >= FEWEST:
             self.history = ()
         while len(self.heard) > FEWEST and self.heard[0][0] < before:
             self.heard.popleft()

@@ -86,6 +86,11 @@ class LearntTimes:
         """Whether anything is, but for the model's table."""
         return bool(self._edges)
 
+    def begin(self, now: Time) -> None:
+        """What is known beforehand counts as heard now; without this, at 0."""
+        for memory in self._memories:
+            memory.since = now
+
     def arrived(self, now: Time, application: int) -> None:
         if self._learns:
             self._traffic.count(now, application, self._window)
