@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -260,6 +261,8 @@ def test_policies(call: Any) -> None:
     shown = call("policies", "deferred").out
     assert "Symphony" in shown
     assert "gather" in shown
+    assert re.search(r"patience +float or none +none ", call("policies", "astrarium").out)
+    assert re.search(r"batch_sizes +list of int +none ", call("policies", "orloj").out)
 
 
 def test_zoo(call: Any) -> None:

@@ -108,6 +108,7 @@ TIMES = [
     ("{normal: {mean: 1ms, std: -1ms}}", ".normal.std", "not below 0"),
     ("{normal: {mean: .nan}}", ".normal.mean", "a duration with its unit"),
     ("{constant: -1ms}", ".constant", "not below 0"),
+    ("{constant: 0ms}", ".constant", "a duration above 0"),
     ("{constant: .inf}", ".constant", "a duration with its unit"),
     ("{lognormal: {median: 1ms, sigma: .nan}}", ".lognormal.sigma", "a finite number"),
     ("{lognormal: {median: 1ms, sigma: 21}}", ".lognormal.sigma", "a number <= 20"),
@@ -145,14 +146,31 @@ def test_bad_distributions(tmp_path: Path, time: str, place: str, right: str) ->
     assert right in str(caught.value)
 
 
+def test_an_unknown_distribution_lists_the_known_ones_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, ISSUE, DYNAMIC % "{gamma: {mean: 1ms}}")
+    assert str(caught.value).count("histogram") == 1
+
+
+def test_another_policy_by_name_alone_gets_the_parameters_of_the_file(tmp_path: Path) -> None:
+    own = "policy={name: timeout, timeout: 3ms}"
+    with pytest.raises(InputError, match=r"-o 'policy=\{name: eager\}' leaves out the parameters") as caught:
+        load(tmp_path, ISSUE, own, "policy.name=eager")
+    assert caught.value.field == "policy.timeout"
+    with pytest.raises(InputError) as caught:  # a parameter that was asked for beside the name
+        load(tmp_path, ISSUE, "policy.name=eager", "policy.timeout=3ms")
+    assert "leaves out" not in str(caught.value)
+
+
 def test_an_estimate_that_misses_the_objective_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least 30ms, what one request takes"):
         load(tmp_path, ISSUE, DYNAMIC % "{constant: 30ms}")
 
 
-def test_bad_samples_name_file_and_line(tmp_path: Path) -> None:
+def test_bad_samples_name_field_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("1.5\nsoon\n")
-    with pytest.raises(InputError, match=r"bad.csv: line 2: expected a number of ms.*'soon'"):
+    told = r"chat\.time\.samples: expected a number of ms.*, at line 2 of .*bad\.csv \(got 'soon'\)"
+    with pytest.raises(InputError, match=told):
         load(tmp_path, ISSUE, DYNAMIC % "{samples: bad.csv}")
 
 
@@ -166,7 +184,7 @@ def test_an_empty_file_of_samples_names_the_field(tmp_path: Path, text: str) -> 
 @pytest.mark.parametrize("sample", ["nan", "inf", "-2", "1e400"])
 def test_a_sample_that_is_no_time_names_the_line(tmp_path: Path, sample: str) -> None:
     (tmp_path / "bad.csv").write_text(f"time_us\n3\n{sample}\n")
-    with pytest.raises(InputError, match=r"bad.csv: line 3: expected a number of us"):
+    with pytest.raises(InputError, match=r"expected a number of us.*, at line 3 of .*bad\.csv"):
         load(tmp_path, ISSUE, DYNAMIC % "{samples: bad.csv}")
 
 

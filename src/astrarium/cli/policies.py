@@ -69,13 +69,22 @@ def _type_name(type_: Any) -> str:
     if get_origin(type_) is tuple:
         return f"list of {_type_name(get_args(type_)[0])}"
     if get_origin(type_) is not None and not isinstance(type_, type):
-        return " | ".join(_type_name(part) for part in get_args(type_))
+        return " or ".join(_type_name(part) for part in get_args(type_))
+    if type_ is type(None):
+        return "none"
     return getattr(type_, "__name__", str(type_))
 
 
 def _description(type_: Any) -> str:
     notes = (getattr(meta, "description", None) for meta in getattr(type_, "__metadata__", ()))
     return " ".join(note for note in notes if note)
+
+
+def _shown(default: Any) -> str:
+    """As a scenario file would have it; nothing at all is none."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "none" if default is None or default in ((), []) else str(default)
 
 
 def _list(found: dict[str, Any]) -> Any:
@@ -96,6 +105,6 @@ def _page(described: dict[str, Any]) -> list[Any]:
 
     table = Table("parameter", "type", "default", "meaning", box=None, pad_edge=False)
     for name, parameter in described["parameters"].items():
-        default = "(required)" if parameter["required"] else str(parameter["default"])
+        default = "(required)" if parameter["required"] else _shown(parameter["default"])
         table.add_row(name, parameter["type"], default, parameter["description"])
     return [Text(f"{described['name']}\n", style="bold"), Text(described["about"] + "\n"), table]

@@ -83,13 +83,17 @@ class Constant(Distribution, frozen=True):
     form = "constant"
     time: Duration
 
+    def __post_init__(self) -> None:
+        if self.time < 1:
+            raise InputError("", write_duration(self.time), "a duration above 0")
+
     def cdf(self, time: Time) -> float:
         return 1.0 if time >= self.time else 0.0
 
     def sample(self, generator: Generator, count: int) -> Times:
         import numpy as np
 
-        return np.full(count, max(1, self.time), np.int64)
+        return np.full(count, self.time, np.int64)
 
 
 class Normal(Distribution, frozen=True):

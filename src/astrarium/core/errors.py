@@ -45,6 +45,10 @@ def _shown(value: object) -> str:
 
 def one_of(names: list[str], value: object = None) -> str:
     """'one of a, b, c; did you mean b?' for the expected part of an InputError."""
+    return f"one of {', '.join(names)}{did_you_mean(names, value)}"
+
+
+def did_you_mean(names: list[str], value: object) -> str:
+    """'; did you mean b?' where a name is close, else nothing."""
     close = get_close_matches(str(value), names, n=1) if value is not None else []
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"one of {', '.join(names)}{hint}"
+    return f"; did you mean {close[0]!r}?" if close else ""

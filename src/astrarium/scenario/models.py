@@ -13,7 +13,7 @@ from astrarium.core.distributions import (
     Modes,
     Samples,
 )
-from astrarium.core.errors import InputError, one_of
+from astrarium.core.errors import InputError, did_you_mean
 from astrarium.core.profiles import Dynamic, Kinds, Linear, Profile, Table
 from astrarium.core.quantities import Duration
 from astrarium.scenario.decode import Decoder, constructed
@@ -114,7 +114,7 @@ class ModelReader:
         form = _only_key(raw, list(DISTRIBUTIONS), field, DISTRIBUTION_FORM)
         body, field = raw[form], f"{field}.{form}"
         if form == Constant.form:
-            return Constant(self.decoder.decode(Duration, body, field))
+            return constructed(Constant, body, field, time=self.decoder.decode(Duration, body, field))
         if form == Modes.form:
             modes = self.decoder.decode(tuple[Mode, ...], body, field)
             return constructed(Modes, body, field, modes=modes)
@@ -148,7 +148,11 @@ def _profile_file(path: Path, raw: str, field: str) -> Any:
 def _from(field: str, raw: Any, file: str) -> list[Duration]:
     if not Path(file).is_file():
         raise InputError(field, raw, f"a file of measured times; there is none at {file}")
-    return read_samples(file)
+    try:
+        return read_samples(file)
+    except InputError as error:
+        place = f"{error.field} of {file}" if error.field else file
+        raise InputError(field, error.value, f"{error.expected}, at {place}") from None
 
 
 def _zoo_model(raw: str, field: str) -> zoo.ZooModel:
@@ -171,5 +175,5 @@ def _only_key(raw: Any, names: list[str], field: str, form: str) -> str:
         raise InputError(field, "nothing" if raw is None else raw, form)
     key = str(next(iter(raw)))
     if key not in names:
-        raise InputError(f"{field}.{key}", raw[next(iter(raw))], f"{one_of(names, key)}; or {form}")
+        raise InputError(f"{field}.{key}", raw[next(iter(raw))], f"{form}{did_you_mean(names, key)}")
     return key

@@ -45,7 +45,20 @@ def load(path: str | Path, overrides: Sequence[str] = (), serving: bool = False)
         raw = overridden(raw, overrides)
     except InputError as error:
         raise error.read_from(source) from None
-    return parse(raw, source, Path(path).parent, serving)
+    try:
+        return parse(raw, source, Path(path).parent, serving)
+    except InputError as error:
+        raise _with_way_out(error, overrides) from None
+
+
+def _with_way_out(error: InputError, overrides: Sequence[str]) -> InputError:
+    """A policy that is named by -o alone gets the parameters that the file has for its own."""
+    given = {key.strip(): value for key, _, value in (text.partition("=") for text in overrides)}
+    name = given.get("policy.name")
+    if name is None or not error.field.startswith("policy.") or error.field in given:
+        return error
+    way_out = f"; -o 'policy={{name: {name}}}' leaves out the parameters of the file's own policy"
+    return InputError(error.field, error.value, error.expected + way_out, error.source)
 
 
 def parse(raw: Any, source: str = "", base: Path | None = None, serving: bool = False) -> Scenario:

@@ -3,6 +3,7 @@
 A batch is padded to its longest request, so mixing short with long wastes time; yet every line more makes
 batches smaller, and each launch has its fixed cost. Applications are sorted by the time that one request of
 theirs keeps, and cut into the neighbourhoods that together ask for the least GPU time at the present rates.
+As long as nothing is known of them they stand apart, so that batches tell about one application each.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from astrarium.core.units import Time
+from astrarium.serving.events import Request
 from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.rates import RateMeter
 from astrarium.serving.setup import ModelSpec
@@ -25,15 +27,21 @@ class Applications:
     def __init__(self, model: ModelSpec, times: LearntTimes, lines: str) -> None:
         self.model, self.times, self._lines = model, times, lines
         self.meters = [RateMeter() for _ in range(times.applications)]
+        self._begun = False
         everybody = tuple(range(times.applications))
-        self.groups: list[Group] = (
-            [(place,) for place in everybody] if lines == "application" else [everybody]
-        )
+        apart = lines == "application" or (lines == "grouped" and not times.known)
+        self.groups: list[Group] = [(place,) for place in everybody] if apart else [everybody]
 
     def arrived(self, now: Time, application: int) -> None:
+        if not self._begun:  # times count from the first request: no decision depends on where zero is
+            self._begun = True
+            self.times.begin(now)
         self.times.arrived(now, application)
         self.meters[application].roll(now)
         self.meters[application].count()
+
+    def finished(self, now: Time, requests: Sequence[Request], took: Time) -> None:
+        self.times.finished(now, [request.application for request in requests], took, SAFE)
 
     def regroup(self, now: Time) -> bool:
         """Cut them anew, if that is worth moving whoever waits."""

@@ -62,6 +62,10 @@ class ModelQueue:
     def pop_batch(self) -> list[Request]:
         return self._cut(self.size)
 
+    def planned(self) -> Time:
+        """What the batch that leaves is expected to take."""
+        return self.latency[self.size]
+
     def saveable(self, request: Request, now: Time) -> bool:
         """Could it still be in time if it ran alone at once?"""
         return now + self._ready[1] + self._network.response <= request.deadline

@@ -10,17 +10,16 @@ by bit.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from astrarium.core.units import FOREVER, LONGEST, MICROSECOND, Time
+from astrarium.serving.policies._memory import FEWEST, Memory
 from astrarium.serving.setup import DynamicSpec, ModelSpec
 
 NARROWEST: Time = MICROSECOND  # of a bin: what always takes the same time keeps a width to divide by
-FEWEST = 10  # samples that say something; so many are kept, however old, until newer ones have come
 
 
 class BatchTime(NamedTuple):
@@ -43,32 +42,6 @@ def quantile(edges: Sequence[Time], below: Sequence[float], chance: float) -> fl
 def certain(time: Time) -> BatchTime:
     """A batch that always takes *time*: whoever has so much left is certain to be in time."""
     return BatchTime((time - NARROWEST, time), (1.0,), time)
-
-
-class Memory:
-    """The samples of one application that still count: `history`, then what was heard within a window.
-
-    Old ones are given up for newer ones only, so the last knowledge is never lost.
-    """
-
-    def __init__(self, history: Sequence[Time]) -> None:
-        self.history = history  # as if all heard at the start of the run
-        self.heard: deque[tuple[Time, Time]] = deque()  # (when, what)
-
-    def __len__(self) -> int:
-        return len(self.history) + len(self.heard)
-
-    def times(self) -> Iterator[Time]:
-        yield from self.history
-        for _, time in self.heard:
-            yield time
-
-    def forget(self, before: Time) -> None:
-        """Give up what was heard before an instant."""
-        if before > 0 and len(self.heard) >= FEWEST:
-            self.history = ()
-        while len(self.heard) > FEWEST and self.heard[0][0] < before:
-            self.heard.popleft()
 
 
 class Traffic:
@@ -105,16 +78,40 @@ class LearntTimes:
         self._edges: list[Time] = []  # of the grid; none: too little is known
         self._cdfs: list[list[float]] = []  # at the edges, by application; none of one without samples
         self._mixture: list[float] = []
+        self._own: list[list[float]] = [[]] * self.applications  # its CDF, or the mixture's if unknown
         self._remake()
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is, but for the model's table."""
+        return bool(self._edges)
+
+    def begin(self, now: Time) -> None:
+        """What is known beforehand counts as heard now; without this, at 0."""
+        for memory in self._memories:
+            memory.since = now
 
     def arrived(self, now: Time, application: int) -> None:
         if self._learns:
             self._traffic.count(now, application, self._window)
             self._news = True
 
-    def measured(self, now: Time, application: int, time: Time) -> None:
-        self._memories[application].heard.append((now, time))
+    def measured(self, now: Time, application: int, time: Time, among: int = 1) -> None:
+        """One request took so long, or the longest *among* so many."""
+        self._memories[application].heard.append((now, time, among))
         self._news = True
+
+    def finished(self, now: Time, applications: Sequence[int], took: Time, chance: float) -> None:
+        """A batch of these took so long. That is its longest member's time, and whose, if all are of one
+        application. Longer than what it was to keep with that chance is a reason to learn at once."""
+        size, longest = len(applications), list[float]()
+        for application in applications:
+            longest = self.joined(longest, application)
+        if took > self.kept(longest, size, chance):
+            self._due = now
+        if len(set(applications)) == 1:
+            single = (took - self._spec.c0) / (self._spec.c1 * size)
+            self.measured(now, applications[0], max(1, int(min(single + 0.5, LONGEST))), size)
 
     def refreshed(self, now: Time) -> bool:
         """Learn what is new, if there is something and it is time; whether anything may have changed."""
@@ -147,16 +144,24 @@ class LearntTimes:
             return list(self._latency)
         below, times = self.mixture(applications), [0]
         for size in range(1, len(self._latency) - 1):
-            times.append(max(times[-1], self._kept(below, size, chance)))
+            times.append(max(times[-1], self.kept(below, size, chance ** (1 / size))))
         return [*times, FOREVER]
 
     def time(self, applications: Sequence[int], size: int, chance: float) -> Time:
         """One entry of that table."""
-        return self._kept(self.mixture(applications), size, chance) if self._edges else self._latency[size]
+        return self.kept(self.mixture(applications), size, chance ** (1 / size))
 
-    def _kept(self, below: Sequence[float], size: int, chance: float) -> Time:
-        longest = quantile(self._edges, below, chance ** (1 / size))
-        return max(1, self._spec.c0 + int(min(self._spec.c1 * size * longest + 0.5, LONGEST)))
+    def joined(self, below: Sequence[float], application: int) -> list[float]:
+        """The CDF of the longest of a company, *below*, and one more of an application."""
+        own = self._own[application]
+        return [one * rest for one, rest in zip(own, below, strict=True)] if below else own
+
+    def kept(self, longest: Sequence[float], size: int, chance: float) -> Time:
+        """What a batch keeps with that chance, by the CDF of its longest."""
+        if not self._edges:
+            return self._latency[size]
+        reach = quantile(self._edges, longest, chance)
+        return max(1, self._spec.c0 + int(min(self._spec.c1 * size * reach + 0.5, LONGEST)))
 
     def mixture(self, applications: Sequence[int]) -> list[float]:
         known = [place for place in applications if len(self._memories[place]) >= FEWEST]
@@ -174,8 +179,10 @@ class LearntTimes:
         low = min(min(memory.times()) for memory in counted)
         high = max(max(memory.times()) for memory in counted)
         self._edges = grid(low, high, self._bins)
-        self._cdfs = [cdf(memory.times(), self._edges) if len(memory) else [] for memory in self._memories]
+        self._cdfs = [memory.cdf(self._edges) for memory in self._memories]
         self._mixture = mixed(self._cdfs, self._traffic.weights())
+        pairs = zip(self._memories, self._cdfs, strict=True)
+        self._own = [below if len(memory) >= FEWEST else self._mixture for memory, below in pairs]
 
     def _batch_edges(self, size: int) -> tuple[Time, ...]:
         """On the batch's scale, each at least a nanosecond after the one before."""
@@ -192,16 +199,6 @@ def grid(low: Time, high: Time, bins: int) -> list[Time]:
     span = max(high - low, NARROWEST)
     bins = max(1, min(bins, span // NARROWEST))
     return [low + span * place // bins for place in range(bins + 1)]
-
-
-def cdf(times: Iterator[Time], edges: Sequence[Time]) -> list[float]:
-    """The share of times under each edge; the last bin holds its upper edge too."""
-    last = len(edges) - 1
-    counts = [0] * len(edges)
-    for time in times:
-        counts[min(last, bisect_right(edges, time))] += 1
-    below = list(accumulate(counts))
-    return [count / below[-1] for count in below]
 
 
 def mixed(cdfs: Sequence[Sequence[float]], weights: Sequence[int]) -> list[float]:

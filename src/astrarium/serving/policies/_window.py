@@ -175,7 +175,7 @@ class WindowScheduler(Generic[Queue]):
         if not queue.size:
             return
         start = max(now + self._network.delay(queue.size), free)
-        self._free.set(gpu, start + queue.latency[queue.size])
+        self._free.set(gpu, start + queue.planned())
         yield Dispatch(gpu, tuple([request.id for request in queue.pop_batch()]), start)
         yield from self._update(now, line)
 

@@ -1,7 +1,7 @@
 """Our own policy: Symphony's window over Orloj's distributions, with patience and drops that adapt.
 
 - Requests stand in lines of alike times: one for each static model, one for each group of alike applications
-  of a dynamic model, whose batch times are learnt.
+  of a dynamic model, whose batch times are learnt, and whose batches are chosen by who waits.
 - A candidate waits for others a part of the way to Symphony's frontrun; how far depends on what waiting
   gains, on how scarce GPUs are and on how noisy demand is.
 - Nobody is given up before a GPU is at hand; then the next grants are played through, and the number of
@@ -19,17 +19,26 @@ import msgspec
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.serving.actions import Action
-from astrarium.serving.events import Event, Request, RequestArrived, RequestProfiled
+from astrarium.serving.actions import Action, Dispatch
+from astrarium.serving.events import (
+    BatchFailed,
+    BatchFinished,
+    Event,
+    GpuLeft,
+    Request,
+    RequestArrived,
+    RequestProfiled,
+)
 from astrarium.serving.policies import _pressure as pressure
 from astrarium.serving.policies._applications import Applications
+from astrarium.serving.policies._dynamic_line import DynamicLine
 from astrarium.serving.policies._line import Line
 from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.policies._window import NativeParameters, WindowScheduler
 from astrarium.serving.rates import RateMeter
 from astrarium.serving.registry import serving_policies
 from astrarium.serving.setup import Setup
-from astrarium.serving.state import ServingState
+from astrarium.serving.state import Batch, ServingState
 
 PLAN_EVERY: Time = 50 * MILLISECOND
 AHEAD = 2  # grants to play through: a third changes next to nothing
@@ -68,6 +77,7 @@ class Astrarium(WindowScheduler[Line]):
         super().__init__(setup, parameters)
         self._plan_at: Time = 0
         self._lost = RateMeter()
+        self._running: dict[int, Batch] = {}  # by their runs, where there are dynamic models
 
     @property
     def twinned(self) -> bool:
@@ -82,6 +92,9 @@ class Astrarium(WindowScheduler[Line]):
             {},
         )
 
+    def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
+        return self._watched(now, events, state) if self._crowds else super().decide(now, events, state)
+
     # lines
 
     def lines(self) -> list[Line]:
@@ -93,13 +106,16 @@ class Astrarium(WindowScheduler[Line]):
         for model in self.setup.models:
             applications = len(model.dynamic.history) if model.dynamic else 1
             self._places.append([len(made) + place for place in range(applications)])
-            made += [Line(model, self.setup.network, self.parameters) for _ in range(applications)]
-        self._queues = made
-        for model in self.setup.models:
             if model.dynamic:
                 times = LearntTimes(model, BINS, self.parameters.memory, REFRESH)
                 self._crowds[model.index] = Applications(model, times, self.parameters.lines)
-                self._form(model.index)
+                told = (model, self.setup.network, self.parameters, times)
+                made += [DynamicLine(*told) for _ in range(applications)]
+            else:
+                made.append(Line(model, self.setup.network, self.parameters))
+        self._queues = made
+        for index in self._crowds:
+            self._form(index)
         return made
 
     def line_of(self, request: Request) -> int:
@@ -150,19 +166,37 @@ class Astrarium(WindowScheduler[Line]):
             self._plan(now, state)
         return changed
 
+    def _watched(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
+        """Remember who runs together: what a batch takes tells about its members."""
+        for action in super().decide(now, events, state):
+            yield action
+            if type(action) is Dispatch:
+                batch = state.gpus[action.gpu].batches[-1]
+                self._running[batch.run] = batch
+
     def _study(self, now: Time, events: Sequence[Event]) -> Iterator[int]:
-        """Learn from arrivals and from what the profiler measured."""
-        touched = set()
-        for event in events:
-            if type(event) is RequestProfiled:
-                self._crowds[event.model].times.measured(now, event.application, event.time)
-                touched.add(event.model)
-            elif type(event) is RequestArrived and event.request.model in self._crowds:
-                self._crowds[event.request.model].arrived(now, event.request.application)
-                touched.add(event.request.model)
+        """Learn from arrivals, from batches, and from what the profiler measured."""
+        touched = {model for event in events if (model := self._hear_of(now, event)) in self._crowds}
         for model in sorted(touched):
             if self._crowds[model].times.refreshed(now):
                 yield from self._learn(now, model)
+
+    def _hear_of(self, now: Time, event: Event) -> int:
+        """Returns the model that the event tells something of; -1 if none."""
+        if type(event) is RequestProfiled:
+            self._crowds[event.model].times.measured(now, event.application, event.time)
+            return event.model
+        if type(event) is RequestArrived and event.request.model in self._crowds:
+            self._crowds[event.request.model].arrived(now, event.request.application)
+            return event.request.model
+        if type(event) is BatchFinished and event.run in self._running:
+            batch = self._running.pop(event.run)
+            if batch.model in self._crowds:
+                self._crowds[batch.model].finished(now, batch.requests, now - event.started)
+            return batch.model
+        if isinstance(event, BatchFailed | GpuLeft):
+            self._running = {run: batch for run, batch in self._running.items() if batch.gpu != event.gpu}
+        return -1
 
     def _plan(self, now: Time, state: ServingState) -> None:
         """Look at the rates, and let every line take its stance."""
@@ -191,6 +225,8 @@ class Astrarium(WindowScheduler[Line]):
             yield from self._give_up(now, queue, queue.settle(now, free, self._grants(now, line, gpu)))
             if not queue.size:
                 self._forget(line)
+        if queue.size and isinstance(queue, DynamicLine):
+            queue.choose(now, free)
 
     def _grants(self, now: Time, line: int, gpu: int) -> Callable[[int], Sequence[Time]]:
         """When the line may expect GPUs again, by the size of the batch that leaves now."""
