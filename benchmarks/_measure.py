@@ -39,8 +39,8 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """How many times better than the bar."""
-        if self.bar is None:
+        """How many times better than the bar; of nothing at all where less is better, there is no telling."""
+        if self.bar is None or (self.less_is_better and self.median <= 0):
             return None
         return self.bar / self.median if self.less_is_better else self.median / self.bar
 

@@ -1,11 +1,13 @@
-"""The guides for serving are followed to the letter: files saved, servers started, commands run, answers compared.
+"""The guides for serving are followed to the letter: files saved, servers started, answers compared.
 
-A block that begins with `# NAME` is a file. `sh` blocks are run in order; `astrarium serve` starts a server that
-lives until the next one. What a block of another kind shows, line by line, the commands before it must have said.
+A block that begins with `# NAME` is a file. `sh` blocks are run in order; `astrarium serve` starts a server
+that lives until the next one. What a block of another kind shows, line by line, the commands before it must
+have said.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
@@ -19,17 +21,23 @@ import msgspec
 import pytest
 import yaml
 
+from astrarium.engines.local import LocalWorkers
 from astrarium.scenario import load
 from astrarium.scenario.serving_schema import ServerOptions
 from astrarium.server.contract import Kind
+from astrarium.server.control.plan import plan
+from astrarium.server.service import LiveService
 from live_server import PATIENCE, Server, serving
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ROOT / "docs" / "serving"
+EXAMPLE = ROOT / "examples" / "serve.yaml"
 PAGES = sorted(path.name for path in GUIDES.glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.(?:py|yaml))\n")
 SHOWN = ("http", "json", "text")
+# The example's objectives are those of a GPU's machine; a busy one may miss them now and then.
+MISSED, ATTEMPTS = "the deadline can no longer be met", 20
 EXAMPLE_OF_LOGS = '{"time":'  # a line of a log, which no command prints
 
 
@@ -39,7 +47,7 @@ class Reader:
     def __init__(self, folder: Path, servers: ExitStack) -> None:
         self.folder, self._servers = folder, servers
         self.server: Server | None = None
-        self.said = ""
+        self.said = self._last = ""
         (folder / "examples").symlink_to(ROOT / "examples")
         (folder / "bin").mkdir()
         for name, module in (("astrarium", "-m astrarium "), ("python", "")):
@@ -57,10 +65,16 @@ class Reader:
             return
         if block.startswith("astrarium replay "):
             self._stop()
-        self.said = self._shell(self._with_ports(block))
+        self._last = self._with_ports(block)
+        self.said = self._shell(self._last)
 
     def check(self, shown: str) -> None:
-        for line in filter(None, shown.splitlines()):
+        lines = [line for line in shown.splitlines() if line]
+        for _ in range(ATTEMPTS):
+            if all(_shape(line) in _shape(self.said) for line in lines) or MISSED not in self.said:
+                break
+            self.said = self._shell(self._last)
+        for line in lines:
             assert _shape(line) in _shape(self.said), f"not said: {line}\nbut:\n{self.said}"
 
     def _serve(self, options: list[str]) -> None:
@@ -92,7 +106,7 @@ class Reader:
 def _shape(text: str) -> str:
     """Without what differs from run to run: numbers in prose, and spaces. Statuses and whole data stay."""
     text = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", text)
-    text = re.sub(r"\d+\.\d+(e-\d+)?|(?<=[a-z]=)\d+|\d+(?= steps)|(?<=,)0\b", "N", text)
+    text = re.sub(r"\d+\.\d+(e-\d+)?|(?<=[a-z]=)\d+|\d+(?= steps)", "N", text)
     return re.sub(r"\s+", " ", text)
 
 
@@ -116,16 +130,10 @@ def test_the_page_can_be_followed(page: str, reader: Reader) -> None:
             reader.check(body)
 
 
-def scenarios() -> Iterator[str]:
-    for page in PAGES:
-        for language, body in BLOCK.findall((GUIDES / page).read_text()):
-            if language == "yaml" and "cluster:" in body:
-                yield body
-
-
 def test_the_table_of_statuses_is_the_servers_own() -> None:
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", (GUIDES / "clients.md").read_text(), re.MULTILINE)
-    assert {(int(http), grpc) for http, grpc in rows} == {(kind.http, kind.grpc) for kind in Kind} | {(200, "OK")}
+    known = {(kind.http, kind.grpc) for kind in Kind}
+    assert {(int(http), grpc) for http, grpc in rows} == known | {(200, "OK")}
 
 
 def test_every_status_is_shown_as_it_comes() -> None:
@@ -134,12 +142,13 @@ def test_every_status_is_shown_as_it_comes() -> None:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names of all metrics, asked of a server that has just started."""
-    scenario = tmp_path_factory.mktemp("metrics") / "one.yaml"
-    scenario.write_text("cluster: {gpus: 1}\nmodels: {echo: {profile: {table: [5ms]}, slo: 1s}}\n")
-    with serving(scenario) as server:
-        return set(re.findall(r"^# TYPE (\w+) ", server.get("/metrics"), re.MULTILINE))
+def exported() -> set[str]:
+    """The names of all metrics of a service."""
+
+    async def text() -> bytes:
+        return LiveService(plan(load(EXAMPLE, serving=True)), LocalWorkers).metrics()
+
+    return set(re.findall(r"^# TYPE (\w+) ", asyncio.run(text()).decode(), re.MULTILINE))
 
 
 def test_every_metric_is_explained(exported: set[str]) -> None:
@@ -149,7 +158,8 @@ def test_every_metric_is_explained(exported: set[str]) -> None:
 
 
 def test_alerts_watch_metrics_that_exist(exported: set[str]) -> None:
-    (text,) = re.findall(r"```yaml\n(# alerts\.yaml\n.*?)```", (GUIDES / "operating.md").read_text(), re.DOTALL)
+    blocks = BLOCK.findall((GUIDES / "operating.md").read_text())
+    (text,) = [body for _, body in blocks if body.startswith("# alerts.yaml")]
     (group,) = yaml.safe_load(text)["groups"]
     for rule in group["rules"]:
         named = set(re.findall(r"astrarium_\w+", rule["expr"]))
@@ -180,4 +190,10 @@ def _anchors(path: Path) -> set[str]:
 
 def test_the_first_guide_serves_the_example_that_make_serves() -> None:
     assert "$(BIN)/astrarium serve examples/serve.yaml" in (ROOT / "Makefile").read_text()
-    assert load(ROOT / "examples" / "serve.yaml", serving=True).server == ServerOptions()
+    assert load(EXAMPLE, serving=True).server == ServerOptions()
+
+
+def test_the_readme_asks_what_the_first_guide_asks() -> None:
+    asked = [body for _, body in BLOCK.findall((ROOT / "README.md").read_text()) if body.startswith("curl ")]
+    assert len(asked) == 1
+    assert asked[0] in (GUIDES / "first-model.md").read_text()

@@ -1,0 +1,53 @@
+"""What the benchmarks of our own server share: its metrics, its workers, and a goodput to measure against."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from pathlib import Path
+
+from _shared import say
+from peers import Running
+from processes import Stat
+from search import Plan, goodput
+
+LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
+
+
+def metrics(url: str) -> dict[str, float]:
+    """Each metric summed over its labels (`name`), and by each label alone (`name{label="value"}`)."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
+        lines = reply.read().decode().splitlines()
+    found: dict[str, float] = {}
+    for match in filter(None, map(LINE.match, lines)):
+        name, labels, value = match[1], match[2] or "", float(match[3])
+        for key in (name, *(f"{name}{{{label}}}" for label in labels.split(",") if label)):
+            found[key] = found.get(key, 0.0) + value
+    return found
+
+
+def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+
+
+def workers(server: Running) -> list[Stat]:
+    """Its worker processes, one for each GPU, oldest first."""
+    return [process for process in server.tree.stats() if "engines.worker" in command_line(process.pid)]
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def reached(server: Running, gpus: int, given: float | None) -> float:
+    """The goodput that shares are taken of: as given, or by a quick search now."""
+    if given:
+        return given
+    found = goodput(server, 300.0 * gpus, Plan(seconds=4.0, tolerance=0.03, repeats=1)).median
+    say(f"goodput with {gpus} GPU{'s' * (gpus > 1)}: about {found:.0f} requests/s")
+    if not found:
+        raise SystemExit("the server has no goodput to measure against; is the machine busy?")
+    return found

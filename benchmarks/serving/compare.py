@@ -1,0 +1,139 @@
+"""All servers on the same emulated GPU under the same load: goodput, what overload leaves of it, a picture.
+
+One GPU runs one batch at a time in 1.053 b + 5.072 ms; a request is in time if its answer came within 25 ms
+of the instant at which it was due. Goodput is the highest rate with 99 % in time. Batching is tuned for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from _outcome import Outcome, Point, bars, table
+from _shared import RESULTS, caption, circumstances, keep, parser, say, show
+from peers import SERVERS, Ours, Peer, Running, Settings
+from search import Plan, Search, goodput, usable
+
+SHARES = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)  # of a server's own goodput, for its curve
+GUESS = 150.0  # requests/s for a GPU, where a search begins
+
+
+def main() -> None:
+    options = arguments()
+    load_before = load_average()
+    outcomes: list[Outcome] = []
+    absent: dict[str, str] = {}
+    for gpus in options.gpus:
+        for name in options.servers:
+            try:
+                outcomes.append(measured(SERVERS[name], gpus, options))
+            except (RuntimeError, subprocess.SubprocessError) as error:
+                absent[f"{name}, {gpus} GPUs"] = str(error)
+                say(f"{name} does not run: {error}")
+            facts = circumstances(options.date, load_before) | {"absent": absent}
+            write(facts, outcomes, options)  # after each: a long run that is stopped leaves what it has
+    table(outcomes)
+    show(bars(outcomes))
+    print(caption(circumstances(options.date, load_before)))
+
+
+def arguments() -> argparse.Namespace:
+    made = parser(__doc__)
+    made.add_argument(
+        "servers", nargs="*", metavar="SERVER", help=f"of {', '.join(SERVERS)}; all unless given"
+    )
+    made.add_argument("--gpus", type=int, nargs="+", default=[1, 2], help="1 2 unless given")
+    made.add_argument("--seconds", type=float, default=8.0, help="of each run, 8 unless given")
+    made.add_argument("--repeats", type=int, default=3, help="of each search for the goodput, 3 unless given")
+    made.add_argument(
+        "--settings", type=Path, help="results of an earlier run: take its settings, do not tune"
+    )
+    made.add_argument("--name", default="serving", help="of the files in results/")
+    options = made.parse_args()
+    for name in options.servers:
+        if name not in SERVERS:
+            made.error(f"there is no server {name!r}; there are {', '.join(SERVERS)}")
+    options.servers = options.servers or list(SERVERS)
+    options.plan = Plan(seconds=options.seconds, repeats=options.repeats)
+    return options
+
+
+def load_average() -> float:
+    return float(Path("/proc/loadavg").read_text(encoding="ascii").split()[0])
+
+
+def measured(peer: Peer, gpus: int, options: argparse.Namespace) -> Outcome:
+    say(f"{peer.name}, {gpus} GPU{'s' * (gpus > 1)} ...")
+    settings, guess = chosen(peer, gpus, options)
+    with peer.running(gpus, settings) as server:
+        return outcome(peer, gpus, settings, server, guess, options.plan)
+
+
+def chosen(peer: Peer, gpus: int, options: argparse.Namespace) -> tuple[Settings, float]:
+    """The best settings and a first guess of the goodput with them."""
+    if options.settings:
+        for row in json.loads(options.settings.read_text(encoding="utf-8"))["servers"]:
+            if row["server"] == peer.name and row["gpus"] == gpus:
+                return Settings(**row["settings"]), max(row["goodput"]["rates"][0], GUESS / 4)
+    if len(peer.candidates(gpus)) == 1:
+        return peer.candidates(gpus)[0], GUESS * gpus
+    return tuned(peer, gpus, options.plan)
+
+
+def tuned(peer: Peer, gpus: int, plan: Plan) -> tuple[Settings, float]:
+    """Coarse, and a race: a later candidate is searched only if it carries more than the best so far."""
+    coarse = replace(plan, seconds=max(plan.seconds / 2, 2.0), tolerance=0.05)
+    best, most = peer.candidates(gpus)[0], 0.0
+    for candidate in peer.candidates(gpus):
+        with peer.running(gpus, candidate) as server:
+            search = Search(server, coarse, seed=99)
+            start = most * (1 + coarse.tolerance) or GUESS * gpus
+            if not most or search.passes(start):
+                rate = search.run(start, 1.4)
+                best, most = (candidate, rate) if rate > most else (best, most)
+        say(f"  {candidate}: best so far {most:.0f} requests/s with {best}")
+    return best, most or GUESS * gpus / 4
+
+
+def outcome(peer: Peer, gpus: int, settings: Settings, server: Running, guess: float, plan: Plan) -> Outcome:
+    promised = promise(peer, gpus)  # first: it is cheap, and a failure here costs no finished run
+    found = goodput(server, guess, plan)
+    say(f"  goodput {', '.join(f'{rate:.0f}' for rate in found.rates)} requests/s")
+    reach = found.median or guess
+    runs = [usable(server, share * reach, plan, seed=1) for share in SHARES]
+    curve = [Point(run.rate / reach, run.rate, run.in_time_rate, run.in_time_share) for run in runs]
+    return Outcome(peer.name, gpus, settings, peer.versions(), found.rates, found.unusable, curve, promised)
+
+
+def promise(peer: Peer, gpus: int) -> float | None:
+    """Of the simulator, which knows no server but ours."""
+    if not isinstance(peer, Ours):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        return peer.promised_goodput(gpus, Path(folder))
+
+
+def write(facts: dict[str, Any], outcomes: list[Outcome], options: argparse.Namespace) -> None:
+    from _picture import draw
+
+    rows = [plain(outcome) for outcome in outcomes]
+    path = keep(options.name, {**facts, "plan": asdict(options.plan), "servers": rows})
+    if outcomes:
+        draw(outcomes, path.with_suffix(".png"))
+    say(f"  written to {path.relative_to(RESULTS.parents[1])}")
+
+
+def plain(outcome: Outcome) -> dict[str, Any]:
+    told = asdict(outcome)
+    told["goodput"] = {"median": outcome.goodput, "rates": told.pop("rates")}
+    told["kept_at_twice"] = outcome.kept
+    return told
+
+
+if __name__ == "__main__":
+    main()

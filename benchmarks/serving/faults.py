@@ -1,0 +1,161 @@
+"""Workers killed in the middle of their batches, and a long overload: what clients see, and for how long."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from _ours import metrics, reached, workers
+from _shared import Row, caption, circumstances, keep, parser, say, show
+from load import Result, offer, read_records
+from peers import Ours, Running, Settings
+from peers.peer import until_quiet
+from search import TARGET
+
+GPUS = 4
+WINDOW_MS = 100.0
+STEADY_S = 3.0  # before the first kill
+WARMUP_S = 1.0
+RECOVERY_S, KEPT = 2.0, 0.95
+
+
+@dataclass(frozen=True)
+class Kill:
+    worker: int  # its number
+    at: float  # seconds since the load began
+    back: float  # seconds from there until as many workers were up as before
+
+
+def main() -> None:
+    options = arguments()
+    load_before = circumstances(options.date, 0.0)["load_after"]
+    with Ours().running(GPUS, Settings()) as server:
+        goodput = reached(server, GPUS, options.goodput)
+        rows, windows = killed(server, 0.7 * goodput, options.apart)
+        rows += overloaded(server, goodput, options.seconds)
+    facts = circumstances(options.date, load_before)
+    keep("faults", {**facts, "goodput": goodput, "rows": [asdict(one) for one in rows], "windows": windows})
+    show(rows)
+    print(caption(facts))
+
+
+def arguments() -> argparse.Namespace:
+    made = parser(__doc__)
+    made.add_argument("--goodput", type=float, help="requests/s with 4 GPUs; searched for unless given")
+    made.add_argument("--apart", type=float, default=5.0, help="seconds from kill to kill, 5 unless given")
+    made.add_argument(
+        "--seconds", type=float, default=15.0, help="of overload, 15 unless given; 60 is what counts"
+    )
+    return made.parse_args()
+
+
+def killed(server: Running, rate: float, apart: float) -> tuple[list[Row], dict[str, list[float]]]:
+    say(f"killing {GPUS} workers in turn at {rate:.0f} requests/s ...")
+    until_quiet(server)
+    kills: list[Kill] = []
+    with tempfile.TemporaryDirectory() as folder:
+        records = Path(folder) / "records.csv"
+        killer = threading.Thread(target=kill_in_turn, args=(server, apart, kills))
+        killer.start()
+        seconds = STEADY_S + GPUS * apart
+        run = offer(server.url, server.templates, rate, seconds, warmup=WARMUP_S, records=records)
+        killer.join()
+        shares = share_by_window(records)
+    until_quiet(server)
+    rows = [*accounted("kills", server, run), Row("kills: all of it in time", "%", [100 * run.in_time_share])]
+    per_second = int(1000 / WINDOW_MS)
+    before = float(np.nanmean(shares[int(WARMUP_S) * per_second : int(WARMUP_S + STEADY_S) * per_second]))
+    rows.append(Row("kills: in time before the first", "%", [100 * before]))
+    for kill in kills:
+        rows += about_kill(kill, shares, min(TARGET, TARGET * before))
+    return rows, {"in_time_share": shares, "kills_s": [kill.at for kill in kills]}
+
+
+def kill_in_turn(server: Running, apart: float, kills: list[Kill]) -> None:
+    """Always the oldest: one that was restarted is the youngest, so each has its turn."""
+    began = time.monotonic()
+    for number in range(GPUS):
+        time.sleep(max(0.0, began + WARMUP_S + STEADY_S + number * apart - time.monotonic()))
+        restarts = metrics(server.url)["astrarium_worker_restarts"]
+        at = time.monotonic()
+        os.kill(workers(server)[0].pid, signal.SIGKILL)
+        kills.append(Kill(number, at - began, until_all_are_up(server, restarts, at, apart)))
+
+
+def until_all_are_up(server: Running, restarts: float, since: float, patience: float) -> float:
+    while time.monotonic() < since + patience:
+        now = metrics(server.url)
+        if now["astrarium_worker_restarts"] > restarts and now["astrarium_workers"] == GPUS:
+            return time.monotonic() - since
+        time.sleep(0.05)
+    return float("inf")
+
+
+def share_by_window(records: Path) -> list[float]:
+    """In-time share of the requests that were due in each window, since the load began; NaN if none was."""
+    requests = read_records(records)
+    window = (requests.due_ns / (WINDOW_MS * 1e6)).astype(int)
+    offered = np.bincount(window)
+    in_time = np.bincount(window, weights=requests.in_time(), minlength=len(offered))
+    with np.errstate(invalid="ignore"):
+        return [float(share) for share in in_time / offered]
+
+
+def about_kill(kill: Kill, shares: list[float], enough: float) -> list[Row]:
+    name = f"worker {kill.worker + 1} killed"
+    first = int(kill.at * 1000 / WINDOW_MS)
+    worst = min(share for share in shares[first : first + 20])
+    recovered = recovery_s(shares, first, enough)
+    return [
+        Row(f"{name}: worst 100 ms", "% in time", [100 * worst]),
+        Row(f"{name}: all workers up again after", "s", [kill.back]),
+        Row(f"{name}: goodput back after", "s", [recovered]),
+        Row(
+            f"{name}: goodput back after the restart",
+            "s",
+            [max(0.0, recovered - kill.back)],
+            RECOVERY_S,
+            True,
+        ),
+    ]
+
+
+def recovery_s(shares: list[float], first: int, enough: float) -> float:
+    """From the kill to the beginning of the first half second in which enough is in time again."""
+    for start in range(first + 1, len(shares) - 5):
+        if np.nanmean(shares[start : start + 5]) >= enough:
+            return (start - first) * WINDOW_MS / 1000
+    return float("inf")
+
+
+def accounted(name: str, server: Running, run: Result) -> list[Row]:
+    silent = run.timeouts + run.network_errors + run.unsent
+    unaccounted = metrics(server.url)["astrarium_unaccounted"]
+    return [
+        Row(f"{name}: requests without an answer", "", [silent], 0.0, True),
+        Row(f"{name}: unaccounted in the server's books", "", [abs(unaccounted)], 0.0, True),
+    ]
+
+
+def overloaded(server: Running, goodput: float, seconds: float) -> list[Row]:
+    say(f"{seconds:g} s at three times the goodput ...")
+    until_quiet(server)
+    run = offer(server.url, server.templates, 3 * goodput, seconds, warmup=WARMUP_S)
+    by_second = [in_time / goodput for in_time in run.in_time_in[: int(seconds)]]
+    return [
+        *accounted("overload", server, run),
+        Row("overload: of the goodput kept, by second", "x", by_second, bar=KEPT),
+        Row("overload: a refusal takes, median", "ms", [run.refusal_ms.p50]),
+        Row("overload: the generator was behind its plan, p99", "ms", [run.lag_ms.p99]),
+    ]
+
+
+if __name__ == "__main__":
+    main()
