@@ -55,6 +55,7 @@ class FakeService:
     ready: bool = True
     calls: deque[InferCall] = field(default_factory=lambda: deque(maxlen=100))
     rows: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))  # calls by their rows
+    refusals: Counter[str] = field(default_factory=Counter)  # calls that never became one, by model
     held: int = 0  # answers not released
     models: dict[str, ModelCard] = field(default_factory=dict)
     gate: asyncio.Event | None = None
@@ -75,6 +76,9 @@ class FakeService:
 
     def _state(self, name: str, state: str, reason: str = "") -> None:
         self.models[name] = replace(self.models[name], state=state, reason=reason)
+
+    def turned_away(self, model: str, refused: Refused) -> None:
+        self.refusals[model] += 1
 
     def cards(self) -> list[ModelCard]:
         return list(self.models.values())

@@ -97,12 +97,12 @@ def test_texts_arrive_as_bytes(home: Path) -> None:
 
 
 def test_an_error_names_the_file_and_line(home: Path) -> None:
-    with pytest.raises(ModelFailed, match=rf"{home}/code.py:14: IndexError: list index out of range"):
+    with pytest.raises(ModelFailed, match=r"^code\.py:14: IndexError: list index out of range"):
         python(home, "broken").run(ROWS)
 
 
 def test_an_error_inside_a_library_names_the_line_that_called_it(home: Path) -> None:
-    with pytest.raises(ModelFailed, match=rf"{home}/code.py:18: LinAlgError: Singular matrix"):
+    with pytest.raises(ModelFailed, match=r"^code\.py:18: LinAlgError: Singular matrix"):
         python(home, "deep").run(ROWS)
 
 

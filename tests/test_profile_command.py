@@ -268,7 +268,7 @@ BAD: list[tuple[list[str], str]] = [
         ["code.py:double", "--input", "X:FP32:1", "--out", "no/where.yaml"],
         "--out: expected the name of a file",
     ),
-    (["scenario.yaml", "--model", "rael"], "profile: expected"),
+    (["scenario.yaml", "--model", "rael"], "--model: expected one of"),
     (["scenario.yaml", "--model", "real", "--backend", "onnx"], "--backend: expected no such option"),
     (["scenario.yaml", "--model", "real", "--input", "Z:FP32:1"], "--input: expected one of X"),
     (

@@ -200,7 +200,7 @@ def test_the_timeline_tells_where_a_call_spent_its_time(
     client.infer("quick", values([1.0]))
     events = json.loads(server.get("/timeline?last=1"))["traceEvents"]
     stages = {event["name"] for event in events if event["ph"] == "b"}
-    assert {"quick", "admission", "queueing", "sending", "execution", "answering"} <= stages
+    assert {"quick", "admit", "queue", "hand_over", "execute", "answer"} <= stages
 
 
 def test_sigterm_answers_what_was_accepted_and_the_recording_replays(server: Server, folder: Path) -> None:

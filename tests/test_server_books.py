@@ -20,7 +20,8 @@ from astrarium.server.control.door import let_in
 from astrarium.server.logs import JsonLines
 from astrarium.server.metrics import Metrics
 from astrarium.server.recording import Header, Recorded, Recording
-from astrarium.server.timelines import STAGES, Timelines
+from astrarium.server.stages import BETWEEN
+from astrarium.server.timelines import Timelines
 from astrarium.serving.actions import Dispatch
 from astrarium.serving.events import Request, RequestArrived
 from astrarium.serving.ledger import Outcome
@@ -43,6 +44,9 @@ class Source:
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         return {"workers": ("Workers.", 2)}
+
+    def counters(self) -> dict[str, tuple[str, float]]:
+        return {"policy_errors": ("Errors.", 3)}
 
 
 def shown(source: Source) -> dict[str, dict[tuple[str, ...], float]]:
@@ -79,6 +83,7 @@ def test_metrics_show_what_the_books_hold() -> None:
     assert found["astrarium_batch_size_bucket"]["4", "a"] == 1
     assert found["astrarium_gpu_busy_seconds_total"] == {("0",): 3, ("1",): 0}
     assert found["astrarium_workers"] == {(): 2}
+    assert found["astrarium_policy_errors_total"] == {(): 3}
 
 
 def test_advice_follows_the_last_minute() -> None:
@@ -110,7 +115,7 @@ def test_a_timeline_has_a_slice_for_each_stage_and_forgets_old_calls() -> None:
         timelines.add("m", 0, number, 2, True, Stages(*(start + step for step in range(0, 600, 100))))
     trace = json.loads(timelines.trace(2))
     begun = [event for event in trace["traceEvents"] if event["ph"] == "b"]
-    assert [event["name"] for event in begun] == ["m", *STAGES] * 2
+    assert [event["name"] for event in begun] == ["m", *BETWEEN] * 2
     assert trace["metadata"] == {"calls_answered": 5, "calls_shown": 2}
     assert len(json.loads(timelines.trace(100))["traceEvents"]) == 2 + 1 + 3 + 3 * 2 * 6
     assert json.loads(timelines.trace(0))["metadata"]["calls_shown"] == 0
@@ -180,13 +185,16 @@ def test_delays_are_taken_from_the_slow_trips() -> None:
     assert network.response == 500_000 + RESPONSE_MARGIN
 
 
-def promise(timeout_ms: float | None = None, priority: int = 0, passed_ms: float = 0) -> int:
+def promise(
+    timeout_ms: float | None = None, priority: int = 0, passed_ms: float = 0, patience_ms: float | None = None
+) -> int:
     """Nanoseconds between receipt and deadline."""
     stage = Stage()
     entry = stage.repository.entries[0]
     object.__setattr__(entry.plan, "priorities", {1: 10 * MILLISECOND})
     timeout = None if timeout_ms is None else round(timeout_ms * MILLISECOND)
-    call = InferCall("m0", [], 1, stage.loop.now, timeout, priority)
+    patience = None if patience_ms is None else round(patience_ms * MILLISECOND)
+    call = InferCall("m0", [], 1, stage.loop.now, timeout, priority, patience=patience)
     now = stage.loop.now + round(passed_ms * MILLISECOND)
     return let_in(call, entry, stage.control.setup, now).deadline - call.received
 
@@ -195,6 +203,12 @@ def test_the_deadline_is_the_calls_own_or_its_prioritys_or_the_models() -> None:
     assert promise() == 25 * MILLISECOND
     assert promise(priority=1) == 10 * MILLISECOND
     assert promise(timeout_ms=12, priority=1) == 12 * MILLISECOND
+
+
+def test_a_client_that_waits_less_long_moves_its_deadline_and_one_that_waits_longer_does_not() -> None:
+    assert promise(patience_ms=15) == 15 * MILLISECOND
+    assert promise(patience_ms=60_000) == 25 * MILLISECOND
+    assert promise(patience_ms=60_000, priority=1) == 10 * MILLISECOND
 
 
 def test_what_an_idle_gpu_could_not_keep_is_refused_at_the_door() -> None:

@@ -197,13 +197,24 @@ def test_a_request_carries_its_deadline_priority_and_application(server: Served,
 ROUNDED = 51 * 10**9  # gRPC rounds deadlines up when it sends them
 
 
-def test_the_clients_own_deadline_bounds_the_timeout(server: Served, client: Any) -> None:
+def test_the_clients_own_deadline_is_how_long_it_waits_and_not_its_objective(
+    server: Served, client: Any
+) -> None:
     client.infer("echo", [tensor(ROWS)], client_timeout=50.0)
-    assert 0 < server.service.calls[-1].timeout <= ROUNDED
+    call = server.service.calls[-1]
+    assert call.timeout is None
+    assert 0 < call.patience <= ROUNDED
     client.infer("echo", [tensor(ROWS)], client_timeout=50.0, timeout=3000)
     assert server.service.calls[-1].timeout == 3_000_000
-    client.infer("echo", [tensor(ROWS)], client_timeout=50.0, timeout=90_000_000)
-    assert 0 < server.service.calls[-1].timeout <= ROUNDED
+    client.infer("echo", [tensor(ROWS)])
+    assert server.service.calls[-1].patience is None
+
+
+def test_calls_that_are_turned_away_are_counted(server: Served, client: Any) -> None:
+    before = server.service.refusals["ints"]
+    with pytest.raises(InferenceServerException):
+        client.infer("ints", [tensor(ROWS)])
+    assert server.service.refusals["ints"] == before + 1
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])

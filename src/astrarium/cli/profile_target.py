@@ -88,7 +88,7 @@ def _by_itself(text: str, backend: str, inputs: Sequence[TensorSpec], options: M
 def _of_scenario(path: Path, wanted: str | None) -> Target:
     from astrarium.scenario.build import model_files
 
-    scenario = _loaded(path, wanted)
+    scenario = _loaded(path)
     name = wanted or _only_real(scenario)
     if name not in scenario.models:
         raise InputError("--model", name, one_of(list(scenario.models), name), str(path))
@@ -100,16 +100,16 @@ def _of_scenario(path: Path, wanted: str | None) -> Target:
     return Target(name, described[name], model.max_batch, model.slo, path)
 
 
-def _loaded(path: Path, wanted: str | None) -> Scenario:
-    """A model that is to be measured for the first time may have no profile yet."""
+def _loaded(path: Path) -> Scenario:
+    """Models that nobody has measured yet may have no profile."""
     from astrarium.scenario import load
     from astrarium.scenario.yaml_file import read_yaml
 
     raw = read_yaml(path)
     models = raw.get("models") if isinstance(raw, dict) else None
-    entry = models.get(wanted) if isinstance(models, dict) else None
-    unknown = isinstance(entry, dict) and "profile" not in entry
-    return load(path, [f"models.{wanted}.profile={_UNKNOWN_YET}"] if unknown else [], serving=True)
+    entries = models.items() if isinstance(models, dict) else ()
+    unknown = [name for name, entry in entries if isinstance(entry, dict) and "profile" not in entry]
+    return load(path, [f"models.{name}.profile={_UNKNOWN_YET}" for name in unknown], serving=True)
 
 
 def _only_real(scenario: Scenario) -> str:

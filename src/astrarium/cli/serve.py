@@ -11,6 +11,7 @@ from astrarium.cli.options import Overrides, ScenarioFile
 
 if TYPE_CHECKING:
     from astrarium.scenario import Scenario
+    from astrarium.scenario.serving_schema import ServerOptions
     from astrarium.server.running import Running
 
 Port = Annotated[int | None, typer.Option(metavar="PORT", help="Instead of the file's; 0 is any free one.")]
@@ -60,17 +61,21 @@ def _announce(scenario: Scenario, running: Running) -> None:
     address = f"{scheme}://{running.http.host}:{running.http.port}"
     network = running.service.control.setup.network
     delays = f"control {network.control / 1e6:.2f} ms, response {network.response / 1e6:.2f} ms"
-    models, gpus = len(scenario.models), scenario.cluster.size
-    print(f"serving {models} models on {gpus} GPUs with {scenario.policy.name} (planned with {delays})")
+    served = f"{_number(len(scenario.models), 'model')} on {_number(scenario.cluster.size, 'GPU')}"
+    print(f"serving {served} with {scenario.policy.name} (planned with {delays})")
     print(f"  HTTP  {address}")
     if running.grpc is not None:
         print(f"  gRPC  {running.grpc.host}:{running.grpc.port}")
     print(f"  metrics {address}/metrics   timeline {address}/timeline   API {address}/openapi.json")
     print("try:")
-    print(f"  {curl_line(running, address)}", flush=True)
+    print(f"  {curl_line(running, address, scenario.server)}", flush=True)
 
 
-def curl_line(running: Running, address: str) -> str:
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def curl_line(running: Running, address: str, options: ServerOptions) -> str:
     """A request for a model that is loaded, preferably a real one."""
     from shlex import quote
 
@@ -84,7 +89,9 @@ def curl_line(running: Running, address: str) -> str:
         for shape in [[1, *(max(size, 1) for size in spec.shape)]]
     ]
     body = msgspec.json.encode({"inputs": inputs}).decode()
-    return f"curl -s {address}/v2/models/{quote(card.name)}/infer -d {quote(body)}"
+    trust = f"--cacert {quote(options.tls.cert)} " if options.tls else ""
+    key = '-H "Authorization: Bearer $KEY" ' if options.api_keys else ""
+    return f"curl -s {trust}{key}{address}/v2/models/{quote(card.name)}/infer -d {quote(body)}"
 
 
 def _example(datatype: str, shape: list[int]) -> list[object]:

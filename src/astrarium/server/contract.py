@@ -46,6 +46,7 @@ class InferCall:
     """One request of a client: tensors checked against the model's card, `rows` items each.
 
     `timeout` (ns, None: the model's objective) counts from `received`, an instant of the monotonic clock.
+    `patience` is how long the client waits whatever the objective (None: it did not say).
     """
 
     model: str
@@ -55,6 +56,7 @@ class InferCall:
     timeout: Time | None = None
     priority: int = 0
     application: str = ""
+    patience: Time | None = None
 
 
 class Stages(NamedTuple):
@@ -147,6 +149,9 @@ class Service(Protocol):
 
     async def unload(self, model: str) -> None:
         """Returns once it is gone; requests that were accepted are answered first."""
+
+    def turned_away(self, model: str, refused: Refused) -> None:
+        """A call of this model did not even become an `InferCall`: for the books."""
 
     def statistics(self, model: str) -> ModelStatistics: ...
 

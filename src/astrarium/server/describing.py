@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import version
 
+from astrarium import __version__
 from astrarium.engines.tensors import BYTES, TensorSpec
 from astrarium.server.contract import ModelCard, ModelStatistics, Tally
 from astrarium.server.wire import (
@@ -35,7 +35,7 @@ EXTENSIONS = [
 
 
 def server_metadata() -> ServerMetadata:
-    return ServerMetadata("astrarium", version("astrarium"), EXTENSIONS)
+    return ServerMetadata("astrarium", __version__, EXTENSIONS)
 
 
 def model_metadata(card: ModelCard) -> ModelMetadata:

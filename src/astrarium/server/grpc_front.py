@@ -136,7 +136,11 @@ class GrpcFront:
     ) -> tuple[Any, str]:
         card = self._service.card(request.model_name)
         tag = metadata.get(b"x-astrarium-application", b"").decode("latin-1")
-        asked = read_call(card, request, tag, received, remaining, self._limits.body_bytes)
+        try:
+            asked = read_call(card, request, tag, received, remaining, self._limits.body_bytes)
+        except Refused as refused:
+            self._service.turned_away(card.name, refused)
+            raise
         answer = await self._service.infer(asked.call)
         try:
             response = written_answer(card, asked, request.id, answer)

@@ -50,19 +50,19 @@ def read_call(
     check_version(card, request.model_version)
     tensors = _tensors(card, request, limit)
     wish = wishes(_plain(request.parameters), tag, card.name)
-    timeout = _timeout(wish.timeout, remaining, card.name)
     rows = tensors[0].shape[0] if tensors else 1
-    call = InferCall(card.name, tensors, rows, received, timeout, wish.priority, wish.application)
+    wished = wish.timeout, wish.priority, wish.application
+    call = InferCall(card.name, tensors, rows, received, *wished, _patience(remaining, card.name))
     return Asked(call, _wanted(card, request))
 
 
-def _timeout(asked: Time | None, remaining: float | None, model: str) -> Time | None:
+def _patience(remaining: float | None, model: str) -> Time | None:
+    """From the deadline that the call itself carries."""
     if remaining is None:
-        return asked
+        return None
     if remaining <= 0:
         raise Refused(Kind.DEADLINE, f"model {model}: the call's own deadline has passed")
-    left = int(min(remaining * SECOND, FOREVER))
-    return left if asked is None else min(asked, left)
+    return int(min(remaining * SECOND, FOREVER))
 
 
 def _tensors(card: ModelCard, request: Any, limit: int) -> list[Tensor]:

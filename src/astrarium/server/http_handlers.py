@@ -87,7 +87,11 @@ class Handlers:
 
     async def _inferred(self, card: ModelCard, request: Request, body: Body) -> Reply:
         headers = request.headers
-        asked = read_call(card, body, headers, request.received, self._bodies.limits.body_bytes)
+        try:
+            asked = read_call(card, body, headers, request.received, self._bodies.limits.body_bytes)
+        except Refused as refused:
+            self._service.turned_away(card.name, refused)
+            raise
         answer = await self._service.infer(asked.call)
         try:
             described_by, content = written_answer(card, asked, answer)

@@ -12,8 +12,19 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from astrarium.core.units import SECOND, Time
-from astrarium.server.control.books import OUTCOMES, Histogram, ModelBooks, Recent
+from astrarium.server.control.books import Histogram, ModelBooks, Recent
+from astrarium.server.control.desk import INPUTS
+from astrarium.server.control.room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
+from astrarium.serving.actions import EXPIRED, SACRIFICED, UNSERVED
 from astrarium.serving.autoscale import advise
+
+# A rate needs a zero to start from.
+_ALWAYS_SHOWN = {
+    ("in_time", ""),
+    ("late", ""),
+    *(("dropped", reason) for reason in (EXPIRED, SACRIFICED, UNSERVED)),
+    *(("failed", reason) for reason in (WORKER_LOST, MODEL_ERROR, POLICY_ERROR, INPUTS)),
+}
 
 
 class Sources(Protocol):
@@ -27,6 +38,9 @@ class Sources(Protocol):
     def gpu_busy(self) -> Sequence[Time]: ...
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Other values of now: name to explanation and value."""
+
+    def counters(self) -> dict[str, tuple[str, float]]:
+        """The same for what only grows."""
 
     def clock(self) -> Time: ...
 
@@ -52,6 +66,8 @@ class Metrics(Collector):
         yield from self._advice()
         for name, (explanation, value) in self._sources.gauges().items():
             yield GaugeMetricFamily(f"astrarium_{name}", explanation, value)
+        for name, (explanation, value) in self._sources.counters().items():
+            yield CounterMetricFamily(f"astrarium_{name}", explanation, value)
 
     def _calls(self) -> Iterator[Metric]:
         accepted = CounterMetricFamily("astrarium_accepted", "Calls let in.", labels=["model"])
@@ -67,10 +83,8 @@ class Metrics(Collector):
             accepted.add_metric([books.name], books.accepted)
             retried.add_metric([books.name], books.retried)
             still.add_metric([books.name], books.open)
-            for outcome in OUTCOMES.values():
-                reasons = {reason for known, reason in books.ended if known == outcome} or {""}
-                for reason in sorted(reasons):
-                    ended.add_metric([books.name, outcome, reason], books.ended[outcome, reason])
+            for outcome, reason in sorted(_ALWAYS_SHOWN | books.ended.keys()):
+                ended.add_metric([books.name, outcome, reason], books.ended[outcome, reason])
             for kind, number in books.refused.items():
                 refused.add_metric([books.name, kind], number)
         yield from (accepted, ended, refused, retried, still)

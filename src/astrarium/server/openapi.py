@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
 
+from astrarium import __version__
 from astrarium.server.routing import Route
 from astrarium.server.wire import ErrorAnswer, InferRequest, InferResponse
 
@@ -38,7 +38,7 @@ def described(routes: Sequence[Route]) -> bytes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     document = {
         "openapi": "3.1.0",
-        "info": {"title": "Astrarium: Open Inference Protocol v2", "version": version("astrarium")},
+        "info": {"title": "Astrarium: Open Inference Protocol v2", "version": __version__},
         "security": [{"bearer": []}, {"key": []}, {}],
         "paths": paths,
         "components": {

@@ -110,7 +110,7 @@ class LiveService:
         try:
             ticket = self._admit(call, entry)
         except Refused as refused:
-            self.books[entry.plan.index].refused[refused.kind.name.lower()] += 1
+            self.turned_away(call.model, refused)
             raise
         await self._ended(ticket)
         if ticket.outcome in (Outcome.IN_TIME, Outcome.LATE):
@@ -133,7 +133,7 @@ class LiveService:
         now = self.clock()
         promise = let_in(call, entry, self.control.setup, now)
         if self.desk.open >= self.plan.queue:
-            raise _overloaded(f"{self.desk.open} calls are waiting already, the most that may")
+            raise _overloaded(f"{self.desk.open} calls are open already, the most that may be")
         answer = asyncio.get_running_loop().create_future()
         ticket = Ticket(call, entry.plan.index, entry.tensors, promise.application, promise.deadline, answer)
         self._take_in(ticket, entry)
@@ -147,7 +147,14 @@ class LiveService:
         if entry.plan.preprocess is not None:
             self._preparer.prepare(ticket, entry.plan.preprocess)
         elif not self._cloakroom.take_in(ticket, ticket.call.inputs):
-            raise _overloaded("the shared memory for tensors is full")
+            self._refuse_for_memory(ticket)
+
+    def _refuse_for_memory(self, ticket: Ticket) -> None:
+        needed, most = self._cloakroom.needed(ticket, ticket.call.inputs), self._cloakroom.arena.size
+        if needed > most:
+            reason = f"its tensors and their answer need {needed} bytes of shared memory; there are {most}"
+            raise Refused(Kind.TOO_LARGE, f"model {ticket.call.model}: {reason}")
+        raise _overloaded("the shared memory for tensors is full")
 
     def _ticket_ended(self, ticket: Ticket) -> None:
         now = self.clock()
@@ -203,6 +210,9 @@ class LiveService:
 
     # numbers
 
+    def turned_away(self, model: str, refused: Refused) -> None:
+        self.books[self.repository.find(model).plan.index].refused[refused.kind.name.lower()] += 1
+
     def statistics(self, model: str) -> ModelStatistics:
         return self.books[self.repository.find(model).plan.index].statistics()
 
@@ -229,12 +239,17 @@ class LiveService:
         arena = self._cloakroom.arena
         return {
             "workers": ("Workers that can run batches.", len(self.control.present)),
-            "worker_restarts": ("Workers that died and were started again.", self.fleet.restarts),
             "unaccounted": ("Calls that are neither open nor ended: always 0.", unaccounted),
             "waiting_requests": ("Requests that wait for a batch.", self.control.waiting),
-            "policy_errors": ("Times that the policy failed.", self.control.policy_errors),
             "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),
             "shared_memory_limit_bytes": ("Shared memory for tensors.", arena.size),
+        }
+
+    def counters(self) -> dict[str, tuple[str, float]]:
+        return {
+            "worker_restarts": ("Workers that died and were started again.", self.fleet.restarts),
+            "policy_errors": ("Times that the policy failed.", self.control.policy_errors),
+            "profile_revisions": ("Times that profiles had drifted.", self._drift.revisions),
         }
 
     # helpers

@@ -11,10 +11,10 @@ import msgspec
 
 from astrarium.core.units import MICROSECOND, Time
 from astrarium.server.contract import Stages
+from astrarium.server.stages import BETWEEN
 
 KEPT = 20_000
 _GPUS, _CALLS = 1, 2  # process numbers in the trace
-STAGES = ("admission", "queueing", "sending", "execution", "answering")  # between the moments of `Stages`
 Entry = dict[str, Any]
 
 
@@ -68,7 +68,7 @@ def _call(call: Passed) -> Iterator[Entry]:
     about = {"in_time": call.in_time, "gpu": call.gpu, "batch": call.batch, "batch_size": call.batch_size}
     stages = call.stages
     yield from _slice(call, call.model, stages.received, stages.answered, about)
-    for name, (begin, end) in zip(STAGES, pairwise(stages), strict=True):
+    for name, (begin, end) in zip(BETWEEN, pairwise(stages), strict=True):
         yield from _slice(call, name, begin, max(begin, end), {})
 
 

@@ -25,12 +25,13 @@ class Interrupted(AstrariumError):
 def blamed(error: BaseException) -> str:
     """The error's text with the file and line of the model's code that it came from.
 
-    The innermost line outside of installed packages, which is where a person can change something.
+    The innermost line outside of installed packages, which is where a person can change something. Clients
+    read it too, and which folder the file is in is none of their business.
     """
     files = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     theirs = [place for place in files if not place[0].startswith((_OURS, "<"))]
     written = [place for place in theirs if not any(part in place[0] for part in _INSTALLED)]
-    where = "".join(f"{file}:{line}: " for file, line in (written or theirs)[-1:])
+    where = "".join(f"{os.path.basename(file)}:{line}: " for file, line in (written or theirs)[-1:])
     return f"{where}{type(error).__name__}: {error}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from astrarium.core.errors import one_of
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.units import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall, Kind, Refused
 from astrarium.server.control.repository import Entry
 from astrarium.serving.setup import Setup
@@ -20,7 +20,7 @@ def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
     """Refused where the model is not ready, or where not even an idle GPU would be in time."""
     if entry.state != "READY":
         raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.reason}")
-    objective = _objective(call, entry)
+    objective = min(_objective(call, entry), FOREVER if call.patience is None else call.patience)
     deadline = call.received + objective
     spec, network = setup.models[entry.plan.index], setup.network
     needed = network.delay(1) + spec.latency[1] + network.response

@@ -30,6 +30,7 @@ class DriftWatch:
     def __init__(self, models: int, now: Time) -> None:
         self._ratios: list[deque[float]] = [deque(maxlen=FEWEST) for _ in range(models)]
         self._judged = now
+        self.revisions = 0
 
     def saw(self, flight: Flight, done: BatchDone) -> None:
         spec = flight.scheduler.setup.models[flight.model]
@@ -45,6 +46,7 @@ class DriftWatch:
         changed = {spec.index: scale for spec in setup.models if (scale := self._scale(spec))}
         if not changed:
             return None
+        self.revisions += 1
         for index in changed:
             self._ratios[index].clear()
         models = (scaled(spec, changed.get(spec.index, 1.0)) for spec in setup.models)

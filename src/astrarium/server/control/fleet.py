@@ -183,7 +183,8 @@ class Fleet:
         post.pause = FIRST_PAUSE if lived > GOOD_LIFE else doubled
         self.restarts += 1
         self.last_death = f"worker {post.spec.worker} {reason}"
-        log.warning("worker %d %s; it starts again in %.1f s", post.spec.worker, reason, post.pause / SECOND)
+        told = {"worker": post.spec.worker, "reason": reason, "pause_s": post.pause / SECOND}
+        log.warning("worker %(worker)d %(reason)s; it starts again in %(pause_s).1f s", told, extra=told)
         self._later(post.pause, lambda: self._start(post))
 
     def _load(self, post: _Post, model: int) -> None:

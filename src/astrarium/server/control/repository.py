@@ -21,6 +21,8 @@ class Entry:
     state: ModelState = "UNAVAILABLE"
     reason: str = "it was not loaded"
     tensors: Tensors = field(default_factory=lambda: Tensors((), ()))
+    failure: str = ""  # of the last load
+    holders: set[int] = field(default_factory=set)  # GPUs that have it, perhaps an older one
     waiting: set[int] = field(default_factory=set)  # GPUs that have not answered yet
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one load or unload at a time
@@ -69,11 +71,12 @@ class Repository:
 
     async def load(self, entry: Entry) -> None:
         """Anew where it is loaded already: workers go on with the old one until the new one is there."""
+        entry.failure = ""
         if entry.state != "READY":
             entry.state, entry.reason = "LOADING", "it is being loaded"
         await self._answers(entry, lambda: self._fleet.load(entry.plan.index, entry.plan.files))
-        if entry.state != "READY":
-            raise Refused(Kind.MODEL_FAILED, f"model {entry.plan.name} cannot be loaded: {entry.reason}")
+        if entry.failure:
+            raise Refused(Kind.MODEL_FAILED, f"model {entry.plan.name} cannot be loaded: {entry.failure}")
 
     async def unload(self, entry: Entry) -> None:
         await self._answers(entry, lambda: self._fleet.unload(entry.plan.index))
@@ -83,16 +86,22 @@ class Repository:
         entry = self.entries[news.model]
         match news:
             case ModelLoaded(_, inputs, outputs):
+                entry.holders.add(gpu)
                 entry.tensors = Tensors(_specs(inputs), _specs(outputs))
                 if entry.state in ("LOADING", "READY"):
                     entry.state, entry.reason = "READY", ""
             case ModelRefused(_, error):
-                entry.state, entry.reason = "UNAVAILABLE", f"GPU {gpu}: {error}"
+                entry.failure = f"GPU {gpu}: {error}"
+                if gpu not in entry.holders:  # else the one that was there goes on
+                    entry.state, entry.reason = "UNAVAILABLE", entry.failure
+            case ModelUnloaded():
+                entry.holders.discard(gpu)
         self._answered(entry, gpu)
 
     def lost(self, gpu: int) -> None:
         """A worker that is gone answers nobody; it will load its models when it is back."""
         for entry in self.entries:
+            entry.holders.discard(gpu)
             self._answered(entry, gpu)
 
     async def _answers(self, entry: Entry, ask: Callable[[], None]) -> None:

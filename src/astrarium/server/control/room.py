@@ -113,7 +113,9 @@ class Control:
         elif flight.lost and self._may_retry(request):
             self._retry(request)
         elif flight.lost:
-            reason = f"the worker of GPU {flight.gpu} {flight.lost}, and it is too late to try again"
+            retried = self.desk.ticket_of(request).retried
+            why = "it was the second try" if retried else "it is too late to try again"
+            reason = f"the worker of GPU {flight.gpu} {flight.lost}, and {why}"
             self.desk.part_ended(request, outcome, WORKER_LOST, reason, flight)
         else:
             self.desk.part_ended(request, outcome, MODEL_ERROR, reason, flight)

@@ -93,6 +93,11 @@ class Cloakroom:
         self._write(block, given)
         return True
 
+    def needed(self, ticket: Ticket, given: Sequence[Tensor]) -> int:
+        """Bytes for these inputs and the answer to them."""
+        size, rows = sum(aligned(len(tensor.data)) for tensor in given), ticket.call.rows
+        return size + rows * ticket.tensors.room(-(-size // rows))
+
     def outputs(self, ticket: Ticket) -> list[Tensor]:
         """Views on the answer; of several rows, joined."""
         rows = [self._row(ticket, row) for row in range(ticket.call.rows)]
