@@ -17,7 +17,8 @@ class WindowScheduler : public Policy {
  public:
   explicit WindowScheduler(const Setup& setup)
       : network_(setup.network), wake_(setup.models.size()), latest_(setup.models.size()),
-        delays_(setup.models.size()), free_(static_cast<std::size_t>(setup.gpus), 0) {
+        delays_(setup.models.size()), free_(static_cast<std::size_t>(setup.gpus), 0),
+        last_(static_cast<std::size_t>(setup.gpus), 0) {
     queues_.reserve(setup.models.size());
   }
 
@@ -56,8 +57,17 @@ class WindowScheduler : public Policy {
       queue(model).push(instant.now, id, arrivals.deadline[id]);
       changed_.push_back(model);
     }
-    for (const Event& event : instant.events)
-      if (books.gpu(event.gpu).idle()) free_.set(event.gpu, instant.now);
+    for (const Event& event : instant.events) see_gpu(instant.now, event.gpu, books.gpu(event.gpu));
+  }
+
+  void see_gpu(Time now, int id, const Gpu& gpu) {
+    if (gpu.idle()) free_.set(id, now);
+    else if (gpu.batches.size() == 1) start_late(now, id);
+  }
+
+  void start_late(Time now, int gpu) {
+    const Time end = now + last_[static_cast<std::size_t>(gpu)], free = free_[gpu];
+    if (free < end || free >= kForever) free_.set(gpu, end);
   }
 
   void update(Time now, int model, Time gpu_free, Books& books) {
@@ -128,7 +138,8 @@ class WindowScheduler : public Policy {
     self().settle(now, model, gpu, books);
     if (q.size == 0) return;
     const Time start = std::max(now + network_.delay(q.size), free);
-    free_.set(gpu, start + q.latency(q.size));
+    const Time planned = last_[static_cast<std::size_t>(gpu)] = q.latency(q.size);
+    free_.set(gpu, start + planned);
     books.dispatch(now, gpu, q.heads(), q.size, start);
     q.cut(q.size);
     update(now, model, 0, books);
@@ -149,6 +160,7 @@ class WindowScheduler : public Policy {
   Network network_;
   std::vector<Queue> queues_;
   MinTree wake_, latest_, delays_, free_;
+  std::vector<Time> last_;
   int open_ = 0;
   Time timer_ = kForever;
   const Arrivals* arrivals_ = nullptr;

@@ -12,6 +12,8 @@ from astrarium.core.units import SECOND, Time
 _CLOCK_MONOTONIC, _ABSOLUTE = 1, 1
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
+_set = _libc.timerfd_settime
+_set.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)  # known types convert faster
 
 
 class _Moment(ctypes.Structure):
@@ -31,13 +33,14 @@ class KernelAlarm:
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
         self._setting = _Setting()
+        self._value, self._address = self._setting.value, ctypes.addressof(self._setting)
         loop.add_reader(self._fd, self._rang)
 
     def set(self, moment: Time) -> None:
         """A moment that has passed rings at once."""
-        value = self._setting.value
+        value = self._value
         value.seconds, value.nanoseconds = divmod(max(moment, 1), SECOND)
-        _libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(self._setting), None)
+        _set(self._fd, _ABSOLUTE, self._address, None)
 
     def close(self) -> None:
         self._loop.remove_reader(self._fd)

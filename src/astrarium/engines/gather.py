@@ -6,24 +6,34 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from astrarium.engines.arena import aligned
 from astrarium.engines.backends.contract import Batch
 from astrarium.engines.backends.stacking import stack
-from astrarium.engines.blocks import tensors_at, whole_shapes
+from astrarium.engines.blocks import whole_shapes
 from astrarium.engines.orders import Member
-from astrarium.engines.tensors import Array, TensorSpec, to_array
+from astrarium.engines.tensors import BYTES, DATATYPES, Array, Tensor, TensorSpec, to_array
 
 
 def gathered(view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member]) -> Batch:
     """One array for each input, the items in the order of *members*."""
     pieces: list[list[Array]] = [[] for _ in specs]
     for first, last in _stretches(members):
+        at = first.block
         shapes = first.shapes or whole_shapes(specs, first.rows)
-        for piece, tensor in zip(pieces, tensors_at(view, first.block, specs, shapes), strict=True):
-            piece.append(to_array(tensor)[first.row : last.row + 1])
+        for piece, spec, (shape, size) in zip(pieces, specs, shapes, strict=True):
+            rows = _array(view, spec, at, shape, size)
+            piece.append(rows if first.rows == 1 else rows[first.row : last.row + 1])
+            at += aligned(size)
     named = {spec.name: piece for spec, piece in zip(specs, pieces, strict=True)}
     own = {name: _item_shapes(piece) for name, piece in named.items() if not _alike(piece)}
     inputs = {name: _joined(piece, name in own) for name, piece in named.items()}
     return Batch(len(members), inputs, [member.application for member in members], own)
+
+
+def _array(view: memoryview, spec: TensorSpec, at: int, shape: tuple[int, ...], size: int) -> Array:
+    if spec.datatype == BYTES:
+        return to_array(Tensor(spec.name, BYTES, shape, view[at : at + size]))
+    return np.ndarray(shape, DATATYPES[spec.datatype], view, at)
 
 
 def _stretches(members: Sequence[Member]) -> Iterator[tuple[Member, Member]]:
@@ -39,7 +49,8 @@ def _stretches(members: Sequence[Member]) -> Iterator[tuple[Member, Member]]:
 
 
 def _alike(pieces: list[Array]) -> bool:
-    return all(piece.shape[1:] == pieces[0].shape[1:] for piece in pieces)
+    item = pieces[0].shape[1:]
+    return all(piece.shape[1:] == item for piece in pieces)
 
 
 def _item_shapes(pieces: list[Array]) -> list[tuple[int, ...]]:

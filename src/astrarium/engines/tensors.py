@@ -6,6 +6,7 @@ Imports nothing but numpy: workers on machines with few packages use it too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ class TensorSpec:
     datatype: str
     shape: tuple[int, ...]
 
-    @property
+    @cached_property
     def item_bytes(self) -> int | None:
         """The size of one item, or None where it varies."""
         if self.datatype == BYTES or -1 in self.shape:
@@ -65,7 +66,7 @@ class Tensor(NamedTuple):
 
 
 def datatype_of(array: Array) -> str:
-    return BYTES if array.dtype.kind in "OSU" else _NAMES[array.dtype]
+    return BYTES if array.dtype.kind in "OSU" else _NAMES.get(array.dtype, str(array.dtype))
 
 
 def to_array(tensor: Tensor) -> Array:

@@ -41,7 +41,7 @@ class Refused(AstrariumError):
         super().__init__(reason)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would double the cost of making one
 class InferCall:
     """One request of a client: tensors checked against the model's card, `rows` items each.
 

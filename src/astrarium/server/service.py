@@ -175,6 +175,7 @@ class LiveService:
         assert flight is not None, "an answered call was in a batch"
         stages = self._stages(ticket)
         self.books[ticket.model].answered(stages, ticket.call.rows)
+        self._drift.answered(flight, stages.answered)
         size, in_time = len(flight.requests), ticket.outcome is Outcome.IN_TIME
         self._timelines.add(ticket.call.model, flight.gpu, flight.tag, size, in_time, stages)
         return InferAnswer(outputs, stages, size, flight.gpu, in_time, partial(self.desk.release, ticket))
@@ -249,7 +250,7 @@ class LiveService:
         return {
             "worker_restarts": ("Workers that died and were started again.", self.fleet.restarts),
             "policy_errors": ("Times that the policy failed.", self.control.policy_errors),
-            "profile_revisions": ("Times that profiles had drifted.", self._drift.revisions),
+            "plan_revisions": ("Times that batches or delays had drifted.", self._drift.revisions),
         }
 
     # helpers
@@ -277,7 +278,8 @@ class LiveService:
             self.fleet.check_for_stuck()
             revised = self._drift.revised(self.control.setup, self.clock())
             if revised is not None:
-                log.warning("profiles have drifted; the policy starts again with what batches take now")
+                response = revised.network.response / 1e6
+                log.info("batches or answers have drifted; planning anew, response delay %.2f ms", response)
                 self.control.begin(revised)
 
     async def _until(self, holds: Callable[[], bool], limit: float | None = None) -> bool:

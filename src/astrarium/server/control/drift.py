@@ -1,9 +1,10 @@
-"""Profiles follow drift: where batches have come to take longer (or less) than the profile says, the policy
-is told anew.
+"""Plans follow drift: where batches have come to take longer (or less) than the profile says, or answers are
+longer under way than was planned with, the policy is told anew.
 
 What is compared is the same quantile that a profile holds: most batches must end within the estimate, or
-answers are late by a hair. The whole table of a model is scaled, so that its shape stays as measured. A new
-table means a new scheduler, so small differences are left alone.
+answers are late by a hair. The whole table of a model is scaled, so that its shape stays as measured. The
+response delay is what passes between a batch's planned end and an answer: everything that nobody planned for.
+A new plan means a new scheduler, so small differences are left alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import deque
 
 from msgspec.structs import replace
 
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.units import FOREVER, MICROSECOND, SECOND, Time
 from astrarium.engines.orders import BatchDone
 from astrarium.server.control.flights import Flight
 from astrarium.serving.setup import ModelSpec, Setup
@@ -21,6 +22,9 @@ QUANTILE = 0.95
 FEWEST = 200  # batches of a model before its profile is judged
 SLOWER, FASTER = 1.15, 0.85  # ratios of measured to estimated that count as drift
 LARGEST_STEP = 2.0
+ANSWERED, FEWEST_ANSWERS = 0.9, 1000  # the quantile of delays to plan with, and of how many
+SMALLEST_CHANGE = 200 * MICROSECOND  # of the response delay
+LARGEST_RESPONSE = 0.2  # of the tightest objective: beyond that, waiting costs more than being late
 EVERY = 10 * SECOND
 
 
@@ -29,6 +33,7 @@ class DriftWatch:
 
     def __init__(self, models: int, now: Time) -> None:
         self._ratios: list[deque[float]] = [deque(maxlen=FEWEST) for _ in range(models)]
+        self._delays: deque[Time] = deque(maxlen=FEWEST_ANSWERS)
         self._judged = now
         self.revisions = 0
 
@@ -38,19 +43,36 @@ class DriftWatch:
             took = done.finished - done.started
             self._ratios[flight.model].append(took / spec.latency[len(flight.requests)])
 
+    def answered(self, flight: Flight, now: Time) -> None:
+        self._delays.append(now - flight.planned_end)
+
     def revised(self, setup: Setup, now: Time) -> Setup | None:
         """None where nothing has drifted far enough."""
         if now - self._judged < EVERY:
             return None
         self._judged = now
-        changed = {spec.index: scale for spec in setup.models if (scale := self._scale(spec))}
-        if not changed:
+        network = replace(setup.network, response=self._response(setup))
+        new = replace(setup, models=self._models(setup), network=network)
+        if new == setup:
             return None
         self.revisions += 1
+        self._delays.clear()
+        return new
+
+    def _models(self, setup: Setup) -> tuple[ModelSpec, ...]:
+        changed = {spec.index: scale for spec in setup.models if (scale := self._scale(spec))}
         for index in changed:
             self._ratios[index].clear()
-        models = (scaled(spec, changed.get(spec.index, 1.0)) for spec in setup.models)
-        return replace(setup, models=tuple(models))
+        return tuple(scaled(spec, changed.get(spec.index, 1.0)) for spec in setup.models)
+
+    def _response(self, setup: Setup) -> Time:
+        planned = setup.network.response
+        if len(self._delays) < FEWEST_ANSWERS:
+            return planned
+        most = round(LARGEST_RESPONSE * min(spec.slo for spec in setup.models))
+        found = sorted(self._delays)[int(ANSWERED * len(self._delays))]
+        wanted = max(0, min(found, most))
+        return wanted if abs(wanted - planned) >= SMALLEST_CHANGE else planned
 
     def _scale(self, spec: ModelSpec) -> float | None:
         ratios = self._ratios[spec.index]

@@ -26,6 +26,7 @@ class Flight:
     requests: list[Request]
     start: Time  # not before
     dispatched: Time
+    planned_end: Time  # when the policy expects its worker to be done
     limit: Time  # a worker that takes longer than this is stuck
     sent: Time = 0
     done: BatchDone | None = None

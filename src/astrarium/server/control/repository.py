@@ -26,8 +26,17 @@ class Entry:
     waiting: set[int] = field(default_factory=set)  # GPUs that have not answered yet
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one load or unload at a time
+    _card: ModelCard | None = None
+    _card_of: tuple[object, ...] = ()
 
     def card(self) -> ModelCard:
+        """Every call asks for it, so it is kept while nothing changes."""
+        now = self.state, self.reason, self.tensors
+        if self._card is None or self._card_of != now:
+            self._card, self._card_of = self._made_card(), now
+        return self._card
+
+    def _made_card(self) -> ModelCard:
         plan = self.plan
         return ModelCard(
             name=plan.name,

@@ -161,7 +161,10 @@ class Scheduler:
             self._crew.launch(flight)
 
     def _flight(self, now: Time, batch: Batch) -> Flight:
-        estimate = self.setup.models[batch.model].latency[len(batch.requests)]
+        size = len(batch.requests)
+        estimate = self.setup.models[batch.model].latency[size]
+        delay = self.setup.network.delay(size)
+        start = max(batch.start, now + delay)
         return Flight(
             tag=next(_tags),
             scheduler=self,
@@ -169,8 +172,10 @@ class Scheduler:
             gpu=batch.gpu,
             model=batch.model,
             requests=batch.requests,
-            start=self.base + batch.start if batch.start else 0,
+            # the delay is what the way may take; where it takes less, nobody waits for the rest of it
+            start=self.base + start - delay,
             dispatched=self.base + now,
+            planned_end=self.base + start + estimate,
             limit=max(_SHORTEST_LIMIT, _STUCK_AFTER * estimate),
         )
 

@@ -61,6 +61,7 @@ class WindowScheduler(Generic[Queue]):
         self._latest = MinTree(len(self._queues))  # for the lines whose candidate may leave now
         self._delays = MinTree(len(self._queues))  # minus the delay of those, to find the longest
         self._free = MinTree(len(setup.gpus), 0)  # when each GPU is expected to be free
+        self._last = [0] * len(setup.gpus)  # what the batch sent to each GPU last is planned with
         self._open = 0  # how many lines have a candidate that may leave
         self._timer: Time = FOREVER
 
@@ -107,6 +108,15 @@ class WindowScheduler(Generic[Queue]):
             self._free.set(gpu, now)
         elif not state.gpus[gpu].present:
             self._free.set(gpu, FOREVER)
+        elif len(state.gpus[gpu].batches) == 1:
+            self._start_late(now, gpu)
+
+    def _start_late(self, now: Time, gpu: int) -> None:
+        """A batch was sent ahead, and the one before it has only just ended: what it overran must not add up
+        from batch to batch."""
+        end, free = now + self._last[gpu], self._free[gpu]
+        if free < end or free >= FOREVER:
+            self._free.set(gpu, end)
 
     def _update(self, now: Time, line: int, gpu_free: Time = 0) -> Iterator[Action]:
         """Gather the candidate anew; drop what it gives up; set when to look again."""
@@ -175,7 +185,8 @@ class WindowScheduler(Generic[Queue]):
         if not queue.size:
             return
         start = max(now + self._network.delay(queue.size), free)
-        self._free.set(gpu, start + queue.planned())
+        planned = self._last[gpu] = queue.planned()
+        self._free.set(gpu, start + planned)
         yield Dispatch(gpu, tuple([request.id for request in queue.pop_batch()]), start)
         yield from self._update(now, line)
 
