@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND
 from astrarium.drivers.replay import replay
 from astrarium.engines.orders import LoadModel, RunBatch
-from astrarium.server.control.drift import EVERY, FEWEST, DriftWatch
+from astrarium.server.control.drift import EVERY, FEWEST, FEWEST_ANSWERS, DriftWatch
 from astrarium.server.control.fleet import FIRST_PAUSE, LONGEST_PAUSE
 from astrarium.server.control.room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.serving.actions import Dispatch
@@ -220,6 +220,24 @@ def test_profiles_follow_batches_that_have_become_slower() -> None:
     assert revised is not None
     assert revised.models[0].latency[1] == pytest.approx(1.5 * setup.models[0].latency[1], rel=0.01)
     assert watch.revised(revised, stage.loop.now + 3 * EVERY) is None
+
+
+def test_the_response_delay_follows_what_answers_take() -> None:
+    stage = Stage(gpus=1, slo_ms=100)
+    stage.call()
+    stage.wait(1)
+    flight = next(iter(stage.control._airborne[0]))
+    setup = stage.control.setup
+    told, fixed = DriftWatch(1, stage.loop.now), DriftWatch(1, stage.loop.now, delays_too=False)
+    for watch in (told, fixed):
+        for number in range(FEWEST_ANSWERS):
+            watch.answered(flight, flight.planned_end + number * MICROSECOND)
+    later = stage.loop.now + EVERY
+    revised = told.revised(setup, later)
+    assert revised is not None
+    assert revised.network.response == 900 * MICROSECOND
+    assert told.revisions == 1
+    assert fixed.revised(setup, later) is None
 
 
 @settings(max_examples=40, deadline=None)

@@ -66,7 +66,7 @@ class LiveService:
         self._preparer = Preparer(self._cloakroom, self.fleet.pump_all)
         self._timelines = Timelines()
         self._metrics = Metrics(self)
-        self._drift = DriftWatch(len(plan.models), loop.clock())
+        self._drift = DriftWatch(len(plan.models), loop.clock(), plan.measured_delays)
         self.control.listeners.append(self._drift.saw)
         self._watch: asyncio.Task[None] | None = None
         self.draining = False

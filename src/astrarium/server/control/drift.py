@@ -31,7 +31,8 @@ EVERY = 10 * SECOND
 class DriftWatch:
     """Sees every finished batch; `revised` now and then answers with a setup that fits better."""
 
-    def __init__(self, models: int, now: Time) -> None:
+    def __init__(self, models: int, now: Time, delays_too: bool = True) -> None:
+        self._delays_too = delays_too  # not where the scenario says what they are
         self._ratios: list[deque[float]] = [deque(maxlen=FEWEST) for _ in range(models)]
         self._delays: deque[Time] = deque(maxlen=FEWEST_ANSWERS)
         self._judged = now
@@ -67,7 +68,7 @@ class DriftWatch:
 
     def _response(self, setup: Setup) -> Time:
         planned = setup.network.response
-        if len(self._delays) < FEWEST_ANSWERS:
+        if not self._delays_too or len(self._delays) < FEWEST_ANSWERS:
             return planned
         most = round(LARGEST_RESPONSE * min(spec.slo for spec in setup.models))
         found = sorted(self._delays)[int(ANSWERED * len(self._delays))]
