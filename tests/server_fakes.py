@@ -24,8 +24,8 @@ from astrarium.server.contract import (
     Stages,
     Tally,
 )
-from astrarium.server.grpc_server import serve_grpc
-from astrarium.server.http_server import serve_http
+from astrarium.server.grpc.server import serve_grpc
+from astrarium.server.http.server import serve_http
 from astrarium.server.settings import Address, HttpLimits, Security
 
 MS = 1_000_000

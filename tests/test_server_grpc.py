@@ -21,8 +21,8 @@ from tritonclient.utils import InferenceServerException
 
 from astrarium.core.errors import InputError
 from astrarium.engines.tensors import BYTES, DATATYPES, Array
-from astrarium.server.grpc_server import serve_grpc
-from astrarium.server.messages import COMPILED, message, pool
+from astrarium.server.grpc.messages import COMPILED, message, pool
+from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.settings import Address
 from server_fakes import REFUSALS, FakeService, Served, served, serving, until_closed
 

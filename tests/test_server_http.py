@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from astrarium.core.errors import InputError
 from astrarium.engines.tensors import BYTES, DATATYPES, Array
-from astrarium.server.http_server import serve_http
+from astrarium.server.http.server import serve_http
 from astrarium.server.settings import Address
 from server_fakes import REFUSALS, FakeService, Served, served, serving, until_closed
 

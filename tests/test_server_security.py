@@ -22,10 +22,10 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from astrarium.core.errors import InputError
-from astrarium.server.bodies import BodyReader, Disconnected, decompressed
 from astrarium.server.contract import Kind, Refused
-from astrarium.server.grpc_server import serve_grpc
-from astrarium.server.http_server import serve_http
+from astrarium.server.grpc.server import serve_grpc
+from astrarium.server.http.bodies import BodyReader, Disconnected, decompressed
+from astrarium.server.http.server import serve_http
 from astrarium.server.keys import Keys
 from astrarium.server.settings import HttpLimits, Security
 from server_fakes import FakeService, Served, served

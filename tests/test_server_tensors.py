@@ -25,8 +25,8 @@ from astrarium.engines.tensors import (
 )
 from astrarium.server.checking import Placed
 from astrarium.server.contract import Kind, Refused
-from astrarium.server.http_infer import read_call, written_answer
-from astrarium.server.json_tensors import from_json, to_json
+from astrarium.server.http.infer import read_call, written_answer
+from astrarium.server.http.json_tensors import from_json, to_json
 from server_fakes import FakeService, echo_card
 
 NUMBERS = sorted(DATATYPES.keys() - {BYTES})

@@ -16,8 +16,8 @@ from astrarium.engines.local import LocalWorkers
 from astrarium.scenario import Scenario
 from astrarium.scenario.serving_schema import ServerOptions
 from astrarium.server.control.plan import plan
-from astrarium.server.grpc_server import RunningGrpc, serve_grpc
-from astrarium.server.http_server import RunningHttp, serve_http
+from astrarium.server.grpc.server import RunningGrpc, serve_grpc
+from astrarium.server.http.server import RunningHttp, serve_http
 from astrarium.server.recording import Header, Recording
 from astrarium.server.service import LiveService
 from astrarium.server.settings import Address, HttpLimits, Security

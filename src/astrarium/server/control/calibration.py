@@ -15,9 +15,9 @@ from astrarium.serving.setup import Network
 
 PINGS = 200
 # Beyond the trip itself: decoding, deciding and gathering inputs on the way there; writing answers, the
-# books and the protocol on the way back; and for each request of a batch its share of both. Of several margins
-# tried at 385 and 400 requests/s on one emulated GPU, these let most requests be in time; half of them costs
-# late answers, twice of them drops.
+# books and the protocol on the way back; and for each request of a batch its share of both. Of several
+# margins tried at 385 and 400 requests/s on one emulated GPU, these let most requests be in time; half of
+# them costs late answers, twice of them drops.
 CONTROL_MARGIN = 330 * MICROSECOND
 RESPONSE_MARGIN = 580 * MICROSECOND
 REQUEST_MARGIN = 50 * MICROSECOND

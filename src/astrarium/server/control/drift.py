@@ -23,9 +23,9 @@ FEWEST = 200  # batches of a model before its profile is judged
 SLOWER, FASTER = 1.15, 0.85  # ratios of measured to estimated that count as drift
 LARGEST_STEP = 2.0
 ANSWERED, FEWEST_ANSWERS = 0.9, 1000  # the quantile of delays to plan with, and of how many
-SMALLEST_CHANGE = 200 * MICROSECOND  # of the response delay
+SMALLEST_CHANGE = 500 * MICROSECOND  # of the response delay
 LARGEST_RESPONSE = 0.2  # of the tightest objective: beyond that, waiting costs more than being late
-EVERY = 10 * SECOND
+EVERY = 30 * SECOND  # a fresh policy has to learn the rates again
 
 
 class DriftWatch:

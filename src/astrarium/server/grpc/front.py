@@ -19,11 +19,11 @@ from astrarium.server.describing import (
     server_metadata,
     statistics_answer,
 )
-from astrarium.server.grpc_errors import Context, Metadata, abort, abort_by_our_fault, metadata_of
-from astrarium.server.grpc_infer import read_call, written_answer
-from astrarium.server.grpc_stream import answered
+from astrarium.server.grpc.errors import Context, Metadata, abort, abort_by_our_fault, metadata_of
+from astrarium.server.grpc.infer import read_call, written_answer
+from astrarium.server.grpc.messages import SERVICE, filled, message
+from astrarium.server.grpc.stream import answered
 from astrarium.server.keys import Keys
-from astrarium.server.messages import SERVICE, filled, message
 from astrarium.server.settings import HttpLimits
 from astrarium.server.stages import stage_line
 

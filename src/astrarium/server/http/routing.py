@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from astrarium.core.units import Time
-from astrarium.server.replies import HttpRefusal, Reply
+from astrarium.server.http.replies import HttpRefusal, Reply
 
 
 class Request(NamedTuple):

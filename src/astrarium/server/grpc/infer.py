@@ -19,8 +19,8 @@ from astrarium.server.checking import (
     wishes,
 )
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused
-from astrarium.server.json_tensors import packed
-from astrarium.server.messages import message
+from astrarium.server.grpc.messages import message
+from astrarium.server.http.json_tensors import packed
 
 _CONTENTS = {
     "BOOL": "bool_contents",

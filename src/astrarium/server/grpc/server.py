@@ -8,7 +8,7 @@ import grpc
 
 from astrarium.core.errors import InputError
 from astrarium.server.contract import Service
-from astrarium.server.grpc_front import GrpcFront
+from astrarium.server.grpc.front import GrpcFront
 from astrarium.server.keys import Keys
 from astrarium.server.settings import Address, HttpLimits, Security
 

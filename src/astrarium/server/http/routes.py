@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from astrarium.server import wire
-from astrarium.server.http_handlers import Handlers
-from astrarium.server.openapi import described
-from astrarium.server.routing import Route
+from astrarium.server.http.handlers import Handlers
+from astrarium.server.http.openapi import described
+from astrarium.server.http.routing import Route
 
 _ONE, _AT_VERSION = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
 _CHANGE = "/v2/repository/models/{model}"

@@ -8,7 +8,6 @@ from urllib.parse import parse_qs
 import msgspec
 
 from astrarium.server import wire
-from astrarium.server.bodies import Body, BodyReader, asked_encoding, compressed
 from astrarium.server.checking import bad, check_load_parameters, check_version
 from astrarium.server.contract import Kind, ModelCard, Refused, Service
 from astrarium.server.describing import (
@@ -18,10 +17,11 @@ from astrarium.server.describing import (
     server_metadata,
     statistics_answer,
 )
-from astrarium.server.http_infer import read_call, timeline_header, written_answer
-from astrarium.server.json_tensors import not_json
-from astrarium.server.replies import HttpRefusal, Reply, json_reply
-from astrarium.server.routing import Request
+from astrarium.server.http.bodies import Body, BodyReader, asked_encoding, compressed
+from astrarium.server.http.infer import read_call, timeline_header, written_answer
+from astrarium.server.http.json_tensors import not_json
+from astrarium.server.http.replies import HttpRefusal, Reply, json_reply
+from astrarium.server.http.routing import Request
 
 Form = TypeVar("Form")
 # What bodies come as: JSON, JSON with binary tensors, and what curl says of `-d` by itself.

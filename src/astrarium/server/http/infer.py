@@ -10,7 +10,6 @@ from msgspec import UNSET
 
 from astrarium.core.units import Time
 from astrarium.engines.tensors import Tensor
-from astrarium.server.bodies import Body
 from astrarium.server.checking import (
     Placed,
     bad,
@@ -22,8 +21,9 @@ from astrarium.server.checking import (
     wishes,
 )
 from astrarium.server.contract import InferAnswer, InferCall, ModelCard
-from astrarium.server.json_tensors import from_json, not_json, to_json
-from astrarium.server.replies import JSON, Headers
+from astrarium.server.http.bodies import Body
+from astrarium.server.http.json_tensors import from_json, not_json, to_json
+from astrarium.server.http.replies import JSON, Headers
 from astrarium.server.stages import stage_line
 from astrarium.server.wire import InferRequest, InferResponse, InputTensor, OutputTensor, Parameters
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from astrarium.server.checking import bad
 from astrarium.server.contract import Kind, Refused
-from astrarium.server.replies import HttpRefusal
+from astrarium.server.http.replies import HttpRefusal
 from astrarium.server.settings import HttpLimits
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -8,7 +8,7 @@ from time import monotonic_ns
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from astrarium.server.http_app import RECEIVED
+from astrarium.server.http.app import RECEIVED
 from astrarium.server.settings import HttpLimits
 from astrarium.server.wire import ErrorAnswer
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from astrarium.server.contract import Refused
-from astrarium.server.grpc_errors import our_fault
-from astrarium.server.messages import message
+from astrarium.server.grpc.errors import our_fault
+from astrarium.server.grpc.messages import message
 
 log = logging.getLogger(__name__)
 DEPTH = 64  # requests of one stream that may be under way at once

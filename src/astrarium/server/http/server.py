@@ -13,8 +13,8 @@ import uvicorn
 
 from astrarium.core.errors import InputError
 from astrarium.server.contract import Service
-from astrarium.server.http_app import HttpFront
-from astrarium.server.http_protocol import bounded_protocol
+from astrarium.server.http.app import HttpFront
+from astrarium.server.http.protocol import bounded_protocol
 from astrarium.server.settings import Address, HttpLimits, Security
 
 _BACKLOG = 2048

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from astrarium import __version__
-from astrarium.server.routing import Route
+from astrarium.server.http.routing import Route
 from astrarium.server.wire import ErrorAnswer, InferRequest, InferResponse
 
 _NAMES = re.compile(r"{(\w+)}")

@@ -7,13 +7,21 @@ from collections.abc import MutableMapping
 from time import monotonic_ns
 from typing import Any
 
-from astrarium.server.bodies import BodyReader, Disconnected, Receive
 from astrarium.server.contract import Refused, Service
-from astrarium.server.http_handlers import Handlers
+from astrarium.server.http.bodies import BodyReader, Disconnected, Receive
+from astrarium.server.http.handlers import Handlers
+from astrarium.server.http.replies import (
+    HttpRefusal,
+    Reply,
+    Send,
+    http_refusal,
+    json_reply,
+    refusal,
+    send_reply,
+)
+from astrarium.server.http.routes import routes_of
+from astrarium.server.http.routing import Request, Router
 from astrarium.server.keys import Keys
-from astrarium.server.replies import HttpRefusal, Reply, Send, http_refusal, json_reply, refusal, send_reply
-from astrarium.server.routes import routes_of
-from astrarium.server.routing import Request, Router
 from astrarium.server.settings import HttpLimits, Security
 from astrarium.server.wire import ErrorAnswer
 
