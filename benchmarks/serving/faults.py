@@ -83,7 +83,7 @@ def kill_in_turn(server: Running, apart: float, kills: list[Kill]) -> None:
     began = time.monotonic()
     for number in range(GPUS):
         time.sleep(max(0.0, began + WARMUP_S + STEADY_S + number * apart - time.monotonic()))
-        restarts = metrics(server.url)["astrarium_worker_restarts"]
+        restarts = metrics(server.url)["astrarium_worker_restarts_total"]
         at = time.monotonic()
         os.kill(workers(server)[0].pid, signal.SIGKILL)
         kills.append(Kill(number, at - began, until_all_are_up(server, restarts, at, apart)))
@@ -92,7 +92,7 @@ def kill_in_turn(server: Running, apart: float, kills: list[Kill]) -> None:
 def until_all_are_up(server: Running, restarts: float, since: float, patience: float) -> float:
     while time.monotonic() < since + patience:
         now = metrics(server.url)
-        if now["astrarium_worker_restarts"] > restarts and now["astrarium_workers"] == GPUS:
+        if now["astrarium_worker_restarts_total"] > restarts and now["astrarium_workers"] == GPUS:
             return time.monotonic() - since
         time.sleep(0.05)
     return float("inf")

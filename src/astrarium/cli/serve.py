@@ -60,8 +60,7 @@ def _announce(scenario: Scenario, running: Running) -> None:
     scheme = "https" if scenario.server.tls else "http"
     address = f"{scheme}://{running.http.host}:{running.http.port}"
     network = running.service.control.setup.network
-    shown = {"control": network.control, "data": network.data, "response": network.response}
-    delays = ", ".join(f"{name} {delay / 1e6:.2f} ms" for name, delay in shown.items())
+    delays = f"control {network.control / 1e6:.2f} ms, response {network.response / 1e6:.2f} ms"
     served = f"{_number(len(scenario.models), 'model')} on {_number(scenario.cluster.size, 'GPU')}"
     print(f"serving {served} with {scenario.policy.name} (planned with {delays})")
     print(f"  HTTP  {address}")
