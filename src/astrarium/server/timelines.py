@@ -13,7 +13,7 @@ from astrarium.core.units import MICROSECOND, Time
 from astrarium.server.contract import Stages
 from astrarium.server.stages import BETWEEN
 
-KEPT = 20_000
+KEPT = 5_000
 _GPUS, _CALLS = 1, 2  # process numbers in the trace
 Entry = dict[str, Any]
 
