@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.core.engine import Engine
+from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND
 from astrarium.drivers.replay import replay
@@ -14,7 +15,7 @@ from astrarium.engines.orders import LoadModel, RunBatch
 from astrarium.server.control.drift import EVERY, FEWEST, FEWEST_ANSWERS, DriftWatch
 from astrarium.server.control.fleet import FIRST_PAUSE, LONGEST_PAUSE
 from astrarium.server.control.room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
-from astrarium.serving.actions import Dispatch
+from astrarium.serving.actions import Dispatch, Preempt
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.state import ServingState
 from live_fakes import Stage
@@ -299,3 +300,58 @@ def assert_all_gpus_serve_again(stage: Stage) -> None:
 def ticket_gpu(stage: Stage) -> int:
     """Where the last batch went."""
     return next(worker for worker, order in reversed(stage.workers.orders) if isinstance(order, RunBatch))
+
+
+def test_a_batch_that_ended_before_the_order_to_stop_it_came_frees_its_gpu() -> None:
+    stage = Stage(gpus=1, policy="shepherd", slo_ms=200)
+    ticket = stage.call()
+    stage.wait(2)
+    (flight,) = stage.control._airborne[0]
+    scheduler = stage.control.scheduler
+    assert scheduler is not None
+    scheduler.state.commit(scheduler.now(), Preempt(0))
+    stage.control.cancel(flight)
+    stage.workers._cancelled.clear()  # the worker was done already: it knows nothing of the order
+    stage.wait(10)
+    assert scheduler.state.gpus[0].idle
+    assert ticket.outcome is Outcome.OPEN  # it waits again, in the books
+    stage.control.close()
+    stage.check_the_books()
+
+
+def test_what_a_failing_policy_had_not_heard_of_yet_is_told_too() -> None:
+    """A request whose worker died is to be tried again, and the policy fails in that very instant."""
+    stage = Stage(gpus=1, slo_ms=60)
+    ticket = stage.call()
+    stage.wait(1)
+    scheduler = stage.control.scheduler
+    assert scheduler is not None
+
+    def decide(now: int, events: object, state: ServingState) -> object:
+        raise RuntimeError("a bug")
+
+    scheduler.engine.policy.decide = decide  # type: ignore[attr-defined, method-assign]
+    stage.workers.kill(0)
+    stage.wait(1)
+    assert ticket.cause == POLICY_ERROR
+    stage.check_the_books()
+
+
+def test_a_setup_that_no_policy_takes_changes_nothing() -> None:
+    stage = Stage(gpus=1, slo_ms=60)
+    stage.call()
+    stage.wait(1)
+    ticket = stage.call()  # waits behind the first
+    stage.wait(1)
+    good = stage.plan.new_policy
+
+    def refuse(setup: object) -> object:
+        raise InputError("slo", 1, "more")
+
+    object.__setattr__(stage.plan, "new_policy", refuse)
+    with pytest.raises(InputError):
+        stage.control.begin(stage.plan.setup)
+    object.__setattr__(stage.plan, "new_policy", good)
+    stage.wait(60)
+    assert ticket.outcome is Outcome.IN_TIME
+    stage.check_the_books()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -12,11 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.engines.tensors import Tensor
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
 from astrarium.server.control.books import ModelBooks, Recent
 from astrarium.server.control.calibration import CONTROL_MARGIN, RESPONSE_MARGIN, delays_from
 from astrarium.server.control.devices import device_chooser, visible_gpus
 from astrarium.server.control.door import let_in
+from astrarium.server.control.preparing import Preparer
+from astrarium.server.control.tickets import Ticket
 from astrarium.server.logs import JsonLines
 from astrarium.server.metrics import Metrics
 from astrarium.server.recording import Header, Recorded, Recording
@@ -247,3 +251,28 @@ def test_gpus_are_counted_without_a_driver(tmp_path: Path) -> None:
     assert visible_gpus(tmp_path, "0,1,2") == 2
     assert visible_gpus(tmp_path, "1") == 1
     assert visible_gpus(tmp_path, "") == 0
+
+
+def test_inputs_that_are_made_after_their_call_has_ended_keep_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "hook.py").write_text(
+        "import numpy as np\n\ndef make(INPUT):\n    return {'INPUT': np.zeros((1, 2), np.float32)}\n"
+    )
+    reference = f"{tmp_path}/hook.py:make"
+
+    async def run() -> int:
+        stage = Stage()
+        preparer = Preparer(stage.cloakroom, lambda: None)
+        preparer.hook(reference, "models.m0.preprocess")
+        call = InferCall("m0", [Tensor("INPUT", "FP32", (1, 2), bytes(8))], 1, stage.loop.now)
+        tensors = stage.repository.entries[0].tensors
+        answer = asyncio.get_running_loop().create_future()
+        ticket = Ticket(call, 0, tensors, 0, stage.loop.now, answer)
+        preparer.prepare(ticket, reference)
+        stage.desk.release(ticket)  # dropped while its inputs were being made
+        await asyncio.gather(*preparer._running)
+        preparer.close()
+        assert ticket.inputs_ready
+        assert not ticket.broken
+        return stage.cloakroom.arena.used
+
+    assert asyncio.run(run()) == 0

@@ -66,7 +66,7 @@ class Worker:
         """Until told to stop, or until the other end is gone."""
         self._say(WorkerUp(os.getpid()))
         while True:
-            if not self._orders:
+            while not self._orders:
                 self._listen()
             received, order = self._orders.popleft()
             if isinstance(order, Stop):
@@ -94,10 +94,13 @@ class Worker:
         if not packet:
             raise SystemExit  # the frontend is gone, and with it everybody who waits
         order = decode_order(packet)
-        if isinstance(order, CancelBatch):
-            self._cancelled[order.run] = order.recovery
-        else:
+        if not isinstance(order, CancelBatch):
             self._orders.append((monotonic_ns(), order))
+        elif order.run == self._run or order.run in self._waiting_runs():
+            self._cancelled[order.run] = order.recovery  # else it has ended, and its end is on the way
+
+    def _waiting_runs(self) -> set[int]:
+        return {order.run for _, order in self._orders if isinstance(order, RunBatch)}
 
     def _interrupted(self) -> bool:
         """Hear an order while a batch runs: does it end that batch?"""

@@ -173,20 +173,14 @@ class LiveService:
             raise Refused(Kind.MODEL_FAILED, f"model {ticket.call.model}: {error}") from None
         flight = ticket.flight
         assert flight is not None, "an answered call was in a batch"
-        stages = self._stages(ticket)
+        assert flight.done is not None, "an answered call's batch ended well"
+        moments = flight.dispatched, flight.done.started, flight.done.finished, self.clock()
+        stages = Stages(ticket.call.received, ticket.admitted, *moments)
         self.books[ticket.model].answered(stages, ticket.call.rows)
         self._drift.answered(flight, stages.answered)
         size, in_time = len(flight.requests), ticket.outcome is Outcome.IN_TIME
         self._timelines.add(ticket.call.model, flight.gpu, flight.tag, size, in_time, stages)
         return InferAnswer(outputs, stages, size, flight.gpu, in_time, partial(self.desk.release, ticket))
-
-    def _stages(self, ticket: Ticket) -> Stages:
-        flight, now = ticket.flight, self.clock()
-        if flight is None or flight.done is None:  # every member of its batch had broken inputs
-            return Stages(ticket.call.received, ticket.admitted, now, now, now, now)
-        done = flight.done
-        moments = ticket.call.received, ticket.admitted, flight.dispatched, done.started, done.finished
-        return Stages(*moments, now)
 
     # models
 
@@ -205,9 +199,17 @@ class LiveService:
         entry = self.repository.find(model)
         async with entry.turn:
             if entry.state == "READY":
-                entry.state, entry.reason = "UNLOADING", "it is being unloaded"
-                await self._until(lambda: not self.books[entry.plan.index].open)
+                await self._finish(entry)
                 await self.repository.unload(entry)
+
+    async def _finish(self, entry: Entry) -> None:
+        """No new calls, answers to those that were accepted. Who gives up waiting has the model back."""
+        entry.state, entry.reason = "UNLOADING", "it is being unloaded"
+        try:
+            await self._until(lambda: not self.books[entry.plan.index].open)
+        except asyncio.CancelledError:
+            entry.state, entry.reason = "READY", ""
+            raise
 
     # numbers
 
@@ -275,12 +277,18 @@ class LiveService:
     async def _look_after(self) -> None:
         while True:
             await asyncio.sleep(WATCH_EVERY)
-            self.fleet.check_for_stuck()
-            revised = self._drift.revised(self.control.setup, self.clock())
-            if revised is not None:
-                response = revised.network.response / 1e6
-                log.info("batches or answers have drifted; planning anew, response delay %.2f ms", response)
-                self.control.begin(revised)
+            try:
+                self.fleet.check_for_stuck()
+                self._follow_drift()
+            except Exception:  # looking after things must not end with one of them
+                log.exception("looking after workers and plans failed")
+
+    def _follow_drift(self) -> None:
+        revised = self._drift.revised(self.control.setup, self.clock())
+        if revised is not None:
+            response = revised.network.response / 1e6
+            log.info("batches or answers have drifted; planning anew, response delay %.2f ms", response)
+            self.control.begin(revised)
 
     async def _until(self, holds: Callable[[], bool], limit: float | None = None) -> bool:
         end = None if limit is None else self.clock() + limit * SECOND

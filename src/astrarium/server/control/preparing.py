@@ -51,6 +51,7 @@ class Preparer:
         except Exception as error:
             ticket.broken = f"its preprocessing failed: {blamed(error)}"
         ticket.inputs_ready = True
+        self._cloakroom.settle(ticket)  # its call may have ended meanwhile
         self._made()
 
     def close(self) -> None:

@@ -34,6 +34,7 @@ from astrarium.server.control.repository import Repository
 from astrarium.server.control.scheduler import Scheduler
 from astrarium.server.control.tickets import Ticket
 from astrarium.serving.ledger import Fate, Outcome
+from astrarium.serving.registry import ServingPolicy
 from astrarium.serving.setup import Setup
 
 WORKER_LOST, MODEL_ERROR, POLICY_ERROR = "worker_lost", "model_error", "policy_error"
@@ -61,18 +62,21 @@ class Control:
 
     def begin(self, setup: Setup) -> None:
         """From now on a fresh policy decides, with this setup; what waits goes over to it."""
-        old, self.setup = self.scheduler, setup
-        waiting = old.retire() if old is not None else []
-        self.scheduler = self._new_scheduler(setup)
-        for request in waiting:
-            moments = old.base + request.arrival, old.base + request.deadline  # type: ignore[union-attr]
+        policy, old = (
+            self.plan.new_policy(setup),
+            self.scheduler,
+        )  # a setup that no policy takes changes nothing
+        handed = [] if old is None else [(old.base, request) for request in old.retire()]
+        self.setup, self.scheduler = setup, self._scheduler(setup, policy)
+        for base, request in handed:
+            moments = base + request.arrival, base + request.deadline
             self.scheduler.arrived(request.id, request.model, *moments, request.application)
 
-    def _new_scheduler(self, setup: Setup) -> Scheduler:
+    def _scheduler(self, setup: Setup, policy: ServingPolicy) -> Scheduler:
         free = {gpu for gpu in self.present if not self._airborne[gpu]}
         away = [gpu.id for gpu in setup.gpus if gpu.id not in free]
         record = self._recorder(setup) if self._recorder else None
-        return Scheduler(setup, self.plan.new_policy(setup), self, self._loop, away, record)
+        return Scheduler(setup, policy, self, self._loop, away, record)
 
     def policy_failed(self, scheduler: Scheduler, error: Exception) -> None:
         """Its waiting requests fail, and a fresh policy takes over."""
@@ -81,7 +85,7 @@ class Control:
         if scheduler is not self.scheduler:
             return
         abandoned = scheduler.abandon()
-        self.scheduler = self._new_scheduler(self.setup)
+        self.scheduler = self._scheduler(self.setup, self.plan.new_policy(self.setup))
         for request in abandoned:
             reason = f"the policy {self.plan.policy_name} failed: {type(error).__name__}: {error}"
             self.desk.part_ended(request.id, Outcome.FAILED, POLICY_ERROR, reason, None)
@@ -154,6 +158,8 @@ class Control:
         done = flight.done = news if isinstance(news, BatchDone) else None
         self.desk.disembark(flight, done)
         match news:
+            case BatchDone() | BatchBroken() if flight.cancelled:  # it ended before the order to stop came
+                flight.scheduler.preempted(flight, news.started, news.finished)
             case BatchDone():
                 flight.scheduler.finished(flight, news.started)
                 self._count(flight, news)

@@ -105,8 +105,7 @@ class Scheduler:
 
     def retire(self) -> list[Request]:
         """Decide no more and hand over what waits; what runs still ends in these books."""
-        self._driver.step()  # what was posted belongs in these books
-        self.silence()
+        self._settle()
         return self.take_waiting()
 
     def silence(self) -> None:
@@ -124,7 +123,7 @@ class Scheduler:
 
     def abandon(self) -> list[Request]:
         """Silence a policy that failed. Who waits is handed over, and who was dispatched but never sent."""
-        self.silence()
+        self._settle()
         unsent = [batch for gpu in self.state.gpus for batch in gpu.batches if batch.run not in self._flights]
         for batch in unsent:
             self.state.gpus[batch.gpu].batches.remove(batch)
@@ -132,9 +131,13 @@ class Scheduler:
 
     def close(self) -> None:
         """End what is open: waiting requests as unserved, batches as failed."""
-        self._driver.step()
-        self.silence()
+        self._settle()
         self.engine.close(self.now())
+
+    def _settle(self) -> None:
+        """What was posted and not decided on belongs in these books, but is not for this policy any more."""
+        self.silence()
+        self._driver.step()
 
     # between the driver and the crew
 
