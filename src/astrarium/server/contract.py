@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from astrarium.core.errors import AstrariumError
 from astrarium.core.units import Time
+from astrarium.engines.orders import Shapes
 from astrarium.engines.tensors import Tensor, TensorSpec
 
 
@@ -57,6 +58,65 @@ class InferCall:
     priority: int = 0
     application: str = ""
     patience: Time | None = None
+
+
+class PackedCall(Protocol):
+    """A request that native code has read and checked; its tensors are ready to be placed, once."""
+
+    @property
+    def model(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def timeout_us(self) -> int:
+        """0 where none was given."""
+
+    @property
+    def priority(self) -> int: ...
+    @property
+    def application(self) -> str: ...
+    @property
+    def block_bytes(self) -> int: ...
+    @property
+    def shapes(self) -> Shapes: ...
+    def place(self, offset: int) -> None:
+        """Copy its tensors, each aligned, to this offset of the shared memory."""
+
+
+class ExpressClient(Protocol):
+    """Who waits for the answer to a packed call, and hears of it exactly once."""
+
+    packed: PackedCall
+
+    def turn_down(self, refused: Refused) -> None: ...
+
+
+class Delivery(NamedTuple):
+    """Where the answer to a packed call lies: a room for each row, and the shapes in it where they vary."""
+
+    client: ExpressClient
+    offset: int
+    room: int
+    shapes: Shapes | None
+
+
+Deliver = Callable[[Sequence[Delivery]], None]
+
+
+class Express(Protocol):
+    """What a service offers to a protocol that reads requests in native code."""
+
+    memory: memoryview
+    deliver: Deliver  # set by the protocol: sends the answers, all at once
+
+    def cards(self) -> Sequence[tuple[int, ModelCard]]:
+        """The models whose requests may come this way, with their numbers."""
+
+    def card(self, model: int) -> ModelCard:
+        """The same object as long as nothing changes."""
+
+    def take(self, client: ExpressClient, received: Time) -> None:
+        """Refused where it is not let in; else the client hears how it ended."""
 
 
 class Stages(NamedTuple):

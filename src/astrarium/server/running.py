@@ -75,7 +75,8 @@ def _recording(scenario: Scenario) -> Recording | None:
 
 async def _listen(service: LiveService, options: ServerOptions) -> Running:
     limits, security = HttpLimits(body_bytes=options.payload), _security(options)
-    http = await serve_http(service, Address(options.host, options.http), limits, security)
+    where = Address(options.host, options.http)
+    http = await serve_http(service, where, limits, security, service.calls)
     grpc = None
     if options.grpc is not None:
         grpc = await serve_grpc(service, Address(options.host, options.grpc), limits, security)

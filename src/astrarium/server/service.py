@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -17,16 +16,14 @@ from astrarium.engines.orders import Ping
 from astrarium.server.contract import (
     InferAnswer,
     InferCall,
-    Kind,
     ModelCard,
     ModelStatistics,
     Refused,
-    Stages,
 )
 from astrarium.server.control.books import ModelBooks, Recent
 from astrarium.server.control.calibration import Calibration
+from astrarium.server.control.calls import Calls
 from astrarium.server.control.desk import Desk
-from astrarium.server.control.door import let_in
 from astrarium.server.control.drift import DriftWatch
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.loop import EventLoop
@@ -34,17 +31,14 @@ from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.preparing import Preparer
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.room import Control, Recorder
-from astrarium.server.control.tickets import Cloakroom, Ticket
+from astrarium.server.control.tickets import Cloakroom
 from astrarium.server.metrics import Metrics
 from astrarium.server.timelines import Timelines
-from astrarium.serving.actions import EXPIRED, UNSERVED
-from astrarium.serving.ledger import Outcome
 from astrarium.serving.setup import Network
 
 START_LIMIT = 120.0  # seconds for the workers to come up with their models
 WATCH_EVERY = 0.1
 POLL = 0.01
-RETRY_AFTER = 1.0
 log = logging.getLogger("astrarium.service")
 NewWorkers = Callable[[Memory, Listener], Workers]
 
@@ -57,7 +51,7 @@ class LiveService:
         loop = EventLoop()
         self.clock = loop.clock
         self._cloakroom = Cloakroom(plan.memory)
-        self.desk = Desk(self._cloakroom, self._ticket_ended)
+        self.desk = Desk(self._cloakroom, lambda ticket: self.calls.ticket_ended(ticket))
         self.control = Control(plan, self.desk, loop, recorder)
         self.fleet = self.control.fleet = Fleet(plan.workers, self.control, loop.clock, loop.later)
         self.repository = self.control.repository = Repository(plan.models, self.fleet)
@@ -68,6 +62,15 @@ class LiveService:
         self._metrics = Metrics(self)
         self._drift = DriftWatch(len(plan.models), loop.clock(), plan.measured_delays)
         self.control.listeners.append(self._drift.saw)
+        self.calls = Calls(
+            self.control,
+            self.repository,
+            self._preparer,
+            self._timelines,
+            self._drift,
+            loop.clock,
+            self._closed,
+        )
         self._watch: asyncio.Task[None] | None = None
         self.draining = False
 
@@ -101,86 +104,18 @@ class LiveService:
 
     @property
     def ready(self) -> bool:
-        return bool(self.control.present) and self.control.scheduler is not None and not self.draining
+        return not self._closed()
+
+    def _closed(self) -> str:
+        """Why no call is taken now; empty where they are."""
+        if self.draining:
+            return "the server is draining"
+        return "" if self.control.present and self.control.scheduler is not None else "no worker is up"
 
     # calls
 
     async def infer(self, call: InferCall) -> InferAnswer:
-        entry = self.repository.find(call.model)
-        try:
-            ticket = self._admit(call, entry)
-        except Refused as refused:
-            self.turned_away(call.model, refused)
-            raise
-        await self._ended(ticket)
-        if ticket.outcome in (Outcome.IN_TIME, Outcome.LATE):
-            return self._answer(ticket)
-        self.desk.release(ticket)
-        raise _refusal(ticket)
-
-    async def _ended(self, ticket: Ticket) -> None:
-        """A client that goes away cancels this wait; the books end its call all the same."""
-        try:
-            await ticket.answer
-        except asyncio.CancelledError:
-            if not ticket.answer.cancelled():  # it had ended already, and nobody will read the answer
-                self.desk.release(ticket)
-            raise
-
-    def _admit(self, call: InferCall, entry: Entry) -> Ticket:
-        if not self.ready:
-            raise Refused(Kind.UNAVAILABLE, "the server is draining" if self.draining else "no worker is up")
-        now = self.clock()
-        promise = let_in(call, entry, self.control.setup, now)
-        if self.desk.open >= self.plan.queue:
-            raise _overloaded(f"{self.desk.open} calls are open already, the most that may be")
-        answer = asyncio.get_running_loop().create_future()
-        ticket = Ticket(call, entry.plan.index, entry.tensors, promise.application, promise.deadline, answer)
-        self._take_in(ticket, entry)
-        ticket.admitted = self.clock()
-        self.books[ticket.model].accepted += 1
-        for request in self.desk.open_parts(ticket):
-            self.control.arrive(request, ticket)
-        return ticket
-
-    def _take_in(self, ticket: Ticket, entry: Entry) -> None:
-        if entry.plan.preprocess is not None:
-            self._preparer.prepare(ticket, entry.plan.preprocess)
-        elif not self._cloakroom.take_in(ticket, ticket.call.inputs):
-            self._refuse_for_memory(ticket)
-
-    def _refuse_for_memory(self, ticket: Ticket) -> None:
-        needed, most = self._cloakroom.needed(ticket, ticket.call.inputs), self._cloakroom.arena.size
-        if needed > most:
-            reason = f"its tensors and their answer need {needed} bytes of shared memory; there are {most}"
-            raise Refused(Kind.TOO_LARGE, f"model {ticket.call.model}: {reason}")
-        raise _overloaded("the shared memory for tensors is full")
-
-    def _ticket_ended(self, ticket: Ticket) -> None:
-        now = self.clock()
-        self.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
-        self.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
-        if ticket.answer.done():  # nobody waits for it any more
-            self.desk.release(ticket)
-        else:
-            ticket.answer.set_result(None)
-
-    def _answer(self, ticket: Ticket) -> InferAnswer:
-        try:
-            outputs = self._cloakroom.outputs(ticket)
-        except ValueError as error:
-            self.desk.release(ticket)
-            raise Refused(Kind.MODEL_FAILED, f"model {ticket.call.model}: {error}") from None
-        flight = ticket.flight
-        assert flight is not None, "an answered call was in a batch"
-        assert flight.done is not None, "an answered call's batch ended well"
-        moments = flight.dispatched, flight.done.started, flight.done.finished, self.clock()
-        stages = Stages(ticket.call.received, ticket.admitted, *moments)
-        self.books[ticket.model].answered(stages, ticket.call.rows)
-        self._drift.answered(flight, stages.answered)
-        size, in_time = len(flight.requests), ticket.outcome is Outcome.IN_TIME
-        self._timelines.add(ticket.call.model, flight.gpu, flight.tag, size, in_time, stages)
-        return InferAnswer(outputs, stages, size, flight.gpu, in_time, partial(self.desk.release, ticket))
+        return await self.calls.infer(call)
 
     # models
 
@@ -214,7 +149,7 @@ class LiveService:
     # numbers
 
     def turned_away(self, model: str, refused: Refused) -> None:
-        self.books[self.repository.find(model).plan.index].refused[refused.kind.name.lower()] += 1
+        self.calls.turned_away(self.repository.find(model), refused)
 
     def statistics(self, model: str) -> ModelStatistics:
         return self.books[self.repository.find(model).plan.index].statistics()
@@ -301,19 +236,3 @@ class LiveService:
 
 def _loadable(entry: Entry) -> str:
     return f"a model that can be loaded; {entry.reason}"
-
-
-def _overloaded(reason: str) -> Refused:
-    return Refused(Kind.OVERLOADED, f"overloaded: {reason}", RETRY_AFTER)
-
-
-def _refusal(ticket: Ticket) -> Refused:
-    """What the client of a call without an answer is told."""
-    name = ticket.call.model
-    if ticket.outcome is Outcome.FAILED:
-        return Refused(Kind.MODEL_FAILED, f"model {name} failed: {ticket.reason}")
-    if ticket.cause == EXPIRED:
-        return Refused(Kind.DEADLINE, f"model {name}: the deadline can no longer be met")
-    if ticket.cause == UNSERVED:
-        return Refused(Kind.UNAVAILABLE, f"model {name}: the server stopped before it came to this call")
-    return _overloaded(f"model {name} dropped the call so that others are in time ({ticket.cause})")

@@ -56,16 +56,17 @@ class Control:
         self.present: set[int] = set()  # GPUs whose workers can run batches
         self.policy_errors = 0
         self._airborne: list[set[Flight]] = [set() for _ in plan.workers]  # by GPU
+        self.on_done: Callable[[Flight], None] = lambda flight: (
+            None
+        )  # answers go out before the books are done
         self.listeners: list[Callable[[Flight, BatchDone], None]] = []  # who wants to see finished batches
 
     # one scheduler after the other
 
     def begin(self, setup: Setup) -> None:
         """From now on a fresh policy decides, with this setup; what waits goes over to it."""
-        policy, old = (
-            self.plan.new_policy(setup),
-            self.scheduler,
-        )  # a setup that no policy takes changes nothing
+        policy = self.plan.new_policy(setup)  # a setup that no policy takes changes nothing
+        old = self.scheduler
         handed = [] if old is None else [(old.base, request) for request in old.retire()]
         self.setup, self.scheduler = setup, self._scheduler(setup, policy)
         for base, request in handed:
@@ -161,6 +162,7 @@ class Control:
             case BatchDone() | BatchBroken() if flight.cancelled:  # it ended before the order to stop came
                 flight.scheduler.preempted(flight, news.started, news.finished)
             case BatchDone():
+                self.on_done(flight)
                 flight.scheduler.finished(flight, news.started)
                 self._count(flight, news)
             case BatchBroken(_, _, _, error):

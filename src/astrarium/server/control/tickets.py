@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from asyncio import Future
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from astrarium.core.units import Time
 from astrarium.engines.arena import Arena, Memory, aligned
 from astrarium.engines.blocks import block_bytes, fixed_bytes, tensors_at, whole_shapes
 from astrarium.engines.orders import Shapes
 from astrarium.engines.tensors import Tensor, TensorSpec
-from astrarium.server.contract import InferCall
+from astrarium.server.contract import ExpressClient, InferCall, PackedCall
 from astrarium.server.control.flights import Flight
 from astrarium.serving.ledger import Outcome
 
@@ -38,6 +38,13 @@ class Tensors:
         return aligned(max(input_bytes, LEAST_ROOM))
 
 
+class Waiter(Protocol):
+    """Who wants to know that a call has ended: a future, or somebody like it."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: None, /) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class Ticket:
     """A call of several rows has a part for each, and has ended when they all have.
@@ -50,7 +57,8 @@ class Ticket:
     tensors: Tensors
     application: int
     deadline: Time
-    answer: Future[None]
+    answer: Waiter
+    client: ExpressClient | None = None  # of a packed call
     open_parts: int = field(init=False)
     reply_shapes: list[Shapes | None] = field(init=False)  # by row; None: the model's own
     block: int = -1  # -1: no memory yet, or none any more
@@ -58,6 +66,7 @@ class Ticket:
     replies: int = 0  # where the first reply room begins
     room: int = 0
     admitted: Time = 0
+    answered: Time = 0  # 0: not yet
     outcome: Outcome = Outcome.OPEN
     cause: str = ""  # one of a few words: what metrics count
     reason: str = ""  # what the client is told
@@ -83,20 +92,39 @@ class Cloakroom:
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
         """Copy the inputs, in the model's order, where workers find them. False where there is no room."""
         shapes: Shapes = [(tensor.shape, len(tensor.data)) for tensor in given]
-        rows, size = ticket.call.rows, block_bytes(shapes)
-        room = ticket.tensors.room(-(-size // rows))
-        block = self.arena.take(size + rows * room)
+        if not self._take(ticket, block_bytes(shapes)):
+            return False
+        ticket.shapes = None if ticket.tensors.fixed_inputs else shapes
+        self._write(ticket.block, given)
+        return True
+
+    def take_packed(self, ticket: Ticket, packed: PackedCall) -> bool:
+        """The same for inputs that native code has read."""
+        if not self._take(ticket, packed.block_bytes):
+            return False
+        ticket.shapes = None if ticket.tensors.fixed_inputs else packed.shapes
+        packed.place(ticket.block)
+        return True
+
+    def _take(self, ticket: Ticket, size: int) -> bool:
+        room = self._room(ticket, size)
+        block = self.arena.take(size + ticket.call.rows * room)
         if block is None:
             return False
         ticket.block, ticket.replies, ticket.room = block, block + size, room
-        ticket.shapes = None if ticket.tensors.fixed_inputs else shapes
-        self._write(block, given)
         return True
 
-    def needed(self, ticket: Ticket, given: Sequence[Tensor]) -> int:
-        """Bytes for these inputs and the answer to them."""
-        size, rows = sum(aligned(len(tensor.data)) for tensor in given), ticket.call.rows
-        return size + rows * ticket.tensors.room(-(-size // rows))
+    @staticmethod
+    def _room(ticket: Ticket, size: int) -> int:
+        return ticket.tensors.room(-(-size // ticket.call.rows))
+
+    @staticmethod
+    def bytes_of(given: Sequence[Tensor]) -> int:
+        return sum(aligned(len(tensor.data)) for tensor in given)
+
+    def needed(self, ticket: Ticket, inputs: int) -> int:
+        """Bytes for inputs of this many bytes and the answer to them."""
+        return inputs + ticket.call.rows * self._room(ticket, inputs)
 
     def outputs(self, ticket: Ticket) -> list[Tensor]:
         """Views on the answer; of several rows, joined."""

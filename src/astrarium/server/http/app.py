@@ -38,9 +38,9 @@ class HttpFront:
     def __init__(
         self, service: Service, limits: HttpLimits | None = None, security: Security | None = None
     ) -> None:
-        self._keys = Keys((security or Security()).keys)
-        handlers = Handlers(service, BodyReader(limits or HttpLimits()))
-        self.router = Router(routes_of(handlers))
+        self.keys = Keys((security or Security()).keys)
+        self.bodies = BodyReader(limits or HttpLimits())
+        self.router = Router(routes_of(Handlers(service, self.bodies)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -69,8 +69,8 @@ class HttpFront:
         received = scope.get(RECEIVED) or monotonic_ns()
         headers = dict(scope["headers"])
         path = scope["path"]
-        if self._keys and path not in OPEN_PATHS:
-            self._keys.check(headers)
+        if self.keys and path not in OPEN_PATHS:
+            self.keys.check(headers)
         route, names = self.router.find(scope["method"], path)
         return await route.handler(Request(scope, headers, receive, received, names))
 

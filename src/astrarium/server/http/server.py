@@ -12,9 +12,11 @@ from typing import Any
 import uvicorn
 
 from astrarium.core.errors import InputError
-from astrarium.server.contract import Service
+from astrarium.server.contract import Express, Service
 from astrarium.server.http.app import HttpFront
-from astrarium.server.http.protocol import bounded_protocol
+from astrarium.server.http.express import Lane, native_desk
+from astrarium.server.http.express_protocol import express_protocol
+from astrarium.server.http.protocol import BoundedProtocol, bounded_protocol
 from astrarium.server.settings import Address, HttpLimits, Security
 
 _BACKLOG = 2048
@@ -55,10 +57,12 @@ async def serve_http(
     address: Address | None = None,
     limits: HttpLimits | None = None,
     security: Security | None = None,
+    express: Express | None = None,
 ) -> RunningHttp:
-    """Returns once it listens."""
+    """Returns once it listens. *express* is the short way into the service, where it has one."""
     address, limits, security = address or Address(), limits or HttpLimits(), security or Security()
-    config = _config(HttpFront(service, limits, security), limits, security)
+    front = HttpFront(service, limits, security)
+    config = _config(front, _protocol(front, limits, security, express), limits, security)
     listener = _listener(address)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
@@ -67,10 +71,22 @@ async def serve_http(
     return RunningHttp(server, task, host, port)
 
 
-def _config(app: Any, limits: HttpLimits, security: Security) -> uvicorn.Config:
+def _protocol(
+    front: HttpFront, limits: HttpLimits, security: Security, express: Express | None
+) -> type[BoundedProtocol]:
+    """The short way needs the native extension, and bytes on the wire that nobody encrypts."""
+    desk = native_desk()
+    if express is None or desk is None or security.certificate is not None:
+        return bounded_protocol(limits)
+    return express_protocol(limits, Lane(express, desk, front.bodies, front.keys))
+
+
+def _config(
+    app: Any, protocol: type[BoundedProtocol], limits: HttpLimits, security: Security
+) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=bounded_protocol(limits),
+        http=protocol,
         ws="none",
         lifespan="off",
         log_config=None,

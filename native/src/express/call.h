@@ -1,0 +1,254 @@
+// One inference request that goes the short way: checked against its model, its tensors ready to be placed.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "http_head.h"
+#include "json_scan.h"
+#include "model.h"
+
+namespace astrarium::express {
+
+inline constexpr std::size_t kLongestTag = 256;
+
+struct Part {
+  Shape shape;
+  std::string made;       // from JSON; empty where the bytes lie in the request
+  std::string_view data;  // of the request, or of `made`
+  bool given = false;
+};
+
+struct Wanted {
+  std::size_t output;
+  bool binary;
+};
+
+struct Call {
+  std::shared_ptr<const Model> model;
+  std::string id, application, authorization, api_key;
+  std::vector<Part> inputs;  // in the model's order
+  std::vector<Wanted> outputs;
+  std::int64_t rows = 0;
+  std::int64_t timeout_us = 0;  // 0: none was given
+  std::int64_t priority = 0;
+
+  std::size_t block_bytes() const {
+    std::size_t size = 0;
+    for (const Part& part : inputs) size += aligned(part.data.size());
+    return size;
+  }
+
+  // Tensors lie one after the other, each aligned.
+  void place(char* at) const {
+    for (const Part& part : inputs) {
+      std::memcpy(at, part.data.data(), part.data.size());
+      at += aligned(part.data.size());
+    }
+  }
+};
+
+// Fills a Call from a body. Every `false` sends the request the long way.
+class BodyReader {
+ public:
+  BodyReader(Call& call, std::string_view json, std::string_view binary, std::size_t limit)
+      : call_(call), scan_(json), binary_(binary), limit_(limit) {}
+
+  bool read() {
+    call_.inputs.resize(call_.model->inputs.size());
+    return scan_.object([this](std::string_view key) { return field(key); }) && scan_.at_end() && complete();
+  }
+
+ private:
+  static constexpr std::int64_t kLongestTimeout = 1'000'000'000'000'000, kLargestPriority = 0xffffffff;
+  enum Field { kInputs, kOutputs, kId, kParameters, kFields };
+  struct Announced {
+    std::string_view name, type;
+    Shape shape;
+    std::optional<std::size_t> binary;
+    bool has_name = false, has_type = false, has_shape = false, has_data = false, has_parameters = false;
+  };
+
+  bool once(bool& seen) { return std::exchange(seen, true) == false; }
+
+  bool field(std::string_view key) {
+    if (key == "inputs") return once(seen_[kInputs]) && scan_.list([this] { return input(); });
+    if (key == "outputs") return once(seen_[kOutputs]) && scan_.list([this] { return output(); });
+    if (key == "id") return once(seen_[kId]) && text(call_.id);
+    if (key == "parameters")
+      return once(seen_[kParameters]) && scan_.object([this](std::string_view name) { return parameter(name); });
+    return false;
+  }
+
+  bool text(std::string& kept) {
+    std::string_view found;
+    if (!scan_.text(found)) return false;
+    kept = found;
+    return true;
+  }
+
+  bool parameter(std::string_view name) {
+    if (name == "timeout") return bounded(call_.timeout_us, 1, kLongestTimeout);
+    if (name == "priority") return bounded(call_.priority, 0, kLargestPriority);
+    if (name == "application") return text(call_.application) && call_.application.size() <= kLongestTag;
+    if (name == "binary_data_output") return scan_.boolean(all_binary_);
+    return false;
+  }
+
+  bool bounded(std::int64_t& found, std::int64_t low, std::int64_t high) {
+    return scan_.whole(found) && found >= low && found <= high;
+  }
+
+  // inputs
+
+  bool input() {
+    Announced given;
+    if (!scan_.object([&](std::string_view key) { return input_field(given, key); })) return false;
+    if (!given.binary) return given.has_data;
+    Part* part = given.has_data ? nullptr : announced(given);
+    if (part == nullptr || *given.binary > binary_.size() - taken_ || *given.binary != size_) return false;
+    part->data = binary_.substr(taken_, size_);
+    taken_ += size_;
+    return true;
+  }
+
+  bool input_field(Announced& given, std::string_view key) {
+    if (key == "name") return once(given.has_name) && scan_.text(given.name);
+    if (key == "datatype") return once(given.has_type) && scan_.text(given.type);
+    if (key == "shape") return once(given.has_shape) && scan_.list([&] { return scan_.whole(given.shape.emplace_back()); });
+    if (key == "data") return once(given.has_data) && json_data(given);
+    if (key != "parameters" || !once(given.has_parameters)) return false;
+    return scan_.object([&](std::string_view name) {
+      return name == "binary_data_size" && !given.binary && scan_.whole(given.binary.emplace());
+    });
+  }
+
+  // Where an input goes, once all is known of it but its elements; `size_` is then what it takes.
+  Part* announced(const Announced& given) {
+    if (!given.has_name || !given.has_type || !given.has_shape) return nullptr;
+    const auto at = place_of(call_.model->inputs, given.name);
+    if (at == call_.inputs.size() || std::exchange(call_.inputs[at].given, true)) return nullptr;
+    const Spec& spec = call_.model->inputs[at];
+    if (spec.type->name != given.type || spec.type->bytes == 0) return nullptr;
+    const auto bytes = spec.bytes(given.shape, limit_);
+    if (!bytes || given.shape[0] > call_.model->max_batch) return nullptr;
+    if (call_.rows != 0 && given.shape[0] != call_.rows) return nullptr;
+    call_.rows = given.shape[0];
+    call_.inputs[at].shape = given.shape;
+    spec_ = &spec, size_ = *bytes;
+    return &call_.inputs[at];
+  }
+
+  bool json_data(const Announced& given) {
+    Part* part = announced(given);
+    if (part == nullptr || !spec_->speaks_json()) return false;
+    if (size_ / spec_->type->bytes > scan_.left()) return false;  // a short body must not ask for much memory
+    part->made.resize(size_);
+    out_ = part->made.data(), out_end_ = out_ + size_;
+    const bool read = scan_.nested_list() ? nested(given.shape, 0) : scan_.list([this] { return element(); });
+    part->data = part->made;
+    return read && out_ == out_end_;
+  }
+
+  bool nested(const Shape& shape, std::size_t axis) {
+    std::int64_t count = 0;
+    const bool last = axis + 1 == shape.size();
+    const bool read = scan_.list([&] { return ++count, last ? element() : nested(shape, axis + 1); });
+    return read && count == shape[axis];
+  }
+
+  bool element() {
+    switch (spec_->type->kind) {
+      case Kind::kBool: return boolean();
+      case Kind::kU8: return whole<std::uint8_t>();
+      case Kind::kU16: return whole<std::uint16_t>();
+      case Kind::kU32: return whole<std::uint32_t>();
+      case Kind::kU64: return whole<std::uint64_t>();
+      case Kind::kI8: return whole<std::int8_t>();
+      case Kind::kI16: return whole<std::int16_t>();
+      case Kind::kI32: return whole<std::int32_t>();
+      case Kind::kI64: return whole<std::int64_t>();
+      case Kind::kF32: return real<float>();
+      case Kind::kF64: return real<double>();
+      default: return false;
+    }
+  }
+
+  template <class T>
+  bool put(T value) {
+    if (out_end_ - out_ < static_cast<std::ptrdiff_t>(sizeof value)) return false;
+    std::memcpy(out_, &value, sizeof value);
+    out_ += sizeof value;
+    return true;
+  }
+
+  template <class T>
+  bool whole() {
+    T value{};
+    return scan_.whole(value) && put(value);
+  }
+
+  template <class T>
+  bool real() {
+    T value{};
+    return scan_.real(value) && put(value);
+  }
+
+  bool boolean() {
+    bool value = false;
+    return scan_.boolean(value) && put(static_cast<std::uint8_t>(value));
+  }
+
+  // outputs
+
+  bool output() {
+    std::string_view name;
+    bool has_name = false, has_parameters = false;
+    std::optional<bool> binary;
+    const bool read = scan_.object([&](std::string_view key) {
+      if (key == "name") return once(has_name) && scan_.text(name);
+      if (key != "parameters" || !once(has_parameters)) return false;
+      return scan_.object([&](std::string_view flag) {
+        return flag == "binary_data" && !binary && scan_.boolean(binary.emplace());
+      });
+    });
+    const auto at = place_of(call_.model->outputs, name);
+    if (!read || !has_name || at == call_.model->outputs.size()) return false;
+    for (const auto& [other, _] : asked_)
+      if (other == at) return false;
+    asked_.emplace_back(at, binary);
+    return true;
+  }
+
+  bool complete() {
+    const auto given = [](const Part& part) { return part.given; };
+    if (call_.rows == 0 || taken_ != binary_.size()) return false;
+    if (!std::all_of(call_.inputs.begin(), call_.inputs.end(), given)) return false;
+    if (asked_.empty())
+      for (std::size_t at = 0; at < call_.model->outputs.size(); ++at) asked_.emplace_back(at, std::nullopt);
+    for (const auto& [at, binary] : asked_) {
+      call_.outputs.push_back({at, binary.value_or(all_binary_)});
+      if (!call_.outputs.back().binary && !call_.model->outputs[at].speaks_json()) return false;
+    }
+    return true;
+  }
+
+  Call& call_;
+  JsonScan scan_;
+  std::string_view binary_;
+  std::size_t limit_, taken_ = 0, size_ = 0;
+  const Spec* spec_ = nullptr;
+  char* out_ = nullptr;
+  char* out_end_ = nullptr;
+  bool seen_[kFields] = {};
+  bool all_binary_ = false;
+  std::vector<std::pair<std::size_t, std::optional<bool>>> asked_;
+};
+
+}  // namespace astrarium::express

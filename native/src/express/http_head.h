@@ -1,0 +1,140 @@
+// The head of an inference request over HTTP/1.1: what it must be to go the short way.
+#pragma once
+
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+namespace astrarium::express {
+
+struct Head {
+  std::string_view model, version, application, authorization, api_key;
+  std::size_t size = 0;  // of the head itself
+  std::size_t body = 0;
+  std::optional<std::size_t> json;  // bytes of the body before its binary part
+};
+
+inline bool same_word(std::string_view given, std::string_view lower) {
+  if (given.size() != lower.size()) return false;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const char c = given[i] >= 'A' && given[i] <= 'Z' ? static_cast<char>(given[i] | 0x20) : given[i];
+    if (c != lower[i]) return false;
+  }
+  return true;
+}
+
+inline bool whole_number(std::string_view text, std::size_t& found) {
+  if (text.empty() || text.size() > 15) return false;
+  found = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9') return false;
+    found = found * 10 + static_cast<std::size_t>(c - '0');
+  }
+  return true;
+}
+
+class HeadReader {
+ public:
+  // Nothing where the head is not whole, or not of a request that goes the short way.
+  static std::optional<Head> read(std::string_view data, std::size_t largest) {
+    const auto end = data.substr(0, largest).find("\r\n\r\n");
+    if (end == std::string_view::npos) return std::nullopt;
+    HeadReader reader;
+    reader.head_.size = end + 4;
+    std::string_view rest = data.substr(0, end + 2);
+    if (!reader.first_line(next_line(rest))) return std::nullopt;
+    while (!rest.empty())
+      if (!reader.header(next_line(rest))) return std::nullopt;
+    return reader.seen_[kLength] ? std::optional(reader.head_) : std::nullopt;
+  }
+
+ private:
+  enum Known { kLength, kJson, kApplication, kAuthorization, kApiKey, kType, kConnection, kAccepts, kCount };
+
+  static std::string_view next_line(std::string_view& rest) {
+    const auto end = rest.find("\r\n");
+    const auto line = rest.substr(0, end);
+    rest.remove_prefix(end + 2);
+    return line;
+  }
+
+  static bool strip(std::string_view& text, std::string_view prefix) {
+    if (text.substr(0, prefix.size()) != prefix) return false;
+    text.remove_prefix(prefix.size());
+    return true;
+  }
+
+  // POST /v2/models/NAME[/versions/V]/infer HTTP/1.1
+  bool first_line(std::string_view line) {
+    constexpr std::string_view kEnd = "/infer HTTP/1.1";
+    if (!strip(line, "POST /v2/models/") || line.size() < kEnd.size()) return false;
+    if (line.substr(line.size() - kEnd.size()) != kEnd) return false;
+    line.remove_suffix(kEnd.size());
+    const auto slash = line.find('/');
+    head_.model = line.substr(0, slash);
+    if (slash == std::string_view::npos) return plain(head_.model);
+    line.remove_prefix(slash);
+    if (!strip(line, "/versions/")) return false;
+    head_.version = line;
+    return plain(head_.model) && plain(head_.version);
+  }
+
+  // A segment of a path that means what it says.
+  static bool plain(std::string_view segment) {
+    return !segment.empty() && segment.find_first_of("%?#/ ") == std::string_view::npos && visible(segment);
+  }
+
+  static bool visible(std::string_view text) {
+    for (const char c : text)
+      if (c < ' ' || c > '~') return false;
+    return true;
+  }
+
+  bool header(std::string_view line) {
+    const auto colon = line.find(':');
+    if (colon == 0 || colon == std::string_view::npos || !visible(line)) return false;
+    const auto name = line.substr(0, colon);
+    if (name.find_first_of(" \"(),/:;<=>?@[\\]{}") != std::string_view::npos) return false;
+    auto value = line.substr(colon + 1);
+    while (!value.empty() && value.front() == ' ') value.remove_prefix(1);
+    while (!value.empty() && value.back() == ' ') value.remove_suffix(1);
+    return meant(name, value);
+  }
+
+  // Whether a header, and its value, change nothing that the short way would not do.
+  bool meant(std::string_view name, std::string_view value) {
+    if (same_word(name, "content-length")) return once(kLength) && whole_number(value, head_.body);
+    if (same_word(name, "content-type")) return once(kType) && known_type(value);
+    if (same_word(name, "connection")) return once(kConnection) && same_word(value, "keep-alive");
+    if (same_word(name, "accept-encoding"))
+      return once(kAccepts) && !same_word(value, "gzip") && !same_word(value, "deflate");
+    if (same_word(name, "inference-header-content-length")) return once(kJson) && whole_number(value, head_.json.emplace());
+    if (same_word(name, "x-astrarium-application")) return once(kApplication) && keep(head_.application, value);
+    if (same_word(name, "authorization")) return once(kAuthorization) && keep(head_.authorization, value);
+    if (same_word(name, "x-api-key")) return once(kApiKey) && keep(head_.api_key, value);
+    for (const std::string_view other :
+         {"transfer-encoding", "content-encoding", "expect", "upgrade", "x-astrarium-timeline"})
+      if (same_word(name, other)) return false;
+    return true;
+  }
+
+  static bool known_type(std::string_view value) {
+    return same_word(value, "application/json") || same_word(value, "application/octet-stream") ||
+           same_word(value, "application/x-www-form-urlencoded");
+  }
+
+  static bool keep(std::string_view& place, std::string_view value) {
+    place = value;
+    return true;
+  }
+
+  bool once(Known header) {
+    if (seen_[header]) return false;
+    return seen_[header] = true;
+  }
+
+  Head head_;
+  bool seen_[kCount] = {};
+};
+
+}  // namespace astrarium::express

@@ -1,0 +1,75 @@
+// What the short way knows of a model: the tensors that it takes and gives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace astrarium::express {
+
+inline constexpr std::size_t kAlignment = 64;  // of every tensor in a block of shared memory
+
+inline constexpr std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
+
+enum class Kind { kBool, kU8, kU16, kU32, kU64, kI8, kI16, kI32, kI64, kF16, kF32, kF64, kBytes };
+
+struct Datatype {
+  std::string_view name;
+  Kind kind;
+  std::size_t bytes;  // of an element; 0: it varies
+};
+
+inline constexpr Datatype kDatatypes[] = {
+    {"BOOL", Kind::kBool, 1},   {"UINT8", Kind::kU8, 1},  {"UINT16", Kind::kU16, 2}, {"UINT32", Kind::kU32, 4},
+    {"UINT64", Kind::kU64, 8},  {"INT8", Kind::kI8, 1},   {"INT16", Kind::kI16, 2},  {"INT32", Kind::kI32, 4},
+    {"INT64", Kind::kI64, 8},   {"FP16", Kind::kF16, 2},  {"FP32", Kind::kF32, 4},   {"FP64", Kind::kF64, 8},
+    {"BYTES", Kind::kBytes, 0},
+};
+
+inline const Datatype* datatype(std::string_view name) {
+  for (const Datatype& one : kDatatypes)
+    if (one.name == name) return &one;
+  return nullptr;
+}
+
+using Shape = std::vector<std::int64_t>;
+
+struct Spec {
+  std::string name;
+  const Datatype* type;
+  Shape item;  // of one item, without the batch; -1 is any size
+
+  // Whether elements of it can be written in JSON here.
+  bool speaks_json() const { return type->kind != Kind::kF16 && type->kind != Kind::kBytes; }
+
+  // The bytes of a tensor of this shape (batch first), or nothing where it does not fit or exceeds *limit*.
+  std::optional<std::size_t> bytes(const Shape& shape, std::size_t limit) const {
+    if (shape.size() != item.size() + 1 || shape[0] < 1) return std::nullopt;
+    std::size_t elements = 1;
+    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+      const bool fits = axis == 0 || item[axis - 1] == -1 || item[axis - 1] == shape[axis];
+      if (!fits || shape[axis] < 1) return std::nullopt;  // empty tensors go the long way
+      if (static_cast<std::size_t>(shape[axis]) > limit / elements) return std::nullopt;
+      elements *= static_cast<std::size_t>(shape[axis]);
+    }
+    return elements <= limit / type->bytes ? std::optional(elements * type->bytes) : std::nullopt;
+  }
+};
+
+struct Model {
+  int index;
+  std::string name, version;
+  std::vector<Spec> inputs, outputs;
+  std::int64_t max_batch;
+};
+
+inline std::size_t place_of(const std::vector<Spec>& specs, std::string_view name) {
+  std::size_t at = 0;
+  while (at < specs.size() && specs[at].name != name) ++at;
+  return at;
+}
+
+}  // namespace astrarium::express

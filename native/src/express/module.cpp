@@ -1,0 +1,137 @@
+// The express desk as the HTTP front sees it.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "desk.h"
+
+namespace nb = nanobind;
+
+namespace astrarium::express {
+namespace {
+
+// The desk, and the shared memory that it reads and writes.
+struct BoundDesk {
+  Py_buffer memory{};
+  std::unique_ptr<Desk> desk;
+
+  BoundDesk(nb::handle view, std::size_t largest_head, std::size_t largest_body) {
+    if (PyObject_GetBuffer(view.ptr(), &memory, PyBUF_WRITABLE) != 0) throw nb::python_error();
+    const auto size = static_cast<std::size_t>(memory.len);
+    desk = std::make_unique<Desk>(static_cast<char*>(memory.buf), size, largest_head, largest_body);
+  }
+  ~BoundDesk() { PyBuffer_Release(&memory); }
+  BoundDesk(const BoundDesk&) = delete;
+  BoundDesk& operator=(const BoundDesk&) = delete;
+};
+
+// A call, and the request that its tensors still lie in until they are placed.
+struct BoundCall {
+  std::unique_ptr<Call> call;
+  nb::object request;
+  nb::object desk;
+
+  void place(std::size_t offset) {
+    if (!request.is_valid()) throw std::logic_error("the call was placed already");
+    nb::cast<BoundDesk&>(desk).desk->place(*call, offset);
+    for (Part& part : call->inputs) part = Part{};
+    request.reset(), desk.reset();
+  }
+};
+
+std::vector<Spec> specs(nb::list given) {
+  std::vector<Spec> found;
+  for (nb::handle one : given) {
+    const auto [name, type, shape] = nb::cast<std::tuple<std::string, std::string, Shape>>(one);
+    const Datatype* known = datatype(type);
+    if (known == nullptr) throw std::invalid_argument("no datatype " + type);
+    found.push_back({name, known, shape});
+  }
+  return found;
+}
+
+void serve(BoundDesk& self, int index, std::string name, std::string version, nb::list inputs, nb::list outputs,
+           std::int64_t max_batch) {
+  self.desk->serve(std::make_shared<const Model>(
+      Model{index, std::move(name), std::move(version), specs(inputs), specs(outputs), max_batch}));
+}
+
+nb::object read_request(nb::object self, nb::bytes data) {
+  Read found = nb::cast<BoundDesk&>(self).desk->read({data.c_str(), data.size()});
+  if (auto* missing = std::get_if<Missing>(&found)) return nb::int_(missing->bytes);
+  auto* call = std::get_if<std::unique_ptr<Call>>(&found);
+  return call == nullptr ? nb::none() : nb::cast(BoundCall{std::move(*call), data, self});
+}
+
+Rooms rooms(const Call& call, std::size_t bytes, nb::handle shapes) {
+  if (shapes.is_none()) return fixed_rooms(*call.model, nullptr, bytes);
+  Rooms made{nullptr, bytes, {}, {}};
+  for (nb::handle one : shapes) {
+    made.shapes.push_back(nb::cast<Shape>(one[0]));
+    made.sizes.push_back(nb::cast<std::size_t>(one[1]));
+  }
+  if (made.sizes.size() != call.model->outputs.size()) throw std::invalid_argument("shapes: one for each output");
+  return made;
+}
+
+// Of (call, socket, offset, bytes of a room, shapes of a row or None): what the sockets would not take at once.
+nb::list answer(BoundDesk& self, nb::list given) {
+  nb::list left;
+  std::size_t at = 0;
+  for (nb::handle one : given) {
+    const Call& call = *nb::cast<const BoundCall&>(one[0]).call;
+    const auto rest = self.desk->answer(call, nb::cast<int>(one[1]), rooms(call, nb::cast<std::size_t>(one[3]), one[4]),
+                                        nb::cast<std::size_t>(one[2]));
+    if (rest) left.append(nb::make_tuple(at, nb::bytes(rest->data(), rest->size())));
+    ++at;
+  }
+  return left;
+}
+
+nb::bytes bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+nb::list shapes(const BoundCall& self) {
+  nb::list found;
+  for (const Part& part : self.call->inputs) {
+    nb::list shape;
+    for (const std::int64_t dimension : part.shape) shape.append(dimension);
+    found.append(nb::make_tuple(nb::tuple(shape), part.data.size()));
+  }
+  return found;
+}
+
+}  // namespace
+}  // namespace astrarium::express
+
+NB_MODULE(_express, m) {
+  using namespace astrarium::express;
+  using namespace nb::literals;
+  nb::set_leak_warnings(false);  // a server holds its desk until the process ends
+  m.attr("ALIGNMENT") = kAlignment;
+  nb::class_<BoundCall>(m, "Call")
+      .def_prop_ro("model", [](const BoundCall& self) { return self.call->model->index; })
+      .def_prop_ro("rows", [](const BoundCall& self) { return self.call->rows; })
+      .def_prop_ro("timeout_us", [](const BoundCall& self) { return self.call->timeout_us; })
+      .def_prop_ro("priority", [](const BoundCall& self) { return self.call->priority; })
+      .def_prop_ro("application", [](const BoundCall& self) { return self.call->application; })
+      .def_prop_ro("authorization", [](const BoundCall& self) { return bytes(self.call->authorization); })
+      .def_prop_ro("api_key", [](const BoundCall& self) { return bytes(self.call->api_key); })
+      .def_prop_ro("block_bytes", [](const BoundCall& self) { return self.call->block_bytes(); })
+      .def_prop_ro("shapes", &shapes)
+      .def("place", &BoundCall::place, "offset"_a);
+  nb::class_<BoundDesk>(m, "Desk")
+      .def(nb::init<nb::handle, std::size_t, std::size_t>(), "memory"_a, "largest_head"_a, "largest_body"_a)
+      .def("serve", &serve, "index"_a, "name"_a, "version"_a, "inputs"_a, "outputs"_a, "max_batch"_a)
+      .def("withhold", [](BoundDesk& self, const std::string& name) { self.desk->withhold(name); }, "name"_a)
+      .def("read", &read_request, "data"_a)
+      .def("answer", &answer, "answers"_a);
+}

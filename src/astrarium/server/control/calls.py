@@ -1,0 +1,259 @@
+"""What happens to a call between the protocols and the policy: let in, taken in, answered or refused.
+
+Calls come in two ways. `infer` is the long one: any tensors, any protocol, a coroutine that waits. `take` is
+the short one, for requests that native code has read: nobody waits in Python, and the answers of a batch are
+sent in one go as soon as its worker is done, before the books and the policy hear of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from astrarium.core.units import MICROSECOND, Time
+from astrarium.server.contract import (
+    Deliver,
+    Delivery,
+    ExpressClient,
+    InferAnswer,
+    InferCall,
+    Kind,
+    ModelCard,
+    Refused,
+    Stages,
+)
+from astrarium.server.control.desk import Desk
+from astrarium.server.control.door import let_in
+from astrarium.server.control.drift import DriftWatch
+from astrarium.server.control.flights import Flight
+from astrarium.server.control.preparing import Preparer
+from astrarium.server.control.repository import Entry, Repository
+from astrarium.server.control.room import Control
+from astrarium.server.control.tickets import Cloakroom, Ticket, Waiter
+from astrarium.server.timelines import Timelines
+from astrarium.serving.actions import EXPIRED, UNSERVED
+from astrarium.serving.ledger import Outcome
+
+RETRY_AFTER = 1.0
+_ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
+
+
+class Calls:
+    """*closed* says why no call is taken now; empty where they are."""
+
+    def __init__(
+        self,
+        control: Control,
+        repository: Repository,
+        preparer: Preparer,
+        timelines: Timelines,
+        drift: DriftWatch,
+        clock: Callable[[], Time],
+        closed: Callable[[], str],
+    ) -> None:
+        self._control, self._repository, self._preparer = control, repository, preparer
+        self._timelines, self._drift, self._clock, self._closed = timelines, drift, clock, closed
+        self._desk: Desk = control.desk
+        self._cloakroom: Cloakroom = control.desk.cloakroom
+        self.memory = self._cloakroom.memory.view
+        self.deliver: Deliver = _nowhere
+        control.on_done = self._answer_at_once
+
+    def cards(self) -> Sequence[tuple[int, ModelCard]]:
+        """Those models that take tensors as they come."""
+        entries = self._repository.entries
+        return [(entry.plan.index, entry.card()) for entry in entries if entry.plan.preprocess is None]
+
+    def card(self, model: int) -> ModelCard:
+        return self._repository.entries[model].card()
+
+    # the long way
+
+    async def infer(self, call: InferCall) -> InferAnswer:
+        entry = self._repository.find(call.model)
+        ticket = self._admit(call, entry, asyncio.get_running_loop().create_future())
+        await self._ended(ticket)
+        if ticket.outcome in _ANSWERED:
+            return self._answer(ticket)
+        self._desk.release(ticket)
+        raise refusal(ticket)
+
+    async def _ended(self, ticket: Ticket) -> None:
+        """A client that goes away cancels this wait; the books end its call all the same."""
+        answer = ticket.answer
+        assert isinstance(answer, asyncio.Future)
+        try:
+            await answer
+        except asyncio.CancelledError:
+            if not answer.cancelled():  # it had ended already, and nobody will read the answer
+                self._desk.release(ticket)
+            raise
+
+    def _answer(self, ticket: Ticket) -> InferAnswer:
+        try:
+            outputs = self._cloakroom.outputs(ticket)
+        except ValueError as error:
+            self._desk.release(ticket)
+            raise Refused(Kind.MODEL_FAILED, f"model {ticket.call.model}: {error}") from None
+        ticket.answered = self._clock()
+        stages, flight = self._note(ticket), ticket.flight
+        assert flight is not None
+        in_time = ticket.outcome is Outcome.IN_TIME
+        release = partial(self._desk.release, ticket)
+        return InferAnswer(outputs, stages, len(flight.requests), flight.gpu, in_time, release)
+
+    # the short way
+
+    def take(self, client: ExpressClient, received: Time) -> None:
+        packed = client.packed
+        entry = self._repository.entries[packed.model]
+        timeout = packed.timeout_us * MICROSECOND or None
+        name = entry.plan.name
+        call = InferCall(name, (), packed.rows, received, timeout, packed.priority, packed.application)
+        self._admit(call, entry, _NOBODY, client)
+
+    def _answer_at_once(self, flight: Flight) -> None:
+        ready = [ticket for ticket, _ in flight.aboard if ticket.client is not None and _is_last_part(ticket)]
+        if ready:
+            self._deliver(ready)
+
+    def _deliver(self, tickets: list[Ticket]) -> None:
+        now = self._clock()
+        for ticket in tickets:
+            ticket.answered = now
+        self.deliver([_delivery(ticket) for ticket in tickets])
+
+    def _express_ended(self, ticket: Ticket, client: ExpressClient) -> None:
+        if ticket.outcome not in _ANSWERED:
+            client.turn_down(refusal(ticket))
+        elif not ticket.answered and not _alike(ticket):
+            client.turn_down(Refused(Kind.MODEL_FAILED, _UNEQUAL.format(ticket.call.model)))
+        else:
+            if not ticket.answered:
+                self._deliver([ticket])
+            self._note(ticket)
+        self._desk.release(ticket)
+
+    # both
+
+    def _admit(
+        self, call: InferCall, entry: Entry, answer: Waiter, client: ExpressClient | None = None
+    ) -> Ticket:
+        try:
+            return self._admitted(call, entry, answer, client)
+        except Refused as refused:
+            self.turned_away(entry, refused)
+            raise
+
+    def _admitted(
+        self, call: InferCall, entry: Entry, answer: Waiter, client: ExpressClient | None
+    ) -> Ticket:
+        closed, control, desk = self._closed(), self._control, self._desk
+        if closed:
+            raise Refused(Kind.UNAVAILABLE, closed)
+        promise = let_in(call, entry, control.setup, self._clock())
+        if desk.open >= control.plan.queue:
+            raise _overloaded(f"{desk.open} calls are open already, the most that may be")
+        index = entry.plan.index
+        ticket = Ticket(call, index, entry.tensors, promise.application, promise.deadline, answer, client)
+        self._take_in(ticket, entry)
+        ticket.admitted = self._clock()
+        control.books[index].accepted += 1
+        for request in desk.open_parts(ticket):
+            control.arrive(request, ticket)
+        return ticket
+
+    def turned_away(self, entry: Entry, refused: Refused) -> None:
+        self._control.books[entry.plan.index].refused[refused.kind.name.lower()] += 1
+
+    def _take_in(self, ticket: Ticket, entry: Entry) -> None:
+        if ticket.client is not None:
+            packed = ticket.client.packed
+            if not self._cloakroom.take_packed(ticket, packed):
+                self._refuse_for_memory(ticket, packed.block_bytes)
+        elif entry.plan.preprocess is not None:
+            self._preparer.prepare(ticket, entry.plan.preprocess)
+        elif not self._cloakroom.take_in(ticket, ticket.call.inputs):
+            self._refuse_for_memory(ticket, self._cloakroom.bytes_of(ticket.call.inputs))
+
+    def _refuse_for_memory(self, ticket: Ticket, inputs: int) -> None:
+        needed, most = self._cloakroom.needed(ticket, inputs), self._cloakroom.arena.size
+        if needed > most:
+            reason = f"its tensors and their answer need {needed} bytes of shared memory; there are {most}"
+            raise Refused(Kind.TOO_LARGE, f"model {ticket.call.model}: {reason}")
+        raise _overloaded("the shared memory for tensors is full")
+
+    def ticket_ended(self, ticket: Ticket) -> None:
+        """What the desk calls when the last part of a call has ended."""
+        now, control = self._clock(), self._control
+        control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
+        control.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
+        if ticket.client is not None:
+            self._express_ended(ticket, ticket.client)
+        elif ticket.answer.done():  # nobody waits for it any more
+            self._desk.release(ticket)
+        else:
+            ticket.answer.set_result(None)
+
+    def _note(self, ticket: Ticket) -> Stages:
+        """An answered call, in the books and on the timeline."""
+        flight, call = ticket.flight, ticket.call
+        assert flight is not None, "an answered call was in a batch"
+        done = flight.done
+        assert done is not None, "an answered call's batch ended well"
+        moments = flight.dispatched, done.started, done.finished, ticket.answered
+        stages = Stages(call.received, ticket.admitted, *moments)
+        self._control.books[ticket.model].answered(stages, call.rows)
+        self._drift.answered(flight, stages.answered)
+        in_time = ticket.outcome is Outcome.IN_TIME
+        self._timelines.add(call.model, flight.gpu, flight.tag, len(flight.requests), in_time, stages)
+        return stages
+
+
+class _Nobody:
+    """Waits for nothing: the client of a packed call is told in another way."""
+
+    def done(self) -> bool:
+        return True
+
+    def set_result(self, result: None, /) -> None:
+        raise AssertionError("nobody waits here")
+
+
+_NOBODY = _Nobody()
+_UNEQUAL = "model {}: the rows of one call have answers of unequal shapes"
+
+
+def _nowhere(deliveries: Sequence[Delivery]) -> None:
+    raise AssertionError(f"{len(deliveries)} packed calls, and no protocol that they came from")
+
+
+def _is_last_part(ticket: Ticket) -> bool:
+    """Whether the one batch that has just ended is all that its client waits for."""
+    return ticket.open_parts == 1 and ticket.call.rows == 1 and not ticket.answered
+
+
+def _delivery(ticket: Ticket) -> Delivery:
+    assert ticket.client is not None
+    return Delivery(ticket.client, ticket.replies, ticket.room, ticket.reply_shapes[0])
+
+
+def _alike(ticket: Ticket) -> bool:
+    return all(shapes == ticket.reply_shapes[0] for shapes in ticket.reply_shapes)
+
+
+def _overloaded(reason: str) -> Refused:
+    return Refused(Kind.OVERLOADED, f"overloaded: {reason}", RETRY_AFTER)
+
+
+def refusal(ticket: Ticket) -> Refused:
+    """What the client of a call without an answer is told."""
+    name = ticket.call.model
+    if ticket.outcome is Outcome.FAILED:
+        return Refused(Kind.MODEL_FAILED, f"model {name} failed: {ticket.reason}")
+    if ticket.cause == EXPIRED:
+        return Refused(Kind.DEADLINE, f"model {name}: the deadline can no longer be met")
+    if ticket.cause == UNSERVED:
+        return Refused(Kind.UNAVAILABLE, f"model {name}: the server stopped before it came to this call")
+    return _overloaded(f"model {name} dropped the call so that others are in time ({ticket.cause})")

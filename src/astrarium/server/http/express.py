@@ -1,0 +1,118 @@
+"""The short way: inference requests that are plain enough are read, placed and answered by native code.
+
+A request is plain when it comes in one piece (or its body in a few), in HTTP/1.1, with JSON or binary tensors
+that fit the model, and asks for nothing unusual. All others, and all that are wrong in some way, go the long
+way through uvicorn and the handlers, which know every feature and have a message for every error; so nothing
+here explains anything to a client. Connections change from one way to the other between two requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from importlib import import_module
+from time import monotonic_ns
+from typing import Any, Protocol, cast
+
+from astrarium.core.units import MILLISECOND, Time
+from astrarium.server.contract import Delivery, Express, ExpressClient, Kind, ModelCard, PackedCall, Refused
+from astrarium.server.http.bodies import BodyReader
+from astrarium.server.keys import Keys
+
+LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way makes us look for changed models
+log = logging.getLogger(__name__)
+
+
+def native_desk() -> Any | None:
+    """The class of native desks, or None where the extension was not built."""
+    try:
+        return import_module("astrarium._express").Desk
+    except ImportError:
+        return None
+
+
+class Connection(ExpressClient, Protocol):
+    """A client as the lane needs it: with a socket to write to."""
+
+    @property
+    def here(self) -> bool:
+        """Whether it can still be written to."""
+
+    @property
+    def socket(self) -> int:
+        """-1 where earlier bytes are still on their way: the answer must queue up behind them."""
+
+    def finish(self, unsent: bytes) -> None:
+        """The answer is on its way, but for these bytes that the socket did not take at once."""
+
+
+class Lane:
+    """The short way into one service."""
+
+    def __init__(self, service: Express, desk: Any, bodies: BodyReader, keys: Keys) -> None:
+        limits = bodies.limits
+        self._service, self._keys, self._bodies = service, keys, bodies
+        self._desk = desk(service.memory, limits.head_bytes, limits.body_bytes)
+        self._cards: dict[int, ModelCard] = {}  # as the desk knows them
+        self._looked: Time = 0
+        service.deliver = self._deliver
+        self._look(monotonic_ns())
+
+    def read(self, request: bytes, now: Time) -> PackedCall | int | None:
+        """A call, the bytes that are still missing, or None: the long way."""
+        found: Any = self._desk.read(request)
+        if found is None or type(found) is int:
+            if found is None and now - self._looked > LOOK_AGAIN:
+                self._look(now)
+            return found
+        if self._service.card(found.model) is not self._cards[found.model]:
+            self._look(now)
+            return None
+        return cast(PackedCall, found)
+
+    def take(self, client: Connection, received: Time) -> None:
+        packed: Any = client.packed
+        if self._keys:
+            self._keys.check({b"authorization": packed.authorization, b"x-api-key": packed.api_key})
+        self._service.take(client, received)
+
+    def hold(self, size: int) -> bool:
+        """Whether so many more bytes may be kept until a request is whole."""
+        if self._bodies.held + size > self._bodies.limits.held_bytes:
+            return False
+        self._bodies.held += size
+        return True
+
+    def let_go(self, size: int) -> None:
+        self._bodies.held -= size
+
+    def _look(self, now: Time) -> None:
+        """Models are loaded and unloaded: the desk serves those that are ready, as they are now."""
+        self._looked = now
+        for index, card in self._service.cards():
+            if self._cards.get(index) is not card:
+                self._cards[index] = card
+                self._learn(index, card)
+
+    def _learn(self, index: int, card: ModelCard) -> None:
+        if card.state == "READY" and card.name.isascii() and card.name.isprintable():
+            sides = card.inputs, card.outputs
+            tensors = ([(spec.name, spec.datatype, list(spec.shape)) for spec in side] for side in sides)
+            self._desk.serve(index, card.name, card.version, *tensors, card.max_batch)
+        else:
+            self._desk.withhold(card.name)
+
+    def _deliver(self, deliveries: Sequence[Delivery]) -> None:
+        here = [(one, cast(Connection, one.client)) for one in deliveries]
+        here = [(one, client) for one, client in here if client.here]
+        try:
+            unsent = dict(
+                self._desk.answer([(one.client.packed, client.socket, *one[1:]) for one, client in here])
+            )
+        except Exception:  # a worker that lies about its answers must not take the server with it
+            log.exception("answers could not be written")
+            for _, client in here:
+                client.turn_down(Refused(Kind.MODEL_FAILED, "the answer could not be written"))
+            return
+        for at, (_, client) in enumerate(here):
+            client.finish(unsent.get(at, b""))

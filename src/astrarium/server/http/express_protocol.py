@@ -1,0 +1,165 @@
+"""A connection that tries the short way first, and goes the long way with everything else."""
+
+from __future__ import annotations
+
+import logging
+from asyncio import Transport
+from time import monotonic_ns
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from astrarium.core.units import SECOND, Time
+from astrarium.server.contract import Kind, PackedCall, Refused
+from astrarium.server.http.express import Lane
+from astrarium.server.http.protocol import BoundedProtocol
+from astrarium.server.http.replies import refusal
+from astrarium.server.settings import HttpLimits
+
+log = logging.getLogger(__name__)
+
+
+class ExpressProtocol(BoundedProtocol):
+    """One request at a time: what comes before the last one is answered waits its turn."""
+
+    lane: Lane
+    packed: PackedCall
+    _fd = -1
+    _waiting = False  # for the answer to `packed`
+    _next = b""  # came meanwhile
+    _parts: list[bytes] | None = None  # of a request whose body is not whole
+    _missing = 0
+    _since: Time = 0  # when the first byte of the last request came
+    _closing = False  # after the answer
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._fd = transport.get_extra_info("socket").fileno()
+
+    # requests
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiting:
+            self._next += data
+            self.transport.pause_reading()
+        elif self._parts is not None:
+            self._go_on(data)
+        elif self._arriving or (self.cycle is not None and not self.cycle.response_complete):
+            super().data_received(data)
+        else:
+            self._since = monotonic_ns()
+            self._try(data)
+
+    def _try(self, data: bytes) -> None:
+        found = self.lane.read(data, self._since) if self._welcome() else None
+        if found is None:
+            super().data_received(data)
+        elif isinstance(found, int):
+            self._wait_for(found, data)
+        else:
+            self._take(found)
+
+    def _welcome(self) -> bool:
+        return self.limit_concurrency is None or len(self.connections) < self.limit_concurrency
+
+    def _wait_for(self, missing: int, data: bytes) -> None:
+        """The rest of a body, unless that would be too much for all connections together."""
+        if not self.lane.hold(missing + len(data)):
+            super().data_received(data)
+            return
+        self._parts, self._missing = [data], missing
+        self._deadline = self.loop.call_later(self.limits.request_seconds, self._too_slow)
+
+    def _go_on(self, data: bytes) -> None:
+        assert self._parts is not None
+        self._parts.append(data)
+        self._missing -= len(data)
+        if self._missing <= 0:
+            self._try(self._whole())
+
+    def _whole(self) -> bytes:
+        """The parts put together; nothing is being waited for any more."""
+        parts, self._parts = self._parts or [], None
+        self.lane.let_go(sum(map(len, parts)) + self._missing)
+        self._missing = 0
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        return b"".join(parts)
+
+    def _take(self, packed: PackedCall) -> None:
+        self.packed, self._waiting = packed, True
+        try:
+            self.lane.take(self, self._since)
+        except Refused as refused:
+            self.turn_down(refused)
+        except Exception as error:
+            log.exception("taking a call failed")
+            reason = f"the server failed, not the request: {type(error).__name__}"
+            self.turn_down(Refused(Kind.MODEL_FAILED, reason))
+
+    # answers
+
+    @property
+    def here(self) -> bool:
+        return not self.transport.is_closing()
+
+    @property
+    def socket(self) -> int:
+        return self._fd if not self.transport.get_write_buffer_size() else -1
+
+    def finish(self, unsent: bytes) -> None:
+        if unsent:
+            self.transport.write(unsent)
+        self._waiting = False
+        if self._closing:
+            self.transport.close()
+        elif self.timeout_keep_alive_task is None:
+            self._arm(self.timeout_keep_alive)
+        if self._next:
+            self.loop.call_soon(self._turn)
+
+    def turn_down(self, refused: Refused) -> None:
+        if self.here:
+            reply = refusal(refused)
+            headers = [*self.server_state.default_headers, *reply.headers]
+            lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+            length = b"content-length: %d\r\n\r\n" % len(reply.body)
+            self.finish(STATUS_LINE[reply.status] + lines + length + reply.body)
+
+    def _turn(self) -> None:
+        """The request that came too early has its turn."""
+        data, self._next = self._next, b""
+        if data and self.here:
+            self.transport.resume_reading()
+            self.data_received(data)
+
+    # the connection
+
+    def _arm(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Requests of the short way do not touch the timer; it looks here before it closes."""
+        quiet = (monotonic_ns() - self._since) / SECOND
+        if self._waiting or self._parts is not None:
+            self._arm(self.timeout_keep_alive)
+        elif quiet < self.timeout_keep_alive:
+            self._arm(self.timeout_keep_alive - quiet)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def shutdown(self) -> None:
+        if self._waiting:
+            self._closing = True
+        else:
+            super().shutdown()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._parts is not None:
+            self._whole()
+        self._next = b""
+        super().connection_lost(exc)
+
+
+def express_protocol(limits: HttpLimits, lane: Lane) -> type[ExpressProtocol]:
+    return type("ExpressProtocol", (ExpressProtocol,), {"limits": limits, "lane": lane})
