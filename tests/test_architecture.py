@@ -24,7 +24,7 @@ ARROWS: dict[str, set[str]] = {
     "drivers": {"core"},
     "workloads": {"core"},
     "scenario": {"core", "workloads", "engines", *LEVELS},
-    "experiments": {"core", "workloads", "scenario", "drivers", "_native", *LEVELS},
+    "experiments": {"core", "workloads", "scenario", "drivers", *LEVELS},
     "report": {"core", *LEVELS},
     "reproduce": {"core", "workloads", "scenario", "experiments", "report", *LEVELS},
     "testing": {"core", "drivers", *LEVELS},

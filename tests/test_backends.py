@@ -135,6 +135,21 @@ def test_an_interrupted_batch_has_no_answer() -> None:
         emulated(Clock(arrives=False), table=[0, 1]).run(batch(1))
 
 
+@pytest.mark.parametrize(("free", "began"), [(0, 40), (39, 40), (41, 41)])
+def test_a_launched_batch_begins_when_the_gpu_is_free(free: int, began: int) -> None:
+    clock, given = Clock(), batch(2)
+    result, *times = emulated(clock, table=[0, 5, 7]).launch(given, not_before=40).wait(free)
+    assert times == [began, began + 7]
+    assert clock.instants == [began + 7]
+    assert result.outputs["OUTPUT"] is given.inputs["INPUT"]
+
+
+def test_a_launched_batch_can_be_stopped() -> None:
+    launched = emulated(Clock(arrives=False), table=[0, 5]).launch(batch(1), 0)
+    with pytest.raises(Interrupted):
+        launched.wait(0)
+
+
 def test_a_dynamic_batch_waits_for_its_longest() -> None:
     model = emulated(dynamic={"c0": 2 * MS, "c1": 0.5, "applications": [[4 * MS], [10 * MS]]})
     low, high, result = duration(model, batch(3, applications=[0, 1, 0]))
@@ -175,7 +190,7 @@ def test_a_wait_never_ends_early() -> None:
 def test_a_wait_can_be_interrupted_by_what_arrives() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"stop")
-    wait = waiting.watching(reading, lambda: os.read(reading, 4) == b"stop")
+    wait = waiting.watching(reading, lambda _: os.read(reading, 4) == b"stop", pytest.fail)
     assert not wait(time.monotonic_ns() + 3600 * 1_000_000_000)
     os.close(reading)
     os.close(writing)
@@ -186,14 +201,28 @@ def test_other_news_does_not_end_a_wait() -> None:
     os.write(writing, b"go on")
     heard: list[bytes] = []
 
-    def interrupted() -> bool:
+    def interrupted(until: int) -> bool:
+        assert until == instant
         heard.append(os.read(reading, 5))
         return False
 
     instant = time.monotonic_ns() + 20 * MS
-    assert waiting.watching(reading, interrupted)(instant)
+    assert waiting.watching(reading, interrupted, lambda: None)(instant)
     assert time.monotonic_ns() >= instant
     assert heard == [b"go on"]
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize(("span", "calls"), [(waiting.NEARLY // 2, 0), (20 * waiting.NEARLY, 1)])
+def test_the_end_of_a_long_wait_is_announced_once(span: int, calls: int) -> None:
+    reading, writing = os.pipe()
+    announced: list[int] = []
+    instant = time.monotonic_ns() + span
+    wait = waiting.watching(reading, lambda _: False, lambda: announced.append(time.monotonic_ns()))
+    assert wait(instant)
+    assert len(announced) == calls
+    assert all(moment >= instant - waiting.NEARLY for moment in announced)
     os.close(reading)
     os.close(writing)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
+from astrarium.engines import replies
 from astrarium.engines.arena import ALIGNMENT, SMALLEST, Arena, Memory, aligned
 from astrarium.engines.blocks import block_bytes, fixed_bytes, tensors_at, whole_shapes
 from astrarium.engines.gather import gathered
@@ -88,7 +90,7 @@ def test_every_datatype_survives_the_binary_layout(datatype: str) -> None:
 
 def written(memory: Memory, specs: list[TensorSpec], calls: list[list[np.ndarray]]) -> list[Member]:
     """Calls one after the other; a member for each of their rows, with 4 KiB to answer in."""
-    members, at, replies = [], 0, 1 << 15
+    members, at, reply = [], 0, 1 << 15
     for arrays in calls:
         shapes = [(array.shape, len(to_bytes(array))) for array in arrays]
         block, rows = at, len(arrays[0])
@@ -98,8 +100,8 @@ def written(memory: Memory, specs: list[TensorSpec], calls: list[list[np.ndarray
             at += aligned(len(data))
         open_sizes = fixed_bytes(specs) is None
         for row in range(rows):
-            members.append(Member(block, rows, row, replies, 4096, 0, shapes if open_sizes else None))
-            replies += 4096
+            members.append(Member(block, rows, row, reply, 4096, 0, shapes if open_sizes else None))
+            reply += 4096
     return members
 
 
@@ -122,6 +124,28 @@ def test_one_call_alone_is_read_without_a_copy() -> None:
     assert np.shares_memory(array, np.frombuffer(memory.view, np.uint8))
 
 
+@pytest.mark.parametrize("shape", [(2,), (-1,)])
+def test_calls_of_one_row_and_one_shape_are_joined(shape: tuple[int, ...]) -> None:
+    memory = Memory.create(1 << 17)
+    specs = [TensorSpec("a", "FP32", shape), TensorSpec("b", "INT64", (1,))]
+    calls = [[np.array([[i, i + 1]], np.float32), np.array([[10 * i]])] for i in range(3)]
+    members = written(memory, specs, calls)
+    batch = gathered(memory.view, specs, members)
+    assert batch.inputs["a"].tolist() == [[0, 1], [1, 2], [2, 3]]
+    assert batch.inputs["b"].tolist() == [[0], [10], [20]]
+    assert not batch.own_shapes
+    batch.inputs["a"][:] = 7  # the model's own: some work in place
+    assert gathered(memory.view, specs, members).inputs["a"].tolist() == [[0, 1], [1, 2], [2, 3]]
+
+
+def test_texts_are_never_joined_as_bytes() -> None:
+    memory = Memory.create(1 << 17)
+    specs = [TensorSpec("t", "BYTES", (1,))]
+    calls = [[np.array([[word]], object)] for word in (b"one", b"two")]
+    batch = gathered(memory.view, specs, written(memory, specs, calls))
+    assert batch.inputs["t"].tolist() == [[b"one"], [b"two"]]
+
+
 def test_unequal_items_are_padded_and_remember_their_shapes() -> None:
     memory = Memory.create(1 << 17)
     specs = [TensorSpec("a", "FP32", (-1,))]
@@ -141,6 +165,32 @@ def test_answers_land_in_their_members_rooms() -> None:
     y, name = tensors_at(memory.view, members[1].reply, specs, shapes[1])
     assert to_array(y).tolist() == [[3, 4]]
     assert to_array(name).tolist() == [[b"two"]]
+
+
+def test_stacked_answers_are_cut_and_laid_side_by_side() -> None:
+    memory = Memory.create(1 << 17)
+    specs = [TensorSpec("y", "FP32", (-1,)), TensorSpec("z", "INT64", ())]
+    members = written(memory, [TensorSpec("x", "FP32", (1,))], [[np.zeros((2, 1), np.float32)]])
+    given = {"y": np.array([[1, 3], [2, 4]], np.float32).T, "z": np.array([5, 6])}  # not contiguous
+    shapes = write_replies(memory.view, specs, members, given)
+    assert shapes == [[((1, 2), 8), ((1,), 8)]] * 2
+    for row, member in enumerate(members):
+        y, z = tensors_at(memory.view, member.reply, specs, shapes[row])
+        assert to_array(y).tolist() == [given["y"][row].tolist()]
+        assert to_array(z).tolist() == [5 + row]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "times"),
+    [("FP32", (4,), 1), ("FP32", (-1,), 1), ("BYTES", (2,), 1), ("FP32", (3, 224, 224), 0)],
+)
+def test_a_rehearsal_answers_nobody_and_is_left_out_where_it_would_take_long(
+    kind: str, shape: tuple[int, ...], times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrote: list[Any] = []
+    monkeypatch.setattr(replies, "write_replies", lambda *given: wrote.append(write_replies(*given)))
+    replies.rehearse((TensorSpec("y", kind, shape),))
+    assert len(wrote) == times
 
 
 def test_nothing_is_told_of_shapes_that_were_known() -> None:
@@ -168,13 +218,13 @@ def test_a_model_that_answers_otherwise_than_promised_is_told_so(outputs: dict, 
         write_replies(memory.view, [TensorSpec("y", "FP32", (2,))], members, outputs)
 
 
-def test_an_answer_larger_than_its_room_is_refused_before_it_is_written() -> None:
+@pytest.mark.parametrize("answer", [[np.ones(3, np.float32)], np.ones((1, 3), np.float32)])
+def test_an_answer_larger_than_its_room_is_refused_before_it_is_written(answer: Any) -> None:
     memory = Memory.create(1 << 17)
     member = Member(0, 1, 0, 1 << 15, 8)
     with pytest.raises(ValueError, match="more than the 8 bytes"):
-        write_replies(
-            memory.view, [TensorSpec("y", "FP32", (-1,))], [member], {"y": [np.ones(3, np.float32)]}
-        )
+        write_replies(memory.view, [TensorSpec("y", "FP32", (-1,))], [member], {"y": answer})
+    assert not any(memory.view[1 << 15 : (1 << 15) + 64])
 
 
 def test_tensors_of_a_block_are_aligned() -> None:

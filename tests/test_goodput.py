@@ -12,6 +12,7 @@ from astrarium.core.quantities import Duration
 from astrarium.experiments import native
 from astrarium.experiments.goodput import Probe, bisect, capacity, scan, search, shares
 from astrarium.scenario import Scenario, build, parse
+from astrarium.serving import twin
 from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.policies.deferred import Deferred
 
@@ -201,7 +202,7 @@ def test_processes_find_the_same() -> None:
     raw = msgspec.structs.replace(case.workload, warmup=Duration(0))
     case = msgspec.structs.replace(case, workload=raw)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "extension", lambda: None)
+        patch.setattr(twin, "extension", lambda name: None)
         one, two = (search(case, seeds=2, tolerance=0.3, jobs=jobs).per_seed for jobs in (1, 2))
     assert one == two
 

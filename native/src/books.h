@@ -91,8 +91,9 @@ struct Gpu {
   std::deque<RunningBatch> batches;
   std::int64_t recovering = -1;
   Time free = 0, started = 0;  // the world's truth
+  bool present = true;
 
-  bool idle() const { return batches.empty() && recovering < 0; }
+  bool idle() const { return batches.empty() && recovering < 0 && present; }
 };
 
 class Books {
@@ -105,11 +106,12 @@ class Books {
     requests.done.assign(count, -1);
     requests.batch.assign(count, -1);
   }
+  virtual ~Books() = default;
 
   const Gpu& gpu(int id) const { return gpus_[static_cast<std::size_t>(id)]; }
 
   // Send requests of one model to a GPU; `ids` is read at once.
-  void dispatch(Time now, int gpu_id, const std::int64_t* ids, int size, Time start) {
+  virtual void dispatch(Time now, int gpu_id, const std::int64_t* ids, int size, Time start) {
     Gpu& gpu = gpus_[static_cast<std::size_t>(gpu_id)];
     const int model = arrivals_.model[ids[0]];
     const std::int64_t run = static_cast<std::int64_t>(runs_++);
@@ -121,13 +123,13 @@ class Books {
     push({gpu.free, 0, Happened::kBatchFinished, gpu_id, run, gpu.started, 0});
   }
 
-  void drop(Time now, std::int64_t request, Reason reason) {
+  virtual void drop(Time now, std::int64_t request, Reason reason) {
     end(request, kDropped, now, -1);
     requests.reason[static_cast<std::size_t>(request)] = reason;
   }
 
   // Cancel the batch on a GPU; returns its requests, which wait again.
-  std::vector<std::int64_t> preempt(Time now, int gpu_id) {
+  virtual std::vector<std::int64_t> preempt(Time now, int gpu_id) {
     Gpu& gpu = gpus_[static_cast<std::size_t>(gpu_id)];
     RunningBatch batch = std::move(gpu.batches.front());
     gpu.batches.pop_front();
@@ -140,7 +142,7 @@ class Books {
   }
 
   // The policy's one timer of this name (a small number); a later one replaces it.
-  void set_timer(Time now, Time at, std::size_t name = 0) {
+  virtual void set_timer(Time now, Time at, std::size_t name = 0) {
     if (timers_.size() <= name) timers_.resize(name + 1, kForever);
     timers_[name] = std::max(at, now);
   }
@@ -190,6 +192,9 @@ class Books {
 
   Requests requests;
   Batches batches;
+
+ protected:
+  Gpu& gpu_at(int id) { return gpus_[static_cast<std::size_t>(id)]; }
 
  private:
   Time execution(int gpu, int model, const std::int64_t* ids, int size) const {

@@ -17,6 +17,7 @@
 
 #include "astrarium.h"
 #include "bind_hull.h"
+#include "bind_live.h"
 #include "clipper.h"
 #include "clockwork.h"
 #include "multicore.h"
@@ -223,4 +224,10 @@ NB_MODULE(_native, m) {
         "model_threads"_a, "quantum"_a, "lead"_a, "pin"_a = false, "alone"_a = false);
   m.def("reasons", &reasons);
   bind_hull(m);
+  nb::class_<LivePolicy>(m, "LivePolicy")
+      .def("__init__", [](LivePolicy* self, const Setup& setup, const Parameters& parameters) {
+        check_setup(setup);
+        new (self) LivePolicy(setup, parameters, &make_policy);
+      }, "setup"_a, "parameters"_a)
+      .def("decide", &decide, "now"_a, "arrivals"_a, "news"_a);
 }

@@ -62,6 +62,7 @@ class WindowScheduler : public Policy {
 
   void see_gpu(Time now, int id, const Gpu& gpu) {
     if (gpu.idle()) free_.set(id, now);
+    else if (!gpu.present) free_.set(id, kForever);
     else if (gpu.batches.size() == 1) start_late(now, id);
   }
 

@@ -1,6 +1,7 @@
 // The express desk as the HTTP front sees it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "courier.h"
 #include "desk.h"
 
 namespace nb = nanobind;
@@ -36,7 +38,7 @@ struct BoundDesk {
 
 // A call, and the request that its tensors still lie in until they are placed.
 struct BoundCall {
-  std::unique_ptr<Call> call;
+  std::shared_ptr<Call> call;
   nb::object request;
   nb::object desk;
 
@@ -109,6 +111,52 @@ nb::list shapes(const BoundCall& self) {
   return found;
 }
 
+// The courier, and the shared memory that it reads answers from.
+struct BoundCourier {
+  Py_buffer memory{};
+  std::unique_ptr<Courier> courier;
+
+  explicit BoundCourier(nb::handle view) {
+    if (PyObject_GetBuffer(view.ptr(), &memory, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    courier = std::make_unique<Courier>(static_cast<const char*>(memory.buf), static_cast<std::size_t>(memory.len));
+  }
+  ~BoundCourier() {
+    {
+      nb::gil_scoped_release release;
+      courier.reset();
+    }
+    PyBuffer_Release(&memory);
+  }
+  BoundCourier(const BoundCourier&) = delete;
+  BoundCourier& operator=(const BoundCourier&) = delete;
+};
+
+// Of (call, line, offset, bytes of its room), all of them calls of one row.
+void expect(BoundCourier& self, std::int64_t run, nb::list given) {
+  std::vector<Parcel> parcels;
+  for (nb::handle one : given) {
+    const auto& call = nb::cast<const BoundCall&>(one[0]).call;
+    const auto offset = nb::cast<std::size_t>(one[2]), room = nb::cast<std::size_t>(one[3]);
+    self.courier->check(*call, offset, room);
+    parcels.push_back({call, nb::cast<std::shared_ptr<Line>>(one[1]), offset, room});
+  }
+  self.courier->expect(run, std::move(parcels));
+}
+
+// When the answers were sent, and what some sockets did not take at once; 0 where they were not sent here.
+nb::tuple collect(BoundCourier& self, std::int64_t run) {
+  const Delivered found = self.courier->collect(run);
+  nb::list unsent;
+  for (const auto& [at, rest] : found.unsent) unsent.append(nb::make_tuple(at, bytes(rest)));
+  return nb::make_tuple(found.at, unsent);
+}
+
+nb::list packets(BoundCourier& self) {
+  nb::list found;
+  for (const Packet& packet : self.courier->packets()) found.append(nb::make_tuple(packet.worker, bytes(packet.bytes)));
+  return found;
+}
+
 }  // namespace
 }  // namespace astrarium::express
 
@@ -134,4 +182,14 @@ NB_MODULE(_express, m) {
       .def("withhold", [](BoundDesk& self, const std::string& name) { self.desk->withhold(name); }, "name"_a)
       .def("read", &read_request, "data"_a)
       .def("answer", &answer, "answers"_a);
+  nb::class_<Line>(m, "Line").def(nb::init<int>(), "socket"_a);
+  nb::class_<BoundCourier>(m, "Courier")
+      .def(nb::init<nb::handle>(), "memory"_a)
+      .def("bell", [](const BoundCourier& self) { return self.courier->bell(); })
+      .def("watch", [](BoundCourier& self, int worker, int socket) { self.courier->watch(worker, socket); }, "worker"_a, "socket"_a)
+      .def("forget", [](BoundCourier& self, int worker) { self.courier->forget(worker); }, "worker"_a)
+      .def("expect", &expect, "run"_a, "parcels"_a)
+      .def("collect", &collect, "run"_a)
+      .def("packets", &packets)
+      .def("stop", [](BoundCourier& self) { self.courier->stop(); }, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -47,6 +47,11 @@ class LiveDriver:
             self._called = True
             self._soon(self.step)
 
+    @property
+    def pending(self) -> bool:
+        """Whether something was posted that no step has taken yet."""
+        return bool(self._inbox)
+
     def step(self) -> None:
         self._called = False
         now = self._clock()

@@ -16,18 +16,51 @@ from astrarium.engines.tensors import BYTES, DATATYPES, Array, Tensor, TensorSpe
 
 def gathered(view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member]) -> Batch:
     """One array for each input, the items in the order of *members*."""
-    pieces: list[list[Array]] = [[] for _ in specs]
+    applications = [member.application for member in members]
+    if _are_alike(specs, members):
+        return Batch(len(members), _of_one_shape(view, specs, members), applications)
+    named = _pieces(view, specs, members)
+    own = {name: _item_shapes(piece) for name, piece in named.items() if not _alike(piece)}
+    inputs = {name: _joined(piece, name in own) for name, piece in named.items()}
+    return Batch(len(members), inputs, applications, own)
+
+
+def _are_alike(specs: Sequence[TensorSpec], members: Sequence[Member]) -> bool:
+    """The common case: requests of one item each, all of one shape."""
+    shapes = members[0].shapes
+    alike = all(member.rows == 1 and member.shapes == shapes for member in members)
+    return alike and not any(spec.datatype == BYTES for spec in specs)
+
+
+def _of_one_shape(
+    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member]
+) -> dict[str, Array]:
+    """Bytes are joined before they become an array: for small items an array of each costs far more."""
+    blocks = [member.block for member in members]
+    inputs, at = {}, 0
+    for spec, (shape, size) in zip(specs, members[0].shapes or whole_shapes(specs, 1), strict=True):
+        kind = DATATYPES[spec.datatype]
+        if len(blocks) == 1:
+            inputs[spec.name] = np.ndarray(shape, kind, view, blocks[0] + at)
+        else:
+            whole = bytearray().join([view[block + at : block + at + size] for block in blocks])
+            inputs[spec.name] = np.ndarray((len(blocks), *shape[1:]), kind, whole)
+        at += aligned(size)
+    return inputs
+
+
+def _pieces(
+    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member]
+) -> dict[str, list[Array]]:
+    pieces: dict[str, list[Array]] = {spec.name: [] for spec in specs}
     for first, last in _stretches(members):
         at = first.block
         shapes = first.shapes or whole_shapes(specs, first.rows)
-        for piece, spec, (shape, size) in zip(pieces, specs, shapes, strict=True):
+        for spec, (shape, size) in zip(specs, shapes, strict=True):
             rows = _array(view, spec, at, shape, size)
-            piece.append(rows if first.rows == 1 else rows[first.row : last.row + 1])
+            pieces[spec.name].append(rows if first.rows == 1 else rows[first.row : last.row + 1])
             at += aligned(size)
-    named = {spec.name: piece for spec, piece in zip(specs, pieces, strict=True)}
-    own = {name: _item_shapes(piece) for name, piece in named.items() if not _alike(piece)}
-    inputs = {name: _joined(piece, name in own) for name, piece in named.items()}
-    return Batch(len(members), inputs, [member.application for member in members], own)
+    return pieces
 
 
 def _array(view: memoryview, spec: TensorSpec, at: int, shape: tuple[int, ...], size: int) -> Array:

@@ -36,6 +36,9 @@ class Workers(Protocol):
     def kill(self, worker: int, reason: str) -> None:
         """At once; `died` follows with this reason."""
 
+    def hush(self) -> None:
+        """What the workers have said is told now; nothing more will be heard."""
+
     async def stop(self, grace: float) -> None:
         """All of them: asked first, killed after *grace* seconds. No `died` follows."""
 

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 
 from astrarium.engines.arena import Memory
+from astrarium.engines.courier import Courier
 from astrarium.engines.interface import Listener, WorkerSpec
 from astrarium.engines.orders import LARGEST_MESSAGE, Order, Stop, decode_news, encode
 
@@ -26,10 +27,12 @@ class _Running:
 class LocalWorkers:
     """Keeps to one event loop. Workers hold no terminal and die with this process."""
 
-    def __init__(self, memory: Memory, listener: Listener) -> None:
-        self._memory, self._listener = memory, listener
+    def __init__(self, memory: Memory, listener: Listener, courier: Courier | None = None) -> None:
+        self._memory, self._listener, self._courier = memory, listener, courier
         self._running: dict[int, _Running] = {}
         self._loop = asyncio.get_running_loop()
+        if courier is not None:
+            self._loop.add_reader(courier.bell(), self._collect, courier)
 
     def start(self, spec: WorkerSpec) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -39,7 +42,10 @@ class LocalWorkers:
         with theirs:
             process = self._spawn(spec, theirs.fileno())
         running = self._running[spec.worker] = _Running(process, ours, os.pidfd_open(process.pid))
-        self._loop.add_reader(ours.fileno(), self._read, spec.worker, running)
+        if self._courier is not None:
+            self._courier.watch(spec.worker, ours.fileno())
+        else:
+            self._loop.add_reader(ours.fileno(), self._read, spec.worker, running)
         self._loop.add_reader(running.watch, self._ended, spec.worker, running)
 
     def send(self, worker: int, order: Order) -> None:
@@ -59,12 +65,23 @@ class LocalWorkers:
             running.reason = reason
             running.process.kill()
 
+    def hush(self) -> None:
+        courier, self._courier = self._courier, None
+        if courier is not None:
+            self._loop.remove_reader(courier.bell())
+            courier.stop()
+            self._collect(courier)
+
     async def stop(self, grace: float) -> None:
         for worker in self._running:
             self.send(worker, Stop())
-        running, self._running = list(self._running.values()), {}
-        for one in running:
-            self._forget(one)
+        running, self._running = list(self._running.items()), {}
+        for worker, one in running:
+            self._forget(worker, one)
+        self.hush()
+        await self._until_gone([one for _, one in running], grace)
+
+    async def _until_gone(self, running: list[_Running], grace: float) -> None:
         end = self._loop.time() + grace
         while any(one.process.poll() is None for one in running) and self._loop.time() < end:
             await asyncio.sleep(0.01)
@@ -99,16 +116,26 @@ class LocalWorkers:
                 return
             self._listener.heard(worker, decode_news(packet))
 
+    def _collect(self, courier: Courier) -> None:
+        for worker, packet in courier.packets():
+            self._listener.heard(worker, decode_news(packet))
+
     def _ended(self, worker: int, running: _Running) -> None:
-        self._read(worker, running)  # its last words
-        self._forget(running)
+        if self._courier is None:
+            self._read(worker, running)  # its last words
+        self._forget(worker, running)
+        if self._courier is not None:
+            self._collect(self._courier)
         running.socket.close()
         if self._running.get(worker) is running:
             del self._running[worker]
         self._listener.died(worker, running.reason or _how_it_ended(running.process.wait()))
 
-    def _forget(self, running: _Running) -> None:
-        self._loop.remove_reader(running.socket.fileno())
+    def _forget(self, worker: int, running: _Running) -> None:
+        if self._courier is not None:
+            self._courier.forget(worker)
+        else:
+            self._loop.remove_reader(running.socket.fileno())
         self._loop.remove_reader(running.watch)
         os.close(running.watch)
 

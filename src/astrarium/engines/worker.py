@@ -1,5 +1,9 @@
 """The worker: one process, one GPU, one batch at a time.
 
+Orders are obeyed as they are heard, also while a batch runs; batches take turns. A GPU that works by itself
+(`Launching` in the backends' contract) goes from one batch to the next at once, and the host gathers inputs
+and writes replies meanwhile.
+
 Started by an engine as `python -m astrarium.engines.worker SOCKET MEMORY SIZE GPU KIND DEVICE`, where the
 first two are inherited file descriptors.
 """
@@ -22,8 +26,7 @@ from astrarium.engines.arena import Memory
 from astrarium.engines.backends.contract import LoadedModel, ModelFiles, Place
 from astrarium.engines.backends.errors import Interrupted
 from astrarium.engines.backends.registry import backends
-from astrarium.engines.backends.waiting import fine_timers, watching
-from astrarium.engines.gather import gathered
+from astrarium.engines.backends.waiting import Watch, fine_timers, watching
 from astrarium.engines.orders import (
     LARGEST_MESSAGE,
     BatchBroken,
@@ -45,67 +48,83 @@ from astrarium.engines.orders import (
     decode_order,
     encode,
 )
-from astrarium.engines.replies import write_replies
 from astrarium.engines.tensors import TensorSpec
+from astrarium.engines.turns import Clock, Turn
 
 _PR_SET_PDEATHSIG = 1
+_FIRST_SPARE = 1_000_000  # nanoseconds: what launching ahead may take, as long as nobody has measured it
 
 
 class Worker:
-    def __init__(self, line: socket.socket, memory: Memory, place: Place) -> None:
-        self._line, self._memory, self._place = line, memory, place
+    """*clock* and *watch* (see waiting.py) may be others in tests."""
+
+    def __init__(
+        self,
+        line: socket.socket,
+        memory: Memory,
+        place: Place,
+        clock: Clock = monotonic_ns,
+        watch: Watch = watching,
+    ) -> None:
+        self._line, self._memory, self._place, self._clock = line, memory, place, clock
+        self._wait_until = watch(line.fileno(), self._heard, self._nearly)
         self._models: dict[int, LoadedModel] = {}
-        self._orders: deque[tuple[int, Order]] = deque()  # with the instant each was received
-        self._cancelled: dict[int, int] = {}  # runs to stop or skip, with how long to recover
-        self._run = -1
-        self._wait_until = watching(line.fileno(), self._interrupted)
         self._one_load = Lock()
         self._retired: list[LoadedModel] = []  # replaced, and closed once no batch can be using them
+        self._turns: deque[Turn] = deque()
+        self._running: Turn | None = None
+        self._cancelled: dict[int, int] = {}  # runs to stop or skip, with how long to recover
+        self._free = 0  # when the GPU is done with what it was given
+        self._spare = _FIRST_SPARE
+        self._leaving = False
 
     def serve(self) -> None:
         """Until told to stop, or until the other end is gone."""
         self._say(WorkerUp(os.getpid()))
-        while True:
-            while not self._orders:
+        while self._turns or not self._leaving:
+            if self._turns:
+                self._take(self._turns.popleft())
+            else:
                 self._listen()
-            received, order = self._orders.popleft()
-            if isinstance(order, Stop):
-                return
-            self._obey(order, received)
-            while self._retired:
-                self._retired.pop().close()
+            self._close_retired()
+
+    # listening
+
+    def _listen(self) -> None:
+        packet = self._line.recv(LARGEST_MESSAGE)
+        received = self._clock()
+        if not packet:
+            raise SystemExit  # the frontend is gone, and with it everybody who waits
+        self._obey(decode_order(packet), received)
 
     def _obey(self, order: Order, received: int) -> None:
         match order:
             case RunBatch():
-                self._run_batch(order, received)
+                model = self._models.get(order.model)
+                self._turns.append(Turn(order, received, model, self._memory.view))
+            case CancelBatch(run, recovery):
+                if any(turn.order.run == run for turn in (self._running, *self._turns) if turn):
+                    self._cancelled[run] = recovery  # else it has ended, and its end is on the way
             case LoadModel():
                 self._load(order)
             case UnloadModel(model):
                 self._retire(self._models.pop(model, None))
                 self._say(ModelUnloaded(model))
             case Ping(sent):
-                self._say(Pong(sent, monotonic_ns()))
+                self._say(Pong(sent, received))
+            case Stop():
+                self._leaving = True
 
-    # listening
-
-    def _listen(self) -> None:
-        packet = self._line.recv(LARGEST_MESSAGE)
-        if not packet:
-            raise SystemExit  # the frontend is gone, and with it everybody who waits
-        order = decode_order(packet)
-        if not isinstance(order, CancelBatch):
-            self._orders.append((monotonic_ns(), order))
-        elif order.run == self._run or order.run in self._waiting_runs():
-            self._cancelled[order.run] = order.recovery  # else it has ended, and its end is on the way
-
-    def _waiting_runs(self) -> set[int]:
-        return {order.run for _, order in self._orders if isinstance(order, RunBatch)}
-
-    def _interrupted(self) -> bool:
-        """Hear an order while a batch runs: does it end that batch?"""
+    def _heard(self, until: int) -> bool:
+        """Hear an order while waiting for an instant: does it end the batch that runs?"""
         self._listen()
-        return self._run in self._cancelled
+        if self._clock() + self._spare < until:  # or else the one that runs would be answered late
+            self._launch_ahead()
+        return self._running is not None and self._running.order.run in self._cancelled
+
+    def _nearly(self) -> None:
+        if self._running is not None and self._running.launched:
+            self._running.nearly_over()
 
     def _say(self, news: News) -> None:
         self._line.send(encode(news))
@@ -123,8 +142,8 @@ class Worker:
         except Exception as error:
             self._say(ModelRefused(order.model, _told(error)))
             return
-        self._retire(self._models.get(order.model))
-        self._models[order.model] = model
+        replaced, self._models[order.model] = self._models.get(order.model), model
+        self._retire(replaced)
         self._say(ModelLoaded(order.model, _plain(model.inputs), _plain(model.outputs)))
 
     def _ready_to_run(self, order: LoadModel) -> LoadedModel:
@@ -139,43 +158,60 @@ class Worker:
         if model is not None:
             self._retired.append(model)
 
+    def _close_retired(self) -> None:
+        if self._retired:
+            needed = [turn.model for turn in self._turns]
+            unused = [model for model in self._retired if not any(model is one for one in needed)]
+            for model in unused:
+                self._retired.remove(model)
+                model.close()
+
     # batches
 
-    def _run_batch(self, order: RunBatch, received: int) -> None:
-        self._run = order.run
-        started = max(monotonic_ns(), order.start)
-        try:
-            if not self._wait_until(order.start):
-                raise Interrupted
-            started = monotonic_ns()
-            self._say(self._done(order, received, started))
-        except Interrupted:
-            self._recover(order.run, started)
-        except Exception as error:
-            self._say(BatchBroken(order.run, started, monotonic_ns(), _told(error)))
-        self._run = -1
+    def _launch_ahead(self) -> None:
+        """The next batch that the GPU does not have yet, unless it or the one that runs needs the host."""
+        if self._running is not None and not self._running.launches:
+            return
+        waiting = next((turn for turn in self._turns if not turn.launched), None)
+        if waiting is not None and waiting.launches:
+            self._launch(waiting)
 
-    def _done(self, order: RunBatch, received: int, started: int) -> BatchDone:
-        model = self._models.get(order.model)
-        if model is None:
-            raise LookupError(f"model {order.model} is not loaded on GPU {self._place.gpu}")
-        members, view = order.members, self._memory.view
-        if not members:
-            return BatchDone(order.run, received, started, started, started, started)
-        batch = gathered(view, model.inputs, members)
-        computing = monotonic_ns()
-        result = model.run(batch)
-        computed = monotonic_ns()
-        if order.run in self._cancelled:
-            raise Interrupted  # too late to stop it; but nobody waits for these answers any more
-        shapes = write_replies(view, model.outputs, members, result.outputs)
-        own = list(result.own_times)
-        return BatchDone(order.run, received, started, computing, computed, monotonic_ns(), shapes, own)
+    def _launch(self, turn: Turn) -> None:
+        before = self._clock()
+        turn.launch()
+        self._spare = 2 * (self._clock() - before)
+
+    def _take(self, turn: Turn) -> None:
+        self._running, run = turn, turn.order.run
+        started = max(self._free, turn.not_before)
+        try:
+            self._say(self._done(turn))
+        except Interrupted:
+            self._recover(run, started)
+        except Exception as error:
+            self._free = self._clock()
+            self._say(BatchBroken(run, min(started, self._free), self._free, _told(error)))
+        self._running = None
+
+    def _done(self, turn: Turn) -> BatchDone:
+        run, received, now = turn.order.run, turn.received, self._clock()
+        if run in self._cancelled or not (turn.launches or self._wait_until(turn.order.start)):
+            raise Interrupted
+        if not turn.order.members:
+            return BatchDone(run, received, now, now, now, now)
+        if turn.launches and not turn.launched:
+            self._launch(turn)
+        started, (result, computing, computed) = turn.take(self._free, self._clock)
+        self._free = computed
+        if run in self._cancelled:
+            raise Interrupted  # it could not be stopped, but nobody waits for these answers any more
+        shapes, own = turn.reply(result), list(result.own_times)
+        return BatchDone(run, received, started, computing, computed, self._clock(), shapes, own)
 
     def _recover(self, run: int, started: int) -> None:
-        stopped, recovery = monotonic_ns(), self._cancelled.pop(run)
-        self._run = -1
-        self._wait_until(stopped + recovery)
+        stopped, recovery = self._clock(), self._cancelled.pop(run)
+        self._running, self._free = None, stopped + recovery
+        self._wait_until(self._free)
         self._say(BatchCancelled(run, min(started, stopped), stopped))
 
 

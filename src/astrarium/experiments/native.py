@@ -7,28 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from astrarium.core.native import extension
 from astrarium.core.profiles import Dynamic
 from astrarium.core.units import Time
 from astrarium.scenario import Scenario, build
 from astrarium.serving.record import Batches, Ints, Requests, ServingRecord
-from astrarium.serving.setup import ModelSpec, Setup
+from astrarium.serving.setup import Setup
+from astrarium.serving.twin import has_twin as has_twin
+from astrarium.serving.twin import native_setup
 from astrarium.workloads.arrivals import Arrivals
-
-
-def has_twin(policy: Any) -> bool:
-    """A policy with a native twin names it in `native` and translates itself in `native_parameters()`;
-    one whose twin does not know every setup says so in `twinned`."""
-    named = type(policy).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
-    return bool(named) and getattr(policy, "twinned", True) and extension() is not None
-
-
-def extension() -> Any | None:
-    """The extension module, or None where it was not built (a source tree without a compiler)."""
-    try:
-        from astrarium import _native
-    except ImportError:
-        return None
-    return _native
 
 
 def simulate(
@@ -100,12 +87,10 @@ def _call(
     progress: Callable[[Time], None] | None = None,
     timed: bool = False,
 ) -> Any:
-    module = extension()
+    module = extension("_native")
     assert module is not None
-    network = module.Network(setup.network.control, setup.network.data, setup.network.response)
-    models = [model_for(module, model) for model in setup.models]
     columns = module.simulate_serving(
-        module.Setup(models, len(setup.gpus), network, setup.preemption_cost),
+        native_setup(module, setup),
         truth_for(module, scenario, setup),
         module.Parameters(policy.native, *policy.native_parameters()),
         arrivals.time,
@@ -122,13 +107,6 @@ def _call(
     )
     columns["reasons"] = module.reasons()
     return columns
-
-
-def model_for(module: Any, model: ModelSpec) -> Any:
-    known = model.dynamic
-    if known is None:
-        return module.Model(model.slo, model.latency)
-    return module.Model(model.slo, model.latency, module.Dynamic(known.c0, known.c1, known.history))
 
 
 def truth_for(module: Any, scenario: Scenario, setup: Setup) -> Any:

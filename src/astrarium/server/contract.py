@@ -88,6 +88,13 @@ class ExpressClient(Protocol):
 
     packed: PackedCall
 
+    @property
+    def line(self) -> object:
+        """Its connection, as native code knows it."""
+
+    def sent(self, unsent: bytes) -> None:
+        """The answer is on its way, but for these bytes that the socket did not take at once."""
+
     def turn_down(self, refused: Refused) -> None: ...
 
 

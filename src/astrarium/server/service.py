@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.units import SECOND, Time
 from astrarium.engines.arena import Memory
+from astrarium.engines.courier import Courier, new_courier
 from astrarium.engines.interface import Listener, Workers
 from astrarium.engines.orders import Ping
 from astrarium.server.contract import (
@@ -40,7 +41,7 @@ START_LIMIT = 120.0  # seconds for the workers to come up with their models
 WATCH_EVERY = 0.1
 POLL = 0.01
 log = logging.getLogger("astrarium.service")
-NewWorkers = Callable[[Memory, Listener], Workers]
+NewWorkers = Callable[[Memory, Listener, Courier | None], Workers]
 
 
 class LiveService:
@@ -55,7 +56,8 @@ class LiveService:
         self.control = Control(plan, self.desk, loop, recorder)
         self.fleet = self.control.fleet = Fleet(plan.workers, self.control, loop.clock, loop.later)
         self.repository = self.control.repository = Repository(plan.models, self.fleet)
-        self.workers = new_workers(self._cloakroom.memory, self.fleet)
+        self._courier = new_courier(self._cloakroom.memory.view)
+        self.workers = new_workers(self._cloakroom.memory, self.fleet, self._courier)
         self._calibration = self.control.calibration = Calibration(self._ping, loop.clock)
         self._preparer = Preparer(self._cloakroom, self.fleet.pump_all)
         self._timelines = Timelines()
@@ -97,6 +99,7 @@ class LiveService:
         self.draining = self.fleet.closing = True
         if self._watch is not None:
             self._watch.cancel()
+        self.workers.hush()
         if self.control.scheduler is not None:
             self.control.close()
         await self.workers.stop(grace=2.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from astrarium.engines.tensors import Array, TensorSpec
 
@@ -68,6 +68,34 @@ class LoadedModel(Protocol):
     def run(self, batch: Batch) -> Result: ...
 
     def close(self) -> None: ...
+
+
+class Ran(NamedTuple):
+    """What came of a launched batch, and when the GPU began and ended it (monotonic nanoseconds)."""
+
+    result: Result
+    began: int
+    ended: int
+
+
+class Launched(Protocol):
+    """A batch that the GPU has, behind those it was given before."""
+
+    def wait(self, free: int) -> Ran:
+        """Until it has run. *free* is when the GPU was done with the batch before it: the earliest instant
+        at which this one can have begun. Raises Interrupted where the worker stopped it."""
+
+
+class Launching(LoadedModel, Protocol):
+    """Optional: a model whose GPU works on its own while the host goes on.
+
+    The worker launches a batch as soon as it has the order and the time, which may be before the batches
+    ahead of it have ended, and then waits for each in the order they were launched: the GPU goes from one to
+    the next without the host in between. A batch begins no earlier than `not_before`, nor before the one
+    ahead has ended. Batches of models without `launch` have the GPU, and the host, to themselves.
+    """
+
+    def launch(self, batch: Batch, not_before: int) -> Launched: ...
 
 
 class BackendFactory(Protocol):

@@ -18,7 +18,7 @@ import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import Time
-from astrarium.engines.backends.contract import Batch, ModelFiles, Place, Result
+from astrarium.engines.backends.contract import Batch, ModelFiles, Place, Ran, Result
 from astrarium.engines.backends.errors import Interrupted as Interrupted
 from astrarium.engines.backends.errors import ModelFailed
 from astrarium.engines.backends.registry import backends
@@ -28,6 +28,21 @@ from astrarium.engines.tensors import DATATYPES, Array, TensorSpec
 
 INPUT = TensorSpec("INPUT", "FP32", (-1,))
 Times = Callable[[Batch], tuple[Time, Sequence[Time]]]  # of the whole, and of each item alone
+
+
+class EmulatedBatch:
+    """Its time on the GPU starts when the GPU is free, whatever the host is doing then: it always takes
+    exactly what the profile says, and one that was queued follows the one before it without a gap."""
+
+    def __init__(self, result: Result, not_before: Time, takes: Time, wait: Wait) -> None:
+        self._result, self._not_before, self._takes, self._wait = result, not_before, takes, wait
+
+    def wait(self, free: Time) -> Ran:
+        began = max(free, self._not_before)
+        ended = began + self._takes
+        if not self._wait(ended):
+            raise Interrupted("the batch was stopped")
+        return Ran(self._result, began, ended)
 
 
 @backends.register("emulated")
@@ -46,13 +61,13 @@ class EmulatedModel:
         """Nothing: it is as fast at first as it is later."""
 
     def run(self, batch: Batch) -> Result:
-        entered = time.monotonic_ns()
+        return self.launch(batch, time.monotonic_ns()).wait(0).result
+
+    def launch(self, batch: Batch, not_before: Time) -> EmulatedBatch:
         whole, own = self._times(batch)
         answers = zip(self.outputs, self._answers, strict=True)
         outputs = {spec.name: _answer(spec, source, batch) for spec, source in answers}
-        if not self.wait_until(entered + whole):
-            raise Interrupted("the batch was stopped")
-        return Result(outputs, own)
+        return EmulatedBatch(Result(outputs, own), not_before, whole, self.wait_until)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from astrarium.core.native import extension
 from astrarium.core.streams import stream
-from astrarium.experiments import native
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
 from astrarium.serving.policies._hull import HullQueue
 
@@ -60,8 +60,8 @@ def _points(chance: Any, count: int) -> list[tuple[float, float]]:
 
 def _queue() -> Any:
     """The native twin where it was built."""
-    extension = native.extension()
-    return HullQueue() if extension is None else extension.HullQueue()
+    native = extension("_native")
+    return HullQueue() if native is None else native.HullQueue()
 
 
 def _timed(operation: Callable[..., object], arguments: Sequence[tuple[float, ...]]) -> float:

@@ -2,7 +2,8 @@
 
 Calls come in two ways. `infer` is the long one: any tensors, any protocol, a coroutine that waits. `take` is
 the short one, for requests that native code has read: nobody waits in Python, and the answers of a batch are
-sent in one go as soon as its worker is done, before the books and the policy hear of it.
+sent in one go as soon as its worker is done, before the books and the policy hear of it; by a courier, in a
+thread of its own, where there is one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from astrarium.core.units import MICROSECOND, Time
+from astrarium.engines.courier import Courier
 from astrarium.server.contract import (
     Deliver,
     Delivery,
@@ -20,6 +22,7 @@ from astrarium.server.contract import (
     InferCall,
     Kind,
     ModelCard,
+    PackedCall,
     Refused,
     Stages,
 )
@@ -36,6 +39,9 @@ from astrarium.serving.actions import EXPIRED, UNSERVED
 from astrarium.serving.ledger import Outcome
 
 RETRY_AFTER = 1.0
+Parcel = tuple[
+    PackedCall, object, int, int
+]  # a call of one row, its client's line, its room and the size of that
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
 
 
@@ -51,14 +57,16 @@ class Calls:
         drift: DriftWatch,
         clock: Callable[[], Time],
         closed: Callable[[], str],
+        courier: Courier | None = None,
     ) -> None:
+        self._courier = courier
         self._control, self._repository, self._preparer = control, repository, preparer
         self._timelines, self._drift, self._clock, self._closed = timelines, drift, clock, closed
         self._desk: Desk = control.desk
         self._cloakroom: Cloakroom = control.desk.cloakroom
         self.memory = self._cloakroom.memory.view
         self.deliver: Deliver = _nowhere
-        control.on_done = self._answer_at_once
+        control.post_office = self
 
     def cards(self) -> Sequence[tuple[int, ModelCard]]:
         """Those models that take tensors as they come."""
@@ -113,10 +121,28 @@ class Calls:
         call = InferCall(name, (), packed.rows, received, timeout, packed.priority, packed.application)
         self._admit(call, entry, _NOBODY, client)
 
-    def _answer_at_once(self, flight: Flight) -> None:
-        ready = [ticket for ticket, _ in flight.aboard if ticket.client is not None and _is_last_part(ticket)]
-        if ready:
-            self._deliver(ready)
+    def leaving(self, flight: Flight) -> None:
+        """The courier answers these calls by itself, unless their batch may still be stopped."""
+        if self._courier is not None and not flight.scheduler.preempts:
+            parcels = [_parcel(ticket) for ticket in _plain(flight)]
+            if parcels:
+                self._courier.expect(flight.tag, parcels)
+
+    def landed(self, flight: Flight, answer: bool) -> None:
+        if self._courier is not None:
+            at, unsent = self._courier.collect(flight.tag)
+            if at:
+                self._were_sent(_plain(flight), at, dict(unsent))
+        if answer:
+            ready = [ticket for ticket, _ in flight.aboard if _is_ready(ticket)]
+            if ready:
+                self._deliver(ready)
+
+    def _were_sent(self, tickets: list[Ticket], at: Time, unsent: dict[int, bytes]) -> None:
+        for place, ticket in enumerate(tickets):
+            ticket.answered = at
+            assert ticket.client is not None
+            ticket.client.sent(unsent.get(place, b""))
 
     def _deliver(self, tickets: list[Ticket]) -> None:
         now = self._clock()
@@ -229,9 +255,25 @@ def _nowhere(deliveries: Sequence[Delivery]) -> None:
     raise AssertionError(f"{len(deliveries)} packed calls, and no protocol that they came from")
 
 
-def _is_last_part(ticket: Ticket) -> bool:
-    """Whether the one batch that has just ended is all that its client waits for."""
-    return ticket.open_parts == 1 and ticket.call.rows == 1 and not ticket.answered
+def _plain(flight: Flight) -> list[Ticket]:
+    """Packed calls of one row, whose answers are of a size that is known beforehand."""
+    return [
+        ticket for ticket, _ in flight.aboard if _is_packed(ticket) and ticket.tensors.reply_bytes is not None
+    ]
+
+
+def _is_packed(ticket: Ticket) -> bool:
+    return ticket.client is not None and ticket.call.rows == 1
+
+
+def _is_ready(ticket: Ticket) -> bool:
+    """Whether the batch that has just ended is all that its client waits for."""
+    return _is_packed(ticket) and ticket.open_parts == 1 and not ticket.answered
+
+
+def _parcel(ticket: Ticket) -> Parcel:
+    assert ticket.client is not None
+    return ticket.client.packed, ticket.client.line, ticket.replies, ticket.room
 
 
 def _delivery(ticket: Ticket) -> Delivery:

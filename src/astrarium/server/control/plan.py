@@ -15,6 +15,7 @@ from astrarium.scenario import Scenario, build
 from astrarium.server.control.devices import device_chooser, visible_gpus
 from astrarium.serving.registry import ServingPolicy
 from astrarium.serving.setup import Setup
+from astrarium.serving.twin import faster
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def plan(scenario: Scenario) -> ServingPlan:
         models=tuple(_model(scenario, setup, files, index, name) for index, name in names),
         workers=tuple(WorkerSpec(gpu.id, Place(gpu.id, gpu.kind, device(gpu.id))) for gpu in setup.gpus),
         policy_name=scenario.policy.name,
-        new_policy=lambda new: build.policy(scenario, new),
+        new_policy=lambda new: faster(build.policy(scenario, new), new),
         profiled_share=scenario.profiling.share,
         queue=scenario.server.queue,
         memory=scenario.server.memory,

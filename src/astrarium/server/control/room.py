@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from time import time_ns
+from typing import Protocol
 
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, Time
@@ -42,6 +43,16 @@ Recorder = Callable[[Setup], Callable[[Step], None]]  # given anew to every sche
 log = logging.getLogger("astrarium.control")
 
 
+class PostOffice(Protocol):
+    """Who sends answers as soon as a batch is done."""
+
+    def leaving(self, flight: Flight) -> None:
+        """Its members are aboard, and it is about to be sent."""
+
+    def landed(self, flight: Flight, answer: bool) -> None:
+        """Send what is ready, if there is an *answer* at all."""
+
+
 class Control:
     def __init__(self, plan: ServingPlan, desk: Desk, loop: Loop, recorder: Recorder | None = None) -> None:
         self.plan, self.desk, self._loop, self._recorder = plan, desk, loop, recorder
@@ -56,9 +67,7 @@ class Control:
         self.present: set[int] = set()  # GPUs whose workers can run batches
         self.policy_errors = 0
         self._airborne: list[set[Flight]] = [set() for _ in plan.workers]  # by GPU
-        self.on_done: Callable[[Flight], None] = lambda flight: (
-            None
-        )  # answers go out before the books are done
+        self.post_office: PostOffice | None = None
         self.listeners: list[Callable[[Flight, BatchDone], None]] = []  # who wants to see finished batches
 
     # one scheduler after the other
@@ -136,7 +145,10 @@ class Control:
         return self.desk.inputs_ready(flight)
 
     def members(self, flight: Flight) -> list[Member]:
-        return self.desk.members(flight)
+        members = self.desk.members(flight)
+        if self.post_office is not None:
+            self.post_office.leaving(flight)
+        return members
 
     def worker_ready(self, gpu: int) -> None:
         self.present.add(gpu)
@@ -149,7 +161,7 @@ class Control:
             self.repository.lost(gpu)
         concerned = {flight.scheduler for flight in flights} | {self.scheduler}
         for flight in flights:
-            self.desk.disembark(flight, None)
+            self._unload(flight, None)
         self._airborne[gpu].clear()
         for scheduler in concerned:
             if scheduler is not None:
@@ -157,12 +169,11 @@ class Control:
 
     def landed(self, flight: Flight, news: BatchDone | BatchBroken | BatchCancelled) -> None:
         done = flight.done = news if isinstance(news, BatchDone) else None
-        self.desk.disembark(flight, done)
+        self._unload(flight, done)
         match news:
             case BatchDone() | BatchBroken() if flight.cancelled:  # it ended before the order to stop came
                 flight.scheduler.preempted(flight, news.started, news.finished)
             case BatchDone():
-                self.on_done(flight)
                 flight.scheduler.finished(flight, news.started)
                 self._count(flight, news)
             case BatchBroken(_, _, _, error):
@@ -185,6 +196,12 @@ class Control:
     def _fleet(self) -> Fleet:
         assert self.fleet is not None, "the control room has no fleet yet"
         return self.fleet
+
+    def _unload(self, flight: Flight, done: BatchDone | None) -> None:
+        """Answers first: the books can wait."""
+        self.desk.disembark(flight, done)
+        if self.post_office is not None:
+            self.post_office.landed(flight, answer=done is not None and not flight.cancelled)
 
     def _free(self, flight: Flight) -> None:
         """A GPU that worked for an earlier scheduler joins the present one when it is done."""

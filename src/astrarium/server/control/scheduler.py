@@ -62,12 +62,14 @@ class Scheduler:
         self.setup, self._crew, self._loop = setup, crew, loop
         self.base = loop.clock()
         self.listens = listens_to_profiler(policy)
+        self.preempts = bool(getattr(policy, "preempts", True))  # one that does not say may
         self.state = ServingState(setup, LiveLedger(self._request_ended, self._batch_ended))
         self.engine: Engine[ServingState, Any, Any] = Engine(self.state, policy, record=record)
         self._alarm = _Shifted(loop.alarm(lambda: self._guarded(self._driver.step)), self.base)
         self._driver = LiveDriver(self.engine, self._carry_out, self.now, self._soon, self._alarm)
         self._flights: dict[int, Flight] = {}  # by run
         self._last_run = [-1] * len(setup.gpus)
+        self._ended: list[tuple[int, Outcome, str, Flight | None]] = []  # and nobody was told yet
         for gpu in away:
             self.gpu_left(gpu)
 
@@ -133,11 +135,14 @@ class Scheduler:
         """End what is open: waiting requests as unserved, batches as failed."""
         self._settle()
         self.engine.close(self.now())
+        self._tell()
 
     def _settle(self) -> None:
         """What was posted and not decided on belongs in these books, but is not for this policy any more."""
         self.silence()
-        self._driver.step()
+        while self._driver.pending or self._ended:  # who is told may post a second try
+            self._tell()
+            self._driver.step()
 
     # between the driver and the crew
 
@@ -151,11 +156,18 @@ class Scheduler:
             self._crew.policy_failed(self, error)
 
     def _carry_out(self, now: Time, actions: Sequence[Any]) -> None:
+        """First the batches, since GPUs wait for them; then those whose requests have ended are told."""
         for action in actions:
             if type(action) is Dispatch:
                 self._launch_new(now, action.gpu)
             elif type(action) is Preempt:
                 self._crew.cancel(self._flights[self.state.gpus[action.gpu].recovering])
+        self._tell()
+
+    def _tell(self) -> None:
+        ended, self._ended = self._ended, []
+        for end in ended:
+            self._crew.request_ended(*end)
 
     def _launch_new(self, now: Time, gpu: int) -> None:
         for batch in sent_since(self.state, gpu, self._last_run[gpu]):
@@ -183,7 +195,7 @@ class Scheduler:
         )
 
     def _request_ended(self, request: int, outcome: Outcome, reason: str, done: Time, run: int) -> None:
-        self._crew.request_ended(request, outcome, reason, self._flights.get(run))
+        self._ended.append((request, outcome, reason, self._flights.get(run)))
 
     def _batch_ended(self, run: int, fate: Fate, started: Time, finished: Time) -> None:
         flight = self._flights[run]

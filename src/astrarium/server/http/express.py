@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from importlib import import_module
 from time import monotonic_ns
 from typing import Any, Protocol, cast
 
@@ -21,14 +20,6 @@ from astrarium.server.keys import Keys
 
 LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way makes us look for changed models
 log = logging.getLogger(__name__)
-
-
-def native_desk() -> Any | None:
-    """The class of native desks, or None where the extension was not built."""
-    try:
-        return import_module("astrarium._express").Desk
-    except ImportError:
-        return None
 
 
 class Connection(ExpressClient, Protocol):
@@ -42,17 +33,15 @@ class Connection(ExpressClient, Protocol):
     def socket(self) -> int:
         """-1 where earlier bytes are still on their way: the answer must queue up behind them."""
 
-    def finish(self, unsent: bytes) -> None:
-        """The answer is on its way, but for these bytes that the socket did not take at once."""
-
 
 class Lane:
     """The short way into one service."""
 
-    def __init__(self, service: Express, desk: Any, bodies: BodyReader, keys: Keys) -> None:
+    def __init__(self, service: Express, native: Any, bodies: BodyReader, keys: Keys) -> None:
         limits = bodies.limits
         self._service, self._keys, self._bodies = service, keys, bodies
-        self._desk = desk(service.memory, limits.head_bytes, limits.body_bytes)
+        self._desk = native.Desk(service.memory, limits.head_bytes, limits.body_bytes)
+        self.new_line = native.Line
         self._cards: dict[int, ModelCard] = {}  # as the desk knows them
         self._looked: Time = 0
         service.deliver = self._deliver
@@ -115,4 +104,4 @@ class Lane:
                 client.turn_down(Refused(Kind.MODEL_FAILED, "the answer could not be written"))
             return
         for at, (_, client) in enumerate(here):
-            client.finish(unsent.get(at, b""))
+            client.sent(unsent.get(at, b""))

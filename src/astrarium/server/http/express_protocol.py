@@ -23,6 +23,7 @@ class ExpressProtocol(BoundedProtocol):
 
     lane: Lane
     packed: PackedCall
+    line: object = None
     _fd = -1
     _waiting = False  # for the answer to `packed`
     _next = b""  # came meanwhile
@@ -34,6 +35,7 @@ class ExpressProtocol(BoundedProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._fd = transport.get_extra_info("socket").fileno()
+        self.line = self.lane.new_line(self._fd)
 
     # requests
 
@@ -59,7 +61,9 @@ class ExpressProtocol(BoundedProtocol):
             self._take(found)
 
     def _welcome(self) -> bool:
-        return self.limit_concurrency is None or len(self.connections) < self.limit_concurrency
+        """Nothing on its way that an answer might overtake, and not too many connections."""
+        free = self.limit_concurrency is None or len(self.connections) < self.limit_concurrency
+        return free and not self.transport.get_write_buffer_size()
 
     def _wait_for(self, missing: int, data: bytes) -> None:
         """The rest of a body, unless that would be too much for all connections together."""
@@ -107,10 +111,10 @@ class ExpressProtocol(BoundedProtocol):
     def socket(self) -> int:
         return self._fd if not self.transport.get_write_buffer_size() else -1
 
-    def finish(self, unsent: bytes) -> None:
-        if unsent:
-            self.transport.write(unsent)
+    def sent(self, unsent: bytes) -> None:
         self._waiting = False
+        if unsent:
+            self.transport.write(unsent)  # to nobody, where the connection is closed
         if self._closing:
             self.transport.close()
         elif self.timeout_keep_alive_task is None:
@@ -124,7 +128,7 @@ class ExpressProtocol(BoundedProtocol):
             headers = [*self.server_state.default_headers, *reply.headers]
             lines = b"".join(b"%b: %b\r\n" % header for header in headers)
             length = b"content-length: %d\r\n\r\n" % len(reply.body)
-            self.finish(STATUS_LINE[reply.status] + lines + length + reply.body)
+            self.sent(STATUS_LINE[reply.status] + lines + length + reply.body)
 
     def _turn(self) -> None:
         """The request that came too early has its turn."""
@@ -157,7 +161,7 @@ class ExpressProtocol(BoundedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._parts is not None:
             self._whole()
-        self._next = b""
+        self._next, self.line = b"", None
         super().connection_lost(exc)
 
 

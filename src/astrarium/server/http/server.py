@@ -12,9 +12,10 @@ from typing import Any
 import uvicorn
 
 from astrarium.core.errors import InputError
+from astrarium.core.native import extension
 from astrarium.server.contract import Express, Service
 from astrarium.server.http.app import HttpFront
-from astrarium.server.http.express import Lane, native_desk
+from astrarium.server.http.express import Lane
 from astrarium.server.http.express_protocol import express_protocol
 from astrarium.server.http.protocol import BoundedProtocol, bounded_protocol
 from astrarium.server.settings import Address, HttpLimits, Security
@@ -75,10 +76,10 @@ def _protocol(
     front: HttpFront, limits: HttpLimits, security: Security, express: Express | None
 ) -> type[BoundedProtocol]:
     """The short way needs the native extension, and bytes on the wire that nobody encrypts."""
-    desk = native_desk()
-    if express is None or desk is None or security.certificate is not None:
+    native = extension("_express")
+    if express is None or native is None or security.certificate is not None:
         return bounded_protocol(limits)
-    return express_protocol(limits, Lane(express, desk, front.bodies, front.keys))
+    return express_protocol(limits, Lane(express, native, front.bodies, front.keys))
 
 
 def _config(

@@ -44,6 +44,8 @@ class Backend:
 
 
 class ReplicaScheduler:
+    preempts = False
+
     def __init__(self, setup: Setup, parameters: Any) -> None:
         self.setup, self.parameters = setup, parameters
         self._network = setup.network

@@ -52,6 +52,8 @@ Queue = TypeVar("Queue", bound=ModelQueue)  # or one that gathers in its own way
 
 class WindowScheduler(Generic[Queue]):
     native = ""  # the name of the window in the native twin, where there is one
+    preempts = False
+    live_twin = True  # where there is a twin, it can decide live too
 
     def __init__(self, setup: Setup, parameters: Any) -> None:
         self.setup, self.parameters = setup, parameters

@@ -47,6 +47,7 @@ class Orloj:
 
     native = "orloj"
     listens_to_profiler = True
+    preempts = False
     queue: Callable[[], Queue] = HullQueue
     farthest = 250.0  # what b t may grow to before its base is moved up: exp of it is a finite number
 

@@ -1,0 +1,222 @@
+// Answers do not wait for the scheduler: a thread hears the workers first. When a batch is done it sends the
+// answers of its plain calls at once, and then passes the news on to the event loop, which keeps the books.
+#pragma once
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <time.h>
+#include <utility>
+#include <vector>
+
+#include "answer.h"
+#include "news.h"
+
+namespace astrarium::express {
+
+inline std::int64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
+}
+
+// A client's socket under a number of its own: it stays what it is, even if the event loop closes its own.
+class Line {
+ public:
+  explicit Line(int socket) : socket_(::dup(socket)) {}
+  ~Line() {
+    if (socket_ >= 0) ::close(socket_);
+  }
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+  int socket() const { return socket_; }
+
+ private:
+  int socket_;
+};
+
+struct Parcel {
+  std::shared_ptr<const Call> call;
+  std::shared_ptr<const Line> line;
+  std::size_t offset, room;
+};
+
+struct Packet {
+  int worker;
+  std::string bytes;
+};
+
+struct Delivered {
+  std::int64_t at = 0;                                     // 0: it did not happen here
+  std::vector<std::pair<std::size_t, std::string>> unsent;  // by place among the parcels
+};
+
+class Courier {
+ public:
+  Courier(const char* memory, std::size_t size) : memory_(memory), size_(size) {
+    epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+    stop_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    bell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (epoll_ < 0 || stop_ < 0 || bell_ < 0) throw std::runtime_error("epoll or eventfd failed");
+    listen(stop_, -1);
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Courier() {
+    stop();
+    for (const int fd : {epoll_, stop_, bell_}) ::close(fd);
+  }
+  Courier(const Courier&) = delete;
+  Courier& operator=(const Courier&) = delete;
+
+  // From now on nothing is answered here and nothing is heard.
+  void stop() {
+    if (!thread_.joinable()) return;
+    ring(stop_);
+    thread_.join();
+  }
+
+  int bell() const { return bell_; }  // readable when there are packets
+
+  void watch(int worker, int socket) {
+    const std::lock_guard hearing(hearing_);
+    sockets_[worker] = socket;
+    listen(socket, worker);
+  }
+
+  // Hear what is left of a worker's words, then no more of it.
+  void forget(int worker) {
+    const std::lock_guard hearing(hearing_);
+    hear(worker);
+    silence(worker);
+  }
+
+  // Whether a call of one row may be answered from this room.
+  void check(const Call& call, std::size_t offset, std::size_t room) const {
+    const Rooms rooms = fixed_rooms(*call.model, nullptr, room);
+    std::size_t needed = 0;
+    for (const std::size_t size : rooms.sizes) needed += aligned(size);
+    if (call.rows != 1 || needed > room || offset > size_ || room > size_ - offset) throw std::out_of_range("room");
+  }
+
+  void expect(std::int64_t run, std::vector<Parcel> parcels) {
+    const std::lock_guard lock(mutex_);
+    expected_[run] = std::move(parcels);
+  }
+
+  // How the answers of a batch were sent; asked once for every batch that was expected.
+  Delivered collect(std::int64_t run) {
+    const std::lock_guard lock(mutex_);
+    expected_.erase(run);
+    auto found = delivered_.extract(run);
+    return found.empty() ? Delivered{} : std::move(found.mapped());
+  }
+
+  std::vector<Packet> packets() {
+    const std::lock_guard lock(mutex_);
+    std::uint64_t count = 0;
+    if (::read(bell_, &count, sizeof count) < 0 && errno != EAGAIN) throw std::runtime_error("eventfd failed");
+    return std::exchange(packets_, {});
+  }
+
+ private:
+  void listen(int fd, int worker) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = static_cast<std::uint32_t>(worker);
+    if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) throw std::runtime_error("epoll_ctl failed");
+  }
+
+  static void ring(int bell) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(bell, &one, sizeof one);
+  }
+
+  void run() {
+    epoll_event events[16];
+    while (true) {
+      const int count = ::epoll_wait(epoll_, events, 16, -1);
+      if (count < 0 && errno != EINTR) return;
+      for (int i = 0; i < count; ++i) {
+        const int worker = static_cast<int>(static_cast<std::uint32_t>(events[i].data.u64));
+        if (worker < 0) return;
+        const std::lock_guard hearing(hearing_);
+        hear(worker);
+      }
+    }
+  }
+
+  // All that can be read now.
+  void hear(int worker) {
+    const auto known = sockets_.find(worker);
+    if (known == sockets_.end()) return;
+    while (true) {
+      const ssize_t size = ::recv(known->second, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+      if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+      const std::string_view words(buffer_.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+      if (words.empty()) return silence(worker);
+      if (const auto run = finished_batch(words)) deliver(*run);
+      pass_on({worker, std::string(words)});
+    }
+  }
+
+  void silence(int worker) {
+    const auto known = sockets_.find(worker);
+    if (known == sockets_.end()) return;
+    ::epoll_ctl(epoll_, EPOLL_CTL_DEL, known->second, nullptr);
+    sockets_.erase(known);
+  }
+
+  void pass_on(Packet packet) {
+    const std::lock_guard lock(mutex_);
+    packets_.push_back(std::move(packet));
+    ring(bell_);
+  }
+
+  void deliver(std::int64_t run) {
+    const std::vector<Parcel> parcels = expected(run);
+    if (parcels.empty()) return;
+    Delivered sent;
+    for (std::size_t at = 0; at < parcels.size(); ++at) {
+      const Parcel& parcel = parcels[at];
+      writer_.write(*parcel.call, fixed_rooms(*parcel.call->model, memory_ + parcel.offset, parcel.room));
+      const std::size_t taken = writer_.send(parcel.line->socket());
+      if (taken < writer_.size()) sent.unsent.emplace_back(at, writer_.rest(taken));
+    }
+    sent.at = monotonic_ns();
+    const std::lock_guard lock(mutex_);
+    delivered_[run] = std::move(sent);
+  }
+
+  std::vector<Parcel> expected(std::int64_t run) {
+    const std::lock_guard lock(mutex_);
+    auto found = expected_.extract(run);
+    return found.empty() ? std::vector<Parcel>{} : std::move(found.mapped());
+  }
+
+  const char* memory_;
+  std::size_t size_;
+  int epoll_ = -1, stop_ = -1, bell_ = -1;
+  std::mutex hearing_;  // for whoever reads from workers
+  std::map<int, int> sockets_;
+  std::mutex mutex_;  // for what both threads touch
+  std::map<std::int64_t, std::vector<Parcel>> expected_;
+  std::map<std::int64_t, Delivered> delivered_;
+  std::vector<Packet> packets_;
+  std::string buffer_ = std::string(std::size_t{1} << 18, '\0');
+  AnswerWriter writer_;
+  std::thread thread_;
+};
+
+}  // namespace astrarium::express
