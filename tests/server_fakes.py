@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Iterator
@@ -13,13 +14,19 @@ from time import monotonic_ns
 
 import uvloop
 
+from astrarium.engines.arena import aligned
+from astrarium.engines.blocks import block_bytes, tensors_at
 from astrarium.engines.tensors import DATATYPES, Tensor, TensorSpec
 from astrarium.server.contract import (
+    Deliver,
+    Delivery,
+    ExpressClient,
     InferAnswer,
     InferCall,
     Kind,
     ModelCard,
     ModelStatistics,
+    PackedCall,
     Refused,
     Stages,
     Tally,
@@ -133,6 +140,66 @@ class FakeService:
         return b'{"traceEvents":[],"last":%d}' % last
 
 
+class FakeExpress:
+    """The short way into a FakeService: the same answers and refusals, from shared memory."""
+
+    def __init__(self, service: FakeService) -> None:
+        self._service, self._at = service, 0
+        self._names = list(service.models)
+        self.memory = memoryview(mmap.mmap(-1, 1 << 24))
+        self.deliver: Deliver = lambda deliveries: None
+        self.taken = 0
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def cards(self) -> list[tuple[int, ModelCard]]:
+        return [(index, self.card(index)) for index in range(len(self._names))]
+
+    def card(self, model: int) -> ModelCard:
+        return self._service.models[self._names[model]]
+
+    def take(self, client: ExpressClient, received: int) -> None:
+        self.taken += 1
+        call = self._unpacked(client.packed, received)
+        if call.model in REFUSALS:
+            self._service.calls.append(call)
+            raise REFUSALS[call.model]
+        if call.model == "buggy":
+            raise ZeroDivisionError("a secret")
+        task = asyncio.get_running_loop().create_task(self._answer(client, call))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    def _unpacked(self, packed: PackedCall, received: int) -> InferCall:
+        card, shapes, at = self.card(packed.model), packed.shapes, self._room(packed.block_bytes)
+        packed.place(at)
+        given = [
+            Tensor(*one[:3], bytes(one.data)) for one in tensors_at(self.memory, at, card.inputs, shapes)
+        ]
+        timeout = packed.timeout_us * 1000 or None
+        return InferCall(
+            card.name, given, packed.rows, received, timeout, packed.priority, packed.application
+        )
+
+    async def _answer(self, client: ExpressClient, call: InferCall) -> None:
+        answer = await self._service.infer(call)
+        shapes = [((1, *one.shape[1:]), len(one.data) // call.rows) for one in answer.outputs]
+        room = block_bytes(shapes)
+        at = self._room(room * call.rows)
+        for row in range(call.rows):
+            place = at + row * room
+            for one, (_, size) in zip(answer.outputs, shapes, strict=True):
+                self.memory[place : place + size] = one.data[row * size : (row + 1) * size]
+                place += aligned(size)
+        answer.release()
+        self.deliver([Delivery(client, at, room, shapes)])
+
+    def _room(self, size: int) -> int:
+        at, self._at = self._at, self._at + aligned(size)
+        if self._at > len(self.memory):
+            at, self._at = 0, aligned(size)
+        return at
+
+
 Port = int
 
 
@@ -141,6 +208,7 @@ class Served:
     """A FakeService behind both protocols, in a thread with an event loop of its own."""
 
     service: FakeService
+    express: FakeExpress
     loop: asyncio.AbstractEventLoop
     http: Port
     grpc: Port
@@ -156,25 +224,31 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    service: FakeService, limits: HttpLimits | None = None, security: Security | None = None
+    service: FakeService,
+    limits: HttpLimits | None = None,
+    security: Security | None = None,
+    short_way: bool = True,
 ) -> AsyncIterator[Served]:
     """Both protocols on any free port of loopback, inside the running loop."""
-    http = await serve_http(service, Address(), limits, security)
+    express = FakeExpress(service)
+    http = await serve_http(service, Address(), limits, security, express if short_way else None)
     grpc = await serve_grpc(service, Address(), limits, security)
     try:
-        yield Served(service, asyncio.get_running_loop(), http.port, grpc.port)
+        yield Served(service, express, asyncio.get_running_loop(), http.port, grpc.port)
     finally:
         await http.stop(grace=1.0)
         await grpc.stop(grace=1.0)
 
 
 @contextmanager
-def served(limits: HttpLimits | None = None, security: Security | None = None) -> Iterator[Served]:
+def served(
+    limits: HttpLimits | None = None, security: Security | None = None, short_way: bool = True
+) -> Iterator[Served]:
     """The same in a thread, for clients that block."""
     started: Future[tuple[Served, asyncio.Event]] = Future()
 
     async def serve() -> None:
-        async with serving(FakeService(), limits, security) as both:
+        async with serving(FakeService(), limits, security, short_way) as both:
             stop = asyncio.Event()
             started.set_result((both, stop))
             await stop.wait()

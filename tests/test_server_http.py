@@ -25,10 +25,11 @@ from server_fakes import REFUSALS, FakeService, Served, served, serving, until_c
 ROWS = np.array([[1.5, -2.0, 3.25], [4.0, 5.5, 6.0]], np.float32)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
-    with served() as running:
+@pytest.fixture(scope="module", params=[True, False], ids=["short_way", "long_way"])
+def server(request: pytest.FixtureRequest) -> Iterator[Served]:
+    with served(short_way=request.param) as running:
         yield running
+        assert bool(running.express.taken) is request.param
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
 
  public:
   Astrarium(const Setup& setup, double patience, bool lookahead)
-      : WindowScheduler(setup), gpus_(setup.gpus), lookahead_(lookahead) {
+      : WindowScheduler(setup), lookahead_(lookahead) {
     for (const Model& model : setup.models) queues_.emplace_back(model, network_, patience, lookahead);
   }
 
@@ -28,7 +28,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
     return arrived + static_cast<Time>(line.patience() * static_cast<double>(line.frontrun() - arrived));
   }
 
-  void plan(Time now) {
+  void plan(Time now, const Books& books) {
     if (now < plan_at_) return;
     plan_at_ = now + kPlanEvery;
     demands_.clear();
@@ -37,7 +37,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
     std::int64_t came = 0;
     for (const Line& line : queues_) came += line.meter().window().first;
     const double lost = came > 0 ? static_cast<double>(lost_.window().first) / static_cast<double>(came) : 0.0;
-    const Climate climate = climate_of(demands_, gpus_, lost);
+    const Climate climate = climate_of(demands_, books.present(), lost);
     for (std::size_t line = 0; line < demands_.size(); ++line) queues_[line].adapt(demands_[line], climate);
   }
 
@@ -88,7 +88,6 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
 
   int turn() const { return std::max(1, open_); }
 
-  int gpus_;
   bool lookahead_;
   Time plan_at_ = 0;
   RateMeter lost_;

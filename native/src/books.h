@@ -110,6 +110,10 @@ class Books {
 
   const Gpu& gpu(int id) const { return gpus_[static_cast<std::size_t>(id)]; }
 
+  int present() const {
+    return static_cast<int>(std::count_if(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.present; }));
+  }
+
   // Send requests of one model to a GPU; `ids` is read at once.
   virtual void dispatch(Time now, int gpu_id, const std::int64_t* ids, int size, Time start) {
     Gpu& gpu = gpus_[static_cast<std::size_t>(gpu_id)];

@@ -26,7 +26,7 @@ class WindowScheduler : public Policy {
     const Time now = instant.now;
     arrivals_ = &instant.arrivals;
     hear(instant, books);
-    self().plan(now);
+    self().plan(now, books);
     for (int model = wake_.first_at_most(now); model >= 0; model = wake_.first_at_most(now)) {
       wake_.set(model, kForever);
       changed_.push_back(model);
@@ -42,7 +42,7 @@ class WindowScheduler : public Policy {
 
  protected:
   // What `Self` may have of its own.
-  void plan(Time) {}
+  void plan(Time, const Books&) {}
   void gave_up(Time, int) {}
 
   // The last word on a batch that has a GPU.

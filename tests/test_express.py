@@ -1,0 +1,393 @@
+"""The native desk reads as the long way does, and takes nothing that the long way refuses."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import httptools
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astrarium import _express
+from astrarium.engines.arena import ALIGNMENT, aligned
+from astrarium.engines.tensors import DATATYPES, Tensor, TensorSpec
+from astrarium.server.contract import InferAnswer, ModelCard, Refused, Stages
+from astrarium.server.http.infer import Asked, read_call, written_answer
+
+HEAD, BODY = 4096, 100_000
+NUMBERS = [kind for kind in DATATYPES if kind != "BYTES"]
+CARDS = [
+    ModelCard(
+        kind.lower(),
+        "fake",
+        (TensorSpec("A", kind, (2,)), TensorSpec("B", "FP32", (-1, 2))),
+        (TensorSpec("X", kind, (2,)), TensorSpec("Y", "FP32", (-1, 2))),
+        max_batch=3,
+        slo=1,
+    )
+    for kind in NUMBERS
+]
+
+
+class Desk:
+    """A desk with some memory, and a line to send answers on."""
+
+    def __init__(self) -> None:
+        self.memory = memoryview(mmap.mmap(-1, 1 << 20))
+        self.native = _express.Desk(self.memory, HEAD, BODY)
+        for index, card in enumerate(CARDS):
+            sides = (
+                [(s.name, s.datatype, list(s.shape)) for s in side] for side in (card.inputs, card.outputs)
+            )
+            self.native.serve(index, card.name, card.version, *sides, card.max_batch)
+        self.ours, self.theirs = socket.socketpair()
+
+    def read(self, request: bytes) -> Any:
+        return self.native.read(request)
+
+    def tensors(self, call: Any) -> list[tuple[tuple[int, ...], bytes]]:
+        """Where they were placed: shapes and bytes in the order of the card."""
+        shapes, at = call.shapes, 256
+        call.place(at)
+        found = []
+        for shape, size in shapes:
+            found.append((shape, bytes(self.memory[at : at + size])))
+            at += aligned(size)
+        return found
+
+    def sent(self, call: Any, offset: int, room: int, shapes: Any) -> bytes:
+        assert self.native.answer([(call, self.ours.fileno(), offset, room, shapes)]) == []
+        return self.theirs.recv(1 << 20)
+
+
+@pytest.fixture(scope="module")
+def desk() -> Desk:
+    return Desk()
+
+
+def request(body: bytes, model: str = "fp32", *lines: str) -> bytes:
+    head = [f"POST /v2/models/{model}/infer HTTP/1.1", "Host: here", f"Content-Length: {len(body)}", *lines]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+def tensor(name: str, datatype: str, values: Any, **more: Any) -> dict[str, Any]:
+    array = np.asarray(values)
+    return {"name": name, "shape": list(array.shape), "datatype": datatype, "data": array.tolist(), **more}
+
+
+def plain(datatype: str = "FP32", **more: Any) -> dict[str, Any]:
+    return {"inputs": [tensor("A", datatype, [[1, 2]]), tensor("B", "FP32", [[[1.5, 2.5]]])], **more}
+
+
+class LongWay:
+    """The same request through the parser and the checks of the long way."""
+
+    def __init__(self, data: bytes) -> None:
+        self.url, self.body, self.headers, self.whole = b"", b"", dict[bytes, bytes](), 0
+        httptools.HttpRequestParser(self).feed_data(data)
+        assert self.whole == 1, "exactly one request"
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.whole += 1
+
+    def asked(self) -> Asked:
+        name = self.url.split(b"/")[3].decode()
+        card = next(card for card in CARDS if card.name == name)
+        return read_call(card, self.body, self.headers, 0, BODY)
+
+
+def same(desk: Desk, call: Any, data: bytes) -> None:
+    asked = LongWay(data).asked()
+    assert CARDS[call.model].name == asked.call.model
+    assert call.rows == asked.call.rows
+    assert call.timeout_us * 1000 == (asked.call.timeout or 0)
+    assert (call.priority, call.application) == (asked.call.priority, asked.call.application)
+    placed = [(one.shape, bytes(one.data)) for one in asked.call.inputs]
+    assert desk.tensors(call) == placed
+
+
+def test_the_alignment_is_the_one_of_the_arena() -> None:
+    assert _express.ALIGNMENT == ALIGNMENT
+
+
+# what it takes
+
+numbers: Mapping[str, st.SearchStrategy[Any]] = {
+    "BOOL": st.booleans(),
+    "FP32": st.floats(width=32, allow_nan=False, allow_infinity=False),
+    "FP64": st.floats(allow_nan=False, allow_infinity=False),
+}
+
+
+def values(datatype: str, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
+    kind = DATATYPES[datatype]
+    if datatype not in numbers:
+        info = np.iinfo(kind)
+        element: st.SearchStrategy[Any] = st.integers(int(info.min), int(info.max))
+    else:
+        element = numbers[datatype]
+    size = int(np.prod(shape))
+    return st.lists(element, min_size=size, max_size=size).map(
+        lambda flat: np.array(flat, kind).reshape(shape)
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    """Plain ones, in every form that a client may choose."""
+    datatype = draw(st.sampled_from([kind for kind in NUMBERS if kind != "FP16"]))
+    rows, length = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    sides = [("A", datatype, (rows, 2)), ("B", "FP32", (rows, length, 2))]
+    inputs, binary = [], b""
+    for name, kind, shape in draw(st.permutations(sides)):
+        array = draw(values(kind, shape))
+        given: dict[str, Any] = {"name": name, "shape": list(shape), "datatype": kind}
+        if draw(st.booleans()):
+            given["parameters"] = {"binary_data_size": array.nbytes}
+            binary += array.tobytes()
+        else:
+            given["data"] = (array if draw(st.booleans()) else array.ravel()).tolist()
+        inputs.append(given)
+    body: dict[str, Any] = {"inputs": inputs}
+    wishes = {
+        "timeout": st.integers(1, 10**9),
+        "priority": st.integers(0, 9),
+        "application": st.text("ab-", max_size=5),
+    }
+    if chosen := draw(st.sets(st.sampled_from([*wishes, "binary_data_output"]))):
+        body["parameters"] = {name: draw(wishes.get(name, st.booleans())) for name in sorted(chosen)}
+    if draw(st.booleans()):
+        body["outputs"] = [{"name": "Y"}, {"name": "X", "parameters": {"binary_data": draw(st.booleans())}}]
+    if draw(st.booleans()):
+        body["id"] = draw(st.text("abc 123", max_size=8))
+    spacing = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t")]))
+    text = json.dumps(body, separators=spacing).encode()
+    lines = [f"Inference-Header-Content-Length: {len(text)}"] if binary else []
+    lines += draw(
+        st.sampled_from([[], ["X-Astrarium-Application: tag"], ["Connection: Keep-Alive", "Accept: */*"]])
+    )
+    return request(text + binary, datatype.lower(), *lines)
+
+
+@given(requests())
+@settings(max_examples=300, deadline=None)
+def test_a_plain_request_is_read_as_the_long_way_reads_it(data: bytes) -> None:
+    desk = Desk()
+    same(desk, desk.read(data), data)
+
+
+@given(requests(), st.data())
+@settings(max_examples=600, deadline=None)
+def test_what_it_takes_after_an_accident_the_long_way_takes_too(data: bytes, drawn: st.DataObject) -> None:
+    """Bytes of a good request are changed, lost or doubled: if it is still taken, both read the same."""
+    changed = bytearray(data)
+    for _ in range(drawn.draw(st.integers(1, 3))):
+        at = drawn.draw(st.integers(0, len(changed) - 1))
+        match drawn.draw(st.sampled_from("cld")):
+            case "c":
+                changed[at] = drawn.draw(st.sampled_from(b'0129-+.eE"\\{}[],: \r\n\tabz\x00\xff'))
+            case "l":
+                del changed[at]
+            case "d":
+                changed[at:at] = changed[at : at + drawn.draw(st.integers(1, 9))]
+    desk = Desk()
+    call = desk.read(bytes(changed))
+    if call is not None and not isinstance(call, int):
+        same(desk, call, bytes(changed))
+
+
+def test_a_body_that_is_not_whole_says_what_is_missing(desk: Desk) -> None:
+    data = request(json.dumps(plain()).encode())
+    assert desk.read(data[:-7]) == 7
+    assert desk.read(data[: data.index(b"\r\n\r\n") + 4]) == len(json.dumps(plain()))
+
+
+# what goes the long way
+
+BODIES = {
+    "no JSON": b"hello",
+    "nothing": b"",
+    "something after it": json.dumps(plain()).encode() + b"x",
+    "an unknown field": json.dumps(plain(more=1)).encode(),
+    "an unknown parameter": json.dumps(plain(parameters={"sequence_id": 1})).encode(),
+    "a field twice": b'{"inputs":[],"inputs":[]}',
+    "an escape": json.dumps(plain(id="a\nb")).encode(),
+    "another alphabet": json.dumps(plain(id="é"), ensure_ascii=False).encode(),
+    "no timeout": json.dumps(plain(parameters={"timeout": 0})).encode(),
+    "an input too few": json.dumps({"inputs": [tensor("A", "FP32", [[1, 2]])]}).encode(),
+    "an input twice": json.dumps({"inputs": [tensor("A", "FP32", [[1, 2]])] * 2}).encode(),
+    "another datatype": json.dumps(plain("FP64")).encode(),
+    "too many rows": json.dumps(
+        {"inputs": [tensor("A", "FP32", [[1, 2]] * 4), tensor("B", "FP32", [[[1, 2]]] * 4)]}
+    ).encode(),
+    "unequal rows": json.dumps(
+        {"inputs": [tensor("A", "FP32", [[1, 2]] * 2), tensor("B", "FP32", [[[1, 2]]])]}
+    ).encode(),
+    "an unknown output": json.dumps(plain(outputs=[{"name": "Z"}])).encode(),
+    "an output twice": json.dumps(plain(outputs=[{"name": "X"}, {"name": "X"}])).encode(),
+    "a number beyond its range": json.dumps(plain()).replace("1.5", "1e39").encode(),
+    "a number that JSON does not know": json.dumps(plain()).replace("1.5", "01.5").encode(),
+    "not a number": json.dumps(plain()).replace("1.5", "NaN").encode(),
+    "a negative size": json.dumps(plain()).replace('[1, 2], "datatype"', '[-1, 2], "datatype"').encode(),
+}
+LINES = [
+    "Transfer-Encoding: chunked",
+    "Content-Encoding: gzip",
+    "Accept-Encoding: gzip",
+    "Expect: 100-continue",
+    "Connection: close",
+    "Connection: upgrade",
+    "Content-Length: 5",
+    "Content-Type: text/plain",
+    "Content-Type: application/json; charset=utf-8",
+    "Inference-Header-Content-Length: 99999999",
+    "X-Astrarium-Timeline: 1",
+    "X-Astrarium-Application: " + 300 * "a",
+    " folded",
+    "no colon",
+    "sp ace: x",
+    "Odd\x01: x",
+]
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_an_unusual_body_goes_the_long_way(desk: Desk, body: bytes) -> None:
+    assert desk.read(request(json.dumps(plain()).encode())) is not None
+    assert desk.read(request(body)) is None
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_an_unusual_head_goes_the_long_way(desk: Desk, line: str) -> None:
+    assert desk.read(request(json.dumps(plain()).encode(), "fp32", line)) is None
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "GET /v2/models/fp32/infer HTTP/1.1",
+        "POST /v2/models/fp32/infer HTTP/1.0",
+        "POST /v2/models/other/infer HTTP/1.1",
+        "POST /v2/models/fp32/versions/2/infer HTTP/1.1",
+        "POST /v2/models/fp32/infer?x=1 HTTP/1.1",
+        "POST /v2/models/fp%33%32/infer HTTP/1.1",
+        "POST /v2/models//infer HTTP/1.1",
+        "POST /v2/models/fp32 HTTP/1.1",
+    ],
+)
+def test_another_first_line_goes_the_long_way(desk: Desk, first: str) -> None:
+    data = request(json.dumps(plain()).encode())
+    assert desk.read(data.replace(b"POST /v2/models/fp32/infer HTTP/1.1", first.encode())) is None
+
+
+def test_limits_hold(desk: Desk) -> None:
+    body = json.dumps(plain()).encode()
+    assert desk.read(request(body, "fp32", "X: " + HEAD * "x")) is None
+    assert desk.read(request(body + b" " * BODY)) is None
+    assert (
+        desk.read(request(body).replace(b"Content-Length: ", b"Content-Length: 99999999999999999999")) is None
+    )
+    assert desk.read(request(body) * 2) is None  # two at once
+
+
+def test_a_withheld_model_goes_the_long_way() -> None:
+    desk, data = Desk(), request(json.dumps(plain()).encode())
+    desk.native.withhold("fp32")
+    assert desk.read(data) is None
+
+
+def test_a_call_is_placed_once_and_where_there_is_room(desk: Desk) -> None:
+    call = desk.read(request(json.dumps(plain()).encode()))
+    with pytest.raises(IndexError):
+        call.place((1 << 20) - 8)
+    call.place(0)
+    with pytest.raises(RuntimeError):
+        call.place(0)
+
+
+# answers
+
+
+@given(
+    st.sampled_from([kind for kind in NUMBERS if kind != "FP16"]), st.integers(1, 3), st.booleans(), st.data()
+)
+@settings(max_examples=200, deadline=None)
+def test_an_answer_says_what_the_long_way_says(
+    datatype: str, rows: int, binary: bool, drawn: st.DataObject
+) -> None:
+    desk, card = Desk(), next(card for card in CARDS if card.name == datatype.lower())
+    wanted = [{"name": "Y", "parameters": {"binary_data": binary}}, {"name": "X"}]
+    body = plain(datatype, outputs=wanted, id="seven")
+    body["inputs"] = [tensor("A", datatype, [[1, 0]] * rows), tensor("B", "FP32", [[[1, 2]]] * rows)]
+    if datatype == "BOOL":
+        body["inputs"][0]["data"] = [[True, False]] * rows
+    data = request(json.dumps(body).encode(), card.name)
+    call = desk.read(data)
+    xs, ys = drawn.draw(values(datatype, (rows, 2))), drawn.draw(values("FP32", (rows, 3, 2)))
+    if drawn.draw(st.booleans()) and datatype in ("FP32", "FP64"):
+        xs[0, 0] = drawn.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+    room, offset = aligned(xs[0].nbytes) + aligned(ys[0].nbytes), 1024
+    for row in range(rows):
+        at = offset + row * room
+        desk.memory[at : at + xs[row].nbytes] = xs[row].tobytes()
+        at += aligned(xs[row].nbytes)
+        desk.memory[at : at + ys[row].nbytes] = ys[row].tobytes()
+    shapes = [((1, 2), xs[0].nbytes), ((1, 3, 2), ys[0].nbytes)]
+    head, _, content = desk.sent(call, offset, room, shapes).partition(b"\r\n\r\n")
+    tensors = [Tensor("X", datatype, xs.shape, xs.tobytes()), Tensor("Y", "FP32", ys.shape, ys.tobytes())]
+    answer = InferAnswer(tensors, Stages(0, 0, 0, 0, 0, 0), rows, 0, True, lambda: None)
+    headers, expected = written_answer(card, LongWay(data).asked(), answer)
+    given_headers = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    assert int(given_headers[b"content-length"]) == len(content)
+    sizes = [
+        int(dict(side).get(b"inference-header-content-length", len(text)))
+        for side, text in ((given_headers.items(), content), (headers, expected))
+    ]
+    ours, theirs = json.loads(content[: sizes[0]]), json.loads(expected[: sizes[1]])
+    assert ours == theirs
+    assert content[sizes[0] :] == expected[sizes[1] :]
+
+
+def test_what_a_socket_does_not_take_comes_back(desk: Desk) -> None:
+    call = desk.read(request(json.dumps(plain()).encode()))
+    call.place(0)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    while True:
+        try:
+            ours.send(bytes(1 << 16))
+        except BlockingIOError:
+            break
+    [(place, rest)] = desk.native.answer([(call, ours.fileno(), 0, 128, [((1, 2), 8), ((1, 1, 2), 8)])])
+    assert place == 0
+    assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
+    theirs.close()
+    [(_, again)] = desk.native.answer([(call, -1, 0, 128, [((1, 2), 8), ((1, 1, 2), 8)])])
+    assert again.partition(b"\r\n\r\n")[2] == rest.partition(b"\r\n\r\n")[2]
+
+
+def test_rooms_outside_the_memory_are_refused(desk: Desk) -> None:
+    call = desk.read(request(json.dumps(plain()).encode()))
+    for offset, room in ((1 << 20, 128), ((1 << 20) - 64, 128), (0, 64)):
+        with pytest.raises(IndexError):
+            desk.native.answer([(call, desk.ours.fileno(), offset, room, [((1, 2), 8), ((1, 1, 2), 8)])])
+
+
+def test_a_refusal_of_the_long_way_stays_one() -> None:
+    """The comparison above means something: the long way does refuse."""
+    with pytest.raises(Refused):
+        LongWay(request(BODIES["another datatype"])).asked()
