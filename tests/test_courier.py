@@ -69,25 +69,56 @@ def test_expected_answers_are_sent_before_the_news_is_passed_on(post: Post) -> N
         post.memory[128 * at : 128 * at + 8] = np.array([at, 0.5], "<f4").tobytes()
         assert ours.fileno() >= 0
     lines = [_express.Line(ours.fileno()) for ours, _ in clients]
-    post.courier.expect(9, [(post.call(), line, 128 * at, 64) for at, line in enumerate(lines)])
+    post.courier.expect(9, [(post.call(), line, 128 * at, 64, at) for at, line in enumerate(lines)])
     post.says(done(9))
     assert post.heard() == [(7, done(9))]
     for at, (_, theirs) in enumerate(clients):
         answer = theirs.recv(4096, socket.MSG_DONTWAIT)
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["outputs"][0]["data"] == [at, 0.5]
-    moment, unsent = post.courier.collect(9)
+    moment, places, unsent = post.courier.collect(9)
     assert moment > 0
-    assert unsent == []
-    assert post.courier.collect(9) == (0, [])
+    assert (places, unsent) == ([0, 1], [])
+    assert post.courier.collect(9) == (0, [], [])
 
 
-def test_a_batch_that_broke_or_has_shapes_of_its_own_is_not_answered_here(post: Post) -> None:
+def test_a_batch_that_broke_is_not_answered(post: Post) -> None:
     ours, theirs = socket.socketpair()
-    for news in (BatchBroken(1, 1, 2, "no"), BatchDone(1, 1, 2, 3, 4, 5, [[((1, 2), 8)]])):
-        post.courier.expect(1, [(post.call(), _express.Line(ours.fileno()), 0, 64)])
-        post.says(news)
-        assert post.heard() == [(7, news)]
-        assert post.courier.collect(1) == (0, [])
+    news = BatchBroken(1, 1, 2, "no")
+    post.courier.expect(1, [(post.call(), _express.Line(ours.fileno()), 0, 64, 0)])
+    post.says(news)
+    assert post.heard() == [(7, news)]
+    assert post.courier.collect(1) == (0, [], [])
+    with pytest.raises(BlockingIOError):
+        theirs.recv(1, socket.MSG_DONTWAIT)
+
+
+def test_shapes_that_a_batch_brings_along_are_those_of_its_answers(post: Post) -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    lines = [_express.Line(ours.fileno()) for ours, _ in pairs]
+    post.memory[:1200] = np.arange(300, dtype="<f4").tobytes()
+    post.courier.expect(1, [(post.call(), line, 0, 1216, 2 * at) for at, line in enumerate(lines)])
+    sizes = [1, 7, 300]
+    post.says(BatchDone(1, 1, 2, 3, 4, 5, [[((1, size), 4 * size)] for size in sizes]))
+    post.heard()
+    for (_, theirs), size in zip(pairs, (1, 300), strict=True):
+        [output] = json.loads(theirs.recv(1 << 16).partition(b"\r\n\r\n")[2])["outputs"]
+        assert (output["shape"], output["data"]) == ([1, size], [float(one) for one in range(size)])
+    assert post.courier.collect(1)[1:] == ([0, 1], [])
+
+
+def test_answers_that_cannot_be_where_they_are_said_to_be_are_left_to_others(post: Post) -> None:
+    ours, theirs = socket.socketpair()
+    line, call = _express.Line(ours.fileno()), post.call()
+    rooms = [(0, 4, 0), (1 << 16, 64, 0), ((1 << 16) - 8, 64, 0), (0, 64, 1)]
+    post.courier.expect(1, [(call, line, *room) for room in rooms])
+    post.says(BatchDone(1, 1, 2, 3, 4, 5, [[((1, 2), 8)]]))
+    post.heard()
+    assert post.courier.collect(1)[1:] == ([], [])
+    for shapes in ([[((1, 99), 396)]], [[]], [[((1, 2), 8), ((1, 2), 8)]]):
+        post.courier.expect(2, [(call, line, 0, 64, 0)])
+        post.says(BatchDone(2, 1, 2, 3, 4, 5, shapes))
+        post.heard()
+        assert post.courier.collect(2)[1:] == ([], [])
     with pytest.raises(BlockingIOError):
         theirs.recv(1, socket.MSG_DONTWAIT)
 
@@ -97,10 +128,10 @@ def test_a_closed_connection_takes_nothing_and_hurts_nobody(post: Post) -> None:
     line = _express.Line(ours.fileno())
     ours.close()
     theirs.close()
-    post.courier.expect(2, [(post.call(), line, 0, 64)])
+    post.courier.expect(2, [(post.call(), line, 0, 64, 0)])
     post.says(done(2))
     assert post.heard() == [(7, done(2))]
-    _, [(place, rest)] = post.courier.collect(2)
+    _, _, [(place, rest)] = post.courier.collect(2)
     assert place == 0
     assert rest.startswith(b"HTTP/1.1 200")
 
@@ -111,7 +142,7 @@ def test_the_number_of_a_closed_connection_is_not_mistaken_for_another(post: Pos
     ours.close()
     stranger, other = socket.socketpair()
     assert number in (stranger.fileno(), other.fileno())  # the number is used again
-    post.courier.expect(3, [(post.call(), line, 0, 64)])
+    post.courier.expect(3, [(post.call(), line, 0, 64, 0)])
     post.says(done(3))
     post.heard()
     assert theirs.recv(4096, socket.MSG_DONTWAIT).startswith(b"HTTP/1.1 200")
@@ -134,11 +165,3 @@ def test_after_the_end_nothing_is_heard_but_what_was_can_be_collected(post: Post
     post.courier.stop()
     post.says(done(6))
     assert post.heard() == [(7, done(5))]
-
-
-def test_a_room_that_is_too_small_is_refused(post: Post) -> None:
-    ours, _ = socket.socketpair()
-    line = _express.Line(ours.fileno())
-    for offset, room in ((0, 4), (1 << 16, 64), ((1 << 16) - 8, 64)):
-        with pytest.raises(IndexError):
-            post.courier.expect(1, [(post.call(), line, offset, room)])

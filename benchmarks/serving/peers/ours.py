@@ -27,9 +27,12 @@ class Ours(Peer):
         beta: str = "5.072ms",
         slo: str = "25ms",
         models: int = 1,
+        max_batch: int | None = None,
     ) -> None:
         self.policy, self.models = policy, models
         self._model: dict[str, object] = {"profile": {"alpha": alpha, "beta": beta}, "slo": slo}
+        if max_batch is not None:
+            self._model["max_batch"] = max_batch
         if models > 1:
             self._model["copies"] = models
 

@@ -47,9 +47,10 @@ class Line {
 };
 
 struct Parcel {
-  std::shared_ptr<const Call> call;
+  std::shared_ptr<const Call> call;  // of one row
   std::shared_ptr<const Line> line;
   std::size_t offset, room;
+  std::size_t member;  // its place in the batch
 };
 
 struct Packet {
@@ -57,9 +58,11 @@ struct Packet {
   std::string bytes;
 };
 
+// Places are those among the parcels that were expected.
 struct Delivered {
-  std::int64_t at = 0;                                     // 0: it did not happen here
-  std::vector<std::pair<std::size_t, std::string>> unsent;  // by place among the parcels
+  std::int64_t at = 0;
+  std::vector<std::size_t> places;
+  std::vector<std::pair<std::size_t, std::string>> unsent;  // what is left of some
 };
 
 class Courier {
@@ -100,14 +103,6 @@ class Courier {
     const std::lock_guard hearing(hearing_);
     hear(worker);
     silence(worker);
-  }
-
-  // Whether a call of one row may be answered from this room.
-  void check(const Call& call, std::size_t offset, std::size_t room) const {
-    const Rooms rooms = fixed_rooms(*call.model, nullptr, room);
-    std::size_t needed = 0;
-    for (const std::size_t size : rooms.sizes) needed += aligned(size);
-    if (call.rows != 1 || needed > room || offset > size_ || room > size_ - offset) throw std::out_of_range("room");
   }
 
   void expect(std::int64_t run, std::vector<Parcel> parcels) {
@@ -166,7 +161,7 @@ class Courier {
       if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
       const std::string_view words(buffer_.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
       if (words.empty()) return silence(worker);
-      if (const auto run = finished_batch(words)) deliver(*run);
+      if (const auto done = NewsScan(words).batch_done()) deliver(*done);
       pass_on({worker, std::string(words)});
     }
   }
@@ -184,19 +179,36 @@ class Courier {
     ring(bell_);
   }
 
-  void deliver(std::int64_t run) {
-    const std::vector<Parcel> parcels = expected(run);
+  void deliver(const BatchDone& done) {
+    const std::vector<Parcel> parcels = expected(done.run);
     if (parcels.empty()) return;
     Delivered sent;
     for (std::size_t at = 0; at < parcels.size(); ++at) {
-      const Parcel& parcel = parcels[at];
-      writer_.write(*parcel.call, fixed_rooms(*parcel.call->model, memory_ + parcel.offset, parcel.room));
-      const std::size_t taken = writer_.send(parcel.line->socket());
+      const auto rooms = rooms_of(parcels[at], done);
+      if (!rooms) continue;
+      writer_.write(*parcels[at].call, *rooms);
+      const std::size_t taken = writer_.send(parcels[at].line->socket());
+      sent.places.push_back(at);
       if (taken < writer_.size()) sent.unsent.emplace_back(at, writer_.rest(taken));
     }
     sent.at = monotonic_ns();
     const std::lock_guard lock(mutex_);
-    delivered_[run] = std::move(sent);
+    delivered_[done.run] = std::move(sent);
+  }
+
+  // Where an answer lies; nothing where that cannot be true, which is for others to explain.
+  std::optional<Rooms> rooms_of(const Parcel& parcel, const BatchDone& done) const {
+    if (parcel.offset > size_ || parcel.room > size_ - parcel.offset) return std::nullopt;
+    Rooms rooms{memory_ + parcel.offset, parcel.room, {}, {}};
+    if (!done.shapes) {
+      rooms = fixed_rooms(*parcel.call->model, rooms.first, rooms.bytes);
+    } else if (parcel.member < done.shapes->size()) {
+      for (const Written& one : (*done.shapes)[parcel.member]) rooms.shapes.push_back(one.shape), rooms.sizes.push_back(one.bytes);
+    }
+    std::size_t needed = 0;
+    for (const std::size_t size : rooms.sizes) needed += aligned(size);
+    const bool fits = rooms.sizes.size() == parcel.call->model->outputs.size() && needed <= parcel.room;
+    return fits && parcel.call->rows == 1 ? std::optional(std::move(rooms)) : std::nullopt;
   }
 
   std::vector<Parcel> expected(std::int64_t run) {

@@ -131,24 +131,25 @@ struct BoundCourier {
   BoundCourier& operator=(const BoundCourier&) = delete;
 };
 
-// Of (call, line, offset, bytes of its room), all of them calls of one row.
+// Of (call of one row, line, offset, bytes of its room, place in the batch).
 void expect(BoundCourier& self, std::int64_t run, nb::list given) {
   std::vector<Parcel> parcels;
   for (nb::handle one : given) {
     const auto& call = nb::cast<const BoundCall&>(one[0]).call;
     const auto offset = nb::cast<std::size_t>(one[2]), room = nb::cast<std::size_t>(one[3]);
-    self.courier->check(*call, offset, room);
-    parcels.push_back({call, nb::cast<std::shared_ptr<Line>>(one[1]), offset, room});
+    parcels.push_back({call, nb::cast<std::shared_ptr<Line>>(one[1]), offset, room, nb::cast<std::size_t>(one[4])});
   }
   self.courier->expect(run, std::move(parcels));
 }
 
-// When the answers were sent, and what some sockets did not take at once; 0 where they were not sent here.
+// When answers were sent, to which of the parcels, and what some sockets did not take at once.
 nb::tuple collect(BoundCourier& self, std::int64_t run) {
   const Delivered found = self.courier->collect(run);
+  nb::list places;
+  for (const std::size_t place : found.places) places.append(place);
   nb::list unsent;
   for (const auto& [at, rest] : found.unsent) unsent.append(nb::make_tuple(at, bytes(rest)));
-  return nb::make_tuple(found.at, unsent);
+  return nb::make_tuple(found.at, places, unsent);
 }
 
 nb::list packets(BoundCourier& self) {

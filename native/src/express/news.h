@@ -1,50 +1,94 @@
-// The one message of a worker that is acted on here: a batch is done, and its model's own shapes say it all.
+// The one message of a worker that is acted on here: a batch is done. MessagePack, as orders.py describes it.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "model.h"
 
 namespace astrarium::express {
+
+struct Written {
+  Shape shape;
+  std::size_t bytes;
+};
+
+struct BatchDone {
+  std::int64_t run;
+  std::optional<std::vector<std::vector<Written>>> shapes;  // by member; nothing: the model's own say it all
+};
 
 class NewsScan {
  public:
   explicit NewsScan(std::string_view packet) : rest_(packet) {}
 
-  // The number of the batch; nothing for any other message, or where it carries shapes.
-  std::optional<std::int64_t> finished_batch() {
+  // Nothing for any other message.
+  std::optional<BatchDone> batch_done() {
     constexpr std::string_view kStart = "\x99\xa9" "BatchDone";  // an array of nine, and its tag
     constexpr int kTimes = 5;  // received, started, computing, computed, finished
     if (rest_.substr(0, kStart.size()) != kStart) return std::nullopt;
     rest_.remove_prefix(kStart.size());
-    const auto run = number();
-    for (int i = 0; i < kTimes; ++i)
-      if (!number()) return std::nullopt;
-    const bool no_shapes = !rest_.empty() && rest_[0] == '\xc0';
-    return no_shapes ? run : std::nullopt;
+    BatchDone done{number(), {}};
+    for (int i = 0; i < kTimes; ++i) number();
+    if (!rest_.empty() && rest_[0] != '\xc0') done.shapes = list([this] { return member(); });
+    return good_ ? std::optional(std::move(done)) : std::nullopt;
   }
 
  private:
-  // A whole number that is not negative, as MessagePack writes it.
-  std::optional<std::int64_t> number() {
-    if (rest_.empty()) return std::nullopt;
-    const auto kind = static_cast<unsigned char>(rest_[0]);
+  std::vector<Written> member() {
+    return list([this] {
+      if (size() != 2) good_ = false;
+      Shape shape = list([this] { return number(); });
+      return Written{std::move(shape), static_cast<std::size_t>(number())};
+    });
+  }
+
+  template <class Read>
+  std::vector<std::invoke_result_t<Read>> list(Read read) {
+    std::vector<std::invoke_result_t<Read>> found;
+    for (std::uint64_t left = size(); left > 0 && good_; --left) found.push_back(read());
+    return found;
+  }
+
+  unsigned char next() {
+    if (rest_.empty()) good_ = false;
+    if (!good_) return 0;
+    const auto byte = static_cast<unsigned char>(rest_[0]);
     rest_.remove_prefix(1);
-    if (kind < 0x80) return kind;
-    if (kind < 0xcc || kind > 0xcf) return std::nullopt;
-    const std::size_t size = std::size_t{1} << (kind - 0xcc);
-    if (rest_.size() < size) return std::nullopt;
+    return byte;
+  }
+
+  std::uint64_t bytes(int count) {
     std::uint64_t value = 0;
-    for (std::size_t i = 0; i < size; ++i) value = value << 8 | static_cast<unsigned char>(rest_[i]);
-    rest_.remove_prefix(size);
-    return static_cast<std::int64_t>(value);
+    for (int i = 0; i < count; ++i) value = value << 8 | next();
+    return value;
+  }
+
+  // Of an array.
+  std::uint64_t size() {
+    const unsigned char kind = next();
+    if (kind >> 4 == 9) return kind & 15;
+    if (kind == 0xdc) return bytes(2);
+    if (kind == 0xdd) return bytes(4);
+    good_ = false;
+    return 0;
+  }
+
+  // A whole number that is not negative.
+  std::int64_t number() {
+    const unsigned char kind = next();
+    if (kind < 0x80) return kind;
+    if (kind >= 0xcc && kind <= 0xcf) return static_cast<std::int64_t>(bytes(1 << (kind - 0xcc)));
+    good_ = false;
+    return 0;
   }
 
   std::string_view rest_;
+  bool good_ = true;
 };
-
-inline std::optional<std::int64_t> finished_batch(std::string_view packet) {
-  return NewsScan(packet).finished_batch();
-}
 
 }  // namespace astrarium::express

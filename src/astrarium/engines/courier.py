@@ -22,10 +22,11 @@ class Courier(Protocol):
         """Who said what since the last time."""
 
     def expect(self, run: int, parcels: list[Any]) -> None:
-        """When this batch is done, answer: (packed call of one row, its client's line, offset, size)."""
+        """When this batch is done, answer: (packed call of one row, its client's line, offset and size of
+        its room, place in the batch)."""
 
-    def collect(self, run: int) -> tuple[Time, list[tuple[int, bytes]]]:
-        """When the answers of a batch were sent (0: they were not), and what was left of some."""
+    def collect(self, run: int) -> tuple[Time, list[int], list[tuple[int, bytes]]]:
+        """When answers of a batch were sent (0: none were), to which parcels, and what was left of some."""
 
     def stop(self) -> None:
         """Nothing is heard or answered any more; what was heard can still be collected."""

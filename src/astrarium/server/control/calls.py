@@ -39,9 +39,8 @@ from astrarium.serving.actions import EXPIRED, UNSERVED
 from astrarium.serving.ledger import Outcome
 
 RETRY_AFTER = 1.0
-Parcel = tuple[
-    PackedCall, object, int, int
-]  # a call of one row, its client's line, its room and the size of that
+# A call of one row, its client's line, its room, how large that is, its place in the batch.
+Parcel = tuple[PackedCall, object, int, int, int]
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
 
 
@@ -124,22 +123,23 @@ class Calls:
     def leaving(self, flight: Flight) -> None:
         """The courier answers these calls by itself, unless their batch may still be stopped."""
         if self._courier is not None and not flight.scheduler.preempts:
-            parcels = [_parcel(ticket) for ticket in _plain(flight)]
+            parcels = [_parcel(ticket, member) for member, ticket in _plain(flight)]
             if parcels:
                 self._courier.expect(flight.tag, parcels)
 
     def landed(self, flight: Flight, answer: bool) -> None:
         if self._courier is not None:
-            at, unsent = self._courier.collect(flight.tag)
+            at, places, unsent = self._courier.collect(flight.tag)
             if at:
-                self._were_sent(_plain(flight), at, dict(unsent))
+                plain = _plain(flight)
+                self._were_sent({place: plain[place][1] for place in places}, at, dict(unsent))
         if answer:
             ready = [ticket for ticket, _ in flight.aboard if _is_ready(ticket)]
             if ready:
                 self._deliver(ready)
 
-    def _were_sent(self, tickets: list[Ticket], at: Time, unsent: dict[int, bytes]) -> None:
-        for place, ticket in enumerate(tickets):
+    def _were_sent(self, tickets: dict[int, Ticket], at: Time, unsent: dict[int, bytes]) -> None:
+        for place, ticket in tickets.items():
             ticket.answered = at
             assert ticket.client is not None
             ticket.client.sent(unsent.get(place, b""))
@@ -255,11 +255,9 @@ def _nowhere(deliveries: Sequence[Delivery]) -> None:
     raise AssertionError(f"{len(deliveries)} packed calls, and no protocol that they came from")
 
 
-def _plain(flight: Flight) -> list[Ticket]:
-    """Packed calls of one row, whose answers are of a size that is known beforehand."""
-    return [
-        ticket for ticket, _ in flight.aboard if _is_packed(ticket) and ticket.tensors.reply_bytes is not None
-    ]
+def _plain(flight: Flight) -> list[tuple[int, Ticket]]:
+    """Packed calls of one row, with their places in the batch."""
+    return [(member, ticket) for member, (ticket, _) in enumerate(flight.aboard) if _is_packed(ticket)]
 
 
 def _is_packed(ticket: Ticket) -> bool:
@@ -271,9 +269,9 @@ def _is_ready(ticket: Ticket) -> bool:
     return _is_packed(ticket) and ticket.open_parts == 1 and not ticket.answered
 
 
-def _parcel(ticket: Ticket) -> Parcel:
+def _parcel(ticket: Ticket, member: int) -> Parcel:
     assert ticket.client is not None
-    return ticket.client.packed, ticket.client.line, ticket.replies, ticket.room
+    return ticket.client.packed, ticket.client.line, ticket.replies, ticket.room, member
 
 
 def _delivery(ticket: Ticket) -> Delivery:

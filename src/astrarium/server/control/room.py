@@ -135,7 +135,8 @@ class Control:
             self.desk.part_ended(request, outcome, MODEL_ERROR, reason, flight)
 
     def batch_ended(self, flight: Flight, fate: Fate, started: Time, finished: Time) -> None:
-        busy = max(0, finished - max(started, flight.dispatched))
+        ended = flight.done.computed if flight.done is not None else finished  # answers are the host's work
+        busy = max(0, ended - max(started, flight.dispatched))
         self.gpu_busy[flight.gpu] += busy
         self.recent.add(finished, busy=busy)
 
