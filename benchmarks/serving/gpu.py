@@ -83,8 +83,8 @@ class Model:
 
 
 MODELS = (
-    Model("encoder", "TOKENS", "INT64", (128,), 1024, 6000.0),
-    Model("resnet50", "IMAGE", "UINT8", (3, 224, 224), 150_528, 3000.0),
+    Model("encoder", "TOKENS", "INT64", (128,), 1024, 2000.0),
+    Model("resnet50", "IMAGE", "UINT8", (3, 224, 224), 150_528, 1500.0),
 )
 
 

@@ -101,8 +101,8 @@ def row(name: str, values: list[float]) -> Row:
 
 
 def comparison(rows: dict[str, list[float]]) -> list[Row]:
-    """64 models are to cost no more for a request than one; 5 % are left to chance. That is for batches of one:
-    requests of one model may share a batch, and those of 64 cannot."""
+    """64 models are to cost no more for a request than one; 5 % are left to chance. This holds for batches of
+    one: requests of one model may share a batch, those of 64 cannot."""
     made = []
     for one, values in rows.items():
         if "HTTP" in one and "per core" in one and one.endswith(", 1 model"):
