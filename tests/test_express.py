@@ -380,11 +380,19 @@ def test_what_a_socket_does_not_take_comes_back(desk: Desk) -> None:
     assert again.partition(b"\r\n\r\n")[2] == rest.partition(b"\r\n\r\n")[2]
 
 
-def test_rooms_outside_the_memory_are_refused(desk: Desk) -> None:
-    call = desk.read(request(json.dumps(plain()).encode()))
-    for offset, room in ((1 << 20, 128), ((1 << 20) - 64, 128), (0, 64)):
-        with pytest.raises(IndexError):
-            desk.native.answer([(call, desk.ours.fileno(), offset, room, [((1, 2), 8), ((1, 1, 2), 8)])])
+def test_an_answer_that_cannot_be_there_is_told_apart_from_the_others(desk: Desk) -> None:
+    call, shapes = desk.read(request(json.dumps(plain()).encode())), [((1, 2), 8), ((1, 1, 2), 8)]
+    good = (call, desk.ours.fileno(), 0, 128, shapes)
+    rooms = [(1 << 20, 128, shapes), ((1 << 20) - 64, 128, shapes), (0, 64, shapes), (0, 128, shapes[:1])]
+    rooms.append((0, 128, [((1, 2), 2**64 - 1), ((1, 1, 2), 8)]))
+    bad = [(call, desk.ours.fileno(), *room) for room in rooms]
+    assert desk.native.answer([good, *bad]) == [(1 + at, None) for at in range(len(bad))]
+    assert desk.theirs.recv(1 << 16).count(b"HTTP/1.1 200") == 1
+
+
+def test_a_shape_of_a_thousand_dimensions_goes_the_long_way(desk: Desk) -> None:
+    body = json.dumps(plain()).replace('"shape": [1, 2]', '"shape": [1, 2' + 1000 * ", 1" + "]")
+    assert desk.read(request(body.encode())) is None
 
 
 def test_a_refusal_of_the_long_way_stays_one() -> None:

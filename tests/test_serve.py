@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -185,6 +186,60 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(server: Server) 
     assert set(server.workers()).isdisjoint(before)
     assert server.metric("astrarium_retried_total", model="slow") == 2
     assert server.metric("astrarium_unaccounted") == 0
+
+
+def test_clients_that_leave_while_workers_die_cost_nobody_an_answer(server: Server) -> None:
+    """Plain requests over many connections; some leave while they wait or while their batch runs, a worker is
+    killed meanwhile. Whoever stays hears exactly once, and what was sent."""
+    host, port = server.http.split(":")
+
+    async def stays(number: int) -> float:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for turn in range(2):
+            writer.write(plain_request(float(number + 100 * turn)))
+            answer = await asyncio.wait_for(read_answer(reader), PATIENCE)
+            assert answer["outputs"][0]["data"] == [float(number + 100 * turn)]
+        with pytest.raises(TimeoutError):  # and nothing more
+            await asyncio.wait_for(reader.read(1), 0.1)
+        writer.close()
+        return number
+
+    async def leaves(after: float) -> None:
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(plain_request(1.0))
+        await asyncio.sleep(after)
+        writer.transport.abort()
+
+    async def everybody() -> list[float]:
+        going = [asyncio.create_task(leaves(0.01 * n)) for n in range(20)]
+        staying = [asyncio.create_task(stays(n)) for n in range(12)]
+        await asyncio.sleep(0.08)
+        os.kill(server.workers()[0], signal.SIGKILL)
+        await asyncio.gather(*going)
+        return await asyncio.gather(*staying)
+
+    sent = server.metric("astrarium_courier_answers_total")
+    assert asyncio.run(everybody()) == list(range(12))
+    eventually(lambda: server.metric("astrarium_workers") == 2, "both workers are back")
+    eventually(lambda: server.metric("astrarium_open") == 0, "nothing is open")
+    assert server.metric("astrarium_unaccounted") == 0
+    assert server.metric("astrarium_shared_memory_bytes") == 0
+    assert server.metric("astrarium_courier_answers_total") > sent
+    assert server.metric("astrarium_express_calls_total") >= 24
+
+
+def plain_request(value: float) -> bytes:
+    tensor = {"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [value]}
+    body = json.dumps({"inputs": [tensor], "parameters": {"timeout": 30_000_000}})
+    return f"POST /v2/models/slow/infer HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+async def read_answer(reader: asyncio.StreamReader) -> dict[str, Any]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    assert head.startswith("HTTP/1.1 200 "), head
+    size = re.search(r"content-length: (\d+)", head)
+    assert size is not None
+    return json.loads(await reader.readexactly(int(size[1])))
 
 
 def test_the_printed_curl_line_works(server: Server) -> None:

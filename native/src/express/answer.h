@@ -27,6 +27,16 @@ struct Rooms {
   std::vector<std::size_t> sizes;  // by output, of one row
 };
 
+// Whether a row's outputs can lie in its room.
+inline bool fit(const Model& model, const Rooms& rooms) {
+  std::size_t needed = 0;
+  for (const std::size_t size : rooms.sizes) {
+    if (size > rooms.bytes) return false;  // first: the sum must not overflow
+    needed += aligned(size);
+  }
+  return rooms.sizes.size() == model.outputs.size() && needed <= rooms.bytes;
+}
+
 // Rooms of a model whose outputs leave no size open.
 inline Rooms fixed_rooms(const Model& model, const char* first, std::size_t bytes) {
   Rooms rooms{first, bytes, {}, {}};

@@ -16,7 +16,7 @@
 
 namespace astrarium::express {
 
-inline constexpr std::size_t kLongestTag = 256;
+inline constexpr std::size_t kLongestTag = 256, kMostDimensions = 32;
 
 struct Part {
   Shape shape;
@@ -121,13 +121,15 @@ class BodyReader {
   bool input_field(Announced& given, std::string_view key) {
     if (key == "name") return once(given.has_name) && scan_.text(given.name);
     if (key == "datatype") return once(given.has_type) && scan_.text(given.type);
-    if (key == "shape") return once(given.has_shape) && scan_.list([&] { return scan_.whole(given.shape.emplace_back()); });
+    if (key == "shape") return once(given.has_shape) && scan_.list([&] { return dimension(given.shape); });
     if (key == "data") return once(given.has_data) && json_data(given);
     if (key != "parameters" || !once(given.has_parameters)) return false;
     return scan_.object([&](std::string_view name) {
       return name == "binary_data_size" && !given.binary && scan_.whole(given.binary.emplace());
     });
   }
+
+  bool dimension(Shape& shape) { return shape.size() < kMostDimensions && scan_.whole(shape.emplace_back()); }
 
   // Where an input goes, once all is known of it but its elements; `size_` is then what it takes.
   Part* announced(const Announced& given) {

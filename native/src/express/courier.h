@@ -2,6 +2,7 @@
 // answers of its plain calls at once, and then passes the news on to the event loop, which keeps the books.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -34,7 +35,7 @@ inline std::int64_t monotonic_ns() {
 // A client's socket under a number of its own: it stays what it is, even if the event loop closes its own.
 class Line {
  public:
-  explicit Line(int socket) : socket_(::dup(socket)) {}
+  explicit Line(int socket) : socket_(::fcntl(socket, F_DUPFD_CLOEXEC, 0)) {}
   ~Line() {
     if (socket_ >= 0) ::close(socket_);
   }
@@ -94,6 +95,7 @@ class Courier {
 
   void watch(int worker, int socket) {
     const std::lock_guard hearing(hearing_);
+    silence(worker);
     sockets_[worker] = socket;
     listen(socket, worker);
   }
@@ -159,9 +161,13 @@ class Courier {
     while (true) {
       const ssize_t size = ::recv(known->second, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
       if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+      if (size < 0 && errno == ECONNRESET) continue;  // told once, before what is still there
       const std::string_view words(buffer_.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
       if (words.empty()) return silence(worker);
-      if (const auto done = NewsScan(words).batch_done()) deliver(*done);
+      try {
+        if (const auto done = NewsScan(words).batch_done()) deliver(*done);
+      } catch (const std::exception&) {  // not answered here: the event loop will say why
+      }
       pass_on({worker, std::string(words)});
     }
   }
@@ -198,17 +204,15 @@ class Courier {
 
   // Where an answer lies; nothing where that cannot be true, which is for others to explain.
   std::optional<Rooms> rooms_of(const Parcel& parcel, const BatchDone& done) const {
-    if (parcel.offset > size_ || parcel.room > size_ - parcel.offset) return std::nullopt;
+    if (!parcel.line || parcel.offset > size_ || parcel.room > size_ - parcel.offset) return std::nullopt;
     Rooms rooms{memory_ + parcel.offset, parcel.room, {}, {}};
     if (!done.shapes) {
       rooms = fixed_rooms(*parcel.call->model, rooms.first, rooms.bytes);
     } else if (parcel.member < done.shapes->size()) {
       for (const Written& one : (*done.shapes)[parcel.member]) rooms.shapes.push_back(one.shape), rooms.sizes.push_back(one.bytes);
     }
-    std::size_t needed = 0;
-    for (const std::size_t size : rooms.sizes) needed += aligned(size);
-    const bool fits = rooms.sizes.size() == parcel.call->model->outputs.size() && needed <= parcel.room;
-    return fits && parcel.call->rows == 1 ? std::optional(std::move(rooms)) : std::nullopt;
+    const bool good = fit(*parcel.call->model, rooms) && parcel.call->rows == 1;
+    return good ? std::optional(std::move(rooms)) : std::nullopt;
   }
 
   std::vector<Parcel> expected(std::int64_t run) {

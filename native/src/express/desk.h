@@ -49,9 +49,7 @@ class Desk {
 
   // Sends an answer; what the socket would not take at once comes back.
   std::optional<std::string> answer(const Call& call, int socket, Rooms rooms, std::size_t offset) {
-    std::size_t needed = 0;
-    for (const std::size_t size : rooms.sizes) needed += aligned(size);
-    if (offset > size_ || static_cast<std::size_t>(call.rows) * rooms.bytes > size_ - offset || needed > rooms.bytes)
+    if (!fit(*call.model, rooms) || offset > size_ || rooms.bytes > (size_ - offset) / static_cast<std::size_t>(call.rows))
       throw std::out_of_range("rooms");
     rooms.first = memory_ + offset;
     writer_.write(call, rooms);

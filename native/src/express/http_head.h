@@ -113,7 +113,7 @@ class HeadReader {
     if (same_word(name, "authorization")) return once(kAuthorization) && keep(head_.authorization, value);
     if (same_word(name, "x-api-key")) return once(kApiKey) && keep(head_.api_key, value);
     for (const std::string_view other :
-         {"transfer-encoding", "content-encoding", "expect", "upgrade", "x-astrarium-timeline"})
+         {"transfer-encoding", "content-encoding", "expect", "upgrade", "proxy-connection", "x-astrarium-timeline"})
       if (same_word(name, other)) return false;
     return true;
   }

@@ -85,15 +85,20 @@ Rooms rooms(const Call& call, std::size_t bytes, nb::handle shapes) {
   return made;
 }
 
-// Of (call, socket, offset, bytes of a room, shapes of a row or None): what the sockets would not take at once.
+// Of (call, socket, offset, bytes of a room, shapes of a row or None): what the sockets would not take at once,
+// and None for an answer that cannot be where it is said to be.
 nb::list answer(BoundDesk& self, nb::list given) {
   nb::list left;
   std::size_t at = 0;
   for (nb::handle one : given) {
     const Call& call = *nb::cast<const BoundCall&>(one[0]).call;
-    const auto rest = self.desk->answer(call, nb::cast<int>(one[1]), rooms(call, nb::cast<std::size_t>(one[3]), one[4]),
-                                        nb::cast<std::size_t>(one[2]));
-    if (rest) left.append(nb::make_tuple(at, nb::bytes(rest->data(), rest->size())));
+    try {
+      const auto rest = self.desk->answer(call, nb::cast<int>(one[1]), rooms(call, nb::cast<std::size_t>(one[3]), one[4]),
+                                          nb::cast<std::size_t>(one[2]));
+      if (rest) left.append(nb::make_tuple(at, nb::bytes(rest->data(), rest->size())));
+    } catch (const std::exception&) {
+      left.append(nb::make_tuple(at, nb::none()));
+    }
     ++at;
   }
   return left;
@@ -131,13 +136,19 @@ struct BoundCourier {
   BoundCourier& operator=(const BoundCourier&) = delete;
 };
 
+// A client's line. The courier's thread gets the inner pointer: nothing of Python ends there.
+struct BoundLine {
+  std::shared_ptr<const Line> line;
+  explicit BoundLine(int socket) : line(std::make_shared<const Line>(socket)) {}
+};
+
 // Of (call of one row, line, offset, bytes of its room, place in the batch).
 void expect(BoundCourier& self, std::int64_t run, nb::list given) {
   std::vector<Parcel> parcels;
   for (nb::handle one : given) {
     const auto& call = nb::cast<const BoundCall&>(one[0]).call;
     const auto offset = nb::cast<std::size_t>(one[2]), room = nb::cast<std::size_t>(one[3]);
-    parcels.push_back({call, nb::cast<std::shared_ptr<Line>>(one[1]), offset, room, nb::cast<std::size_t>(one[4])});
+    parcels.push_back({call, one[1].is_none() ? nullptr : nb::cast<const BoundLine&>(one[1]).line, offset, room, nb::cast<std::size_t>(one[4])});
   }
   self.courier->expect(run, std::move(parcels));
 }
@@ -183,12 +194,12 @@ NB_MODULE(_express, m) {
       .def("withhold", [](BoundDesk& self, const std::string& name) { self.desk->withhold(name); }, "name"_a)
       .def("read", &read_request, "data"_a)
       .def("answer", &answer, "answers"_a);
-  nb::class_<Line>(m, "Line").def(nb::init<int>(), "socket"_a);
+  nb::class_<BoundLine>(m, "Line").def(nb::init<int>(), "socket"_a);
   nb::class_<BoundCourier>(m, "Courier")
       .def(nb::init<nb::handle>(), "memory"_a)
       .def("bell", [](const BoundCourier& self) { return self.courier->bell(); })
-      .def("watch", [](BoundCourier& self, int worker, int socket) { self.courier->watch(worker, socket); }, "worker"_a, "socket"_a)
-      .def("forget", [](BoundCourier& self, int worker) { self.courier->forget(worker); }, "worker"_a)
+      .def("watch", [](BoundCourier& self, int worker, int socket) { self.courier->watch(worker, socket); }, "worker"_a, "socket"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("forget", [](BoundCourier& self, int worker) { self.courier->forget(worker); }, "worker"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("expect", &expect, "run"_a, "parcels"_a)
       .def("collect", &collect, "run"_a)
       .def("packets", &packets)

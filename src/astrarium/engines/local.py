@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -14,6 +15,8 @@ from astrarium.engines.arena import Memory
 from astrarium.engines.courier import Courier
 from astrarium.engines.interface import Listener, WorkerSpec
 from astrarium.engines.orders import LARGEST_MESSAGE, Order, Stop, decode_news, encode
+
+log = logging.getLogger("astrarium.engine")
 
 
 @dataclass
@@ -114,11 +117,18 @@ class LocalWorkers:
             if not packet:
                 self._loop.remove_reader(running.socket.fileno())
                 return
-            self._listener.heard(worker, decode_news(packet))
+            self._tell(worker, packet)
 
     def _collect(self, courier: Courier) -> None:
         for worker, packet in courier.packets():
+            self._tell(worker, packet)
+
+    def _tell(self, worker: int, packet: bytes) -> None:
+        """A packet that makes trouble must not take the next ones with it."""
+        try:
             self._listener.heard(worker, decode_news(packet))
+        except Exception:
+            log.exception("news of worker %d made trouble", worker)
 
     def _ended(self, worker: int, running: _Running) -> None:
         if self._courier is None:

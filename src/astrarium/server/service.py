@@ -72,6 +72,7 @@ class LiveService:
             self._drift,
             loop.clock,
             self._closed,
+            self._courier,
         )
         self._watch: asyncio.Task[None] | None = None
         self.draining = False
@@ -190,6 +191,11 @@ class LiveService:
         return {
             "worker_restarts": ("Workers that died and were started again.", self.fleet.restarts),
             "policy_errors": ("Times that the policy failed.", self.control.policy_errors),
+            "express_calls": ("Accepted calls that came the short way.", self.calls.taken),
+            "courier_answers": (
+                "Of these, how many a thread of its own answered.",
+                self.calls.by_courier,
+            ),
             "plan_revisions": ("Times that batches or delays had drifted.", self._drift.revisions),
         }
 

@@ -65,6 +65,9 @@ class Calls:
         self._cloakroom: Cloakroom = control.desk.cloakroom
         self.memory = self._cloakroom.memory.view
         self.deliver: Deliver = _nowhere
+        self.taken = self.by_courier = (
+            0  # calls that came the short way, and their answers that the courier sent
+        )
         control.post_office = self
 
     def cards(self) -> Sequence[tuple[int, ModelCard]]:
@@ -119,6 +122,7 @@ class Calls:
         name = entry.plan.name
         call = InferCall(name, (), packed.rows, received, timeout, packed.priority, packed.application)
         self._admit(call, entry, _NOBODY, client)
+        self.taken += 1
 
     def leaving(self, flight: Flight) -> None:
         """The courier answers these calls by itself, unless their batch may still be stopped."""
@@ -139,6 +143,7 @@ class Calls:
                 self._deliver(ready)
 
     def _were_sent(self, tickets: dict[int, Ticket], at: Time, unsent: dict[int, bytes]) -> None:
+        self.by_courier += len(tickets)
         for place, ticket in tickets.items():
             ticket.answered = at
             assert ticket.client is not None
@@ -152,7 +157,8 @@ class Calls:
 
     def _express_ended(self, ticket: Ticket, client: ExpressClient) -> None:
         if ticket.outcome not in _ANSWERED:
-            client.turn_down(refusal(ticket))
+            if not ticket.answered:  # else its client has heard already
+                client.turn_down(refusal(ticket))
         elif not ticket.answered and not _alike(ticket):
             client.turn_down(Refused(Kind.MODEL_FAILED, _UNEQUAL.format(ticket.call.model)))
         else:
@@ -212,7 +218,9 @@ class Calls:
 
     def ticket_ended(self, ticket: Ticket) -> None:
         """What the desk calls when the last part of a call has ended."""
-        now, control = self._clock(), self._control
+        now, control = ticket.answered or self._clock(), self._control
+        if ticket.answered and ticket.outcome in _ANSWERED:  # known better than the plan knew it
+            ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
         control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
         control.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
         if ticket.client is not None:

@@ -109,7 +109,14 @@ class Fleet:
 
     def cancel(self, flight: Flight, recovery: Time) -> None:
         flight.cancelled = True
-        self._order(flight.gpu, CancelBatch(flight.tag, recovery))
+        unsent = self._posts[flight.gpu].unsent
+        if flight in unsent:  # its worker does not know of it
+            unsent.remove(flight)
+            now = self._clock()
+            news = BatchCancelled(flight.tag, now, now)
+            self._later(recovery, lambda: self._chief.landed(flight, news))
+        else:
+            self._order(flight.gpu, CancelBatch(flight.tag, recovery))
 
     def load(self, model: int, files: Mapping[str, ModelFiles]) -> None:
         self.models[model] = files

@@ -75,9 +75,9 @@ class Control:
     def begin(self, setup: Setup) -> None:
         """From now on a fresh policy decides, with this setup; what waits goes over to it."""
         policy = self.plan.new_policy(setup)  # a setup that no policy takes changes nothing
-        old = self.scheduler
+        old, new = self.scheduler, self._scheduler(setup, policy)
         handed = [] if old is None else [(old.base, request) for request in old.retire()]
-        self.setup, self.scheduler = setup, self._scheduler(setup, policy)
+        self.setup, self.scheduler = setup, new
         for base, request in handed:
             moments = base + request.arrival, base + request.deadline
             self.scheduler.arrived(request.id, request.model, *moments, request.application)
@@ -107,7 +107,7 @@ class Control:
     def close(self) -> None:
         """Everything open ends: here, and in schedulers that still have batches under way."""
         schedulers = {flight.scheduler for airborne in self._airborne for flight in airborne}
-        for scheduler in schedulers | {self.scheduler}:
+        for scheduler in [*(schedulers - {self.scheduler}), self.scheduler]:  # the last takes second tries
             if scheduler is not None:
                 scheduler.close()
         self.scheduler = None
@@ -201,8 +201,12 @@ class Control:
     def _unload(self, flight: Flight, done: BatchDone | None) -> None:
         """Answers first: the books can wait."""
         self.desk.disembark(flight, done)
-        if self.post_office is not None:
+        if self.post_office is None:
+            return
+        try:
             self.post_office.landed(flight, answer=done is not None and not flight.cancelled)
+        except Exception:  # the books must hear of this batch whatever became of its answers
+            log.exception("the answers of batch %d could not be sent", flight.tag)
 
     def _free(self, flight: Flight) -> None:
         """A GPU that worked for an earlier scheduler joins the present one when it is done."""
@@ -217,7 +221,8 @@ class Control:
         ticket = self.desk.ticket_of(request)
         spec, network = self.setup.models[ticket.model], self.setup.network
         soonest = self._loop.clock() + network.delay(1) + spec.latency[1] + network.response
-        return not ticket.retried and self.scheduler is not None and soonest <= ticket.deadline
+        again = not ticket.retried and not ticket.answered
+        return again and self.scheduler is not None and soonest <= ticket.deadline
 
     def _retry(self, request: int) -> None:
         ticket = self.desk.ticket_of(request)

@@ -6,6 +6,7 @@ ends in the books of the old one, and until then its GPU is away in the books of
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any, Protocol
@@ -34,6 +35,7 @@ from astrarium.serving.setup import Setup
 from astrarium.serving.state import Batch, ServingState
 
 _tags = count(1)
+log = logging.getLogger("astrarium.scheduler")
 _STUCK_AFTER, _SHORTEST_LIMIT = 10, SECOND  # times its estimate, and never sooner than this
 
 
@@ -161,13 +163,18 @@ class Scheduler:
             if type(action) is Dispatch:
                 self._launch_new(now, action.gpu)
             elif type(action) is Preempt:
+                if not self.preempts:
+                    raise RuntimeError("it preempts, and says of itself that it does not")
                 self._crew.cancel(self._flights[self.state.gpus[action.gpu].recovering])
         self._tell()
 
     def _tell(self) -> None:
-        ended, self._ended = self._ended, []
-        for end in ended:
-            self._crew.request_ended(*end)
+        while self._ended:
+            request, outcome, reason, flight = self._ended.pop(0)
+            try:
+                self._crew.request_ended(request, outcome, reason, flight)
+            except Exception:  # one that makes trouble must not keep the others from being told
+                log.exception("the end of request %d could not be told", request)
 
     def _launch_new(self, now: Time, gpu: int) -> None:
         for batch in sent_since(self.state, gpu, self._last_run[gpu]):
@@ -198,7 +205,9 @@ class Scheduler:
         self._ended.append((request, outcome, reason, self._flights.get(run)))
 
     def _batch_ended(self, run: int, fate: Fate, started: Time, finished: Time) -> None:
-        flight = self._flights[run]
+        flight = self._flights.get(run)
+        if flight is None:
+            return  # its GPU left while it recovered
         if fate is Fate.PREEMPTED and not flight.cancelled:
             return  # the books stopped it just now; it ends once its GPU has recovered
         del self._flights[run]

@@ -53,7 +53,7 @@ class Lane:
         if found is None or type(found) is int:
             if found is None and now - self._looked > LOOK_AGAIN:
                 self._look(now)
-            return found
+            return None if self._keys else found  # who shows no key has no body kept either
         if self._service.card(found.model) is not self._cards[found.model]:
             self._look(now)
             return None
@@ -84,7 +84,8 @@ class Lane:
                 self._learn(index, card)
 
     def _learn(self, index: int, card: ModelCard) -> None:
-        if card.state == "READY" and card.name.isascii() and card.name.isprintable():
+        names = [card.name, *(spec.name for spec in (*card.inputs, *card.outputs))]
+        if card.state == "READY" and card.outputs and all(map(_plain, names)):
             sides = card.inputs, card.outputs
             tensors = ([(spec.name, spec.datatype, list(spec.shape)) for spec in side] for side in sides)
             self._desk.serve(index, card.name, card.version, *tensors, card.max_batch)
@@ -92,16 +93,17 @@ class Lane:
             self._desk.withhold(card.name)
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
-        here = [(one, cast(Connection, one.client)) for one in deliveries]
-        here = [(one, client) for one, client in here if client.here]
-        try:
-            unsent = dict(
-                self._desk.answer([(one.client.packed, client.socket, *one[1:]) for one, client in here])
-            )
-        except Exception:  # a worker that lies about its answers must not take the server with it
-            log.exception("answers could not be written")
-            for _, client in here:
-                client.turn_down(Refused(Kind.MODEL_FAILED, "the answer could not be written"))
-            return
+        all_of_them = [(one, cast(Connection, one.client)) for one in deliveries]
+        here = [(one, client) for one, client in all_of_them if client.here]
+        answers = [(client.packed, client.socket, *where) for (_, *where), client in here]
+        unsent = dict(self._desk.answer(answers))
         for at, (_, client) in enumerate(here):
-            client.sent(unsent.get(at, b""))
+            rest = unsent.get(at, b"")
+            if rest is None:
+                client.turn_down(Refused(Kind.MODEL_FAILED, "the worker's answer is not what it said it is"))
+            else:
+                client.sent(rest)
+
+
+def _plain(name: str) -> bool:
+    return name.isascii() and name.isprintable()

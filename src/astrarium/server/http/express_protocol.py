@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from asyncio import Transport
 from time import monotonic_ns
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -22,20 +23,19 @@ class ExpressProtocol(BoundedProtocol):
     """One request at a time: what comes before the last one is answered waits its turn."""
 
     lane: Lane
-    packed: PackedCall
-    line: object = None
+    packed: Any = None  # the call that waits for its answer
+    _line: object = None
     _fd = -1
     _waiting = False  # for the answer to `packed`
     _next = b""  # came meanwhile
-    _parts: list[bytes] | None = None  # of a request whose body is not whole
+    _parts: bytearray | None = None  # of a request whose body is not whole
     _missing = 0
-    _since: Time = 0  # when the first byte of the last request came
+    _since: Time = 0  # when the first byte of the last request came, or when it was answered
     _closing = False  # after the answer
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._fd = transport.get_extra_info("socket").fileno()
-        self.line = self.lane.new_line(self._fd)
 
     # requests
 
@@ -66,29 +66,32 @@ class ExpressProtocol(BoundedProtocol):
         return free and not self.transport.get_write_buffer_size()
 
     def _wait_for(self, missing: int, data: bytes) -> None:
-        """The rest of a body, unless that would be too much for all connections together."""
-        if not self.lane.hold(missing + len(data)):
+        """The rest of a body, as long as all connections together do not keep too much."""
+        if not self.lane.hold(len(data)):
             super().data_received(data)
             return
-        self._parts, self._missing = [data], missing
+        self._parts, self._missing = bytearray(data), missing
         self._deadline = self.loop.call_later(self.limits.request_seconds, self._too_slow)
 
     def _go_on(self, data: bytes) -> None:
         assert self._parts is not None
-        self._parts.append(data)
+        kept = self.lane.hold(len(data))
+        if not kept:
+            super().data_received(self._whole() + data)
+            return
+        self._parts += data
         self._missing -= len(data)
         if self._missing <= 0:
             self._try(self._whole())
 
     def _whole(self) -> bytes:
         """The parts put together; nothing is being waited for any more."""
-        parts, self._parts = self._parts or [], None
-        self.lane.let_go(sum(map(len, parts)) + self._missing)
-        self._missing = 0
+        parts, self._parts = bytes(self._parts or b""), None
+        self.lane.let_go(len(parts))
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        return b"".join(parts)
+        return parts
 
     def _take(self, packed: PackedCall) -> None:
         self.packed, self._waiting = packed, True
@@ -99,9 +102,16 @@ class ExpressProtocol(BoundedProtocol):
         except Exception as error:
             log.exception("taking a call failed")
             reason = f"the server failed, not the request: {type(error).__name__}"
+            self._closing = True  # nobody knows how far it got: there must not be a second answer
             self.turn_down(Refused(Kind.MODEL_FAILED, reason))
 
     # answers
+
+    @property
+    def line(self) -> object:
+        if self._line is None and self.here:
+            self._line = self.lane.new_line(self._fd)
+        return self._line
 
     @property
     def here(self) -> bool:
@@ -112,9 +122,11 @@ class ExpressProtocol(BoundedProtocol):
         return self._fd if not self.transport.get_write_buffer_size() else -1
 
     def sent(self, unsent: bytes) -> None:
-        self._waiting = False
+        self._waiting, self.packed, self._since = False, None, monotonic_ns()
+        if not self.here:
+            return
         if unsent:
-            self.transport.write(unsent)  # to nobody, where the connection is closed
+            self.transport.write(unsent)
         if self._closing:
             self.transport.close()
         elif self.timeout_keep_alive_task is None:
@@ -145,6 +157,8 @@ class ExpressProtocol(BoundedProtocol):
     def timeout_keep_alive_handler(self) -> None:
         """Requests of the short way do not touch the timer; it looks here before it closes."""
         quiet = (monotonic_ns() - self._since) / SECOND
+        if not self.here:
+            return
         if self._waiting or self._parts is not None:
             self._arm(self.timeout_keep_alive)
         elif quiet < self.timeout_keep_alive:
@@ -155,14 +169,17 @@ class ExpressProtocol(BoundedProtocol):
     def shutdown(self) -> None:
         if self._waiting:
             self._closing = True
-        else:
-            super().shutdown()
+            return
+        if self._parts is not None:
+            super().data_received(self._whole())
+        super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._parts is not None:
             self._whole()
-        self._next, self.line = b"", None
+        self._next, self._line, self.packed, self._waiting = b"", None, None, False
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
 
 
 def express_protocol(limits: HttpLimits, lane: Lane) -> type[ExpressProtocol]:
