@@ -159,13 +159,14 @@ class FakeExpress:
 
     def take(self, client: ExpressClient, received: int) -> None:
         self.taken += 1
-        call = self._unpacked(client.packed, received)
+        packed = client.packed
+        call = self._unpacked(packed, received)
         if call.model in REFUSALS:
             self._service.calls.append(call)
             raise REFUSALS[call.model]
         if call.model == "buggy":
             raise ZeroDivisionError("a secret")
-        task = asyncio.get_running_loop().create_task(self._answer(client, call))
+        task = asyncio.get_running_loop().create_task(self._answer(client, packed, call))
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 
@@ -180,7 +181,7 @@ class FakeExpress:
             card.name, given, packed.rows, received, timeout, packed.priority, packed.application
         )
 
-    async def _answer(self, client: ExpressClient, call: InferCall) -> None:
+    async def _answer(self, client: ExpressClient, packed: PackedCall, call: InferCall) -> None:
         answer = await self._service.infer(call)
         shapes = [((1, *one.shape[1:]), len(one.data) // call.rows) for one in answer.outputs]
         room = block_bytes(shapes)
@@ -191,7 +192,7 @@ class FakeExpress:
                 self.memory[place : place + size] = one.data[row * size : (row + 1) * size]
                 place += aligned(size)
         answer.release()
-        self.deliver([Delivery(client, at, room, shapes)])
+        self.deliver([Delivery(client, packed, at, room, shapes)])
 
     def _room(self, size: int) -> int:
         at, self._at = self._at, self._at + aligned(size)

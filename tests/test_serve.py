@@ -236,10 +236,11 @@ def plain_request(value: float) -> bytes:
 
 async def read_answer(reader: asyncio.StreamReader) -> dict[str, Any]:
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    assert head.startswith("HTTP/1.1 200 "), head
     size = re.search(r"content-length: (\d+)", head)
     assert size is not None
-    return json.loads(await reader.readexactly(int(size[1])))
+    body = await reader.readexactly(int(size[1]))
+    assert head.startswith("HTTP/1.1 200 "), body
+    return json.loads(body)
 
 
 def test_the_printed_curl_line_works(server: Server) -> None:

@@ -102,6 +102,7 @@ class Delivery(NamedTuple):
     """Where the answer to a packed call lies: a room for each row, and the shapes in it where they vary."""
 
     client: ExpressClient
+    packed: PackedCall
     offset: int
     room: int
     shapes: Shapes | None

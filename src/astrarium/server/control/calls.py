@@ -189,6 +189,7 @@ class Calls:
             raise _overloaded(f"{desk.open} calls are open already, the most that may be")
         index = entry.plan.index
         ticket = Ticket(call, index, entry.tensors, promise.application, promise.deadline, answer, client)
+        ticket.packed = client.packed if client is not None else None
         self._take_in(ticket, entry)
         ticket.admitted = self._clock()
         control.books[index].accepted += 1
@@ -200,8 +201,8 @@ class Calls:
         self._control.books[entry.plan.index].refused[refused.kind.name.lower()] += 1
 
     def _take_in(self, ticket: Ticket, entry: Entry) -> None:
-        if ticket.client is not None:
-            packed = ticket.client.packed
+        packed = ticket.packed
+        if packed is not None:
             if not self._cloakroom.take_packed(ticket, packed):
                 self._refuse_for_memory(ticket, packed.block_bytes)
         elif entry.plan.preprocess is not None:
@@ -279,12 +280,14 @@ def _is_ready(ticket: Ticket) -> bool:
 
 def _parcel(ticket: Ticket, member: int) -> Parcel:
     assert ticket.client is not None
-    return ticket.client.packed, ticket.client.line, ticket.replies, ticket.room, member
+    assert ticket.packed is not None
+    return ticket.packed, ticket.client.line, ticket.replies, ticket.room, member
 
 
 def _delivery(ticket: Ticket) -> Delivery:
     assert ticket.client is not None
-    return Delivery(ticket.client, ticket.replies, ticket.room, ticket.reply_shapes[0])
+    assert ticket.packed is not None
+    return Delivery(ticket.client, ticket.packed, ticket.replies, ticket.room, ticket.reply_shapes[0])
 
 
 def _alike(ticket: Ticket) -> bool:

@@ -59,6 +59,7 @@ class Ticket:
     deadline: Time
     answer: Waiter
     client: ExpressClient | None = None  # of a packed call
+    packed: PackedCall | None = None
     open_parts: int = field(init=False)
     reply_shapes: list[Shapes | None] = field(init=False)  # by row; None: the model's own
     block: int = -1  # -1: no memory yet, or none any more

@@ -95,7 +95,7 @@ class Lane:
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
         all_of_them = [(one, cast(Connection, one.client)) for one in deliveries]
         here = [(one, client) for one, client in all_of_them if client.here]
-        answers = [(client.packed, client.socket, *where) for (_, *where), client in here]
+        answers = [(packed, client.socket, *where) for (_, packed, *where), client in here]
         unsent = dict(self._desk.answer(answers))
         for at, (_, client) in enumerate(here):
             rest = unsent.get(at, b"")
