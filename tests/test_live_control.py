@@ -11,9 +11,10 @@ from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND
 from astrarium.drivers.replay import replay
-from astrarium.engines.orders import LoadModel, RunBatch
+from astrarium.engines.orders import BatchCancelled, LoadModel, RunBatch
 from astrarium.server.control.drift import EVERY, FEWEST, FEWEST_ANSWERS, DriftWatch
 from astrarium.server.control.fleet import FIRST_PAUSE, LONGEST_PAUSE
+from astrarium.server.control.flights import Flight
 from astrarium.server.control.room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.serving.actions import Dispatch, Preempt
 from astrarium.serving.ledger import Outcome
@@ -354,4 +355,75 @@ def test_a_setup_that_no_policy_takes_changes_nothing() -> None:
     object.__setattr__(stage.plan, "new_policy", good)
     stage.wait(60)
     assert ticket.outcome is Outcome.IN_TIME
+    stage.check_the_books()
+
+
+def stopped_flight(stage: Stage) -> Flight:
+    """The one batch of GPU 0, preempted just now."""
+    (flight,) = stage.control._airborne[0]
+    scheduler = stage.control.scheduler
+    assert scheduler is not None
+    scheduler.state.commit(scheduler.now(), Preempt(0))
+    stage.control.cancel(flight)
+    return flight
+
+
+def test_a_worker_that_dies_with_the_news_of_a_stopped_batch_costs_nobody_an_end() -> None:
+    stage = Stage(gpus=2, policy="shepherd", slo_ms=400)
+    stage.call()
+    stage.wait(2)
+    flight = stopped_flight(stage)
+    stage.fleet.heard(0, BatchCancelled(flight.tag, stage.loop.now, stage.loop.now))
+    stage.fleet.died(0, "killed by SIGKILL")  # in the same turn: one step hears of both
+    second = stage.call()
+    stage.wait(1000)
+    assert second.outcome is Outcome.IN_TIME
+    stage.control.close()  # the first waits again, in the books
+    stage.check_the_books()
+
+
+def test_a_batch_that_is_stopped_before_it_was_sent_frees_its_gpu() -> None:
+    stage = Stage(gpus=1, policy="shepherd", slo_ms=400)
+    slow = stage.call()
+    slow.inputs_ready = False  # its preprocessing takes its time
+    stage.wait(2)
+    assert not any(isinstance(order, RunBatch) for _, order in stage.workers.orders)
+    stopped_flight(stage)
+    stage.wait(50)
+    slow.inputs_ready = True
+    stage.fleet.pump_all()
+    quick = stage.call()
+    stage.wait(300)
+    assert quick.outcome is Outcome.IN_TIME
+    stage.control.close()
+    stage.check_the_books()
+
+
+def test_a_policy_that_preempts_against_its_word_is_replaced() -> None:
+    """Answers may have left before the books: a batch of such a policy must not run twice."""
+    stage = Stage(gpus=1, slo_ms=400)
+    stage.call()
+    stage.wait(1)
+    scheduler = stage.control.scheduler
+    assert scheduler is not None
+    assert not scheduler.preempts
+    scheduler.engine.policy.decide = lambda now, events, state: [Preempt(0)]  # type: ignore[method-assign]
+    stage.call()
+    stage.wait(1)
+    assert stage.control.policy_errors == 1
+
+
+def test_answers_that_cannot_be_sent_keep_nothing_from_the_books() -> None:
+    class Trouble:
+        def leaving(self, flight: Flight) -> None:
+            """Nothing."""
+
+        def landed(self, flight: Flight, answer: bool) -> None:
+            raise RuntimeError("no")
+
+    stage = Stage(gpus=1)
+    stage.control.post_office = Trouble()
+    tickets = [stage.call(), stage.call()]
+    stage.wait(100)
+    assert all(ticket.outcome is Outcome.IN_TIME for ticket in tickets)
     stage.check_the_books()
