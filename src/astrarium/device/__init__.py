@@ -1,0 +1,1 @@
+"""One GPU, shared by jobs: iterations take turns in lanes (Salus)."""

@@ -1,0 +1,38 @@
+"""What an iteration policy hears, in the past tense."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from astrarium.core.policy import TimerFired
+from astrarium.core.units import Time
+from astrarium.device.jobs import Job
+
+
+class JobArrived(msgspec.Struct, frozen=True, tag=True, gc=False):
+    job: Job
+
+
+class IterationFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
+    job: int
+    run: int
+    started: Time
+
+
+class IterationFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The job ends with this error, whatever it still had to do; nobody else does."""
+
+    job: int
+    run: int
+    error: str
+
+
+class JobWithdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Its owner wants it no more. An iteration that runs is finished first."""
+
+    job: int
+
+
+Event: TypeAlias = JobArrived | IterationFinished | IterationFailed | JobWithdrawn | TimerFired

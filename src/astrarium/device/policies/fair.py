@@ -1,0 +1,16 @@
+"""Equal service: the job that has had the least GPU time runs the next iteration (Salus)."""
+
+from __future__ import annotations
+
+from astrarium.device.jobs import Job
+from astrarium.device.policies._turns import OneLane, Rank
+from astrarium.device.registry import iteration_policies
+from astrarium.device.state import DeviceState
+
+
+@iteration_policies.register("fair")
+class Fair(OneLane):
+    """Counts from a job's admission: who comes late need not be made up for what others had before."""
+
+    def rank(self, job: Job, state: DeviceState) -> Rank:
+        return (state.credit(job.id) + state.row(job.id).service, *super().rank(job, state))

@@ -1,0 +1,19 @@
+"""One job at a time, in order of arrival: what clusters do today, and the measure of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from astrarium.device.actions import Action, Admit
+from astrarium.device.policies._turns import OneLane
+from astrarium.device.registry import iteration_policies
+from astrarium.device.state import DeviceState
+
+
+@iteration_policies.register("fifo")
+class Fifo(OneLane):
+    """The GPU belongs to one job until it has ended."""
+
+    def _let_in(self, state: DeviceState) -> Iterator[Action]:
+        if not state.admitted and state.waiting:
+            yield Admit(min(state.waiting.values(), key=lambda job: self.rank(job, state)).id)

@@ -1,0 +1,16 @@
+"""Shortest remaining time first: a shorter job takes over at the next iteration boundary (Salus)."""
+
+from __future__ import annotations
+
+from astrarium.device.jobs import Job
+from astrarium.device.policies._turns import OneLane, Rank
+from astrarium.device.registry import iteration_policies
+from astrarium.device.state import DeviceState
+
+
+@iteration_policies.register("srtf")
+class Srtf(OneLane):
+    """Preempts for nothing: what the paused job needs stays on the GPU."""
+
+    def rank(self, job: Job, state: DeviceState) -> Rank:
+        return (state.remaining(job), *super().rank(job, state))

@@ -1,0 +1,17 @@
+"""Iteration policies by name. Others register theirs with an entry point of the group `astrarium.device`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from astrarium.core.policy import Policy
+from astrarium.core.registry import Registry
+from astrarium.device.actions import Action
+from astrarium.device.events import Event
+from astrarium.device.state import DeviceState
+
+IterationPolicy = Policy[DeviceState, Event, Action]
+
+iteration_policies: Registry[Callable[[], IterationPolicy]] = Registry(
+    "iteration policy", package="astrarium.device.policies", group="astrarium.device"
+)

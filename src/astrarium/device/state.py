@@ -1,0 +1,191 @@
+"""The books of the device level: who waits, who is on the GPU, whose iteration runs in which lane.
+
+A job is in exactly one of: waiting, admitted (its persistent memory is on the GPU), ended. In a lane one
+iteration runs at a time. Late news is recognized by run numbers and ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from astrarium.core.errors import BrokenBooks, InvalidAction
+from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.units import Time
+from astrarium.device.actions import NEW_LANE, Action, Admit, Refuse, RunIteration
+from astrarium.device.events import Event, IterationFailed, IterationFinished, JobArrived, JobWithdrawn
+from astrarium.device.jobs import Job
+from astrarium.device.lanes import Layout
+from astrarium.device.ledger import JobRow, Ledger, Outcome
+
+
+@dataclass
+class Running:
+    run: int
+    job: int
+    since: Time
+
+
+class DeviceState:
+    """*capacity* is the GPU's memory in bytes."""
+
+    def __init__(self, capacity: int, ledger: Ledger | None = None) -> None:
+        self.layout = Layout(capacity)
+        self.ledger = ledger or Ledger()
+        self.waiting: dict[int, Job] = {}  # in order of arrival
+        self.admitted: dict[int, Job] = {}  # in order of admission
+        self.running: dict[int, Running] = {}  # by lane
+        self._withdrawn: set[int] = set()
+        self._credit: dict[int, Time] = {}
+        self._runs = 0
+        self._last: dict[int, int] = {}  # whose iteration was the last in a lane
+        self._on_event: dict[type, Callable[[Time, Any], None]] = {
+            JobArrived: self._arrived,
+            IterationFinished: self._finished,
+            IterationFailed: self._failed,
+            JobWithdrawn: self._withdraw,
+            TimerFired: _nothing,
+        }
+        self._on_action: dict[type, Callable[[Time, Any], None]] = {
+            Admit: self._admit,
+            Refuse: self._refuse,
+            RunIteration: self._run,
+            SetTimer: _nothing,
+        }
+
+    def apply(self, now: Time, event: Event) -> None:
+        self._on_event[type(event)](now, event)
+
+    def commit(self, now: Time, action: Action) -> None:
+        handler = self._on_action.get(type(action))
+        if handler is None:
+            raise InvalidAction(f"{action!r} is not an action of the device level")
+        handler(now, action)
+
+    def close(self, now: Time) -> None:
+        for job in [*self.waiting, *self.admitted]:
+            self._end(now, job, Outcome.WITHDRAWN, "the run ended before the job did")
+        self.waiting.clear()
+        self.running.clear()
+        self.layout.settle()
+
+    # what a policy asks
+
+    def row(self, job: int) -> JobRow:
+        return self.ledger.rows[job]
+
+    def remaining(self, job: Job) -> Time:
+        """Alone on the GPU."""
+        return job.iteration * (job.iterations - self.row(job.id).done)
+
+    def credit(self, job: int) -> Time:
+        """What a job is taken to have had when it came: as much as the least served of those present."""
+        return self._credit.get(job, self._least_served())
+
+    def _least_served(self) -> Time:
+        return min((self._credit[job] + self.row(job).service for job in self.admitted), default=0)
+
+    def idle(self, lane: int) -> bool:
+        return lane not in self.running
+
+    # events
+
+    def _arrived(self, now: Time, event: JobArrived) -> None:
+        self.waiting[event.job.id] = event.job
+        self.ledger.arrived(now, event.job)
+
+    def _finished(self, now: Time, event: IterationFinished) -> None:
+        if self._take(event.job, event.run) is None:
+            return
+        row = self.row(event.job)
+        row.done += 1
+        row.service += now - event.started
+        if row.done >= row.job.iterations:
+            self._end(now, event.job, Outcome.FINISHED)
+        elif event.job in self._withdrawn:
+            self._end(now, event.job, Outcome.WITHDRAWN, "its owner wants it no more")
+        self.layout.settle(self.running)
+
+    def _failed(self, now: Time, event: IterationFailed) -> None:
+        if self._take(event.job, event.run) is not None:
+            self._end(now, event.job, Outcome.FAILED, event.error)
+            self.layout.settle(self.running)
+
+    def _withdraw(self, now: Time, event: JobWithdrawn) -> None:
+        job = event.job
+        if any(running.job == job for running in self.running.values()):
+            self._withdrawn.add(job)
+        elif job in self.waiting or job in self.admitted:
+            self._end(now, job, Outcome.WITHDRAWN, "its owner wants it no more")
+            self.layout.settle(self.running)
+
+    # actions
+
+    def _admit(self, now: Time, action: Admit) -> None:
+        job = self._waiting(action, action.job)
+        layout = self.layout
+        if action.lane == NEW_LANE:
+            if job.persistent + job.ephemeral > layout.room:
+                raise InvalidAction(f"{action!r}: there is no room for another lane ({layout.room} bytes)")
+            layout.open(job.id, job.persistent, job.ephemeral)
+        else:
+            lane = layout.lane(action.lane)
+            if lane is None or not layout.fits(lane, job.persistent, job.ephemeral, self.running):
+                raise InvalidAction(f"{action!r}: it does not fit into that lane now ({layout.room} bytes)")
+            layout.join(lane, job.id, job.persistent, job.ephemeral)
+        self._credit[job.id] = self._least_served()
+        self.admitted[job.id] = self.waiting.pop(job.id)
+        self.row(job.id).admitted = now
+
+    def _refuse(self, now: Time, action: Refuse) -> None:
+        self._waiting(action, action.job)
+        self._end(now, action.job, Outcome.REFUSED, action.reason)
+
+    def _run(self, now: Time, action: RunIteration) -> None:
+        lane = self.layout.lane_of(action.job)
+        if lane is None or not self.idle(lane.id):
+            raise InvalidAction(f"{action!r}: it is not on the GPU, or its lane is not free")
+        self.running[lane.id] = Running(self._runs, action.job, now)
+        self._runs += 1
+        row = self.row(action.job)
+        row.started = now if row.started < 0 else row.started
+        row.switches += self._last.get(lane.id, action.job) != action.job
+        self._last[lane.id] = action.job
+
+    def validate(self) -> None:
+        if not self.layout.safe():
+            raise BrokenBooks("lanes and persistent memory do not fit into the GPU together")
+        if set(self.layout.persistent) != set(self.admitted) or self.waiting.keys() & self.admitted.keys():
+            raise BrokenBooks("a job is in two places, or its memory is")
+        for lane, running in self.running.items():
+            home = self.layout.lane_of(running.job)
+            if home is None or home.id != lane:
+                raise BrokenBooks(f"job {running.job} runs in lane {lane}, which is not its own")
+
+    # helpers
+
+    def _waiting(self, action: Action, job: int) -> Job:
+        if job not in self.waiting:
+            raise InvalidAction(f"{action!r}: job {job} is not waiting")
+        return self.waiting[job]
+
+    def _take(self, job: int, run: int) -> int | None:
+        """The lane that this iteration ran in; None where it is not running any more."""
+        for lane, running in self.running.items():
+            if running.run == run and running.job == job:
+                del self.running[lane]
+                return lane
+        return None
+
+    def _end(self, now: Time, job: int, outcome: Outcome, reason: str = "") -> None:
+        self.ledger.end(now, job, outcome, reason)
+        self._withdrawn.discard(job)
+        if job in self.admitted:
+            del self.admitted[job]
+            self.layout.leave(job)
+        self.waiting.pop(job, None)
+
+
+def _nothing(now: Time, what: object) -> None:
+    """Nothing to book."""
