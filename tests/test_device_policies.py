@@ -111,6 +111,13 @@ def test_switching_costs_what_the_world_says() -> None:
     assert summary(rows).makespan == 100 * MILLISECOND + sum(row.switches for row in rows) * MILLISECOND
 
 
+def test_others_run_while_a_job_fetches_its_data() -> None:
+    arrivals = [(0.0, job(0, 5)), (0.0, job(1, 5))]
+    world = DeviceWorld(pause=10 * MILLISECOND)
+    assert summary(played("fifo", arrivals, world)).makespan == 180 * MILLISECOND
+    assert summary(played("srtf", arrivals, world)).makespan == 100 * MILLISECOND
+
+
 @pytest.mark.parametrize("action", [RunIteration(0), Admit(1), Admit(0, lane=7)])
 def test_what_cannot_be_is_refused_by_the_books(action: RunIteration | Admit) -> None:
     state = DeviceState(CAPACITY)

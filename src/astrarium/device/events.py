@@ -15,6 +15,12 @@ class JobArrived(msgspec.Struct, frozen=True, tag=True, gc=False):
     job: Job
 
 
+class IterationWanted(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The job has its next batch of data at hand: it would run if it were its turn."""
+
+    job: int
+
+
 class IterationFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
     job: int
     run: int
@@ -35,4 +41,6 @@ class JobWithdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
     job: int
 
 
-Event: TypeAlias = JobArrived | IterationFinished | IterationFailed | JobWithdrawn | TimerFired
+Event: TypeAlias = (
+    JobArrived | IterationWanted | IterationFinished | IterationFailed | JobWithdrawn | TimerFired
+)

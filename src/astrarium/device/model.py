@@ -10,21 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astrarium.core.units import Time
-from astrarium.device.actions import Action, RunIteration
-from astrarium.device.events import Event, IterationFinished
+from astrarium.device.actions import Action, Admit, RunIteration
+from astrarium.device.events import Event, IterationFinished, IterationWanted
 from astrarium.device.state import DeviceState
 
 
 class DeviceWorld:
-    """*switch* is what a change of jobs in a lane costs, *overhead* what every iteration does, as a share."""
+    """*switch* is what a change of jobs in a lane costs, *overhead* what every iteration does, as a
+    share, and *pause* how long a job then needs for its next batch of data."""
 
-    def __init__(self, switch: Time = 0, overhead: float = 0.0) -> None:
-        self._switch, self._overhead = switch, overhead
+    def __init__(self, switch: Time = 0, overhead: float = 0.0, pause: Time = 0) -> None:
+        self._switch, self._overhead, self._pause = switch, overhead, pause
         self._last: dict[int, int] = {}  # by lane: whose iteration was the last
 
     def consequences(self, now: Time, action: Action, state: DeviceState) -> Iterator[tuple[Time, Event]]:
-        if type(action) is not RunIteration:
-            return
+        if type(action) is Admit:
+            yield now, IterationWanted(action.job)
+        elif type(action) is RunIteration:
+            yield from self._iteration(now, action, state)
+
+    def _iteration(self, now: Time, action: RunIteration, state: DeviceState) -> Iterator[tuple[Time, Event]]:
         lane = state.layout.lane_of(action.job)
         assert lane is not None
         demand = sum(state.admitted[running.job].demand for running in state.running.values())
@@ -33,3 +38,4 @@ class DeviceWorld:
         self._last[lane.id] = action.job
         took = max(1, round(alone * max(1.0, demand))) + self._switch * switched
         yield now + took, IterationFinished(action.job, state.running[lane.id].run, now)
+        yield now + took + self._pause, IterationWanted(action.job)

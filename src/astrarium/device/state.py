@@ -14,7 +14,14 @@ from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
 from astrarium.device.actions import NEW_LANE, Action, Admit, Refuse, RunIteration
-from astrarium.device.events import Event, IterationFailed, IterationFinished, JobArrived, JobWithdrawn
+from astrarium.device.events import (
+    Event,
+    IterationFailed,
+    IterationFinished,
+    IterationWanted,
+    JobArrived,
+    JobWithdrawn,
+)
 from astrarium.device.jobs import Job
 from astrarium.device.lanes import Layout
 from astrarium.device.ledger import JobRow, Ledger, Outcome
@@ -36,12 +43,14 @@ class DeviceState:
         self.waiting: dict[int, Job] = {}  # in order of arrival
         self.admitted: dict[int, Job] = {}  # in order of admission
         self.running: dict[int, Running] = {}  # by lane
+        self.ready: set[int] = set()  # jobs that want a turn
         self._withdrawn: set[int] = set()
         self._credit: dict[int, Time] = {}
         self._runs = 0
         self._last: dict[int, int] = {}  # whose iteration was the last in a lane
         self._on_event: dict[type, Callable[[Time, Any], None]] = {
             JobArrived: self._arrived,
+            IterationWanted: self._want,
             IterationFinished: self._finished,
             IterationFailed: self._failed,
             JobWithdrawn: self._withdraw,
@@ -95,6 +104,10 @@ class DeviceState:
         self.waiting[event.job.id] = event.job
         self.ledger.arrived(now, event.job)
 
+    def _want(self, now: Time, event: IterationWanted) -> None:
+        if event.job in self.admitted or event.job in self.waiting:
+            self.ready.add(event.job)
+
     def _finished(self, now: Time, event: IterationFinished) -> None:
         if self._take(event.job, event.run) is None:
             return
@@ -144,8 +157,9 @@ class DeviceState:
 
     def _run(self, now: Time, action: RunIteration) -> None:
         lane = self.layout.lane_of(action.job)
-        if lane is None or not self.idle(lane.id):
-            raise InvalidAction(f"{action!r}: it is not on the GPU, or its lane is not free")
+        if lane is None or not self.idle(lane.id) or action.job not in self.ready:
+            raise InvalidAction(f"{action!r}: it is not on the GPU, not ready, or its lane is not free")
+        self.ready.discard(action.job)
         self.running[lane.id] = Running(self._runs, action.job, now)
         self._runs += 1
         row = self.row(action.job)
@@ -156,6 +170,8 @@ class DeviceState:
     def validate(self) -> None:
         if not self.layout.safe():
             raise BrokenBooks("lanes and persistent memory do not fit into the GPU together")
+        if not self.ready <= self.admitted.keys() | self.waiting.keys():
+            raise BrokenBooks("a job that has ended wants a turn")
         if set(self.layout.persistent) != set(self.admitted) or self.waiting.keys() & self.admitted.keys():
             raise BrokenBooks("a job is in two places, or its memory is")
         for lane, running in self.running.items():
@@ -181,6 +197,7 @@ class DeviceState:
     def _end(self, now: Time, job: int, outcome: Outcome, reason: str = "") -> None:
         self.ledger.end(now, job, outcome, reason)
         self._withdrawn.discard(job)
+        self.ready.discard(job)
         if job in self.admitted:
             del self.admitted[job]
             self.layout.leave(job)

@@ -20,9 +20,9 @@ class Turns:
         yield from self._refuse(state)
         yield from self._let_in(state)
         for lane in list(state.layout.lanes):
-            if state.idle(lane.id) and lane.jobs:
-                first = min(lane.jobs, key=lambda job: self.rank(state.admitted[job], state))
-                yield RunIteration(first)
+            ready = state.ready.intersection(lane.jobs)
+            if ready and state.idle(lane.id):
+                yield RunIteration(min(ready, key=lambda job: self.rank(state.admitted[job], state)))
 
     def rank(self, job: Job, state: DeviceState) -> Rank:
         """In order of arrival."""
