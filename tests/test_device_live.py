@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Barrier, Thread
+from threading import Barrier, Event, Thread
 from time import monotonic_ns
 
 import pytest
@@ -115,6 +115,27 @@ def test_what_a_job_needs_is_measured_while_nobody_else_runs() -> None:
     for row in gpu.rows():
         assert (row.job.persistent, row.job.ephemeral) == (5, 40)
         assert (row.done, row.outcome) == (5, Outcome.WITHDRAWN)
+
+
+def test_a_newcomer_is_measured_however_busy_the_gpu_is() -> None:
+    ground, newcomer_done = FakeGround(), Event()
+    gpu = gpu_with("fair", ground)
+
+    def busy() -> None:
+        with gpu.job("busy", ground.needs) as job:
+            while not newcomer_done.is_set():
+                with job.iteration():
+                    pass
+
+    def newcomer() -> None:
+        with gpu.job("newcomer") as job:
+            for _ in range(MEASURED + 2):
+                with job.iteration():
+                    pass
+        newcomer_done.set()
+
+    together(busy, newcomer)
+    assert {row.job.name: row.done for row in gpu.rows()}["newcomer"] == 2
 
 
 def test_one_jobs_out_of_memory_is_its_own() -> None:

@@ -136,14 +136,16 @@ class SharedGpu:
     def turn_over(self, event: Event) -> None:
         with self._changed:
             self._in_turns -= 1
+            self._changed.notify_all()
         self.hear(event)
 
     @contextmanager
     def alone(self) -> Iterator[Callable[[], Needs]]:
         """Nobody else's iterations run inside."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._measuring and not self._in_turns)
-            self._measuring = True
+            self._changed.wait_for(lambda: not self._measuring)
+            self._measuring = True  # no turn begins from now on
+            self._changed.wait_for(lambda: not self._in_turns)
         try:
             with self._ground.measured() as needed:
                 yield needed

@@ -1,16 +1,16 @@
 """Lanes on PyTorch: a memory pool, a stream and a turn.
 
 Blocks of a pool are reused by stream order, so all iterations of a lane run on its one stream and need no
-synchronization when jobs change. What a job makes outside its iterations (and in the first ones, which are
-measured) is its own: each job's thread has a stream and a pool for that. Backward runs in the job's thread,
-because pools and streams belong to threads.
+synchronization when jobs change. What a job makes outside its iterations, and in the first ones, which are
+measured, stays in PyTorch's own memory. Backward runs in the job's thread, because pools and streams belong
+to threads. A pool can be given up only while no thread is inside any pool, so that is waited for.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
@@ -39,75 +39,87 @@ class TorchGround:
         free, _ = torch.cuda.mem_get_info(self._device)
         self.capacity = int(free * (1 - SLACK))
         self._lanes: dict[int, _Lane] = {}
+        self._given_up: list[_Lane] = []
+        self._inside = 0  # threads in pools
         self._lock = threading.Lock()
-        self._local = threading.local()
+        self._charged: dict[int, int] = {}  # persistent bytes by the thread of their job
 
     @contextmanager
     def seat(self) -> Iterator[None]:
-        """From here to the end of the block the thread belongs to a job: what it makes stays its own."""
-        pool, stream = torch.cuda.MemPool(), torch.cuda.Stream(self._device)
-        self._local.pool = pool
-        with torch.cuda.stream(stream), torch.autograd.set_multithreading_enabled(False):
-            self._sit()
-            try:
+        """From here to the end of the block the thread belongs to a job, with a stream of its own."""
+        stream = torch.cuda.Stream(self._device)
+        try:
+            with torch.cuda.stream(stream), torch.autograd.set_multithreading_enabled(False):
                 yield
-            finally:
-                self._rise()
-                stream.synchronize()
-                del self._local.pool
+        finally:
+            stream.synchronize()
+            self._charged.pop(threading.get_ident(), None)
 
     @contextmanager
     def turn(self, lane: int, size: int) -> Iterator[None]:
-        place, outside = self._lane(lane, size), torch.cuda.current_stream(self._device)
-        self._rise()
+        place, outside = self._lane(lane), torch.cuda.current_stream(self._device)
         place.stream.wait_stream(outside)  # its inputs
         try:
-            with torch.cuda.stream(place.stream), torch.cuda.use_mem_pool(place.pool):
+            with self._in_pool(place):
+                self._reserve(place, size)
                 yield
         finally:
             self._launched(place)
-            outside.wait_stream(place.stream)  # who reads its results
-            self._sit()
+            outside.wait_stream(place.stream)  # for who reads its results
 
     @contextmanager
     def measured(self) -> Iterator[Callable[[], Needs]]:
         torch.cuda.synchronize(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
-        began = monotonic_ns()
-        found: list[Needs] = []
+        began, found = monotonic_ns(), list[Needs]()
         yield lambda: found[0]
         torch.cuda.synchronize(self._device)
         took = monotonic_ns() - began
-        stays = torch.cuda.memory_allocated(self._device)
-        peak = torch.cuda.max_memory_allocated(self._device)
-        found.append(Needs(self._own_bytes(), peak - stays, took))
+        stays, peak = torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device)
+        found.append(Needs(self._charge(stays), peak - stays, took))
 
     def close(self, lane: int) -> None:
-        """Its memory goes back to the device once nothing runs in it."""
+        """Its memory goes back to the device as soon as that can be."""
         with self._lock:
             place = self._lanes.pop(lane, None)
-        if place is not None:
-            place.stream.synchronize()
+            if place is not None:
+                self._given_up.append(place)
+        self._clear()
 
     # helpers
 
-    def _lane(self, lane: int, size: int) -> _Lane:
+    def _lane(self, lane: int) -> _Lane:
         with self._lock:
-            place = self._lanes.get(lane)
-            if place is None:
-                place = self._lanes[lane] = _Lane(torch.cuda.Stream(self._device), torch.cuda.MemPool())
-        if place.size < size:
-            self._reserve(place, size)
-        return place
+            if lane not in self._lanes:
+                self._lanes[lane] = _Lane(torch.cuda.Stream(self._device), torch.cuda.MemPool())
+            return self._lanes[lane]
+
+    @contextmanager
+    def _in_pool(self, place: _Lane) -> Iterator[None]:
+        with self._lock:
+            self._inside += 1
+        try:
+            with torch.cuda.stream(place.stream), torch.cuda.use_mem_pool(place.pool):
+                yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+            self._clear()
+
+    def _clear(self) -> None:
+        with self._lock:
+            gone = [] if self._inside else self._given_up
+            if gone:
+                self._given_up = []
+                for place in gone:
+                    place.stream.synchronize()
+                gone.clear()  # here, while nobody can enter a pool
 
     def _reserve(self, place: _Lane, size: int) -> None:
         """One segment from which everything is split: a pool cannot join segments."""
-        self._rise()
-        with torch.cuda.stream(place.stream), torch.cuda.use_mem_pool(place.pool):
-            del_me = torch.empty(size, dtype=torch.uint8, device=self._device)
-            del del_me
-        self._sit()
-        place.size = size
+        if place.size < size:
+            torch.empty(size, dtype=torch.uint8, device=self._device)
+            place.size = size
 
     def _launched(self, place: _Lane) -> None:
         done = torch.cuda.Event()
@@ -116,19 +128,10 @@ class TorchGround:
         while len(place.launched) > AHEAD + 1:
             place.launched.pop(0).synchronize()
 
-    def _sit(self) -> None:
-        """The job's own pool, unless the thread has no seat or sits already."""
-        if hasattr(self._local, "pool"):
-            self._local.stack = ExitStack()
-            self._local.stack.enter_context(torch.cuda.use_mem_pool(self._local.pool))
-
-    def _rise(self) -> None:
-        if hasattr(self._local, "stack"):
-            self._local.stack.close()
-            del self._local.stack
-
-    def _own_bytes(self) -> int:
-        """Live in the job's own pool."""
-        segments = self._local.pool.snapshot()
-        blocks = (block for segment in segments for block in segment["blocks"])
-        return sum(block["size"] for block in blocks if block["state"].startswith("active"))
+    def _charge(self, allocated: int) -> int:
+        """What nobody else accounts for is this job's. Where several are being made at once that is too much
+        for the first of them, which is on the safe side."""
+        me = threading.get_ident()
+        others = sum(size for thread, size in self._charged.items() if thread != me)
+        self._charged[me] = max(0, allocated - others)
+        return self._charged[me]
