@@ -19,6 +19,7 @@ import torch
 
 from astrarium.device.live import Needs
 
+cuda: Any = torch.cuda  # parts of it have no types
 SLACK = 0.03  # of the free memory: contexts, workspaces, what fragments
 AHEAD = 1  # iterations that may be launched before the one before them has ended
 
@@ -47,7 +48,7 @@ class TorchGround:
     @contextmanager
     def seat(self) -> Iterator[None]:
         """From here to the end of the block the thread belongs to a job, with a stream of its own."""
-        stream = torch.cuda.Stream(self._device)
+        stream = cuda.Stream(self._device)
         try:
             with torch.cuda.stream(stream), torch.autograd.set_multithreading_enabled(False):
                 yield
@@ -91,7 +92,7 @@ class TorchGround:
     def _lane(self, lane: int) -> _Lane:
         with self._lock:
             if lane not in self._lanes:
-                self._lanes[lane] = _Lane(torch.cuda.Stream(self._device), torch.cuda.MemPool())
+                self._lanes[lane] = _Lane(cuda.Stream(self._device), torch.cuda.MemPool())
             return self._lanes[lane]
 
     @contextmanager
@@ -122,7 +123,7 @@ class TorchGround:
             place.size = size
 
     def _launched(self, place: _Lane) -> None:
-        done = torch.cuda.Event()
+        done = cuda.Event()
         done.record(place.stream)
         place.launched.append(done)
         while len(place.launched) > AHEAD + 1:
