@@ -213,10 +213,10 @@ def test_bodies_that_would_not_fit_together_go_the_long_way() -> None:
 
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     async def run() -> None:
-        async with connected(HttpLimits(keep_alive_seconds=1)) as (_, connection):
+        async with connected(HttpLimits(keep_alive_seconds=3)) as (_, connection):
             for _ in range(4):
                 assert (await connection.ask(request()))[0] == 200
-                await asyncio.sleep(0.4)
+                await asyncio.sleep(0.9)
             assert await asyncio.wait_for(connection.reader.read(), 20) == b""
 
     asyncio.run(run())
