@@ -114,7 +114,7 @@ def test_what_a_job_needs_is_measured_while_nobody_else_runs() -> None:
     together(work, work, work)
     for row in gpu.rows():
         assert (row.job.persistent, row.job.ephemeral) == (5, 40)
-        assert (row.done, row.outcome) == (5, Outcome.WITHDRAWN)
+        assert (row.done, row.outcome) == (MEASURED + 5, Outcome.WITHDRAWN)
 
 
 def test_a_newcomer_is_measured_however_busy_the_gpu_is() -> None:
@@ -135,7 +135,7 @@ def test_a_newcomer_is_measured_however_busy_the_gpu_is() -> None:
         newcomer_done.set()
 
     together(busy, newcomer)
-    assert {row.job.name: row.done for row in gpu.rows()}["newcomer"] == 2
+    assert {row.job.name: row.done for row in gpu.rows()}["newcomer"] == MEASURED + 2
 
 
 def test_one_jobs_out_of_memory_is_its_own() -> None:
@@ -155,6 +155,33 @@ def test_one_jobs_out_of_memory_is_its_own() -> None:
     together(fails, works)
     found = {row.job.name: (row.outcome, row.reason) for row in gpu.rows()}
     assert found == {"greedy": (Outcome.FAILED, "MemoryError: no more"), "modest": (Outcome.FINISHED, "")}
+
+
+@pytest.mark.parametrize("done", [0, 1, MEASURED])
+def test_a_job_that_ends_while_it_is_measured_is_in_the_books(done: int) -> None:
+    gpu = gpu_with("fair", FakeGround())
+    with gpu.job("short", iterations=MEASURED) as job:
+        for _ in range(done):
+            with job.iteration():
+                pass
+    [row] = gpu.rows()
+    assert (row.done, row.outcome) == (done, Outcome.FINISHED if done == MEASURED else Outcome.WITHDRAWN)
+
+
+@pytest.mark.parametrize("needs", [None, Needs(5, 40, 1)])
+def test_a_job_that_fails_between_its_turns_has_failed(needs: Needs | None) -> None:
+    gpu = gpu_with("fair", FakeGround())
+
+    def reads() -> None:
+        with gpu.job("reader", needs) as job:
+            with job.iteration():
+                pass
+            raise OSError("no data")
+
+    with pytest.raises(OSError, match="no data"):
+        reads()
+    [row] = gpu.rows()
+    assert (row.outcome, row.reason, row.done) == (Outcome.FAILED, "OSError: no data", 1)
 
 
 def test_a_job_that_can_never_fit_is_told_why() -> None:

@@ -190,16 +190,23 @@ class Courier {
     if (parcels.empty()) return;
     Delivered sent;
     for (std::size_t at = 0; at < parcels.size(); ++at) {
-      const auto rooms = rooms_of(parcels[at], done);
-      if (!rooms) continue;
-      writer_.write(*parcels[at].call, *rooms);
-      const std::size_t taken = writer_.send(parcels[at].line->socket());
-      sent.places.push_back(at);
-      if (taken < writer_.size()) sent.unsent.emplace_back(at, writer_.rest(taken));
+      try {
+        send(parcels[at], at, done, sent);
+      } catch (const std::exception&) {  // the others' answers must not be forgotten for this one
+      }
     }
     sent.at = monotonic_ns();
     const std::lock_guard lock(mutex_);
     delivered_[done.run] = std::move(sent);
+  }
+
+  void send(const Parcel& parcel, std::size_t at, const BatchDone& done, Delivered& sent) {
+    const auto rooms = rooms_of(parcel, done);
+    if (!rooms) return;
+    writer_.write(*parcel.call, *rooms);
+    sent.places.push_back(at);
+    const std::size_t taken = writer_.send(parcel.line->socket());
+    if (taken < writer_.size()) sent.unsent.emplace_back(at, writer_.rest(taken));
   }
 
   // Where an answer lies; nothing where that cannot be true, which is for others to explain.

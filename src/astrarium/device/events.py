@@ -12,7 +12,10 @@ from astrarium.device.jobs import Job
 
 
 class JobArrived(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """*done* of its iterations were run before, while it was measured."""
+
     job: Job
+    done: int = 0
 
 
 class IterationWanted(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -36,9 +39,10 @@ class IterationFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class JobWithdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Its owner wants it no more. An iteration that runs is finished first."""
+    """Its owner wants it no more, or it failed between turns. An iteration that runs is finished first."""
 
     job: int
+    error: str = ""
 
 
 Event: TypeAlias = (

@@ -92,12 +92,14 @@ class SharedGpu:
         priority: int = 0,
         demand: float = 1.0,
     ) -> Iterator[LiveJob]:
-        """Ends with the block: a job that has iterations left is withdrawn."""
+        """Ends with the block: a job that has iterations left is withdrawn, one that raises has failed."""
         live = LiveJob(self, next(self._numbers), name, needs, iterations or UNKNOWN, priority, demand)
         try:
             yield live
-        finally:
-            live.leave()
+        except BaseException as error:
+            live.leave(told(error))
+            raise
+        live.leave()
 
     def rows(self) -> list[JobRow]:
         with self._changed:
@@ -188,9 +190,11 @@ class LiveJob:
         else:
             yield from self._alone()
 
-    def leave(self) -> None:
-        if self._arrived:
-            self._gpu.hear(JobWithdrawn(self.id))
+    def leave(self, error: str = "") -> None:
+        """Also a job that ended while it was measured has its row in the books."""
+        if not self._arrived:
+            self._arrive(_typical(self._measured) if self._measured else Needs(0, 0, 1))
+        self._gpu.hear(JobWithdrawn(self.id, error))
 
     def _in_turn(self) -> Iterator[None]:
         self._gpu.hear(IterationWanted(self.id))
@@ -200,7 +204,7 @@ class LiveJob:
             with self._gpu.turn(lane, size):
                 yield
         except BaseException as error:
-            self._gpu.turn_over(IterationFailed(self.id, run, f"{type(error).__name__}: {error}"))
+            self._gpu.turn_over(IterationFailed(self.id, run, told(error)))
             raise
         self._gpu.turn_over(IterationFinished(self.id, run, started))
 
@@ -213,10 +217,13 @@ class LiveJob:
             self._arrive(_typical(self._measured[1:]))
 
     def _arrive(self, needs: Needs) -> None:
-        left = max(1, self._iterations - len(self._measured))
-        job = Job(self.id, self.name, *needs, left, self._priority, self._demand)
+        job = Job(self.id, self.name, *needs, self._iterations, self._priority, self._demand)
         self._arrived = True
-        self._gpu.hear(JobArrived(job))
+        self._gpu.hear(JobArrived(job, len(self._measured)))
+
+
+def told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _typical(measured: list[Needs]) -> Needs:

@@ -26,12 +26,13 @@ from astrarium.device.jobs import Job
 from astrarium.device.lanes import Layout
 from astrarium.device.ledger import JobRow, Ledger, Outcome
 
+NOT_WANTED = "its owner wants it no more"
+
 
 @dataclass
 class Running:
     run: int
     job: int
-    since: Time
 
 
 class DeviceState:
@@ -75,7 +76,6 @@ class DeviceState:
     def close(self, now: Time) -> None:
         for job in [*self.waiting, *self.admitted]:
             self._end(now, job, Outcome.WITHDRAWN, "the run ended before the job did")
-        self.waiting.clear()
         self.running.clear()
         self.layout.settle()
 
@@ -102,7 +102,9 @@ class DeviceState:
 
     def _arrived(self, now: Time, event: JobArrived) -> None:
         self.waiting[event.job.id] = event.job
-        self.ledger.arrived(now, event.job)
+        self.ledger.arrived(now, event.job).done = event.done
+        if event.done >= event.job.iterations:
+            self._end(now, event.job.id, Outcome.FINISHED)
 
     def _want(self, now: Time, event: IterationWanted) -> None:
         if event.job in self.admitted or event.job in self.waiting:
@@ -117,7 +119,7 @@ class DeviceState:
         if row.done >= row.job.iterations:
             self._end(now, event.job, Outcome.FINISHED)
         elif event.job in self._withdrawn:
-            self._end(now, event.job, Outcome.WITHDRAWN, "its owner wants it no more")
+            self._end(now, event.job, Outcome.WITHDRAWN, NOT_WANTED)
         self.layout.settle(self.running)
 
     def _failed(self, now: Time, event: IterationFailed) -> None:
@@ -130,7 +132,8 @@ class DeviceState:
         if any(running.job == job for running in self.running.values()):
             self._withdrawn.add(job)
         elif job in self.waiting or job in self.admitted:
-            self._end(now, job, Outcome.WITHDRAWN, "its owner wants it no more")
+            outcome = Outcome.FAILED if event.error else Outcome.WITHDRAWN
+            self._end(now, job, outcome, event.error or NOT_WANTED)
             self.layout.settle(self.running)
 
     # actions
@@ -160,7 +163,7 @@ class DeviceState:
         if lane is None or not self.idle(lane.id) or action.job not in self.ready:
             raise InvalidAction(f"{action!r}: it is not on the GPU, not ready, or its lane is not free")
         self.ready.discard(action.job)
-        self.running[lane.id] = Running(self._runs, action.job, now)
+        self.running[lane.id] = Running(self._runs, action.job)
         self._runs += 1
         row = self.row(action.job)
         row.started = now if row.started < 0 else row.started
@@ -198,6 +201,7 @@ class DeviceState:
         self.ledger.end(now, job, outcome, reason)
         self._withdrawn.discard(job)
         self.ready.discard(job)
+        self._credit.pop(job, None)
         if job in self.admitted:
             del self.admitted[job]
             self.layout.leave(job)

@@ -82,9 +82,8 @@ class TorchGround:
     def close(self, lane: int) -> None:
         """Its memory goes back to the device as soon as that can be."""
         with self._lock:
-            place = self._lanes.pop(lane, None)
-            if place is not None:
-                self._given_up.append(place)
+            if lane in self._lanes:
+                self._given_up.append(self._lanes.pop(lane))
         self._clear()
 
     # helpers
@@ -108,13 +107,11 @@ class TorchGround:
             self._clear()
 
     def _clear(self) -> None:
+        """No name may hold a lane here: it must end inside, while nobody can enter a pool."""
         with self._lock:
-            gone = [] if self._inside else self._given_up
-            if gone:
-                self._given_up = []
-                for place in gone:
-                    place.stream.synchronize()
-                gone.clear()  # here, while nobody can enter a pool
+            while self._given_up and not self._inside:
+                self._given_up[-1].stream.synchronize()
+                self._given_up.pop()
 
     def _reserve(self, place: _Lane, size: int) -> None:
         """One segment from which everything is split: a pool cannot join segments."""

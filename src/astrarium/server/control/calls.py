@@ -65,9 +65,7 @@ class Calls:
         self._cloakroom: Cloakroom = control.desk.cloakroom
         self.memory = self._cloakroom.memory.view
         self.deliver: Deliver = _nowhere
-        self.taken = self.by_courier = (
-            0  # calls that came the short way, and their answers that the courier sent
-        )
+        self.taken = self.by_courier = 0  # calls that came the short way, and those the courier answered
         control.post_office = self
 
     def cards(self) -> Sequence[tuple[int, ModelCard]]:

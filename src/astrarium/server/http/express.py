@@ -8,7 +8,6 @@ here explains anything to a client. Connections change from one way to the other
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any, Protocol, cast
@@ -19,7 +18,6 @@ from astrarium.server.http.bodies import BodyReader
 from astrarium.server.keys import Keys
 
 LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way makes us look for changed models
-log = logging.getLogger(__name__)
 
 
 class Connection(ExpressClient, Protocol):

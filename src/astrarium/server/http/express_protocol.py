@@ -75,8 +75,7 @@ class ExpressProtocol(BoundedProtocol):
 
     def _go_on(self, data: bytes) -> None:
         assert self._parts is not None
-        kept = self.lane.hold(len(data))
-        if not kept:
+        if not self.lane.hold(len(data)):
             super().data_received(self._whole() + data)
             return
         self._parts += data
