@@ -64,6 +64,15 @@ def test_srtf_lets_a_shorter_job_by_at_the_next_boundary() -> None:
     assert rows[0].switches == 1
 
 
+def test_jobs_that_would_only_pause_leave_room_for_those_that_run() -> None:
+    """There is memory for all of the long ones; then there would be none for the short one."""
+    long = [(0.003 * id_, job(id_, iterations=100 + id_, ephemeral=60)) for id_ in range(8)]
+    rows = played("srtf", [*long, (0.025, job(8, iterations=1, ephemeral=75))])
+    assert rows[8].admitted == round(0.03 * SECOND)
+    assert seconds(rows)[8] == 0.04
+    assert all(row.admitted >= round(0.04 * SECOND) for row in rows[1:8])
+
+
 def test_priority_is_by_importance_then_by_arrival() -> None:
     rows = played("priority", [(0.0, job(0)), (0.005, job(1, priority=1)), (0.006, job(2, priority=1))])
     assert seconds(rows) == [0.3, 0.11, 0.21]

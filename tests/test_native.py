@@ -15,10 +15,13 @@ from astrarium.core.errors import InputError
 from astrarium.experiments import native
 from astrarium.experiments.run import run
 from astrarium.scenario import Scenario, build, load, parse
+from astrarium.scenario.jobs import has_jobs
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.registry import serving_policies
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.yaml"))
+EXAMPLES = sorted(
+    path for path in (Path(__file__).parent.parent / "examples").glob("*.yaml") if not has_jobs(path)
+)
 TWINS = [name for name, policy in serving_policies if getattr(policy, "native", "")]
 FAST = {"profile": {"alpha": "0.3ms", "beta": "4ms"}, "slo": "20ms"}
 SLOW = {"profile": {"alpha": "5ms", "beta": "2ms"}, "slo": "60ms"}

@@ -15,12 +15,15 @@ from astrarium.core.profiles import Dynamic, Linear
 from astrarium.core.units import FOREVER, SECOND
 from astrarium.core.units import MILLISECOND as MS
 from astrarium.scenario import Scenario, build
+from astrarium.scenario.jobs import has_jobs
 from astrarium.serving.events import Request
 from astrarium.serving.model import TableTruth
 from astrarium.serving.setup import Network
 from astrarium.serving.state import Batch
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.yaml"))
+EXAMPLES = sorted(
+    path for path in (Path(__file__).parent.parent / "examples").glob("*.yaml") if not has_jobs(path)
+)
 
 ISSUE = """\
 cluster: {gpus: 8}

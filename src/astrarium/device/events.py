@@ -38,6 +38,14 @@ class IterationFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
     error: str
 
 
+class NeedsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A turn has shown that the job needs this much memory. Where it does not fit any more, the job ends."""
+
+    job: int
+    persistent: int
+    ephemeral: int
+
+
 class JobWithdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Its owner wants it no more, or it failed between turns. An iteration that runs is finished first."""
 
@@ -46,5 +54,11 @@ class JobWithdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 Event: TypeAlias = (
-    JobArrived | IterationWanted | IterationFinished | IterationFailed | JobWithdrawn | TimerFired
+    JobArrived
+    | IterationWanted
+    | IterationFinished
+    | IterationFailed
+    | NeedsChanged
+    | JobWithdrawn
+    | TimerFired
 )

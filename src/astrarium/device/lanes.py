@@ -97,6 +97,22 @@ class Layout:
         lane.jobs[job] = ephemeral
         self.persistent[job] = persistent
 
+    def change(self, job: int, persistent: int, ephemeral: int, busy: Collection[int] = ()) -> bool:
+        """Other needs of a job that is here: its lane grows in place, or moves beyond all others. False, and
+        nothing has changed, where there is no room."""
+        lane = self.lane_of(job)
+        assert lane is not None
+        more = persistent - self.persistent[job]
+        if not self.fits(lane, more, ephemeral, busy):
+            size = max(lane.size, ephemeral)
+            if lane.id in busy or more + size > self.room:
+                return False
+            lane.base, lane.size = self.lanes[-1].end, size
+            self.lanes.remove(lane)
+            self.lanes.append(lane)
+        self.join(lane, job, persistent, ephemeral)
+        return True
+
     def leave(self, job: int) -> None:
         """Its persistent memory is free at once, what it had of its lane at the next boundary."""
         del self.persistent[job]

@@ -7,62 +7,41 @@
                 step(images, labels)
 
 The first iterations of a job that does not say what it needs run while nobody else does, and are measured.
-A job that fails, or runs out of memory, ends by itself; the others go on.
+A job that fails, or runs out of memory, ends by itself; the others go on. Memory that a turn shows beyond
+what was known of a job is charged to it, and where there is none left, that job ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from itertools import count
+from queue import SimpleQueue
 from threading import Condition
-from typing import NamedTuple, Protocol
+from time import monotonic_ns
 
 from astrarium.core.engine import Engine
-from astrarium.core.errors import AstrariumError
+from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
 from astrarium.device.actions import RunIteration
+from astrarium.device.charges import MEASURED
 from astrarium.device.events import (
     Event,
     IterationFailed,
-    IterationFinished,
     IterationWanted,
     JobArrived,
     JobWithdrawn,
 )
+from astrarium.device.ground import Ground, Needs, Reading, Turn
 from astrarium.device.jobs import Job
 from astrarium.device.ledger import JobRow, Outcome
+from astrarium.device.live_jobs import Ended, LiveJob, MemoryWarning, OutOfTurn, told
 from astrarium.device.registry import IterationPolicy
 from astrarium.device.state import DeviceState
 
-MEASURED = 3  # iterations of a job that does not say what it needs; the first makes what stays
+__all__ = ["MEASURED", "Ended", "LiveJob", "MemoryWarning", "Needs", "OutOfTurn", "SharedGpu"]
 UNKNOWN = 1 << 40  # iterations of a job that does not say how many
-
-
-class Ended(AstrariumError):
-    """The job is over: it was refused, withdrawn, or has failed."""
-
-
-class Needs(NamedTuple):
-    persistent: int  # bytes
-    ephemeral: int
-    iteration: Time
-
-
-class Ground(Protocol):
-    """What lanes are made of. Lanes are numbered; a turn opens the one it needs."""
-
-    @property
-    def capacity(self) -> int: ...
-
-    def turn(self, lane: int, size: int) -> AbstractContextManager[object]:
-        """What is launched inside runs in this lane, of *size* bytes."""
-
-    def measured(self) -> AbstractContextManager[Callable[[], Needs]]:
-        """What is launched inside runs alone; the call then tells what it needed."""
-
-    def close(self, lane: int) -> None: ...
 
 
 class SharedGpu:
@@ -70,16 +49,18 @@ class SharedGpu:
         self,
         policy: IterationPolicy,
         ground: Ground,
-        clock: Callable[[], Time],
+        clock: Callable[[], Time] = monotonic_ns,
         record: Callable[[Step], None] | None = None,
     ) -> None:
-        self._ground, self._clock, self._began = ground, clock, clock()
+        self.ground, self._clock, self._began = ground, clock, clock()
         self._state = DeviceState(ground.capacity)
         self._engine = Engine(self._state, policy, record=record)
         self._changed = Condition()
-        self._granted: dict[int, int] = {}  # by job: the run that it may begin
+        self._gates: dict[int, SimpleQueue[Turn | str]] = {}  # of jobs that wait for a turn
+        self._held: list[Turn] = []  # that begin when nobody is measured any more
         self._in_turns = 0  # iterations under way
         self._measuring = False
+        self._estimates: dict[int, int] = {}  # persistent memory of jobs that are not in the books yet
         self._numbers = count()
         self._lanes: set[int] = set()
 
@@ -91,11 +72,21 @@ class SharedGpu:
         iterations: int | None = None,
         priority: int = 0,
         demand: float = 1.0,
+        owned: int = 0,
     ) -> Iterator[LiveJob]:
-        """Ends with the block: a job that has iterations left is withdrawn, one that raises has failed."""
-        live = LiveJob(self, next(self._numbers), name, needs, iterations or UNKNOWN, priority, demand)
+        """In the thread that runs its iterations. *owned* bytes on the GPU are known to be its own.
+
+        Ends with the block: a job that has iterations left is withdrawn, one that raises has failed.
+        """
+        if iterations is not None and iterations < 1:
+            raise InputError(
+                "iterations", iterations, "at least 1, or None if it is not known", f"job {name}"
+            )
+        about = (UNKNOWN if iterations is None else iterations, priority, demand)
+        live = LiveJob(self, next(self._numbers), name, about, owned)
         try:
-            yield live
+            with self.ground.seat():
+                yield from live.life(needs)
         except BaseException as error:
             live.leave(told(error))
             raise
@@ -107,129 +98,126 @@ class SharedGpu:
 
     # for jobs
 
-    def hear(self, event: Event) -> None:
+    def hear(self, *events: Event) -> None:
         """One step of the policy; whoever has a turn now is told."""
         with self._changed:
-            for action in self._engine.step(self._clock() - self._began, [event]):
-                if type(action) is RunIteration:
-                    lane = self._state.layout.lane_of(action.job)
-                    assert lane is not None
-                    self._granted[action.job] = self._state.running[lane.id].run
-            gone = self._lanes - {lane.id for lane in self._state.layout.lanes}
-            self._lanes -= gone
-            self._changed.notify_all()
-        for lane_id in gone:
-            self._ground.close(lane_id)
+            gone = self._step(events)
+        self._close(gone)
 
-    def await_turn(self, job: int) -> tuple[int, int, int]:
-        """The run, the lane and its size; Ended where the job will have no more turns."""
+    def await_turn(self, job: int) -> Turn:
+        """Ended where the job will have no more turns."""
+        gate: SimpleQueue[Turn | str] = SimpleQueue()
         with self._changed:
-            while job not in self._granted or self._measuring:
-                row = self._state.ledger.rows[job]
-                if row.outcome is not Outcome.OPEN:
-                    raise Ended(f"job {row.job.name}: {row.reason or row.outcome.name.lower()}")
-                self._changed.wait()
-            self._in_turns += 1
-            lane = self._state.layout.lane_of(job)
-            assert lane is not None
-            self._lanes.add(lane.id)
-            return self._granted.pop(job), lane.id, lane.size
+            self._gates[job] = gate
+            gone = self._step((IterationWanted(job),))
+        self._close(gone)
+        try:
+            found = gate.get()
+        except BaseException as error:  # interrupted while it waits
+            with self._changed:
+                gone = self._step((self._interrupted(job, gate, told(error)),))
+            self._close(gone)
+            raise
+        if isinstance(found, str):
+            raise Ended(found)
+        return found
 
-    def turn_over(self, event: Event) -> None:
+    def turn_over(self, *events: Event) -> None:
         with self._changed:
-            self._in_turns -= 1
-            self._changed.notify_all()
-        self.hear(event)
+            self._turn_left()
+            gone = self._step(events)
+        self._close(gone)
 
     @contextmanager
-    def alone(self) -> Iterator[Callable[[], Needs]]:
+    def alone(self) -> Iterator[Callable[[], Reading]]:
         """Nobody else's iterations run inside."""
         with self._changed:
             self._changed.wait_for(lambda: not self._measuring)
             self._measuring = True  # no turn begins from now on
-            self._changed.wait_for(lambda: not self._in_turns)
         try:
-            with self._ground.measured() as needed:
-                yield needed
+            with self._changed:
+                self._changed.wait_for(lambda: not self._in_turns)
+            with self.ground.measured() as reading:
+                yield reading
         finally:
             with self._changed:
                 self._measuring = False
                 self._changed.notify_all()
+                held, self._held = self._held, []
+                for turn in held:
+                    self._start(turn)
 
-    def turn(self, lane: int, size: int) -> AbstractContextManager[object]:
-        return self._ground.turn(lane, size)
+    def estimate(self, job: int, least: int, allocated: int = 0) -> int:
+        """The persistent memory of a job that is not in the books: what nobody else accounts for of all that
+        is allocated. Where several are being made at once that is too much for the first, and safe."""
+        with self._changed:
+            booked = [*self._state.admitted.values(), *self._state.waiting.values()]
+            others = sum(size for other, size in self._estimates.items() if other != job)
+            others += sum(each.persistent for each in booked)
+            self._estimates[job] = max(least, allocated - others)
+            return self._estimates[job]
+
+    def arrive(self, job: Job, done: int) -> None:
+        with self._changed:
+            self._estimates.pop(job.id, None)
+            gone = self._step((JobArrived(job, done),))
+        self._close(gone)
+
+    def ended(self, job: int) -> str:
+        """Why it will have no more turns; empty while it may."""
+        row = self._state.ledger.rows[job]
+        if row.outcome is Outcome.OPEN:
+            return ""
+        return f"job {row.job.name}: {row.reason or row.outcome.name.lower()}"
+
+    def failed(self, job: int) -> bool:
+        return self._state.ledger.rows[job].outcome is Outcome.FAILED
 
     def now(self) -> Time:
         return self._clock() - self._began
 
+    def _close(self, lanes: set[int]) -> None:
+        for lane in lanes:
+            self.ground.close(lane)
 
-class LiveJob:
-    """Used by one thread."""
+    # with the lock held
 
-    def __init__(
-        self,
-        gpu: SharedGpu,
-        id_: int,
-        name: str,
-        needs: Needs | None,
-        iterations: int,
-        priority: int,
-        demand: float,
-    ) -> None:
-        self._gpu, self.id, self.name = gpu, id_, name
-        self._iterations, self._priority, self._demand = iterations, priority, demand
-        self._measured: list[Needs] = []
-        self._arrived = False
-        if needs is not None:
-            self._arrive(needs)
+    def _step(self, events: tuple[Event, ...]) -> set[int]:
+        """The lanes that are gone."""
+        for action in self._engine.step(self.now(), events):
+            if type(action) is RunIteration:
+                self._grant(action.job)
+        for job in self._gates.keys() - self._state.ready:
+            if reason := self.ended(job):
+                self._gates.pop(job).put(reason)
+        gone = self._lanes - {lane.id for lane in self._state.layout.lanes}
+        self._lanes -= gone
+        return gone
 
-    @contextmanager
-    def iteration(self) -> Iterator[None]:
-        if self._arrived:
-            yield from self._in_turn()
+    def _grant(self, job: int) -> None:
+        lane = self._state.layout.lane_of(job)
+        assert lane is not None
+        self._lanes.add(lane.id)
+        turn = Turn(job, self._state.running[lane.id].run, lane.id, lane.size, len(lane.jobs) > 1)
+        if self._measuring:
+            self._held.append(turn)
         else:
-            yield from self._alone()
+            self._start(turn)
 
-    def leave(self, error: str = "") -> None:
-        """Also a job that ended while it was measured has its row in the books."""
-        if not self._arrived:
-            self._arrive(_typical(self._measured) if self._measured else Needs(0, 0, 1))
-        self._gpu.hear(JobWithdrawn(self.id, error))
+    def _start(self, turn: Turn) -> None:
+        self._in_turns += 1
+        self._gates.pop(turn.job).put(turn)
 
-    def _in_turn(self) -> Iterator[None]:
-        self._gpu.hear(IterationWanted(self.id))
-        run, lane, size = self._gpu.await_turn(self.id)
-        started = self._gpu.now()
-        try:
-            with self._gpu.turn(lane, size):
-                yield
-        except BaseException as error:
-            self._gpu.turn_over(IterationFailed(self.id, run, told(error)))
-            raise
-        self._gpu.turn_over(IterationFinished(self.id, run, started))
+    def _turn_left(self) -> None:
+        self._in_turns -= 1
+        if self._measuring:
+            self._changed.notify_all()
 
-    def _alone(self) -> Iterator[None]:
-        """The first makes what stays, and tells nothing of the others."""
-        with self._gpu.alone() as needed:
-            yield
-        self._measured.append(needed())
-        if len(self._measured) == MEASURED:
-            self._arrive(_typical(self._measured[1:]))
-
-    def _arrive(self, needs: Needs) -> None:
-        job = Job(self.id, self.name, *needs, self._iterations, self._priority, self._demand)
-        self._arrived = True
-        self._gpu.hear(JobArrived(job, len(self._measured)))
-
-
-def told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _typical(measured: list[Needs]) -> Needs:
-    """Memory as at its worst, time as at its best: what is slow at first gets faster."""
-    return Needs(
-        max(each.persistent for each in measured),
-        max(each.ephemeral for each in measured),
-        min(each.iteration for each in measured),
-    )
+    def _interrupted(self, job: int, gate: SimpleQueue[Turn | str], error: str) -> Event:
+        """What the books hear of a job that was not there when its turn came, or might have come."""
+        held = [turn for turn in self._held if turn.job == job]
+        self._held = [turn for turn in self._held if turn.job != job]
+        if self._gates.pop(job, None) is None and isinstance(found := gate.get(), Turn):
+            self._turn_left()
+            held.append(found)
+        return IterationFailed(job, held[0].run, error) if held else JobWithdrawn(job, error)

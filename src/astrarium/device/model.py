@@ -7,26 +7,31 @@ starts: iterations are short beside the time in which jobs come and go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from astrarium.core.units import Time
-from astrarium.device.actions import Action, Admit, RunIteration
-from astrarium.device.events import Event, IterationFinished, IterationWanted
+from astrarium.device.actions import Action, RunIteration
+from astrarium.device.events import Event, IterationFinished, IterationWanted, JobArrived
 from astrarium.device.state import DeviceState
 
 
 class DeviceWorld:
     """*switch* is what a change of jobs in a lane costs, *overhead* what every iteration does, as a
-    share, and *pause* how long a job then needs for its next batch of data."""
+    share, and *pause* how long a job (by its number) then needs for its next batch of data."""
 
-    def __init__(self, switch: Time = 0, overhead: float = 0.0, pause: Time = 0) -> None:
-        self._switch, self._overhead, self._pause = switch, overhead, pause
+    def __init__(
+        self, switch: Time = 0, overhead: float = 0.0, pause: Time | Callable[[int], Time] = 0
+    ) -> None:
+        self._switch, self._overhead = switch, overhead
+        self._pause = pause if callable(pause) else lambda job: pause
         self._last: dict[int, int] = {}  # by lane: whose iteration was the last
 
+    def aftermath(self, now: Time, event: Event, state: DeviceState) -> Iterator[tuple[Time, Event]]:
+        if type(event) is JobArrived:
+            yield now, IterationWanted(event.job.id)
+
     def consequences(self, now: Time, action: Action, state: DeviceState) -> Iterator[tuple[Time, Event]]:
-        if type(action) is Admit:
-            yield now, IterationWanted(action.job)
-        elif type(action) is RunIteration:
+        if type(action) is RunIteration:
             yield from self._iteration(now, action, state)
 
     def _iteration(self, now: Time, action: RunIteration, state: DeviceState) -> Iterator[tuple[Time, Event]]:
@@ -38,4 +43,4 @@ class DeviceWorld:
         self._last[lane.id] = action.job
         took = max(1, round(alone * max(1.0, demand))) + self._switch * switched
         yield now + took, IterationFinished(action.job, state.running[lane.id].run, now)
-        yield now + took + self._pause, IterationWanted(action.job)
+        yield now + took + self._pause(action.job), IterationWanted(action.job)

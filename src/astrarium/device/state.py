@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
@@ -21,6 +23,7 @@ from astrarium.device.events import (
     IterationWanted,
     JobArrived,
     JobWithdrawn,
+    NeedsChanged,
 )
 from astrarium.device.jobs import Job
 from astrarium.device.lanes import Layout
@@ -45,7 +48,7 @@ class DeviceState:
         self.admitted: dict[int, Job] = {}  # in order of admission
         self.running: dict[int, Running] = {}  # by lane
         self.ready: set[int] = set()  # jobs that want a turn
-        self._withdrawn: set[int] = set()
+        self._leaving: dict[int, tuple[Outcome, str]] = {}  # jobs that end with the iteration that runs
         self._credit: dict[int, Time] = {}
         self._runs = 0
         self._last: dict[int, int] = {}  # whose iteration was the last in a lane
@@ -54,6 +57,7 @@ class DeviceState:
             IterationWanted: self._want,
             IterationFinished: self._finished,
             IterationFailed: self._failed,
+            NeedsChanged: self._needs_changed,
             JobWithdrawn: self._withdraw,
             TimerFired: _nothing,
         }
@@ -118,8 +122,8 @@ class DeviceState:
         row.service += now - event.started
         if row.done >= row.job.iterations:
             self._end(now, event.job, Outcome.FINISHED)
-        elif event.job in self._withdrawn:
-            self._end(now, event.job, Outcome.WITHDRAWN, NOT_WANTED)
+        elif event.job in self._leaving:
+            self._end(now, event.job, *self._leaving[event.job])
         self.layout.settle(self.running)
 
     def _failed(self, now: Time, event: IterationFailed) -> None:
@@ -127,13 +131,34 @@ class DeviceState:
             self._end(now, event.job, Outcome.FAILED, event.error)
             self.layout.settle(self.running)
 
+    def _needs_changed(self, now: Time, event: NeedsChanged) -> None:
+        """Others keep what they have: a job for whose new needs there is no room ends."""
+        job, layout = event.job, self.layout
+        home = self.admitted if job in self.admitted else self.waiting
+        if job not in home:
+            return
+        if home is self.admitted:
+            fits = layout.change(job, event.persistent, event.ephemeral, self.running)
+        else:
+            fits = event.persistent + event.ephemeral <= layout.capacity
+        if not fits:
+            self._leave(now, job, Outcome.FAILED, _no_room(event, layout.room))
+            return
+        fields = {"persistent": event.persistent, "ephemeral": event.ephemeral}
+        home[job] = self.row(job).job = msgspec.structs.replace(home[job], **fields)
+        layout.settle(self.running)
+
     def _withdraw(self, now: Time, event: JobWithdrawn) -> None:
-        job = event.job
+        outcome = Outcome.FAILED if event.error else Outcome.WITHDRAWN
+        if event.job in self.waiting or event.job in self.admitted:
+            self._leave(now, event.job, outcome, event.error or NOT_WANTED)
+
+    def _leave(self, now: Time, job: int, outcome: Outcome, reason: str) -> None:
+        """An iteration that runs is finished first."""
         if any(running.job == job for running in self.running.values()):
-            self._withdrawn.add(job)
-        elif job in self.waiting or job in self.admitted:
-            outcome = Outcome.FAILED if event.error else Outcome.WITHDRAWN
-            self._end(now, job, outcome, event.error or NOT_WANTED)
+            self._leaving[job] = (outcome, reason)
+        else:
+            self._end(now, job, outcome, reason)
             self.layout.settle(self.running)
 
     # actions
@@ -199,13 +224,20 @@ class DeviceState:
 
     def _end(self, now: Time, job: int, outcome: Outcome, reason: str = "") -> None:
         self.ledger.end(now, job, outcome, reason)
-        self._withdrawn.discard(job)
+        self._leaving.pop(job, None)
         self.ready.discard(job)
         self._credit.pop(job, None)
         if job in self.admitted:
             del self.admitted[job]
             self.layout.leave(job)
         self.waiting.pop(job, None)
+
+
+def _no_room(event: NeedsChanged, room: int) -> str:
+    return (
+        f"it needs more than was known of it ({event.persistent} bytes that stay, "
+        f"{event.ephemeral} for an iteration), and the GPU has {room} left"
+    )
 
 
 def _nothing(now: Time, what: object) -> None:

@@ -72,6 +72,10 @@ def parse(raw: Any, source: str = "", base: Path | None = None, serving: bool = 
 def _parsed(raw: Any, base: Path, serving: bool) -> Scenario:
     if not isinstance(raw, dict):
         raise InputError("", raw, f"a mapping with {', '.join(_REQUIRED)}")
+    if "jobs" in raw:
+        raise InputError(
+            "jobs", None, "models and a cluster here: jobs on one GPU are simulated and compared"
+        )
     check_keys(raw, [info.name for info in msgspec.structs.fields(Scenario)], "")
     _check_sections(raw, serving)
     reader = ModelReader(base)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from astrarium.core.units import Time
 from astrarium.device.actions import NEW_LANE, Action, Admit, Refuse, RunIteration
-from astrarium.device.events import Event
+from astrarium.device.events import Event, JobArrived
 from astrarium.device.jobs import Job
 from astrarium.device.state import DeviceState
 
@@ -17,7 +17,7 @@ class Turns:
     """A subclass says who comes first (`rank`, the smaller the sooner) and where a job may go (`place`)."""
 
     def decide(self, now: Time, events: Sequence[Event], state: DeviceState) -> Iterator[Action]:
-        yield from self._refuse(state)
+        yield from self._refuse(events, state)
         yield from self._let_in(state)
         for lane in list(state.layout.lanes):
             ready = state.ready.intersection(lane.jobs)
@@ -32,19 +32,26 @@ class Turns:
         """A lane for a job that waits, NEW_LANE, or None."""
         raise NotImplementedError
 
-    def _refuse(self, state: DeviceState) -> Iterator[Action]:
+    def _refuse(self, events: Sequence[Event], state: DeviceState) -> Iterator[Action]:
+        """Those who just came and can never fit."""
         capacity = state.layout.capacity
-        for job in list(state.waiting.values()):
+        for job in [event.job for event in events if isinstance(event, JobArrived)]:
             needed = job.persistent + job.ephemeral
-            if needed > capacity:
+            if needed > capacity and job.id in state.waiting:
                 yield Refuse(job.id, f"it needs {needed} bytes, and the GPU has {capacity}")
 
     def _let_in(self, state: DeviceState) -> Iterator[Action]:
         """Whoever fits, in order of rank: those who do not fit yet hold up nobody."""
-        for job in sorted(state.waiting.values(), key=lambda job: self.rank(job, state)):
+        for job in self._candidates(state):
             lane = self.place(job, state)
             if lane is not None:
                 yield Admit(job.id, lane)
+
+    def _candidates(self, state: DeviceState) -> list[Job]:
+        """Whose persistent memory alone would fit: without that there is no place to look for."""
+        room = state.layout.room
+        found = [job for job in state.waiting.values() if job.persistent <= room]
+        return sorted(found, key=lambda job: self.rank(job, state))
 
 
 class OneLane(Turns):
@@ -56,3 +63,21 @@ class OneLane(Turns):
             return NEW_LANE if job.persistent + job.ephemeral <= layout.room else None
         lane = layout.lanes[0]
         return lane.id if layout.fits(lane, job.persistent, job.ephemeral, state.running) else None
+
+
+class Preempting(OneLane):
+    """A job is let in when it would run: ahead of all who are there, or while they fetch their data.
+
+    Letting in whoever fits would fill the memory with jobs that are paused anyway, and keep out the next one
+    that should go before them.
+    """
+
+    def _let_in(self, state: DeviceState) -> Iterator[Action]:
+        for job in self._candidates(state):
+            first = all(self.rank(job, state) < self.rank(other, state) for other in state.admitted.values())
+            if not first and (state.running or state.ready.intersection(state.admitted)):
+                return
+            lane = self.place(job, state)
+            if lane is not None:
+                yield Admit(job.id, lane)
+                return

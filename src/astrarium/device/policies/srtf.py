@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from astrarium.device.jobs import Job
-from astrarium.device.policies._turns import OneLane, Rank
+from astrarium.device.policies._turns import Preempting, Rank
 from astrarium.device.registry import iteration_policies
 from astrarium.device.state import DeviceState
 
 
 @iteration_policies.register("srtf")
-class Srtf(OneLane):
+class Srtf(Preempting):
     """Preempts for nothing: what the paused job needs stays on the GPU."""
 
     def rank(self, job: Job, state: DeviceState) -> Rank:

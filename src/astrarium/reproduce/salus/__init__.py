@@ -1,0 +1,1 @@
+"""Salus: chapter 2 of Yu's dissertation, "Salus: Fine-Grained GPU Sharing Primitives for Deep Learning"."""

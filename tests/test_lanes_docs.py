@@ -1,0 +1,53 @@
+"""The guide is run, block by block. Where there is no GPU, the ground of the last section takes its place."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from astrarium.device.registry import iteration_policies  # noqa: E402
+from astrarium.engines import lanes_torch, lanes_watch  # noqa: E402
+from astrarium.engines.lanes_torch_hooks import LONG  # noqa: E402
+from astrarium.testing.ground import PlainGround  # noqa: E402
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "device" / "lanes.md").read_text()
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_the_code_of_the_page_says_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_torch, "TorchGround", lambda: PlainGround(2 << 30))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    names: dict[str, object] = {"__name__": "guide"}
+    said = ""
+    for language, body in BLOCK.findall(PAGE):
+        if language == "python":
+            with redirect_stdout(io.StringIO()) as told:
+                exec(compile(body, "lanes.md", "exec"), names)
+            said = told.getvalue()
+        elif language == "text":
+            assert said == body
+
+
+def test_the_command_of_the_page_exists() -> None:
+    [command] = [body.split() for language, body in BLOCK.findall(PAGE) if language == "sh"]
+    assert (ROOT / command[2]).exists()
+
+
+def test_the_page_has_the_numbers_of_the_code() -> None:
+    assert f"After {LONG} calls" in PAGE
+    assert f"every {lanes_watch.RARELY}th" in PAGE
+    assert f"{lanes_torch.FRAGMENTS:.0%} and {lanes_torch.SMALL >> 20} MiB" in PAGE
+    assert lanes_torch.AHEAD == 3
+    assert "up to three iterations ahead" in PAGE
+
+
+def test_the_page_names_every_policy() -> None:
+    [line] = re.findall(r'TorchGpu\("fair"\)  # or (.*)', PAGE)
+    assert sorted(["fair", *line.split(", ")]) == iteration_policies.names()

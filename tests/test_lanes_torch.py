@@ -1,0 +1,411 @@
+"""Pools, streams and turns, with the calls of torch.cuda in the place of a GPU."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from astrarium.device.ground import Excess, Needs, Turn  # noqa: E402
+from astrarium.engines.lanes_torch import AHEAD, SMALL, TorchGpu, TorchGround  # noqa: E402
+from astrarium.engines.lanes_watch import SEGMENT  # noqa: E402
+
+PATIENCE = 20.0
+SIZE = 4 * SEGMENT
+
+
+class Stream:
+    def __init__(self, cuda: FakeCuda, name: str) -> None:
+        self.cuda, self.name = cuda, name
+
+    def wait_stream(self, other: Stream) -> None:
+        self.cuda.log.append(f"{self.name} waits for {other.name}")
+
+    def wait_event(self, event: Event) -> None:
+        self.cuda.log.append(f"{self.name} waits for {event.stream}")
+
+    def synchronize(self) -> None:
+        self.cuda.log.append(f"{self.name} is awaited")
+
+
+class Event:
+    def __init__(self, cuda: FakeCuda) -> None:
+        self.cuda, self.stream = cuda, ""
+
+    def record(self, stream: Stream) -> None:
+        self.stream = stream.name
+
+    def synchronize(self) -> None:
+        self.cuda.awaited.append(self)
+
+
+class Pool:
+    """PyTorch ends the process where a pool goes away while a thread is inside one."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self.cuda, self.segments, self.blocks = cuda, list[int](), dict[int, int]()
+
+    def __del__(self) -> None:
+        self.cuda.ended.append(not self.cuda.inside)
+
+    def snapshot(self, include_traces: bool) -> list[dict[str, Any]]:
+        assert not include_traces, "slow"
+        self.cuda.looks += 1
+        blocks = [{"address": at, "size": n, "state": "active_allocated"} for at, n in self.blocks.items()]
+        return [{"total_size": size, "blocks": []} for size in self.segments] + [
+            {"total_size": 0, "blocks": blocks}
+        ]
+
+
+class FakeCuda:
+    def __init__(self, memory: int = 100 * SEGMENT) -> None:
+        self.memory = self.free = memory
+        self.log: list[str] = []
+        self.awaited: list[Event] = []
+        self.inside: list[int] = []  # threads in pools
+        self.ended: list[bool] = []  # of pools: whether nobody was inside
+        self.asked = self.looks = self.emptied = self.streams = 0
+        self.allocated = self.peak = 0
+        self._thread = threading.local()
+
+    def mem_get_info(self, device: object) -> tuple[int, int]:
+        return self.free, self.memory
+
+    def memory_reserved(self, device: object) -> int:
+        return 0
+
+    def Stream(self, device: object, priority: int = 0) -> Stream:  # noqa: N802
+        self.streams += 1
+        return Stream(self, f"s{self.streams}")
+
+    def Event(self, blocking: bool = False) -> Event:  # noqa: N802
+        return Event(self)
+
+    def MemPool(self) -> Pool:  # noqa: N802
+        return Pool(self)
+
+    def current_stream(self, device: object) -> Stream:
+        return getattr(self._thread, "stream", Stream(self, "default"))
+
+    def set_stream(self, stream: Stream) -> None:
+        self._thread.stream = stream
+
+    @contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        before = self.current_stream(None)
+        self.set_stream(stream)
+        yield
+        self.set_stream(before)
+
+    @contextmanager
+    def use_mem_pool(self, pool: Pool, device: object) -> Iterator[None]:
+        self.inside.append(threading.get_ident())
+        self._thread.pool = pool
+        try:
+            yield
+        finally:
+            self._thread.pool = None
+            self.inside.remove(threading.get_ident())
+
+    def caching_allocator_alloc(self, size: int, device: object) -> int:
+        self.asked += 1
+        if size > self.memory:
+            raise torch.OutOfMemoryError(f"Tried to allocate {size} bytes")
+        self._thread.pool.segments.append(-(-size // SEGMENT) * SEGMENT)
+        return 1
+
+    def caching_allocator_delete(self, block: int) -> None:
+        assert block == 1
+
+    def touch(self, device: object) -> None:
+        assert threading.get_ident() not in self.inside, "its workspace would lie in the lane"
+        self.log.append(f"workspace in {self.current_stream(None).name}")
+
+    def empty_cache(self) -> None:
+        assert not self.inside
+        self.emptied += 1
+
+    def memory_stats_as_nested_dict(self, device: object) -> dict[str, Any]:
+        return {"segment": {"all": {"allocated": self.asked}}}
+
+    def synchronize(self, device: object) -> None:
+        self.log.append("all is awaited")
+
+    def reset_peak_memory_stats(self, device: object) -> None:
+        self.peak = self.allocated
+
+    def memory_allocated(self, device: object) -> int:
+        return self.allocated
+
+    def max_memory_allocated(self, device: object) -> int:
+        return self.peak
+
+
+def turn(job: int = 0, lane: int = 0, size: int = SIZE, shared: bool = True) -> Turn:
+    return Turn(job, 0, lane, size, shared)
+
+
+def taken(ground: TorchGround, given: Turn, error: BaseException | None = None) -> Excess | None:
+    ground.begin(given)
+    return ground.end(given, error)
+
+
+@pytest.fixture
+def cuda() -> FakeCuda:
+    return FakeCuda()
+
+
+@pytest.fixture
+def ground(cuda: FakeCuda) -> Iterator[TorchGround]:
+    made = TorchGround(cuda=cuda, touch=cuda.touch)
+    with made.seat():
+        yield made
+
+
+def pool_of(ground: TorchGround, lane: int = 0) -> Any:
+    return ground._lanes[lane].pool
+
+
+def test_inputs_come_before_a_turn_and_results_before_what_follows(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    cuda.log.clear()
+    ground.begin(turn())
+    assert cuda.current_stream(None).name == "s2"
+    assert cuda.log == ["workspace in s2", "s2 waits for s1"]
+    ground.end(turn(), None)
+    assert cuda.current_stream(None).name == "s1"
+    assert cuda.log[-1] == "s1 waits for s2"
+
+
+def test_a_workspace_is_made_once_for_a_thread_and_a_stream(cuda: FakeCuda, ground: TorchGround) -> None:
+    for _ in range(3):
+        taken(ground, turn())
+    assert cuda.log.count("workspace in s2") == 1
+
+
+def test_a_turn_in_a_shared_lane_lasts_as_long_as_its_work(cuda: FakeCuda, ground: TorchGround) -> None:
+    for _ in range(5):
+        taken(ground, turn())
+    assert len(cuda.awaited) == 5
+
+
+def test_a_job_by_itself_launches_ahead_but_not_for_ever(cuda: FakeCuda, ground: TorchGround) -> None:
+    for _ in range(AHEAD + 4):
+        taken(ground, turn(shared=False))
+    assert len(cuda.awaited) == 4
+
+
+def test_a_lane_is_one_segment_and_another_size_another_pool(cuda: FakeCuda, ground: TorchGround) -> None:
+    taken(ground, turn())
+    assert pool_of(ground).segments == [SIZE]
+    for size in (SIZE + SEGMENT, SEGMENT):
+        taken(ground, turn(size=size))
+        assert pool_of(ground).segments == [size]
+    assert cuda.ended == [True, True]
+    assert cuda.emptied == 3
+
+
+def test_a_pool_ends_only_while_nobody_is_inside_one(cuda: FakeCuda, ground: TorchGround) -> None:
+    taken(ground, turn(lane=1))
+    ground.begin(turn(lane=0))
+    ground.close(1)
+    assert cuda.ended == []
+    ground.end(turn(lane=0), None)
+    assert cuda.ended == [True]
+
+
+def test_a_lane_is_made_when_everybody_has_left_and_nobody_enters_meanwhile(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    ground.begin(turn(lane=0))
+    order: list[str] = []
+
+    def newcomer(lane: int) -> None:
+        with ground.seat():
+            ground.begin(turn(lane=lane))
+            order.append("in")
+            ground.end(turn(lane=lane), None)
+
+    threads = [threading.Thread(target=newcomer, args=(lane,), daemon=True) for lane in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    assert not order
+    order.append("left")
+    ground.end(turn(lane=0), None)
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert order == ["left", "in", "in", "in"]
+    assert cuda.inside == []
+
+
+def test_nobody_slips_in_while_a_lane_is_to_be_made(cuda: FakeCuda, ground: TorchGround) -> None:
+    """Else somebody is always inside, and it never is."""
+    taken(ground, turn(lane=2))
+    ground.begin(turn(lane=0))
+    entered = threading.Event()
+
+    def enter(lane: int) -> None:
+        with ground.seat():
+            ground.begin(turn(lane=lane))
+            if lane == 2:
+                entered.set()
+            ground.end(turn(lane=lane), None)
+
+    maker, other = (threading.Thread(target=enter, args=(lane,), daemon=True) for lane in (1, 2))
+    maker.start()
+    while not ground._making:
+        time.sleep(0)
+    other.start()
+    assert not entered.wait(0.05)
+    ground.end(turn(lane=0), None)
+    assert entered.wait(PATIENCE)
+    maker.join(PATIENCE)
+    other.join(PATIENCE)
+
+
+def test_lanes_make_way_for_somebody_who_is_measured_where_memory_is_scarce(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    taken(ground, turn())
+    for free, ended in ((60, []), (40, [True])):
+        cuda.free = free * SEGMENT
+        with ground.measured():
+            assert cuda.ended == ended
+    taken(ground, turn())
+    assert pool_of(ground).segments == [SIZE]
+
+
+def test_a_lane_that_cannot_be_made_is_that_jobs_error(cuda: FakeCuda, ground: TorchGround) -> None:
+    huge = turn(size=2 * cuda.memory)
+    with pytest.raises(torch.OutOfMemoryError) as kept:
+        ground.begin(huge)
+    assert cuda.inside == []
+    taken(ground, turn())  # the pool that was begun ends here, though the error is kept
+    assert cuda.ended == [True]
+    assert kept.value is not None
+
+
+def test_growth_of_the_pool_is_found_and_kept_where_the_books_agree(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    taken(ground, turn())
+    ground.begin(turn())
+    pool_of(ground).segments.append(2 * SEGMENT)
+    cuda.asked += 1
+    found = ground.end(turn(), None)
+    assert found is not None
+    assert found.lane == SIZE + 2 * SEGMENT
+    taken(ground, turn(size=found.lane))
+    assert pool_of(ground).segments == [SIZE, 2 * SEGMENT]
+    assert cuda.ended == []
+
+
+def test_growth_that_the_books_refuse_is_given_back(cuda: FakeCuda, ground: TorchGround) -> None:
+    ground.begin(turn())
+    pool_of(ground).segments.append(2 * SEGMENT)
+    cuda.asked += 1
+    assert ground.end(turn(), None) is not None
+    ground.renew(0)
+    taken(ground, turn(job=1))
+    assert (pool_of(ground).segments, cuda.ended) == ([SIZE], [True])
+
+
+def test_leaks_are_looked_for_in_the_first_turns_and_rarely_later(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    found = []
+    for step in range(100):
+        ground.begin(turn())
+        pool_of(ground).blocks[step] = 512
+        found.append(ground.end(turn(), None))
+    assert cuda.looks == 7
+    assert [step for step, each in enumerate(found, 1) if each is not None and each.leaks] == [
+        4,
+        8,
+        16,
+        32,
+        64,
+    ]
+
+
+def test_out_of_memory_leaves_nothing_in_the_frames_and_a_new_pool(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    class Tensor:
+        pass
+
+    def forward() -> None:
+        activation = Tensor()
+        alive.append(weakref.ref(activation))
+        raise torch.OutOfMemoryError("Tried to allocate 1 GiB")
+
+    alive: list[weakref.ref[Tensor]] = []
+    ground.begin(turn())
+    try:
+        forward()
+    except torch.OutOfMemoryError as error:
+        kept = error
+    assert alive[0]() is not None
+    assert ground.end(turn(), kept) is None
+    assert alive[0]() is None
+    assert kept.__notes__ == [f"in a lane of {SIZE} bytes"]
+    taken(ground, turn(job=1))
+    assert cuda.ended == [True]
+
+
+def test_what_is_measured_has_room_for_what_one_segment_loses(cuda: FakeCuda, ground: TorchGround) -> None:
+    cuda.allocated = 1000
+    with ground.measured() as reading:
+        cuda.allocated, cuda.peak = 3000, 3000 + 40 * SEGMENT
+    found = reading()
+    assert (found.before, found.after) == (1000, 3000)
+    assert found.peak - found.after == 42 * SEGMENT + SMALL
+
+
+def test_backward_runs_in_the_jobs_thread_and_only_there() -> None:
+    assert torch._C._is_multithreading_enabled()
+    with TorchGround(cuda=FakeCuda()).seat():
+        assert not torch._C._is_multithreading_enabled()
+    assert torch._C._is_multithreading_enabled()
+
+
+@pytest.mark.parametrize("policy", ["pack", "fair", "srtf"])
+def test_jobs_that_come_and_go_end_no_pool_under_anybody(policy: str) -> None:
+    """Lanes of all sizes are made, made anew and closed while other threads are inside theirs."""
+    cuda = FakeCuda(40 * SEGMENT)
+    gpu = TorchGpu(policy, TorchGround(cuda=cuda, touch=cuda.touch))
+    gpu._engine.validate = True
+
+    def jobs(seed: int) -> None:
+        chance = random.Random(seed)
+        for number in range(6):
+            needs = Needs(SEGMENT, chance.randint(1, 12) * SEGMENT, 1000)
+            with gpu.job(f"{seed}.{number}", needs) as job:
+                for _ in range(chance.randint(1, 5)):
+                    with job.iteration():
+                        time.sleep(0)
+
+    with ThreadPoolExecutor(6) as threads:
+        for done in [threads.submit(jobs, seed) for seed in range(6)]:
+            done.result(PATIENCE)
+    gc.collect()
+    assert cuda.ended
+    assert all(cuda.ended)
+    assert cuda.inside == []
+    assert len(gpu.rows()) == 36
+    ground = gpu.ground
+    assert isinstance(ground, TorchGround)
+    assert (ground._inside, ground._lanes, ground._given_up) == (0, {}, [])
+    assert cuda.streams <= 12  # one for each thread, and for each lane that there was at a time
