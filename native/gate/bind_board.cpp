@@ -1,0 +1,237 @@
+// The board as Python sees it: to look at, to set, to sweep.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <ctime>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "board_settings.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+using namespace gate;
+
+constexpr const char *KINDS[GATE_KINDS] = {"unknown", "compute", "memory", "copy", "before"};
+constexpr const char *CLASSES[] = {"latency", "best-effort"};
+
+std::uint64_t now() {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<std::uint64_t>(time.tv_sec) * 1000000000u + static_cast<std::uint64_t>(time.tv_nsec);
+}
+
+std::uint32_t policy_named(const std::string &name) {
+    int policy = gate_policy_number(name.c_str());
+    if (policy >= 0) return static_cast<std::uint32_t>(policy);
+    std::string known;
+    for (std::uint32_t each = 0; each < GATE_POLICIES; each++)
+        known += (each ? ", " : "") + std::string(gate_policy_name(each));
+    refuse("policy", "one of " + known);
+}
+
+gate_class class_named(const std::string &name) {
+    if (name == CLASSES[GATE_LATENCY]) return GATE_LATENCY;
+    if (name == CLASSES[GATE_BEST_EFFORT]) return GATE_BEST_EFFORT;
+    refuse("class", "latency or best-effort");
+}
+
+nb::object as_python(const Setting &setting, Settings &at) {
+    double value = got(setting, at);
+    bool real = std::holds_alternative<double *>(setting.slot(at));
+    return real ? nb::cast(value) : nb::cast(static_cast<std::uint64_t>(value));
+}
+
+nb::dict settings_dict(Settings at) {
+    nb::dict found;
+    for (const Setting &setting : SETTINGS) found[setting.name] = as_python(setting, at);
+    return found;
+}
+
+template <typename Value>
+nb::dict by_kind(const Value (&values)[GATE_KINDS]) {
+    nb::dict found;
+    for (int kind = 0; kind < GATE_KINDS; kind++) {
+        Value value;
+        __atomic_load(&values[kind], &value, __ATOMIC_RELAXED);
+        found[KINDS[kind]] = value;
+    }
+    return found;
+}
+
+nb::dict counts_dict(const gate_counts &counts) {
+    nb::dict found, waits;
+    for (std::uint32_t reason = 1; reason < GATE_VERDICTS; reason++) waits[gate_verdict_name(reason)] = counts.waits[reason];
+    found["kernels"] = counts.kernels;
+    found["graphs"] = counts.graphs;
+    found["copies"] = counts.copies;
+    found["captured"] = counts.captured;
+    found["held"] = counts.held;
+    found["held_ns"] = counts.held_ns;
+    found["beside"] = counts.beside;
+    found["unknown"] = counts.unknown;
+    found["requests"] = counts.requests;
+    found["partitioned"] = counts.partitioned;
+    found["fences"] = counts.fences;
+    found["ran"] = counts.ran;
+    found["waits"] = waits;
+    return found;
+}
+
+nb::object reason_of(const gate_client &client) {
+    std::uint32_t waiting = __atomic_load_n(&client.waiting, __ATOMIC_ACQUIRE);
+    const char *name = waiting ? gate_verdict_name(waiting - 1) : nullptr;
+    return name ? nb::cast(name) : nb::none();
+}
+
+nb::dict work_dict(const gate_work &work) {
+    nb::dict found;
+    found["duration"] = work.duration;
+    found["sms"] = work.sms;
+    found["kind"] = KINDS[work.kind < GATE_KINDS ? work.kind : 0u];
+    return found;
+}
+
+void add_in_flight(nb::dict &found, const gate_client &client) {
+    std::uint64_t count = 0, expected = 0;
+    for (const gate_track &track : client.tracks) {
+        count += gate_track_in_flight(&track);
+        expected += gate_track_in_flight_ns(&track);
+    }
+    found["running"] = count > 0;
+    found["in_flight"] = count;
+    found["in_flight_ns"] = expected;
+}
+
+nb::dict client_dict(int place, const gate_client &client) {
+    nb::dict found;
+    found["place"] = place;
+    found["pid"] = client.pid;
+    found["name"] = std::string(client.name, strnlen(client.name, sizeof client.name));
+    found["kind"] = CLASSES[client.kind == GATE_LATENCY ? GATE_LATENCY : GATE_BEST_EFFORT];
+    found["touched"] = client.touched;
+    found["waiting"] = reason_of(client);
+    found["in_request"] = client.in_request != 0;
+    found["phases"] = client.phases;
+    found["work"] = work_dict(client.work);
+    found["alone"] = client.alone;
+    found["last"] = client.last;
+    found["beside"] = by_kind(client.beside);
+    found["harm"] = by_kind(client.harm);
+    found["counts"] = counts_dict(client.counts);
+    add_in_flight(found, client);
+    return found;
+}
+
+class Board {
+  public:
+    Board(const std::string &path, const std::string &policy, std::uint32_t sms) : path_(path) {
+        std::uint32_t number = policy_named(policy);
+        if (sms < 1 || sms > MOST_SMS) refuse("sms", "1 to " + gate::number(MOST_SMS));
+        const char *why = "";
+        board_ = gate_board_open(path.c_str(), number, sms, &why);
+        if (!board_) refuse(path, std::string("a board that can be used, but ") + why);
+    }
+    Board(const Board &) = delete;
+    Board &operator=(const Board &) = delete;
+    ~Board() { gate_board_close(board_); }
+
+    nb::dict snapshot() const {
+        nb::dict found;
+        Settings settings = settings_of(board_);
+        found["path"] = path_;
+        found["now"] = now();
+        found["sms"] = settings.knobs.sms;
+        const char *name = gate_policy_name(settings.knobs.policy);
+        found["policy"] = name ? name : "unknown";
+        found["settings"] = settings_dict(settings);
+        found["most_sms"] = board_->most_sms;
+        found["clients"] = clients();
+        return found;
+    }
+
+    void set_policy(const std::optional<std::string> &policy, const nb::kwargs &values) {
+        Settings changed = settings_of(board_);
+        if (policy) choose(changed, policy_named(*policy));
+        for (auto [name, value] : values) put(setting_named(nb::cast<std::string>(name)), changed, real(name, value));
+        write_settings(board_, changed);
+    }
+
+    void set(const nb::kwargs &values) { set_policy(std::nullopt, values); }
+    int sweep() { return gate_board_sweep(board_); }
+    void leave(int place) {
+        if (place < 0 || place >= GATE_CLIENTS) refuse("place", "0 to " + gate::number(GATE_CLIENTS - 1));
+        gate_board_leave(board_, place);
+    }
+
+    int join(const std::string &kind, const std::string &name) {
+        int place = gate_board_join(board_, class_named(kind), name.c_str());
+        if (place < 0) refuse(path_, "a free place, but all are taken");
+        return place;
+    }
+
+  private:
+    static double real(nb::handle name, nb::handle value) {
+        double number = 0;
+        bool fits = !nb::isinstance<nb::bool_>(value) && nb::try_cast<double>(value, number);
+        if (!fits) refuse(nb::cast<std::string>(name), "a number");
+        return number;
+    }
+
+    nb::list clients() const {
+        nb::list found;
+        for (int place = 0; place < GATE_CLIENTS; place++) {
+            const gate_client &client = board_->clients[place];
+            if (!lives(client)) continue;
+            nb::dict seen = client_dict(place, client);
+            if (lives(client)) found.append(seen);  // else it left while it was looked at
+        }
+        return found;
+    }
+
+    static bool lives(const gate_client &client) { return __atomic_load_n(&client.state, __ATOMIC_ACQUIRE) == GATE_LIVE; }
+
+    std::string path_;
+    gate_board *board_;
+};
+
+std::vector<std::string> policy_names() {
+    std::vector<std::string> found;
+    for (std::uint32_t policy = 0; policy < GATE_POLICIES; policy++) found.emplace_back(gate_policy_name(policy));
+    return found;
+}
+
+nb::list setting_table() {
+    nb::list found;
+    for (const Setting &setting : SETTINGS) {
+        nb::dict row;
+        row["name"] = setting.name;
+        row["unit"] = setting.unit;
+        row["least"] = setting.least;
+        row["most"] = setting.most;
+        row["about"] = setting.about;
+        found.append(row);
+    }
+    return found;
+}
+
+}  // namespace
+
+void bind_board(nb::module_ &m) {
+    nb::class_<Board>(m, "Board")
+        .def(nb::init<const std::string &, const std::string &, std::uint32_t>(), nb::arg("path"),
+             nb::arg("policy") = "astrarium", nb::arg("sms") = 132)
+        .def("snapshot", &Board::snapshot)
+        .def("set_policy", &Board::set_policy, nb::arg("name").none(), nb::arg("settings"))
+        .def("set", &Board::set, nb::arg("settings"))
+        .def("sweep", &Board::sweep)
+        .def("join", &Board::join, nb::arg("kind"), nb::arg("name"))
+        .def("leave", &Board::leave, nb::arg("place"));
+    m.def("policy_names", &policy_names);
+    m.def("setting_table", &setting_table);
+}

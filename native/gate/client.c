@@ -1,0 +1,319 @@
+#define _GNU_SOURCE
+#include "client.h"
+
+#include <sched.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "coverage.h"
+#include "driver.h"
+#include "gil.h"
+#include "measure.h"
+#include "members.h"
+#include "partition.h"
+#include "profile.h"
+#include "requests.h"
+
+enum { LONG_WINDOWS = 4, MARK_EVERY = 8, LATENCY_MARK_EVERY = 32, FENCED_MARK_EVERY = 64, LEARN_FROM = 4, LEARN_AGAIN = 1024 };
+static const uint64_t UNKNOWN_NS = 50 * 1000; /* what a kernel that was never measured is taken to need */
+static const uint64_t SPIN_NS = 2000 * 1000, DOZE_NS = 20 * 1000 * 1000; /* held for so long: spin, then nap */
+
+static int capturing;
+
+void client_capture(int change) { __atomic_add_fetch(&capturing, change, __ATOMIC_ACQ_REL); }
+int client_capturing(void) { return __atomic_load_n(&capturing, __ATOMIC_ACQUIRE) > 0; }
+
+/* counting: several threads of a client may launch at once */
+
+static void more(uint64_t *count, uint64_t by) { __atomic_add_fetch(count, by, __ATOMIC_RELAXED); }
+
+static void count(gate_counts *counts, const launch *made) {
+    uint64_t *const of[] = {&counts->kernels, &counts->graphs, &counts->copies};
+    more(of[made->sort], 1);
+    if (made->sort != LAUNCH_COPY && !made->work.duration) more(&counts->unknown, 1);
+}
+
+/* holding */
+
+static void relax(void) {
+    for (int turn = 0; turn < 16; turn++) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
+    }
+}
+
+/* A held launch looks again soon: the GPU's reports wake nobody. Who waits for long looks less often, and
+ * makes sure that whom he waits for is still there. */
+static void pause_for(gate_board *board, uint64_t held, uint32_t seen) {
+    if (held < SPIN_NS) return relax();
+    if (held < DOZE_NS) {
+        struct timespec nap = {.tv_nsec = 5000};
+        nanosleep(&nap, NULL);
+        return;
+    }
+    gate_board_sweep(board);
+    gate_board_wait(board, seen, 1000 * 1000);
+}
+
+static gate_verdict asked(gate_board *board, const member *of, const gate_work *work, int *beside) {
+    gate_knobs knobs = gate_board_knobs(board);
+    gate_scene scene = gate_board_look(board, of->place, members_now(), &knobs);
+    gate_verdict verdict = gate_decide(&knobs, &scene, work);
+    *beside = scene.latency_running;
+    int mine = of->kind == GATE_LATENCY || gate_board_my_turn(board, of->place);
+    return verdict == GATE_GO && !mine ? GATE_WAIT_DRAIN : verdict;
+}
+
+static void begin_waiting(const member *of, gate_verdict verdict) {
+    gate_client *client = of->client;
+    more(&client->counts.held, 1);
+    more(&client->counts.waits[verdict], 1);
+    members_mark_all(of); /* so that it can be seen when they have ended */
+    prctl(PR_SET_TIMERSLACK, 1);
+    __atomic_store_n(&client->waiting, 1 + verdict, __ATOMIC_RELEASE);
+}
+
+/* When the launch is in the books: who comes next is to see it there. */
+static void end_waiting(gate_board *board, const member *of) {
+    if (!of->client->waiting) return;
+    __atomic_store_n(&of->client->waiting, 0, __ATOMIC_RELEASE);
+    if (of->kind == GATE_BEST_EFFORT) gate_board_pass_turn(board, of->place);
+}
+
+static int hold(gate_board *board, const member *of, const gate_work *work, gate_verdict first) {
+    uint64_t began = members_now(), held = 0;
+    int beside = 0;
+    begin_waiting(of, first);
+    void *python = gil_release();
+    do {
+        uint32_t seen = __atomic_load_n(&board->changes, __ATOMIC_ACQUIRE);
+        gate_verdict verdict = asked(board, of, work, &beside);
+        if (verdict == GATE_GO) break;
+        __atomic_store_n(&of->client->waiting, 1 + verdict, __ATOMIC_RELEASE);
+        pause_for(board, held, seen);
+        held = members_now() - began;
+    } while (1);
+    more(&of->client->counts.held_ns, held);
+    gil_restore(python);
+    return beside;
+}
+
+/* Returns whether it goes beside latency work. */
+static int admit(gate_board *board, const member *of, const gate_work *work) {
+    int beside = 0;
+    gate_verdict verdict = asked(board, of, work, &beside);
+    return verdict == GATE_GO ? beside : hold(board, of, work, verdict);
+}
+
+/* launching */
+
+/* A latency client's graphs are timed as its requests. */
+static int worth_measuring(const launch *made, gate_class kind) {
+    const kernel *of = made->kernel;
+    if (!of || (made->sort == LAUNCH_GRAPH && kind == GATE_LATENCY)) return 0;
+    if (profile_recording()) return 1;
+    return !of->work.duration ? of->sampled < LEARN_FROM : of->launches % LEARN_AGAIN == 0;
+}
+
+static CUresult measured(const launch *made) {
+    measure_harvest();
+    int number = measure_begin(made->kernel, made->stream);
+    CUresult result = made->submit(made, made->stream);
+    measure_end(number, made->stream);
+    return result;
+}
+
+static CUresult plain(const launch *made, gate_class kind) {
+    return worth_measuring(made, kind) ? measured(made) : made->submit(made, made->stream);
+}
+
+static CUresult launch_latency(gate_board *board, member *of, launch *made) {
+    uint32_t policy = board->knobs.policy;
+    if (policy == GATE_TEMPORAL || policy == GATE_TICK_TOCK) admit(board, of, &made->work);
+    gate_client *client = of->client;
+    gate_track *track = gate_track_of(client, (uintptr_t)made->stream);
+    __atomic_store_n(&client->touched, members_about_now(), __ATOMIC_RELEASE);
+    request_begins(of, made->stream, made->sort == LAUNCH_GRAPH ? made->kernel : NULL);
+    client->work = made->work;
+    gate_track_launch(track, made->work.duration);
+    end_waiting(board, of);
+    CUresult result = plain(made, GATE_LATENCY);
+    if (made->sort == LAUNCH_GRAPH)
+        request_closes(of);
+    else if (track->launched - track->marked >= LATENCY_MARK_EVERY)
+        members_mark(track);
+    return result;
+}
+
+static int tracked(uint32_t policy) {
+    return policy != GATE_STREAMS && policy != GATE_STREAM_PRIORITY && policy != GATE_MPS;
+}
+
+static int too_long(const gate_board *board, const launch *made) {
+    uint64_t bound = board->long_kernel ? board->long_kernel : LONG_WINDOWS * gate_window(&board->knobs);
+    return board->partition && board->knobs.policy == GATE_ASTRARIUM && !made->rigid &&
+           made->sort == LAUNCH_KERNEL && made->work.duration >= bound && kernel_context_free(made->kernel->handle);
+}
+
+static CUresult placed(const gate_board *board, const member *of, const launch *made) {
+    if (!too_long(board, made)) return plain(made, GATE_BEST_EFFORT);
+    more(&of->client->counts.partitioned, 1);
+    return partition_launch(made, board->partition);
+}
+
+/* Often enough that a full window is seen to empty in steps, seldom enough to cost nothing. Who stops at
+ * fences is not waited for: he only shows that he is alive. */
+static void report(const gate_board *board, member *of, gate_track *track, uint64_t expected) {
+    of->unmarked_ns += expected;
+    uint32_t unmarked = track->launched - track->marked;
+    int few = unmarked < MARK_EVERY && expected && of->unmarked_ns < gate_window(&board->knobs) / 4;
+    if (few || (gate_policy_fences(board->knobs.policy) && unmarked < FENCED_MARK_EVERY)) return;
+    members_mark(track);
+    of->unmarked_ns = 0;
+}
+
+static void charge(gate_board *board, const member *of, const launch *made) {
+    more(&of->client->counts.beside, 1);
+    gate_board_charge(board, members_now(), made->work.kind, made->work.duration);
+}
+
+/* Before the GPU goes on here, no latency client of another process may be at work. */
+static void fence(gate_board *board, member *of, const launch *made) {
+    gate_knobs knobs = gate_board_knobs(board);
+    if (!gate_policy_fences(knobs.policy)) return;
+    uint64_t expected = made->work.duration ? made->work.duration : UNKNOWN_NS;
+    if (!gate_fence_due(&knobs, of->unfenced_ns, &made->work)) {
+        of->unfenced_ns += expected;
+        return;
+    }
+    uint64_t made_now = 0;
+    for (uint32_t index = 0; index < board->places; index++)
+        if (gate_board_fenced(board, of->place, &board->clients[index]))
+            made_now += (uint64_t)members_await_fence(&board->clients[index], made->stream);
+    if (made_now && gate_board_paced(board)) members_await_pace(of->client, made->stream);
+    more(&of->client->counts.fences, made_now);
+    of->unfenced_ns = expected;
+}
+
+/* Peers of a collective kernel wait for it on other GPUs: holding it would hold them, and two such could wait
+ * for each other for ever. */
+static int passes(const gate_board *board, const launch *made) {
+    return !tracked(board->knobs.policy) || (made->kernel && made->kernel->collective);
+}
+
+/* Where everybody else is behind a fence there is nobody to ask. */
+static int only_fenced(const gate_board *board) {
+    return gate_policy_fences(board->knobs.policy) && members_on_gpu() && !members_mixed();
+}
+
+static CUresult launch_best_effort(gate_board *board, member *of, launch *made) {
+    if (passes(board, made)) return plain(made, GATE_BEST_EFFORT);
+    gate_track *track = gate_track_of(of->client, (uintptr_t)made->stream);
+    if (made->work.sms > board->most_sms) board->most_sms = made->work.sms;
+    if (!only_fenced(board) && admit(board, of, &made->work)) charge(board, of, made);
+    __atomic_store_n(&of->client->touched, members_about_now(), __ATOMIC_RELEASE);
+    of->client->work = made->work;
+    __atomic_store_n(&of->client->in_request, 1, __ATOMIC_RELEASE);
+    fence(board, of, made);
+    gate_track_launch(track, made->work.duration ? made->work.duration : UNKNOWN_NS);
+    end_waiting(board, of);
+    CUresult result = placed(board, of, made);
+    report(board, of, track, made->work.duration);
+    return result;
+}
+
+static void look_up(launch *made) {
+    if (made->sort == LAUNCH_GRAPH) made->kernel = kernel_of_graph((CUgraphExec)made->arguments);
+    if (made->sort == LAUNCH_KERNEL) made->kernel = kernel_of(made->function, made->grid, made->block, made->shared);
+    if (!made->kernel) return;
+    made->work = made->kernel->work;
+    made->kernel->launches++;
+    profile_launched(made->kernel);
+}
+
+CUresult client_launch(launch *made) {
+    member *of = member_of(made->stream);
+    if (client_capturing()) {
+        if (of) more(&of->client->counts.captured, 1);
+        return made->submit(made, made->stream);
+    }
+    if (!of && !profile_recording()) return made->submit(made, made->stream);
+    look_up(made);
+    if (!of) return plain(made, GATE_BEST_EFFORT);
+    count(&of->client->counts, made);
+    gate_board *board = members_board();
+    return of->kind == GATE_LATENCY ? launch_latency(board, of, made) : launch_best_effort(board, of, made);
+}
+
+/* boundaries */
+
+void client_pauses(void) {
+    member *of = member_here();
+    if (!of || client_capturing()) return;
+    if (of->kind == GATE_LATENCY) return request_closes(of);
+    members_mark_all(of);
+}
+
+void client_stream_ends(CUstream stream) {
+    if (members_board() && !client_capturing()) members_stream_ends(stream);
+}
+
+void client_waited(void) {
+    member *of = member_here();
+    if (client_capturing()) return;
+    if (of || profile_recording()) measure_harvest(); /* the best time for it: the GPU has just come so far */
+    if (!of) return;
+    if (of->kind == GATE_LATENCY)
+        request_harvest(of);
+    else
+        __atomic_store_n(&of->client->in_request, 0, __ATOMIC_RELEASE);
+    gate_board_changed(members_board());
+    coverage_look(members_about_now());
+}
+
+void client_request_end(void) {
+    client_pauses();
+    member *of = member_here();
+    if (of && of->kind == GATE_BEST_EFFORT) {
+        of->client->counts.requests++;
+        __atomic_store_n(&of->client->in_request, 0, __ATOMIC_RELEASE);
+        gate_board_changed(members_board());
+    }
+}
+
+/* A phase has ended when the GPU is through with it. */
+static void drain(const member *of) {
+    members_mark_all(of);
+    void *python = gil_release();
+    while (gate_client_running(of->client)) relax();
+    gil_restore(python);
+}
+
+void client_phase_end(void) {
+    member *of = member_here();
+    profile_phase();
+    if (!of) return;
+    if (client_policy() == GATE_TICK_TOCK) drain(of);
+    __atomic_add_fetch(&of->client->phases, 1, __ATOMIC_ACQ_REL);
+    gate_board_changed(members_board());
+}
+
+int client_mark_thread(int kind, const char *name) { return members_mark_thread(kind, name); }
+
+int client_kind(CUstream stream) {
+    const member *of = member_of(stream);
+    return of && !client_capturing() ? (int)of->kind : -1;
+}
+
+uint64_t client_chunk(void) {
+    const gate_board *board = members_board();
+    return board ? board->chunk : 0;
+}
+
+int client_policy(void) {
+    const gate_board *board = members_board();
+    return board ? (int)board->knobs.policy : -1;
+}

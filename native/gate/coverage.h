@@ -1,0 +1,13 @@
+/* Counts what the driver says it ran (CUPTI activity records), to be held against what the gate has seen. */
+#ifndef ASTRARIUM_GATE_COVERAGE_H
+#define ASTRARIUM_GATE_COVERAGE_H
+
+#include "board.h"
+
+/* Only where ASTRARIUM_GATE_COVERAGE is set: tracing costs time, and excludes profilers. */
+void coverage_begin(gate_client *client);
+/* Where the program waits anyway: takes what the driver has recorded so far. */
+void coverage_look(uint64_t now);
+void coverage_end(void);
+
+#endif
