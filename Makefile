@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 SERVABLE := $(VENV)/.servable
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup serve demo test test-gpu lint bench reproduce clean
+.PHONY: setup serve demo test native-here test-gpu bench-gpu lint bench reproduce clean
 
 setup: $(READY)
 
@@ -33,9 +33,18 @@ demo: setup
 test: setup lint
 	$(BIN)/python -m pytest
 
-# On a machine with a GPU, with the Python and the torch that it has.
-test-gpu:
-	PYTHONPATH=src $(PYTHON) -m pytest -m gpu --confcutdir=tests/gpu tests/gpu
+# On a machine with a GPU, with the Python and the torch that it has: native code is built beside the package,
+# and nothing is installed. It needs cmake, ninja and nanobind.
+native-here:
+	cmake -S native -B build/here -G Ninja -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE=$(shell command -v $(PYTHON))
+	cmake --build build/here
+	cp build/here/_*.so build/here/libastrarium_gate.so src/astrarium/
+
+test-gpu: native-here
+	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu --confcutdir=tests/gpu tests/gpu
+
+bench-gpu: native-here
+	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) benchmarks/gpu/run.py --out benchmarks/results
 
 lint: setup
 	$(BIN)/ruff check .

@@ -49,12 +49,18 @@ def compare(
 ) -> None:
     """Run several policies on the same arrivals."""
     from astrarium.cli import output
+    from astrarium.cli.jobs import Wishes, compare_jobs
     from astrarium.cli.running import run_with_progress
     from astrarium.report import folder
     from astrarium.report.summary import summarize
     from astrarium.report.tables import overview_table
+    from astrarium.scenario.jobs import has_jobs
 
-    scenarios = _variants(output.load_scenario(file, override, seed), policy or [])
+    if has_jobs(file):
+        wishes = Wishes(file, override, seed, engine, json, out, overwrite, no_outcomes, no_folder)
+        compare_jobs(context, wishes, policy or [])
+        return
+    scenarios = variants(output.load_scenario(file, override, seed), policy or [])
     at = output.target("compare", file.stem, out, overwrite, no_folder)
     records = {label: run_with_progress(each, engine, label) for label, each in scenarios.items()}
     runs = [(label, record, summarize(record)) for label, record in records.items()]
@@ -72,7 +78,7 @@ def compare(
     output.emit(json, result, [table], at.path)
 
 
-def _variants(scenario: Scenario, specs: list[str]) -> dict[str, Scenario]:
+def variants(scenario: Scenario, specs: list[str]) -> dict[str, Scenario]:
     """A scenario for each policy, all of them checked before the first is run."""
     from astrarium.core.errors import InputError
     from astrarium.scenario import build

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from astrarium.cli.bench import bench
 from astrarium.cli.compare import compare
 from astrarium.cli.goodput import goodput
+from astrarium.cli.gpu import app as gpu
 from astrarium.cli.policies import policies
 from astrarium.cli.profile import profile
 from astrarium.cli.replay import replay
@@ -53,6 +54,7 @@ app = typer.Typer(
 for verb in (simulate, compare, goodput, serve, replay, profile, reproduce, policies, zoo):
     app.command()(verb)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
+app.add_typer(gpu, name="gpu")
 
 
 def _version(wanted: bool) -> None:

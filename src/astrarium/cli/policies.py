@@ -15,15 +15,21 @@ Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one pol
 
 def policies(name: Name = None, json: Json = False) -> None:
     """List the policies, or describe one."""
+    from astrarium.cli import gpu_policy
     from astrarium.cli.output import emit
     from astrarium.serving.registry import serving_policies
 
+    if name in gpu_policy.KERNEL_POLICIES and name not in serving_policies.names():
+        gpu_policy.describe(name, json)
+        return
     if name is not None:
         described = {"name": name, **_describe(serving_policies.get(name))}
         emit(json, described, _page(described), None)
         return
     found = {each: _describe(policy) for each, policy in serving_policies}
-    emit(json, {"policies": found}, [_list(found)], None)
+    kernels = {each: {"summary": said} for each, said in gpu_policy.KERNEL_POLICIES.items()}
+    result = {"policies": found, "kernel_policies": kernels}
+    emit(json, result, [_list(found), "", gpu_policy.table()], None)
 
 
 def _describe(policy: Any) -> dict[str, Any]:

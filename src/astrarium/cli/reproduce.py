@@ -78,6 +78,7 @@ def _chosen(names: list[str]) -> list[str]:
     from astrarium.reproduce import registry
 
     known = registry.names()
+    names = [registry.spelled(name) for name in names]
     for name in names:
         if name != "all" and name not in known:
             raise InputError("reproduction", name, one_of(["all", *known], name))

@@ -1,6 +1,8 @@
-"""astrarium simulate FILE"""
+"""astrarium simulate FILE [-p POLICY]"""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
@@ -16,10 +18,15 @@ from astrarium.cli.options import (
     Seed,
 )
 
+Policy = Annotated[
+    str | None, typer.Option("-p", "--policy", metavar="POLICY", help="Instead of the file's policy.")
+]
+
 
 def simulate(
     context: typer.Context,
     file: ScenarioFile,
+    policy: Policy = None,
     override: Overrides = None,
     seed: Seed = None,
     engine: EngineOption = "auto",
@@ -31,11 +38,20 @@ def simulate(
 ) -> None:
     """Run a scenario in the simulator."""
     from astrarium.cli import output
+    from astrarium.cli.compare import variants
+    from astrarium.cli.jobs import Wishes, simulate_jobs
     from astrarium.cli.running import run_with_progress
     from astrarium.report.summary import summarize
     from astrarium.report.tables import run_tables
+    from astrarium.scenario.jobs import has_jobs
 
+    if has_jobs(file):
+        wishes = Wishes(file, override, seed, engine, json, out, overwrite, no_outcomes, no_folder)
+        simulate_jobs(context, wishes, policy)
+        return
     scenario = output.load_scenario(file, override, seed)
+    if policy is not None:
+        [scenario] = variants(scenario, [policy]).values()
     at = output.target("simulate", file.stem, out, overwrite, no_folder)
     record = run_with_progress(scenario, engine)
     summary = summarize(record)

@@ -16,7 +16,7 @@ from astrarium.core.errors import InputError, one_of
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
 
 # Papers, and our own policy, which has none.
-SOURCES = ("astrarium", "orloj", "symphony")
+SOURCES = ("astrarium", "orion", "orloj", "salus", "symphony")
 
 
 class Reproduction(msgspec.Struct):
@@ -58,11 +58,17 @@ def names() -> list[str]:
     return sorted(found, key=_by_number)
 
 
+def spelled(name: str) -> str:
+    """As modules are named: salus/table2.1, as the paper has it, is salus/table2_1."""
+    return name.replace(".", "_")
+
+
 def title(name: str) -> str:
     return str(_module(name).TITLE)
 
 
 def run(name: str, effort: Effort) -> Reproduction:
+    name = spelled(name)
     module = _module(name)
     command = f"astrarium reproduce {name}" + (" --quick" if effort.quick else "")
     return Reproduction(name, module.TITLE, command, module.run(effort), module)

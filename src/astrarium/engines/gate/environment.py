@@ -1,0 +1,63 @@
+"""The environment in which a program runs under the gate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from astrarium.engines.gate.driver import VISIBLE
+from astrarium.engines.gate.mps import PIPE
+from astrarium.engines.gate.preload import GATE
+
+PREFIX = "ASTRARIUM_GATE_"
+# What a program around this one was told is not meant for this one.
+_TOLD = {f"{PREFIX}{name}" for name in ("BOARD", "CLASS", "NAME", "POLICY", "PROFILE", "RECORD", "COVERAGE")}
+# Streams share hardware queues beyond 8 by default, and then wait for each other. Under MPS all clients draw
+# on the same queues: with 32 each, the fourth on an H200 found none left ("out of memory").
+_QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+
+
+@dataclass(frozen=True)
+class Client:
+    """What the gate is told of a program."""
+
+    name: str
+    gpu: str
+    kind: str | None = None  # latency or best-effort; none: all that it launches passes
+    board: Path | None = None  # none: nobody else is looked at
+    policy: str | None = None  # that the board gets if this client makes it
+    profile: Path | None = None
+    record: Path | None = None
+    coverage: bool = False
+
+
+def client_environment(base: Mapping[str, str], gate: Path, client: Client) -> dict[str, str]:
+    rest = {name: value for name, value in base.items() if name not in _TOLD}
+    return {
+        **({} if PIPE in base else _QUEUES),
+        **rest,
+        VISIBLE: client.gpu,
+        "LD_PRELOAD": _preloads(gate, base.get("LD_PRELOAD", "")),
+        **_told(client),
+    }
+
+
+def _told(client: Client) -> dict[str, str]:
+    paths = {"BOARD": client.board, "PROFILE": client.profile, "RECORD": client.record}
+    told = {"CLASS": client.kind, "NAME": client.name, "POLICY": client.policy}
+    told |= {name: str(path.absolute()) for name, path in paths.items() if path is not None}
+    told |= {"COVERAGE": "1"} if client.coverage else {}
+    return {f"{PREFIX}{name}": value for name, value in told.items() if value}
+
+
+def _preloads(gate: Path, others: str) -> str:
+    """The gate first. One of a program around this one goes: there can be only one."""
+    home = gate.parent.parent
+    kept = [
+        path
+        for path in re.split(r"[\s:]+", others)
+        if path and not (Path(path).name == GATE and Path(path).parent.parent == home)
+    ]
+    return ":".join([str(gate), *kept])

@@ -1,0 +1,91 @@
+"""A program brought under the gate: driver, folder, board and MPS found or made, in this order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from astrarium.core.errors import InputError
+from astrarium.core.native import extension
+from astrarium.engines.gate import mps, preload
+from astrarium.engines.gate.board import Board, BoardView
+from astrarium.engines.gate.driver import Gpu, find_driver, probe
+from astrarium.engines.gate.environment import Client, client_environment
+
+Carrier = Literal["must", "may", "none"]  # whether MPS is used
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What the program is started with, and the line that says so."""
+
+    environment: dict[str, str]
+    said: str
+
+
+def alone(client: Client, environ: Mapping[str, str] = os.environ) -> Ready:
+    """Under the gate without a board: nobody else is looked at, and nothing is held."""
+    driver = find_driver(environ)
+    gpu = probe(driver, client.gpu, environ)
+    gate = preload.prepared(preload.gate_library(environ), driver, preload.private_home(environ))
+    return Ready(client_environment(environ, gate, client), f"{gpu.name} ({client.gpu})")
+
+
+def shared(
+    client: Client, settings: Mapping[str, float], carrier: Carrier, environ: Mapping[str, str] = os.environ
+) -> Ready:
+    """On the board of its GPU, beside whoever is there."""
+    driver = find_driver(environ)
+    gpu = probe(driver, client.gpu, environ)
+    home = preload.private_home(environ)
+    gate = preload.prepared(preload.gate_library(environ), driver, home)
+    found = _carried(carrier, home, environ)
+    policy = _prepare_board(client, settings, gpu)
+    environment = client_environment({**environ, **found.variables}, gate, client)
+    said = f"{client.name} as {client.kind} on {gpu.name} ({client.gpu}), policy {policy}"
+    return Ready(environment, f"{said}, board {client.board}, {found.said}")
+
+
+def _carried(carrier: Carrier, home: Path, environ: Mapping[str, str]) -> mps.Mps:
+    if carrier == "none":
+        return mps.Mps(False, "no MPS: not wanted", {})
+    found = mps.start(home, environ)
+    if carrier == "must" and not found.running:
+        raise InputError("--policy", None, f"one that does without MPS, as there is {found.said}")
+    return found
+
+
+def _prepare_board(client: Client, settings: Mapping[str, float], gpu: Gpu) -> str:
+    """The policy of the board. Without the compiled module the program itself makes the board."""
+    assert client.board is not None
+    if extension("_gate") is None and not settings:
+        return client.policy or "of the board"
+    board = Board(client.board, client.policy, gpu.sms)
+    board.sweep()
+    view = board.view()
+    wanted = {**settings, "sms": gpu.sms}
+    if _differs(view, client.policy, wanted):
+        _check_nobody_else(view, client.policy, settings)
+        board.change(client.policy, wanted)
+    return board.view().policy
+
+
+def _differs(view: BoardView, policy: str | None, wanted: Mapping[str, float]) -> bool:
+    other = any(view.settings[name] != value for name, value in wanted.items())
+    return other or policy not in (None, view.policy)
+
+
+def _check_nobody_else(view: BoardView, policy: str | None, settings: Mapping[str, float]) -> None:
+    """Who comes first decides. Later the policy is changed for all and on purpose: `astrarium gpu policy`."""
+    if not view.clients:
+        return
+    names = ", ".join(client.name or str(client.pid) for client in view.clients)
+    expected = f"as {names} runs with it; `astrarium gpu policy` changes it for all"
+    if policy not in (None, view.policy):
+        raise InputError("--policy", policy, f"{view.policy}, {expected}")
+    for name, value in settings.items():
+        if view.settings[name] != value:
+            raise InputError("--set", f"{name}={value:g}", f"{name}={view.settings[name]:g}, {expected}")

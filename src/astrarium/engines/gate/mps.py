@@ -1,0 +1,150 @@
+"""NVIDIA's MPS: it lets kernels of several processes run at the same time instead of in turns.
+
+A daemon that is there already (the user's, or the machine's) is used. Otherwise one is started in the private
+folder, once, by whoever comes first; it stays for those who come later, until `stop`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+CONTROL = "nvidia-cuda-mps-control"
+PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+MACHINES_PIPE = "/tmp/nvidia-mps"  # where clients look unless told otherwise
+PATIENCE = 20.0
+# The daemon is no client of the gate, and serves every GPU: its clients choose theirs.
+NOT_THE_DAEMONS = ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
+
+
+class Mps(NamedTuple):
+    """*variables* are what clients need to find it."""
+
+    running: bool
+    said: str
+    variables: dict[str, str]
+
+
+class Daemon:
+    """One that listens, or would listen, in the folders of *variables*."""
+
+    def __init__(self, control: str, environ: Mapping[str, str], variables: dict[str, str]) -> None:
+        own = {name: value for name, value in environ.items() if name not in NOT_THE_DAEMONS}
+        self._control, self.variables, self._environ = control, variables, own | variables
+
+    def answers(self) -> bool:
+        return self._ask("get_server_list")
+
+    def quit(self) -> bool:
+        return self._ask("quit")
+
+    def _ask(self, question: str) -> bool:
+        if not Path(self._environ[PIPE]).is_dir():
+            return False  # nobody was ever there
+        try:
+            told = subprocess.run(
+                [self._control],
+                input=f"{question}\n",
+                env=self._environ,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return told.returncode == 0 and "Cannot find" not in told.stdout + told.stderr
+
+    def start(self) -> str | None:
+        """What went wrong, or None. It writes to a file: a pipe would stay open for as long as it lives."""
+        for folder in self.variables.values():
+            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        written = Path(self.variables[LOG]) / "start.txt"
+        try:
+            code = self._detach(written)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        lines = written.read_text().strip().splitlines()
+        return None if code == 0 else (lines[-1] if lines else f"{CONTROL} answered {code}")
+
+    def _detach(self, written: Path) -> int:
+        with written.open("w") as log:
+            return subprocess.run(
+                [self._control, "-d"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environ,
+                start_new_session=True,
+                timeout=PATIENCE,
+            ).returncode
+
+
+def start(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
+    control = _control(environ)
+    if control is None:
+        return Mps(False, f"no MPS: {CONTROL} is not installed", {})
+    present = _present(control, environ)
+    if present is not None:
+        return present
+    daemon = _ours(control, environ, home)
+    with _alone(home):
+        if daemon.answers():
+            return Mps(True, "MPS", daemon.variables)
+        problem = daemon.start()
+    return (
+        Mps(False, f"no MPS: {problem}", {}) if problem else Mps(True, "MPS, started now", daemon.variables)
+    )
+
+
+def stop(home: Path, environ: Mapping[str, str] = os.environ) -> bool:
+    """Ends the daemon of the private folder; whether there was one."""
+    control = _control(environ)
+    if control is None:
+        return False
+    with _alone(home):
+        daemon = _ours(control, environ, home)
+        return daemon.answers() and daemon.quit()
+
+
+def status(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
+    """Starts nothing."""
+    control = _control(environ)
+    if control is None:
+        return Mps(False, f"no MPS: {CONTROL} is not installed", {})
+    ours = _ours(control, environ, home)
+    present = _present(control, environ)
+    if present is not None:
+        return present
+    return Mps(True, "MPS", ours.variables) if ours.answers() else Mps(False, "no MPS", {})
+
+
+def _control(environ: Mapping[str, str]) -> str | None:
+    return shutil.which(CONTROL, path=environ.get("PATH"))
+
+
+def _ours(control: str, environ: Mapping[str, str], home: Path) -> Daemon:
+    folder = home / "mps"
+    return Daemon(control, environ, {PIPE: str(folder / "pipe"), LOG: str(folder / "log")})
+
+
+def _present(control: str, environ: Mapping[str, str]) -> Mps | None:
+    """One that is not ours: named by the environment, or in the usual place."""
+    given = environ.get(PIPE)
+    if Daemon(control, environ, {PIPE: given or MACHINES_PIPE}).answers():
+        return Mps(True, f"MPS of {given or 'this machine'}", {})
+    return Mps(False, f"no MPS: no daemon answers in {given}", {}) if given else None
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """One launcher at a time; the lock goes with the process that holds it."""
+    (home / "mps").mkdir(mode=0o700, exist_ok=True)
+    with (home / "mps" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

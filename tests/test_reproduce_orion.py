@@ -1,0 +1,206 @@
+"""Orion's table and figures in their quick forms, and one experiment of sharing by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.experiments.gate import (
+    Party,
+    Sharing,
+    alone,
+    bursty,
+    poisson,
+    profiled,
+    recorded,
+    share,
+    uniform,
+)
+from astrarium.reproduce import registry
+from astrarium.reproduce.findings import Effort
+from astrarium.reproduce.orion import _pairs, _settings, figure10, figure13, figure14
+from astrarium.workloads import kernel_sets
+from astrarium.workloads.kernel_profiles import KernelProfile, KernelTrace, Use
+
+QUICK = Effort(quick=True)
+NAMES = ["table2", "figure6", "figure7", "figure10", "figure11", "figure12", "figure13", "figure14"]
+_done: dict[str, registry.Reproduction] = {}
+
+
+@pytest.fixture(autouse=True)
+def no_trace_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(_settings.APOLLO, raising=False)
+
+
+def reproduced(name: str) -> registry.Reproduction:
+    """Each is measured once for all the tests here."""
+    if name not in _done:
+        _done[name] = registry.run(f"orion/{name}", QUICK)
+    return _done[name]
+
+
+def ours(name: str, words: str) -> float:
+    (found,) = [row.ours for row in reproduced(name).rows if row.what.startswith(words)]
+    return found
+
+
+# the figures
+
+
+def test_they_are_listed_in_their_order() -> None:
+    assert [name for name in registry.names() if name.startswith("orion/")] == [f"orion/{n}" for n in NAMES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_findings_are_complete_and_plain(name: str) -> None:
+    found = reproduced(name)
+    assert found.rows
+    assert all(math.isfinite(row.ours) and row.what for row in found.rows)
+    assert len({row.what for row in found.rows}) == len(found.rows)
+    assert all(claim.note for claim in found.claims)
+    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
+    found = reproduced(name)
+    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found.findings.data))
+    found.module.draw(data, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["figure6", "figure7", "figure11", "figure12"])
+def test_orion_protects_inference_and_others_do_not(name: str) -> None:
+    ratios = {system: ours(name, f"{system}: p99 over ideal") for system in _settings.SYSTEMS}
+    assert 0.99 < ratios["Orion"] < 1.14
+    assert ratios["Astrarium"] < 1.10
+    assert ratios["Temporal"] > ratios["MPS"] > 1.2 > ratios["REEF"]
+
+
+def test_training_keeps_what_inference_leaves() -> None:
+    for system in ("Temporal", "REEF", "Orion", "Astrarium"):
+        assert 0.7 < ours("figure7", f"{system}: best-effort throughput") < 1.0
+
+
+def test_training_beside_training_shows_who_pays() -> None:
+    data = reproduced("figure10").findings.data
+    first = {system: _pairs.kept(data, system) for system in figure10.TRAINING}
+    assert first["Tick-Tock"] < first["MPS"] < first["Orion"] < first["REEF"]
+    assert _pairs.best_effort_kept(data, "Orion") > _pairs.best_effort_kept(data, "REEF")
+
+
+def test_five_clients_protects_the_one_with_priority() -> None:
+    assert ours("figure13", "MPS: p99") > 1.5 > 1.1 > ours("figure13", "Orion: p99")
+
+
+def test_each_part_of_orion_lowers_the_tail() -> None:
+    tails = figure14._p95(reproduced("figure14").findings.data)
+    for parts in tails.values():
+        assert parts["GPU streams"] > parts["Stream priorities"] > parts["SM size"]
+        assert parts["Compute/memory profiles"] >= 0.99 * parts["SM size"]
+
+
+def test_a_kernel_that_fills_a_v100_fills_an_a100_and_gets_faster() -> None:
+    full = KernelProfile("full", 1000, 80, "memory", use=Use(0.1, 0.8))
+    small = KernelProfile("small", 1000, 8, "compute", use=Use(0.1, 0.0))
+    trace = figure13.on_a100(KernelTrace("V100", 80, (full, small), (0, 1), ("forward",) * 2))
+    assert [kernel.sms for kernel in trace.kernels] == [108, 8]
+    assert trace.kernels[0].duration == round(1000 * 900 / 1555)
+    assert 970 < trace.kernels[1].duration < 1000
+    assert trace.use(0).memory == pytest.approx(0.8)
+
+
+# one experiment
+
+
+def steady(name: str, kind: str, latency: bool, **how: Any) -> Party:
+    """Ten kernels of 100 us."""
+    kernel = KernelProfile(name, 100_000, 80, kind)
+    return Party(name, KernelTrace("GPU", 80, (kernel,), (0,) * 10, ("forward",) * 10), latency, **how)
+
+
+def test_an_experiment_compares_with_alone() -> None:
+    serving = steady("serving", "compute", True, arrivals=poisson(100, SECOND, 1, "serving"), gap=0)
+    training = steady("training", "compute", False, gap=0)
+    ideal = alone(serving, SECOND)
+    assert ideal.percentile(50) == pytest.approx(1.003, abs=0.01)
+    streams = share([serving, training], Sharing("streams"), SECOND)
+    held = share([serving, training], profiled(Sharing("orion"), ideal), SECOND)
+    assert streams.clients[0].percentile(99) > 1.5 * ideal.percentile(99)
+    assert held.clients[0].percentile(99) < 1.2 * ideal.percentile(99)
+    assert sum(held.clients[1].held.values()) > 5000  # nearly every launch
+    assert streams.clients[1].held == {"latency": 0, "drain": 0, "unknown": 0, "turn": 0}
+    assert 0.8 < held.clients[1].rate / alone(training, SECOND).rate < 0.95
+
+
+def test_requests_of_the_warmup_are_not_counted() -> None:
+    serving = steady("serving", "compute", True, arrivals=np.arange(0, SECOND, 10 * MILLISECOND))
+    assert len(alone(serving, SECOND).latency_ms) == 100
+    assert len(alone(serving, SECOND, warmup=SECOND // 2).latency_ms) == 50
+
+
+def test_what_is_unknown_is_named() -> None:
+    serving = steady("serving", "compute", True)
+    with pytest.raises(
+        InputError, match=r"policy: expected one of .*; did you mean 'orion'\? \(got 'orian'\)"
+    ):
+        share([serving], Sharing("orian"), SECOND)
+    with pytest.raises(InputError, match=r"knobs: expected a knob of the gate \(got 'widow'\)"):
+        share([serving], Sharing("orion", knobs={"widow": 3}), SECOND)
+
+
+# arrivals
+
+
+def test_arrivals_come_at_their_rates_and_repeat() -> None:
+    for times in (poisson(50, 20 * SECOND, 1, "a"), uniform(50, 20 * SECOND, 1, "a")):
+        assert len(times) == pytest.approx(1000, rel=0.1)
+        assert (np.diff(times) >= 0).all()
+    assert (poisson(50, SECOND, 1, "a") == poisson(50, SECOND, 1, "a")).all()
+    assert len(np.unique(np.diff(uniform(50, SECOND, 1, "a")) // 1000)) == 1
+
+
+def test_on_another_gpu_requests_come_at_rates_that_keep_it_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switching to recordings is one line."""
+    faster = {name: quicker(trace) for name, trace in kernel_sets.kernel_set("v100-like").items()}
+    known = {"v100-like": kernel_sets.kernel_set("v100-like"), "recorded": faster}
+    monkeypatch.setattr(kernel_sets, "kernel_set", known.__getitem__)
+    slow = len(_settings.poisson_beside_training("resnet50", 20 * SECOND))
+    monkeypatch.setattr(_settings, "KERNELS", "recorded")
+    assert len(_settings.poisson_beside_training("resnet50", 20 * SECOND)) == pytest.approx(4 * slow, rel=0.1)
+    assert _settings.training("bert").trace.sms == 132
+    assert figure13.on_a100(_settings.training("bert").trace).sms == 132
+
+
+def quicker(trace: KernelTrace) -> KernelTrace:
+    kernels = tuple(
+        msgspec.structs.replace(kernel, duration=kernel.duration // 4) for kernel in trace.kernels
+    )
+    return msgspec.structs.replace(trace, sms=132, kernels=kernels)
+
+
+def test_the_stand_in_for_apollo_comes_in_bursts_of_four() -> None:
+    gaps = np.diff(bursty(60 * SECOND, 1, "a"))
+    assert (gaps < 8 * MILLISECOND).mean() == pytest.approx(0.75, abs=0.01)
+    assert len(gaps) / 60 == pytest.approx(19.6, rel=0.1)
+
+
+def test_a_trace_file_is_used_where_the_environment_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"arrivals_ms": {"other": [1], "vgg19": [0, 5, 2500]}}))
+    assert "stand in" in _settings.apollo_note()
+    monkeypatch.setenv(_settings.APOLLO, str(path))
+    assert _settings.apollo("resnet50", SECOND).tolist() == [0, 5 * MILLISECOND]
+    assert "stand in" not in _settings.apollo_note()
+    with pytest.raises(InputError, match="vgg16"):
+        recorded(str(path), "vgg16", SECOND)
