@@ -75,12 +75,31 @@ def test_a_row_tells_what_happened_since_the_last_look() -> None:
     row = cells(clients_table(replace(before, now=before.now + 2_000_000_000, clients=[changed]), before))
     assert row == {
         "client": "train", "pid": str(os.getpid()), "class": "best-effort", "launches": "1,000",
-        "per s": "500", "held": "250 (25%)", "time held": "1.5 s", "free": "25%", "beside": "20 (2%)",
+        "per s": "500", "held": "250 (25%)", "time held": "1.5 s", "fences": "-", "busy": "-",
+        "free": "25%", "beside": "20 (2%)",
         "coverage": "90.0%", "in flight": "3 (120 us)", "waits for": "work in flight",
         "last request": "3 ms (1.50x)", "alone": "2 ms",
     }  # fmt: skip
     first = cells(clients_table(before, None))
     assert (first["per s"], first["free"], first["held"], first["last request"]) == ("-", "-", "0", "-")
+
+
+def test_who_stops_at_fences_is_free_where_no_request_runs() -> None:
+    from msgspec.structs import replace
+
+    board = Board(Path("board"))
+    for kind, name in (("latency", "serve"), ("best-effort", "train")):
+        board.join(kind, name)
+    before = board.view()
+    serve, train = before.clients
+    served = replace(serve, counts=replace(serve.counts, busy_ns=500_000_000))
+    stopped = replace(train, counts=replace(train.counts, fences=40, held_ns=200_000_000))
+    after = replace(before, now=before.now + 2_000_000_000, clients=[served, stopped])
+    table = clients_table(after, before)
+    columns = {column.header: list(column.cells) for column in table.columns}
+    assert columns["fences"] == ["-", "40"]
+    assert columns["busy"] == ["25%", "-"]
+    assert columns["free"] == ["-", "65%"]
 
 
 def test_the_policy_is_shown_and_changed(call: Call) -> None:

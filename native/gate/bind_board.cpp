@@ -78,6 +78,7 @@ nb::dict counts_dict(const gate_counts &counts) {
     found["requests"] = counts.requests;
     found["partitioned"] = counts.partitioned;
     found["fences"] = counts.fences;
+    found["busy_ns"] = counts.busy_ns;
     found["ran"] = counts.ran;
     found["waits"] = waits;
     return found;

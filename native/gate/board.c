@@ -281,6 +281,14 @@ static void see_other(const gate_client *client, uint64_t now, const gate_board 
     if (client->phases > scene->other_phases) scene->other_phases = client->phases;
 }
 
+static const uint64_t QUIET = 2000 * 1000 * 1000ull; /* ns */
+enum { QUIET_EVERY = 8 };                             /* fences */
+
+int gate_board_asked(const gate_board *board, int client, const gate_client *other, uint64_t now, uint64_t number) {
+    int quiet = now > LOAD(other->touched) + QUIET;
+    return gate_board_fenced(board, client, other) && (!quiet || number % QUIET_EVERY == 0);
+}
+
 /* Streams of one process may share a hardware queue, where latency work would wait behind the fence that it
  * is to open: between threads, launches are held instead. */
 int gate_board_fenced(const gate_board *board, int client, const gate_client *other) {
@@ -399,6 +407,7 @@ void gate_board_request_ended(gate_board *board, int client, uint64_t duration, 
     memcpy(me->harm, knobs.harm, sizeof me->harm);
     board->knobs.latency = me->alone = knobs.latency;
     me->last = duration;
+    me->counts.busy_ns += duration;
     tune_duty(board, me, &request, launches);
     tune_threshold(board, &knobs, duration);
 }

@@ -44,6 +44,7 @@ typedef struct gate_counts {
     uint64_t beside;                  /* launches admitted beside latency work */
     uint64_t unknown;                 /* launches of kernels that were not measured yet */
     uint64_t requests;                /* completed */
+    uint64_t busy_ns;                 /* latency: how long those took that were timed */
     uint64_t partitioned;             /* kernels sent to an SM partition */
     uint64_t fences;
     uint64_t ran;                     /* kernels and graphs that the driver says it ran; 0: not counted */
@@ -122,6 +123,9 @@ int gate_client_running(const gate_client *client);
 gate_scene gate_board_look(const gate_board *board, int client, uint64_t now, gate_knobs *knobs);
 /* Whether *client* must stop at this one's fence. */
 int gate_board_fenced(const gate_board *board, int client, const gate_client *other);
+/* Whether it must at its *number*th fence. One that has long been quiet is asked at few of them: every question
+ * costs the GPU a microsecond, and at worst a first request finds some windows before it. */
+int gate_board_asked(const gate_board *board, int client, const gate_client *other, uint64_t now, uint64_t number);
 /* Whether no other best-effort client is before this one. */
 int gate_board_my_turn(const gate_board *board, int client);
 void gate_board_pass_turn(gate_board *board, int client);

@@ -189,10 +189,11 @@ static void fence(gate_board *board, member *of, const launch *made) {
         of->unfenced_ns += expected;
         return;
     }
-    uint64_t made_now = 0;
+    uint64_t made_now = 0, now = members_about_now();
     for (uint32_t index = 0; index < board->places; index++)
-        if (gate_board_fenced(board, of->place, &board->clients[index]))
+        if (gate_board_asked(board, of->place, &board->clients[index], now, of->fences))
             made_now += (uint64_t)members_await_fence(&board->clients[index], made->stream);
+    of->fences++;
     if (made_now && gate_board_paced(board)) members_await_pace(of->client, made->stream);
     more(&of->client->counts.fences, made_now);
     of->unfenced_ns = expected;

@@ -44,7 +44,9 @@ static int begun(void *cupti) {
     flush_all = (int (*)(uint32_t))dlsym(cupti, "cuptiActivityFlushAll");
     if (!callbacks || !enable || !next_record || !flush_all) return 0;
     if (callbacks((void *)buffer_requested, (void *)buffer_completed) != 0) return 0;
-    return enable(CONCURRENT_KERNEL) == 0 && enable(GRAPH_TRACE) == 0;
+    int kernels = enable(CONCURRENT_KERNEL), graphs = enable(GRAPH_TRACE);
+    if (kernels || graphs) fprintf(stderr, "astrarium gate: CUPTI answers %d and %d\n", kernels, graphs);
+    return !kernels && !graphs;
 }
 
 void coverage_begin(gate_client *client) {

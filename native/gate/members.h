@@ -21,6 +21,7 @@ typedef struct member {
     uint32_t launches, launched_before; /* of the request that is timed; up to it */
     int closed;      /* best effort is to stop at its fences */
     uint64_t unmarked_ns; /* best effort: expected, since the GPU was last told to report */
+    uint64_t fences;      /* best effort: that were due */
     uint64_t unfenced_ns; /* best effort: expected, since the last fence */
 } member;
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,8 +13,8 @@ from astrarium.cli.options import Json
 if TYPE_CHECKING:
     from astrarium.engines.gate.board import Board, BoardView, ClientView
 
-COLUMNS = ("client", "pid", "class", "launches", "per s", "held", "time held", "free", "beside", "coverage",
-           "in flight", "waits for", "last request", "alone")  # fmt: skip
+COLUMNS = ("client", "pid", "class", "launches", "per s", "held", "time held", "fences", "busy", "free",
+           "beside", "coverage", "in flight", "waits for", "last request", "alone")  # fmt: skip
 WORDS = {
     "latency": "latency work",
     "drain": "work in flight",
@@ -93,10 +93,22 @@ def clients_table(view: BoardView, before: BoardView | None) -> Any:
     table = Table(*COLUMNS, title=_title(view), title_justify="left", box=None, pad_edge=False)
     earlier = {(client.place, client.pid): client for client in before.clients} if before else {}
     passed = view.now - before.now if before else 0
-    for client in view.clients:
-        past = earlier.get((client.place, client.pid))
-        table.add_row(*_row(client, past, passed))
+    pasts = [earlier.get((client.place, client.pid)) for client in view.clients]
+    busy = sum(_busy(client, past) for client, past in zip(view.clients, pasts, strict=True))
+    for client, past in zip(view.clients, pasts, strict=True):
+        table.add_row(*_row(client, past, Since(passed, busy)))
     return table
+
+
+class Since(NamedTuple):
+    """An interval, and how much of it latency requests took."""
+
+    passed: int
+    busy: int
+
+
+def _busy(client: ClientView, past: ClientView | None) -> int:
+    return client.counts.busy_ns - past.counts.busy_ns if past else 0
 
 
 def _title(view: BoardView) -> str:
@@ -106,23 +118,23 @@ def _title(view: BoardView) -> str:
 
     own = [name for name, setting in settings_table().items() if setting.about.startswith(f"{view.policy}:")]
     settings = [f"{name}={write_setting(name, view.settings[name])}" for name in own]
-    if view.settings["partition"]:
-        settings.append(f"partition={write_setting('partition', view.settings['partition'])}")
     who = f"{len(view.clients)} client{'' if len(view.clients) == 1 else 's'}"
     return f"policy {view.policy}, {who}\n{'  '.join(settings)}".rstrip()
 
 
-def _row(client: ClientView, past: ClientView | None, passed: int) -> list[str]:
+def _row(client: ClientView, past: ClientView | None, since: Since) -> list[str]:
     counts = client.counts
     return [
         client.name or "-",
         str(client.pid),
         client.kind,
         f"{client.launches:,}",
-        _rate(client, past, passed),
+        _rate(client, past, since.passed),
         _share(counts.held, client.launches),
         _time(counts.held_ns),
-        _free(client, past, passed),
+        f"{counts.fences:,}" if counts.fences else "-",
+        _share_busy(client, past, since),
+        _free(client, past, since),
         _share(counts.beside, client.launches),
         "-" if client.coverage is None else f"{client.coverage:.1%}",
         f"{client.in_flight} ({_time(client.in_flight_ns)})" if client.in_flight else "-",
@@ -140,12 +152,19 @@ def _rate(client: ClientView, past: ClientView | None, passed: int) -> str:
     return f"{(client.launches - past.launches) * SECOND / passed:,.0f}"
 
 
-def _free(client: ClientView, past: ClientView | None, passed: int) -> str:
-    """The share of the last interval in which none of its launches was held."""
-    if past is None or passed <= 0:
+def _share_busy(client: ClientView, past: ClientView | None, since: Since) -> str:
+    if client.kind != "latency" or past is None or since.passed <= 0:
         return "-"
-    held = (client.counts.held_ns - past.counts.held_ns) / passed
-    return f"{max(0.0, 1.0 - held):.0%}"
+    return f"{_busy(client, past) / since.passed:.0%}"
+
+
+def _free(client: ClientView, past: ClientView | None, since: Since) -> str:
+    """The share of the last interval in which it was not held, nor stopped by requests at its fences."""
+    if client.kind == "latency" or past is None or since.passed <= 0:
+        return "-"
+    stopped = since.busy if client.counts.fences > past.counts.fences else 0
+    held = client.counts.held_ns - past.counts.held_ns
+    return f"{max(0.0, 1.0 - (held + stopped) / since.passed):.0%}"
 
 
 def _share(part: int, whole: int) -> str:

@@ -41,6 +41,7 @@ class Counts(msgspec.Struct, frozen=True):
     requests: int
     partitioned: int
     fences: int
+    busy_ns: Time  # of latency clients: how long those of their requests took that were timed
     ran: int  # kernels and graphs that the driver says it ran; 0: not counted
     waits: dict[str, int]
 
