@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pair
 from clients_arrivals import arrivals
 from gate_plan import Policy, cells, loads, read_specs
 from pair import ClientFailed, Spec, running
-from pair_rows import Row, read, summary
+from pair_rows import Row, read, settled, summary
 
 
 def test_a_client_that_dies_or_keeps_silent_is_an_error_that_shows_its_log(
@@ -62,6 +63,16 @@ def serving_row(policy: str, p99: float, be: float) -> Row:
     hp = ({**alone, **times}, {**alone, **times, "p99_ms": p99})
     others = ({"per_second": 10.0}, {"per_second": be})
     return Row("serve beside train", policy, "a b1", "poisson", 0.25, "c b2", *hp, *others)
+
+
+def test_best_effort_is_held_against_its_best_alone_and_requests_against_the_mean() -> None:
+    first, second = (serving_row("orion", 5.5, 9.0) for _ in range(2))
+    slow = {**first.be_alone, "per_second": 0.5 * first.be_alone["per_second"]}
+    late = {**first.hp_alone, "p99_ms": first.hp_alone["p99_ms"] + 2.0}
+    rows = settled([replace(first, be_alone=slow), replace(second, hp_alone=late)])
+    assert [row.be_alone for row in rows] == [first.be_alone] * 2
+    assert [row.hp_alone["p99_ms"] for row in rows] == [first.hp_alone["p99_ms"] + 1.0] * 2
+    assert settled([first, second]) == [first, second]
 
 
 def test_a_row_says_what_sharing_cost_and_what_time_sharing_would_have_left() -> None:

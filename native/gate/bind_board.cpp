@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "board_settings.h"
+#include "kinds.h"
 
 namespace nb = nanobind;
 
@@ -233,6 +234,7 @@ void bind_board(nb::module_ &m) {
         .def("sweep", &Board::sweep)
         .def("join", &Board::join, nb::arg("kind"), nb::arg("name"))
         .def("leave", &Board::leave, nb::arg("place"));
+    m.def("kind_of", [](const std::string &name) { return kind_name(kind_by_name(name.c_str())); });
     m.def("policy_names", &policy_names);
     m.def("setting_table", &setting_table);
 }

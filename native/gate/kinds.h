@@ -5,8 +5,15 @@
 
 #include "decide.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 gate_kind kind_by_name(const char *name);
 const char *kind_name(uint32_t kind);
 gate_kind kind_number(const char *name);
 
+#ifdef __cplusplus
+}
+#endif
 #endif
