@@ -104,3 +104,17 @@ def test_a_capture_that_fails_leaves_the_gate_at_work(gate: Gate, blunder: str) 
     gate.await_held("best-effort")
     latency.stub("complete", 0, ALL)
     assert held.result(PATIENCE) == 0
+
+
+@pytest.mark.parametrize(("other", "kind"), [(20_000, "compute"), (90_000, "memory")])
+def test_a_graph_is_of_the_kind_of_most_of_its_time(gate: Gate, other: int, kind: str) -> None:
+    """It is known from its kernels, which ran before they were captured."""
+    gate.open("orion")
+    latency = gate.program("latency")
+    kernels = [latency.kernel("sgemm", 50_000), latency.kernel("elementwise", other)]
+    for kernel in kernels * 6:
+        latency.launch(kernel)
+        latency.check("cuCtxSynchronize")
+    stream = latency.stream()
+    latency.launch(latency.graph_of(kernels, stream), stream=stream, entry="cuGraphLaunch")
+    assert gate.clients()["latency"]["work"]["kind"] == kind

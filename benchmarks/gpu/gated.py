@@ -18,6 +18,9 @@ from astrarium.engines.gate.environment import Client, client_environment
 UNLESS_SAID = {"search_limit": 0.0, "window": 0.0}
 
 
+PRIORITY = "BEST_EFFORT_MPS_PRIORITY"  # 0 or 1 (below normal), to see what MPS makes of it
+
+
 def board_path(board: str) -> Path:
     return SHARED_MEMORY / f"astrarium-gate-{board}"
 
@@ -27,6 +30,8 @@ def environment(role: str, board: str) -> dict[str, str]:
     home = preload.private_home()
     gate = preload.prepared(preload.gate_library(), find_driver(), home)
     carried = {**os.environ, **mps.start(home, os.environ).variables}
+    if role == "best-effort" and PRIORITY in os.environ:
+        carried["CUDA_MPS_CLIENT_PRIORITY"] = os.environ[PRIORITY]
     client = Client(role, os.environ.get(VISIBLE, "0"), role, board_path(board))
     whole = client_environment(carried, gate, client)
     return {name: value for name, value in whole.items() if os.environ.get(name) != value}

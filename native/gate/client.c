@@ -8,6 +8,7 @@
 #include "coverage.h"
 #include "driver.h"
 #include "gil.h"
+#include "graphs.h"
 #include "measure.h"
 #include "members.h"
 #include "partition.h"
@@ -235,10 +236,16 @@ static void look_up(launch *made) {
     profile_launched(made->kernel);
 }
 
+static void capture(const member *of, const launch *made) {
+    more(&of->client->counts.captured, 1);
+    if (made->sort == LAUNCH_KERNEL)
+        graph_captures(kernel_known(made->function, made->grid, made->block, made->shared));
+}
+
 CUresult client_launch(launch *made) {
     member *of = member_of(made->stream);
     if (client_capturing()) {
-        if (of) more(&of->client->counts.captured, 1);
+        if (of) capture(of, made);
         return made->submit(made, made->stream);
     }
     if (!of && !profile_recording()) return made->submit(made, made->stream);

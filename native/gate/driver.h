@@ -23,6 +23,7 @@
     X(begin_capture_to, "cuStreamBeginCaptureToGraph",                                                        \
       (CUstream, CUgraph, const void *, const void *, size_t, int))                                           \
     X(end_capture, "cuStreamEndCapture", (CUstream, CUgraph *))                                               \
+    X(instantiate, "cuGraphInstantiateWithFlags", (CUgraphExec *, CUgraph, unsigned long long))               \
     X(exchange_mode, "cuThreadExchangeStreamCaptureMode", (int *))                                            \
     X(is_capturing, "cuStreamIsCapturing", (CUstream, int *))                                                 \
     X(stream_destroy, "cuStreamDestroy_v2", (CUstream))                                                       \

@@ -5,6 +5,7 @@
 
 #include "client.h"
 #include "driver.h"
+#include "graphs.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -116,6 +117,12 @@ static CUresult launch_graph(CUgraphExec graph, CUstream stream) {
 EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream); }
 EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return launch_graph(graph, own(stream)); }
 
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, unsigned long long flags) {
+    CUresult result = driver()->instantiate(made, graph, flags);
+    if (result == CUDA_SUCCESS && client_kind(NULL) >= 0) graph_instantiated(*made);
+    return result;
+}
+
 /* copies: large best-effort ones go in pieces, so that a latency client's never wait long */
 
 typedef struct copy_arguments {
@@ -213,7 +220,10 @@ static int captures(CUstream stream) {
 EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     int before = captures(stream); /* it may fail, and still end the capture; or there was none */
     CUresult result = driver()->end_capture(stream, graph);
-    if (before && !captures(stream)) client_capture(-1);
+    if (before && !captures(stream)) {
+        client_capture(-1);
+        graph_captured();
+    }
     return result;
 }
 EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
@@ -285,7 +295,8 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **found, int versio
     X(cuMemcpyDtoH_v2) X(cuStreamBeginCapture_v2) X(cuStreamBeginCapture_v2_ptsz) X(cuStreamEndCapture)          \
     X(cuStreamEndCapture_ptsz) X(cuStreamBeginCaptureToGraph) X(cuStreamBeginCaptureToGraph_ptsz)                \
     X(cuStreamCreate) X(cuStreamCreateWithPriority) X(cuStreamDestroy_v2) X(cuMemcpyDtoH_v2_ptds)                \
-    X(cuLibraryGetKernel) X(cuLibraryEnumerateKernels) X(cuGetProcAddress) X(cuGetProcAddress_v2)
+    X(cuGraphInstantiateWithFlags) X(cuLibraryGetKernel) X(cuLibraryEnumerateKernels) X(cuGetProcAddress)        \
+    X(cuGetProcAddress_v2)
 
 enum {
 #define X(name) NUMBER_##name,

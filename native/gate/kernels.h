@@ -21,6 +21,8 @@ typedef struct kernel {
 
 /* The place of a launch, made at first sight. NULL where the table is full: it is then unknown for ever. */
 kernel *kernel_of(CUfunction function, const unsigned grid[3], const unsigned block[3], unsigned shared);
+/* The same, but NULL where it was never launched. */
+kernel *kernel_known(CUfunction function, const unsigned grid[3], const unsigned block[3], unsigned shared);
 kernel *kernel_of_graph(CUgraphExec graph);
 kernel *kernel_by_index(uint32_t index);
 uint32_t kernel_index(const kernel *found);

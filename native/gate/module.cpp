@@ -144,14 +144,15 @@ void bind_client(nb::module_& m) {
       .def("__init__", [](ClientSpec* c, bool latency, Column<std::int64_t> duration, Column<std::int32_t> sms,
                           Column<std::int32_t> kind, Column<double> compute, Column<double> memory,
                           Column<std::int32_t> phase, std::optional<std::vector<Time>> arrivals,
-                          std::int64_t requests, Time gap, bool graph, bool synchronize, std::int64_t ahead) {
+                          std::int64_t requests, Time gap, bool graph, bool synchronize, std::int64_t ahead,
+                          Time between) {
         new (c) ClientSpec{latency ? GATE_LATENCY : GATE_BEST_EFFORT,
                            kernels(duration, sms, kind, compute, memory, phase),
-                           std::move(arrivals), requests, gap, graph, synchronize, ahead};
+                           std::move(arrivals), requests, gap, graph, synchronize, ahead, between};
       }, nb::arg("latency"), nb::arg("duration"), nb::arg("sms"), nb::arg("kind"), nb::arg("compute"),
          nb::arg("memory"), nb::arg("phase"), nb::kw_only(), nb::arg("arrivals").none() = nb::none(),
          nb::arg("requests") = 0, nb::arg("gap") = 0, nb::arg("graph") = false, nb::arg("synchronize") = true,
-         nb::arg("ahead") = 1024);
+         nb::arg("ahead") = 1024, nb::arg("between") = 0);
 }
 
 nb::dict client_columns(ClientResult&& client) {
@@ -193,13 +194,14 @@ void bind_simulation(nb::module_& m) {
   const GpuSpec gpu;
   const Setting setting;
   m.def("simulate", [](const gate_knobs& knobs, const std::vector<ClientSpec>& clients, std::optional<Time> until,
-                       double shared_capacity, bool priority, Time seen, Time relaunch,
+                       double shared_capacity, bool priority, Time seen, Time relaunch, Time fence,
                        bool one_interpreter, bool learn, double search_limit) {
     return simulated({{knobs.sms, shared_capacity, priority}, knobs, until.value_or(kNever), seen, relaunch,
-                      one_interpreter, learn, search_limit}, clients);
+                      fence, one_interpreter, learn, search_limit}, clients);
   }, nb::arg("knobs"), nb::arg("clients"), nb::kw_only(), nb::arg("until").none() = nb::none(),
      nb::arg("shared_capacity") = gpu.shared_capacity,
      nb::arg("priority") = gpu.priority, nb::arg("seen") = setting.seen, nb::arg("relaunch") = setting.relaunch,
+     nb::arg("fence") = setting.fence,
      nb::arg("one_interpreter") = setting.one_interpreter, nb::arg("learn") = setting.learn,
      nb::arg("search_limit") = setting.search_limit);
 }

@@ -53,6 +53,7 @@ struct Client {
   std::int64_t begun = 0;      // requests that the CPU has turned to
   std::int64_t in_flight = 0;  // commands
   std::int64_t on_gpu = 0;     // requests launched that the GPU is not through with
+  Time ready = 0;              // before, its stream starts no kernel
   std::uint64_t unfenced = 0;  // ns launched since the last fence
   std::uint64_t phases = 0, phases_ended = 0;  // launched to their end, and ended
   std::deque<Request> open;  // turned to, and not ended

@@ -45,6 +45,7 @@ class Simulation {
       const Client& client = clients_[i];
       if (client.cpu == Cpu::kLaunching || client.cpu == Cpu::kIdle) next = std::min(next, client.at);
       if (!gpu_.free(i)) next = std::min(next, gpu_.ends(i));
+      if (gpu_.free(i) && !client.stream.empty() && client.ready > now_) next = std::min(next, client.ready);
       if (!client.news.empty()) next = std::min(next, client.news.front().at);
     }
     return next;
@@ -57,6 +58,7 @@ class Simulation {
       Client& client = clients_[i];
       gpu_.end(i);
       ++client.result.kernels;
+      client.ready = now_ + client.spec->between;
       client.on_gpu -= client.stream.front().ends_request;
       client.stream.front().at = now_ + setting_.seen;
       client.news.push_back(client.stream.front());
@@ -69,13 +71,21 @@ class Simulation {
     const bool closed = std::any_of(clients_.begin(), clients_.end(),
                                     [](const Client& client) { return client.latency() && client.on_gpu > 0; });
     for (std::size_t i = 0; i < clients_.size(); ++i) {
-      const auto& stream = clients_[i].stream;
-      if (!gpu_.free(i) || stream.empty() || (closed && stream.front().fenced)) continue;
-      gpu_.start(i, *stream.front().kernel, clients_[i].latency(), now_);
+      Client& client = clients_[i];
+      if (!gpu_.free(i) || client.stream.empty() || (closed && client.stream.front().fenced)) continue;
+      pass_fence(client);
+      if (client.ready > now_) continue;
+      gpu_.start(i, *client.stream.front().kernel, client.latency(), now_);
       moved_ = true;
     }
     if (moved_) gpu_.settle();
     moved_ = false;
+  }
+
+  void pass_fence(Client& client) const {
+    if (!client.stream.front().fenced) return;
+    client.stream.front().fenced = false;
+    client.ready = std::max(client.ready, now_) + setting_.fence;
   }
 
   // What is heard of it.
@@ -297,10 +307,11 @@ void check(const Setting& setting, const std::vector<ClientSpec>& clients) {
   require(setting.gpu.sms > 0, "sms must be at least 1");
   require(setting.gpu.shared_capacity > 0 && setting.gpu.shared_capacity <= 1, "shared_capacity must be in (0, 1]");
   require(setting.knobs.policy < GATE_POLICIES, "policy must be one of the gate's");
-  require(setting.seen >= 0 && setting.relaunch >= 0, "seen and relaunch must not be negative");
+  require(setting.seen >= 0 && setting.relaunch >= 0 && setting.fence >= 0,
+          "seen, relaunch and fence must not be negative");
   for (const ClientSpec& client : clients) {
     require(!client.kernels.empty(), "kernels must not be empty");
-    require(client.gap >= 0, "gap must not be negative");
+    require(client.gap >= 0 && client.between >= 0, "gap and between must not be negative");
     require(client.ahead >= 1, "ahead must be at least 1");
     const auto works = [](const Kernel& kernel) { return kernel.work.duration > 0; };
     require(std::any_of(client.kernels.begin(), client.kernels.end(), works), "kernels must take time");

@@ -3,13 +3,16 @@
 // A client works through requests (or training iterations) one after another. For each, its CPU launches the
 // kernels in order, `gap` apart, into a stream of its own; a graph is launched as one command. A launch that the
 // policy holds is asked again when something has changed, `relaunch` later. Kernels of one stream run in order;
-// what runs side by side, and how fast, is said in gpu_model.h. The end of a kernel is seen `seen` later: only
-// then does the policy know of it and a client that waits for its request go on.
+// what runs side by side, and how fast, is said in gpu_model.h. Between two kernels of a stream its client has
+// nothing on the GPU for a while (`between`). The end of a kernel is seen `seen` later: only then does the policy
+// know of it and a client that waits for its request go on.
 //
 // What the policy is told, as the library does: a latency request runs from its first launch until its end is seen;
 // `beside` holds the best-effort ns launched meanwhile by kind, with GATE_BEFORE for what was in flight when it
 // began. Both are learnt from when it ends. Best-effort clients that are held take turns. Under a policy with fences
-// a client of another process does not look at latency work when it launches: the GPU stops before its fences.
+// a client of another process does not look at latency work when it launches: the GPU stops before its fences. One
+// that is open holds its stream up for `fence`: the GPU reads a word in the host's memory. 1.5 us is what best-effort
+// training lost on an H200 for each fence and latency client that it asked.
 //
 // No chance in here; of clients that act in the same nanosecond the one with the lower number is first.
 #pragma once
@@ -34,13 +37,14 @@ struct ClientSpec {
   bool graph = false;
   bool synchronize = true;  // wait for a request's end before the next is launched
   std::int64_t ahead = 1024;  // commands launched and not ended: more do not fit into the driver's queue
+  Time between = 0;           // from the end of a kernel to the start of the next
 };
 
 struct Setting {
   GpuSpec gpu;
   gate_knobs knobs{};
   Time until = kNever;
-  Time seen = 3000, relaunch = 2000;
+  Time seen = 3000, relaunch = 2000, fence = 1500;
   bool one_interpreter = false;  // clients are threads of one Python process: one launches at a time, no fences
   bool learn = true;             // what the policy's knobs are learnt from requests
   double search_limit = 0;       // > 0: Orion's search for sm_threshold, with this much longer requests allowed
