@@ -1,0 +1,1 @@
+"""Where models go: problems in, plans out. Policies are in `policies/`, one file each."""
