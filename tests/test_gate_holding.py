@@ -169,7 +169,10 @@ def test_kernels_of_collectives_are_never_held(gate: Gate) -> None:
 
 
 def test_long_kernels_use_a_part_of_the_gpu_in_the_order_of_their_stream(gate: Gate) -> None:
-    gate.open("astrarium", partition=32, long_kernel=100_000)
+    gate.open("astrarium", partition=32, long_kernel=100_000, window=10_000)
+    latency = gate.program("latency")
+    latency.launch(latency.kernel("hp"))
+    latency.check("cuCtxSynchronize")
     best = gate.program("best-effort", PROFILE=gate.profile(long=200_000, short=50_000))
     stream = best.stream()
     kernels = [best.library_kernel(name, duration) for name, duration in LENGTHS.items()]
@@ -181,6 +184,13 @@ def test_long_kernels_use_a_part_of_the_gpu_in_the_order_of_their_stream(gate: G
     assert seen == [(True, 132), (False, 32), (True, 132)]
     assert best.stub("calls", "cuStreamWaitEvent") == 2  # there and back
     assert gate.counts("best-effort")["partitioned"] == 1
+
+
+def test_who_is_alone_has_the_whole_gpu(gate: Gate) -> None:
+    gate.open("astrarium", partition=32, long_kernel=100_000)
+    best = gate.program("best-effort", PROFILE=gate.profile(long=200_000))
+    best.launch(best.library_kernel("long", 200_000), stream=best.stream(), count=5)
+    assert gate.counts("best-effort")["partitioned"] == 0
 
 
 LENGTHS = {"short": 50_000, "long": 200_000, "other": 1_000}

@@ -70,6 +70,7 @@ def test_the_environment_of_a_client() -> None:
     old = gate.parent.parent / "old" / "libcuda.so.1"
     base = {
         "LD_PRELOAD": f"/lib/libjemalloc.so {old}",
+        "LD_LIBRARY_PATH": f"{old.parent}:/opt/lib",
         "ASTRARIUM_GATE_RECORD": "somebody else's",
         "CUDA_VISIBLE_DEVICES": "2,3",
         "PATH": "/bin",
@@ -78,6 +79,7 @@ def test_the_environment_of_a_client() -> None:
     assert client_environment(base, gate, client) == {
         "PATH": "/bin",
         "LD_PRELOAD": f"{gate}:/lib/libjemalloc.so",
+        "LD_LIBRARY_PATH": f"{gate.parent}:/opt/lib",
         "CUDA_VISIBLE_DEVICES": "3",
         "CUDA_DEVICE_MAX_CONNECTIONS": "32",
         "ASTRARIUM_GATE_BOARD": "/dev/shm/b",
@@ -127,7 +129,7 @@ def test_launchers_that_start_together_make_one_folder(place: Path) -> None:
     with ThreadPoolExecutor(8) as launchers:
         (gate,) = set(launchers.map(launch, range(8)))
     assert gate.read_bytes() == library.read_bytes()
-    assert sorted(os.listdir(gate.parent)) == ["libcuda.so.1", "libcuda_gate_real.so"]
+    assert sorted(os.listdir(gate.parent)) == ["libcuda.so", "libcuda.so.1", "libcuda_gate_real.so"]
     assert os.readlink(gate.parent / "libcuda_gate_real.so") == "/lib/libcuda.so.1"
     for folder in (home, gate.parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -200,7 +202,8 @@ def test_a_daemon_that_is_there_is_used(place: Path, monkeypatch: pytest.MonkeyP
     calls, home = fake_control(place, monkeypatch), preload.private_home()
     (place / "machine").mkdir()
     (place / "machine" / "daemon").touch()
-    assert mps.start(home) == mps.Mps(True, "MPS of this machine", {})
+    machines = {"CUDA_MPS_PIPE_DIRECTORY": str(place / "machine")}
+    assert mps.start(home) == mps.Mps(True, "MPS of this machine", machines)
     own = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(place / "own")}
     assert mps.start(home, own) == mps.Mps(False, f"no MPS: no daemon answers in {place / 'own'}", {})
     (place / "own").mkdir()

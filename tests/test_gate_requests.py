@@ -63,8 +63,9 @@ def test_a_request_ends_where_the_program_waits_for_the_gpu(gate: Gate, call: st
         "nothing": [],
         "copy": [latency.buffer("", 8), memory, 8],
     }[WAITS[call]]
+    entry = "cuLaunchKernel_ptsz" if call == "cuStreamSynchronize_ptsz" else "cuLaunchKernel"
     for number in (1, 2):
-        latency.launch(kernel, count=5)
+        latency.launch(kernel, count=5, entry=entry)
         latency.check("cuEventRecord", event, 0)
         latency.check(call, *arguments)
         client = gate.clients()["latency"]

@@ -140,11 +140,13 @@ def test_the_cost_of_the_gate_is_the_ratio_of_medians_over_rounds_in_turns(
 
     monkeypatch.setattr(gate_cost, "running", fake_running)
     monkeypatch.setattr(gate_cost, "window", fake_window)
-    monkeypatch.setattr(gated, "environment", lambda role, board: {"ROLE": role})
+    monkeypatch.setattr(gated, "environment", lambda role, board: {"ROLE": role, "CUDA_MPS_X": "y"})
     spec = read_specs("train", "tiny:1")[0]
-    row = gate_cost.compared(spec, "best-effort", Namespace(board="b", seconds=1.0, rounds=3))
+    asked = Namespace(board="b", seconds=1.0, rounds=3, device="cpu")
+    row = gate_cost.compared(spec, "best-effort", asked)
     assert row == ("train tiny b1", "2.000", "2.300", "1.1500")
-    assert started == [{}, {"ROLE": "best-effort"}]
+    mps = {"CUDA_MPS_X": "y"}  # all have it, and best effort has company
+    assert started == [mps, {"ROLE": "best-effort", **mps}, {"ROLE": "latency", **mps}]
 
 
 def test_without_a_gate_the_benchmark_says_so(

@@ -57,6 +57,11 @@ def shortened(row: Row) -> dict[str, Any]:
     return {"pair": row.key, **told, **derived}
 
 
+def shown(words: list[str]) -> list[str]:
+    """Files by their names: where they lay is nobody's business."""
+    return [Path(word).name if "/" in word else word for word in words]
+
+
 def run(part: str, trace: str, scratch: Path) -> dict[str, Any]:
     script, *words = PARTS[part]
     pairs = scratch / f"{part}.jsonl"
@@ -68,7 +73,7 @@ def run(part: str, trace: str, scratch: Path) -> dict[str, Any]:
     command = [sys.executable, str(HERE / script), *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     print(done.stdout, flush=True)
-    told = {"command": ["benchmarks/gpu/" + script, *PARTS[part][1:]], "ended": done.returncode}
+    told = {"command": ["benchmarks/gpu/" + script, *shown(words)], "ended": done.returncode}
     return {
         **told,
         "table": done.stdout.splitlines(),

@@ -20,19 +20,26 @@
 static const uint32_t MAGIC = 0x41475445;
 static const uint64_t DEFAULT_LEASE = 200 * 1000 * 1000;
 static const uint64_t DEFAULT_CHUNK = 2 << 20;
-static const double FIRST_DUTY = 0.2;
+const double gate_first_duty = 0.2;
 static const uint64_t RECENT = 20 * 1000 * 1000; /* ns: a client that wants throughput launches all the time */
 
 /* opening */
 
+/* Process ids mean nothing in another container. */
+static uint64_t name_space(void) {
+    struct stat found;
+    return stat("/proc/self/ns/pid", &found) == 0 ? (uint64_t)found.st_ino : 0;
+}
+
 static void fill(gate_board *board, uint32_t policy, uint32_t sms) {
+    board->processes = name_space();
     board->version = GATE_BOARD_VERSION;
     board->size = sizeof *board;
     board->knobs = gate_defaults(policy, sms);
     board->lease = DEFAULT_LEASE;
     board->partition = sms * 4 / 5 / 8 * 8; /* the GPU divides its SMs by eight */
     board->chunk = DEFAULT_CHUNK;
-    board->duty = FIRST_DUTY;
+    board->duty = gate_first_duty;
     STORE(board->magic, MAGIC);
 }
 
@@ -66,23 +73,27 @@ static int stamped(const gate_board *board) {
 }
 
 static gate_board *join_existing(const char *path, const char **why) {
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return *why = strerror(errno), NULL;
     if (!own(fd)) return close(fd), *why = "it belongs to another user", NULL;
-    if (!ready(fd)) return close(fd), *why = "it is smaller than a board of this version", NULL;
+    if (!ready(fd)) return close(fd), *why = "it is no board of this version", NULL;
     gate_board *board = mapped(fd);
     if (!board) return *why = strerror(errno), NULL;
-    if (stamped(board) && board->version == GATE_BOARD_VERSION && board->size == sizeof *board) return board;
+    int known = stamped(board) && board->version == GATE_BOARD_VERSION && board->size == sizeof *board;
+    if (known && board->processes == name_space()) return board;
     gate_board_close(board);
-    return *why = "it is no board of this version", NULL;
+    *why = known ? "it was made in another container, where process ids mean something else"
+                 : "it is no board of this version";
+    return NULL;
 }
 
 gate_board *gate_board_open(const char *path, uint32_t policy, uint32_t sms, const char **why) {
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return errno == EEXIST ? join_existing(path, why) : (*why = strerror(errno), NULL);
-    if (ftruncate(fd, sizeof(gate_board)) != 0) return close(fd), *why = strerror(errno), NULL;
+    int problem = posix_fallocate(fd, 0, sizeof(gate_board)); /* now, not by a signal when it is written to */
+    if (problem) return close(fd), unlink(path), *why = strerror(problem), NULL;
     gate_board *board = mapped(fd);
-    if (!board) return *why = strerror(errno), NULL;
+    if (!board) return unlink(path), *why = strerror(errno), NULL;
     fill(board, policy, sms);
     return board;
 }
@@ -102,11 +113,24 @@ gate_knobs gate_board_knobs(const gate_board *board) {
     return knobs; /* also where a writer died in the middle: any mixture of knobs is a valid one */
 }
 
+/* One at a time. A writer that died in the middle is not waited for: after a while its turn is over. */
+static uint32_t begin_writing(gate_board *board) {
+    for (int tries = 0; tries < 1000; tries++) {
+        uint32_t version = LOAD(board->knobs_version);
+        if (version & 1) {
+            nap(10000);
+            continue;
+        }
+        if (__atomic_compare_exchange_n(&board->knobs_version, &version, version + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            return version + 1;
+    }
+    return LOAD(board->knobs_version) | 1;
+}
+
 void gate_board_set_knobs(gate_board *board, const gate_knobs *knobs) {
-    STORE(board->knobs_version, LOAD(board->knobs_version) | 1);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    uint32_t version = begin_writing(board);
     board->knobs = *knobs;
-    STORE(board->knobs_version, LOAD(board->knobs_version) + 1);
+    STORE(board->knobs_version, version + 1);
     gate_board_changed(board);
 }
 
@@ -141,72 +165,106 @@ static int dead(const gate_client *client) {
     return born && client->born && born != client->born;
 }
 
+/* Whoever takes a place, to have it or to clear it, writes into its state who he is. */
+static uint32_t taken_by(int pid) { return (uint32_t)pid << 2 | GATE_TAKEN; }
+
+static int take(gate_client *client, uint32_t from) {
+    return __atomic_compare_exchange_n(&client->state, &from, taken_by(getpid()), 0, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_ACQUIRE);
+}
+
+/* Of a place that one has taken. */
 static void vacate(gate_client *client) {
     size_t head = offsetof(gate_client, pid), fence = offsetof(gate_client, open);
     memset((char *)client + head, 0, fence - head);
+    client->paces = client->permitted = client->fences_passed = client->can_fence = client->tracks_used = 0;
     memset(client->tracks, 0, sizeof client->tracks);
     STORE(client->open, 1); /* whoever stopped at it goes on */
     STORE(client->state, GATE_FREE);
 }
 
+static int clear(gate_client *client) {
+    uint32_t state = LOAD(client->state);
+    if ((state & 3) == GATE_TAKEN) { /* somebody may have died while he took it */
+        int pid = (int)(state >> 2);
+        if (kill(pid, 0) == 0 || errno != ESRCH || !take(client, state)) return 0;
+    } else if (state != GATE_LIVE || !dead(client) || !take(client, GATE_LIVE)) {
+        return 0;
+    }
+    vacate(client);
+    return 1;
+}
+
 int gate_board_sweep(gate_board *board) {
     int freed = 0;
-    for (int index = 0; index < GATE_CLIENTS; index++) {
-        gate_client *client = &board->clients[index];
-        if (LOAD(client->state) == GATE_LIVE && dead(client)) vacate(client), freed++;
-    }
+    for (int index = 0; index < GATE_CLIENTS; index++) freed += clear(&board->clients[index]);
     if (freed) gate_board_changed(board);
     return freed;
 }
 
-static int take(gate_client *client) {
-    uint32_t expected = GATE_FREE;
-    return __atomic_compare_exchange_n(&client->state, &expected, GATE_TAKEN, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+void gate_board_vacate_own(gate_board *board) {
+    for (int index = 0; index < GATE_CLIENTS; index++) {
+        gate_client *client = &board->clients[index];
+        if (LOAD(client->state) == GATE_LIVE && client->pid == (int32_t)getpid() && take(client, GATE_LIVE))
+            vacate(client);
+    }
 }
 
 static int free_place(gate_board *board) {
     for (int index = 0; index < GATE_CLIENTS; index++)
-        if (take(&board->clients[index])) return index;
+        if (take(&board->clients[index], GATE_FREE)) return index;
     return -1;
+}
+
+static void note_place(gate_board *board, uint32_t index) {
+    uint32_t places = LOAD(board->places);
+    while (places <= index && !__atomic_compare_exchange_n(&board->places, &places, index + 1, 0, __ATOMIC_ACQ_REL,
+                                                           __ATOMIC_ACQUIRE)) {
+    }
+}
+
+/* Who comes late to a dance of forward and backward begins with the next forward (tick-tock). */
+static uint64_t first_phase(const gate_board *board, gate_class kind) {
+    uint64_t most = 0;
+    for (uint32_t index = 0; index < LOAD(board->places); index++) {
+        const gate_client *other = &board->clients[index];
+        if (LOAD(other->state) == GATE_LIVE && other->kind != kind && other->phases > most) most = other->phases;
+    }
+    return most / 2 * 2;
+}
+
+static void move_in(gate_board *board, gate_client *client, gate_class kind, const char *name) {
+    client->pid = (int32_t)getpid();
+    client->born = birth_of(client->pid);
+    client->kind = kind;
+    snprintf(client->name, sizeof client->name, "%s", name ? name : "");
+    memcpy(client->harm, board->knobs.harm, sizeof client->harm);
+    client->phases = first_phase(board, kind);
+    STORE(client->open, 1);
+    STORE(client->state, GATE_LIVE);
 }
 
 int gate_board_join(gate_board *board, gate_class kind, const char *name) {
     gate_board_sweep(board);
     int index = free_place(board);
     if (index < 0) return -1;
-    gate_client *client = &board->clients[index];
-    client->pid = (int32_t)getpid();
-    client->born = birth_of(client->pid);
-    client->kind = kind;
-    snprintf(client->name, sizeof client->name, "%s", name ? name : "");
-    memcpy(client->harm, board->knobs.harm, sizeof client->harm);
-    STORE(client->open, 1);
-    uint32_t places = LOAD(board->places);
-    while (places <= (uint32_t)index &&
-           !__atomic_compare_exchange_n(&board->places, &places, (uint32_t)index + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-    }
-    STORE(client->state, GATE_LIVE);
+    note_place(board, (uint32_t)index);
+    move_in(board, &board->clients[index], kind, name);
     gate_board_changed(board);
     return index;
 }
 
 void gate_board_leave(gate_board *board, int client) {
-    vacate(&board->clients[client]);
+    if (take(&board->clients[client], GATE_LIVE)) vacate(&board->clients[client]);
     gate_board_changed(board);
 }
 
 /* launches */
 
-gate_track *gate_track_of(gate_client *client, uint64_t stream) {
-    uint64_t key = stream + 1; /* 0: a track that nobody uses */
-    for (int index = 0; index < GATE_TRACKS; index++) {
-        gate_track *track = &client->tracks[index];
-        uint64_t none = 0;
-        if (LOAD(track->stream) == key) return track;
-        if (__atomic_compare_exchange_n(&track->stream, &none, key, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return track;
-        if (none == key) return track;
-    }
-    return &client->tracks[(stream >> 4) % GATE_TRACKS];
+/* A track that another stream had before goes on from where it is: reports of that one may still come. */
+gate_track *gate_track_take(gate_client *client, int index) {
+    if ((uint32_t)index >= LOAD(client->tracks_used)) STORE(client->tracks_used, (uint32_t)index + 1);
+    return &client->tracks[index];
 }
 
 void gate_track_launch(gate_track *track, uint64_t expected_ns) {
@@ -230,13 +288,13 @@ uint64_t gate_track_in_flight_ns(const gate_track *track) {
     uint32_t count = behind(LOAD(track->launched), completed);
     if (!count) return 0;
     uint64_t total = LOAD(track->launched_ns);
-    if (count >= GATE_TRAIL) return total;
-    uint64_t done = LOAD(track->trail[completed % GATE_TRAIL]);
+    uint32_t known = count < GATE_TRAIL ? completed : LOAD(track->launched) + 1; /* at least what is told apart */
+    uint64_t done = LOAD(track->trail[known % GATE_TRAIL]);
     return total > done ? total - done : 0;
 }
 
 int gate_client_running(const gate_client *client) {
-    for (int index = 0; index < GATE_TRACKS && client->tracks[index].stream; index++)
+    for (uint32_t index = 0; index < LOAD(client->tracks_used); index++)
         if (gate_track_in_flight(&client->tracks[index])) return 1;
     return 0;
 }
@@ -255,7 +313,7 @@ static int latency_runs(const gate_board *board, const gate_client *client, uint
 
 static void see_latency(const gate_board *board, const gate_client *client, uint64_t now, gate_scene *scene,
                         gate_knobs *knobs) {
-    scene->latency_waits |= LOAD(client->waiting) != 0;
+    scene->latency_waits |= LOAD(client->waiting) && lively(board, client, now);
     if (!latency_runs(board, client, now)) return;
     scene->latency_running = 1;
     scene->latency_work = client->work;
@@ -268,17 +326,20 @@ static void see_latency(const gate_board *board, const gate_client *client, uint
 }
 
 static void see_best_effort(const gate_client *client, gate_scene *scene) {
-    for (int index = 0; index < GATE_TRACKS && client->tracks[index].stream; index++) {
+    for (uint32_t index = 0; index < LOAD(client->tracks_used); index++) {
         scene->outstanding += gate_track_in_flight_ns(&client->tracks[index]);
         scene->outstanding_count += gate_track_in_flight(&client->tracks[index]);
     }
 }
 
+/* Whoever gives no sign of life keeps nobody waiting, neither in a request nor in a phase. */
 static void see_other(const gate_client *client, uint64_t now, const gate_board *board, gate_scene *scene) {
-    scene->others = 1;
     int busy = LOAD(client->in_request) || gate_client_running(client);
-    scene->other_in_request |= busy && lively(board, client, now);
-    if (client->phases > scene->other_phases) scene->other_phases = client->phases;
+    int alive = lively(board, client, now);
+    uint64_t phases = alive ? client->phases : UINT64_MAX / 2;
+    scene->others = 1;
+    scene->other_in_request |= busy && alive;
+    if (phases > scene->other_phases) scene->other_phases = phases;
 }
 
 static const uint64_t QUIET = 2000 * 1000 * 1000ull; /* ns */
@@ -292,8 +353,18 @@ int gate_board_asked(const gate_board *board, int client, const gate_client *oth
 /* Streams of one process may share a hardware queue, where latency work would wait behind the fence that it
  * is to open: between threads, launches are held instead. */
 int gate_board_fenced(const gate_board *board, int client, const gate_client *other) {
+    const gate_client *me = &board->clients[client];
     return gate_policy_fences(board->knobs.policy) && LOAD(other->state) == GATE_LIVE &&
-           other->kind == GATE_LATENCY && other->pid != board->clients[client].pid;
+           other->kind == GATE_LATENCY && other->pid != me->pid && LOAD(other->can_fence) && LOAD(me->can_fence);
+}
+
+int gate_board_holds(const gate_board *board) {
+    for (uint32_t index = 0; index < LOAD(board->places); index++) {
+        const gate_client *client = &board->clients[index];
+        int latency = LOAD(client->state) == GATE_LIVE && client->kind == GATE_LATENCY;
+        if (latency && !LOAD(client->can_fence)) return 1;
+    }
+    return 0;
 }
 
 int gate_board_paced(const gate_board *board) {
@@ -325,7 +396,7 @@ void gate_board_watch(gate_board *board, uint64_t now) {
     gate_board_sweep(board);
     for (uint32_t index = 0; index < LOAD(board->places); index++) {
         gate_client *client = &board->clients[index];
-        if (client->kind == GATE_LATENCY && !LOAD(client->open) && !lively(board, client, now)) STORE(client->open, 1);
+        if (!LOAD(client->open) && !lively(board, client, now)) STORE(client->open, 1);
     }
 }
 
@@ -343,17 +414,19 @@ gate_scene gate_board_look(const gate_board *board, int client, uint64_t now, ga
     return scene;
 }
 
-/* It waits for nothing but room. Who waits for latency work to end is in nobody's way. */
-static int could_go(const gate_client *client) { return LOAD(client->waiting) == 1 + GATE_WAIT_DRAIN; }
+/* It waits for nothing but room. Who waits for latency work to end, or was stopped, is in nobody's way. */
+static int could_go(const gate_board *board, const gate_client *client, uint64_t now) {
+    return LOAD(client->waiting) == 1 + GATE_WAIT_DRAIN && lively(board, client, now);
+}
 
-int gate_board_my_turn(const gate_board *board, int client) {
+int gate_board_my_turn(const gate_board *board, int client, uint64_t now) {
     uint32_t places = LOAD(board->places);
     uint32_t turn = LOAD(board->turn) % places;
     for (uint32_t step = 0; step < places; step++) {
         uint32_t index = (turn + step) % places;
         const gate_client *other = &board->clients[index];
         if ((int)index == client) return 1;
-        if (LOAD(other->state) == GATE_LIVE && other->kind == GATE_BEST_EFFORT && could_go(other)) return 0;
+        if (LOAD(other->state) == GATE_LIVE && other->kind == GATE_BEST_EFFORT && could_go(board, other, now)) return 0;
     }
     return 1;
 }

@@ -20,15 +20,14 @@ extern "C" {
 enum {
     GATE_BOARD_VERSION = 1,
     GATE_CLIENTS = 32,
-    GATE_TRACKS = 8,   /* streams of a client; more of them share tracks */
-    GATE_TRAIL = 256,  /* launches that may be in flight on a track */
+    GATE_TRACKS = 48,  /* streams of a client */
+    GATE_TRAIL = 64,   /* launches in flight on a track whose durations are told apart */
     GATE_NAME = 48,
 };
 
 /* One stream of a client. Launches are numbered; the GPU writes the number of the last one that it has ended
  * into `completed`. */
 typedef struct gate_track {
-    uint64_t stream;
     uint32_t launched;  /* so many */
     uint32_t marked;    /* up to here the GPU has been told to report */
     uint64_t launched_ns;           /* expected duration of all launches */
@@ -52,7 +51,7 @@ typedef struct gate_counts {
 } gate_counts;
 
 typedef struct gate_client {
-    uint32_t state; /* gate_place */
+    uint32_t state; /* gate_place; while it is taken, with the process that takes it */
     int32_t pid;
     uint64_t born; /* of the process, so that a pid used again is told apart */
     uint32_t kind; /* gate_class */
@@ -72,7 +71,10 @@ typedef struct gate_client {
     uint32_t open __attribute__((aligned(64)));
     /* best effort beside throughput: it has passed so many fences, and may pass so many */
     uint32_t paces, permitted;
-    uint32_t pad[13];
+    uint32_t fences_passed; /* latency: what the GPU has written through the client's own stream */
+    uint32_t pad[12];
+    uint32_t can_fence; /* the GPU can reach the board for it; otherwise launches are held */
+    uint32_t tracks_used;
     gate_track tracks[GATE_TRACKS];
 } gate_client;
 
@@ -82,6 +84,7 @@ typedef struct gate_board {
     uint32_t magic; /* written last */
     uint32_t version;
     uint64_t size;
+    uint64_t processes; /* the name space in which process ids mean something */
     uint32_t changes; /* futex: somebody may have reason to look again */
     uint32_t sleepers; /* on it; one that died there only costs the others a needless call */
     uint32_t knobs_version; /* odd while knobs are written */
@@ -99,6 +102,8 @@ typedef struct gate_board {
     gate_client clients[GATE_CLIENTS];
 } gate_board;
 
+extern const double gate_first_duty;
+
 /* Opens the board at *path*, or makes it with the given policy. NULL with the reason in *why. */
 gate_board *gate_board_open(const char *path, uint32_t policy, uint32_t sms, const char **why);
 void gate_board_close(gate_board *board);
@@ -109,16 +114,20 @@ void gate_board_set_knobs(gate_board *board, const gate_knobs *knobs);
 /* Places. -1 where all are taken by living clients. */
 int gate_board_join(gate_board *board, gate_class kind, const char *name);
 void gate_board_leave(gate_board *board, int client);
+/* Places of this very process, from before it became this program. */
+void gate_board_vacate_own(gate_board *board);
 /* Frees the places of processes that are no more; how many. */
 int gate_board_sweep(gate_board *board);
 
 /* Books of launches. */
-gate_track *gate_track_of(gate_client *client, uint64_t stream);
+gate_track *gate_track_take(gate_client *client, int index);
 void gate_track_launch(gate_track *track, uint64_t expected_ns);
 uint32_t gate_track_in_flight(const gate_track *track);
 uint64_t gate_track_in_flight_ns(const gate_track *track);
 int gate_client_running(const gate_client *client);
 
+/* Whether there are latency clients whose fences nobody can stop at. */
+int gate_board_holds(const gate_board *board);
 /* What *client* sees at *now*. Latency clients of other processes are left out where it stops at their fences. */
 gate_scene gate_board_look(const gate_board *board, int client, uint64_t now, gate_knobs *knobs);
 /* Whether *client* must stop at this one's fence. */
@@ -127,7 +136,7 @@ int gate_board_fenced(const gate_board *board, int client, const gate_client *ot
  * costs the GPU a microsecond, and at worst a first request finds some windows before it. */
 int gate_board_asked(const gate_board *board, int client, const gate_client *other, uint64_t now, uint64_t number);
 /* Whether no other best-effort client is before this one. */
-int gate_board_my_turn(const gate_board *board, int client);
+int gate_board_my_turn(const gate_board *board, int client, uint64_t now);
 void gate_board_pass_turn(gate_board *board, int client);
 /* Best-effort work of a kind was launched: latency requests that run now bear it. */
 void gate_board_charge(gate_board *board, uint64_t now, uint32_t kind, uint64_t duration);

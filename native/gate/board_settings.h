@@ -123,7 +123,10 @@ void store(Value &field, Value value) {
 }
 
 inline void write_settings(gate_board *board, const Settings &at) {
-    if (at.search_limit != board->search_limit) board->search = {};
+    if (at.search_limit != board->search_limit || at.knobs.policy != board->knobs.policy) {
+        board->search = {};
+        board->duty = gate_first_duty;
+    }
     store(board->search_limit, at.search_limit);
     store(board->lease, at.lease);
     store(board->partition, at.partition);

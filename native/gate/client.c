@@ -10,12 +10,12 @@
 #include "gil.h"
 #include "graphs.h"
 #include "measure.h"
-#include "members.h"
 #include "partition.h"
 #include "profile.h"
 #include "requests.h"
 
-enum { LONG_WINDOWS = 4, MARK_EVERY = 8, LATENCY_MARK_EVERY = 32, FENCED_MARK_EVERY = 64, LEARN_FROM = 4, LEARN_AGAIN = 1024 };
+enum { LONG_WINDOWS = 4, LEARN_FROM = 4, LEARN_AGAIN = 1024 };
+enum { MARK_EVERY = 8, LATENCY_MARK_EVERY = 32, FENCED_MARK_EVERY = 32 }; /* launches; all below GATE_TRAIL */
 static const uint64_t UNKNOWN_NS = 50 * 1000; /* what a kernel that was never measured is taken to need */
 static const uint64_t SPIN_NS = 2000 * 1000, DOZE_NS = 20 * 1000 * 1000; /* held for so long: spin, then nap */
 
@@ -61,18 +61,19 @@ static void pause_for(gate_board *board, uint64_t held, uint32_t seen) {
 
 static gate_verdict asked(gate_board *board, const member *of, const gate_work *work, int *beside) {
     gate_knobs knobs = gate_board_knobs(board);
-    gate_scene scene = gate_board_look(board, of->place, members_now(), &knobs);
+    uint64_t now = members_now();
+    gate_scene scene = gate_board_look(board, of->place, now, &knobs);
     gate_verdict verdict = gate_decide(&knobs, &scene, work);
     *beside = scene.latency_running;
-    int mine = of->kind == GATE_LATENCY || gate_board_my_turn(board, of->place);
+    int mine = of->kind == GATE_LATENCY || gate_board_my_turn(board, of->place, now);
     return verdict == GATE_GO && !mine ? GATE_WAIT_DRAIN : verdict;
 }
 
-static void begin_waiting(const member *of, gate_verdict verdict) {
+static void begin_waiting(member *of, gate_verdict verdict) {
     gate_client *client = of->client;
     more(&client->counts.held, 1);
     more(&client->counts.waits[verdict], 1);
-    members_mark_all(of); /* so that it can be seen when they have ended */
+    lines_mark(of); /* so that it can be seen when they have ended */
     prctl(PR_SET_TIMERSLACK, 1);
     __atomic_store_n(&client->waiting, 1 + verdict, __ATOMIC_RELEASE);
 }
@@ -84,26 +85,34 @@ static void end_waiting(gate_board *board, const member *of) {
     if (of->kind == GATE_BEST_EFFORT) gate_board_pass_turn(board, of->place);
 }
 
-static int hold(gate_board *board, const member *of, const gate_work *work, gate_verdict first) {
+/* Who waits is alive, and says so: others may wait for him. */
+static int still_held(gate_board *board, member *of, const gate_work *work, int *beside) {
+    gate_verdict verdict = asked(board, of, work, beside);
+    if (verdict == GATE_GO || members_leaving()) return 0;
+    __atomic_store_n(&of->client->waiting, 1 + verdict, __ATOMIC_RELEASE);
+    __atomic_store_n(&of->client->touched, members_about_now(), __ATOMIC_RELEASE);
+    return 1;
+}
+
+static int hold(gate_board *board, member *of, const gate_work *work, gate_verdict first) {
     uint64_t began = members_now(), held = 0;
     int beside = 0;
     begin_waiting(of, first);
     void *python = gil_release();
-    do {
-        uint32_t seen = __atomic_load_n(&board->changes, __ATOMIC_ACQUIRE);
-        gate_verdict verdict = asked(board, of, work, &beside);
-        if (verdict == GATE_GO) break;
-        __atomic_store_n(&of->client->waiting, 1 + verdict, __ATOMIC_RELEASE);
+    uint32_t seen = __atomic_load_n(&board->changes, __ATOMIC_ACQUIRE);
+    while (still_held(board, of, work, &beside)) {
         pause_for(board, held, seen);
         held = members_now() - began;
-    } while (1);
+        seen = __atomic_load_n(&board->changes, __ATOMIC_ACQUIRE);
+    }
+    prctl(PR_SET_TIMERSLACK, 0); /* as it was */
     more(&of->client->counts.held_ns, held);
     gil_restore(python);
     return beside;
 }
 
 /* Returns whether it goes beside latency work. */
-static int admit(gate_board *board, const member *of, const gate_work *work) {
+static int admit(gate_board *board, member *of, const gate_work *work) {
     int beside = 0;
     gate_verdict verdict = asked(board, of, work, &beside);
     return verdict == GATE_GO ? beside : hold(board, of, work, verdict);
@@ -134,18 +143,18 @@ static CUresult plain(const launch *made, gate_class kind) {
 static CUresult launch_latency(gate_board *board, member *of, launch *made) {
     uint32_t policy = board->knobs.policy;
     if (policy == GATE_TEMPORAL || policy == GATE_TICK_TOCK) admit(board, of, &made->work);
-    gate_client *client = of->client;
-    gate_track *track = gate_track_of(client, (uintptr_t)made->stream);
-    __atomic_store_n(&client->touched, members_about_now(), __ATOMIC_RELEASE);
-    request_begins(of, made->stream, made->sort == LAUNCH_GRAPH ? made->kernel : NULL);
-    client->work = made->work;
-    gate_track_launch(track, made->work.duration);
+    line *on = line_of(of, made->stream);
+    if (!on || client_capturing()) return made->submit(made, made->stream);
+    __atomic_store_n(&of->client->touched, members_about_now(), __ATOMIC_RELEASE);
+    request_begins(of, on, made->sort == LAUNCH_GRAPH ? made->kernel : NULL);
+    of->client->work = made->work;
+    gate_track_launch(on->track, made->work.duration);
     end_waiting(board, of);
     CUresult result = plain(made, GATE_LATENCY);
     if (made->sort == LAUNCH_GRAPH)
-        request_closes(of);
-    else if (track->launched - track->marked >= LATENCY_MARK_EVERY)
-        members_mark(track);
+        request_closes(of, on);
+    else if (on->track->launched - on->track->marked >= LATENCY_MARK_EVERY)
+        line_mark(on);
     return result;
 }
 
@@ -153,51 +162,33 @@ static int tracked(uint32_t policy) {
     return policy != GATE_STREAMS && policy != GATE_STREAM_PRIORITY && policy != GATE_MPS;
 }
 
-static int too_long(const gate_board *board, const launch *made) {
+static int too_long(const gate_board *board, const member *of, const launch *made) {
+    if (!of->company || !made->kernel || made->kernel->rigid) return 0;
     uint64_t bound = board->long_kernel ? board->long_kernel : LONG_WINDOWS * gate_window(&board->knobs);
     return board->partition && board->knobs.policy == GATE_ASTRARIUM && !made->rigid &&
            made->sort == LAUNCH_KERNEL && made->work.duration >= bound && kernel_context_free(made->kernel->handle);
 }
 
 static CUresult placed(const gate_board *board, const member *of, const launch *made) {
-    if (!too_long(board, made)) return plain(made, GATE_BEST_EFFORT);
+    if (!too_long(board, of, made)) return plain(made, GATE_BEST_EFFORT);
     more(&of->client->counts.partitioned, 1);
     return partition_launch(made, board->partition);
 }
 
 /* Often enough that a full window is seen to empty in steps, seldom enough to cost nothing. Who stops at
  * fences is not waited for: he only shows that he is alive. */
-static void report(const gate_board *board, member *of, gate_track *track, uint64_t expected) {
-    of->unmarked_ns += expected;
-    uint32_t unmarked = track->launched - track->marked;
-    int few = unmarked < MARK_EVERY && expected && of->unmarked_ns < gate_window(&board->knobs) / 4;
+static void report(const gate_board *board, line *on, uint64_t expected) {
+    on->unmarked_ns += expected;
+    uint32_t unmarked = on->track->launched - on->track->marked;
+    int few = unmarked < MARK_EVERY && expected && on->unmarked_ns < gate_window(&board->knobs) / 4;
     if (few || (gate_policy_fences(board->knobs.policy) && unmarked < FENCED_MARK_EVERY)) return;
-    members_mark(track);
-    of->unmarked_ns = 0;
+    line_mark(on);
+    on->unmarked_ns = 0;
 }
 
 static void charge(gate_board *board, const member *of, const launch *made) {
     more(&of->client->counts.beside, 1);
     gate_board_charge(board, members_now(), made->work.kind, made->work.duration);
-}
-
-/* Before the GPU goes on here, no latency client of another process may be at work. */
-static void fence(gate_board *board, member *of, const launch *made) {
-    gate_knobs knobs = gate_board_knobs(board);
-    if (!gate_policy_fences(knobs.policy)) return;
-    uint64_t expected = made->work.duration ? made->work.duration : UNKNOWN_NS;
-    if (!gate_fence_due(&knobs, of->unfenced_ns, &made->work)) {
-        of->unfenced_ns += expected;
-        return;
-    }
-    uint64_t made_now = 0, now = members_about_now();
-    for (uint32_t index = 0; index < board->places; index++)
-        if (gate_board_asked(board, of->place, &board->clients[index], now, of->fences))
-            made_now += (uint64_t)members_await_fence(&board->clients[index], made->stream);
-    of->fences++;
-    if (made_now && gate_board_paced(board)) members_await_pace(of->client, made->stream);
-    more(&of->client->counts.fences, made_now);
-    of->unfenced_ns = expected;
 }
 
 /* Peers of a collective kernel wait for it on other GPUs: holding it would hold them, and two such could wait
@@ -207,23 +198,66 @@ static int passes(const gate_board *board, const launch *made) {
 }
 
 /* Where everybody else is behind a fence there is nobody to ask. */
-static int only_fenced(const gate_board *board) {
-    return gate_policy_fences(board->knobs.policy) && members_on_gpu() && !members_mixed();
+static int only_fenced(const gate_board *board, const member *of) {
+    return gate_policy_fences(board->knobs.policy) && of->client->can_fence && !members_mixed() &&
+           !gate_board_holds(board);
+}
+
+/* Before the GPU goes on here, no latency client of another process may be at work. */
+static uint64_t fences_before(gate_board *board, member *of, CUstream stream, uint64_t number) {
+    uint64_t made = 0, now = members_about_now();
+    for (uint32_t index = 0; index < board->places; index++) {
+        gate_client *other = &board->clients[index];
+        if (!gate_board_asked(board, of->place, other, now, number)) continue;
+        if (line_await(stream, &other->open, 1, CU_STREAM_WAIT_VALUE_AND))
+            made++;
+        else
+            __atomic_store_n(&of->client->can_fence, 0, __ATOMIC_RELEASE); /* from now on we are held */
+    }
+    return made;
+}
+
+static void pace(const gate_board *board, member *of, CUstream stream) {
+    uint32_t next = of->client->paces + 1;
+    if (!gate_board_paced(board)) return;
+    if (line_await(stream, &of->client->permitted, next, CU_STREAM_WAIT_VALUE_GEQ))
+        __atomic_store_n(&of->client->paces, next, __ATOMIC_RELEASE);
+}
+
+/* *on* is NULL for a stream too many: it has a fence before every launch. */
+static void fence(gate_board *board, member *of, line *on, const launch *made) {
+    gate_knobs knobs = gate_board_knobs(board);
+    if (!gate_policy_fences(knobs.policy) || !of->client->can_fence) return;
+    uint64_t expected = made->work.duration ? made->work.duration : UNKNOWN_NS;
+    if (on && !gate_fence_due(&knobs, on->unfenced_ns, &made->work)) {
+        on->unfenced_ns += expected;
+        return;
+    }
+    uint64_t fences = fences_before(board, of, made->stream, on ? on->fences++ : 0);
+    more(&of->client->counts.fences, fences);
+    of->company = fences > 0;
+    if (fences) pace(board, of, made->stream);
+    if (on) on->unfenced_ns = expected;
+}
+
+static void book(gate_board *board, member *of, line *on, const launch *made) {
+    __atomic_store_n(&of->client->touched, members_about_now(), __ATOMIC_RELEASE);
+    of->client->work = made->work;
+    __atomic_store_n(&of->client->in_request, 1, __ATOMIC_RELEASE);
+    if (on) gate_track_launch(on->track, made->work.duration ? made->work.duration : UNKNOWN_NS);
+    end_waiting(board, of);
 }
 
 static CUresult launch_best_effort(gate_board *board, member *of, launch *made) {
     if (passes(board, made)) return plain(made, GATE_BEST_EFFORT);
-    gate_track *track = gate_track_of(of->client, (uintptr_t)made->stream);
     if (made->work.sms > board->most_sms) board->most_sms = made->work.sms;
-    if (!only_fenced(board) && admit(board, of, &made->work)) charge(board, of, made);
-    __atomic_store_n(&of->client->touched, members_about_now(), __ATOMIC_RELEASE);
-    of->client->work = made->work;
-    __atomic_store_n(&of->client->in_request, 1, __ATOMIC_RELEASE);
-    fence(board, of, made);
-    gate_track_launch(track, made->work.duration ? made->work.duration : UNKNOWN_NS);
-    end_waiting(board, of);
+    if (!only_fenced(board, of) && admit(board, of, &made->work)) charge(board, of, made);
+    if (client_capturing()) return end_waiting(board, of), made->submit(made, made->stream);
+    line *on = line_of(of, made->stream);
+    fence(board, of, on, made);
+    book(board, of, on, made);
     CUresult result = placed(board, of, made);
-    report(board, of, track, made->work.duration);
+    if (on) report(board, on, made->work.duration);
     return result;
 }
 
@@ -258,15 +292,36 @@ CUresult client_launch(launch *made) {
 
 /* boundaries */
 
-void client_pauses(void) {
-    member *of = member_here();
-    if (!of || client_capturing()) return;
-    if (of->kind == GATE_LATENCY) return request_closes(of);
-    members_mark_all(of);
+/* One stream is waited for. */
+void client_pauses_at(CUstream stream) {
+    member *of = client_capturing() ? NULL : member_here();
+    line *on = of ? line_known(of, stream) : NULL;
+    if (!on) return;
+    if (of->kind == GATE_LATENCY)
+        request_closes(of, on);
+    else
+        line_mark(on);
+}
+
+void client_pauses(int everything) {
+    member *of = client_capturing() ? NULL : member_here();
+    if (!of) return;
+    if (of->kind == GATE_LATENCY)
+        requests_close(of, everything);
+    else
+        lines_mark(of);
+}
+
+static void end_for(member *of, CUstream stream) {
+    line *on = line_known(of, stream);
+    if (on && of->kind == GATE_LATENCY) request_closes(of, on);
+    lines_stream_ends(of, stream);
 }
 
 void client_stream_ends(CUstream stream) {
-    if (members_board() && !client_capturing()) members_stream_ends(stream);
+    for (int place = 0; members_board() && place < GATE_CLIENTS; place++)
+        if (member_at(place)) end_for(member_at(place), stream);
+    members_forget_stream(stream);
 }
 
 void client_waited(void) {
@@ -275,7 +330,7 @@ void client_waited(void) {
     if (of || profile_recording()) measure_harvest(); /* the best time for it: the GPU has just come so far */
     if (!of) return;
     if (of->kind == GATE_LATENCY)
-        request_harvest(of);
+        requests_harvest(of);
     else
         __atomic_store_n(&of->client->in_request, 0, __ATOMIC_RELEASE);
     gate_board_changed(members_board());
@@ -283,20 +338,20 @@ void client_waited(void) {
 }
 
 void client_request_end(void) {
-    client_pauses();
+    client_pauses(0);
     member *of = member_here();
     if (of && of->kind == GATE_BEST_EFFORT) {
-        of->client->counts.requests++;
+        more(&of->client->counts.requests, 1);
         __atomic_store_n(&of->client->in_request, 0, __ATOMIC_RELEASE);
         gate_board_changed(members_board());
     }
 }
 
 /* A phase has ended when the GPU is through with it. */
-static void drain(const member *of) {
-    members_mark_all(of);
+static void drain(member *of) {
+    lines_mark(of);
     void *python = gil_release();
-    while (gate_client_running(of->client)) relax();
+    while (gate_client_running(of->client) && !members_leaving()) relax();
     gil_restore(python);
 }
 
@@ -312,7 +367,7 @@ void client_phase_end(void) {
 int client_mark_thread(int kind, const char *name) { return members_mark_thread(kind, name); }
 
 int client_kind(CUstream stream) {
-    const member *of = member_of(stream);
+    const member *of = member_who(stream);
     return of && !client_capturing() ? (int)of->kind : -1;
 }
 

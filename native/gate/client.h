@@ -25,8 +25,10 @@ typedef struct launch {
 /* Admits a launch, in the caller's thread, and makes it. */
 CUresult client_launch(launch *made);
 
-/* Around every call that waits for the GPU, and at events: the end of a latency request. */
-void client_pauses(void);
+/* Around every call that waits for the GPU, the end of a latency request: for one stream, for what this thread
+ * has launched, or for everything. */
+void client_pauses_at(CUstream stream);
+void client_pauses(int everything);
 void client_waited(void);
 
 void client_request_end(void);

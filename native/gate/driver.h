@@ -14,7 +14,6 @@
     X(graph_launch, "cuGraphLaunch", (CUgraphExec, CUstream))                                                 \
     X(get_proc_4, "cuGetProcAddress", (const char *, void **, int, uint64_t))                                 \
     X(get_proc_5, "cuGetProcAddress_v2", (const char *, void **, int, uint64_t, int *))                       \
-    X(stream_create, "cuStreamCreate", (CUstream *, unsigned))                                                \
     X(stream_create_priority, "cuStreamCreateWithPriority", (CUstream *, unsigned, int))                      \
     X(priority_range, "cuCtxGetStreamPriorityRange", (int *, int *))                                          \
     X(stream_synchronize, "cuStreamSynchronize", (CUstream))                                                  \
@@ -35,7 +34,6 @@
     X(device_name, "cuDeviceGetName", (char *, int, CUdevice))                                                \
     X(event_create, "cuEventCreate", (CUevent *, unsigned))                                                   \
     X(event_record, "cuEventRecord", (CUevent, CUstream))                                                     \
-    X(event_record_flags, "cuEventRecordWithFlags", (CUevent, CUstream, unsigned))                            \
     X(event_query, "cuEventQuery", (CUevent))                                                                 \
     X(event_synchronize, "cuEventSynchronize", (CUevent))                                                     \
     X(event_elapsed, "cuEventElapsedTime", (float *, CUevent, CUevent))                                       \

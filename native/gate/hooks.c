@@ -176,21 +176,22 @@ EXPORT CUresult cuMemcpyDtoHAsync_v2_ptsz(void *to, CUdeviceptr from, size_t byt
 
 /* waits: a latency request ends there */
 
-#define WAITS(call)               \
-    client_pauses();              \
+#define WAITS(pauses, call)       \
+    pauses;                       \
     CUresult result = (call);     \
     client_waited();              \
     return result
 
-EXPORT CUresult cuStreamSynchronize(CUstream stream) { WAITS(driver()->stream_synchronize(stream)); }
-EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) { WAITS(driver()->stream_synchronize(own(stream))); }
-EXPORT CUresult cuEventSynchronize(CUevent event) { WAITS(driver()->event_synchronize(event)); }
-EXPORT CUresult cuCtxSynchronize(void) { WAITS(driver()->context_synchronize()); }
+static CUresult wait_for(CUstream stream) { WAITS(client_pauses_at(stream), driver()->stream_synchronize(stream)); }
+EXPORT CUresult cuStreamSynchronize(CUstream stream) { return wait_for(stream); }
+EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) { return wait_for(own(stream)); }
+EXPORT CUresult cuEventSynchronize(CUevent event) { WAITS(client_pauses(0), driver()->event_synchronize(event)); }
+EXPORT CUresult cuCtxSynchronize(void) { WAITS(client_pauses(1), driver()->context_synchronize()); }
 EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
-    WAITS(driver()->copy_out_now(to, from, bytes));
+    WAITS(client_pauses(0), driver()->copy_out_now(to, from, bytes));
 }
 EXPORT CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes) {
-    WAITS(driver()->copy_out_now_own(to, from, bytes));
+    WAITS(client_pauses(0), driver()->copy_out_now_own(to, from, bytes));
 }
 
 /* captures */
@@ -242,9 +243,12 @@ static int priority_for(int wanted) {
 EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
     return driver()->stream_create_priority(stream, flags, priority_for(0));
 }
-/* What was launched on it is reported while it can be. */
+/* What was launched on it is reported while it can be. A capture may end this way too. */
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
-    client_stream_ends(stream);
+    if (client_capturing() && captures(stream))
+        client_capture(-1);
+    else if (!client_capturing())
+        client_stream_ends(stream);
     return driver()->stream_destroy(stream);
 }
 EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
@@ -273,18 +277,18 @@ EXPORT void astrarium_gate_phase_end(void) { client_phase_end(); }
 /* asking for addresses: ours for theirs. By address, so that a version with other arguments is never taken
  * for one of these. */
 
-EXPORT CUresult cuGetProcAddress(const char *symbol, void **found, int version, uint64_t flags) {
-    CUresult result = driver()->get_proc_4(symbol, found, version, flags);
+static CUresult swapped(CUresult result, void **found) {
     void *ours = result == CUDA_SUCCESS && found && *found ? hook_for(*found) : NULL;
     if (ours) *found = ours;
     return result;
 }
 
+EXPORT CUresult cuGetProcAddress(const char *symbol, void **found, int version, uint64_t flags) {
+    return swapped(driver()->get_proc_4(symbol, found, version, flags), found);
+}
+
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status) {
-    CUresult result = driver()->get_proc_5(symbol, found, version, flags, status);
-    void *ours = result == CUDA_SUCCESS && found && *found ? hook_for(*found) : NULL;
-    if (ours) *found = ours;
-    return result;
+    return swapped(driver()->get_proc_5(symbol, found, version, flags, status), found);
 }
 
 #define HOOKS(X)                                                                                                 \

@@ -64,19 +64,19 @@ static const char *name_of(CUfunction function) {
     return asked == CUDA_SUCCESS && name ? strdup(name) : "";
 }
 
-static uint32_t sms_of_gpu(void) {
+uint32_t kernel_sms_of_gpu(void) {
     static int sms;
     CUdevice device;
     if (!sms && driver()->context_device(&device) == CUDA_SUCCESS)
         driver()->device_attribute(&sms, CU_DEVICE_ATTRIBUTE_SMS, device);
-    return sms ? (uint32_t)sms : 1;
+    return (uint32_t)sms;
 }
 
 static uint32_t sms_of(const kernel *of, CUfunction function) {
     int together = 0;
     uint64_t blocks = (uint64_t)of->grid[0] * of->grid[1] * of->grid[2];
     int threads = (int)(of->block[0] * of->block[1] * of->block[2]);
-    uint32_t all = sms_of_gpu();
+    uint32_t all = kernel_sms_of_gpu();
     const driver_table *real = driver();
     if (!function || !real->occupancy || real->occupancy(&together, function, threads, of->shared) != CUDA_SUCCESS)
         return all;
@@ -125,7 +125,7 @@ kernel *kernel_of_graph(CUgraphExec graph) {
     if (!is_new) return place;
     place->handle = graph;
     place->name = "graph";
-    place->work.sms = sms_of_gpu();
+    place->work.sms = kernel_sms_of_gpu();
     __atomic_store_n(&place->key, key, __ATOMIC_RELEASE);
     return place;
 }

@@ -14,6 +14,7 @@ typedef struct kernel {
     const char *name;
     gate_work work;
     int collective; /* its peers on other GPUs wait for it */
+    int rigid;      /* it cannot run on a part of the GPU */
     uint64_t launches;
     uint32_t samples[KERNEL_SAMPLES]; /* ns, the latest ones */
     uint32_t sampled;
@@ -32,6 +33,7 @@ enum { KERNEL_PLACES = 1 << 14 };
 void kernel_is_context_free(const void *handle);
 int kernel_context_free(const void *handle);
 
+uint32_t kernel_sms_of_gpu(void);
 /* Another measured duration. */
 void kernel_measured(kernel *measured, uint64_t duration);
 uint32_t kernel_quantile(const kernel *of, double share);

@@ -4,19 +4,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <time.h>
 
 #include "coverage.h"
 #include "driver.h"
 #include "profile.h"
+#include "watch.h"
 
 enum { STREAMS = 256, NOBODY = -1, NOT_MARKED = -2 };
 
 static gate_board *board;
-static CUdeviceptr board_on_gpu; /* 0: the GPU cannot write to it */
+static CUdeviceptr board_on_gpu; /* 0: the GPU cannot reach it */
 static member members[GATE_CLIENTS];
-static int process_place = NOBODY;
+static int process_place = NOBODY, any_marked, leaving;
 static _Thread_local int thread_place = NOT_MARKED;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -25,7 +25,6 @@ static struct {
     uintptr_t stream; /* + 1 */
     int place;
 } streams[STREAMS];
-static int any_marked;
 
 static uint64_t clock_ns(clockid_t clock) {
     struct timespec time;
@@ -36,6 +35,7 @@ static uint64_t clock_ns(clockid_t clock) {
 uint64_t members_now(void) { return clock_ns(CLOCK_MONOTONIC); }
 uint64_t members_about_now(void) { return clock_ns(CLOCK_MONOTONIC_COARSE); }
 int members_mixed(void) { return any_marked; }
+int members_leaving(void) { return __atomic_load_n(&leaving, __ATOMIC_ACQUIRE); }
 
 /* joining */
 
@@ -54,39 +54,6 @@ static uint32_t first_policy(void) {
     return number < 0 ? GATE_ASTRARIUM : (uint32_t)number;
 }
 
-static uint32_t sms_of_gpu(void) {
-    int sms = 0;
-    CUdevice device;
-    const driver_table *real = driver();
-    if (real->context_device && real->context_device(&device) == CUDA_SUCCESS)
-        real->device_attribute(&sms, CU_DEVICE_ATTRIBUTE_SMS, device);
-    return (uint32_t)sms;
-}
-
-enum { WATCH_NS = 20 * 1000 * 1000, PACE_NS = 20 * 1000 };
-
-/* A latency client that dies leaves its fence closed, and who stands before it on the GPU cannot look. */
-static void *watch(void *nothing) {
-    uint64_t last = members_now(), watched_at = 0, credit = 0;
-    prctl(PR_SET_TIMERSLACK, 1);
-    for (gate_board *watched; (watched = __atomic_load_n(&board, __ATOMIC_ACQUIRE));) {
-        uint64_t now = members_now();
-        if (now >= watched_at + WATCH_NS) gate_board_watch(watched, watched_at = now);
-        if (process_place >= 0) credit = gate_board_pace(watched, process_place, now, now - last, credit);
-        last = now;
-        struct timespec pause = {.tv_nsec = gate_board_paced(watched) ? PACE_NS : WATCH_NS};
-        nanosleep(&pause, NULL);
-    }
-    return nothing;
-}
-
-static int watching;
-
-static void start_watching(void) {
-    pthread_t thread;
-    if (!watching && pthread_create(&thread, NULL, watch, NULL) == 0) watching = 1, pthread_detach(thread);
-}
-
 static int joined(int kind, const char *name) {
     int place = gate_board_join(board, (gate_class)kind, name);
     if (place < 0) {
@@ -95,44 +62,65 @@ static int joined(int kind, const char *name) {
     }
     members[place] = (member){.place = place, .kind = (gate_class)kind, .client = &board->clients[place]};
     pthread_mutex_init(&members[place].lock, NULL);
-    if (kind == GATE_BEST_EFFORT) start_watching();
+    __atomic_store_n(&members[place].client->can_fence, board_on_gpu != 0, __ATOMIC_RELEASE);
     return place;
 }
 
-/* Needs a context, which a thread that is only being marked may not have yet. */
+static int reachable_by_gpu(const driver_table *real) {
+    return real->write_value && real->wait_value && real->host_register &&
+           real->host_register(board, sizeof *board, CU_HOST_REGISTER_PORTABLE_MAPPED) == CUDA_SUCCESS &&
+           real->host_pointer(&board_on_gpu, board, 0) == CUDA_SUCCESS;
+}
+
+static void tell_all_can_fence(void) {
+    for (int place = 0; place < GATE_CLIENTS; place++)
+        if (members[place].client) __atomic_store_n(&members[place].client->can_fence, 1, __ATOMIC_RELEASE);
+}
+
+/* Needs a context, which a thread that is only being marked may not have yet. The very first launch may be into
+ * a graph, which this must not break. */
 static void register_with_gpu(void) {
     static int tried;
     const driver_table *real = driver();
     CUdevice device;
-    if (tried || !real->write_value || !real->host_register) return;
-    if (real->context_device(&device) != CUDA_SUCCESS) return;
-    tried = 1;
-    int mode = CU_CAPTURE_RELAXED; /* the very first launch may be into a graph, which this must not break */
+    int mode = CU_CAPTURE_RELAXED;
+    if (tried || real->context_device(&device) != CUDA_SUCCESS) return;
+    if (__atomic_exchange_n(&tried, 1, __ATOMIC_ACQ_REL)) return;
     if (real->exchange_mode) real->exchange_mode(&mode);
-    if (real->host_register(board, sizeof *board, CU_HOST_REGISTER_PORTABLE_MAPPED) != CUDA_SUCCESS ||
-        real->host_pointer(&board_on_gpu, board, 0) != CUDA_SUCCESS) {
+    if (reachable_by_gpu(real)) {
+        tell_all_can_fence();
+    } else {
         board_on_gpu = 0;
-        fputs("astrarium gate: the GPU cannot write to shared memory; work in flight is not bounded\n", stderr);
+        fputs("astrarium gate: the GPU cannot write to shared memory; launches are held, and work in flight is not "
+              "bounded\n", stderr);
     }
     if (real->exchange_mode) real->exchange_mode(&mode);
 }
 
-static void join(void) {
-    const char *path = getenv("ASTRARIUM_GATE_BOARD"), *record = getenv("ASTRARIUM_GATE_RECORD");
-    const char *profile = getenv("ASTRARIUM_GATE_PROFILE"), *name = getenv("ASTRARIUM_GATE_NAME");
-    const char *why = NULL;
+static void read_environment(void) {
+    const char *record = getenv("ASTRARIUM_GATE_RECORD"), *profile = getenv("ASTRARIUM_GATE_PROFILE");
     if (profile) profile_read(profile);
     if (record) profile_record(record);
     profile_meet_device();
+}
+
+static void open_board(void) {
+    const char *path = getenv("ASTRARIUM_GATE_BOARD"), *why = NULL;
     if (!path) return;
-    board = gate_board_open(path, first_policy(), sms_of_gpu(), &why);
+    board = gate_board_open(path, first_policy(), kernel_sms_of_gpu(), &why);
     if (!board) {
         fprintf(stderr, "astrarium gate: cannot use the board %s: %s; this program passes freely\n", path, why);
         return;
     }
-    if (!board->knobs.sms) board->knobs.sms = sms_of_gpu();
-    int kind = class_of(getenv("ASTRARIUM_GATE_CLASS"));
-    if (kind >= 0) process_place = joined(kind, name);
+    if (!board->knobs.sms) board->knobs.sms = kernel_sms_of_gpu();
+    gate_board_vacate_own(board); /* another program of this process may have been here before it was replaced */
+}
+
+static void join(void) {
+    read_environment();
+    open_board();
+    int kind = board ? class_of(getenv("ASTRARIUM_GATE_CLASS")) : -1;
+    if (kind >= 0) process_place = joined(kind, getenv("ASTRARIUM_GATE_NAME"));
     if (process_place >= 0) coverage_begin(&board->clients[process_place]);
 }
 
@@ -143,38 +131,44 @@ gate_board *members_board(void) {
 
 /* leaving */
 
-static void forget(void) {
-    for (int place = 0; place < GATE_CLIENTS; place++) members[place].client = NULL;
-}
-
 /* A child has its parent's memory but is a client of its own, from its first launch on. */
 static void in_child(void) {
-    forget();
+    memset(members, 0, sizeof members);
+    memset(streams, 0, sizeof streams);
     profile_forget();
-    watching = any_marked = 0; /* threads stay behind */
+    watch_forget();
+    any_marked = 0;
     once = (pthread_once_t)PTHREAD_ONCE_INIT;
     process_place = NOBODY;
     thread_place = NOT_MARKED;
     board = NULL;
+    board_on_gpu = 0;
 }
 
 __attribute__((constructor)) static void prepare(void) { pthread_atfork(NULL, NULL, in_child); }
 
+/* Other threads may still be at work: what they look at stays, only their places are given back. */
 __attribute__((destructor)) static void leave(void) {
     profile_write();
     if (board) coverage_end();
+    __atomic_store_n(&leaving, 1, __ATOMIC_RELEASE);
     for (int place = 0; place < GATE_CLIENTS; place++)
         if (board && members[place].client) gate_board_leave(board, place);
-    forget();
-    board = NULL;
 }
 
 /* who */
 
+static unsigned slot(uintptr_t key, unsigned step) { return (unsigned)((key >> 4) + step) % STREAMS; }
+
+/* Default streams are everybody's: where the process has a class, a marked thread cannot claim them. */
+static int claimable(CUstream stream) {
+    return (uintptr_t)stream > CU_PER_THREAD_STREAM || process_place == NOBODY;
+}
+
 static void remember(CUstream stream, int place) {
     uintptr_t key = (uintptr_t)stream + 1;
-    for (unsigned step = 0; step < 16; step++) {
-        unsigned at = (unsigned)((key >> 4) + step) % STREAMS;
+    for (unsigned step = 0; claimable(stream) && step < 16; step++) {
+        unsigned at = slot(key, step);
         if (streams[at].stream && streams[at].stream != key) continue;
         streams[at].place = place;
         __atomic_store_n(&streams[at].stream, key, __ATOMIC_RELEASE);
@@ -184,28 +178,40 @@ static void remember(CUstream stream, int place) {
 
 static int remembered(CUstream stream) {
     uintptr_t key = (uintptr_t)stream + 1;
-    for (unsigned step = 0; step < 16; step++) {
-        unsigned at = (unsigned)((key >> 4) + step) % STREAMS;
-        if (__atomic_load_n(&streams[at].stream, __ATOMIC_ACQUIRE) == key) return streams[at].place;
-    }
+    for (unsigned step = 0; step < 16; step++)
+        if (__atomic_load_n(&streams[slot(key, step)].stream, __ATOMIC_ACQUIRE) == key)
+            return streams[slot(key, step)].place;
     return process_place;
 }
 
-static member *at_place(int place) {
-    return place >= 0 && members[place].client ? &members[place] : NULL;
+void members_forget_stream(CUstream stream) {
+    uintptr_t key = (uintptr_t)stream + 1;
+    for (unsigned step = 0; any_marked && step < 16; step++)
+        if (streams[slot(key, step)].stream == key) streams[slot(key, step)].place = process_place;
+}
+
+member *member_at(int place) {
+    return place >= 0 && !members_leaving() && members[place].client ? &members[place] : NULL;
+}
+
+member *member_who(CUstream stream) {
+    if (!members_board()) return NULL;
+    if (thread_place != NOT_MARKED) return member_at(thread_place);
+    return member_at(any_marked ? remembered(stream) : process_place);
 }
 
 member *member_of(CUstream stream) {
-    if (!members_board()) return NULL;
+    member *one = member_who(stream);
+    if (!one) return NULL;
     if (!board_on_gpu) register_with_gpu();
-    if (thread_place == NOT_MARKED) return at_place(any_marked ? remembered(stream) : process_place);
-    remember(stream, thread_place);
-    return at_place(thread_place);
+    if (thread_place != NOT_MARKED) remember(stream, thread_place);
+    if (one->kind == GATE_BEST_EFFORT) watch_start();
+    return one;
 }
 
 member *member_here(void) {
     if (!members_board()) return NULL;
-    return at_place(thread_place == NOT_MARKED ? process_place : thread_place);
+    return member_at(thread_place == NOT_MARKED ? process_place : thread_place);
 }
 
 /* Threads with the same name and class are one client. */
@@ -217,60 +223,27 @@ static int joined_before(int kind, const char *name) {
     return NOBODY;
 }
 
+static void forget_place(int place) {
+    for (int at = 0; at < STREAMS; at++)
+        if (streams[at].stream && streams[at].place == place) streams[at].place = process_place;
+}
+
 int members_mark_thread(int kind, const char *name) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     if (!members_board()) return -1;
-    if (kind < 0) return thread_place = NOT_MARKED, 0;
     pthread_mutex_lock(&lock);
-    any_marked = 1;
-    thread_place = joined_before(kind, name);
-    if (thread_place < 0) thread_place = joined(kind, name);
+    if (kind < 0) {
+        if (thread_place >= 0) forget_place(thread_place);
+        thread_place = NOT_MARKED;
+    } else {
+        any_marked = 1;
+        thread_place = joined_before(kind, name);
+        if (thread_place < 0) thread_place = joined(kind, name);
+    }
     pthread_mutex_unlock(&lock);
-    return thread_place < 0 ? -1 : 0;
+    return thread_place == NOBODY ? -1 : 0;
 }
 
-/* reports */
-
-static CUdeviceptr on_gpu(const void *field) {
-    return board_on_gpu + (CUdeviceptr)((const char *)field - (const char *)board);
-}
-
-void members_mark(gate_track *track) {
-    uint32_t upto = track->launched;
-    if (track->marked == upto) return;
-    track->marked = upto;
-    CUstream stream = (CUstream)(uintptr_t)(track->stream - 1);
-    if (board_on_gpu && driver()->write_value(stream, on_gpu(&track->completed), upto, 0) == CUDA_SUCCESS) return;
-    __atomic_store_n(&track->completed, upto, __ATOMIC_RELEASE); /* nobody is to wait for what is not reported */
-}
-
-int members_on_gpu(void) { return board_on_gpu != 0; }
-
-int members_write_fence(gate_client *client, CUstream stream, uint32_t open) {
-    return board_on_gpu && driver()->write_value(stream, on_gpu(&client->open), open, 0) == CUDA_SUCCESS;
-}
-
-int members_await_fence(gate_client *client, CUstream stream) {
-    return board_on_gpu && driver()->wait_value &&
-           driver()->wait_value(stream, on_gpu(&client->open), 1, CU_STREAM_WAIT_VALUE_AND) == CUDA_SUCCESS;
-}
-
-int members_await_pace(gate_client *client, CUstream stream) {
-    uint32_t next = client->paces + 1;
-    if (!board_on_gpu || !driver()->wait_value) return 0;
-    if (driver()->wait_value(stream, on_gpu(&client->permitted), next, CU_STREAM_WAIT_VALUE_GEQ) != CUDA_SUCCESS) return 0;
-    __atomic_store_n(&client->paces, next, __ATOMIC_RELEASE);
-    return 1;
-}
-
-void members_stream_ends(CUstream stream) {
-    for (int place = 0; place < GATE_CLIENTS; place++)
-        for (int index = 0; members[place].client && index < GATE_TRACKS; index++)
-            if (members[place].client->tracks[index].stream == (uintptr_t)stream + 1)
-                members_mark(&members[place].client->tracks[index]);
-}
-
-void members_mark_all(const member *of) {
-    for (int index = 0; index < GATE_TRACKS && of->client->tracks[index].stream; index++)
-        members_mark(&of->client->tracks[index]);
+CUdeviceptr members_on_gpu(const void *field) {
+    return board_on_gpu ? board_on_gpu + (CUdeviceptr)((const char *)field - (const char *)board) : 0;
 }

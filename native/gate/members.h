@@ -7,50 +7,60 @@
 #include "board.h"
 #include "kernels.h"
 
+/* A stream of a member, as this process knows it. */
+typedef struct line {
+    uint64_t key; /* 0: free */
+    CUstream stream;
+    pthread_t owner; /* of a per-thread stream: in other threads its handle means another */
+    int per_thread;
+    gate_track *track;
+    /* latency: the request that is open on it, and the one that is timed */
+    int open, timed;
+    pthread_t opened_by;
+    CUevent begin, end, after;
+    kernel *graph; /* the timed request is a launch of it; NULL: eager */
+    uint32_t launched_before, launches;
+    /* best effort: expected ns since the GPU was last told to report, and since the last fence */
+    uint64_t unmarked_ns, unfenced_ns, fences;
+} line;
+
 typedef struct member {
     int place; /* on the board */
     gate_class kind;
     gate_client *client;
-    /* the latency request that is open, and the one that is being timed */
-    pthread_mutex_t lock;
-    int open, timed;
-    CUstream stream; /* the open request's */
-    CUevent begin, end;
-    kernel *graph;   /* the timed request is a launch of it; NULL: eager */
-    uint64_t alone;  /* of eager requests */
-    uint32_t launches, launched_before; /* of the request that is timed; up to it */
-    int closed;      /* best effort is to stop at its fences */
-    uint64_t unmarked_ns; /* best effort: expected, since the GPU was last told to report */
-    uint64_t fences;      /* best effort: that were due */
-    uint64_t unfenced_ns; /* best effort: expected, since the last fence */
+    pthread_mutex_t lock; /* of its lines and requests */
+    line lines[GATE_TRACKS];
+    int lines_used;
+    int requests_open;
+    uint64_t alone; /* of eager requests */
+    /* latency: where the GPU was last told to write the fence, and a stream of ours for that where there are
+     * several to wait for */
+    int closed;
+    CUstream fence_on, fence_stream;
+    uint32_t fences_written;
+    int company;     /* best effort: there was a latency client at the last fence */
+    uint64_t credit; /* best effort beside throughput: ns that it has earned */
 } member;
 
 /* The board, joined at the first launch; NULL where there is none to join. */
 gate_board *members_board(void);
 /* Whose launch this is; NULL: nobody's, it passes. */
 member *member_of(CUstream stream);
+/* The same, but it leaves no trace. */
+member *member_who(CUstream stream);
 /* The calling thread's, or the process's. */
 member *member_here(void);
+member *member_at(int place);
 int members_mark_thread(int kind, const char *name);
+/* A stream is about to end: nobody is known by it any more. */
+void members_forget_stream(CUstream stream);
 
-/* Tells the GPU to report on the board when it has come this far. */
-void members_mark(gate_track *track);
-/* All streams of a client. */
-void members_mark_all(const member *of);
-
-/* What this stream has not reported, it reports now. */
-void members_stream_ends(CUstream stream);
-
-/* Whether the GPU can read and write the board. */
-int members_on_gpu(void);
-/* In *stream*: the GPU writes a latency client's fence, or waits before it. 0: it cannot. */
-int members_write_fence(gate_client *client, CUstream stream, uint32_t open);
-int members_await_fence(gate_client *client, CUstream stream);
-/* Best effort beside throughput: the GPU waits until this client has earned another window. */
-int members_await_pace(gate_client *client, CUstream stream);
-
+/* Where a field of the board is for the GPU; 0: the GPU cannot reach it. */
+CUdeviceptr members_on_gpu(const void *field);
 /* Whether threads of this process were marked: it may hold clients of both classes. */
 int members_mixed(void);
+/* Whether this process is ending: nobody waits any more. */
+int members_leaving(void);
 
 uint64_t members_now(void);
 /* To within a few milliseconds, for next to nothing: good enough for signs of life. */

@@ -51,14 +51,26 @@ static part *part_of(uint32_t sms) {
     return one;
 }
 
-static CUresult ordered(const launch *made, const part *one) {
+static int after_stream(const launch *made, const part *one) {
     const driver_table *real = driver();
-    CUresult result = real->event_record(one->before, made->stream);
-    if (result == CUDA_SUCCESS) result = real->stream_wait_event(one->stream, one->before, 0);
-    if (result == CUDA_SUCCESS) result = made->submit(made, one->stream);
-    if (result == CUDA_SUCCESS) result = real->event_record(one->after, one->stream);
-    if (result == CUDA_SUCCESS) result = real->stream_wait_event(made->stream, one->after, 0);
-    return result;
+    return real->event_record(one->before, made->stream) == CUDA_SUCCESS &&
+           real->stream_wait_event(one->stream, one->before, 0) == CUDA_SUCCESS;
+}
+
+static int before_stream(const launch *made, const part *one) {
+    const driver_table *real = driver();
+    return real->event_record(one->after, one->stream) == CUDA_SUCCESS &&
+           real->stream_wait_event(made->stream, one->after, 0) == CUDA_SUCCESS;
+}
+
+/* A kernel that cannot run there (a cluster too large, say) runs where it was meant to, now and ever after. */
+static CUresult ordered(const launch *made, const part *one) {
+    if (!after_stream(made, one) || made->submit(made, one->stream) != CUDA_SUCCESS) {
+        made->kernel->rigid = 1;
+        return made->submit(made, made->stream);
+    }
+    if (!before_stream(made, one)) driver()->stream_synchronize(one->stream);
+    return CUDA_SUCCESS;
 }
 
 CUresult partition_launch(const launch *made, uint32_t sms) {

@@ -127,13 +127,13 @@ void profile_phase(void) {
 
 /* writing */
 
-/* The shortest sequence that the last launches repeat: an iteration. 0 where they do not. */
+/* The shortest sequence that the last quarter of all launches repeats: an iteration. 0 where there is none. An
+ * iteration may itself end in launches that are all alike. */
 static size_t period(const int32_t *order, size_t count) {
     for (size_t length = 2; length <= count / 3; length++) {
-        const int32_t *end = order + count;
-        if (memcmp(end - length, end - 2 * length, length * sizeof *order) == 0 &&
-            memcmp(end - length, end - 3 * length, length * sizeof *order) == 0)
-            return length;
+        size_t span = count / 4 > 2 * length ? count / 4 : 2 * length;
+        const int32_t *last = order + count - span;
+        if (memcmp(last, last - length, span * sizeof *order) == 0) return length;
     }
     return 0;
 }

@@ -40,6 +40,7 @@ def client_environment(base: Mapping[str, str], gate: Path, client: Client) -> d
         **rest,
         VISIBLE: client.gpu,
         "LD_PRELOAD": _preloads(gate, base.get("LD_PRELOAD", "")),
+        "LD_LIBRARY_PATH": _searched(gate, base.get("LD_LIBRARY_PATH", "")),
         **_told(client),
     }
 
@@ -50,6 +51,13 @@ def _told(client: Client) -> dict[str, str]:
     told |= {name: str(path.absolute()) for name, path in paths.items() if path is not None}
     told |= {"COVERAGE": "1"} if client.coverage else {}
     return {f"{PREFIX}{name}": value for name, value in told.items() if value}
+
+
+def _searched(gate: Path, others: str) -> str:
+    """Programs that ask for the driver by its other name, libcuda.so, find the gate too."""
+    home = gate.parent.parent
+    kept = [path for path in others.split(":") if path and Path(path).parent != home]
+    return ":".join([str(gate.parent), *kept])
 
 
 def _preloads(gate: Path, others: str) -> str:

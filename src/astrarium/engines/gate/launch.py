@@ -15,6 +15,7 @@ from astrarium.engines.gate.board import Board, BoardView
 from astrarium.engines.gate.driver import Gpu, find_driver, probe
 from astrarium.engines.gate.environment import Client, client_environment
 
+DEFAULT_POLICY = "astrarium"
 Carrier = Literal["must", "may", "none"]  # whether MPS is used
 
 
@@ -51,7 +52,7 @@ def shared(
 
 def _carried(carrier: Carrier, home: Path, environ: Mapping[str, str]) -> mps.Mps:
     if carrier == "none":
-        return mps.Mps(False, "no MPS: not wanted", {})
+        return mps.without(home)
     found = mps.start(home, environ)
     if carrier == "must" and not found.running:
         raise InputError("--policy", None, f"one that does without MPS, as there is {found.said}")
@@ -67,9 +68,10 @@ def _prepare_board(client: Client, settings: Mapping[str, float], gpu: Gpu) -> s
     board.sweep()
     view = board.view()
     wanted = {**settings, "sms": gpu.sms}
-    if _differs(view, client.policy, wanted):
-        _check_nobody_else(view, client.policy, settings)
-        board.change(client.policy, wanted)
+    policy = client.policy or (None if view.clients else DEFAULT_POLICY)
+    if _differs(view, policy, wanted):
+        _check_nobody_else(view, policy, settings)
+        board.change(policy, wanted)
     return board.view().policy
 
 

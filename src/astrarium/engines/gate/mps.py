@@ -102,6 +102,11 @@ def start(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
     )
 
 
+def without(home: Path) -> Mps:
+    """Clients that look where nobody is find no daemon, also where this machine has one."""
+    return Mps(False, "no MPS: not wanted", {PIPE: str(home / "no-mps")})
+
+
 def stop(home: Path, environ: Mapping[str, str] = os.environ) -> bool:
     """Ends the daemon of the private folder; whether there was one."""
     control = _control(environ)
@@ -137,7 +142,7 @@ def _present(control: str, environ: Mapping[str, str]) -> Mps | None:
     """One that is not ours: named by the environment, or in the usual place."""
     given = environ.get(PIPE)
     if Daemon(control, environ, {PIPE: given or MACHINES_PIPE}).answers():
-        return Mps(True, f"MPS of {given or 'this machine'}", {})
+        return Mps(True, f"MPS of {given or 'this machine'}", {PIPE: given or MACHINES_PIPE})
     return Mps(False, f"no MPS: no daemon answers in {given}", {}) if given else None
 
 

@@ -21,7 +21,7 @@ from astrarium.core.errors import AstrariumError, InputError
 
 LIBRARY = "libastrarium_gate.so"
 LIBRARY_VARIABLE = "ASTRARIUM_GATE_LIBRARY"
-GATE, DRIVER_LINK = "libcuda.so.1", "libcuda_gate_real.so"
+GATE, OTHER_NAME, DRIVER_LINK = "libcuda.so.1", "libcuda.so", "libcuda_gate_real.so"
 
 
 def gate_library(environ: Mapping[str, str] = os.environ) -> Path:
@@ -71,6 +71,7 @@ def prepared(library: Path, driver: Path, home: Path) -> Path:
     folder = home / name
     folder.mkdir(mode=0o700, exist_ok=True)
     _appear(folder / DRIVER_LINK, lambda place: place.symlink_to(driver))
+    _appear(folder / OTHER_NAME, lambda place: place.symlink_to(GATE))
     _appear(folder / GATE, lambda place: shutil.copyfile(library, place))
     return folder / GATE
 

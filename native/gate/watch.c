@@ -1,0 +1,52 @@
+#define _GNU_SOURCE
+#include "watch.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "members.h"
+
+enum { WATCH_NS = 20 * 1000 * 1000, PACE_NS = 20 * 1000 };
+static int watching;
+
+static void pace_all(gate_board *board, uint64_t now, uint64_t elapsed) {
+    for (int place = 0; place < GATE_CLIENTS; place++) {
+        member *one = member_at(place);
+        if (one && one->kind == GATE_BEST_EFFORT)
+            one->credit = gate_board_pace(board, place, now, elapsed, one->credit);
+    }
+}
+
+/* A latency client that dies leaves its fence closed, and who stands before it on the GPU cannot look. */
+static void *watch(void *given) {
+    gate_board *board = given;
+    uint64_t last = members_now(), watched_at = 0;
+    prctl(PR_SET_TIMERSLACK, 1);
+    while (!members_leaving()) {
+        uint64_t now = members_now();
+        if (now >= watched_at + WATCH_NS) gate_board_watch(board, watched_at = now);
+        pace_all(board, now, now - last);
+        last = now;
+        struct timespec pause = {.tv_nsec = gate_board_paced(board) ? PACE_NS : WATCH_NS};
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+/* Signals are the program's. */
+void watch_start(void) {
+    pthread_t thread;
+    sigset_t all, before;
+    if (__atomic_exchange_n(&watching, 1, __ATOMIC_ACQ_REL)) return;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_create(&thread, NULL, watch, members_board()) == 0)
+        pthread_detach(thread);
+    else
+        watching = 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void watch_forget(void) { watching = 0; }
