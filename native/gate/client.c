@@ -1,14 +1,11 @@
 #define _GNU_SOURCE
 #include "client.h"
 
-#include <sched.h>
-#include <sys/prctl.h>
-#include <time.h>
-
 #include "coverage.h"
 #include "driver.h"
 #include "gil.h"
 #include "graphs.h"
+#include "hold.h"
 #include "measure.h"
 #include "partition.h"
 #include "profile.h"
@@ -17,7 +14,6 @@
 enum { LONG_WINDOWS = 4, LEARN_FROM = 4, LEARN_AGAIN = 1024 };
 enum { MARK_EVERY = 8, LATENCY_MARK_EVERY = 32, FENCED_MARK_EVERY = 32 }; /* launches; all below GATE_TRAIL */
 static const uint64_t UNKNOWN_NS = 50 * 1000; /* what a kernel that was never measured is taken to need */
-static const uint64_t SPIN_NS = 2000 * 1000, DOZE_NS = 20 * 1000 * 1000; /* held for so long: spin, then nap */
 
 static int capturing;
 
@@ -32,90 +28,6 @@ static void count(gate_counts *counts, const launch *made) {
     uint64_t *const of[] = {&counts->kernels, &counts->graphs, &counts->copies};
     more(of[made->sort], 1);
     if (made->sort != LAUNCH_COPY && !made->work.duration) more(&counts->unknown, 1);
-}
-
-/* holding */
-
-static void relax(void) {
-    for (int turn = 0; turn < 16; turn++) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield");
-#endif
-    }
-}
-
-/* A held launch looks again soon: the GPU's reports wake nobody. Who waits for long looks less often, and
- * makes sure that whom he waits for is still there. */
-static void pause_for(gate_board *board, uint64_t held, uint32_t seen) {
-    if (held < SPIN_NS) return relax();
-    if (held < DOZE_NS) {
-        struct timespec nap = {.tv_nsec = 5000};
-        nanosleep(&nap, NULL);
-        return;
-    }
-    gate_board_sweep(board);
-    gate_board_wait(board, seen, 1000 * 1000);
-}
-
-static gate_verdict asked(gate_board *board, const member *of, const gate_work *work, int *beside) {
-    gate_knobs knobs = gate_board_knobs(board);
-    uint64_t now = members_now();
-    gate_scene scene = gate_board_look(board, of->place, now, &knobs);
-    gate_verdict verdict = gate_decide(&knobs, &scene, work);
-    *beside = scene.latency_running;
-    int mine = of->kind == GATE_LATENCY || gate_board_my_turn(board, of->place, now);
-    return verdict == GATE_GO && !mine ? GATE_WAIT_DRAIN : verdict;
-}
-
-static void begin_waiting(member *of, gate_verdict verdict) {
-    gate_client *client = of->client;
-    more(&client->counts.held, 1);
-    more(&client->counts.waits[verdict], 1);
-    lines_mark(of); /* so that it can be seen when they have ended */
-    prctl(PR_SET_TIMERSLACK, 1);
-    __atomic_store_n(&client->waiting, 1 + verdict, __ATOMIC_RELEASE);
-}
-
-/* When the launch is in the books: who comes next is to see it there. */
-static void end_waiting(gate_board *board, const member *of) {
-    if (!of->client->waiting) return;
-    __atomic_store_n(&of->client->waiting, 0, __ATOMIC_RELEASE);
-    if (of->kind == GATE_BEST_EFFORT) gate_board_pass_turn(board, of->place);
-}
-
-/* Who waits is alive, and says so: others may wait for him. */
-static int still_held(gate_board *board, member *of, const gate_work *work, int *beside) {
-    gate_verdict verdict = asked(board, of, work, beside);
-    if (verdict == GATE_GO || members_leaving()) return 0;
-    __atomic_store_n(&of->client->waiting, 1 + verdict, __ATOMIC_RELEASE);
-    __atomic_store_n(&of->client->touched, members_about_now(), __ATOMIC_RELEASE);
-    return 1;
-}
-
-static int hold(gate_board *board, member *of, const gate_work *work, gate_verdict first) {
-    uint64_t began = members_now(), held = 0;
-    int beside = 0;
-    begin_waiting(of, first);
-    void *python = gil_release();
-    uint32_t seen = __atomic_load_n(&board->changes, __ATOMIC_ACQUIRE);
-    while (still_held(board, of, work, &beside)) {
-        pause_for(board, held, seen);
-        held = members_now() - began;
-        seen = __atomic_load_n(&board->changes, __ATOMIC_ACQUIRE);
-    }
-    prctl(PR_SET_TIMERSLACK, 0); /* as it was */
-    more(&of->client->counts.held_ns, held);
-    gil_restore(python);
-    return beside;
-}
-
-/* Returns whether it goes beside latency work. */
-static int admit(gate_board *board, member *of, const gate_work *work) {
-    int beside = 0;
-    gate_verdict verdict = asked(board, of, work, &beside);
-    return verdict == GATE_GO ? beside : hold(board, of, work, verdict);
 }
 
 /* launching */
@@ -141,25 +53,20 @@ static CUresult plain(const launch *made, gate_class kind) {
 }
 
 static CUresult launch_latency(gate_board *board, member *of, launch *made) {
-    uint32_t policy = board->knobs.policy;
-    if (policy == GATE_TEMPORAL || policy == GATE_TICK_TOCK) admit(board, of, &made->work);
+    if (gate_policy_holds_latency(board->knobs.policy)) hold_until_admitted(board, of, &made->work);
     line *on = line_of(of, made->stream);
     if (!on || client_capturing()) return made->submit(made, made->stream);
     __atomic_store_n(&of->client->touched, members_about_now(), __ATOMIC_RELEASE);
     request_begins(of, on, made->sort == LAUNCH_GRAPH ? made->kernel : NULL);
     of->client->work = made->work;
     gate_track_launch(on->track, made->work.duration);
-    end_waiting(board, of);
+    hold_ends(board, of);
     CUresult result = plain(made, GATE_LATENCY);
     if (made->sort == LAUNCH_GRAPH)
         request_closes(of, on);
     else if (on->track->launched - on->track->marked >= LATENCY_MARK_EVERY)
         line_mark(on);
     return result;
-}
-
-static int tracked(uint32_t policy) {
-    return policy != GATE_STREAMS && policy != GATE_STREAM_PRIORITY && policy != GATE_MPS;
 }
 
 static int too_long(const gate_board *board, const member *of, const launch *made) {
@@ -194,7 +101,7 @@ static void charge(gate_board *board, const member *of, const launch *made) {
 /* Peers of a collective kernel wait for it on other GPUs: holding it would hold them, and two such could wait
  * for each other for ever. */
 static int passes(const gate_board *board, const launch *made) {
-    return !tracked(board->knobs.policy) || (made->kernel && made->kernel->collective);
+    return !gate_policy_tracks(board->knobs.policy) || (made->kernel && made->kernel->collective);
 }
 
 /* Where everybody else is behind a fence there is nobody to ask. */
@@ -245,14 +152,14 @@ static void book(gate_board *board, member *of, line *on, const launch *made) {
     of->client->work = made->work;
     __atomic_store_n(&of->client->in_request, 1, __ATOMIC_RELEASE);
     if (on) gate_track_launch(on->track, made->work.duration ? made->work.duration : UNKNOWN_NS);
-    end_waiting(board, of);
+    hold_ends(board, of);
 }
 
 static CUresult launch_best_effort(gate_board *board, member *of, launch *made) {
     if (passes(board, made)) return plain(made, GATE_BEST_EFFORT);
     if (made->work.sms > board->most_sms) board->most_sms = made->work.sms;
-    if (!only_fenced(board, of) && admit(board, of, &made->work)) charge(board, of, made);
-    if (client_capturing()) return end_waiting(board, of), made->submit(made, made->stream);
+    if (!only_fenced(board, of) && hold_until_admitted(board, of, &made->work)) charge(board, of, made);
+    if (client_capturing()) return hold_ends(board, of), made->submit(made, made->stream);
     line *on = line_of(of, made->stream);
     fence(board, of, on, made);
     book(board, of, on, made);
@@ -351,7 +258,7 @@ void client_request_end(void) {
 static void drain(member *of) {
     lines_mark(of);
     void *python = gil_release();
-    while (gate_client_running(of->client) && !members_leaving()) relax();
+    while (gate_client_running(of->client) && !members_leaving()) hold_relax();
     gil_restore(python);
 }
 

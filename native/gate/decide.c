@@ -70,6 +70,12 @@ uint64_t gate_window(const gate_knobs *knobs) {
     return window < LEAST_WINDOW ? LEAST_WINDOW : window > MOST_WINDOW ? MOST_WINDOW : window;
 }
 
+int gate_policy_holds_latency(uint32_t policy) { return policy == GATE_TEMPORAL || policy == GATE_TICK_TOCK; }
+
+int gate_policy_tracks(uint32_t policy) {
+    return policy != GATE_STREAMS && policy != GATE_STREAM_PRIORITY && policy != GATE_MPS;
+}
+
 int gate_policy_fences(uint32_t policy) { return policy == GATE_ASTRARIUM; }
 
 int gate_fence_due(const gate_knobs *knobs, uint64_t since, const gate_work *work) {

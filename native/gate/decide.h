@@ -79,6 +79,10 @@ typedef enum gate_verdict {
 
 gate_verdict gate_decide(const gate_knobs *knobs, const gate_scene *scene, const gate_work *work);
 
+/* Whether a policy also holds latency work, and whether it looks at work in flight at all. */
+int gate_policy_holds_latency(uint32_t policy);
+int gate_policy_tracks(uint32_t policy);
+
 /* Fences. Holding launches back starves the GPU's queue: what a program could have launched meanwhile is
  * launched late. Under a policy with fences best-effort work is launched ahead, and the GPU itself stops before
  * a fence while latency work runs. Whether one is due before this work, *since* ns of it after the last. */

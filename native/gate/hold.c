@@ -1,0 +1,92 @@
+#define _GNU_SOURCE
+#include "hold.h"
+
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "gil.h"
+#include "lines.h"
+
+static const uint64_t SPIN_NS = 2000 * 1000, DOZE_NS = 20 * 1000 * 1000; /* held for so long: spin, then nap */
+
+static void more(uint64_t *count, uint64_t by) { __atomic_add_fetch(count, by, __ATOMIC_RELAXED); }
+
+void hold_relax(void) {
+    for (int turn = 0; turn < 16; turn++) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
+    }
+}
+
+/* A held launch looks again soon: the GPU's reports wake nobody. Who waits for long looks less often, and
+ * makes sure that whom he waits for is still there. */
+static void pause_for(gate_board *board, uint64_t held, uint32_t seen) {
+    if (held < SPIN_NS) return hold_relax();
+    if (held < DOZE_NS) {
+        struct timespec nap = {.tv_nsec = 5000};
+        nanosleep(&nap, NULL);
+        return;
+    }
+    gate_board_sweep(board);
+    gate_board_wait(board, seen, 1000 * 1000);
+}
+
+static gate_verdict asked(gate_board *board, const member *of, const gate_work *work, int *beside) {
+    gate_knobs knobs = gate_board_knobs(board);
+    uint64_t now = members_now();
+    gate_scene scene = gate_board_look(board, of->place, now, &knobs);
+    gate_verdict verdict = gate_decide(&knobs, &scene, work);
+    *beside = scene.latency_running;
+    int mine = of->kind == GATE_LATENCY || gate_board_my_turn(board, of->place, now);
+    return verdict == GATE_GO && !mine ? GATE_WAIT_DRAIN : verdict;
+}
+
+static void begin_waiting(member *of, gate_verdict verdict) {
+    gate_client *client = of->client;
+    more(&client->counts.held, 1);
+    more(&client->counts.waits[verdict], 1);
+    lines_mark(of); /* so that it can be seen when they have ended */
+    prctl(PR_SET_TIMERSLACK, 1);
+    __atomic_store_n(&client->waiting, 1 + verdict, __ATOMIC_RELEASE);
+}
+
+void hold_ends(gate_board *board, const member *of) {
+    if (!of->client->waiting) return;
+    __atomic_store_n(&of->client->waiting, 0, __ATOMIC_RELEASE);
+    if (of->kind == GATE_BEST_EFFORT) gate_board_pass_turn(board, of->place);
+}
+
+/* Who waits is alive, and says so: others may wait for him. */
+static int still_held(gate_board *board, member *of, const gate_work *work, int *beside) {
+    gate_verdict verdict = asked(board, of, work, beside);
+    if (verdict == GATE_GO || members_leaving()) return 0;
+    __atomic_store_n(&of->client->waiting, 1 + verdict, __ATOMIC_RELEASE);
+    __atomic_store_n(&of->client->touched, members_about_now(), __ATOMIC_RELEASE);
+    return 1;
+}
+
+static int hold(gate_board *board, member *of, const gate_work *work, gate_verdict first) {
+    uint64_t began = members_now(), held = 0;
+    int beside = 0;
+    begin_waiting(of, first);
+    void *python = gil_release();
+    uint32_t seen = __atomic_load_n(&board->changes, __ATOMIC_ACQUIRE);
+    while (still_held(board, of, work, &beside)) {
+        pause_for(board, held, seen);
+        held = members_now() - began;
+        seen = __atomic_load_n(&board->changes, __ATOMIC_ACQUIRE);
+    }
+    prctl(PR_SET_TIMERSLACK, 0); /* as it was */
+    more(&of->client->counts.held_ns, held);
+    gil_restore(python);
+    return beside;
+}
+
+int hold_until_admitted(gate_board *board, member *of, const gate_work *work) {
+    int beside = 0;
+    gate_verdict verdict = asked(board, of, work, &beside);
+    return verdict == GATE_GO ? beside : hold(board, of, work, verdict);
+}

@@ -1,0 +1,58 @@
+/* What latency requests bear, and what is learnt from them. */
+#include <string.h>
+
+#include "atomics.h"
+#include "board.h"
+#include "scene.h"
+
+void gate_board_charge(gate_board *board, uint64_t now, uint32_t kind, uint64_t duration) {
+    for (uint32_t index = 0; index < LOAD(board->places); index++) {
+        gate_client *client = &board->clients[index];
+        if (LOAD(client->state) != GATE_LIVE || client->kind != GATE_LATENCY) continue;
+        if (scene_latency_runs(board, client, now)) ADD(client->beside[kind], duration);
+    }
+}
+
+void gate_board_request_begins(gate_board *board, int client, uint64_t alone) {
+    gate_client *me = &board->clients[client];
+    gate_scene scene = {0};
+    for (uint32_t index = 0; index < LOAD(board->places); index++)
+        if (LOAD(board->clients[index].state) == GATE_LIVE && board->clients[index].kind == GATE_BEST_EFFORT)
+            scene_see_best_effort(&board->clients[index], &scene);
+    for (int kind = 0; kind < GATE_KINDS; kind++) STORE(me->beside[kind], 0);
+    STORE(me->beside[GATE_BEFORE], scene.outstanding);
+    STORE(me->alone, alone);
+}
+
+static void tune_duty(gate_board *board, gate_client *me, const gate_request *request, uint32_t launches) {
+    gate_request each = *request;
+    each.duration /= launches ? launches : 1;
+    me->pace = gate_learn_alone(me->pace, &each);
+    if (board->search_limit > 0)
+        board->duty = gate_duty_step(board->duty, me->pace, board->search_limit, each.duration);
+}
+
+static void tune_threshold(gate_board *board, gate_knobs *knobs, uint64_t duration) {
+    if (board->search_limit <= 0 || !board->most_sms) return;
+    if (board->search.high == 0) board->search.high = board->most_sms + 1;
+    uint32_t threshold = knobs->sm_threshold ? knobs->sm_threshold : board->search.high;
+    board->knobs.sm_threshold =
+        gate_search_step(&board->search, threshold, knobs->latency, board->search_limit, duration);
+}
+
+/* Writes only what is learnt: somebody may be setting the other knobs. */
+void gate_board_request_ended(gate_board *board, int client, uint64_t duration, uint32_t launches) {
+    gate_client *me = &board->clients[client];
+    gate_request request = {.duration = duration};
+    memcpy(request.beside, me->beside, sizeof request.beside);
+    gate_knobs knobs = gate_board_knobs(board);
+    memcpy(knobs.harm, me->harm, sizeof knobs.harm);
+    knobs.latency = gate_learn_alone(me->alone, &request);
+    gate_learn_harm(&knobs, &request);
+    memcpy(me->harm, knobs.harm, sizeof me->harm);
+    board->knobs.latency = me->alone = knobs.latency;
+    me->last = duration;
+    me->counts.busy_ns += duration;
+    tune_duty(board, me, &request, launches);
+    tune_threshold(board, &knobs, duration);
+}

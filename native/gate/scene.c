@@ -1,0 +1,79 @@
+/* What a client sees of the others when it asks, and what it may ask next. */
+#include <string.h>
+
+#include "atomics.h"
+#include "board.h"
+#include "scene.h"
+
+int scene_lively(const gate_board *board, const gate_client *client, uint64_t now) {
+    uint64_t patience = 4 * client->alone > board->lease ? 4 * client->alone : board->lease;
+    return now < LOAD(client->touched) + patience;
+}
+
+int scene_latency_runs(const gate_board *board, const gate_client *client, uint64_t now) {
+    return scene_lively(board, client, now) && gate_client_running(client);
+}
+
+static void see_latency(const gate_board *board, const gate_client *client, uint64_t now, gate_scene *scene,
+                        gate_knobs *knobs) {
+    scene->latency_waits |= LOAD(client->waiting) && scene_lively(board, client, now);
+    if (!scene_latency_runs(board, client, now)) return;
+    scene->latency_running = 1;
+    scene->latency_work = client->work;
+    if (client->alone) knobs->latency = client->alone;
+    memcpy(knobs->harm, client->harm, sizeof knobs->harm);
+    for (int kind = 0; kind < GATE_KINDS; kind++) {
+        uint64_t beside = LOAD(client->beside[kind]);
+        if (beside > scene->beside[kind]) scene->beside[kind] = beside;
+    }
+}
+
+void scene_see_best_effort(const gate_client *client, gate_scene *scene) {
+    for (uint32_t index = 0; index < LOAD(client->tracks_used); index++) {
+        scene->outstanding += gate_track_in_flight_ns(&client->tracks[index]);
+        scene->outstanding_count += gate_track_in_flight(&client->tracks[index]);
+    }
+}
+
+/* Whoever gives no sign of life keeps nobody waiting, neither in a request nor in a phase. */
+static void see_other(const gate_client *client, uint64_t now, const gate_board *board, gate_scene *scene) {
+    int busy = LOAD(client->in_request) || gate_client_running(client);
+    int alive = scene_lively(board, client, now);
+    uint64_t phases = alive ? client->phases : UINT64_MAX / 2;
+    scene->others = 1;
+    scene->other_in_request |= busy && alive;
+    if (phases > scene->other_phases) scene->other_phases = phases;
+}
+
+gate_scene gate_board_look(const gate_board *board, int client, uint64_t now, gate_knobs *knobs) {
+    const gate_client *me = &board->clients[client];
+    gate_scene scene = {.asks = me->kind, .in_request = me->in_request, .own_phases = me->phases};
+    for (uint32_t index = 0; index < LOAD(board->places); index++) {
+        const gate_client *other = &board->clients[index];
+        if (LOAD(other->state) != GATE_LIVE) continue;
+        if (gate_board_fenced(board, client, other)) continue;
+        if (other->kind == GATE_LATENCY) see_latency(board, other, now, &scene, knobs);
+        if (other->kind == GATE_BEST_EFFORT && scene_lively(board, other, now)) scene_see_best_effort(other, &scene);
+        if (other->kind != me->kind) see_other(other, now, board, &scene);
+    }
+    return scene;
+}
+
+/* It waits for nothing but room. Who waits for latency work to end, or was stopped, is in nobody's way. */
+static int could_go(const gate_board *board, const gate_client *client, uint64_t now) {
+    return LOAD(client->waiting) == 1 + GATE_WAIT_DRAIN && scene_lively(board, client, now);
+}
+
+int gate_board_my_turn(const gate_board *board, int client, uint64_t now) {
+    uint32_t places = LOAD(board->places);
+    uint32_t turn = LOAD(board->turn) % places;
+    for (uint32_t step = 0; step < places; step++) {
+        uint32_t index = (turn + step) % places;
+        const gate_client *other = &board->clients[index];
+        if ((int)index == client) return 1;
+        if (LOAD(other->state) == GATE_LIVE && other->kind == GATE_BEST_EFFORT && could_go(board, other, now)) return 0;
+    }
+    return 1;
+}
+
+void gate_board_pass_turn(gate_board *board, int client) { STORE(board->turn, (uint32_t)client + 1); }
