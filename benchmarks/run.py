@@ -26,6 +26,8 @@ NAMES = (
     "simulate_zoo",
     "reference_speed",
     "own_policy",
+    "placement",
+    "subclusters",
     "arrivals",
     "memory",
     "startup",

@@ -62,23 +62,36 @@ class Hosts {
   std::vector<std::int32_t> starts_, groups_;
 };
 
-// Unfinished requests of a group that finishes them in order.
+// Unfinished requests of a group that finishes them in order: a ring of their ends. The next end is kept at hand,
+// for most questions come before it.
 template <typename Time>
 class Unfinished {
  public:
-  void add(Time finish) { finishes_.push_back(finish); }
+  void add(Time finish) {
+    if (size_ == ring_.size()) grow();
+    ring_[(head_ + size_++) & (ring_.size() - 1)] = finish;
+    if (size_ == 1) next_ = finish;
+  }
   std::int64_t count(Time now) {
-    while (head_ < finishes_.size() && finishes_[head_] <= now) ++head_;
-    if (head_ > 4096 && head_ * 2 > finishes_.size()) {
-      finishes_.erase(finishes_.begin(), finishes_.begin() + static_cast<std::ptrdiff_t>(head_));
-      head_ = 0;
+    while (size_ > 0 && next_ <= now) {
+      head_ = (head_ + 1) & (ring_.size() - 1);
+      next_ = ring_[head_];
+      --size_;
     }
-    return static_cast<std::int64_t>(finishes_.size() - head_);
+    return static_cast<std::int64_t>(size_);
   }
 
  private:
-  std::vector<Time> finishes_;
-  std::size_t head_ = 0;
+  void grow() {
+    std::vector<Time> larger(ring_.size() * 2);
+    for (std::size_t place = 0; place < size_; ++place) larger[place] = ring_[(head_ + place) & (ring_.size() - 1)];
+    ring_.swap(larger);
+    head_ = 0;
+  }
+
+  std::vector<Time> ring_ = std::vector<Time>(16);
+  std::size_t head_ = 0, size_ = 0;
+  Time next_{};
 };
 
 }  // namespace astrarium::placement

@@ -9,7 +9,7 @@ from typing import Any
 
 @cache
 def extension(name: str) -> Any | None:
-    """`_native` (simulation, policies) or `_express` (the short way of servers), or None."""
+    """`_native` (simulation, policies), `_express` (servers), `_gate`, `_placement`, or None."""
     try:
         return import_module(f"astrarium.{name}")
     except ImportError:

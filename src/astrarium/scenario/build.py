@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from astrarium.workloads.arrivals import Arrivals, Ints
 
 
-def setup(scenario: Scenario) -> Setup:
-    """Policies are told the slowest kind of GPU in the cluster, size by size."""
-    _check_memory(scenario)
+def setup(scenario: Scenario, placed: bool = False) -> Setup:
+    """Policies are told the slowest kind of GPU in the cluster, size by size.
+
+    Models that are *placed*, by a plan, do not all live on every GPU, and need not fit there together.
+    """
+    if not placed:
+        _check_memory(scenario)
     models = []
     for index, (name, model) in enumerate(scenario.models.items()):
         slowest = [max(times) for times in _batch_times(name, model, scenario.cluster)]

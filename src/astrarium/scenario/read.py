@@ -34,10 +34,13 @@ _REQUIRED = ("cluster", "models", "workload")
 _NEEDED_TO_SERVE = ("cluster", "models")
 
 
-def load(path: str | Path, overrides: Sequence[str] = (), serving: bool = False) -> Scenario:
+def load(
+    path: str | Path, overrides: Sequence[str] = (), serving: bool = False, planning: bool = False
+) -> Scenario:
     """Read a scenario file, with `-o` overrides such as 'policy.name=eager'.
 
-    To be served it needs no workload, but the files that its `server` section names.
+    To be served it needs no workload, but the files that its `server` section names. To be planned, its
+    models need not fit all together on every GPU.
     """
     source = str(path)
     raw = read_yaml(Path(path))
@@ -46,7 +49,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), serving: bool = False)
     except InputError as error:
         raise error.read_from(source) from None
     try:
-        return parse(raw, source, Path(path).parent, serving)
+        return parse(raw, source, Path(path).parent, serving, planning)
     except InputError as error:
         raise _with_way_out(error, overrides) from None
 
@@ -61,15 +64,17 @@ def _with_way_out(error: InputError, overrides: Sequence[str]) -> InputError:
     return InputError(error.field, error.value, error.expected + way_out, error.source)
 
 
-def parse(raw: Any, source: str = "", base: Path | None = None, serving: bool = False) -> Scenario:
+def parse(
+    raw: Any, source: str = "", base: Path | None = None, serving: bool = False, planning: bool = False
+) -> Scenario:
     """Check plain data; files it names are looked for from *base*."""
     try:
-        return _parsed(raw, Path(os.path.abspath(base or Path())), serving)
+        return _parsed(raw, Path(os.path.abspath(base or Path())), serving, planning)
     except InputError as error:
         raise error.read_from(source) from None
 
 
-def _parsed(raw: Any, base: Path, serving: bool) -> Scenario:
+def _parsed(raw: Any, base: Path, serving: bool, planning: bool) -> Scenario:
     if not isinstance(raw, dict):
         raise InputError("", raw, f"a mapping with {', '.join(_REQUIRED)}")
     if "jobs" in raw:
@@ -91,7 +96,7 @@ def _parsed(raw: Any, base: Path, serving: bool) -> Scenario:
     if "seed" in raw:
         fields["seed"] = decode(_SEED, raw["seed"], "seed")
     scenario = Scenario(**fields)
-    build.policy(scenario, build.setup(scenario))  # what only shows when the parts meet
+    build.policy(scenario, build.setup(scenario, placed=planning))  # what only shows when the parts meet
     return scenario
 
 

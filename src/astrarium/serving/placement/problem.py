@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from astrarium.core.units import FOREVER, Time
+from astrarium.serving.placement.igniter_model import GpuTraits, ModelTraits
 
 
 class Shape(msgspec.Struct, frozen=True, order=True):
@@ -30,13 +31,15 @@ class Form(msgspec.Struct, frozen=True):
     """One way to run a model: how long each stage takes, by batch size, and what it needs of each GPU.
 
     `stage_times[s][b]` is for a batch of b, from 0 to `max_batch`. `weights[s]` are bytes on each GPU of
-    stage s; `activations[s]` come with every request of a batch.
+    stage s; `activations[s]` come with every request of a batch. `reserved[s][b]`, where it was measured, is
+    all that a stage needs for a batch of b, and takes the place of both.
     """
 
     shape: Shape
     stage_times: tuple[tuple[Time, ...], ...]
     weights: tuple[int, ...]
     activations: tuple[int, ...] = ()
+    reserved: tuple[tuple[int, ...], ...] = ()
 
     @property
     def max_batch(self) -> int:
@@ -52,6 +55,8 @@ class Form(msgspec.Struct, frozen=True):
 
     def memory(self, stage: int, batch: int) -> int:
         """Bytes on each GPU of a stage."""
+        if self.reserved:
+            return self.reserved[stage][batch]
         extra = self.activations[stage] * batch if self.activations else 0
         return self.weights[stage] + extra
 
@@ -74,6 +79,7 @@ class PlacedModel(msgspec.Struct, frozen=True):
     rate: float
     forms: Mapping[Shape, Form]
     demands: Mapping[int, Demand] = {}
+    igniter: ModelTraits | None = None  # iGniter's coefficients, where the model was profiled for it
 
     @property
     def alone(self) -> Form | None:
@@ -88,6 +94,7 @@ class PlacementGpu(msgspec.Struct, frozen=True):
     memory: int
     node: int = 0
     kind: str = "gpu"
+    igniter: GpuTraits | None = None
 
 
 class Requests(msgspec.Struct, frozen=True):

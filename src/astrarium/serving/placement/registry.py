@@ -1,7 +1,7 @@
 """Placement policies by name. Others register theirs with an entry point of the group `astrarium.placement`.
 
 A policy is a class made with its parameters (its nested `Parameters`, a msgspec.Struct, says what may be
-set). It is pure: when a search should end, a `Search` tells, and chance comes as requests that were drawn before.
+set). It is pure: when a search should end, a `Search` tells, and chance comes as requests drawn before.
 """
 
 from __future__ import annotations

@@ -1,0 +1,207 @@
+"""The conformance suite of placement policies. Any policy inherits it by saying how it is made:
+
+    class TestMine(PlacementPolicyConformance):
+        def make(self):
+            return Mine(Mine.Parameters())
+
+Problems come with forms for one and for two GPUs, and with what models use of a GPU. A policy that needs more
+says so with an InputError, and overrides `adapted`, which puts it there. What not every policy can promise
+is a class attribute: set it to what yours does.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from unittest import SkipTest
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astrarium.core.errors import BrokenBooks, InputError
+from astrarium.core.units import MICROSECOND, MILLISECOND, to_ms
+from astrarium.serving.placement.plan import Plan, Replica, check
+from astrarium.serving.placement.plan_form import PlanEntry, read, written
+from astrarium.serving.placement.problem import ALONE, Problem
+from astrarium.serving.placement.registry import PlacementPolicy
+from astrarium.serving.placement.sharing import share_factor
+from astrarium.testing.audit import ContractError, ensure
+from astrarium.testing.imports import IMPURE, breaches, imported_modules
+from astrarium.testing.observations import same
+from astrarium.testing.placement_cases import GIB, SPREAD, Watched, gpus, model, problems
+from astrarium.testing.serving import BOUNDED
+
+ROUNDING = 1e-9  # shares are sums of floats
+
+
+class PlacementPolicyConformance:
+    places_lone_models = True  # a small model with little load is placed on an empty GPU
+    chooses_shapes = True  # it runs models in whatever shape they have, not in one that it was told
+    spreads = False  # a model that fits on no single GPU is placed on two
+    works_around_the_impossible = True  # a model that cannot be placed does not keep others from being placed
+    pure_module = True  # the file it is written in imports no clock, no chance, no I/O
+
+    def make(self) -> PlacementPolicy:
+        """A fresh policy."""
+        raise NotImplementedError("say how your policy is made: def make(self): ...")
+
+    def adapted(self, problem: Problem) -> Problem:
+        """The problem with all that the policy needs to know of models and GPUs."""
+        return problem
+
+    def observe(self, problem: Problem, ends_after: int | None = None) -> Plan:
+        """Ask a fresh policy and check all that holds for every plan, and for those found on the way."""
+        search = Watched(ends_after)
+        plan = self.make().place(problem, search)
+        for found in [*search.plans, plan]:
+            examine(found, problem)
+        return plan
+
+    # what every plan keeps
+
+    @BOUNDED
+    @given(problem=problems())
+    def test_plans_are_possible_and_complete(self, problem: Problem) -> None:
+        self.observe(self.adapted(problem))
+
+    @BOUNDED
+    @given(problem=problems(max_gpus=1))
+    def test_one_gpu(self, problem: Problem) -> None:
+        self.observe(self.adapted(problem))
+
+    @BOUNDED
+    @given(problem=problems(), looks=st.integers(0, 12))
+    def test_a_search_that_is_ended_early_still_answers(self, problem: Problem, looks: int) -> None:
+        self.observe(self.adapted(problem), looks)
+
+    @BOUNDED
+    @given(problem=problems())
+    def test_plans_survive_their_file_form(self, problem: Problem) -> None:
+        problem = self.adapted(problem)
+        plan = self.observe(problem)
+        text = msgspec.json.encode(written(plan, problem))
+        same("plan read back", read(msgspec.json.decode(text, type=PlanEntry), problem), plan)
+
+    # the law of purity
+
+    @BOUNDED
+    @given(problem=problems())
+    def test_the_same_problem_gets_the_same_plan(self, problem: Problem) -> None:
+        problem = self.adapted(problem)
+        before = copy.deepcopy(problem)
+        policy = self.make()
+        first, again = (policy.place(problem, Watched()) for _ in range(2))
+        same("plan of the same policy", again, first)
+        same("plan of a fresh policy", self.make().place(problem, Watched()), first)
+        same("problem afterwards", problem, before)
+
+    def test_its_file_imports_no_clock_chance_or_io(self) -> None:
+        self._needs(self.pure_module, "its file may import what it likes")
+        module = inspect.getmodule(type(self.make()))
+        ensure(module is not None, "the policy belongs to no module")
+        imported = imported_modules(inspect.getsource(module), module.__name__.rpartition(".")[0])  # type: ignore[arg-type, union-attr]
+        ensure(not breaches(imported, IMPURE), f"a policy may not import {breaches(imported, IMPURE)}")
+
+    # what is easy, and what cannot be
+
+    def test_a_lone_small_model_is_placed(self) -> None:
+        self._needs(self.places_lone_models, "it may leave a lone model out")
+        plan = self.observe(self.adapted(Problem((model(0),), gpus(1))))
+        ensure(bool(plan.replicas), f"one small model, one empty GPU, and no replica: {plan.missing}")
+
+    def test_models_that_fit_together_are_all_placed(self) -> None:
+        self._needs(self.places_lone_models, "it may leave models out")
+        easy = tuple(model(index, rate=1.0, weights=GIB // 2, use=0.1) for index in range(3))
+        same("missing", self.observe(self.adapted(Problem(easy, gpus(3)))).missing, {})
+
+    def test_a_model_larger_than_a_gpu_is_spread(self) -> None:
+        self._needs(self.spreads, "it places models on single GPUs")
+        large = model(0, weights=24 * GIB, shapes=SPREAD)
+        plan = self.observe(self.adapted(Problem((large,), gpus(2))))
+        same("GPUs", plan.gpus(), {0, 1})
+
+    def test_a_model_without_enough_memory_is_missing(self) -> None:
+        huge = model(0, weights=90 * GIB)
+        self._leaves_out(self.adapted(Problem((huge, model(1)), gpus(2))))
+
+    def test_a_model_without_enough_time_is_missing(self) -> None:
+        hasty = model(0, slo=50 * MICROSECOND)
+        self._leaves_out(self.adapted(Problem((hasty, model(1)), gpus(2))))
+
+    def test_without_any_gpu_it_says_what_is_missing(self) -> None:
+        problem = self.adapted(Problem((model(0), model(1)), ()))
+        try:
+            plan = self.observe(problem)
+        except InputError as error:
+            ensure(bool(error.expected), "refused without a word")
+            return
+        same("models missing", sorted(plan.missing), [0, 1])
+
+    def test_too_little_memory_for_all_leaves_some_out(self) -> None:
+        full = tuple(model(index, weights=10 * GIB, shapes=(ALONE,)) for index in range(4))
+        plan = self.observe(self.adapted(Problem(full, gpus(2))))
+        ensure(len(plan.missing) >= 2, f"two GPUs hold one such model each, and yet: {plan.replicas}")
+        if self.places_lone_models and self.chooses_shapes:
+            same("models placed", len({replica.model for replica in plan.replicas}), 2)
+
+    @BOUNDED
+    @given(problem=problems())
+    def test_what_it_would_have_to_know_is_said(self, problem: Problem) -> None:
+        """Models of which only times and sizes are known: a plan, or an error with what is lacking."""
+        bare = tuple(msgspec.structs.replace(each, demands={}) for each in problem.models)
+        try:
+            self.observe(Problem(bare, problem.gpus))
+        except InputError as error:
+            ensure(bool(error.field and error.expected), f"says neither where nor what: {error}")
+
+    # helpers
+
+    def _leaves_out(self, problem: Problem) -> None:
+        """Model 0 is impossible and model 1 is easy."""
+        plan = self.observe(problem)
+        ensure(0 in plan.missing, "a model that cannot be served was placed")
+        if self.places_lone_models and self.works_around_the_impossible:
+            ensure(1 not in plan.missing, f"left out because of another: {plan.missing.get(1)}")
+
+    def _needs(self, promise: bool, otherwise: str) -> None:
+        if not promise:
+            raise SkipTest(f"not promised: {otherwise}")
+
+
+def examine(plan: Plan, problem: Problem) -> None:
+    """All that holds for every plan; ContractError says what does not."""
+    try:
+        check(plan, problem)
+    except (BrokenBooks, KeyError) as error:
+        raise ContractError(f"{error}\nin {plan}\nfor {problem}") from error
+    known = {each.index for each in problem.models}
+    both = plan.missing.keys() & {replica.model for replica in plan.replicas}
+    ensure(not both, f"models {sorted(both)} are placed and missing: {plan}")
+    ensure(plan.missing.keys() <= known, f"missing models that nobody asked for: {plan.missing}")
+    ensure(all(plan.missing.values()), f"missing without a word: {plan.missing}")
+    ensure(plan.attainment is None or 0 <= plan.attainment <= 1, f"an attainment of {plan.attainment}")
+    for gpu in problem.gpus:
+        _examine_shares([replica.share for replica in plan.on_gpu(gpu.id)], gpu.id)
+    for replica in plan.replicas:
+        _examine_time(replica, problem)
+
+
+def _examine_shares(shares: list[float], gpu: int) -> None:
+    """Whoever has all of a GPU takes turns with others who have; parts are had at the same time."""
+    turns = all(share == 1 for share in shares)
+    ensure(turns or sum(shares) <= 1 + ROUNDING, f"shares of GPU {gpu} are {shares}")
+
+
+def _examine_time(replica: Replica, problem: Problem) -> None:
+    """Its largest batch, on its share, alone."""
+    served = next(each for each in problem.models if each.index == replica.model)
+    gpu = next(each for each in problem.gpus if each.id == replica.gpus[0])
+    ensure(replica.batch <= served.forms[replica.shape].max_batch, f"no such batch is known: {replica}")
+    time = served.forms[replica.shape].latency(replica.batch)
+    if replica.shape == ALONE:
+        time = round(time * share_factor(served, gpu, replica.batch, replica.share))
+    ensure(
+        time <= served.slo + MILLISECOND * ROUNDING,
+        f"alone, a batch of {replica.batch} takes {to_ms(time):g} of {to_ms(served.slo):g} ms: {replica}",
+    )

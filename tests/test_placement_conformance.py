@@ -1,0 +1,139 @@
+"""Every registered placement policy passes the suite that ships with the package.
+
+A new file in `serving/placement/policies/` is picked up by itself. What a policy does not promise stands
+here. iGniter passes it once more where every model has its coefficients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from astrarium.scenario.colocation import v100
+from astrarium.serving.placement.igniter_model import whole_gpu_times
+from astrarium.serving.placement.plan import Plan, Replica
+from astrarium.serving.placement.policies.igniter import Igniter
+from astrarium.serving.placement.problem import PlacedModel, Problem
+from astrarium.serving.placement.registry import PlacementPolicy, Search, placement_policies
+from astrarium.testing.audit import ContractError
+from astrarium.testing.placement import PlacementPolicyConformance, examine
+from astrarium.testing.placement_cases import GIB, gpus, model
+
+PROMISES: dict[str, dict[str, Any]] = {
+    "alpaserve": {"spreads": True},
+    "round-robin": {"chooses_shapes": False},  # its parameters say which
+}
+VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+
+
+def suite_for(name: str, parameters: dict[str, Any], promises: dict[str, Any]) -> type:
+    factory: Any = placement_policies.get(name)
+
+    def make(self: PlacementPolicyConformance) -> PlacementPolicy:
+        policy: PlacementPolicy = factory(msgspec.convert(parameters, factory.Parameters))
+        return policy
+
+    label = "".join(part.title() for part in [name.replace("+", "Plus"), *map(str, parameters.values())])
+    title = "Test" + "".join(letter for letter in label if letter.isalnum())
+    return type(title, (PlacementPolicyConformance,), {**PROMISES.get(name, {}), **promises, "make": make})
+
+
+_CHOICES = [(name, {}, {}) for name in placement_policies.names()] + VARIANTS
+_SUITES = [suite_for(*choice) for choice in _CHOICES]
+globals().update({suite.__name__: suite for suite in _SUITES})
+
+
+class TestIgniterWithCoefficients(PlacementPolicyConformance):
+    def make(self) -> PlacementPolicy:
+        return placement_policies.get("igniter")(Igniter.Parameters())
+
+    def adapted(self, problem: Problem) -> Problem:
+        models = tuple(map(self._profiled, problem.models))
+        machines = tuple(msgspec.structs.replace(gpu, igniter=v100().gpu) for gpu in problem.gpus)
+        return Problem(models, machines)
+
+    def _profiled(self, model: PlacedModel) -> PlacedModel:
+        traits = list(v100().models.values())[model.index % len(v100().models)]
+        times = whole_gpu_times(v100().gpu, traits, 8)
+        forms = {
+            shape: msgspec.structs.replace(form, stage_times=(times,) * shape.stages)
+            for shape, form in model.forms.items()
+        }
+        return msgspec.structs.replace(model, forms=forms, igniter=traits)
+
+
+def test_every_registered_policy_has_a_suite() -> None:
+    assert len({suite.__name__ for suite in _SUITES}) == len(_CHOICES)
+    assert {name for name, *_ in _CHOICES} == set(placement_policies.names())
+
+
+# faults that the suite must find
+
+PROBLEM = Problem((model(0, use=0.9), model(1)), gpus(2))
+BOTH = (Replica(0, (0,)), Replica(1, (1,)))
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (Plan("x", BOTH[:1]), "neither placed"),
+        (Plan("x", BOTH, {1: "no room"}), "placed and missing"),
+        (Plan("x", BOTH[:1], {1: ""}), "without a word"),
+        (Plan("x", BOTH, {7: "who?"}), "nobody asked"),
+        (Plan("x", BOTH, attainment=1.5), "attainment"),
+        (Plan("x", (Replica(0, (0,), share=0.6), Replica(1, (0,), share=0.5))), "shares of GPU 0"),
+        (Plan("x", (Replica(0, (0,), share=0.5), Replica(1, (0,)))), "shares of GPU 0"),
+        (Plan("x", (Replica(0, (0,), share=0.01), BOTH[1])), "takes"),
+        (Plan("x", (Replica(0, (0,), batch=9), BOTH[1])), "no such batch"),
+        (Plan("x", (*BOTH, Replica(5, (0,)))), "5"),
+        (Plan("x", (*BOTH, Replica(0, (4,)))), "not there"),
+    ],
+)
+def test_faulty_plans_are_found(plan: Plan, words: str) -> None:
+    with pytest.raises(ContractError, match=words):
+        examine(plan, PROBLEM)
+
+
+def test_a_full_gpu_is_found() -> None:
+    large = Problem((model(0, weights=9 * GIB), model(1, weights=9 * GIB)), gpus(1))
+    with pytest.raises(ContractError, match="bytes"):
+        examine(Plan("x", (Replica(0, (0,)), Replica(1, (0,)))), large)
+
+
+class FirstFit:
+    """Everything on the first GPU, whether there is room or not."""
+
+    def place(self, problem: Problem, search: Search) -> Plan:
+        return Plan("first", tuple(Replica(each.index, (problem.gpus[0].id,)) for each in problem.models))
+
+
+class Idle:
+    def place(self, problem: Problem, search: Search) -> Plan:
+        return Plan("idle", (), {each.index: "work" for each in problem.models})
+
+
+class Fickle:
+    """Another plan every time it is asked."""
+
+    asked = 0
+
+    def place(self, problem: Problem, search: Search) -> Plan:
+        Fickle.asked += 1
+        return Plan("fickle", (), {each.index: f"{Fickle.asked} things" for each in problem.models})
+
+
+def suite_of(policy: type) -> PlacementPolicyConformance:
+    suite = PlacementPolicyConformance()
+    suite.make = policy  # type: ignore[method-assign]
+    return suite
+
+
+def test_faulty_policies_are_found() -> None:
+    with pytest.raises(ContractError):
+        suite_of(FirstFit).test_plans_are_possible_and_complete()
+    with pytest.raises(AssertionError):
+        suite_of(Idle).test_a_lone_small_model_is_placed()
+    with pytest.raises(AssertionError):
+        suite_of(Fickle).test_the_same_problem_gets_the_same_plan()
