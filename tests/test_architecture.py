@@ -34,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
 }
 
 # Rooms of a level that decide nothing: the simulated and the real world, and the columns of a finished run.
-WORLDS = {"model", "live", "live_jobs"}
+WORLDS = {"model", "live", "live_jobs", "live_gates", "live_alarms"}
 NOT_DECIDING = WORLDS | {"record"}
 
 # Names of policies that mean something else as well: our own name, and a parameter of the protocol.

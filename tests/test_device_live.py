@@ -39,8 +39,9 @@ def together(*work: Callable[[], object]) -> None:
             done.result(PATIENCE)
 
 
-def test_turns_are_taken_as_the_policy_says_and_never_two_at_once() -> None:
-    ground, order = PlainGround(), list[int]()
+def test_all_have_their_turns_and_never_two_at_once() -> None:
+    """In which order: test_device_order.py."""
+    ground = PlainGround()
     gpu, both = gpu_with("fair", ground), Barrier(2)
 
     def work(number: int) -> None:
@@ -48,7 +49,7 @@ def test_turns_are_taken_as_the_policy_says_and_never_two_at_once() -> None:
             both.wait(PATIENCE)
             for _ in range(50):
                 with job.iteration():
-                    order.append(number)
+                    pass
 
     together(lambda: work(0), lambda: work(1))
     rows = gpu.rows()
@@ -59,20 +60,24 @@ def test_turns_are_taken_as_the_policy_says_and_never_two_at_once() -> None:
 
 
 def test_fifo_keeps_the_gpu_for_the_first() -> None:
-    ground, order = PlainGround(), list[int]()
+    ground, order, second_is_there = PlainGround(), list[int](), Event()
     gpu = gpu_with("fifo", ground)
 
-    def work(number: int) -> None:
-        with jobs[number].iteration():
-            order.append(number)
+    def second() -> None:
+        with gpu.job("second", ground.needs, 2) as job:
+            second_is_there.set()
+            for _ in range(2):
+                with job.iteration():
+                    order.append(1)
 
-    with gpu.job("first", ground.needs, 3) as first, gpu.job("second", ground.needs, 2) as second:
-        jobs = [first, second]
-        second_thread = Thread(target=lambda: [work(1), work(1)], daemon=True)
-        second_thread.start()
+    with gpu.job("first", ground.needs, 3) as first:
+        thread = Thread(target=second, daemon=True)
+        thread.start()
+        assert second_is_there.wait(PATIENCE)
         for _ in range(3):
-            work(0)
-        second_thread.join(PATIENCE)
+            with first.iteration():
+                order.append(0)
+        thread.join(PATIENCE)
     assert order == [0, 0, 0, 1, 1]
 
 
@@ -187,7 +192,7 @@ def test_what_was_decided_live_replays() -> None:
 
     together(work(5), work(9), work(2))
     assert any(isinstance(event, NeedsChanged) for step in steps for event in step.events)
-    fresh = Engine(DeviceState(ground.capacity), iteration_policies.get("srtf")())
+    fresh = Engine(DeviceState(ground.capacity, resident=True), iteration_policies.get("srtf")())
     assert replay(fresh, steps) is None
 
 
@@ -310,40 +315,45 @@ def test_a_turn_that_cannot_begin_leaves_the_lane_free() -> None:
     assert [row.outcome for row in gpu.rows()] == [Outcome.WITHDRAWN, Outcome.FAILED]
 
 
-@pytest.mark.parametrize("case", ["waiting", "granted", "held"])
-def test_a_job_interrupted_while_it_waits_holds_up_nobody(case: str) -> None:
-    """Interrupted at each of the places where a wait can be when Ctrl-C comes."""
-    ground = PlainGround()
-    gpu = gpu_with("fair", ground)
+@pytest.mark.parametrize("case", ["waiting", "granted", "held", "told"])
+def test_a_job_interrupted_while_it_waits_holds_up_nobody(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted at each of the places where a wait can be when Ctrl-C comes; the last is after it."""
+    ground, turn_of_the_other = PlainGround(), Event()
+    gpu, outcomes = gpu_with("fair", ground), list[str]()
+
+    def stopped() -> None:
+        try:
+            with gpu.job("stopped", ground.needs) as job:
+                gate = _interrupted_gate(after=case == "told")
+                monkeypatch.setattr("astrarium.device.live_gates.SimpleQueue", gate)
+                job.begin()
+        except KeyboardInterrupt:
+            outcomes.append("interrupted")
+        monkeypatch.undo()
+
     with gpu.job("other", ground.needs) as other:
         if case == "waiting":
             other.begin()
-        gpu._measuring = case == "held"
-        with pytest.raises(KeyboardInterrupt), gpu.job("stopped", ground.needs) as job:
-            _interrupt_the_wait_of(gpu, job.id)
-        gpu._measuring = False
-        assert not gpu._gates
-        if case == "waiting":
-            other.end()
+        gpu._gates.shut = case == "held"
+        together(stopped)
+        gpu._gates.open()
+        assert (gpu._gates.waiting, list(gpu._gates.under_way)) == ([], [0] if case == "waiting" else [])
+        other.end()
         with other.iteration():
-            pass
+            turn_of_the_other.set()
+    assert turn_of_the_other.is_set()
     assert [row.outcome for row in gpu.rows()] == [Outcome.WITHDRAWN, Outcome.FAILED]
-    assert gpu._in_turns == 0
+    assert outcomes == ["interrupted"]
 
 
-def _interrupt_the_wait_of(gpu: SharedGpu, job: int) -> None:
+def _interrupted_gate(after: bool) -> type[SimpleQueue[object]]:
     class Gate(SimpleQueue[object]):
-        interrupted = False
-
         def get(self, *args: object) -> object:  # type: ignore[override]
-            if not self.interrupted:
-                self.interrupted = True
-                raise KeyboardInterrupt
-            return super().get()
+            if after:
+                super().get()
+            raise KeyboardInterrupt
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("astrarium.device.live.SimpleQueue", Gate)
-        gpu.await_turn(job)
+    return Gate
 
 
 def test_somebody_interrupted_before_being_measured_lets_others_run() -> None:
@@ -352,7 +362,7 @@ def test_somebody_interrupted_before_being_measured_lets_others_run() -> None:
     wait_for = gpu._changed.wait_for
 
     def interrupted(predicate: Callable[[], bool]) -> bool:
-        if gpu._measuring:
+        if gpu._gates.shut:
             raise KeyboardInterrupt
         return wait_for(predicate)
 

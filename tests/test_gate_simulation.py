@@ -58,7 +58,7 @@ def knobs(policy: str, **values: Any) -> gate.Knobs:
 def simulate(policy: str | gate.Knobs, *clients: gate.Client, **how: Any) -> dict[str, Any]:
     """Without delays around the GPU unless told otherwise."""
     chosen = knobs(policy) if isinstance(policy, str) else policy
-    return gate.simulate(chosen, list(clients), **{"seen": 0, "relaunch": 0, **how})
+    return gate.simulate(chosen, list(clients), **{"seen": 0, "relaunch": 0, "fence": 0, **how})
 
 
 def ends(result: dict[str, Any], number: int) -> list[int]:
@@ -100,6 +100,15 @@ def test_short_kernels_wait_for_their_launches_but_not_those_of_a_graph() -> Non
     assert ends(graph, 0) == [5 * US + 10 * 2 * US]
     assert (eager["clients"][0]["launches"], graph["clients"][0]["launches"]) == (10, 1)
     assert graph["clients"][0]["kernels"] == 10
+
+
+def test_between_two_kernels_of_a_stream_time_passes_in_which_others_run() -> None:
+    kernels = [K(2 * US)] * 10
+    alone = simulate("streams", client(LATENCY, kernels, requests=1, graph=True, between=3 * US))
+    assert ends(alone, 0) == [10 * 2 * US + 9 * 3 * US]
+    beside = client(BEST_EFFORT, [K(3 * US)] * 9, requests=1, graph=True, between=2 * US)
+    both = simulate("streams", client(LATENCY, kernels, requests=1, graph=True, between=3 * US), beside)
+    assert (ends(both, 0), ends(both, 1)) == ([10 * 2 * US + 9 * 3 * US], [9 * 5 * US])
 
 
 def test_requests_that_have_arrived_wait_in_order() -> None:
@@ -193,7 +202,7 @@ def test_use_of_the_gpu_is_that_of_what_ran() -> None:
 
 
 def test_orions_table_2_comes_out_within_three_per_cent() -> None:
-    for pair in table2.run(Effort(quick=True)).data.values():
+    for pair in table2.run(Effort(quick=True)).data["simulated"].values():
         assert pair["collocated"] == pytest.approx(pair["paper"][1], rel=0.03)
 
 
@@ -379,6 +388,23 @@ def test_fences_open_when_the_gpu_is_through_with_a_request_not_when_its_client_
     assert ends(result, 1) == [2 * MS + 300 * US]
 
 
+def test_an_open_fence_holds_the_stream_up_for_what_it_costs() -> None:
+    """Every kernel has a fence before it."""
+    training = client(BEST_EFFORT, [K(100 * US)] * 5, requests=1)
+    result = simulate(knobs("astrarium", window=1), training, fence=3 * US)
+    assert ends(result, 0) == [5 * (100 + 3) * US]
+    assert ends(simulate("orion", training, fence=3 * US), 0) == [500 * US]
+
+
+def test_a_stream_that_has_passed_a_fence_goes_on() -> None:
+    """The request comes while the fence is being read: the next one stops it."""
+    serving = client(LATENCY, [small(MS)], arrivals=[2 * US])
+    one, two = (client(BEST_EFFORT, [small(100 * US)] * count, requests=1) for count in (1, 2))
+    chosen = knobs("astrarium", window=1)
+    assert ends(simulate(chosen, serving, one, fence=10 * US), 1) == [110 * US]
+    assert ends(simulate(chosen, serving, two, fence=10 * US), 1) == [2 * US + MS + 110 * US]
+
+
 def test_tick_tock_runs_the_forward_of_one_beside_the_backward_of_the_other() -> None:
     """Phases of 1 ms of the first job, of 3 ms of the second: each waits for the other at every boundary."""
     first = client(LATENCY, [small(MS), small(MS)._replace(phase=1)], requests=3)
@@ -458,6 +484,7 @@ def test_no_request_is_faster_than_alone() -> None:
     [
         ({}, "time to stop"),
         ({"requests": 1, "gap": -1}, "gap"),
+        ({"requests": 1, "between": -1}, "between"),
         ({"arrivals": [2, 1]}, "in order"),
         ({"requests": 1, "ahead": 0}, "ahead"),
     ],

@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from astrarium.core.units import MILLISECOND  # noqa: E402
+from astrarium.device.policies._returns import GRACE  # noqa: E402
 from astrarium.device.registry import iteration_policies  # noqa: E402
 from astrarium.engines import lanes_torch, lanes_watch  # noqa: E402
 from astrarium.engines.lanes_torch_hooks import LONG  # noqa: E402
@@ -46,6 +48,8 @@ def test_the_page_has_the_numbers_of_the_code() -> None:
     assert f"{lanes_torch.FRAGMENTS:.0%} and {lanes_torch.SMALL >> 20} MiB" in PAGE
     assert lanes_torch.AHEAD == 3
     assert "up to three iterations ahead" in PAGE
+    assert GRACE == MILLISECOND
+    assert "waits up to 1 ms for a better job" in PAGE
 
 
 def test_the_page_names_every_policy() -> None:

@@ -31,11 +31,13 @@ class Net(nn.Module):
         self.layer = nn.Linear(4, 2)
         self.job: LiveJob | None = None
         self.calls: list[bool] = []
-        self.fails = False
+        self.fails = self.interrupted = False
 
     def forward(self, batch: Tensor, again: int = 0) -> Tensor:
         assert self.job is not None
         self.calls.append(self.job.under_way)
+        if self.interrupted:
+            raise KeyboardInterrupt
         if self.fails:
             raise MemoryError("no more")
         return self(batch, again - 1) if again else self.layer(batch)
@@ -294,6 +296,58 @@ def test_another_thread_has_no_part_in_it(loop: Loop) -> None:
     assert "job net: its model or optimizer is used by the thread 'helper'" in str(found[0])
     loop.backward()
     assert loop.turns == 1
+    loop.step()
+    with torch.no_grad():
+        for _ in range(2):
+            loop.model(loop.batch)
+            assert not loop.job.under_way
+
+
+def interrupt(loop: Loop, again: int = 0) -> None:
+    """Ctrl-C in the model, which the loop handles. PyTorch does not tell hooks of it."""
+    loop.model.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        loop.model(loop.batch, again)
+    loop.model.interrupted = False
+
+
+def test_a_server_may_go_on_after_ctrl_c() -> None:
+    with Loop(optimizers=0) as loop:
+        interrupt(loop)
+        for done in range(2):
+            loop.model(loop.batch, again=2)
+            assert (loop.job.under_way, loop.turns) == (False, done + 2)
+    assert loop.outcome[0] is Outcome.WITHDRAWN
+
+
+def test_a_trainer_may_go_on_after_ctrl_c(loop: Loop) -> None:
+    for skipped in (False, True):
+        interrupt(loop)
+        if not skipped:
+            loop.backward()
+        loop.step()
+        assert not loop.job.under_way
+    loop.backward()
+    assert loop.job.under_way
+    loop.step()
+    assert (loop.turns, loop.job.under_way) == (3, False)
+
+
+def test_what_a_call_returns_may_be_read_after_its_turn() -> None:
+    with Loop(optimizers=0) as loop:
+        output = loop.model(loop.batch)
+    assert loop.ground.kept == [output]
+
+
+def test_two_models_of_one_loop_are_not_two_jobs() -> None:
+    loop = Loop()
+    second = nn.Linear(2, 2)
+    with (
+        loop,
+        loop.gpu.attached("second", second, torch.optim.SGD(second.parameters(), lr=0.1), needs=NEEDS),
+        pytest.raises(OutOfTurn, match=r"job second: this thread is in an iteration of job net"),
+    ):
+        second(loop.model(loop.batch))
 
 
 def test_hooks_are_gone_afterwards() -> None:

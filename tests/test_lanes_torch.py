@@ -16,6 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from astrarium.core.errors import InputError  # noqa: E402
 from astrarium.device.ground import Excess, Needs, Turn  # noqa: E402
 from astrarium.engines.lanes_torch import AHEAD, SMALL, TorchGpu, TorchGround  # noqa: E402
 from astrarium.engines.lanes_watch import SEGMENT  # noqa: E402
@@ -57,6 +58,7 @@ class Pool:
 
     def __del__(self) -> None:
         self.cuda.ended.append(not self.cuda.inside)
+        self.cuda.pinned += sum(self.segments) if self.blocks else 0
 
     def snapshot(self, include_traces: bool) -> list[dict[str, Any]]:
         assert not include_traces, "slow"
@@ -75,7 +77,8 @@ class FakeCuda:
         self.inside: list[int] = []  # threads in pools
         self.ended: list[bool] = []  # of pools: whether nobody was inside
         self.asked = self.looks = self.emptied = self.streams = 0
-        self.allocated = self.peak = 0
+        self.allocated = self.peak = self.pinned = 0
+        self._pools: list[weakref.ref[Pool]] = []
         self._thread = threading.local()
 
     def mem_get_info(self, device: object) -> tuple[int, int]:
@@ -92,7 +95,9 @@ class FakeCuda:
         return Event(self)
 
     def MemPool(self) -> Pool:  # noqa: N802
-        return Pool(self)
+        pool = Pool(self)
+        self._pools.append(weakref.ref(pool))
+        return pool
 
     def current_stream(self, device: object) -> Stream:
         return getattr(self._thread, "stream", Stream(self, "default"))
@@ -119,10 +124,15 @@ class FakeCuda:
 
     def caching_allocator_alloc(self, size: int, device: object) -> int:
         self.asked += 1
-        if size > self.memory:
+        if size > self.memory - self.reserved():
             raise torch.OutOfMemoryError(f"Tried to allocate {size} bytes")
         self._thread.pool.segments.append(-(-size // SEGMENT) * SEGMENT)
         return 1
+
+    def reserved(self) -> int:
+        """By pools; those that have ended keep what somebody still uses."""
+        alive = sum(sum(pool.segments) for pool in [each() for each in self._pools] if pool is not None)
+        return alive + self.pinned
 
     def caching_allocator_delete(self, block: int) -> None:
         assert block == 1
@@ -173,7 +183,7 @@ def ground(cuda: FakeCuda) -> Iterator[TorchGround]:
 
 
 def pool_of(ground: TorchGround, lane: int = 0) -> Any:
-    return ground._lanes[lane].pool
+    return ground.pools.lanes[lane].pool
 
 
 def test_inputs_come_before_a_turn_and_results_before_what_follows(
@@ -265,7 +275,7 @@ def test_nobody_slips_in_while_a_lane_is_to_be_made(cuda: FakeCuda, ground: Torc
 
     maker, other = (threading.Thread(target=enter, args=(lane,), daemon=True) for lane in (1, 2))
     maker.start()
-    while not ground._making:
+    while not ground.pools.making:
         time.sleep(0)
     other.start()
     assert not entered.wait(0.05)
@@ -287,13 +297,112 @@ def test_lanes_make_way_for_somebody_who_is_measured_where_memory_is_scarce(
     assert pool_of(ground).segments == [SIZE]
 
 
+def test_lanes_that_are_larger_than_the_books_say_make_way_for_one_that_must_be(cuda: FakeCuda) -> None:
+    """B came into A's lane, which grew, and is gone; A has had no turn since. C fits by the books."""
+    gpu = TorchGpu("pack", TorchGround(cuda=cuda, touch=cuda.touch))
+    gpu._engine.validate = True
+
+    def other(name: str, segments: int) -> None:
+        with gpu.job(name, Needs(SEGMENT, segments * SEGMENT, 1), 1) as job, job.iteration():
+            pass
+
+    with gpu.job("A", Needs(SEGMENT, 40 * SEGMENT, 1)) as first, ThreadPoolExecutor(1) as threads:
+        for name, segments in (("", 0), ("B", 60), ("C", 50)):
+            if name:
+                threads.submit(other, name, segments).result(PATIENCE)
+            else:
+                with first.iteration():
+                    pass
+        with first.iteration():
+            pass
+    assert [row.outcome.name for row in gpu.rows()] == ["WITHDRAWN", "FINISHED", "FINISHED"]
+
+
+def test_a_lane_in_which_something_lives_is_made_anew_beside_it_where_there_is_room(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    taken(ground, turn(size=30 * SEGMENT))
+    pool_of(ground).blocks[1] = 512
+    for size in (40, 10):
+        taken(ground, turn(size=size * SEGMENT))
+        assert pool_of(ground).segments == [size * SEGMENT]
+    assert cuda.ended == [True, True]
+
+
+def test_else_it_stays_and_grows_by_another_segment(cuda: FakeCuda, ground: TorchGround) -> None:
+    """One gradient holds all of its segment: with a pool as large beside it the device would be too small."""
+    taken(ground, turn(size=55 * SEGMENT))
+    pool_of(ground).blocks[1] = 512
+    for size, segments in ((65, [55, 10]), (50, [55, 10]), (50, [55, 10]), (70, [55, 10, 5])):
+        taken(ground, turn(size=size * SEGMENT))
+        assert pool_of(ground).segments == [each * SEGMENT for each in segments]
+    assert cuda.ended == [True] * 3  # those that were tried beside it
+    assert cuda.reserved() == 70 * SEGMENT
+    looks = cuda.looks
+    taken(ground, turn(job=3, size=70 * SEGMENT))
+    assert cuda.looks == looks + 1  # at what the new job holds; not at whether something lives in the lane
+
+
+def test_a_lane_that_could_not_shrink_is_nobodys_excess(cuda: FakeCuda, ground: TorchGround) -> None:
+    taken(ground, turn(size=60 * SEGMENT))
+    pool_of(ground).blocks[1] = 512
+    for _ in range(8):
+        assert taken(ground, turn(size=50 * SEGMENT)) is None
+    ground.begin(turn(size=50 * SEGMENT))
+    pool_of(ground).blocks[2] = 5 * SEGMENT - 512
+    cuda.asked += 1
+    found = ground.end(turn(size=50 * SEGMENT), None)
+    assert found is not None
+    assert (found.held, found.lane <= 50 * SEGMENT) == (5 * SEGMENT, True)
+
+
+def test_who_comes_into_a_lane_does_not_pay_for_what_was_launched_ahead(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    for _ in range(AHEAD):
+        taken(ground, turn(shared=False))
+    assert cuda.awaited == []
+    ground.begin(turn(job=1))
+    assert len(cuda.awaited) == AHEAD
+    ground.end(turn(job=1), None)
+
+
+def test_what_is_read_after_a_turn_is_not_given_to_others_meanwhile(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    class OnGpu(torch.Tensor):  # type: ignore[misc]
+        is_cuda = True
+        readers: list[str]
+
+        def record_stream(self, stream: Stream) -> None:
+            self.readers = [*getattr(self, "readers", []), stream.name]
+
+    def tensor() -> OnGpu:
+        made: OnGpu = torch.Tensor._make_subclass(OnGpu, torch.ones(1))
+        return made
+
+    before, logits, states = tensor(), tensor(), [tensor(), tensor()]
+    ground.keep(before)  # not in a turn
+    ground.begin(turn())
+    ground.keep({"logits": logits, "states": (states, torch.ones(1)), "name": "bert"})
+    ground.end(turn(), None)
+    assert not hasattr(before, "readers")
+    assert [each.readers for each in (logits, *states)] == [["s1"]] * 3
+
+
+def test_without_a_gpu_the_ground_for_tests_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=r"expected a CUDA GPU; .*PlainGround\(\)"):
+        TorchGpu("fair")
+
+
 def test_a_lane_that_cannot_be_made_is_that_jobs_error(cuda: FakeCuda, ground: TorchGround) -> None:
     huge = turn(size=2 * cuda.memory)
     with pytest.raises(torch.OutOfMemoryError) as kept:
         ground.begin(huge)
     assert cuda.inside == []
-    taken(ground, turn())  # the pool that was begun ends here, though the error is kept
-    assert cuda.ended == [True]
+    taken(ground, turn())  # the pool of the second try ends here, though the error is kept
+    assert cuda.ended == [True, True]
     assert kept.value is not None
 
 
@@ -407,5 +516,5 @@ def test_jobs_that_come_and_go_end_no_pool_under_anybody(policy: str) -> None:
     assert len(gpu.rows()) == 36
     ground = gpu.ground
     assert isinstance(ground, TorchGround)
-    assert (ground._inside, ground._lanes, ground._given_up) == (0, {}, [])
+    assert (ground.pools.inside, ground.pools.lanes, ground.pools.given_up) == (0, {}, [])
     assert cuda.streams <= 12  # one for each thread, and for each lane that there was at a time

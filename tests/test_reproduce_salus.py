@@ -16,7 +16,8 @@ from astrarium.core.units import SECOND
 from astrarium.device.record import summary
 from astrarium.experiments.jobs import play
 from astrarium.reproduce import registry
-from astrarium.reproduce.findings import Effort
+from astrarium.reproduce.findings import Claim, Effort, Row
+from astrarium.reproduce.markdown import overview
 from astrarium.reproduce.salus import _readings, figure2_8, figure2_9, figure2_11, table2_1
 from astrarium.reproduce.salus._settings import MEMORY, MINUTE, named
 from astrarium.scenario.jobs_build import arrivals_of, job_of
@@ -79,6 +80,34 @@ def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> N
 def test_a_row_that_differs_says_why(name: str) -> None:
     for row in reproduced(name).rows:
         assert row.verdict in ("agrees", "no number") or row.note, row.what
+
+
+@pytest.mark.parametrize(
+    ("name", "counted", "given"),
+    [
+        ("table2_1", 14, 4),
+        ("figure2_8", 0, 0),
+        ("figure2_9", 0, 4),
+        ("figure2_10", 1, 1),
+        ("figure2_11", 3, 1),
+    ],
+)
+def test_what_follows_from_what_was_put_in_is_not_counted(name: str, counted: int, given: int) -> None:
+    found = [row for row in reproduced(name).rows if row.paper is not None]
+    assert sum(row.given for row in found) == given
+    assert len(found) - given >= counted
+    assert all(row.note for row in found if row.given)
+    line = overview([reproduced(name)]).splitlines()[-1].split(" | ")
+    assert line[2].endswith(f"{given} given") if given else "given" not in line[2]
+
+
+def test_claims_that_cannot_fail_are_given() -> None:
+    told = {claim.what: claim.verdict for name in NAMES for claim in reproduced(name).claims}
+    given = [what for what, verdict in told.items() if verdict == "given"]
+    assert len(given) == 5
+    assert "at a switch the next job's iteration starts as the last one's ends" in given
+    assert Claim("x", holds=False, given=True).verdict == "does not hold"
+    assert Row("x", 3.0, 1.0, given=True).verdict == "higher"
 
 
 def test_srtf_is_about_three_times_better_than_fifo_and_its_makespan_the_same() -> None:

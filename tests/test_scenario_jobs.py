@@ -117,6 +117,12 @@ BAD = [
     ("jobs[0].workload=salus:resnet50_50", "jobs[0].persistent", "", "nothing here: salus:resnet50_50"),
     ("jobs[0].demand=1.5", "jobs[0].demand", "1.5", "a number <= 1"),
     ("jobs[1].name=big", "jobs[1].name", "'big'", "a name that no other job has"),
+    ("jobs[0].name=tiny-1", "jobs[1].name", "'tiny-1'", "a name that no other job has"),
+    ("jobs[0].name=''", "jobs[0].name", "''", "a name"),
+    ("jobs[0].every=5s", "jobs[0].every", "", "a count of several jobs with it"),
+    ("gpu=false", "gpu", "False", "a mapping with memory"),
+    ("gpu=[]", "gpu", "[]", "a mapping with memory"),
+    ("policy.name=best", "policy.name", "'best'", "a policy for iterations: one of fair"),
     ("jobs[1].count=0", "jobs[1].count", "0", "a whole number >= 1"),
     ("policy=srtf", "policy", "'srtf'", "a mapping such as {name: fair}"),
     ("policy.name=strf", "policy.name", "'strf'", "did you mean 'srtf'?"),
@@ -139,6 +145,50 @@ def test_bad_input_is_named(file: Path, override: str, field: str, value: str, r
 def test_a_file_that_is_no_mapping_is_refused() -> None:
     with pytest.raises(InputError, match="a mapping with gpu and jobs"):
         parse([1, 2])
+
+
+def test_an_empty_file_may_be_about_either(file: Path) -> None:
+    file.write_text("")
+    with pytest.raises(InputError, match=r"jobs.yaml: expected a scenario: cluster, .* or gpu and jobs"):
+        has_jobs(file)
+
+
+TOO_MUCH = [
+    (["jobs[0].iterations=1000000000000000000000000000000"], "jobs[0].iterations", "a longer gpu.turn (such"),
+    (["jobs[1].iteration=1ns", "jobs[1].length=100h"], "jobs[1].length", "at most 20,000,000 turns"),
+    (["jobs={salus: 100000}"], "jobs.salus", "at most 20,000,000 turns"),
+    (["jobs[1].count=2000", "jobs[1].every=2400h"], "jobs[1].every", "arrivals within 18 years"),
+    (["jobs={salus: 1000, interval: 2400h}", "gpu.turn=1min"], "jobs.interval", "arrivals within 18 years"),
+    (["jobs[0].iteration=2400h"], "jobs[0].iterations", "less than 18 years together"),
+    (["gpu.pause=2400h"], "jobs[0].iterations", "pauses and switches included"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "field", "told"), TOO_MUCH)
+def test_what_nobody_can_wait_for_is_said_at_once(
+    file: Path, overrides: list[str], field: str, told: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        jobs_build.arrivals(scenario(file, *overrides))
+    assert str(error.value).startswith(f"{field}: expected ")
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("iteration", "iterations", "turn", "becomes"),
+    [
+        (SECOND, 15, 10 * SECOND, (7.5, 2)),
+        (SECOND, 3, 10 * SECOND, (3.0, 1)),
+        (SECOND, 15, SECOND, (1.0, 15)),
+        (20 * SECOND, 15, 10 * SECOND, (20.0, 15)),
+    ],
+)
+def test_longer_turns_are_as_much_work(
+    iteration: int, iterations: int, turn: int, becomes: tuple[float, int]
+) -> None:
+    length, turns = jobs_build.divided(iteration, iterations, turn)
+    assert (length / SECOND, turns) == becomes
+    assert length * turns == iteration * iterations
 
 
 # running
@@ -242,6 +292,16 @@ def test_not_one_job_may_fit(call: Any, file: Path) -> None:
     assert "0/3" in out
 
 
+def test_what_people_call_their_jobs_is_shown_as_it_is(call: Any, file: Path) -> None:
+    for name in ("[/b]", "[red]x", "$a", r"$\frac$"):
+        code, out, _ = call(
+            "simulate", "jobs.yaml", "-o", f"jobs[0].name='{name}'", "--out", "odd", "--overwrite"
+        )
+        assert code == 0
+        assert name in out
+        assert name in Path("odd/tables.txt").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -250,6 +310,7 @@ def test_not_one_job_may_fit(call: Any, file: Path) -> None:
         (["simulate", "jobs.yaml", "--engine", "native"], "no native twin"),
         (["simulate", "jobs.yaml", "--seed", "-3"], "seed"),
         (["simulate", "nowhere.yaml"], "nowhere.yaml"),
+        (["simulate", "jobs.yaml", "-o", "jobs[0].iterations=100000000"], "jobs.yaml: jobs[0].iterations:"),
         (["goodput", "jobs.yaml"], "jobs.yaml: jobs: expected models and a cluster here"),
     ],
 )

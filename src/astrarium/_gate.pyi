@@ -74,6 +74,7 @@ class Client:
         graph: bool = False,
         synchronize: bool = True,
         ahead: int = 1024,
+        between: int = 0,
     ) -> None: ...
 
 def defaults(policy: str, sms: int) -> Knobs: ...
@@ -89,6 +90,7 @@ def simulate(
     priority: bool = False,
     seen: int = 3000,
     relaunch: int = 2000,
+    fence: int = 1500,
     one_interpreter: bool = False,
     learn: bool = True,
     search_limit: float = 0.0,

@@ -7,6 +7,7 @@ PYTHONPATH=src python3 -m pytest -m gpu --confcutdir=tests/gpu -s tests/gpu/test
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -116,7 +117,7 @@ def test_the_libraries_workspaces_do_not_lie_in_the_lane() -> None:
         for _ in range(MEASURED + 3):
             model(batch)
         torch.cuda.synchronize()
-        [lane] = ground._lanes.values()
+        [lane] = ground.pools.lanes.values()
         assert viewed(lane.pool.snapshot()).blocks == []
 
 
@@ -225,8 +226,8 @@ def test_lanes_come_and_go_while_others_are_inside_theirs() -> None:
 
     counts = together(lambda: len(trained(gpu, long, "long", 400)), *(lambda n=n: short(n) for n in range(4)))
     assert counts == [400, *[rounds * (MEASURED + 4)] * 4]
-    assert not gpu.ground._given_up  # type: ignore[attr-defined]
-    assert not gpu.ground._lanes  # type: ignore[attr-defined]
+    assert not gpu.ground.pools.given_up  # type: ignore[attr-defined]
+    assert not gpu.ground.pools.lanes  # type: ignore[attr-defined]
 
 
 def test_a_lane_changes_its_size_with_its_jobs() -> None:
@@ -235,14 +236,75 @@ def test_a_lane_changes_its_size_with_its_jobs() -> None:
     with gpu.attached("small", small.model, small.optimizer):
         for _ in range(MEASURED + 2):
             small.step()
-        sizes = [lane.size for lane in ground._lanes.values()]
+        sizes = [lane.size for lane in ground.pools.lanes.values()]
         together(lambda: trained(gpu, Loop(1, 2048), "large", MEASURED + 5))
         for _ in range(3):
             small.step()
-        (after,) = (lane.size for lane in ground._lanes.values())
+        (after,) = (lane.size for lane in ground.pools.lanes.values())
         assert after < 1.5 * sizes[0]  # a little more than it had, where an iteration took a little more
     # each lane had a pool of one segment, and the large one is gone
-    assert not ground._given_up
+    assert not ground.pools.given_up
+
+
+def test_a_lane_grows_though_somebodys_gradients_lie_in_it() -> None:
+    """They hold all of its segment: a pool for the large one beside it would not fit into the GPU."""
+    gpu, go, back = TorchGpu("fair"), threading.Event(), threading.Event()
+    capacity = gpu.ground.capacity
+    model = nn.Linear(2048, 2048).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = torch.ones(64, 2048, device="cuda")
+
+    def small() -> None:
+        with gpu.job("small", Needs(64 * MIB, int(0.55 * capacity), 1), 2) as job:
+            for number in range(2):
+                with job.iteration():
+                    optimizer.zero_grad()
+                    model(batch).sum().backward()
+                    optimizer.step()
+                if not number:
+                    go.set()
+                    assert back.wait(PATIENCE)
+
+    def large() -> None:
+        assert go.wait(PATIENCE)
+        try:
+            with gpu.job("large", Needs(MIB, int(0.65 * capacity), 1), 1) as job, job.iteration():
+                torch.empty(int(0.5 * capacity), dtype=torch.uint8, device="cuda")
+        finally:
+            back.set()
+
+    together(small, large)
+    assert {row.job.name: row.outcome for row in gpu.rows()} == {
+        "small": Outcome.FINISHED,
+        "large": Outcome.FINISHED,
+    }
+
+
+def test_results_read_after_the_turn_are_not_overwritten_by_another_job() -> None:
+    """Each reads its output late, in its own time, and lets it go while that is still under way."""
+    gpu, found, width = TorchGpu("fair"), dict[int, list[float]](), 4 * MIB
+
+    class Fill(nn.Module):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.number = number
+
+        def forward(self, batch: Any) -> Any:
+            return torch.full_like(batch, float(self.number))
+
+    def serve(number: int) -> None:
+        model, batch = Fill(number).eval(), torch.empty(width, device="cuda")
+        with torch.no_grad(), gpu.attached(f"model {number}", model, needs=Needs(MIB, 256 * MIB, 1)):
+            sums = []
+            for _ in range(200):
+                output = model(batch)
+                torch.cuda._sleep(200_000)
+                sums.append(output.mean(dtype=torch.float64))
+                del output
+            found[number] = [each.item() for each in sums]
+
+    together(lambda: serve(1), lambda: serve(2))
+    assert found == {1: [1.0] * 200, 2: [2.0] * 200}
 
 
 def test_errors_between_turns_and_in_them_leave_streams_and_pools_as_they_were() -> None:
@@ -261,7 +323,7 @@ def test_errors_between_turns_and_in_them_leave_streams_and_pools_as_they_were()
         with pytest.raises(ValueError, match="bad batch"):
             fail(at)
         assert torch.cuda.current_stream() == outside
-        assert gpu.ground._inside == 0  # type: ignore[attr-defined]
+        assert gpu.ground.pools.inside == 0  # type: ignore[attr-defined]
     torch.cuda.empty_cache()  # would raise inside a pool
 
 
@@ -278,7 +340,7 @@ def test_what_a_turn_costs(capsys: pytest.CaptureFixture[str]) -> None:
             with job.iteration():
                 pass
         turn = (time.perf_counter() - began) / number
-        [lane] = ground._lanes.values()
+        [lane] = ground.pools.lanes.values()
         began = time.perf_counter()
         for _ in range(100):
             viewed(lane.pool.snapshot())

@@ -38,7 +38,7 @@ def simulate_jobs(context: typer.Context, wishes: Wishes, policy: str | None) ->
     if policy is not None:
         scenario = _with_policy(scenario, policy)
     at = output.target("simulate", wishes.file.stem, wishes.out, wishes.overwrite, wishes.no_folder)
-    runs = _run([scenario])
+    runs = _run(wishes.file, [scenario])
     [(_, record, summary)] = runs.values()
     tables = [overview_table({scenario.policy: summary}), jobs_table(record)]
     shown = output.plain(summary)
@@ -57,7 +57,7 @@ def compare_jobs(context: typer.Context, wishes: Wishes, policies: list[str]) ->
     scenario = _loaded(wishes)
     scenarios = [_with_policy(scenario, name) for name in policies or iteration_policies.names()]
     at = output.target("compare", wishes.file.stem, wishes.out, wishes.overwrite, wishes.no_folder)
-    runs = _run(scenarios)
+    runs = _run(wishes.file, scenarios)
     result = {"policies": {name: output.plain(summary) for name, (_, _, summary) in runs.items()}}
     table = overview_table({name: summary for name, (_, _, summary) in runs.items()})
     if at.path is not None:
@@ -88,14 +88,18 @@ def _with_policy(scenario: JobScenario, name: str) -> JobScenario:
         raise InputError("", name, error.expected, f"-p {name}") from None
 
 
-def _run(scenarios: list[JobScenario]) -> Runs:
+def _run(file: Path, scenarios: list[JobScenario]) -> Runs:
     """Each policy once, with a progress bar."""
     from astrarium.cli.progress import bar
+    from astrarium.core.errors import InputError
     from astrarium.experiments.jobs import longest, run
     from astrarium.report.jobs import summarize
     from astrarium.scenario.jobs_build import arrivals
 
-    total, runs = longest(arrivals(scenarios[0])), {}
+    try:
+        total, runs = longest(arrivals(scenarios[0])), {}
+    except InputError as error:
+        raise error.read_from(str(file)) from None
     for scenario in scenarios:
         with bar(scenario.policy, total) as progress:
             record = run(scenario, progress)

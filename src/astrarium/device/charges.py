@@ -22,24 +22,34 @@ class Charges:
         """Iterations that were measured."""
         return len(self._read)
 
-    def measured(self, persistent: int, reading: Reading) -> Needs | None:
-        """What the job needs, once enough was read."""
+    def measured(self, persistent: int, reading: Reading, iterations: int) -> Needs | None:
+        """What a job of so many *iterations* needs, once enough was read."""
         self._read.append(Needs(persistent, max(0, reading.peak - reading.after), reading.took))
-        return self.so_far() if self.done == MEASURED else None
+        return self.so_far() if self.done >= min(MEASURED, iterations) else None
 
     def so_far(self) -> Needs:
-        """Memory as at its worst, time as at its best: what is slow at first gets faster."""
+        """What stays as it was read last, since others may have built and freed theirs meanwhile; what an
+        iteration takes as at its worst, and its time as at its best: what is slow at first gets faster."""
         read = self._read[1:] or self._read or [Needs(0, 0, 1)]
         persistent, ephemeral, took = zip(*read, strict=True)
-        return Needs(max(persistent), max(ephemeral), min(took))
+        return Needs(persistent[-1], max(ephemeral), min(took))
 
     def known(self, needs: Needs) -> None:
         self._known, self._told = needs, (needs.persistent, needs.ephemeral)
 
-    def exceeded(self, excess: Excess) -> list[NeedsChanged]:
-        """What the books have to hear, if anything."""
+    def lowered(self, by: int) -> NeedsChanged:
+        """Some of what was taken for the job's own has turned out to be another's."""
         assert self._known is not None
-        needed = (self._known.persistent + excess.held, max(self._known.ephemeral, excess.lane))
+        self._known = self._known._replace(persistent=self._known.persistent - by)
+        self._told = (self._told[0] - by, self._told[1])
+        return NeedsChanged(self._job, *self._told)
+
+    def exceeded(self, turn: Turn, excess: Excess) -> list[NeedsChanged]:
+        """What the books have to hear, if anything. What a lane has that is not larger than it should be says
+        nothing of this job: another one needs it."""
+        assert self._known is not None
+        lane = excess.lane if excess.lane > turn.size else 0
+        needed = (self._known.persistent + excess.held, max(self._known.ephemeral, lane))
         if needed == self._told:
             return []
         self._told = needed

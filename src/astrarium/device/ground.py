@@ -68,6 +68,12 @@ class Ground(Protocol):
     def measured(self) -> AbstractContextManager[Callable[[], Reading]]:
         """What is launched inside runs alone; the call tells afterwards what it took."""
 
+    def allocated(self) -> int:
+        """Of the whole device, now."""
+
+    def keep(self, value: object) -> None:
+        """In a turn: what is in *value* will be read after it, in the thread's own time."""
+
     def renew(self, lane: int) -> None:
         """Nobody runs in it: what it has of the device goes back, and the next turn makes it anew."""
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from threading import current_thread, get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from astrarium.core.errors import AstrariumError
+from astrarium.core.units import Time
 from astrarium.device.charges import Charges
-from astrarium.device.events import IterationFailed, IterationFinished, JobWithdrawn
+from astrarium.device.events import Event, IterationFailed, IterationFinished, JobWithdrawn
 from astrarium.device.ground import Excess, Needs, Reading, Turn
 from astrarium.device.jobs import Job
 
 if TYPE_CHECKING:
     from astrarium.device.live import SharedGpu
+
+Kept = TypeVar("Kept")
 
 
 class Ended(AstrariumError):
@@ -31,7 +35,8 @@ class MemoryWarning(UserWarning):
 
 
 class LiveJob:
-    """Used by one thread: `with job.iteration():`, or `begin` and `end` where there is no block."""
+    """Used by the thread that made it: `with job.iteration():`, or `begin` and `end` where there is no
+    block."""
 
     def __init__(
         self, gpu: SharedGpu, id_: int, name: str, about: tuple[int, int, float], owned: int = 0
@@ -39,9 +44,11 @@ class LiveJob:
         """*about*: its iterations, priority and demand."""
         self._gpu, self.id, self.name = gpu, id_, name
         self._about, self._owned = about, owned
+        self._thread = get_ident()
         self._charges = Charges(id_)
         self._arrived = False
         self._turn: Turn | None = None
+        self._started: Time = 0
         self._alone: AbstractContextManager[Callable[[], Reading]] | None = None
         self._block = _Iteration(self)
 
@@ -52,36 +59,39 @@ class LiveJob:
     def under_way(self) -> bool:
         return self._turn is not None or self._alone is not None
 
+    def keep(self, value: Kept) -> Kept:
+        """In an iteration: what is read only afterwards, such as the output of a model."""
+        if self._turn is not None:
+            self._gpu.ground.keep(value)
+        return value
+
     def begin(self) -> None:
         """Waits for the job's turn."""
-        if self.under_way:
-            raise OutOfTurn(f"job {self.name}: an iteration begins inside another one")
-        if not self._arrived:
+        self._check_thread()
+        if self._arrived:
+            self._begin_turn()
+        else:
             alone = self._gpu.alone()
             self._reading = alone.__enter__()
             self._alone = alone
-            return
-        turn = self._gpu.await_turn(self.id)
-        try:
-            self._gpu.ground.begin(turn)
-        except BaseException as error:
-            self._gpu.turn_over(IterationFailed(self.id, turn.run, told(error)))
-            raise
-        self._turn, self._started = turn, self._gpu.now()
+        self._gpu.inside.job = self
 
     def end(self, error: BaseException | None = None, survives: bool = False) -> None:
         """A job ends with an error in its iteration, unless it *survives*: somebody may still handle it."""
+        if not self.under_way:
+            return
+        self._check_owner()
+        self._gpu.inside.job = None
         if self._turn is not None:
-            self._end_turn(error, survives)
-        elif self._alone is not None:
+            self._end_turn(self._turn, error, survives)
+        else:
             self._end_alone(error)
 
     def life(self, needs: Needs | None) -> Iterator[LiveJob]:
         """An iteration that is still under way at the end of the block ends with it."""
+        self._gpu.owns(self.id, self._owned)
         if needs is not None:
             self._arrive(needs)
-        else:
-            self._gpu.estimate(self.id, self._owned)
         try:
             yield self
         except BaseException as error:
@@ -90,30 +100,43 @@ class LiveJob:
         self.end()
 
     def leave(self, error: str = "") -> None:
-        """Also a job that ended while it was measured has its row in the books."""
+        """Also a job that ended while it was measured has its row in the books, with its own error: in one
+        step, since the policy might refuse it."""
         if not self._arrived:
-            self._arrive(self._charges.so_far())
-        self._gpu.hear(JobWithdrawn(self.id, error))
+            self._arrive(self._charges.so_far(), JobWithdrawn(self.id, error))
+        self._gpu.leave(self.id, error)
 
-    def _end_turn(self, error: BaseException | None, survives: bool) -> None:
-        turn, self._turn = self._turn, None
-        assert turn is not None
+    def _begin_turn(self) -> None:
+        """Wherever it is interrupted, the turn that it has, or may have, is given back."""
+        try:
+            turn = self._turn = self._gpu.await_turn(self.id)
+            self._gpu.ground.begin(turn)
+        except Ended:
+            raise
+        except BaseException as error:
+            self._turn = None
+            self._gpu.abandon(self.id, told(error))
+            raise
+        self._started = self._gpu.now()
+
+    def _end_turn(self, turn: Turn, error: BaseException | None, survives: bool) -> None:
+        self._turn = None
         try:
             excess = self._gpu.ground.end(turn, error)
         except BaseException as failure:
-            self._gpu.turn_over(IterationFailed(self.id, turn.run, told(failure)))
+            self._gpu.turn_over(self.id, IterationFailed(self.id, turn.run, told(failure)))
             raise
         if error is not None and not survives:
-            self._gpu.turn_over(IterationFailed(self.id, turn.run, told(error)))
+            self._gpu.turn_over(self.id, IterationFailed(self.id, turn.run, told(error)))
         elif excess is None:
-            self._gpu.turn_over(IterationFinished(self.id, turn.run, self._started))
+            self._gpu.turn_over(self.id, IterationFinished(self.id, turn.run, self._started))
         else:
             self._exceeded(turn, excess)
 
     def _exceeded(self, turn: Turn, excess: Excess) -> None:
         """Charged in the same step, before anybody else can be given the memory."""
-        changed = self._charges.exceeded(excess)
-        self._gpu.turn_over(IterationFinished(self.id, turn.run, self._started), *changed)
+        changed = self._charges.exceeded(turn, excess)
+        self._gpu.turn_over(self.id, IterationFinished(self.id, turn.run, self._started), *changed)
         if warning := self._charges.warning(turn, excess):
             warnings.warn(f"job {self.name}: {warning}", MemoryWarning, stacklevel=2)
         if changed and self._gpu.failed(self.id):
@@ -128,14 +151,34 @@ class LiveJob:
             return
         alone.__exit__(None, None, None)
         found = self._reading()
-        needs = self._charges.measured(self._gpu.estimate(self.id, self._owned, found.after), found)
+        persistent = self._gpu.estimate(self.id, self._owned, found.after)
+        needs = self._charges.measured(persistent, found, self._about[0])
         if needs is not None:
             self._arrive(needs)
 
-    def _arrive(self, needs: Needs) -> None:
+    def _arrive(self, needs: Needs, *events: Event) -> None:
         self._arrived = True
         self._charges.known(needs)
-        self._gpu.arrive(Job(self.id, self.name, *needs, *self._about), self._charges.done)
+        self._gpu.arrive(Job(self.id, self.name, *needs, *self._about), self._charges, *events)
+
+    def _check_thread(self) -> None:
+        """Else threads would wait for one another for ever."""
+        self._check_owner()
+        inside: LiveJob | None = getattr(self._gpu.inside, "job", None)
+        if inside is self:
+            raise OutOfTurn(f"job {self.name}: an iteration begins inside another one")
+        if inside is not None:
+            raise OutOfTurn(
+                f"job {self.name}: this thread is in an iteration of job {inside.name}; where one loop has "
+                "several models, make it one job, and wrap its iterations in `with job.iteration():`"
+            )
+
+    def _check_owner(self) -> None:
+        if get_ident() != self._thread:
+            raise OutOfTurn(
+                f"job {self.name}: it is used by the thread {current_thread().name!r}, "
+                "and belongs to the one that made it"
+            )
 
 
 class _Iteration:

@@ -13,5 +13,5 @@ from astrarium.device.state import DeviceState
 IterationPolicy = Policy[DeviceState, Event, Action]
 
 iteration_policies: Registry[Callable[[], IterationPolicy]] = Registry(
-    "iteration policy", package="astrarium.device.policies", group="astrarium.device"
+    "policy for iterations", package="astrarium.device.policies", group="astrarium.device"
 )

@@ -16,6 +16,7 @@ from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
 from astrarium.device.actions import NEW_LANE, Action, Admit, Refuse, RunIteration
+from astrarium.device.credits import Credits
 from astrarium.device.events import (
     Event,
     IterationFailed,
@@ -39,17 +40,18 @@ class Running:
 
 
 class DeviceState:
-    """*capacity* is the GPU's memory in bytes."""
+    """*capacity* is the GPU's memory in bytes. Where jobs are *resident*, as live ones are, those that wait
+    have their persistent memory on the GPU already."""
 
-    def __init__(self, capacity: int, ledger: Ledger | None = None) -> None:
-        self.layout = Layout(capacity)
+    def __init__(self, capacity: int, ledger: Ledger | None = None, resident: bool = False) -> None:
+        self.layout, self._resident = Layout(capacity), resident
         self.ledger = ledger or Ledger()
         self.waiting: dict[int, Job] = {}  # in order of arrival
         self.admitted: dict[int, Job] = {}  # in order of admission
         self.running: dict[int, Running] = {}  # by lane
         self.ready: set[int] = set()  # jobs that want a turn
         self._leaving: dict[int, tuple[Outcome, str]] = {}  # jobs that end with the iteration that runs
-        self._credit: dict[int, Time] = {}
+        self._credits = Credits(self.ledger)
         self._runs = 0
         self._last: dict[int, int] = {}  # whose iteration was the last in a lane
         self._on_event: dict[type, Callable[[Time, Any], None]] = {
@@ -92,12 +94,17 @@ class DeviceState:
         """Alone on the GPU."""
         return job.iteration * (job.iterations - self.row(job.id).done)
 
-    def credit(self, job: int) -> Time:
-        """What a job is taken to have had when it came: as much as the least served of those present."""
-        return self._credit.get(job, self._least_served())
+    def claim(self, job: Job) -> int:
+        """The persistent memory that there must be room for when a job that waits is let in: its own, and
+        what others who wait have there already. Not where it would be alone: somebody has to begin."""
+        if self._resident and self.layout.lanes:
+            return sum(each.persistent for each in self.waiting.values())
+        return job.persistent
 
-    def _least_served(self) -> Time:
-        return min((self._credit[job] + self.row(job).service for job in self.admitted), default=0)
+    def credit(self, job: int) -> Time:
+        """What a job is taken to have had beside its service: when it comes, or comes back, as much as the
+        least served of those who use the GPU."""
+        return self._credits.of(job)
 
     def idle(self, lane: int) -> bool:
         return lane not in self.running
@@ -112,6 +119,8 @@ class DeviceState:
 
     def _want(self, now: Time, event: IterationWanted) -> None:
         if event.job in self.admitted or event.job in self.waiting:
+            if event.job in self.admitted and event.job not in self._using():
+                self._credits.came_back(event.job)
             self.ready.add(event.job)
 
     def _finished(self, now: Time, event: IterationFinished) -> None:
@@ -120,6 +129,7 @@ class DeviceState:
         row = self.row(event.job)
         row.done += 1
         row.service += now - event.started
+        self._credits.ran(self._using() | {event.job})
         if row.done >= row.job.iterations:
             self._end(now, event.job, Outcome.FINISHED)
         elif event.job in self._leaving:
@@ -165,17 +175,17 @@ class DeviceState:
 
     def _admit(self, now: Time, action: Admit) -> None:
         job = self._waiting(action, action.job)
-        layout = self.layout
+        layout, claim = self.layout, self.claim(job)
         if action.lane == NEW_LANE:
-            if job.persistent + job.ephemeral > layout.room:
+            if claim + job.ephemeral > layout.room:
                 raise InvalidAction(f"{action!r}: there is no room for another lane ({layout.room} bytes)")
             layout.open(job.id, job.persistent, job.ephemeral)
         else:
             lane = layout.lane(action.lane)
-            if lane is None or not layout.fits(lane, job.persistent, job.ephemeral, self.running):
+            if lane is None or not layout.fits(lane, claim, job.ephemeral, self.running):
                 raise InvalidAction(f"{action!r}: it does not fit into that lane now ({layout.room} bytes)")
             layout.join(lane, job.id, job.persistent, job.ephemeral)
-        self._credit[job.id] = self._least_served()
+        self._credits.came(job.id)
         self.admitted[job.id] = self.waiting.pop(job.id)
         self.row(job.id).admitted = now
 
@@ -222,11 +232,15 @@ class DeviceState:
                 return lane
         return None
 
+    def _using(self) -> set[int]:
+        """Who runs, or wants to."""
+        return {running.job for running in self.running.values()} | (self.ready & self.admitted.keys())
+
     def _end(self, now: Time, job: int, outcome: Outcome, reason: str = "") -> None:
         self.ledger.end(now, job, outcome, reason)
         self._leaving.pop(job, None)
         self.ready.discard(job)
-        self._credit.pop(job, None)
+        self._credits.left(job)
         if job in self.admitted:
             del self.admitted[job]
             self.layout.leave(job)

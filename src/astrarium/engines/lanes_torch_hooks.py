@@ -40,6 +40,16 @@ def owned_bytes(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> int:
     return sum(found.values())
 
 
+def _calls_on_the_stack(model: nn.Module) -> int:
+    """Of this thread."""
+    frame, found = sys._getframe(1), 0
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code is nn.Module._call_impl.__code__:
+            found += frame.f_locals.get("self") is model
+    return found
+
+
 @contextmanager
 def followed(job: LiveJob, model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Iterator[None]:
     loop = _Loop(job, model, optimizers)
@@ -72,6 +82,7 @@ class _Loop:
 
     def before_forward(self, module: nn.Module, inputs: Any) -> None:
         self._check_thread()
+        self._recount(module, own=1)
         self._depth += 1
         if self._depth > 1:
             return
@@ -82,15 +93,20 @@ class _Loop:
             self._warn()
 
     def after_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Also called where forward raised, by PyTorch's handler; the job may handle that, and go on."""
+        """Also called where forward raised, by PyTorch's handler; the job may handle that, and go on. A
+        stranger's call that was refused comes here too, and is none of ours."""
+        if threading.get_ident() != self._thread:
+            return
         self._depth -= 1
         if self._depth == 0 and self._one_call and self._job.under_way:
             error = sys.exc_info()[1] if output is None else None
+            self._job.keep(output)
             self._job.end(error, survives=True)
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """A closure calls the model inside; a step by itself is an iteration too."""
         self._check_thread()
+        self._recount(self._model, own=0)
         self._trains_in_eval |= self._in_doubt
         self._in_doubt = False
         if not self._job.under_way:
@@ -102,6 +118,17 @@ class _Loop:
             self._job.end()
 
     # helpers
+
+    def _recount(self, model: nn.Module, own: int) -> None:
+        """PyTorch does not tell hooks of a call that Ctrl-C has ended. A loop may handle that and go on, so
+        that calls which are not on the stack any more are forgotten. *own* is the one that just begins."""
+        if not self._depth:
+            return
+        visible = _calls_on_the_stack(model)
+        if own <= visible <= own + self._depth - 1:
+            self._depth = visible - own
+            if not self._depth and self._one_call and self._job.under_way:
+                self._job.end()
 
     def _begin(self, one_call: bool) -> None:
         self._stepped.clear()

@@ -23,7 +23,8 @@ EAGER_GAP: Time = 5 * MICROSECOND
 
 
 class Party(msgspec.Struct, frozen=True):
-    """A client: its kernels, and when requests come (None: one after another, as in training)."""
+    """A client: its kernels, and when requests come (None: one after another, as in training). A launch costs
+    its CPU `gap`; `between` passes on the GPU from one of its kernels to the next."""
 
     name: str
     trace: KernelTrace
@@ -32,6 +33,7 @@ class Party(msgspec.Struct, frozen=True):
     gap: Time = EAGER_GAP
     graph: bool = False
     synchronize: bool = True
+    between: Time = 0
 
 
 class Sharing(msgspec.Struct, frozen=True):
@@ -141,6 +143,7 @@ def _client(gate: Any, party: Party) -> Any:
         gap=party.gap,
         graph=party.graph,
         synchronize=party.synchronize,
+        between=party.between,
     )
 
 

@@ -15,6 +15,7 @@ from astrarium.device.record import DeviceRecord, Span, summary
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 JOBS_FILE = "jobs.csv"
 FILES = {
@@ -89,8 +90,8 @@ def jobs_table(record: DeviceRecord) -> Table:
     table = _table("job", *instants, "turns", "outcome")
     for row in record.rows[:_MOST_JOBS]:
         moments = (row.arrived, row.admitted, row.started, row.ended)
-        told = ": ".join(part for part in (row.outcome.name.lower(), row.reason) if part)
-        table.add_row(row.job.name, *(_instant(at, size) for at in moments), f"{row.done:,}", told)
+        told = _as_it_is(": ".join(part for part in (row.outcome.name.lower(), row.reason) if part))
+        table.add_row(_as_it_is(row.job.name), *(_instant(at, size) for at in moments), f"{row.done:,}", told)
     if len(record.rows) > _MOST_JOBS:
         table.caption = f"the first {_MOST_JOBS} of {len(record.rows)} jobs"
     return table
@@ -139,7 +140,8 @@ def _panel(ax: Any, record: DeviceRecord, shown: int, size: float, colors: Seque
         ax.broken_barh(bars, place, facecolors=[colors[lanes[span.lane] % len(colors)] for span in had])
     ax.set(ylim=(shown - 0.4, -0.6), xlim=(0, None))
     if shown <= _MOST_NAMED:
-        ax.set_yticks(range(len(record.rows)), [row.job.name for row in record.rows])
+        names = [row.job.name.replace("$", r"\$") for row in record.rows]  # no formulas
+        ax.set_yticks(range(len(record.rows)), names)
     ax.grid(axis="y", visible=False)
 
 
@@ -156,6 +158,13 @@ def _side_by_side(spans: Sequence[Span]) -> dict[int, int]:
 
 def _end(record: DeviceRecord) -> Time:
     return max((row.ended for row in record.rows), default=0)
+
+
+def _as_it_is(text: str) -> Text:
+    """What people call their jobs is no markup."""
+    from rich.text import Text
+
+    return Text(text)
 
 
 def _instant(at: Time, size: float) -> str:

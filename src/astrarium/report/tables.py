@@ -91,7 +91,7 @@ def reproduction_tables(reproduction: Reproduction) -> list[Table]:
         numbers.add_row(f"{row.what} {row.unit}".strip(), *cells, row.verdict, row.note)
     claims = _table("claim", "here", "note")
     for claim in reproduction.claims:
-        claims.add_row(claim.what, "holds" if claim.holds else "does not hold", claim.note)
+        claims.add_row(claim.what, claim.verdict, claim.note)
     for column in (*numbers.columns[4:], *claims.columns):
         column.justify = "left"
     for column in (numbers.columns[0], claims.columns[0]):

@@ -22,6 +22,7 @@ class Row(msgspec.Struct, frozen=True):
     unit: str = ""
     tolerance: float = 0.05  # relative, on both ends of a range
     note: str = ""
+    given: bool = False  # it follows from what we put in, so that agreeing says nothing
 
     @property
     def ratio(self) -> float | None:
@@ -47,7 +48,9 @@ class Row(msgspec.Struct, frozen=True):
         slack = self.tolerance
         if self.ours < low - abs(low) * slack:
             return "lower"
-        return "higher" if self.ours > high + abs(high) * slack else "agrees"
+        if self.ours > high + abs(high) * slack:
+            return "higher"
+        return "given" if self.given else "agrees"
 
     def shown(self) -> dict[str, Any]:
         """As JSON prints it: the derived columns included."""
@@ -60,6 +63,13 @@ class Claim(msgspec.Struct, frozen=True):
     what: str
     holds: bool
     note: str = ""
+    given: bool = False  # it follows from what we put in
+
+    @property
+    def verdict(self) -> str:
+        if not self.holds:
+            return "does not hold"
+        return "given" if self.given else "holds"
 
 
 class Findings(msgspec.Struct):

@@ -16,7 +16,8 @@ Everything here is simulated, with no network delay unless the row says otherwis
 fixed seeds: the same command gives the same numbers on any machine, but for times by a machine's own clock,
 which say so. A *verdict* compares our number with the paper's within the row's tolerance (of the number, or
 of the ends of a range): `agrees`, `higher` or `lower`; `no number` where the paper drew a curve but printed
-none. Tolerances, and the thresholds that turn a claim's words into numbers, are ours, and some were settled
+none; `given`, and not counted, where agreeing says nothing, since it follows from what we put in.
+Tolerances, and the thresholds that turn a claim's words into numbers, are ours, and some were settled
 after the first results were seen: judge by the ratios. Rows that differ carry the reason we know or suspect.
 `astrarium/...` is our own policy, which no paper has: its claims are what it was built to reach.
 One reproduction alone, with its figure: `astrarium reproduce NAME`."""
@@ -28,7 +29,7 @@ def page(reproductions: Sequence[Reproduction], command: str) -> str:
         parts.append(f"## {one.name}: {one.title}")
         parts.append(numbers(one.rows))
         if one.claims:
-            claims = [(c.what, "holds" if c.holds else "does not hold", c.note) for c in one.claims]
+            claims = [(claim.what, claim.verdict, claim.note) for claim in one.claims]
             parts.append(table(("claim", "here", "note"), claims))
     return "\n\n".join(parts) + "\n"
 
@@ -36,11 +37,9 @@ def page(reproductions: Sequence[Reproduction], command: str) -> str:
 def overview(reproductions: Sequence[Reproduction]) -> str:
     lines = []
     for one in reproductions:
-        printed = [row for row in one.rows if row.paper is not None]
-        agree = sum(row.verdict == "agrees" for row in printed)
-        hold = sum(claim.holds for claim in one.claims)
-        counts = (_of(agree, len(printed)), _of(hold, len(one.claims)))
-        lines.append((f"`{one.name}`", one.title, *counts))
+        numbers = [row.verdict for row in one.rows if row.paper is not None]
+        claims = [claim.verdict for claim in one.claims]
+        lines.append((f"`{one.name}`", one.title, _count(numbers, "agrees"), _count(claims, "holds")))
     return table(("reproduction", "what", "numbers that agree", "claims that hold"), lines)
 
 
@@ -87,5 +86,9 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def _of(part: int, whole: int) -> str:
-    return f"{part} of {whole}" if whole else ""
+def _count(verdicts: Sequence[str], good: str) -> str:
+    """Of those that could have been otherwise."""
+    given = verdicts.count("given")
+    counted = len(verdicts) - given
+    parts = [f"{verdicts.count(good)} of {counted}"] if counted else []
+    return ", ".join([*parts, f"{given} given"] if given else parts)

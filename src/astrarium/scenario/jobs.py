@@ -72,6 +72,10 @@ class JobEntry(msgspec.Struct, frozen=True):
     priority: int = 0
 
     def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise InputError("name", self.name, "a name")
+        if self.every and self.count == 1:
+            raise InputError("every", f"{self.every}ns", "a count of several jobs with it, such as count: 3")
         if self.workload is None:
             self._check_complete()
         else:
@@ -81,6 +85,10 @@ class JobEntry(msgspec.Struct, frozen=True):
         if self.length == 0 or self.iteration == 0:
             field = "length" if self.length == 0 else "iteration"
             raise InputError(field, "0s", "a duration above 0")
+
+    @property
+    def names(self) -> list[str]:
+        return [self.name] if self.count == 1 else [f"{self.name}-{place}" for place in range(self.count)]
 
     def _check_complete(self) -> None:
         for name in _NEEDED:
@@ -130,6 +138,9 @@ class JobScenario(msgspec.Struct, frozen=True):
 def has_jobs(path: Path) -> bool:
     """Whether this file's subject is jobs on one GPU, not models to be served."""
     raw = read_yaml(path)
+    if not raw:
+        what = "a scenario: cluster, models and workload, or gpu and jobs"
+        raise InputError("", "nothing" if raw is None else raw, what, str(path))
     return isinstance(raw, dict) and "jobs" in raw
 
 
@@ -146,7 +157,7 @@ def parse(raw: Any) -> JobScenario:
     check_keys(raw, list(SECTIONS), "")
     decode = Decoder().decode
     return JobScenario(
-        gpu=decode(Gpu, raw.get("gpu") or {}, "gpu"),
+        gpu=decode(Gpu, {} if raw.get("gpu") is None else raw["gpu"], "gpu"),
         jobs=_jobs(raw.get("jobs"), decode),
         policy=_policy(raw.get("policy")),
         seed=decode(Seed, raw.get("seed", 1), "seed"),
@@ -163,10 +174,12 @@ def _jobs(raw: Any, decode: Any) -> tuple[JobEntry, ...] | Mix:
     if not isinstance(raw, list) or not raw:
         raise InputError("jobs", raw, "a list of jobs, or a mix such as {salus: 100}")
     entries: tuple[JobEntry, ...] = decode(tuple[JobEntry, ...], raw, "jobs")
-    names = [entry.name for entry in entries]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise InputError(f"jobs[{place}].name", name, "a name that no other job has")
+    taken: set[str] = set()
+    for place, entry in enumerate(entries):
+        for name in dict.fromkeys([entry.name, *entry.names]):
+            if name in taken:
+                raise InputError(f"jobs[{place}].name", name, "a name that no other job has")
+            taken.add(name)
     return entries
 
 

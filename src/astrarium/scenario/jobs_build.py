@@ -10,6 +10,7 @@ from astrarium.core.quantities import Bytes, Duration
 from astrarium.core.units import Time
 from astrarium.device.jobs import Job
 from astrarium.scenario.jobs import FROM_SALUS, JobEntry, JobScenario, Mix
+from astrarium.scenario.jobs_limits import Limits
 from astrarium.workloads.salus import Workload, lookup
 from astrarium.workloads.salus_trace import TraceJob, trace
 
@@ -18,10 +19,14 @@ Arrival = tuple[Time, Job]
 
 def arrivals(scenario: JobScenario) -> list[Arrival]:
     """In order of time; jobs are numbered in that order."""
-    jobs, turn = scenario.jobs, scenario.gpu.turn
-    if isinstance(jobs, Mix):
-        return arrivals_of(trace(jobs.salus, scenario.seed, jobs.interval, jobs.tail, jobs.early), turn)
-    found = sorted((one for entry in jobs for one in _copies(entry, turn)), key=lambda one: one[0])
+    jobs, turn, limits = scenario.jobs, scenario.gpu.turn, Limits(scenario.gpu)
+    found: list[Arrival] = []
+    entries: tuple[JobEntry | Mix, ...] = (jobs,) if isinstance(jobs, Mix) else jobs
+    for place, entry in enumerate(entries):
+        for at, job in _mix(entry, scenario.seed, turn) if isinstance(entry, Mix) else _copies(entry, turn):
+            limits.check(at, job, entry, place)
+            found.append((at, job))
+    found.sort(key=lambda one: one[0])
     return [(at, msgspec.structs.replace(job, id=number)) for number, (at, job) in enumerate(found)]
 
 
@@ -30,24 +35,31 @@ def arrivals_of(trace: Iterable[TraceJob], turn: Time = 0) -> list[Arrival]:
 
 
 def job_of(number: int, workload: Workload, iterations: int, turn: Time = 0, name: str = "") -> Job:
-    """Iterations shorter than a *turn* are run as many at a time as fill it: less to simulate."""
-    together = max(1, min(iterations, round(turn / workload.iteration)))
-    return Job(
-        number,
-        name or workload.name,
-        workload.persistent,
-        workload.ephemeral,
-        workload.iteration * together,
-        max(1, round(iterations / together)),
-        demand=workload.demand,
-    )
+    """Iterations shorter than a *turn* are run as many at a time as fill it: less to simulate, and as much
+    work."""
+    size = (workload.persistent, workload.ephemeral)
+    turns = divided(workload.iteration, iterations, turn)
+    return Job(number, name or workload.name, *size, *turns, demand=workload.demand)
+
+
+def divided(iteration: Time, iterations: int, turn: Time) -> tuple[Time, int]:
+    """How long a turn is, and how many there are: about as long as asked, and as long together as all
+    iterations."""
+    if turn <= iteration:
+        return iteration, iterations
+    total = iteration * iterations
+    turns = max(1, round(total / turn))
+    return max(1, round(total / turns)), turns
+
+
+def _mix(mix: Mix, seed: int, turn: Time) -> list[Arrival]:
+    return arrivals_of(trace(mix.salus, seed, mix.interval, mix.tail, mix.early), turn)
 
 
 def _copies(entry: JobEntry, turn: Time) -> Iterator[Arrival]:
     workload = _workload(entry)
     iterations = entry.iterations or max(1, round((entry.length or 0) / workload.iteration))
-    for place in range(entry.count):
-        name = entry.name if entry.count == 1 else f"{entry.name}-{place}"
+    for place, name in enumerate(entry.names):
         job = job_of(0, workload, iterations, turn, name)
         yield entry.arrival + place * entry.every, msgspec.structs.replace(job, priority=entry.priority)
 

@@ -20,6 +20,7 @@ class PlainGround:
         self.failed: list[str] = []  # errors that ended a turn
         self.renewed: list[int] = []
         self.closed: list[int] = []
+        self.kept: list[object] = []
         self.excess: dict[int, Excess] = {}  # by the number of the turn
         self._inside: dict[int, int] = {}
         self._allocated = 0
@@ -57,6 +58,12 @@ class PlainGround:
         self._seat.made = self.needs.persistent
         peak = self._allocated + self.needs.ephemeral
         yield lambda: Reading(before, self._allocated, peak, self.needs.iteration)
+
+    def allocated(self) -> int:
+        return self._allocated
+
+    def keep(self, value: object) -> None:
+        self.kept.append(value)
 
     def renew(self, lane: int) -> None:
         self.renewed.append(lane)

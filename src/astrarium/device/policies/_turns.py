@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from astrarium.core.policy import SetTimer
 from astrarium.core.units import Time
 from astrarium.device.actions import NEW_LANE, Action, Admit, Refuse, RunIteration
 from astrarium.device.events import Event, JobArrived
 from astrarium.device.jobs import Job
+from astrarium.device.lanes import Lane
+from astrarium.device.policies._returns import Returns
 from astrarium.device.state import DeviceState
 
 Rank = tuple[float, ...]
@@ -16,13 +19,25 @@ Rank = tuple[float, ...]
 class Turns:
     """A subclass says who comes first (`rank`, the smaller the sooner) and where a job may go (`place`)."""
 
+    def __init__(self) -> None:
+        self._returns = Returns()
+        self._awaited: dict[int, Time] = {}  # jobs that come straight back, and until when
+
     def decide(self, now: Time, events: Sequence[Event], state: DeviceState) -> Iterator[Action]:
+        self._returns.hear(now, events)
+        self._awaited = self._returns.awaited(now, state)
         yield from self._refuse(events, state)
         yield from self._let_in(state)
         for lane in list(state.layout.lanes):
             ready = state.ready.intersection(lane.jobs)
             if ready and state.idle(lane.id):
-                yield RunIteration(min(ready, key=lambda job: self.rank(state.admitted[job], state)))
+                yield self._next(lane, ready, state)
+
+    def _next(self, lane: Lane, ready: set[int], state: DeviceState) -> Action:
+        """The best of those who want a turn and those who will in a moment, for whom the lane waits."""
+        present = ready.union(self._awaited.keys() & lane.jobs.keys())
+        best = min(present, key=lambda job: self.rank(state.admitted[job], state))
+        return RunIteration(best) if best in ready else SetTimer(self._awaited[best], f"lane {lane.id}")
 
     def rank(self, job: Job, state: DeviceState) -> Rank:
         """In order of arrival."""
@@ -50,7 +65,7 @@ class Turns:
     def _candidates(self, state: DeviceState) -> list[Job]:
         """Whose persistent memory alone would fit: without that there is no place to look for."""
         room = state.layout.room
-        found = [job for job in state.waiting.values() if job.persistent <= room]
+        found = [job for job in state.waiting.values() if state.claim(job) <= room]
         return sorted(found, key=lambda job: self.rank(job, state))
 
 
@@ -60,9 +75,9 @@ class OneLane(Turns):
     def place(self, job: Job, state: DeviceState) -> int | None:
         layout = state.layout
         if not layout.lanes:
-            return NEW_LANE if job.persistent + job.ephemeral <= layout.room else None
+            return NEW_LANE if state.claim(job) + job.ephemeral <= layout.room else None
         lane = layout.lanes[0]
-        return lane.id if layout.fits(lane, job.persistent, job.ephemeral, state.running) else None
+        return lane.id if layout.fits(lane, state.claim(job), job.ephemeral, state.running) else None
 
 
 class Preempting(OneLane):
@@ -76,6 +91,9 @@ class Preempting(OneLane):
         for job in self._candidates(state):
             first = all(self.rank(job, state) < self.rank(other, state) for other in state.admitted.values())
             if not first and (state.running or state.ready.intersection(state.admitted)):
+                return
+            if not first and self._awaited:
+                yield SetTimer(max(self._awaited.values()), "let in")
                 return
             lane = self.place(job, state)
             if lane is not None:

@@ -13,4 +13,4 @@ class Pack(Turns):
     """Lanes run side by side; within a lane, in order of arrival."""
 
     def place(self, job: Job, state: DeviceState) -> int | None:
-        return state.layout.find(job.persistent, job.ephemeral, state.running)
+        return state.layout.find(state.claim(job), job.ephemeral, state.running)

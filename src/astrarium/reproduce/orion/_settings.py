@@ -2,14 +2,18 @@
 
 The GPU is simulated kernel by kernel (native/gate/gpu_model.h); every launch asks the policy that the
 preloaded library runs. Chosen by us:
-- KERNELS: the set of workloads. `v100-like` is generated from what the paper prints. With `recorded`, which
-  the environment variable ASTRARIUM_KERNELS can choose, clients get requests at rates that keep that GPU as
-  busy, latency requests are CUDA graphs as serving on such GPUs needs them, and the figures have the models
-  that were recorded.
+- Workloads were recorded on an H200. Requests come at rates that keep their client as busy as the paper's
+  was on a V100: at the rates of Table 3, or Apollo's own, this GPU would be all but idle. So a third of the
+  seconds is enough for as many requests. Latency requests are CUDA graphs, as serving on such GPUs needs
+  them.
+- Rows named V100-like have workloads that are generated from what the paper prints of its own GPU.
+  ASTRARIUM_KERNELS=v100-like in the environment makes everything, claims and pictures too, from these.
 - Streams, REEF and Orion run their clients as threads of one Python process, as the paper's did: one thread
   launches at a time. MPS and our own policy run processes. All of them but MPS put the latency client on a
   stream of high priority (the paper says so of Streams and Orion). A launch costs the CPU 5 us; with
-  recordings of faster GPUs 20 us, which is what PyTorch takes there.
+  recordings 20 us, which is what PyTorch takes there at its best.
+- Between two kernels of a stream 2.5 us pass with recordings: the median of what they lack of their workloads
+  measured alone (astrarium/sharing).
 - Policies that need it are told how long a request takes alone, as Orion profiles it.
 - Apollo's arrivals: those of the stream vgg19 (bursts of four, 19 requests/s, the busiest) of the DISB
   suite's trace, where the environment variable ASTRARIUM_APOLLO names the file; otherwise bursts like them.
@@ -24,14 +28,16 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from astrarium.core.units import MICROSECOND, Time
+import numpy as np
+
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.units import MICROSECOND, SECOND, Time
 from astrarium.experiments.gate import Party, Sharing, bursty, poisson, recorded, uniform
-from astrarium.workloads.kernel_sets import GENERATED, find, has
+from astrarium.workloads.kernel_sets import GENERATED, RECORDED, find, has
 from astrarium.workloads.processes import Times
 
-KERNELS = os.environ.get("ASTRARIUM_KERNELS", GENERATED)
-APOLLO = "ASTRARIUM_APOLLO"
-APOLLO_STREAM = "vgg19"
+KERNELS, APOLLO = "ASTRARIUM_KERNELS", "ASTRARIUM_APOLLO"
+APOLLO_STREAM, APOLLO_LENGTH = "vgg19", 29 * SECOND
 SEED = 1
 LIMIT = 0.16
 
@@ -90,48 +96,86 @@ COLORS = {
 }
 
 
-def inference(model: str, arrivals: Times, latency: bool = True) -> Party:
-    graph = latency and KERNELS != GENERATED
-    return Party(model, find(KERNELS, model, "inference"), latency, arrivals, gap=_gap(), graph=graph)
+class Kernels(NamedTuple):
+    """A set of workloads, and what running them costs besides their kernels."""
+
+    name: str
+    gap: Time
+    between: Time
+    graphs: bool  # latency requests are
+    shorter: float  # runs, for as many requests
+
+    def seconds(self, paper: float) -> float:
+        """What is simulated of an experiment that is so long on the paper's GPU."""
+        return paper * self.shorter
+
+    def inference(self, model: str, arrivals: Times, latency: bool = True) -> Party:
+        graph = latency and self.graphs
+        trace = find(self.name, model, "inference")
+        return Party(model, trace, latency, arrivals, gap=self.gap, graph=graph, between=self.between)
+
+    def training(self, model: str, latency: bool = False) -> Party:
+        trace = find(self.name, model, "training")
+        return Party(model, trace, latency, gap=self.gap, between=self.between)
+
+    def known(self, models: Iterable[str], purpose: str) -> list[str]:
+        """Those that are in the set."""
+        return [model for model in models if has(self.name, model, purpose)]
+
+    def faster(self, model: str, latency: bool = True) -> float:
+        """How much shorter a request is than on the paper's GPU; launches may limit one without a graph."""
+        trace = find(self.name, model, "inference")
+        took = trace.duration + self.between * len(trace.launches)
+        launched = 0 if latency and self.graphs else self.gap * len(trace.launches)
+        return find(GENERATED, model, "inference").duration / max(took, launched)
+
+    def apollo(self, model: str, duration: Time) -> Times:
+        """As dense for this GPU as the trace is for the paper's."""
+        faster = self.faster(model)
+        times = own_pace(model, round(duration * faster))
+        return (times / faster).astype(np.int64)
+
+    def poisson_beside_training(self, model: str, duration: Time) -> Times:
+        return poisson(TABLE3[model].beside_training * self.faster(model), duration, SEED, model)
+
+    def poisson_beside_inference(self, model: str, duration: Time) -> Times:
+        return poisson(TABLE3[model].poisson * self.faster(model), duration, SEED, model)
+
+    def best_effort_poisson(self, model: str, duration: Time) -> Times:
+        rate = TABLE3[model].poisson * self.faster(model, latency=False)
+        return poisson(rate, duration, SEED, f"{model}, best effort")
+
+    def best_effort_uniform(self, model: str, duration: Time) -> Times:
+        rate = TABLE3[model].uniform * self.faster(model, latency=False)
+        return uniform(rate, duration, SEED, f"{model}, best effort")
 
 
-def training(model: str, latency: bool = False) -> Party:
-    return Party(model, find(KERNELS, model, "training"), latency, gap=_gap())
+V100 = Kernels(GENERATED, gap=5 * MICROSECOND, between=0, graphs=False, shorter=1.0)
+H200 = Kernels(RECORDED, gap=20 * MICROSECOND, between=round(2.5 * MICROSECOND), graphs=True, shorter=1 / 3)
 
 
-def _gap() -> Time:
-    return 5 * MICROSECOND if KERNELS == GENERATED else 20 * MICROSECOND
+def _chosen(name: str) -> Kernels:
+    sets = {kernels.name: kernels for kernels in (V100, H200)}
+    if name not in sets:
+        raise InputError(KERNELS, name, one_of(list(sets), name))
+    return sets[name]
 
 
-def known(models: Iterable[str], purpose: str) -> list[str]:
-    """Those that the set of kernels has."""
-    return [model for model in models if has(KERNELS, model, purpose)]
+CHOSEN = _chosen(os.environ.get(KERNELS, RECORDED))
 
 
-def apollo(model: str, duration: Time) -> Times:
+def own_pace(model: str, duration: Time) -> Times:
+    """Apollo's arrivals as they came; the trace begins anew where it ends."""
     path = os.environ.get(APOLLO)
-    return recorded(path, APOLLO_STREAM, duration) if path else bursty(duration, SEED, model)
+    if not path:
+        return bursty(duration, SEED, model)
+    once = recorded(path, APOLLO_STREAM, APOLLO_LENGTH)
+    rounds = [once + start for start in range(0, duration, APOLLO_LENGTH)]
+    times: Times = np.concatenate(rounds)
+    return times[times < duration]
 
 
 def apollo_note() -> str:
     if os.environ.get(APOLLO):
         return f"arrivals of the Apollo trace, stream {APOLLO_STREAM}"
     return f"bursts stand in for the Apollo trace: {APOLLO} names no file"
-
-
-def busy_as(rate: float, model: str) -> float:
-    """The rate that keeps the GPU as busy as the paper's does a V100."""
-    slower = find(GENERATED, model, "inference").duration / find(KERNELS, model, "inference").duration
-    return rate * slower
-
-
-def poisson_beside_training(model: str, duration: Time) -> Times:
-    return poisson(busy_as(TABLE3[model].beside_training, model), duration, SEED, model)
-
-
-def poisson_beside_inference(model: str, duration: Time, name: str = "") -> Times:
-    return poisson(busy_as(TABLE3[model].poisson, model), duration, SEED, name or model)
-
-
-def uniform_beside_inference(model: str, duration: Time) -> Times:
-    return uniform(busy_as(TABLE3[model].uniform, model), duration, SEED, f"{model}, best effort")

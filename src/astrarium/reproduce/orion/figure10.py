@@ -11,6 +11,7 @@ import msgspec
 from astrarium.core.units import SECOND
 from astrarium.experiments.gate import Sharing
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
+from astrarium.reproduce.orion._inference import on_v100
 from astrarium.reproduce.orion._pairs import (
     Pair,
     aggregate,
@@ -20,7 +21,7 @@ from astrarium.reproduce.orion._pairs import (
     points,
     throughput_bars,
 )
-from astrarium.reproduce.orion._settings import COLORS, LIMIT, MODELS, SYSTEMS, known, training
+from astrarium.reproduce.orion._settings import CHOSEN, COLORS, LIMIT, MODELS, SYSTEMS, Kernels
 
 TITLE = "Training beside training: throughput (Figure 10)"
 SECONDS = 30
@@ -36,12 +37,17 @@ TRAINING: dict[str, Sharing] = {
 
 
 def run(effort: Effort) -> Findings:
-    models = known(effort.pick(("resnet50", "mobilenetv2", "bert"), MODELS), "training")
-    first = [training(model, latency=True) for model in models]
-    second = [training(model) for model in models]
+    data = _measured(CHOSEN, effort)
+    rows = [*_rows(data), *on_v100(lambda kernels: _rows(_measured(kernels, effort)))]
+    return Findings(rows, _claims(data), data)
+
+
+def _measured(kernels: Kernels, effort: Effort) -> Any:
+    models = kernels.known(effort.pick(("resnet50", "mobilenetv2", "bert"), MODELS), "training")
+    first = [kernels.training(model, latency=True) for model in models]
+    second = [kernels.training(model) for model in models]
     pairs = [Pair(one, other) for one in first for other in second if one.name != other.name]
-    data = measure(pairs, TRAINING, effort.pick(8, SECONDS) * SECOND, effort)
-    return Findings(_rows(data), _claims(data), data)
+    return measure(pairs, TRAINING, round(kernels.seconds(effort.pick(8, SECONDS)) * SECOND), effort)
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:

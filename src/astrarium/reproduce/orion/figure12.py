@@ -5,38 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from astrarium.core.units import Time
 from astrarium.reproduce.findings import Effort, Findings, Row
 from astrarium.reproduce.orion import _inference
-from astrarium.reproduce.orion._pairs import aggregate
-from astrarium.reproduce.orion._settings import MODELS, poisson_beside_inference
-from astrarium.reproduce.orion.figure11 import SUM, unprotected
-from astrarium.workloads.processes import Times
+from astrarium.reproduce.orion._settings import CHOSEN, MODELS, Kernels
+from astrarium.reproduce.orion.figure11 import both, unprotected
 
 TITLE = "Inference beside inference, Poisson arrivals: p99 (Figure 12)"
 SECONDS = 60
 
 
 def run(effort: Effort) -> Findings:
+    data = _measured(CHOSEN, effort)
+    rows = [*_rows(data), *_inference.on_v100(lambda kernels: _rows(_measured(kernels, effort)))]
+    return Findings(rows, _inference.claims(data, unprotected=_inference.EAGER_WHY), data)
+
+
+def _measured(kernels: Kernels, effort: Effort) -> Any:
     models, others = effort.pick(("resnet50", "bert"), MODELS), effort.pick(("mobilenetv2", "bert"), MODELS)
+    arrive, beside = kernels.poisson_beside_inference, kernels.best_effort_poisson
     seconds = effort.pick(6, SECONDS)
-    data = _inference.beside_inference(models, others, poisson_beside_inference, _beside, seconds, effort)
-    rows = _inference.rows(data, 1.25, 1.15)
-    rows += [
-        unprotected(data),
-        Row(
-            "Orion: throughput of both over that of one, at most",
-            aggregate(data, "Orion"),
-            7.3,
-            "x",
-            note=SUM,
-        ),
-    ]
-    return Findings(rows, _inference.claims(data), data)
+    return _inference.beside_inference(kernels, models, others, arrive, beside, seconds, effort)
 
 
-def _beside(model: str, duration: Time) -> Times:
-    return poisson_beside_inference(model, duration, f"{model}, best effort")
+def _rows(data: Any) -> list[Row]:
+    return [*_inference.rows(data, 1.25, 1.15), unprotected(data), both(data, 7.3)]
 
 
 def draw(data: dict[str, Any], path: Path) -> None:

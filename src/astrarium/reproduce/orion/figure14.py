@@ -8,58 +8,67 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.units import SECOND
-from astrarium.experiments.gate import Sharing
+from astrarium.core.units import SECOND, Time
+from astrarium.experiments.gate import Party, Sharing
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
+from astrarium.reproduce.orion._inference import on_v100
 from astrarium.reproduce.orion._pairs import Pair, measure
-from astrarium.reproduce.orion._settings import (
-    LABELS,
-    MODELS,
-    SYSTEMS,
-    inference,
-    known,
-    poisson_beside_training,
-    training,
-)
+from astrarium.reproduce.orion._settings import CHOSEN, LABELS, MODELS, SYSTEMS, Kernels
 
 TITLE = "What each part of Orion's policy brings: p95 (Figure 14)"
 SECONDS = 30
 ANY_SIZE = 2**20  # SMs: a threshold that every kernel is below
 ORION = SYSTEMS["Orion"]
+PRIORITY = "Stream priorities"
 # Each adds to the one before. Orion's limit on what is in flight belongs to its policy: both parts have it.
 PARTS: dict[str, Sharing] = {
     "GPU streams": Sharing("streams", one_interpreter=True),
-    "Stream priorities": Sharing("stream-priority", priority=True, one_interpreter=True),
+    PRIORITY: Sharing("stream-priority", priority=True, one_interpreter=True),
     "Compute/memory profiles": msgspec.structs.replace(ORION, knobs={"sm_threshold": ANY_SIZE}),
     "SM size": ORION,
     "SM size, no priorities": msgspec.structs.replace(ORION, priority=False),
 }
 IN_FLIGHT = "whether the paper's bars have the limit on what is in flight is not said; here the last two do"
+PRIORITIES = (
+    "priorities decide who gets room that is freed: much where a request's kernels follow each other at once "
+    "(V100-like), nothing where there are gaps between them, as was seen on an H200"
+)
 FIRST_ONLY = "what is in flight delays only the first kernels of a request here"
 # Section 6.4: DUR_THRESHOLD beside ResNet101, and the latency that it led to.
 BUDGETS = {0.10: 23, 0.15: 26, 0.20: 30}
 
 
 def run(effort: Effort) -> Findings:
-    models, others = (
-        effort.pick(("resnet50", "bert"), MODELS),
-        effort.pick(("mobilenetv2", "resnet101"), MODELS),
-    )
-    duration = effort.pick(6, SECONDS) * SECOND
-    trained = [training(model) for model in known(others, "training")]
-    served = [
-        inference(model, poisson_beside_training(model, duration)) for model in known(models, "inference")
-    ]
+    data = _measured(CHOSEN, effort)
+    rows = [*_rows(data), *on_v100(lambda kernels: _rows(_measured(kernels, effort)))]
+    return Findings(rows, _claims(data), data)
+
+
+def _measured(kernels: Kernels, effort: Effort) -> dict[str, Any]:
+    models = effort.pick(("resnet50", "bert"), MODELS)
+    others = effort.pick(("mobilenetv2", "resnet101"), MODELS)
+    duration = round(kernels.seconds(effort.pick(6, SECONDS)) * SECOND)
+    trained = [kernels.training(model) for model in kernels.known(others, "training")]
+    served = [_served(kernels, model, duration) for model in kernels.known(models, "inference")]
     parts = measure([Pair(one, other) for one in served for other in trained], PARTS, duration, effort)
-    first = inference("resnet101", poisson_beside_training("resnet101", duration))
-    budgets = {
-        f"{share:g}": msgspec.structs.replace(ORION, knobs={"duration_fraction": share})
-        for share in (0.01, 0.025, 0.03, *BUDGETS)
+    first = _served(kernels, "resnet101", duration)
+    swept = measure([Pair(first, other) for other in trained], _budgets(), duration, effort)["resnet101"]
+    return {
+        "parts": parts,
+        "budgets": {share: _mean(numbers, "p99") for share, numbers in swept.items()},
+        "kept": {share: _mean(numbers, "best_effort") for share, numbers in swept.items()},
     }
-    swept = measure([Pair(first, other) for other in trained], budgets, duration, effort)["resnet101"]
-    data = {"parts": parts, "budgets": {share: _mean(numbers, "p99") for share, numbers in swept.items()}}
-    data["kept"] = {share: _mean(numbers, "best_effort") for share, numbers in swept.items()}
-    return Findings(_rows(data), _claims(data), data)
+
+
+def _served(kernels: Kernels, model: str, duration: Time) -> Party:
+    return kernels.inference(model, kernels.poisson_beside_training(model, duration))
+
+
+def _budgets() -> dict[str, Sharing]:
+    shares = (0.01, 0.025, 0.03, *BUDGETS)
+    return {
+        f"{share:g}": msgspec.structs.replace(ORION, knobs={"duration_fraction": share}) for share in shares
+    }
 
 
 def _mean(numbers: dict[str, dict[str, float]], what: str) -> float:
@@ -87,7 +96,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
             _less(data, part, before),
             paper,
             tolerance=0.25,
-            note=IN_FLIGHT,
+            note=PRIORITIES if part == PRIORITY else IN_FLIGHT,
         )
         for before, part, paper in zip(names, names[1:4], (0.25, 0.48, 0.54), strict=False)
     ]
@@ -114,8 +123,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
     return [
         Claim(
             "each part lowers the tail",
-            means["GPU streams"] > means["Stream priorities"] > means["Compute/memory profiles"] > full,
-            f"mean p95: {shown}",
+            means["GPU streams"] > means[PRIORITY] > means["Compute/memory profiles"] > full,
+            f"mean p95: {shown}; {PRIORITIES}",
         ),
         Claim(
             "priorities hardly matter once profiles and sizes are looked at",

@@ -9,6 +9,7 @@ from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.device.events import IterationFinished
 from astrarium.device.jobs import Job
 from astrarium.experiments.jobs import Arrival, play
+from astrarium.scenario.jobs_build import divided
 from astrarium.workloads import salus
 
 POLICIES = ("fifo", "srtf", "pack", "fair")
@@ -22,9 +23,8 @@ Iteration = tuple[int, Time, Time]  # the job, when it started, when it ended
 def named(number: int, name: str, iterations: int, together: int = 1) -> Job:
     """A job of Table A.1; *together* of its iterations are one turn."""
     found = salus.lookup(name)
-    turns = max(1, round(iterations / together))
-    size = (found.persistent, found.ephemeral, found.iteration * together)
-    return Job(number, name, *size, turns, demand=found.demand)
+    turns = divided(found.iteration, iterations, found.iteration * together)
+    return Job(number, name, found.persistent, found.ephemeral, *turns, demand=found.demand)
 
 
 def iterations_of(policy: str, arrivals: list[Arrival]) -> list[Iteration]:

@@ -19,6 +19,7 @@ from astrarium.workloads import salus
 
 TITLE = "300 trials, one after another or packed (Figure 2.10)"
 PAPER = {"resnet50_50": 1.07, "superres_128": 2.38}  # makespan of FIFO over that of PACK
+SET_BY_THE_PAPER = ("superres_128",)
 ITERATIONS = 500
 NOTES = {
     "resnet50_50": "predicted",
@@ -53,7 +54,15 @@ def _gain(data: dict[str, Any], name: str) -> float:
 
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = [
-        Row(f"{name}: makespan of fifo over pack", _gain(data, name), paper, "x", 0.1, NOTES[name])
+        Row(
+            f"{name}: makespan of fifo over pack",
+            _gain(data, name),
+            paper,
+            "x",
+            0.1,
+            NOTES[name],
+            given=name in SET_BY_THE_PAPER,
+        )
         for name, paper in PAPER.items()
     ]
     for name, spans in data["makespan_min"].items():
@@ -64,7 +73,13 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 def _claims(data: dict[str, Any]) -> list[Claim]:
     small, large = _gain(data, "superres_128"), _gain(data, "resnet50_50")
     return [
-        Claim("packing small trials shortens the makespan at least twice", small >= 2.0, f"{small:.2f}x"),
+        Claim(
+            "packing small trials shortens the makespan at least twice",
+            small >= 2.0,
+            f"{small:.2f}x: superres_128 is taken to use {data['demand']['superres_128']:.0%} of the GPU, "
+            "which is one over the paper's number",
+            given=True,
+        ),
         Claim(
             "packing trials that use most of the GPU brings little, though there is memory for several",
             1.0 < large < 1.25,

@@ -134,11 +134,13 @@ def _in_one_lane(models: list[salus.Workload]) -> bool:
 def _rows(data: dict[str, Any]) -> list[Row]:
     why = {
         "one model a GPU": "by definition",
+        "Salus": "a model is taken to need its parameters, and 0.1 GB in a request: our assumptions, not "
+        "printed numbers",
         "MPS": "a process is taken to need its parameters, 0.1 GB and a context of 0.3 GB; TensorFlow's also "
         "keep workspaces, which are not printed, and went 7 to a GPU",
     }
     rows = [
-        Row(f"GPUs needed: {how}", gpus, PAPER_GPUS[how], note=why.get(how, ""))
+        Row(f"GPUs needed: {how}", gpus, PAPER_GPUS[how], note=why[how], given=how == "one model a GPU")
         for how, gpus in data["gpus"].items()
     ]
     for point in data["points"]:
@@ -156,7 +158,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         Claim(
             "all 42 models stay on one GPU",
             data["gpus"]["Salus"] == 1 and all(point["at_once"] for point in data["points"]),
-            f"none waits for a place: {data['persistent_gb']} GB stay, and one lane",
+            f"none waits for a place: {data['persistent_gb']} GB stay, and one lane, by our assumptions on "
+            "memory",
         ),
         Claim(
             "the latency added is below 5 ms on average",
@@ -166,7 +169,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         Claim(
             "separate processes need more GPUs",
             data["gpus"]["MPS"] > data["gpus"]["Salus"],
-            f"{data['gpus']['MPS']}, each process with its own context and its own memory",
+            f"{data['gpus']['MPS']}, each process with its own context and memory, by our assumptions",
         ),
     ]
 

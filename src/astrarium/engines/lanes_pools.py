@@ -1,0 +1,196 @@
+"""Lanes as PyTorch has them: a memory pool of one segment, and a stream.
+
+Pools begin and end while no thread is inside any pool: PyTorch insists. A segment goes back to the device
+when its pool has ended and nothing lives in it any more, so that a lane in which tensors live is made anew
+only where there is room for both.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from astrarium.device.ground import Turn
+from astrarium.engines.lanes_watch import View, Watch, viewed
+
+SCARCE = 0.5  # of the device that is free: too little to measure somebody beside lanes
+JOBS, LANES = -1, 0  # priorities of streams; PyTorch has 32 of each
+
+
+@dataclass
+class Lane:
+    stream: Any
+    pool: Any
+    size: int  # that its pool has
+    booked: int = 0  # that it should have: less where it could not be made smaller
+    watch: Watch = field(default_factory=Watch)
+    launched: list[Any] = field(default_factory=list)  # an event for each iteration that may still run
+    stale: bool = False
+
+    def view(self) -> View:
+        return viewed(_snapshot(self.pool))
+
+
+class Pools:
+    """*cuda* is torch.cuda, or what a test has in its place."""
+
+    def __init__(self, device: torch.device, cuda: Any) -> None:
+        self._device, self._cuda = device, cuda
+        self.lanes: dict[int, Lane] = {}
+        self.given_up: list[tuple[Any, Any]] = []  # streams and pools
+        self.inside = 0  # threads in pools
+        self.making = False  # a lane: nobody may enter a pool meanwhile
+        self._watches: dict[int, Watch] = {}  # of lanes that are to be made anew
+        self._spare: dict[int, list[Any]] = {JOBS: [], LANES: []}  # streams, by priority
+        self._quiet = threading.Condition()
+
+    def enter(self, turn: Turn) -> Lane:
+        with self._quiet:
+            self._quiet.wait_for(lambda: not self.making)
+            lane = self.lanes.get(turn.lane)
+            if lane is None or lane.stale or turn.size not in (lane.size, lane.booked):
+                lane = self._make(turn)
+            self.inside += 1
+            return lane
+
+    def left(self) -> None:
+        with self._quiet:
+            self.inside -= 1
+            if not self.inside:
+                self._clear()
+                self._quiet.notify_all()
+
+    def renew(self, lane: int) -> None:
+        with self._quiet:
+            if lane in self.lanes:
+                self.lanes[lane].stale = True
+
+    def close(self, lane: int) -> None:
+        """Its memory goes back to the device as soon as that can be."""
+        with self._quiet:
+            self._give_up(lane)
+            self._watches.pop(lane, None)
+            if not self.inside:
+                self._clear()
+
+    def make_room(self) -> None:
+        """Who is measured runs outside all lanes, and nobody else runs: lanes that have most of the device
+        make way, and are made anew at their next turn."""
+        free, total = self._cuda.mem_get_info(self._device)
+        with self._quiet:
+            if free < SCARCE * total and not self.inside:
+                self._make_way()
+
+    def stream(self, priority: int) -> Any:
+        """Jobs and lanes have their own, so that a job that waits for its results holds up no lane; and they
+        are used again, since libraries keep a workspace for each that a thread has ever used."""
+        try:
+            return self._spare[priority].pop()
+        except IndexError:
+            return self._cuda.Stream(self._device, priority=priority)
+
+    def spare(self, stream: Any, priority: int) -> None:
+        self._spare[priority].append(stream)
+
+    # while nobody is inside a pool
+
+    def _make(self, turn: Turn) -> Lane:
+        self.making = True
+        try:
+            self._quiet.wait_for(lambda: not self.inside)
+            old = self.lanes.get(turn.lane)
+            if old is not None and old.view().blocks:
+                return self._beside(old, turn)
+            self._give_up(turn.lane)
+            return self._in_place(turn)
+        finally:
+            self.making = False
+            self._quiet.notify_all()
+
+    def _in_place(self, turn: Turn) -> Lane:
+        """What PyTorch keeps for later is given back first: the books know nothing of it. Nor do they know of
+        lanes that are to be smaller from their next turn on: all others make way where it must be."""
+        self._empty()
+        lane = self._tried(turn.size)
+        if lane is None:
+            self._make_way()
+            lane = self._made(turn.size)
+        return self._into(turn.lane, lane)
+
+    def _beside(self, old: Lane, turn: Turn) -> Lane:
+        """Where there is no room for both, the old pool goes on, with another segment if it is too small."""
+        self._empty()
+        lane = self._tried(turn.size)
+        if lane is not None:
+            self._give_up(turn.lane)
+            return self._into(turn.lane, lane)
+        if turn.size > old.size:
+            self._make_way(but=turn.lane)
+            self._reserve(old, turn.size - old.size)
+            old.size = turn.size
+        old.booked, old.stale = turn.size, False
+        return old
+
+    def _into(self, number: int, lane: Lane) -> Lane:
+        lane.watch = self._watches.pop(number, lane.watch)
+        self.lanes[number] = lane
+        return lane
+
+    def _tried(self, size: int) -> Lane | None:
+        """None where the device has not as much."""
+        try:
+            return self._made(size)
+        except torch.OutOfMemoryError:
+            pass
+        self._clear()  # after the error, whose frames know the pool
+        return None
+
+    def _made(self, size: int) -> Lane:
+        lane = Lane(self.stream(LANES), self._cuda.MemPool(), size, size)
+        try:
+            self._reserve(lane, size)
+        except BaseException:
+            self._end(lane)
+            raise
+        return lane
+
+    def _reserve(self, lane: Lane, size: int) -> None:
+        """All of it is split from one segment, since a pool cannot join segments."""
+        with self._cuda.stream(lane.stream), self._cuda.use_mem_pool(lane.pool, self._device):
+            block = self._cuda.caching_allocator_alloc(max(1, size), self._device)
+            self._cuda.caching_allocator_delete(block)
+
+    def _make_way(self, but: int | None = None) -> None:
+        for lane in [each for each in self.lanes if each != but]:
+            self._give_up(lane)
+        self._empty()
+
+    def _give_up(self, lane: int) -> None:
+        if lane in self.lanes:
+            old = self.lanes.pop(lane)
+            self._end(old)
+            self._watches[lane] = old.watch.renewed()
+
+    def _end(self, lane: Lane) -> None:
+        self.given_up.append((lane.stream, lane.pool))
+        lane.pool = None
+
+    def _empty(self) -> None:
+        self._clear()
+        self._cuda.empty_cache()
+
+    def _clear(self) -> None:
+        """No name may hold a pool here: it must end inside, while nobody can enter one."""
+        while self.given_up:
+            self.given_up[-1][0].synchronize()
+            self.spare(self.given_up.pop()[0], LANES)
+
+
+def _snapshot(pool: Any) -> Any:
+    try:
+        return pool.snapshot(include_traces=False)
+    except TypeError:  # not every version can leave them out
+        return pool.snapshot()
