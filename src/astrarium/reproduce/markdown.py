@@ -15,9 +15,9 @@ Made by
 Everything here is simulated but for what was measured on an H200, which says so (in `astrarium/sharing` it
 stands in the paper's column). There is no network delay unless the row says otherwise, and arrivals are drawn
 from fixed seeds: the same command gives the same numbers on any machine, but for times by a machine's own
-clock, which say so. A *verdict* compares our number with the paper's within the row's tolerance (of the number, or
-of the ends of a range): `agrees`, `higher` or `lower`; `no number` where the paper drew a curve but printed
-none; `given`, and not counted, where agreeing says nothing, since it follows from what we put in.
+clock, which say so. A *verdict* compares our number with the paper's within the row's tolerance (of the
+number, or of the ends of a range): `agrees`, `higher` or `lower`; `no number` where the paper drew a curve
+but printed none; `given`, and not counted, where agreeing says nothing, since it follows from what we put in.
 Tolerances, and the thresholds that turn a claim's words into numbers, are ours, and some were settled
 after the first results were seen: judge by the ratios. Rows that differ carry the reason we know or suspect.
 `astrarium/...` is our own policy, which no paper has: its claims are what it was built to reach.
