@@ -173,3 +173,13 @@ def test_who_comes_late_to_tick_tock_holds_nobody(gate: Gate) -> None:
     assert latency.launch(kernel) == 0
     latency.phase_end()
     assert late.result(PATIENCE) == 0
+
+
+def test_a_server_with_too_many_streams_is_told_that_some_are_not_protected(gate: Gate) -> None:
+    gate.open("astrarium")
+    latency = gate.program("latency")
+    kernel = latency.kernel("hp")
+    for _ in range(60):
+        latency.launch(kernel, stream=latency.stream())
+    assert gate.counts("latency")["kernels"] == 60
+    assert "are not protected" in latency.leave()

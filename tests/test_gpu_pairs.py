@@ -24,6 +24,8 @@ from gate_plan import Policy, cells, loads, read_specs
 from pair import ClientFailed, Spec, running
 from pair_rows import Row, read, settled, summary
 
+from astrarium.core.errors import AstrariumError
+
 
 def test_a_client_that_dies_or_keeps_silent_is_an_error_that_shows_its_log(
     monkeypatch: pytest.MonkeyPatch,
@@ -153,10 +155,10 @@ def test_without_a_gate_the_benchmark_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def missing(role: str, board: str) -> dict[str, str]:
-        raise NotImplementedError("no gate to measure")
+        raise AstrariumError("this installation has no gate")
 
     monkeypatch.setattr(gated, "environment", missing)
     assert gate.main(["--out", str(tmp_path / "gate.jsonl"), "--arrivals", "poisson"]) == 1
-    assert "no gate to measure" in capsys.readouterr().err
+    assert "this installation has no gate" in capsys.readouterr().err
     assert gate.main(["--out", str(tmp_path / "gate.jsonl")]) == 1
     assert "--trace" in capsys.readouterr().err

@@ -25,6 +25,8 @@ from gate_plan import EXPERIMENTS, Cell, Load, Policy, cells, loads, read_specs
 from pair import Client, ClientFailed, Spec, running, window
 from pair_rows import Outcome, Row, append, read, settled, summary, table
 
+from astrarium.core.errors import AstrariumError
+
 NEUTRAL = Policy("streams", "streams", {})  # admits all: for clients that are alone
 LEAD_S = 0.1  # best effort is at work before the first request comes, and after the last has gone
 AGAIN = 25  # pairs after which a client is measured alone once more
@@ -166,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = False
     try:
         run(options)
-    except (ClientFailed, ValueError, NotImplementedError) as problem:
+    except (ClientFailed, ValueError, AstrariumError) as problem:
         failed = True
         say(f"gate.py: {problem}")
     rows = settled(read(options.out))  # what was measured counts, however the run ended

@@ -1,6 +1,9 @@
 #define _GNU_SOURCE
 #include "client.h"
 
+#include <stdio.h>
+
+#include "atomics.h"
 #include "coverage.h"
 #include "driver.h"
 #include "gil.h"
@@ -19,10 +22,6 @@ static int capturing;
 
 void client_capture(int change) { __atomic_add_fetch(&capturing, change, __ATOMIC_ACQ_REL); }
 int client_capturing(void) { return __atomic_load_n(&capturing, __ATOMIC_ACQUIRE) > 0; }
-
-/* counting: several threads of a client may launch at once */
-
-static void more(uint64_t *count, uint64_t by) { __atomic_add_fetch(count, by, __ATOMIC_RELAXED); }
 
 static void count(gate_counts *counts, const launch *made) {
     uint64_t *const of[] = {&counts->kernels, &counts->graphs, &counts->copies};
@@ -52,10 +51,17 @@ static CUresult plain(const launch *made, gate_class kind) {
     return worth_measuring(made, kind) ? measured(made) : made->submit(made, made->stream);
 }
 
+static void say_too_many(void) {
+    static int said;
+    if (__atomic_exchange_n(&said, 1, __ATOMIC_ACQ_REL)) return;
+    fprintf(stderr, "astrarium gate: more than %d streams; launches on the others are not protected\n", GATE_TRACKS);
+}
+
 static CUresult launch_latency(gate_board *board, member *of, launch *made) {
     if (gate_policy_holds_latency(board->knobs.policy)) hold_until_admitted(board, of, &made->work);
     line *on = line_of(of, made->stream);
-    if (!on || client_capturing()) return made->submit(made, made->stream);
+    if (!on) say_too_many();
+    if (!on || client_capturing()) return hold_ends(board, of), made->submit(made, made->stream);
     __atomic_store_n(&of->client->touched, members_about_now(), __ATOMIC_RELEASE);
     request_begins(of, on, made->sort == LAUNCH_GRAPH ? made->kernel : NULL);
     of->client->work = made->work;

@@ -4,12 +4,11 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "atomics.h"
 #include "gil.h"
 #include "lines.h"
 
 static const uint64_t SPIN_NS = 2000 * 1000, DOZE_NS = 20 * 1000 * 1000; /* held for so long: spin, then nap */
-
-static void more(uint64_t *count, uint64_t by) { __atomic_add_fetch(count, by, __ATOMIC_RELAXED); }
 
 void hold_relax(void) {
     for (int turn = 0; turn < 16; turn++) {

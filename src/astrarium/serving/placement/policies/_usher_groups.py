@@ -40,7 +40,7 @@ def distance(group: Group, surpluses: Sequence[int]) -> int:
 
 
 def _paired(groups: list[Group], surpluses: Sequence[int]) -> list[Group]:
-    import networkx  # type: ignore[import-untyped]
+    import networkx
 
     graph = networkx.Graph()
     graph.add_nodes_from(range(len(groups)))
