@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from gate_remote import PATIENCE, Gate, Program
@@ -116,6 +118,21 @@ def test_a_fence_never_gets_into_a_graph(gate: Gate) -> None:
     assert best.stub("did", KERNELS) == 0  # the whole graph is behind a fence
     latency.stub("complete", 0, ALL)
     assert best.stub("did", KERNELS) == 1 + 100
+
+
+def test_a_stream_that_nobody_waits_for_does_not_keep_the_fence_closed(gate: Gate) -> None:
+    """As of the few launches that a framework makes on a stream before it captures there."""
+    gate.open("astrarium")
+    latency, best = gate.program("latency"), gate.program("best-effort")
+    kernel = latency.kernel("hp")
+    latency.launch(kernel, stream=latency.stream())
+    best.launch(best.kernel("be"))
+    until = time.monotonic() + PATIENCE
+    while not best.stub("did", KERNELS) and time.monotonic() < until:
+        latency.launch(kernel)
+        latency.check("cuStreamSynchronize", 0)
+        time.sleep(0.01)
+    assert best.stub("did", KERNELS) == 1
 
 
 # the fence of one who is gone

@@ -47,6 +47,7 @@ WAITS = {
     "cuStreamSynchronize_ptsz": "stream",
     "cuEventSynchronize": "event",
     "cuCtxSynchronize": "nothing",
+    "cuCtxSynchronize_v2": "context",
     "cuMemcpyDtoH_v2": "copy",
     "cuMemcpyDtoH_v2_ptds": "copy",
 }
@@ -61,6 +62,7 @@ def test_a_request_ends_where_the_program_waits_for_the_gpu(gate: Gate, call: st
         "stream": [2 if "ptsz" in call else 0],
         "event": [event],
         "nothing": [],
+        "context": [0],
         "copy": [latency.buffer("", 8), memory, 8],
     }[WAITS[call]]
     entry = "cuLaunchKernel_ptsz" if call == "cuStreamSynchronize_ptsz" else "cuLaunchKernel"

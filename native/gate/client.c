@@ -62,7 +62,8 @@ static CUresult launch_latency(gate_board *board, member *of, launch *made) {
     line *on = line_of(of, made->stream);
     if (!on) say_too_many();
     if (!on || client_capturing()) return hold_ends(board, of), made->submit(made, made->stream);
-    __atomic_store_n(&of->client->touched, members_about_now(), __ATOMIC_RELEASE);
+    on->touched = members_about_now();
+    __atomic_store_n(&of->client->touched, on->touched, __ATOMIC_RELEASE);
     request_begins(of, on, made->sort == LAUNCH_GRAPH ? made->kernel : NULL);
     of->client->work = made->work;
     gate_track_launch(on->track, made->work.duration);
@@ -88,17 +89,6 @@ static CUresult placed(const gate_board *board, const member *of, const launch *
     return partition_launch(made, board->partition);
 }
 
-/* Often enough that a full window is seen to empty in steps, seldom enough to cost nothing. Who stops at
- * fences is not waited for: he only shows that he is alive. */
-static void report(const gate_board *board, line *on, uint64_t expected) {
-    on->unmarked_ns += expected;
-    uint32_t unmarked = on->track->launched - on->track->marked;
-    int few = unmarked < MARK_EVERY && expected && on->unmarked_ns < gate_window(&board->knobs) / 4;
-    if (few || (gate_policy_fences(board->knobs.policy) && unmarked < FENCED_MARK_EVERY)) return;
-    line_mark(on);
-    on->unmarked_ns = 0;
-}
-
 static void charge(gate_board *board, const member *of, const launch *made) {
     more(&of->client->counts.beside, 1);
     gate_board_charge(board, members_now(), made->work.kind, made->work.duration);
@@ -114,6 +104,17 @@ static int passes(const gate_board *board, const launch *made) {
 static int only_fenced(const gate_board *board, const member *of) {
     return gate_policy_fences(board->knobs.policy) && of->client->can_fence && !members_mixed() &&
            !gate_board_holds(board);
+}
+
+/* Often enough that a full window is seen to empty in steps, seldom enough to cost nothing. Who only stops at
+ * fences is not waited for: he shows that he is alive. */
+static void report(const gate_board *board, const member *of, line *on, uint64_t expected) {
+    on->unmarked_ns += expected;
+    uint32_t unmarked = on->track->launched - on->track->marked;
+    int few = unmarked < MARK_EVERY && expected && on->unmarked_ns < gate_window(&board->knobs) / 4;
+    if (few || (unmarked < FENCED_MARK_EVERY && only_fenced(board, of))) return;
+    line_mark(on);
+    on->unmarked_ns = 0;
 }
 
 /* Before the GPU goes on here, no latency client of another process may be at work. */
@@ -170,7 +171,7 @@ static CUresult launch_best_effort(gate_board *board, member *of, launch *made) 
     fence(board, of, on, made);
     book(board, of, on, made);
     CUresult result = placed(board, of, made);
-    if (on) report(board, on, made->work.duration);
+    if (on) report(board, of, on, made->work.duration);
     return result;
 }
 

@@ -8,6 +8,7 @@
 typedef int CUresult;
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct CUfunc_st *CUfunction; /* or a CUkernel: both are launched alike */
 typedef struct CUkern_st *CUkernel;

@@ -29,6 +29,7 @@
     X(write_value, "cuStreamWriteValue32_v2", (CUstream, CUdeviceptr, uint32_t, unsigned))                    \
     X(wait_value, "cuStreamWaitValue32_v2", (CUstream, CUdeviceptr, uint32_t, unsigned))                      \
     X(context_synchronize, "cuCtxSynchronize", (void))                                                        \
+    X(this_context_synchronize, "cuCtxSynchronize_v2", (CUcontext))                                           \
     X(context_device, "cuCtxGetDevice", (CUdevice *))                                                         \
     X(device_attribute, "cuDeviceGetAttribute", (int *, int, CUdevice))                                       \
     X(device_name, "cuDeviceGetName", (char *, int, CUdevice))                                                \

@@ -187,6 +187,9 @@ EXPORT CUresult cuStreamSynchronize(CUstream stream) { return wait_for(stream); 
 EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) { return wait_for(own(stream)); }
 EXPORT CUresult cuEventSynchronize(CUevent event) { WAITS(client_pauses(0), driver()->event_synchronize(event)); }
 EXPORT CUresult cuCtxSynchronize(void) { WAITS(client_pauses(1), driver()->context_synchronize()); }
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
+    WAITS(client_pauses(1), driver()->this_context_synchronize(context));
+}
 EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
     WAITS(client_pauses(0), driver()->copy_out_now(to, from, bytes));
 }
@@ -295,7 +298,7 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **found, int versio
     X(cuLaunchKernel) X(cuLaunchKernel_ptsz) X(cuLaunchKernelEx) X(cuLaunchKernelEx_ptsz)                        \
     X(cuLaunchCooperativeKernel) X(cuLaunchCooperativeKernel_ptsz) X(cuGraphLaunch) X(cuGraphLaunch_ptsz)        \
     X(cuMemcpyHtoDAsync_v2) X(cuMemcpyHtoDAsync_v2_ptsz) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoHAsync_v2_ptsz)    \
-    X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuEventSynchronize) X(cuCtxSynchronize)                 \
+    X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuEventSynchronize) X(cuCtxSynchronize) X(cuCtxSynchronize_v2) \
     X(cuMemcpyDtoH_v2) X(cuStreamBeginCapture_v2) X(cuStreamBeginCapture_v2_ptsz) X(cuStreamEndCapture)          \
     X(cuStreamEndCapture_ptsz) X(cuStreamBeginCaptureToGraph) X(cuStreamBeginCaptureToGraph_ptsz)                \
     X(cuStreamCreate) X(cuStreamCreateWithPriority) X(cuStreamDestroy_v2) X(cuMemcpyDtoH_v2_ptds)                \

@@ -16,6 +16,7 @@ typedef struct line {
     gate_track *track;
     /* latency: the request that is open on it, and the one that is timed */
     int open, timed;
+    uint64_t touched; /* its last launch */
     pthread_t opened_by;
     CUevent begin, end, after;
     kernel *graph; /* the timed request is a launch of it; NULL: eager */

@@ -3,6 +3,8 @@
 #include "driver.h"
 #include "measure.h"
 
+enum { FORGOTTEN_NS = 20 * 1000 * 1000 };
+
 static int events_made(line *on) {
     const driver_table *real = driver();
     if (!on->begin && real->event_create(&on->begin, 0) != CUDA_SUCCESS) return 0;
@@ -82,9 +84,23 @@ static void open_through_own_stream(member *of) {
     if (!opened || !line_write(of->fence_stream, &of->client->fences_passed, ++of->fences_written)) cannot_fence(of);
 }
 
+/* A stream that nobody waits for, such as that of a few launches before a capture, does not keep a request open
+ * for ever. What still runs on it is waited for all the same. */
+static void close_forgotten(member *of) {
+    uint64_t now = members_about_now();
+    for (int index = 0; index < of->lines_used; index++) {
+        line *on = &of->lines[index];
+        if (!on->open || now < on->touched + FORGOTTEN_NS) continue;
+        on->open = on->timed = 0;
+        of->requests_open--;
+        line_mark(on);
+    }
+}
+
 /* With one stream the GPU opens it there. With several, when it is through with all of them. */
 static void open_fences(member *of, line *on) {
     if (!of->closed) return;
+    if (of->requests_open) close_forgotten(of);
     if (one_stream(of)) {
         of->fence_on = on->stream;
         if (!line_write(on->stream, &of->client->open, 1)) cannot_fence(of);

@@ -94,6 +94,10 @@ static CUresult synchronize(void) {
 }
 
 EXPORT CUresult cuCtxSynchronize(void) { LOCKED(synchronize()); }
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
+    (void)context; /* there is one */
+    LOCKED(synchronize());
+}
 
 /* As an H200: 0 is the least. */
 EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {

@@ -21,6 +21,7 @@ enum { PER_THREAD_DEFAULT_STREAM = 2 };
     ONE(cuCtxSetCurrent, 4000, cuCtxSetCurrent)                                              \
     ONE(cuCtxGetDevice, 2000, cuCtxGetDevice)                                                \
     ONE(cuCtxSynchronize, 2000, cuCtxSynchronize)                                            \
+    ONE(cuCtxSynchronize, 13000, cuCtxSynchronize_v2)                                        \
     ONE(cuCtxFromGreenCtx, 12040, cuCtxFromGreenCtx)                                         \
     ONE(cuDeviceGetDevResource, 12040, cuDeviceGetDevResource)                               \
     ONE(cuDevSmResourceSplitByCount, 12040, cuDevSmResourceSplitByCount)                     \
