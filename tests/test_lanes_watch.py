@@ -77,7 +77,29 @@ def test_what_is_held_of_a_pool_that_was_given_up_stays_charged() -> None:
 def test_looking_is_rare_but_for_the_first_turns() -> None:
     watch = Watch()
     due = [turn for turn in range(1, 600) if watch.due(0, lambda: 7)]
-    assert due == [1, 2, 4, 8, 16, 32, 64, 128, RARELY, 2 * RARELY]
+    assert due == [1, 2, 4, 16, 64, RARELY, 2 * RARELY]
+
+
+def test_gradients_at_addresses_that_were_a_neighbours_are_no_leak() -> None:
+    """Each lets its own go while the other runs."""
+    watch = Watch()
+    mine, others = ([Block(100 * job + at, SEGMENT) for at in range(8)] for job in (1, 2))
+    looked(watch, 0, *mine)
+    watch.began(1, View(SIZE, []))
+    assert looked(watch, 1, *mine) is None
+    for turns in (1, 2, 12):
+        assert looked(watch, 0, *mine, *others[:4], turns=turns) is None
+        assert looked(watch, 1, *others, *mine[:4], turns=turns) is None
+
+
+def test_what_leaks_beside_neighbours_is_still_found() -> None:
+    watch, others = Watch(), Block(300, SEGMENT)
+    looked(watch, 0, GRADIENTS)
+    looked(watch, 1, others)
+    losses = [Block(1000 + turn, 512) for turn in range(20)]
+    found = looked(watch, 0, GRADIENTS, others, *losses, turns=15)
+    assert found is not None
+    assert found.leaks
 
 
 def test_it_is_due_when_the_device_was_asked_for_memory() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from functools import partial
 from itertools import pairwise
 
-from lanes_stage import Mark, Stage, Trainer, percentile, plain_time, say, together
+from lanes_stage import WARM, Mark, Stage, Trainer, percentile, plain_time, say, together
 
 from _measure import Row
 
 PAIRS = ((("resnet50", 32), ("resnet50", 32)), (("resnet50", 128), ("bert_base", 8)))
-TURNS, REPEATS = 120, 3
+TURNS, REPEATS = 200, 2
+FIRST = 16  # turns of a job, which are not counted: much is made in them
 SWITCH_BAR = 1.0  # ms
 EQUAL, EQUAL_BAR = ("resnet50", 64), 5.0  # percent
 WINDOWS = 3  # parts of the time in which all are there
@@ -34,7 +37,7 @@ def _pair(stage: Stage, pair: tuple[tuple[str, int], ...]) -> list[Row]:
     for repeat in range(REPEATS):
         marks, names = _turns(stage, jobs, stage.count(TURNS))
         stage.sync()
-        gaps = _gaps(marks)
+        gaps = _gaps(marks, stage.count(FIRST))
         host.append(percentile([gap for gap, _ in gaps], 0.99))
         device.append(percentile([gap for _, gap in gaps], 0.99))
         slower.append(_slower(marks, {job: alone[name] for job, name in names.items()}))
@@ -52,11 +55,16 @@ def _pair(stage: Stage, pair: tuple[tuple[str, int], ...]) -> list[Row]:
 def _turns(stage: Stage, jobs: list[Trainer], count: int) -> tuple[list[Mark], dict[int, str]]:
     """All marks of the turns, and the jobs' names."""
     gpu, ground = stage.marked("fair")
+    all_there = threading.Barrier(len(jobs))
 
     def train(job: Trainer) -> None:
         with gpu.attached(job.name, job.model, job.optimizer):
+            for _ in range(WARM):  # in which it is measured
+                job.step()
+            all_there.wait()
             for _ in range(count):
                 job.step()
+            all_there.wait()
 
     together([partial(train, job) for job in jobs])
     return ground.marks, {row.job.id: row.job.name for row in gpu.rows()}
@@ -77,11 +85,13 @@ def _while_both(begins: list[Mark]) -> list[Mark]:
     return [mark for mark in begins if first <= mark.at <= last]
 
 
-def _gaps(marks: list[Mark]) -> list[tuple[float, float]]:
+def _gaps(marks: list[Mark], first: int = 0) -> list[tuple[float, float]]:
     """From the end of a job's turn to the beginning of another's: on the host and on the GPU, in ms."""
     found = []
+    turns: Counter[int] = Counter()
     for end, begin in pairwise(marks):
-        if begin.begins and not end.begins and begin.job != end.job:
+        turns[begin.job] += begin.begins
+        if begin.begins and not end.begins and begin.job != end.job and turns[begin.job] > first:
             found.append(((begin.at - end.at) / 1e6, end.event.elapsed_time(begin.event)))
     return found
 

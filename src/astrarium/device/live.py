@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from threading import Condition, RLock, local
-from time import monotonic_ns
+from time import monotonic_ns, sleep
 
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
@@ -39,6 +39,8 @@ from astrarium.device.state import DeviceState
 from astrarium.device.wishes import checked
 
 __all__ = ["MEASURED", "Ended", "LiveJob", "MemoryWarning", "Needs", "OutOfTurn", "SharedGpu"]
+
+HAND_OVER = 1e-5  # seconds: as short as the system can
 
 
 class SharedGpu:
@@ -133,8 +135,12 @@ class SharedGpu:
         with self._changed:
             self._gates.over(job)
             self._changed.notify_all()
+            others = set(self._gates.under_way)
             gone = self._step(events)
+            handed_over = not self._gates.under_way.keys() <= others
         self._close(gone)
+        if handed_over:  # else this thread would keep the interpreter until it waits for its next turn
+            sleep(HAND_OVER)
 
     def abandon(self, job: int, error: str) -> None:
         """The job was not there when its turn came, or might have come."""

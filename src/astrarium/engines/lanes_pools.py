@@ -183,9 +183,11 @@ class Pools:
         self._cuda.empty_cache()
 
     def _clear(self) -> None:
-        """No name may hold a pool here: it must end inside, while nobody can enter one."""
+        """No name may hold a pool here: it must end inside, while nobody can enter one. Its memory goes back
+        in one call that waits for the whole device with the interpreter held: we wait before, without it."""
+        if self.given_up:
+            self._cuda.synchronize(self._device)
         while self.given_up:
-            self.given_up[-1][0].synchronize()
             self.spare(self.given_up.pop()[0], LANES)
 
 

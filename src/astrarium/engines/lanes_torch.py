@@ -92,6 +92,8 @@ class TorchGround:
         lane = self.pools.enter(turn)
         try:
             self._await(lane, 0 if turn.shared else self._ahead)
+            if lane.watch.will_look(turn.job):
+                lane.watch.began(turn.job, lane.view())
             seat.outside = self._cuda.current_stream(self._device)
             self._warm_up(lane)
             seat.inputs.record(seat.outside)
@@ -110,11 +112,13 @@ class TorchGround:
         self._cuda.set_stream(seat.outside)
         try:
             seat.pool.__exit__(None, None, None)
-            self._launched(lane, turn.shared)
-            if error is None:
-                return self._look(lane, turn)
-            self._failed(lane, error)
-            return None
+            done = self._launched(lane, turn.shared)
+            if error is not None:
+                self._failed(lane, error)
+            excess = self._look(lane, turn) if error is None else None  # while the GPU is still at work
+            lane.launched.append(done)
+            self._await(lane, 0 if turn.shared else self._ahead)
+            return excess
         finally:
             seat.lane = seat.pool = None
             self.pools.left()  # only now: the lane may be given up at once
@@ -157,14 +161,13 @@ class TorchGround:
             with self._cuda.stream(lane.stream):
                 self._touch(self._device)
 
-    def _launched(self, lane: Lane, shared: bool) -> None:
+    def _launched(self, lane: Lane, shared: bool) -> Any:
         """Results are there for what is launched outside. In a shared lane the turn lasts as long as its
         work, so that everybody is charged for their own; a job by itself may launch ahead."""
         done = self._cuda.Event(blocking=not shared)
         done.record(lane.stream)
         self._seats.outside.wait_event(done)
-        lane.launched.append(done)
-        self._await(lane, 0 if shared else self._ahead)
+        return done
 
     def _await(self, lane: Lane, ahead: int) -> None:
         """Also before a turn: who comes into the lane is not charged for what another launched ahead."""

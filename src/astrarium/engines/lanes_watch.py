@@ -1,9 +1,13 @@
 """What lies in a lane between iterations: whose it is, whether it grows, and what the lane has taken.
 
 Gradients, the last loss and the last outputs usually outlive an iteration: what a job holds after its first
-turn is known from when it was measured. More than that is charged to it. Looking is slow (all blocks of the
-pool are listed), so that it is done after a job's 1st, 2nd, 4th, 8th turn and so on, after every 256th, and
-when the device was asked for more memory. A job by itself is asked about that at every 8th turn only.
+two turns is known from when it was measured. More than that is charged to it. Looking is slow (all blocks of
+the pool are listed), so that it is done around a job's 1st, 2nd, 4th, 16th, 64th turn, every 256th, and after
+one in which the device was asked for more memory. A job by itself is asked about that at every 8th turn only.
+
+Jobs let gradients go between their turns, and others get the same addresses: whose a block is cannot always be
+told. But all of them together hold no more than each did at first, unless one of them leaks; it may then be a
+neighbour of the one that is named.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Any, NamedTuple
 from astrarium.device.ground import Excess
 
 RARELY, OFTEN = 256, 8  # turns
+FIRST = 2  # turns in which what a job holds is what it always holds
 SEGMENT = 2 << 20  # PyTorch asks the device for multiples of this, and so do we charge
 LEAK = 1 << 20  # bytes more than before that are no accident
 PLACES = 3  # where leaks come from, at most
@@ -64,7 +69,7 @@ class _Held(NamedTuple):
 
 
 class Watch:
-    """Of one lane. Blocks belong to the job after whose turn they were first seen."""
+    """Of one lane. Blocks belong to the job in whose turn they were first seen."""
 
     def __init__(self) -> None:
         self._turns: Counter[int] = Counter()
@@ -81,6 +86,14 @@ class Watch:
             fresh._elsewhere[job] = self._more(job, last)
         return fresh
 
+    def will_look(self, job: int) -> bool:
+        """Before a turn: whether there will be a look after it, whatever happens."""
+        return _looked_at(self._turns[job] + 1)
+
+    def began(self, job: int, view: View) -> None:
+        """Before such a turn: what has been let go is nobody's any more."""
+        self._of(job, view)
+
     def due(self, job: int, asked: Callable[[], int], shared: bool = True) -> bool:
         """After every turn: whether to look. *asked* tells how often the device was asked for memory so far,
         which takes some time too. In a lane that is *shared* it must be told after whose turn that was."""
@@ -89,19 +102,32 @@ class Watch:
         if not shared and turn > 2 * OFTEN and turn % OFTEN:
             return False
         before, self._asked = self._asked, asked()
-        return self._asked != before or turn & (turn - 1) == 0 or turn % RARELY == 0
+        return self._asked != before or _looked_at(turn)
 
     def seen(self, job: int, size: int, view: View) -> Excess | None:
         """After a turn in the lane of *size* bytes: what was not known of the job, None if nothing."""
         mine = self._of(job, view)
         held = _Held(self._turns[job], sum(block.size for block in mine), len(mine))
-        first, last = self._first.setdefault(job, held), self._last.get(job, held)
+        in_use = sum(block.size for block in view.blocks)
+        held = self._believed(job, held, in_use, len(view.blocks))
+        first, last = self._first[job], self._last.get(job, held)
         self._last[job] = held
-        more, taken = self._more(job, held), view.reserved - sum(block.size for block in view.blocks)
+        more, taken = self._more(job, held), view.reserved - in_use
         leaks = _leaks(first, last, held)
         if not leaks and more < SEGMENT and taken <= rounded(size):
             return None
         return Excess(rounded(more), taken, held.blocks, _places(mine) if leaks else (), leaks)
+
+    def _believed(self, job: int, held: _Held, in_use: int, blocks: int) -> _Held:
+        """Not more than there is beyond what others hold at most."""
+        first = self._first.get(job, held)
+        if held.turn <= FIRST and held.size > first.size:
+            first = held
+        self._first[job] = first
+        known = self._first.values()
+        more = max(0, min(held.size - first.size, in_use - sum(each.size for each in known)))
+        many = max(0, min(held.blocks - first.blocks, blocks - sum(each.blocks for each in known)))
+        return _Held(held.turn, first.size + more, first.blocks + many)
 
     def _more(self, job: int, held: _Held) -> int:
         return self._elsewhere[job] + max(0, held.size - self._first[job].size)
@@ -110,6 +136,10 @@ class Watch:
         owners = self._owners
         self._owners = {block.address: owners.get(block.address, job) for block in view.blocks}
         return [block for block in view.blocks if self._owners[block.address] == job]
+
+
+def _looked_at(turn: int) -> bool:
+    return turn <= FIRST or turn in (4, 16, 64) or turn % RARELY == 0
 
 
 def _leaks(first: _Held, last: _Held, now: _Held) -> bool:
