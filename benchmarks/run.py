@@ -27,6 +27,7 @@ NAMES = (
     "reference_speed",
     "own_policy",
     "placement",
+    "planner",
     "subclusters",
     "arrivals",
     "memory",

@@ -340,7 +340,7 @@ def test_else_it_stays_and_grows_by_another_segment(cuda: FakeCuda, ground: Torc
     assert cuda.reserved() == 70 * SEGMENT
     looks = cuda.looks
     taken(ground, turn(job=3, size=70 * SEGMENT))
-    assert cuda.looks == looks + 2  # at what the new job holds, before and after; not at whether something lives in the lane
+    assert cuda.looks == looks + 2  # at what the new job holds, before and after
 
 
 def test_a_lane_that_could_not_shrink_is_nobodys_excess(cuda: FakeCuda, ground: TorchGround) -> None:

@@ -365,8 +365,17 @@ def test_knowing_the_window_beats_its_history_and_forgetting_beats_both() -> Non
     assert cases.run(case, "clockwork++", window, forgetful).attainment > known
 
 
+def test_memory_that_is_left_is_filled_for_requests_that_are_not_known() -> None:
+    case = Case(("bert-1.3b",) * 8, 8, 1.0, 1.0, 20.0, 60.0)
+    placed = cases.run(case, "selective-replication").plan
+    problem = cases.problem(case, FAIR)
+    weights = problem.models[0].forms[ALONE].weights[0]
+    for gpu in problem.gpus:
+        assert gpu.memory - weights * len(list(placed.on_gpu(gpu.id))) < weights
+
+
 def test_plans_are_judged_by_requests_they_have_not_seen() -> None:
-    case = Case(("bert-1.3b",) * 16, 8, 32.0, 4.0, 5.0, 60.0)
+    case = Case(("bert-1.3b",) * 16, 8, 96.0, 4.0, 5.0, 60.0)
     seen = msgspec.structs.replace(FAIR, fresh=False)
     pairs = [(cases.run(case, "alpaserve", ways=seen, seed=seed), cases.run(case, "alpaserve", seed=seed))
              for seed in range(6)]  # fmt: skip

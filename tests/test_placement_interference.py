@@ -43,7 +43,6 @@ from astrarium.serving.placement.problem import (
     PlacementGpu,
     Problem,
     Requests,
-    Shape,
 )
 from astrarium.serving.placement.sharing import share_factor
 from igniter_cases import NOTES, form_of, placed, predictions, problem_of, uniform
@@ -307,14 +306,6 @@ def test_the_pace_changes_when_company_comes_and_goes() -> None:
     assert second is not None
     assert (first.mean, second.mean) == (16 * MS, 16 * MS)
     assert found.of("a").slowdown == pytest.approx(1.6)
-
-
-def test_replicas_over_several_gpus_are_refused() -> None:
-    shape = Shape(2, 1)
-    form = Form(shape, ((0, MS), (0, MS)), (1, 1))
-    problem = Problem((PlacedModel(0, "a", MS, 1.0, {shape: form}),), (GPU, PlacementGpu(1, 1000)))
-    with pytest.raises(InputError, match="replicas on one GPU each"):
-        evaluate(problem, Plan("hand", (Replica(0, (0, 1), shape),)), requests((0, 0)))
 
 
 def test_requests_that_are_not_in_order_or_of_no_model_are_refused() -> None:

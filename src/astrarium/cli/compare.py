@@ -14,9 +14,11 @@ from astrarium.cli.options import (
     Out,
     Overrides,
     Overwrite,
+    PlanFile,
     ScenarioFile,
     Seed,
 )
+from astrarium.cli.plan_options import Interference
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +40,8 @@ def compare(
     context: typer.Context,
     file: ScenarioFile,
     policy: Policies = None,
+    plan: PlanFile = None,
+    interference: Interference = "none",
     override: Overrides = None,
     seed: Seed = None,
     engine: EngineOption = "auto",
@@ -50,25 +54,32 @@ def compare(
     """Run several policies on the same arrivals."""
     from astrarium.cli import output
     from astrarium.cli.jobs import Wishes, compare_jobs
-    from astrarium.cli.running import run_with_progress
+    from astrarium.cli.running import PlanTaken, run_with_progress
     from astrarium.report import folder
     from astrarium.report.summary import summarize
     from astrarium.report.tables import overview_table
     from astrarium.scenario.jobs import has_jobs
 
     if has_jobs(file):
+        output.refuse_plan(plan)
         wishes = Wishes(file, override, seed, engine, json, out, overwrite, no_outcomes, no_folder)
         compare_jobs(context, wishes, policy or [])
         return
-    scenarios = variants(output.load_scenario(file, override, seed), policy or [])
+    scenario = output.load_scenario(file, override, seed, plan is not None)
+    taken = PlanTaken.read(plan, scenario, interference)
+    scenarios = variants(scenario, policy or [], plan is not None)
     at = output.target("compare", file.stem, out, overwrite, no_folder)
-    records = {label: run_with_progress(each, engine, label) for label, each in scenarios.items()}
+    records = {
+        label: taken.run(each, engine, label)[0] if taken else run_with_progress(each, engine, label)
+        for label, each in scenarios.items()
+    }
     runs = [(label, record, summarize(record)) for label, record in records.items()]
     result = {"policies": {label: output.plain(summary) for label, _, summary in runs}}
     table = overview_table({label: summary for label, _, summary in runs})
     if at.path is not None:
         with at.draft() as draft:
-            notes = _write_runs(draft, scenarios, runs, not no_outcomes)
+            notes = folder.write_plan(draft, taken.to_yaml()) if taken else {}
+            notes |= _write_runs(draft, scenarios, runs, not no_outcomes)
             folder.write_summary(draft, result)
             folder.write_tables(draft, [table])
             folder.write_plots(
@@ -78,8 +89,8 @@ def compare(
     output.emit(json, result, [table], at.path)
 
 
-def variants(scenario: Scenario, specs: list[str]) -> dict[str, Scenario]:
-    """A scenario for each policy, all of them checked before the first is run."""
+def variants(scenario: Scenario, specs: list[str], placed: bool = False) -> dict[str, Scenario]:
+    """A scenario for each policy, all of them checked before the first is run; by a plan, if *placed*."""
     from astrarium.core.errors import InputError
     from astrarium.scenario import build
     from astrarium.serving.registry import serving_policies
@@ -90,7 +101,7 @@ def variants(scenario: Scenario, specs: list[str]) -> dict[str, Scenario]:
         own = name == scenario.policy.name and not parameters
         variant = scenario if own else scenario.with_policy(name, **parameters)
         try:
-            build.policy(variant, build.setup(variant))
+            build.policy(variant, build.setup(variant, placed))
         except InputError as error:
             raise error.read_from(f"-p {spec}") from None
         found[f"{name} ({spec.partition(':')[2]})" if parameters else name] = variant

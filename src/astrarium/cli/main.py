@@ -14,6 +14,7 @@ from astrarium.cli.bench import bench
 from astrarium.cli.compare import compare
 from astrarium.cli.goodput import goodput
 from astrarium.cli.gpu import app as gpu
+from astrarium.cli.plan import plan
 from astrarium.cli.policies import policies
 from astrarium.cli.profile import profile
 from astrarium.cli.replay import replay
@@ -51,7 +52,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for verb in (simulate, compare, goodput, serve, replay, profile, reproduce, policies, zoo):
+for verb in (simulate, compare, goodput, plan, serve, replay, profile, reproduce, policies, zoo):
     app.command()(verb)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
 app.add_typer(gpu, name="gpu")

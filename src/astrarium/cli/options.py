@@ -23,4 +23,13 @@ Out = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run folder that is there.")]
 NoOutcomes = Annotated[bool, typer.Option("--no-outcomes", help="Leave requests.npz out of the folder.")]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan",
+        metavar="PLAN",
+        help="A plan file, as `astrarium plan` writes it: models live only where it says. GPUs with the same "
+        "models form a cell, which the policy runs with its part of the requests.",
+    ),
+]
 NoFolder = Annotated[bool, typer.Option("--no-folder", help="Write no run folder.")]

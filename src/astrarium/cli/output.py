@@ -63,10 +63,21 @@ def command_line(context: typer.Context) -> str:
     return shlex.join(["astrarium", *(sys.argv[1:] if arguments is None else arguments)])
 
 
-def load_scenario(file: Path, overrides: list[str] | None, seed: int | None) -> Scenario:
+def load_scenario(
+    file: Path, overrides: list[str] | None, seed: int | None, planned: bool = False
+) -> Scenario:
+    """*planned*: models need not fit all together on every GPU."""
     from astrarium.scenario import load
 
-    return load(file, [*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
+    given = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+    return load(file, given, planning=planned)
+
+
+def refuse_plan(plan: Path | None) -> None:
+    from astrarium.core.errors import InputError
+
+    if plan is not None:
+        raise InputError("--plan", str(plan), "no plan here: jobs share one GPU, only models are placed")
 
 
 class Run(NamedTuple):
@@ -78,6 +89,7 @@ class Run(NamedTuple):
     title: str
     tables: list[Any]
     search: Goodput | None = None  # what led to this run
+    plan: str | None = None  # the plan that it followed, as a file has it
 
 
 def write_run(at: Target, run: Run, shown: dict[str, Any], command: str, outcomes: bool) -> None:
@@ -89,12 +101,13 @@ def write_run(at: Target, run: Run, shown: dict[str, Any], command: str, outcome
 
     with at.draft() as draft:
         folder.write_record(draft, run.record, run.scenario.to_yaml(), outcomes)
+        notes = {} if run.plan is None else folder.write_plan(draft, run.plan)
         folder.write_summary(draft, shown)
         folder.write_tables(draft, run.tables)
         folder.write_plots(draft, [(run.scenario.policy.name, run.record, run.summary)], run.title)
         if run.search is not None:
             draw_probes(run.search, draft / "plots" / "goodput.png")
-        folder.write_readme(draft, command)
+        folder.write_readme(draft, command, notes)
 
 
 def emit(as_json: bool, result: dict[str, Any], tables: Iterable[Any], folder: Path | None) -> None:
@@ -111,7 +124,7 @@ def emit(as_json: bool, result: dict[str, Any], tables: Iterable[Any], folder: P
     if not console.is_terminal:
         console = Console(width=160)  # a pipe has no width; tables need some
     for table in tables:
-        console.print(table)
+        console.print(table, soft_wrap=getattr(table, "no_wrap", None) is True)  # sentences stay whole
     if folder is not None:
         console.print(f"written to {folder}", highlight=False, soft_wrap=True)
 

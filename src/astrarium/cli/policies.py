@@ -17,19 +17,35 @@ def policies(name: Name = None, json: Json = False) -> None:
     """List the policies, or describe one."""
     from astrarium.cli import gpu_policy
     from astrarium.cli.output import emit
+    from astrarium.serving.placement.registry import placement_policies
     from astrarium.serving.registry import serving_policies
 
     if name in gpu_policy.KERNEL_POLICIES and name not in serving_policies.names():
         gpu_policy.describe(name, json)
         return
     if name is not None:
-        described = {"name": name, **_describe(serving_policies.get(name))}
+        described = {"name": name, **_describe(_named(name))}
         emit(json, described, _page(described), None)
         return
     found = {each: _describe(policy) for each, policy in serving_policies}
+    places = {each: _describe(policy) for each, policy in placement_policies}
     kernels = {each: {"summary": said} for each, said in gpu_policy.KERNEL_POLICIES.items()}
-    result = {"policies": found, "kernel_policies": kernels}
-    emit(json, result, [_list(found), "", gpu_policy.table()], None)
+    result = {"policies": found, "placement_policies": places, "kernel_policies": kernels}
+    tables = [_list(found), "", _placements(places), "", gpu_policy.table()]
+    emit(json, result, tables, None)
+
+
+def _named(name: str) -> Any:
+    """Batching and placement policies have names of their own."""
+    from astrarium.core.errors import InputError, one_of
+    from astrarium.serving.placement.registry import placement_policies
+    from astrarium.serving.registry import serving_policies
+
+    for registry in (serving_policies, placement_policies):
+        if name in registry.names():
+            return registry.get(name)
+    names = [*serving_policies.names(), *placement_policies.names()]
+    raise InputError("name", name, f"a serving or placement policy: {one_of(names, name)}")
 
 
 def _describe(policy: Any) -> dict[str, Any]:
@@ -101,6 +117,18 @@ def _list(found: dict[str, Any]) -> Any:
     table = Table("policy", "what it does", "parameters", box=None, pad_edge=False)
     for name, described in found.items():
         label = f"{name} (default)" if name == DEFAULT_POLICY else name
+        table.add_row(label, described["summary"], ", ".join(described["parameters"]))
+    return table
+
+
+def _placements(found: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    from astrarium.experiments.planning import DEFAULT_PLACEMENT
+
+    table = Table("placement policy (astrarium plan)", "what it does", "parameters", box=None, pad_edge=False)
+    for name, described in found.items():
+        label = f"{name} (default)" if name == DEFAULT_PLACEMENT else name
         table.add_row(label, described["summary"], ", ".join(described["parameters"]))
     return table
 

@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from astrarium.cli.progress import bar
 
 if TYPE_CHECKING:
+    from astrarium.experiments.run import EngineName
+    from astrarium.report.planned import PlanSummary
     from astrarium.scenario import Scenario
+    from astrarium.serving.placement.interference import Interference
+    from astrarium.serving.placement.plan import Plan
+    from astrarium.serving.placement.problem import Problem
     from astrarium.serving.record import ServingRecord
 
 
 def run_with_progress(scenario: Scenario, engine: str, label: str = "") -> ServingRecord:
-    from typing import cast
-
-    from astrarium.experiments.run import EngineName, run
+    from astrarium.experiments.run import run
 
     with bar(label or scenario.policy.name, scenario.workload.duration or 0) as progress:
-        return run(scenario, cast(EngineName, engine), progress)
+        return run(scenario, cast("EngineName", engine), progress)
+
+
+class PlanTaken(NamedTuple):
+    """A plan from a file, what it was checked against, and how replicas that share a GPU slow each other."""
+
+    plan: Plan
+    problem: Problem
+    interference: Interference | None
+
+    @classmethod
+    def read(cls, file: Path | None, scenario: Scenario, interference: str) -> PlanTaken | None:
+        from astrarium.core.errors import InputError
+        from astrarium.experiments.planning_known import interference_named
+        from astrarium.scenario import plans
+
+        if file is None:
+            if interference != "none":
+                raise InputError("--interference", interference, "a --plan beside it, which shares GPUs")
+            return None
+        known, slowing = interference_named(interference)
+        problem = known(plans.problem(scenario, planning=False))
+        return cls(plans.load(file, problem), problem, slowing(problem) if slowing else None)
+
+    def to_yaml(self) -> str:
+        from astrarium.scenario import plans
+
+        return plans.to_yaml(self.plan, self.problem)
+
+    def run(self, scenario: Scenario, engine: str, label: str = "") -> tuple[ServingRecord, PlanSummary]:
+        from astrarium.experiments.planned import run_planned
+        from astrarium.report.planned import summarize_plan
+
+        plan, chosen = self.plan, cast("EngineName", engine)
+        with bar(label or scenario.policy.name, scenario.workload.duration or 0) as progress:
+            done = run_planned(scenario, plan, self.problem, self.interference, chosen, progress)
+        missing = {self.problem.models[index].name: why for index, why in plan.missing.items()}
+        summary = summarize_plan(plan.policy, len(plan.replicas), missing, done.parts, done.record)
+        return done.record, summary

@@ -14,9 +14,11 @@ from astrarium.cli.options import (
     Out,
     Overrides,
     Overwrite,
+    PlanFile,
     ScenarioFile,
     Seed,
 )
+from astrarium.cli.plan_options import Interference
 
 Policy = Annotated[
     str | None, typer.Option("-p", "--policy", metavar="POLICY", help="Instead of the file's policy.")
@@ -27,6 +29,8 @@ def simulate(
     context: typer.Context,
     file: ScenarioFile,
     policy: Policy = None,
+    plan: PlanFile = None,
+    interference: Interference = "none",
     override: Overrides = None,
     seed: Seed = None,
     engine: EngineOption = "auto",
@@ -40,23 +44,26 @@ def simulate(
     from astrarium.cli import output
     from astrarium.cli.compare import variants
     from astrarium.cli.jobs import Wishes, simulate_jobs
-    from astrarium.cli.running import run_with_progress
+    from astrarium.cli.running import PlanTaken, run_with_progress
     from astrarium.report.summary import summarize
-    from astrarium.report.tables import run_tables
+    from astrarium.report.tables import cell_table, run_tables
     from astrarium.scenario.jobs import has_jobs
 
     if has_jobs(file):
+        output.refuse_plan(plan)
         wishes = Wishes(file, override, seed, engine, json, out, overwrite, no_outcomes, no_folder)
         simulate_jobs(context, wishes, policy)
         return
-    scenario = output.load_scenario(file, override, seed)
+    scenario = output.load_scenario(file, override, seed, plan is not None)
     if policy is not None:
-        [scenario] = variants(scenario, [policy]).values()
+        [scenario] = variants(scenario, [policy], plan is not None).values()
+    taken = PlanTaken.read(plan, scenario, interference)
     at = output.target("simulate", file.stem, out, overwrite, no_folder)
-    record = run_with_progress(scenario, engine)
+    record, placed = taken.run(scenario, engine) if taken else (run_with_progress(scenario, engine), None)
     summary = summarize(record)
     title = f"{file.name}: {scenario.policy.name}, {summary.offered_rate:,.0f} requests/s"
-    run = output.Run(scenario, record, summary, title, run_tables(summary))
-    shown = output.plain(summary)
+    tables = [*run_tables(summary), *([cell_table(placed)] if placed else [])]
+    run = output.Run(scenario, record, summary, title, tables, plan=taken.to_yaml() if taken else None)
+    shown = {**output.plain(summary), **({"plan": output.plain(placed)} if placed else {})}
     output.write_run(at, run, shown, output.command_line(context), not no_outcomes)
     output.emit(json, shown, run.tables, at.path)

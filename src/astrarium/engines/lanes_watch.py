@@ -5,9 +5,9 @@ two turns is known from when it was measured. More than that is charged to it. L
 the pool are listed), so that it is done around a job's 1st, 2nd, 4th, 16th, 64th turn, every 256th, and after
 one in which the device was asked for more memory. A job by itself is asked about that at every 8th turn only.
 
-Jobs let gradients go between their turns, and others get the same addresses: whose a block is cannot always be
-told. But all of them together hold no more than each did at first, unless one of them leaks; it may then be a
-neighbour of the one that is named.
+Jobs let gradients go between their turns, and others get the same addresses: whose a block is cannot always
+be told. But all of them together hold no more than each did at first, unless one of them leaks; it may then
+be a neighbour of the one that is named.
 """
 
 from __future__ import annotations

@@ -33,13 +33,24 @@ def run(
     """Simulate on the native twin where the policy has one, else (or with a trace) on the reference."""
     wall, cpu = time.perf_counter(), time.process_time()
     setup = build.setup(scenario)
-    arrivals = build.arrivals(scenario)
+    record = serve(scenario, setup, build.arrivals(scenario), engine, progress, trace, validate)
+    return timed(record, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def serve(
+    scenario: Scenario,
+    setup: Setup,
+    arrivals: Arrivals,
+    engine: EngineName = "auto",
+    progress: Callable[[Time], None] | None = None,
+    trace: Callable[[Step], None] | None = None,
+    validate: bool = False,
+) -> ServingRecord:
+    """These arrivals, with the scenario's policy."""
     policy = build.policy(scenario, setup)
     if _choose(engine, policy, trace is not None or validate) == "native":
-        record = native.simulate(scenario, setup, policy, arrivals, progress)
-    else:
-        record = simulate_reference(scenario, setup, policy, arrivals, progress, trace, validate)
-    return _timed(record, time.perf_counter() - wall, time.process_time() - cpu)
+        return native.simulate(scenario, setup, policy, arrivals, progress)
+    return simulate_reference(scenario, setup, policy, arrivals, progress, trace, validate)
 
 
 def _choose(engine: EngineName, policy: Any, reference_only: bool) -> EngineName:
@@ -99,7 +110,7 @@ def events(arrivals: Arrivals, deadlines: Ints) -> Iterator[tuple[Time, RequestA
 _BLOCK = 65_536
 
 
-def _timed(record: ServingRecord, wall_s: float, cpu_s: float) -> ServingRecord:
+def timed(record: ServingRecord, wall_s: float, cpu_s: float) -> ServingRecord:
     from dataclasses import replace
 
     return replace(record, wall_s=wall_s, cpu_s=cpu_s)

@@ -16,6 +16,7 @@ from astrarium.core.errors import InputError
 from astrarium.serving.record import ServingRecord
 
 README = "README.txt"
+PLAN = "plan.yaml"
 _FILES = {
     "summary.json": "what the command prints with --json",
     "scenario.yaml": "the scenario as it was run, overrides included",
@@ -98,6 +99,12 @@ def write_record(folder: Path, record: ServingRecord, scenario: str, outcomes: b
         _write_columns(folder / "requests.npz", record.requests, reasons=record.reasons)
     _write_columns(folder / "batches.npz", record.batches, models=[m.name for m in record.setup.models])
     write_timeline(record, folder / "timeline.json")
+
+
+def write_plan(folder: Path, plan: str) -> dict[str, str]:
+    """Returns what to say of it."""
+    (folder / PLAN).write_text(plan, encoding="utf-8")
+    return {PLAN: "the plan that was run: which models live on which GPUs"}
 
 
 def write_summary(folder: Path, summary: Any) -> None:

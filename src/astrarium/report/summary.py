@@ -118,13 +118,27 @@ def measured_requests(record: ServingRecord) -> Ints:
 
 
 def busy_time(record: ServingRecord) -> tuple[Ints, Ints]:
-    """How long each GPU was busy inside the measured span, and how much of that was wasted."""
+    """How long each GPU was busy inside the measured span, and how much of that was wasted.
+
+    Replicas that share a GPU may run at the same time; that time counts once.
+    """
     started, finished = occupancy(record.batches, record.setup.preemption_cost)
-    inside = np.clip(finished, record.warmup, record.duration) - np.clip(
-        started, record.warmup, record.duration
-    )
-    lost = np.where(record.batches.fate == Fate.PREEMPTED, inside, 0)
-    return _sum_by_gpu(record, inside), _sum_by_gpu(record, lost)
+    started, finished = (np.clip(times, record.warmup, record.duration) for times in (started, finished))
+    lost = np.where(record.batches.fate == Fate.PREEMPTED, finished - started, 0)
+    return _covered(record, started, finished), _sum_by_gpu(record, lost)
+
+
+def _covered(record: ServingRecord, started: Ints, finished: Ints) -> Ints:
+    """Batches in order of their starts; each adds what goes beyond all those before it on its GPU."""
+    gpu = record.batches.gpu.astype(np.int64)
+    apart = gpu * (record.duration + 1)  # a stretch of its own for each GPU
+    order = np.argsort(started + apart, kind="stable")
+    ends = np.maximum.accumulate((finished + apart)[order])
+    before = np.concatenate([apart[order[:1]], ends[:-1]])
+    added = np.maximum(ends - np.maximum(before, (started + apart)[order]), 0)
+    sums = np.zeros(len(record.setup.gpus), np.int64)
+    np.add.at(sums, gpu[order], added)
+    return sums
 
 
 def _sum_by_gpu(record: ServingRecord, values: Ints) -> Ints:

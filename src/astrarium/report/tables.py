@@ -12,10 +12,12 @@ from astrarium.report.summary import ModelSummary, Summary
 
 if TYPE_CHECKING:
     from astrarium.experiments.goodput import Goodput
+    from astrarium.report.planned import PlanSummary
     from astrarium.reproduce.registry import Reproduction
 
 GOAL = 0.99  # the share of requests in time that a latency objective asks for
 _MOST_MODELS = 40
+_MOST_CELLS = 40
 
 
 def run_tables(summary: Summary) -> list[Table]:
@@ -63,6 +65,24 @@ def model_table(summary: Summary) -> Table:
         table.add_row(name, *_model_cells(model))
     if len(models) > _MOST_MODELS:
         table.caption = f"the worst {_MOST_MODELS} of {len(models)} models"
+    return table
+
+
+def cell_table(summary: PlanSummary) -> Table:
+    """One row for each cell of a plan, and for each model that lives nowhere."""
+    from astrarium.report.planned import ranges
+
+    table = _table("GPUs", "models, with the largest batch", "run by", "offered/s", "attained", "busy")
+    for column in table.columns[1:3]:
+        column.justify = "left"
+    for cell in summary.cells[:_MOST_CELLS]:
+        models = ", ".join(f"{name} {limit}" for name, limit in cell.models.items())
+        numbers = (f"{cell.offered_rate:,.0f}", _goal(cell.attainment), f"{cell.busy_fraction:.1%}")
+        table.add_row(ranges(cell.gpus), models, cell.run_by, *numbers)
+    for name, why in summary.missing.items():
+        table.add_row("none", f"{name}: {why}" if why else name)
+    if len(summary.cells) > _MOST_CELLS:
+        table.caption = f"the first {_MOST_CELLS} of {len(summary.cells)} cells"
     return table
 
 

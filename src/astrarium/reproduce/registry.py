@@ -16,7 +16,7 @@ from astrarium.core.errors import InputError, one_of
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
 
 # Papers, and our own policy, which has none.
-SOURCES = ("astrarium", "orion", "orloj", "salus", "symphony")
+SOURCES = ("alpaserve", "astrarium", "elvinger", "orion", "orloj", "salus", "symphony")
 
 
 class Reproduction(msgspec.Struct):

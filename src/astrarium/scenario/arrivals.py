@@ -19,7 +19,15 @@ from astrarium.workloads.traces import Trace, read_trace
 
 
 def arrivals(scenario: Scenario) -> Arrivals:
-    time, model, application = _traced(scenario) if scenario.workload.file else _generated(scenario)
+    return _complete(scenario, *(_traced(scenario) if scenario.workload.file else _generated(scenario)))
+
+
+def arrivals_at(scenario: Scenario, time: Ints, model: Ints) -> Arrivals:
+    """Requests of which only this is known; chance adds the rest, where models are dynamic."""
+    return _complete(scenario, time, model, _unknown_applications(scenario, model))
+
+
+def _complete(scenario: Scenario, time: Ints, model: Ints, application: Ints) -> Arrivals:
     work, profiled = np.zeros(len(time), np.int64), np.zeros(len(time), np.bool_)
     for index, (name, spec) in enumerate(scenario.models.items()):
         if isinstance(spec.profile, Dynamic):
@@ -33,10 +41,14 @@ def arrivals(scenario: Scenario) -> Arrivals:
 def _generated(scenario: Scenario) -> tuple[Ints, Ints, Ints]:
     """Time, model and application; -1 for an application that is still to be drawn."""
     time, model = processes.merged(_streams(scenario))
+    return time, model, _unknown_applications(scenario, model)
+
+
+def _unknown_applications(scenario: Scenario, model: Ints) -> Ints:
     if not scenario.dynamic:
-        return time, model, np.zeros(len(time), np.int32)
+        return np.zeros(len(model), np.int32)
     unknown = [_place(_applications(spec), "") for spec in scenario.models.values()]
-    return time, model, np.array(unknown, np.int32)[model]
+    return np.array(unknown, np.int32)[model]
 
 
 def _streams(scenario: Scenario) -> list[Times]:

@@ -102,6 +102,13 @@ def arrivals(scenario: Scenario) -> Arrivals:
     return made(scenario)
 
 
+def arrivals_at(scenario: Scenario, time: Ints, model: Ints) -> Arrivals:
+    """Given instants and models, in order of time; all else about the requests as in `arrivals`."""
+    from astrarium.scenario.arrivals import arrivals_at as made
+
+    return made(scenario, time, model)
+
+
 def model_files(scenario: Scenario, kind: str) -> list[ModelFiles]:
     """What a worker on a GPU of this kind loads, by model in the setup's order."""
     from astrarium.scenario.files import model_files as described
@@ -195,7 +202,8 @@ def _check_memory(scenario: Scenario) -> None:
             left = write_bytes(Bytes(smallest.memory - together + model.memory))
             expected = (
                 f"at most {left}, what the models before it leave of the {write_bytes(smallest.memory)} of a "
-                f"GPU of kind {smallest.kind}: every model lives on every GPU"
+                f"GPU of kind {smallest.kind}: every model lives on every GPU, unless a plan says where "
+                "(`astrarium plan` makes one for `simulate --plan`)"
             )
             raise InputError(f"models.{name}.memory", write_bytes(model.memory), expected)
 

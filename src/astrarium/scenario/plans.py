@@ -43,11 +43,11 @@ Spread = Callable[[str, Form], Mapping[Shape, Form]]
 ENDINGS = (".yaml", ".yml", ".json")
 
 
-def problem(scenario: Scenario, spread: Spread | None = None) -> Problem:
+def problem(scenario: Scenario, spread: Spread | None = None, planning: bool = True) -> Problem:
     """*spread* adds forms over several GPUs, from a model's name and its form for one.
 
     The requests to plan with are drawn like those of the scenario, from another seed. A trace cannot be drawn
-    again: there are none then, only rates.
+    again: there are none then, only rates. Where nobody is *planning*, there are none either.
     """
     setup = build.setup(scenario, placed=True)
     gpus = tuple(PlacementGpu(gpu.id, gpu.memory, gpu.node, gpu.kind) for gpu in setup.gpus)
@@ -55,7 +55,7 @@ def problem(scenario: Scenario, spread: Spread | None = None) -> Problem:
     _check_model_memory(scenario)
     known = zip(setup.models, _rates(scenario), strict=True)
     models = tuple(_placed(scenario, spec, rate, spread) for spec, rate in known)
-    return Problem(models, gpus, _requests(scenario))
+    return Problem(models, gpus, _requests(scenario) if planning else Requests((), ()))
 
 
 def save(path: str | Path, plan: Plan, problem: Problem) -> None:

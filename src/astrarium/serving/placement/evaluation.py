@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
+import numpy as np
 
 from astrarium.core.units import Time
-from astrarium.serving.placement.problem import PlacedModel, Problem, Requests
+from astrarium.serving.placement.journeys import NEVER, Instants, Journeys
+from astrarium.serving.placement.problem import PlacedModel, Problem
 
-NEVER: Time = -1
+# In the order of the way. Without a path there are only gather, queue and execution.
+STAGES = ("client", "gather", "transfer", "node", "queue", "execution", "reply")
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -20,18 +23,20 @@ class Spread(msgspec.Struct, frozen=True):
     p99: Time
 
     @classmethod
-    def of(cls, times: Sequence[Time]) -> Spread | None:
-        if not times:
+    def of(cls, times: Sequence[Time] | Instants) -> Spread | None:
+        if not len(times):
             return None
-        ordered = sorted(times)
-        ranks = (ordered[math.ceil(part * len(ordered) / 100) - 1] for part in (50, 95, 99))
-        return cls(sum(ordered) / len(ordered), *ranks)
+        ordered = np.sort(np.asarray(times, dtype=np.int64))
+        ranks = (int(ordered[math.ceil(part * len(ordered) / 100) - 1]) for part in (50, 95, 99))
+        return cls(int(ordered.sum()) / len(ordered), *ranks)
 
 
 class ModelEvaluation(msgspec.Struct, frozen=True):
     """Of answered requests: *latency* is the sum of *gather* (until the batch was complete, or had waited
-    enough), *queue* (until its replica was free) and *execution*. *slowdown* is how many times as long as
-    alone the batches took, on average over requests."""
+    enough), *queue* (until its replica was free) and *execution*; on a path also of *client* (to the router),
+    *transfer* (to the node), *node* (to the queue of the replica) and *reply*. *execution* of a pipeline has
+    the waits between its stages in it. *slowdown* is how many times as long as alone the batches took, on
+    average over requests."""
 
     model: int
     name: str
@@ -45,10 +50,21 @@ class ModelEvaluation(msgspec.Struct, frozen=True):
     execution: Spread | None
     slowdown: float | None
     mean_batch: float | None
+    client: Spread | None = None
+    transfer: Spread | None = None
+    node: Spread | None = None
+    reply: Spread | None = None
 
     @property
     def attainment(self) -> float | None:
         return self.in_time / self.requests if self.requests else None
+
+    def stages(self) -> Iterator[tuple[str, Spread]]:
+        """Where time went, in the order of the way."""
+        for name in STAGES:
+            spread: Spread | None = getattr(self, name)
+            if spread is not None:
+                yield name, spread
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -63,43 +79,44 @@ class Evaluation(msgspec.Struct, frozen=True):
         return next(model for model in self.models if model.name == name)
 
 
-class Times:
-    """By request: when its batch was complete, when it started, when it was done; what it takes alone."""
+class StageLine(msgspec.Struct, frozen=True):
+    """A line of the stage report. *part* is of the model's mean latency."""
 
-    def __init__(self, requests: int) -> None:
-        self.ready: list[Time] = [NEVER] * requests
-        self.start: list[Time] = [NEVER] * requests
-        self.done: list[Time] = [NEVER] * requests
-        self.alone: list[Time] = [0] * requests
-        self.batch: list[int] = [0] * requests
-
-    def started(
-        self, now: Time, due: Time, batch: Sequence[int], limit: int, alone: Time, requests: Requests
-    ) -> None:
-        complete = requests.times[batch[-1]] if len(batch) == limit else due
-        for number in batch:
-            self.ready[number] = min(now, max(complete, requests.times[number]))
-            self.start[number], self.alone[number], self.batch[number] = now, alone, len(batch)
+    model: str
+    stage: str
+    part: float
+    p50: Time
+    p95: Time
+    p99: Time
 
 
-def summarized(problem: Problem, requests: Requests, times: Times, warmup: Time) -> Evaluation:
-    counted: dict[int, list[int]] = {model.index: [] for model in problem.models}
-    for number, (at, model) in enumerate(zip(requests.times, requests.models, strict=True)):
-        if at >= warmup:
-            counted[model].append(number)
+def stage_report(evaluation: Evaluation) -> list[StageLine]:
+    """Where the time of each model went. Percentiles are of each stage by itself: they do not add up."""
+    return [
+        StageLine(model.name, stage, spread.mean / total, spread.p50, spread.p95, spread.p99)
+        for model in evaluation.models
+        if model.latency is not None
+        for total in [model.latency.mean or 1.0]
+        for stage, spread in model.stages()
+    ]
+
+
+def summarized(problem: Problem, found: Journeys, warmup: Time, on_path: bool) -> Evaluation:
+    """*on_path*: the stages before and behind the queues are told, too."""
+    counted = found.asked >= warmup
     return Evaluation(
-        tuple(_of_model(model, counted[model.index], requests.times, times) for model in problem.models)
+        tuple(
+            _of_model(model, found, np.flatnonzero(counted & (found.model == model.index)), on_path)
+            for model in problem.models
+        )
     )
 
 
-def _of_model(
-    model: PlacedModel, numbers: Sequence[int], arrival: Sequence[Time], times: Times
-) -> ModelEvaluation:
-    answered = [number for number in numbers if times.done[number] != NEVER]
-    latency = [times.done[number] - arrival[number] for number in answered]
-    execution = [times.done[number] - times.start[number] for number in answered]
-    in_time = sum(time <= model.slo for time in latency)
-    slowdowns = [took / times.alone[n] for took, n in zip(execution, answered, strict=True) if times.alone[n]]
+def _of_model(model: PlacedModel, found: Journeys, numbers: Instants, on_path: bool) -> ModelEvaluation:
+    answered = numbers[found.answered[numbers] != NEVER]
+    latency, execution = found.latency[answered], (found.done - found.start)[answered]
+    in_time = int(np.count_nonzero(latency <= model.slo))
+    alone = found.alone[answered]
     return ModelEvaluation(
         model=model.index,
         name=model.name,
@@ -108,11 +125,15 @@ def _of_model(
         late=len(answered) - in_time,
         dropped=len(numbers) - len(answered),
         latency=Spread.of(latency),
-        gather=Spread.of([times.ready[number] - arrival[number] for number in answered]),
-        queue=Spread.of([times.start[number] - times.ready[number] for number in answered]),
+        gather=Spread.of((found.ready - found.routed)[answered]),
+        queue=Spread.of((found.start - found.here)[answered]),
         execution=Spread.of(execution),
-        slowdown=_mean(slowdowns),
-        mean_batch=_mean([times.batch[number] for number in answered]),
+        slowdown=_mean((execution[alone > 0] / alone[alone > 0]).tolist()),
+        mean_batch=_mean(found.batch[answered].tolist()),
+        client=Spread.of((found.routed - found.asked)[answered]) if on_path else None,
+        transfer=Spread.of((found.moved - found.ready)[answered]) if on_path else None,
+        node=Spread.of((found.here - found.moved)[answered]) if on_path else None,
+        reply=Spread.of((found.answered - found.done)[answered]) if on_path else None,
     )
 
 

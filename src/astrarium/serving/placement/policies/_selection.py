@@ -87,7 +87,12 @@ def fast(board: Board, workload: Workload, going: Going) -> Selected:
         if found.served > best_served:
             best, best_served = board.hosts.copy(), found.served
         if not going.tried() or not _add_where_needed(board, workload.totals, found):
-            return board.selected(best, best_served)
+            break
+    if going.on and _fill(board, workload.totals, found):
+        filled = score(board.layout, workload).served
+        if filled >= best_served:
+            best, best_served = board.hosts.copy(), filled
+    return board.selected(best, best_served)
 
 
 def _add_where_needed(board: Board, totals: Ints, found: Score) -> bool:
@@ -98,6 +103,22 @@ def _add_where_needed(board: Board, totals: Ints, found: Score) -> bool:
     work = np.where(board.fits[:, model], found.work.astype(np.float64), np.inf)
     board.add(int(work.argmin()), model)
     return True
+
+
+def _fill(board: Board, totals: Ints, found: Score) -> bool:
+    """Memory that is left is for requests that nobody knows yet: models with the most requests for a replica
+    have another, on the idlest group."""
+    work, each = found.work.astype(np.float64), found.work.sum() / max(1, totals.sum())
+    added = False
+    while True:
+        share = np.where(board.fits.any(0), totals / (board.hosts.sum(0) + 1), 0)
+        model = int(share.argmax())
+        if share[model] <= 0:
+            return added
+        group = int(np.where(board.fits[:, model], work, np.inf).argmin())
+        board.add(group, model)
+        work[group] += share[model] * each
+        added = True
 
 
 def whole(board: Board, workload: Workload, going: Going, beam: int = 1) -> Selected:

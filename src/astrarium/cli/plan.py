@@ -1,0 +1,116 @@
+"""astrarium plan FILE"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from astrarium.cli import plan_options as options
+from astrarium.cli.options import Json, Overrides, ScenarioFile, Seed
+
+if TYPE_CHECKING:
+    from astrarium.experiments.planning import Attempt, Choice, Wishes
+    from astrarium.experiments.planning_answer import Answer, Question
+    from astrarium.scenario import Scenario
+
+INTERRUPTED = 130
+
+
+def plan(
+    file: ScenarioFile,
+    gpus: options.Gpus = None,
+    policy: options.Policy = "planner",
+    parameter: options.Parameters = None,
+    against: options.Against = None,
+    target: options.Target = "99%",
+    seeds: options.Seeds = 3,
+    most: options.Most = 512,
+    interference: options.Interference = "none",
+    growth: options.Growth = True,
+    each: options.Each = None,
+    override: Overrides = None,
+    seed: Seed = None,
+    out: options.OutFile = None,
+    plot: options.Plot = None,
+    overwrite: options.Replace = False,
+    json: Json = False,
+) -> None:
+    """Say where models go, how few GPUs are enough, and what breaks first if load grows.
+
+    Plans are judged on fresh requests, never on those that they were made with. `astrarium simulate FILE
+    --plan PLAN` runs one. An interrupt (Ctrl-C) keeps the best plan so far.
+    """
+    from astrarium.core.errors import InputError
+    from astrarium.experiments.planning import Wishes
+    from astrarium.experiments.planning_answer import Question
+    from astrarium.experiments.planning_known import interference_named
+    from astrarium.scenario import load
+
+    options.check_files(out, plot, overwrite)
+    known, slowing = interference_named(interference)
+    wishes = Wishes(options.share(target), seeds, most, known, slowing)
+    question = Question(gpus, options.rivals(against or []), growth, each)
+    choice = options.chosen(policy, parameter or [])
+    seeded = [] if seed is None else [f"seed={seed}"]
+    scenario = load(file, [*(override or []), *seeded], planning=True)
+    try:
+        answer = _answered(scenario, choice, wishes, question)
+    except InputError as error:
+        raise error if error.field.startswith("-") else error.read_from(str(file)) from None
+    _write(answer, out, plot, file.name)
+    _emit(answer, json, out, plot)
+    if answer.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _answered(scenario: Scenario, choice: Choice, wishes: Wishes, question: Question) -> Answer:
+    from astrarium.cli.progress import status
+    from astrarium.experiments.planning import Watch
+    from astrarium.experiments.planning_answer import answered
+
+    with status("planning") as say:
+        return answered(scenario, choice, wishes, question, Watch(say))
+
+
+def _write(answer: Answer, out: Path | None, plot: Path | None, name: str) -> None:
+    from astrarium.experiments.planning_use import uses
+    from astrarium.report.placement_picture import draw_placement
+    from astrarium.scenario import plans
+
+    chosen = answer.chosen
+    if chosen is None:
+        return
+    if out is not None:
+        plans.save(out, chosen.plan, chosen.problem)
+    if plot is not None:
+        names = [model.name for model in chosen.problem.models]
+        title = f"{name}: {answer.choice.label} on {chosen.gpus} GPUs{_in_time(chosen)}"
+        draw_placement(uses(chosen.plan, chosen.problem), names, plot, title)
+
+
+def _in_time(chosen: Attempt) -> str:
+    return "" if chosen.judged is None else f", {chosen.judged.overall.mean:.2%} in time"
+
+
+def _emit(answer: Answer, json: bool, out: Path | None, plot: Path | None) -> None:
+    from astrarium.cli.output import emit
+    from astrarium.experiments.planning_told import told
+    from astrarium.experiments.planning_use import uses
+    from astrarium.report import placement
+
+    if answer.interrupted:
+        typer.echo("interrupted", err=True)
+    chosen = answer.chosen
+    shown: list[Any] = list(placement.headline(answer))
+    if chosen is not None:
+        shown += [placement.placement_table(uses(chosen.plan, chosen.problem), chosen.problem)]
+        shown += [placement.models_table(answer, chosen), *placement.missing_lines(chosen)]
+        shown += [placement.growth_line(answer, chosen), placement.tried_line(answer)]
+        shown += [placement.against_table(answer)] if answer.rivals else []
+        shown += placement.rivals_missing(answer)
+        shown += [f"written to {path}" for path in (out, plot) if path is not None]
+    files = {"out": str(out) if out else None, "plot": str(plot) if plot else None}
+    lines = (placement.line(each) if isinstance(each, str) else each for each in shown if each != "")
+    emit(json, {**told(answer), **files}, lines, None)

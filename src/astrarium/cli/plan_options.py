@@ -1,0 +1,149 @@
+"""Options of `astrarium plan`, and what was written read into what planning takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from astrarium.experiments.planning import Choice
+
+Gpus = Annotated[
+    int | None,
+    typer.Option("--gpus", metavar="N", help="Plan for N GPUs: the best attainment, not the fewest GPUs."),
+]
+Policy = Annotated[
+    str,
+    typer.Option("--policy", metavar="NAME", help="The policy; `astrarium policies` lists them."),
+]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option("-p", "--parameter", metavar="KEY=VALUE", help="A parameter of the policy. Repeat it."),
+]
+Against = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--against",
+        metavar="NAME,NAME",
+        help="Compare with these on as many GPUs and the same requests, and each one's fewest GPUs. "
+        "NAME:KEY=VALUE,... gives one of them parameters. Repeat it.",
+    ),
+]
+Target = Annotated[
+    str,
+    typer.Option("--target", metavar="SHARE", help="How many of every model's requests must be in time."),
+]
+Seeds = Annotated[
+    int, typer.Option("--seeds", metavar="N", help="Draws of fresh requests that every plan is judged on.")
+]
+Most = Annotated[int, typer.Option("--most", metavar="N", help="The most GPUs to try.")]
+Interference = Annotated[
+    str,
+    typer.Option(
+        "--interference",
+        metavar="none|igniter|FILE",
+        help="How replicas side by side on a GPU slow each other: not at all, by iGniter's model, or as "
+        "measured in a file.",
+    ),
+]
+Growth = Annotated[
+    bool, typer.Option("--growth/--no-growth", help="Whether to find out what breaks first if load grows.")
+]
+Each = Annotated[
+    bool | None,
+    typer.Option(
+        "--each/--no-each",
+        help="Whether to find out how far each model can grow alone; if it is quick, unless told.",
+        show_default=False,
+    ),
+]
+OutFile = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="Write the plan there, as YAML or JSON by its ending."),
+]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the placement, as a .png.")]
+Replace = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
+
+_PICTURES = (".png",)
+
+
+def share(text: str) -> float:
+    """'99%' or '0.99'"""
+    from astrarium.core.errors import InputError
+
+    number, percent, rest = text.strip().partition("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = 0.0
+    if rest.strip() or not 0 < value <= 1:
+        raise InputError("--target", text, "a share above 0 and up to 100%, such as 99% or 0.99")
+    return value
+
+
+def chosen(name: str, parameters: list[str], option: str = "-p") -> Choice:
+    from astrarium.core.errors import InputError
+    from astrarium.experiments.planning import Choice
+    from astrarium.scenario.yaml_file import parse_yaml
+
+    found: dict[str, Any] = {}
+    for text in parameters:
+        key, equals, value = text.partition("=")
+        if not key.strip() or not equals:
+            raise InputError(
+                option, text, f"KEY=VALUE, a parameter of {name}: see `astrarium policies {name}`"
+            )
+        found[key.strip()] = parse_yaml(value, f"{option} {text}")
+    return Choice(name, found)
+
+
+def rivals(texts: list[str]) -> tuple[Choice, ...]:
+    """'alpaserve,usher:cluster=open,group=2' are two, the second with parameters."""
+    from astrarium.core.errors import InputError
+
+    found: list[tuple[str, list[str]]] = []
+    for text in texts:
+        for piece in _pieces(text):
+            name, colon, first = piece.partition(":")
+            if "=" in name and found:
+                found[-1][1].append(piece)
+            elif name.strip():
+                found.append((name.strip(), [first] if colon else []))
+            else:
+                raise InputError("--against", text, "names of placement policies, such as alpaserve,usher")
+    return tuple(chosen(name, parameters, "--against") for name, parameters in found)
+
+
+def _pieces(text: str) -> list[str]:
+    """Between the commas, but for those inside brackets."""
+    found, depth = [""], 0
+    for sign in text:
+        depth += (sign in "{[") - (sign in "}]")
+        if sign == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += sign
+    return [piece.strip() for piece in found]
+
+
+def check_files(out: Path | None, plot: Path | None, overwrite: bool) -> None:
+    """Before the work begins."""
+    from astrarium.scenario.plans import ENDINGS
+
+    _check_file("--out", out, ENDINGS, overwrite)
+    _check_file("--plot", plot, _PICTURES, overwrite)
+
+
+def _check_file(option: str, path: Path | None, endings: tuple[str, ...], overwrite: bool) -> None:
+    from astrarium.core.errors import InputError
+
+    if path is None:
+        return
+    if path.suffix not in endings:
+        raise InputError(option, str(path), f"a name that ends in {', '.join(endings)}")
+    if not path.resolve().parent.is_dir():
+        raise InputError(option, str(path), "a file in a folder that is there")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise InputError(option, str(path), "a file that is not there yet, or --overwrite")

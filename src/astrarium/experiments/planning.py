@@ -1,0 +1,222 @@
+"""Where models go, and how many GPUs that takes: a policy asked for one size of cluster after another.
+
+Each plan is judged on several draws of requests that it was not made with. The fewest GPUs are found by
+doubling until every model has what it should, then by halving between the last size that fails and the first
+that does not; with policies that search, more GPUs may now and then be worse, so the size below the answer
+was tried and found wanting, but not every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.experiments import judging
+from astrarium.experiments.planning_cluster import (
+    MOST_GPUS,
+    check_possible,
+    fewest_possible,
+    first_gpus,
+    sized,
+)
+from astrarium.experiments.planning_judging import Judged, MakeJudge, judged
+from astrarium.experiments.planning_known import Known, Slowing, measured_on_v100s
+from astrarium.experiments.planning_load import Load
+from astrarium.scenario import Scenario, plans
+from astrarium.scenario.decode import Decoder
+from astrarium.serving.placement.plan import Plan, check
+from astrarium.serving.placement.problem import Problem
+from astrarium.serving.placement.registry import Judge, PlacementPolicy, placement_policies
+
+DEFAULT_PLACEMENT = "planner"
+HARDLY = 0.001  # attainment that two doublings of the cluster must add, or more GPUs are no help
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """*target*: the part of every model's requests that must be in time. *most*: GPUs to try at most."""
+
+    target: float = 0.99
+    seeds: int = 3
+    most: int = 512
+    known: Known = measured_on_v100s
+    interference: Slowing | None = None
+    make_judge: MakeJudge | None = None  # by what will really run, unless told otherwise
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target <= 1:
+            raise InputError("--target", self.target, "a share above 0 and up to 1, such as 99%")
+        if not 1 <= self.most <= MOST_GPUS:
+            raise InputError("--most", self.most, f"1 to {MOST_GPUS} GPUs")
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A placement policy and its parameters, as written."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+    @property
+    def label(self) -> str:
+        given = ",".join(f"{name}={value}" for name, value in self.parameters.items()).replace("'", "")
+        return f"{self.name} ({given})" if given else self.name
+
+    def made(self, option: str = "--policy") -> PlacementPolicy:
+        """*option*: where a person wrote it."""
+        try:
+            factory: Any = placement_policies.get(self.name)
+        except InputError as error:
+            raise InputError(option, error.value, error.expected) from None
+        try:
+            parameters = Decoder().decode_struct(factory.Parameters, self.parameters, "")
+        except InputError as error:
+            raise InputError(
+                f"-p {error.field.lstrip('.')}", error.value, error.expected, self.name
+            ) from None
+        made: PlacementPolicy = factory(parameters)
+        return made
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A plan for so many GPUs. *judged* is None where an interrupt came first."""
+
+    gpus: int
+    problem: Problem
+    plan: Plan
+    judged: Judged | None
+    target: float
+
+    @property
+    def met(self) -> bool:
+        return self.judged is not None and not self.judged.below(self.target)
+
+    @property
+    def rank(self) -> tuple[bool, int, bool, float, float]:
+        """The higher, the better an answer: enough with few GPUs, else the most in time."""
+        if self.judged is None:
+            return (False, 0, False, 0.0, self.plan.attainment or 0.0)
+        worst = self.judged.models[self.judged.worst].mean
+        return (self.met, -self.gpus if self.met else 0, True, worst, self.judged.overall.mean)
+
+
+@dataclass
+class Watch:
+    """Hears of everything; shows it to *show* where somebody watches. Keeps the best so far."""
+
+    show: Callable[[str], None] | None = None
+    best: Attempt | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+
+    def attempted(self, attempt: Attempt) -> None:
+        if attempt.judged is not None:
+            self.attempts.append(attempt)
+        if self.best is None or attempt.rank > self.best.rank:
+            self.best = attempt
+
+    def say(self, text: str) -> None:
+        if self.show is not None:
+            self.show(f"{text}{self._so_far()}")
+
+    def _so_far(self) -> str:
+        if self.best is None or self.best.judged is None:
+            return ""
+        enough = "enough" if self.best.met else "not enough"
+        return f" · best: {self.best.gpus} GPUs, {self.best.judged.overall.mean:.1%} in time, {enough}"
+
+
+class _Looking:
+    """What a policy's search reports to."""
+
+    def __init__(self, watch: Watch, title: str, keep: Callable[[Plan], None], judge: Judge) -> None:
+        self.judge = judge
+        self._watch, self._title, self._keep = watch, title, keep
+        self._expects = ""
+
+    def improved(self, plan: Plan, tried: int) -> None:
+        self._keep(plan)
+        if plan.attainment is not None:
+            self._expects = f", expects {plan.attainment:.1%}"
+        self.tried(tried)
+
+    def tried(self, count: int) -> bool:
+        self._watch.say(f"{self._title}: {count:,} candidates{self._expects}")
+        return True
+
+
+class Planning:
+    """One scenario and one policy."""
+
+    def __init__(
+        self, scenario: Scenario, choice: Choice, wishes: Wishes, watch: Watch | None = None
+    ) -> None:
+        self.scenario, self.choice, self.wishes = scenario, choice, wishes
+        self.watch = watch or Watch()
+        self.load = Load(scenario, wishes.seeds)
+        self.draws = self.load.fresh()
+        self._policy = choice.made()
+        self._tried: dict[int, Attempt] = {}
+
+    def problem(self, gpus: int) -> Problem:
+        whole = self.load.posed(plans.problem(sized(self.scenario, gpus)))
+        return self.wishes.known(first_gpus(whole, gpus))
+
+    def judge(self, problem: Problem) -> Judge:
+        slowing = self.wishes.interference
+        scenario = sized(self.scenario, len(problem.gpus))
+        interference = None if slowing is None else slowing(problem)
+        make = self.wishes.make_judge or judging.judge
+        return make(scenario, problem, interference, self.load.warmup)
+
+    def attempt(self, gpus: int) -> Attempt:
+        if gpus not in self._tried:
+            self._tried[gpus] = self._attempt(gpus)
+        return self._tried[gpus]
+
+    def _attempt(self, gpus: int) -> Attempt:
+        problem, target = self.problem(gpus), self.wishes.target
+        judge = self.judge(problem)
+        title = f"{self.choice.label}, {gpus} GPUs"
+
+        def keep(plan: Plan) -> None:
+            self.watch.attempted(Attempt(gpus, problem, plan, None, target))
+
+        plan = self._policy.place(problem, _Looking(self.watch, title, keep, judge))
+        check(plan, problem)
+        keep(plan)
+        self.watch.say(f"{title}: judged")
+        found = Attempt(gpus, problem, plan, judged(plan, judge, self.draws), target)
+        self.watch.attempted(found)
+        return found
+
+    def fewest(self) -> Attempt | None:
+        """None: not with as many as may be tried, or no number of them helps."""
+        posed = self.problem(self.scenario.cluster.size)
+        check_possible(posed)
+        low = min(fewest_possible(posed, self.wishes.target), self.wishes.most)
+        bad, good = self._doubled(low)
+        if good is None:
+            return None
+        while good - bad > 1:
+            middle = (bad + good) // 2
+            bad, good = (bad, middle) if self.attempt(middle).met else (middle, good)
+        return self.attempt(good)
+
+    def _doubled(self, low: int) -> tuple[int, int | None]:
+        """The last size that fails, and the first that does not."""
+        bad, size, seen = low - 1, low, []
+        while not self.attempt(size).met:
+            seen.append(self._overall(size))
+            helpless = len(seen) > 2 and seen[-1] < seen[-3] + HARDLY
+            if size >= self.wishes.most or helpless:
+                return size, None
+            bad, size = size, min(2 * size, self.wishes.most)
+        return bad, size
+
+    def _overall(self, size: int) -> float:
+        found = self.attempt(size).judged
+        return 0.0 if found is None else found.overall.mean

@@ -1,0 +1,110 @@
+"""What `plan` answers as plain data, for --json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from astrarium.experiments.planning import Attempt
+from astrarium.experiments.planning_answer import Answer
+from astrarium.experiments.planning_growth import Growth
+from astrarium.experiments.planning_use import GpuUse, uses
+from astrarium.scenario import plans
+from astrarium.serving.placement.problem import Problem
+
+
+def told(answer: Answer) -> dict[str, Any]:
+    chosen = answer.chosen
+    found: dict[str, Any] = {
+        "policy": answer.choice.name,
+        "parameters": answer.choice.parameters,
+        "target": answer.wishes.target,
+        "seeds": answer.wishes.seeds,
+        "cluster": answer.scenario.cluster.size,
+        "interrupted": answer.interrupted,
+        "fewest": None if answer.fewest is None else answer.fewest.gpus,
+        "tried": [_brief(each) for each in answer.attempts],
+    }
+    if chosen is not None:
+        found |= _chosen(answer, chosen)
+    return found
+
+
+def _chosen(answer: Answer, chosen: Attempt) -> dict[str, Any]:
+    problem = chosen.problem
+    return {
+        "gpus": chosen.gpus,
+        "met": chosen.met,
+        "attainment": _attainment(chosen),
+        "plan": plans.plain(chosen.plan, problem),
+        "placement": [_gpu(use, problem) for use in uses(chosen.plan, problem)],
+        "growth": _growth(answer.growth, problem),
+        "alone": {problem.models[at].name: _growth(each, problem) for at, each in answer.alone.items()},
+        "against": [
+            {
+                "policy": rival.choice.name,
+                "parameters": rival.choice.parameters,
+                "attainment": _attainment(rival.same),
+                "fewest": None if rival.fewest is None else rival.fewest.gpus,
+            }
+            for rival in answer.rivals
+        ],
+    }
+
+
+def _brief(attempt: Attempt) -> dict[str, Any]:
+    found = attempt.judged
+    assert found is not None
+    return {
+        "gpus": attempt.gpus,
+        "met": attempt.met,
+        "worst": found.models[found.worst].mean,
+        "worst_model": attempt.problem.models[found.worst].name,
+        "overall": found.overall.mean,
+    }
+
+
+def _attainment(attempt: Attempt) -> dict[str, Any] | None:
+    found = attempt.judged
+    if found is None:
+        return None
+    names = (model.name for model in attempt.problem.models)
+    models = {name: msgspec.to_builtins(each) for name, each in zip(names, found.models, strict=True)}
+    return {"overall": msgspec.to_builtins(found.overall), "models": models}
+
+
+def _gpu(use: GpuUse, problem: Problem) -> dict[str, Any]:
+    return {
+        "gpu": use.gpu.id,
+        "kind": use.gpu.kind,
+        "memory": use.gpu.memory,
+        "used": use.memory,
+        "busy": use.busy,
+        "replicas": [
+            {
+                "model": problem.models[each.replica.model].name,
+                "batch": each.replica.batch,
+                "share": each.replica.share,
+                "shape": str(each.replica.shape),
+                "memory": each.memory,
+                "busy": each.busy,
+                "why": each.replica.why,
+            }
+            for each in use.replicas
+        ],
+    }
+
+
+def _growth(growth: Growth | None, problem: Problem) -> dict[str, Any] | None:
+    if growth is None:
+        return None
+    names = [model.name for model in problem.models]
+    return {
+        "carries": growth.carries,
+        "breaks": growth.breaks,
+        "first": None if growth.first is None else names[growth.first],
+        "others": [names[place] for place in growth.others],
+        "attainment": growth.attainment,
+        "why": growth.why,
+    }

@@ -1,0 +1,247 @@
+"""A plan as tables for a terminal: which replicas each GPU holds and why, what each model gets, how other
+policies fare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from astrarium.core.units import to_ms
+
+if TYPE_CHECKING:
+    from astrarium.experiments.planning import Attempt
+    from astrarium.experiments.planning_answer import Answer
+    from astrarium.experiments.planning_growth import Growth
+    from astrarium.experiments.planning_judging import Attained
+    from astrarium.experiments.planning_use import GpuUse, ReplicaUse
+    from astrarium.serving.placement.plan import Replica
+    from astrarium.serving.placement.problem import Problem
+
+GIB = 2**30
+
+
+def placement_table(uses: tuple[GpuUse, ...], problem: Problem) -> Table:
+    """One row for each replica on each GPU; GPUs on which the same replicas do the same stand together."""
+    columns = ("memory", "busy", "model", "batch", "share", "shape", "takes", "works", "why")
+    table = _table("GPU", *columns)
+    for name in ("model", "why"):
+        table.columns[columns.index(name) + 1].justify = "left"
+    names = {model.index: model.name for model in problem.models}
+    explained: set[Replica] = set()
+    for _, alike in groupby(uses, key=_alike):
+        group = list(alike)
+        rows = [_replica_cells(each, names, explained) for each in group[0].replicas]
+        explained.update(each.replica for each in group[0].replicas)
+        for number, cells in enumerate(rows or [("empty", *[""] * 6)]):
+            table.add_row(*(_home(group) if number == 0 else ("", "", "")), *cells)
+    _leave_out_empty(table)
+    return table
+
+
+def _alike(use: GpuUse) -> object:
+    working = tuple((each.replica, each.memory, f"{each.busy:.2f}") for each in use.replicas)
+    return (use.gpu.kind, use.gpu.memory, working)
+
+
+def _home(group: list[GpuUse]) -> tuple[str, str, str]:
+    first, last = group[0], group[-1]
+    numbers = str(first.gpu.id) if first is last else f"{first.gpu.id} to {last.gpu.id}"
+    memory = f"{_gib(first.memory)} of {_gib(first.gpu.memory)}"
+    return f"{numbers} {first.gpu.kind}", memory, f"{first.busy:.0%}"
+
+
+def _replica_cells(use: ReplicaUse, names: dict[int, str], explained: set[Replica]) -> tuple[str | Text, ...]:
+    one = use.replica
+    shape = "" if one.shape.gpus == 1 else f"{one.shape} on {', '.join(map(str, one.gpus))}"
+    share = "" if one.share >= 1 else f"{one.share:.0%}"
+    why = f"as on GPU {one.gpus[0]}" if one in explained else one.why
+    size, works = _gib(use.memory), f"{use.busy:.0%}"
+    return (Text(names[one.model]), str(one.batch), share, shape, size, works, Text(why))
+
+
+def _leave_out_empty(table: Table) -> None:
+    """Columns that say nothing, so that the table fits a narrow terminal more often."""
+    table.columns = [column for column in table.columns if any(column.cells)]
+
+
+def models_table(answer: Answer, attempt: Attempt) -> Table:
+    """What each model asks for and gets, on requests that the plan was not made with."""
+    table = _table("model", "SLO ms", "requests/s", "replicas", "in time", "lowest", "highest", "can grow")
+    plan, judged = attempt.plan, attempt.judged
+    for place, model in enumerate(attempt.problem.models):
+        replicas = len(list(plan.of_model(model.index)))
+        got = _attained(judged.models[place] if judged else None, attempt.target)
+        room = _room(answer.alone.get(place))
+        table.add_row(
+            Text(model.name),
+            f"{to_ms(model.slo):g}",
+            f"{model.rate:,.1f}",
+            str(replicas or "none"),
+            *got,
+            room,
+        )
+    if len(attempt.problem.models) > 1 and judged is not None:
+        total = sum(model.rate for model in attempt.problem.models)
+        table.add_row(
+            "all", "", f"{total:,.1f}", str(len(plan.replicas)), *_attained(judged.overall, 0.0), ""
+        )
+    _leave_out_empty(table)
+    return table
+
+
+def _room(growth: Growth | None) -> str:
+    """Alone, the others staying as they are."""
+    if growth is None:
+        return ""
+    return f"{growth.carries:.2f}x" if growth.breaks is not None else f"over {growth.carries:.0f}x"
+
+
+def _attained(found: Attained | None, target: float) -> tuple[str | Text, str, str]:
+    if found is None:
+        return ("not judged", "", "")
+    style = "" if target == 0 else "green" if found.mean >= target else "red"
+    return Text(f"{found.mean:.2%}", style=style), f"{found.low:.2%}", f"{found.high:.2%}"
+
+
+def against_table(answer: Answer) -> Table:
+    """Policies on as many GPUs and on the same requests; and the fewest GPUs that each needs."""
+    chosen = answer.chosen
+    assert chosen is not None
+    title = f"on {_gpus(chosen.gpus)}"
+    table = _table("policy", f"in time, {title}", "lowest", "highest", "worst model", "", "fewest GPUs")
+    table.columns[5].justify = "left"
+    rows = [(answer.choice.label, chosen, answer.fewest)]
+    rows += [(rival.choice.label, rival.same, rival.fewest) for rival in answer.rivals]
+    for label, attempt, fewest in rows:
+        overall = _attained(attempt.judged.overall if attempt.judged else None, 0.0)
+        table.add_row(Text(label), *overall, *_worst(attempt), str(fewest.gpus) if fewest else "not found")
+    return table
+
+
+def _worst(attempt: Attempt) -> tuple[str | Text, str]:
+    if attempt.judged is None:
+        return "", ""
+    worst = attempt.judged.worst
+    shown, _, _ = _attained(attempt.judged.models[worst], attempt.target)
+    return shown, attempt.problem.models[worst].name
+
+
+def rivals_missing(answer: Answer) -> Iterator[str]:
+    for rival in answer.rivals:
+        missing = rival.same.plan.missing
+        if missing:
+            names = [rival.same.problem.models[index].name for index in sorted(missing)]
+            why = missing[min(missing)]
+            yield f"{rival.choice.label} places no {', '.join(names)}. {names[0]} would take: {why}"
+
+
+def tried_line(answer: Answer) -> str:
+    """Which sizes were looked at, and how the worst model fared."""
+    told = [
+        f"{each.gpus} ({each.judged.models[each.judged.worst].mean:.1%})"
+        for each in sorted(answer.attempts, key=lambda each: each.gpus)
+        if each.judged is not None
+    ]
+    return f"GPUs tried, with what the worst model got in time: {', '.join(told)}" if len(told) > 1 else ""
+
+
+def headline(answer: Answer) -> Iterator[str]:
+    """The answer in words."""
+    chosen, label, target = answer.chosen, answer.choice.label, answer.wishes.target
+    if chosen is None:
+        yield f"{label}: interrupted before there was any plan"
+        return
+    if answer.interrupted:
+        yield f"{label}: interrupted; this is the best plan so far, for {_gpus(chosen.gpus)}"
+    goal = f"{target:.4g}" if target < 0.01 else f"{100 * target:g} %"
+    if answer.question.gpus is not None or answer.interrupted:
+        yield _verdict(answer, chosen, goal)
+    elif answer.fewest is not None:
+        yield (
+            f"{label}: {_gpus(chosen.gpus)} {'is' if chosen.gpus == 1 else 'are'} enough for every model to "
+            f"have {goal} of its requests in time{_below(answer, chosen.gpus)}"
+        )
+    else:
+        most = max((each.gpus for each in answer.attempts), default=chosen.gpus)
+        yield (
+            f"{label}: no number of such GPUs up to {most} gives every model {goal} in time; "
+            f"this is its plan for the {_gpus(chosen.gpus)} of the scenario"
+        )
+    yield from _cluster(answer, chosen)
+
+
+def _below(answer: Answer, gpus: int) -> str:
+    tried = {each.gpus for each in answer.attempts}
+    if gpus - 1 in tried:
+        return f", {gpus - 1} {'is' if gpus == 2 else 'are'} not"
+    return ", and fewer cannot carry the load" if gpus > 1 else ""
+
+
+def _verdict(answer: Answer, chosen: Attempt, goal: str) -> str:
+    if chosen.judged is None:
+        return f"the plan was not judged yet; its policy expects {chosen.plan.attainment or 0:.2%} in time"
+    below = chosen.judged.below(chosen.target)
+    overall = f"{chosen.judged.overall.mean:.2%} of all requests are in time on {_gpus(chosen.gpus)}"
+    if not below:
+        return f"{answer.choice.label}: {overall}, and at least {goal} of each model's"
+    names = [chosen.problem.models[place].name for place in below]
+    return f"{answer.choice.label}: {overall}; below {goal}: {', '.join(names)}"
+
+
+def _cluster(answer: Answer, chosen: Attempt) -> Iterator[str]:
+    there = answer.scenario.cluster.size
+    if chosen.gpus > there:
+        more = chosen.gpus - there
+        way = f" (-o cluster.gpus={chosen.gpus})" if isinstance(answer.scenario.cluster.gpus, int) else ""
+        yield (
+            f"the scenario's cluster has {_gpus(there)}: the plan asks for {more} more like "
+            f"{'it' if there == 1 else 'them'}{way}"
+        )
+    elif chosen.gpus < there:
+        yield f"the scenario's cluster has {_gpus(there)}: {there - chosen.gpus} of them would stay free"
+
+
+def missing_lines(attempt: Attempt) -> Iterator[str]:
+    for index, why in sorted(attempt.plan.missing.items()):
+        yield f"{attempt.problem.models[index].name} has no replica. It would take: {why}"
+
+
+def growth_line(answer: Answer, attempt: Attempt) -> str:
+    found = answer.growth
+    if found is None:
+        return ""
+    if found.first is None or found.breaks is None:
+        return f"what breaks first: nothing up to {found.carries:g} times the load"
+    name = attempt.problem.models[found.first].name
+    others = f", and {len(found.others)} more with it" if found.others else ""
+    if found.carries <= 0:
+        return f"what breaks first: even at {found.breaks:g} times the load, {name}{others}: {found.why}"
+    carried = f"the plan carries {found.carries:.2f} times the load"
+    return f"what breaks first: {carried}; at {found.breaks:.2f} times it is {name}{others}: {found.why}"
+
+
+def line(text: str) -> Text:
+    """A sentence as it is: nothing in it is a mark, and the terminal may break it where it likes."""
+    return Text(text, no_wrap=True, overflow="ignore")
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB" if size < 100 * GIB else f"{size / GIB:.0f} GiB"
+
+
+def _table(first: str, *others: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table

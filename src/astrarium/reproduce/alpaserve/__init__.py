@@ -1,0 +1,1 @@
+"""AlpaServe (Li et al., OSDI 2023): statistical multiplexing with model parallelism."""

@@ -1,0 +1,120 @@
+"""When no change helps any more: nothing to no purpose, and nothing without need on the edge.
+
+Replicas that nobody misses go, batch limits become as small as they can be, and shares that nobody has are
+given away. None of this may leave a site busier than `EDGE`: a sample is short, and what just keeps up with
+it falls behind in the next one.
+"""
+
+from __future__ import annotations
+
+from astrarium.core.units import SECOND
+from astrarium.serving.placement.policies._planner_draft import (
+    ROUNDING,
+    Draft,
+    Site,
+    placed_models,
+    replicas_of,
+    with_site,
+)
+from astrarium.serving.placement.policies._planner_options import STEP, Options
+from astrarium.serving.placement.policies._planner_search import GAIN, Climb
+from astrarium.serving.placement.problem import ALONE
+
+EDGE = 0.85
+
+
+def finished(climb: Climb, draft: Draft) -> Draft:
+    options = climb.moves.options
+    return spread(options, pruned(climb, spread(options, pruned(climb, draft))))
+
+
+def pruned(climb: Climb, draft: Draft) -> Draft:
+    """Without replicas that nobody misses: they cost memory, and fit the samples by chance."""
+    worth = climb.glance.worth(draft)
+    for model in sorted(placed_models(draft)):
+        for number, place in reversed(list(replicas_of(draft, model))):
+            less = with_site(draft, number, draft[number].without(place))
+            if not climb.on:
+                return draft
+            if model in placed_models(less) and _calm(climb, less, draft, model):
+                climb.going.tried()
+                draft = less if climb.glance.worth(less) >= worth else draft
+    return draft
+
+
+def calmed(climb: Climb, draft: Draft) -> Draft:
+    """Smaller batch limits where they do as well: batches fill sooner, and neighbours wait less."""
+    for model in sorted(placed_models(draft)):
+        while climb.on:
+            *_, smaller = (draft, *climb.moves.batches(draft, model))
+            if _batch(smaller, model) >= _batch(draft, model) or not _calm(climb, smaller, draft, model):
+                break
+            climb.going.tried()
+            if climb.glance.worth(smaller) < climb.glance.worth(draft) - GAIN:
+                break
+            draft = smaller
+    return draft
+
+
+def _batch(draft: Draft, model: int) -> int:
+    return sum(draft[number].members[place].batch for number, place in replicas_of(draft, model))
+
+
+def _calm(climb: Climb, change: Draft, draft: Draft, model: int) -> bool:
+    options = climb.moves.options
+    return busiest(options, change, model) <= max(EDGE, busiest(options, draft, model))
+
+
+def busiest(options: Options, draft: Draft, model: int) -> float:
+    """How much of its time the busiest site of a model works, if requests go where they are served
+    fastest."""
+    loads = {each: _load(options, draft, each) for each in placed_models(draft)}
+    sites = [draft[number] for number, _ in replicas_of(draft, model)]
+    return max(
+        loads[model] if site.side else sum(loads[member.model] for member in site.members) for site in sites
+    )
+
+
+def _load(options: Options, draft: Draft, model: int) -> float:
+    """What a model adds to the load of each of its replicas."""
+    able = sum(_ability(options, draft[number], place) for number, place in replicas_of(draft, model))
+    return options.problem.models[model].rate / able
+
+
+def _ability(options: Options, site: Site, place: int) -> float:
+    """Requests a second, in full batches."""
+    model, batch, share = site.members[place]
+    if site.shape == ALONE:
+        return batch * SECOND / max(1, options.time(model, site.gpus[0], batch, share))
+    return batch * SECOND / max(1, options.problem.models[model].forms[site.shape].interval(batch))
+
+
+def spread(options: Options, draft: Draft) -> Draft:
+    """Shares that nobody has go to those who have the least to spare, step by step."""
+    for number, site in enumerate(draft):
+        if len(site.members) == 1:
+            site = site.changed(0, site.members[0]._replace(share=1.0))
+        while site.side and site.left > STEP - ROUNDING and (place := _neediest(options, site)) is not None:
+            site = _with_more(site, place)
+        draft = with_site(draft, number, site)
+    return draft
+
+
+def _neediest(options: Options, site: Site) -> int | None:
+    """Whose batches take the largest part of its objective, of those that more would make faster."""
+    ranked = [
+        (_part(options, site, place), -place)
+        for place in range(len(site.members))
+        if _part(options, _with_more(site, place), place) < _part(options, site, place)
+    ]
+    return -max(ranked)[1] if ranked else None
+
+
+def _part(options: Options, site: Site, place: int) -> float:
+    model, batch, share = site.members[place]
+    return options.time(model, site.gpus[0], batch, share) / options.problem.models[model].slo
+
+
+def _with_more(site: Site, place: int) -> Site:
+    member = site.members[place]
+    return site.changed(place, member._replace(share=round(member.share + STEP, 9)))

@@ -1,0 +1,94 @@
+"""The page about planning is followed to the letter: files, commands, answers, tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from astrarium.serving.placement.plan_form import PlanEntry, ReplicaEntry
+from astrarium.serving.placement.registry import placement_policies
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "planning.md"
+TEXT = PAGE.read_text()
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(r"# (\w+\.yaml)\n")
+
+
+def said(command: str, folder: Path) -> str:
+    shell = ["bash", "-euo", "pipefail", "-c", command]
+    environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def plain(text: str) -> list[str]:
+    """Lines with something in them, spaces as one."""
+    return [re.sub(r"\s+", " ", line).strip() for line in text.splitlines() if re.search(r"\w", line)]
+
+
+def shown(line: str, answer: list[str]) -> bool:
+    """A line that ends with dots goes on."""
+    if line.endswith("..."):
+        return any(each.startswith(line.removesuffix("...")) for each in answer)
+    return line in answer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "astrarium"
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m astrarium "$@"\n')
+    script.chmod(0o755)
+    return tmp_path
+
+
+def test_the_page_can_be_followed(folder: Path) -> None:
+    answer = ""
+    for language, body in BLOCK.findall(TEXT):
+        name = FILE_NAME.match(body)
+        if name is not None:
+            (folder / name[1]).write_text(body)
+        elif language == "sh":
+            answer = said(body, folder)
+        else:
+            assert language == "text"
+            missing = [line for line in plain(body) if not shown(line, plain(answer))]
+            assert not missing, answer
+    pictures = re.findall(r"\]\(images/(\w+\.png)\)", TEXT)
+    assert len(pictures) == 3
+    assert all((folder / name).is_file() for name in pictures)  # drawn by the commands of the page
+    listed = set(re.findall(r"`(\w+)`", TEXT.split("`--json` prints one object:")[1].split("\n\n")[0]))
+    told = json.loads((folder / "answer.json").read_text())
+    assert listed <= told.keys() | told["attainment"]["overall"].keys()
+
+
+def test_the_first_file_is_the_example() -> None:
+    shown = next(body for _, body in BLOCK.findall(TEXT) if body.startswith("# plan.yaml"))
+    example = (ROOT / "examples" / "planning" / "plan.yaml").read_text().splitlines()
+    assert shown.splitlines()[1:] == [line for line in example if not line.startswith("#")]
+
+
+def test_every_policy_is_in_the_table() -> None:
+    rows = re.findall(r"^\| (`[^|]*`) \|", TEXT.split("| policy |")[1].split("\n\n")[0], re.MULTILINE)
+    assert sorted(re.findall(r"`([^`]+)`", " ".join(rows))) == placement_policies.names()
+
+
+def test_every_field_of_a_plan_is_in_the_table() -> None:
+    listed = set(re.findall(r"^\| `([\w.\[\]]+)` \|", TEXT.split("## Plan files")[1], re.MULTILINE))
+    known = {field.name for field in msgspec.structs.fields(PlanEntry)} - {"replicas"}
+    assert listed == known | {f"replicas[].{field.name}" for field in msgspec.structs.fields(ReplicaEntry)}
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", TEXT):
+        assert (PAGE.parent / target).exists(), target
