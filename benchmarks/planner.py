@@ -19,8 +19,8 @@ from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.experiments import alpaserve as cases
 from astrarium.experiments.alpaserve import FAIR, Case
-from astrarium.experiments.judging import judge as judge_of_scenario
-from astrarium.experiments.planning_cluster import sized
+from astrarium.experiments.planned.judging import judge as judge_of_scenario
+from astrarium.experiments.planning.cluster import sized
 from astrarium.scenario import parse, plans, v100
 from astrarium.scenario.colocation import v100 as igniter_profile
 from astrarium.serving.placement.evaluate import evaluate, poisson

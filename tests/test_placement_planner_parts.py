@@ -11,13 +11,13 @@ from astrarium.serving.placement.evaluate import Batching, evaluate
 from astrarium.serving.placement.groups import Runtime
 from astrarium.serving.placement.interference import IgniterInterference, Tenant
 from astrarium.serving.placement.plan import Plan
-from astrarium.serving.placement.policies._planner_draft import Member, Room, Site, replicas
-from astrarium.serving.placement.policies._planner_glance import Glance, worths
-from astrarium.serving.placement.policies._planner_judge import Caution
-from astrarium.serving.placement.policies._planner_moves import Moves
-from astrarium.serving.placement.policies._planner_options import BUSY, Options
-from astrarium.serving.placement.policies._planner_requests import long_enough, made_up, rearranged, samples
-from astrarium.serving.placement.policies._planner_shapes import Reshaping
+from astrarium.serving.placement.planner.draft import Member, Room, Site, replicas
+from astrarium.serving.placement.planner.glance import Glance, worths
+from astrarium.serving.placement.planner.judge import Caution
+from astrarium.serving.placement.planner.moves import Moves
+from astrarium.serving.placement.planner.options import BUSY, Options
+from astrarium.serving.placement.planner.requests import long_enough, made_up, rearranged, samples
+from astrarium.serving.placement.planner.shapes import Reshaping
 from astrarium.serving.placement.policies.planner import GREEDY, Planner
 from astrarium.serving.placement.problem import ALONE, Problem, Requests, Shape
 from astrarium.serving.placement.registry import Patient

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from astrarium.cli.main import INTERRUPTED, main
-from astrarium.experiments import judging
+from astrarium.experiments.planned import judging
 from astrarium.scenario import load, plans
 
 SCENARIO = """\

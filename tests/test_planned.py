@@ -12,9 +12,9 @@ import pytest
 
 from astrarium.core.errors import BrokenBooks, InputError
 from astrarium.core.units import MILLISECOND, Time
-from astrarium.experiments.judging import judge
-from astrarium.experiments.parts import NO_REPLICA
-from astrarium.experiments.planned import PlannedRun, Routes, run_planned
+from astrarium.experiments.planned.judging import judge
+from astrarium.experiments.planned.parts import NO_REPLICA
+from astrarium.experiments.planned.run import PlannedRun, Routes, run_planned
 from astrarium.experiments.run import run
 from astrarium.report.planned import ranges, summarize_plan
 from astrarium.report.summary import busy_time, summarize

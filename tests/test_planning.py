@@ -10,13 +10,13 @@ import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
-from astrarium.experiments.planning import Choice, Planning, Watch, Wishes
-from astrarium.experiments.planning_answer import Question, answered
-from astrarium.experiments.planning_cluster import fewest_possible, sized
-from astrarium.experiments.planning_growth import growth, narrowed, reason
-from astrarium.experiments.planning_known import interference_named, measured_on_v100s
-from astrarium.experiments.planning_load import Load, grown
-from astrarium.experiments.planning_use import uses
+from astrarium.experiments.planning.answer import Question, answered
+from astrarium.experiments.planning.cluster import fewest_possible, sized
+from astrarium.experiments.planning.growth import growth, narrowed, reason
+from astrarium.experiments.planning.known import interference_named, measured_on_v100s
+from astrarium.experiments.planning.load import Load, grown
+from astrarium.experiments.planning.search import Choice, Planning, Watch, Wishes
+from astrarium.experiments.planning.use import uses
 from astrarium.report.placement_picture import draw_placement
 from astrarium.scenario import Scenario, parse, plans
 from astrarium.serving.placement.plan import Plan, Replica

@@ -11,8 +11,8 @@ from astrarium.cli import plan_options as options
 from astrarium.cli.options import Json, Overrides, ScenarioFile, Seed
 
 if TYPE_CHECKING:
-    from astrarium.experiments.planning import Attempt, Choice, Wishes
-    from astrarium.experiments.planning_answer import Answer, Question
+    from astrarium.experiments.planning.answer import Answer, Question
+    from astrarium.experiments.planning.search import Attempt, Choice, Wishes
     from astrarium.scenario import Scenario
 
 INTERRUPTED = 130
@@ -43,9 +43,9 @@ def plan(
     --plan PLAN` runs one. An interrupt (Ctrl-C) keeps the best plan so far.
     """
     from astrarium.core.errors import InputError
-    from astrarium.experiments.planning import Wishes
-    from astrarium.experiments.planning_answer import Question
-    from astrarium.experiments.planning_known import interference_named
+    from astrarium.experiments.planning.answer import Question
+    from astrarium.experiments.planning.known import interference_named
+    from astrarium.experiments.planning.search import Wishes
     from astrarium.scenario import load
 
     options.check_files(out, plot, overwrite)
@@ -67,15 +67,15 @@ def plan(
 
 def _answered(scenario: Scenario, choice: Choice, wishes: Wishes, question: Question) -> Answer:
     from astrarium.cli.progress import status
-    from astrarium.experiments.planning import Watch
-    from astrarium.experiments.planning_answer import answered
+    from astrarium.experiments.planning.answer import answered
+    from astrarium.experiments.planning.search import Watch
 
     with status("planning") as say:
         return answered(scenario, choice, wishes, question, Watch(say))
 
 
 def _write(answer: Answer, out: Path | None, plot: Path | None, name: str) -> None:
-    from astrarium.experiments.planning_use import uses
+    from astrarium.experiments.planning.use import uses
     from astrarium.report.placement_picture import draw_placement
     from astrarium.scenario import plans
 
@@ -96,8 +96,8 @@ def _in_time(chosen: Attempt) -> str:
 
 def _emit(answer: Answer, json: bool, out: Path | None, plot: Path | None) -> None:
     from astrarium.cli.output import emit
-    from astrarium.experiments.planning_told import told
-    from astrarium.experiments.planning_use import uses
+    from astrarium.experiments.planning.told import told
+    from astrarium.experiments.planning.use import uses
     from astrarium.report import placement
 
     if answer.interrupted:

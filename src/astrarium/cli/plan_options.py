@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from astrarium.experiments.planning import Choice
+    from astrarium.experiments.planning.search import Choice
 
 Gpus = Annotated[
     int | None,
@@ -85,7 +85,7 @@ def share(text: str) -> float:
 
 def chosen(name: str, parameters: list[str], option: str = "-p") -> Choice:
     from astrarium.core.errors import InputError
-    from astrarium.experiments.planning import Choice
+    from astrarium.experiments.planning.search import Choice
     from astrarium.scenario.yaml_file import parse_yaml
 
     found: dict[str, Any] = {}

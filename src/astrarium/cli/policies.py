@@ -124,7 +124,7 @@ def _list(found: dict[str, Any]) -> Any:
 def _placements(found: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    from astrarium.experiments.planning import DEFAULT_PLACEMENT
+    from astrarium.experiments.planning.search import DEFAULT_PLACEMENT
 
     table = Table("placement policy (astrarium plan)", "what it does", "parameters", box=None, pad_edge=False)
     for name, described in found.items():

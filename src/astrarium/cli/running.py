@@ -34,7 +34,7 @@ class PlanTaken(NamedTuple):
     @classmethod
     def read(cls, file: Path | None, scenario: Scenario, interference: str) -> PlanTaken | None:
         from astrarium.core.errors import InputError
-        from astrarium.experiments.planning_known import interference_named
+        from astrarium.experiments.planning.known import interference_named
         from astrarium.scenario import plans
 
         if file is None:
@@ -51,7 +51,7 @@ class PlanTaken(NamedTuple):
         return plans.to_yaml(self.plan, self.problem)
 
     def run(self, scenario: Scenario, engine: str, label: str = "") -> tuple[ServingRecord, PlanSummary]:
-        from astrarium.experiments.planned import run_planned
+        from astrarium.experiments.planned.run import run_planned
         from astrarium.report.planned import summarize_plan
 
         plan, chosen = self.plan, cast("EngineName", engine)

@@ -13,11 +13,11 @@ from rich.text import Text
 from astrarium.core.units import to_ms
 
 if TYPE_CHECKING:
-    from astrarium.experiments.planning import Attempt
-    from astrarium.experiments.planning_answer import Answer
-    from astrarium.experiments.planning_growth import Growth
-    from astrarium.experiments.planning_judging import Attained
-    from astrarium.experiments.planning_use import GpuUse, ReplicaUse
+    from astrarium.experiments.planning.answer import Answer
+    from astrarium.experiments.planning.growth import Growth
+    from astrarium.experiments.planning.judging import Attained
+    from astrarium.experiments.planning.search import Attempt
+    from astrarium.experiments.planning.use import GpuUse, ReplicaUse
     from astrarium.serving.placement.plan import Replica
     from astrarium.serving.placement.problem import Problem
 

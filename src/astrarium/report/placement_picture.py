@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from astrarium.report.plots import COLORS, margins, picture
 
 if TYPE_CHECKING:
-    from astrarium.experiments.planning_use import GpuUse, ReplicaUse
+    from astrarium.experiments.planning.use import GpuUse, ReplicaUse
     from astrarium.serving.placement.plan import Replica
 
 GIB = 2**30

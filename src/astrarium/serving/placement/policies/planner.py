@@ -1,15 +1,15 @@
 """planner: Astrarium's own. Replicas, shapes, batch limits and shares together, for what will really run.
 
-1. Several samples of requests are made (`_planner_requests`): a plan that fits one of them by chance fails on
+1. Several samples of requests are made (`planner/requests`): a plan that fits one of them by chance fails on
    the others.
 2. Drafts are begun with GPUs that are taken by turns, with GPUs in shares, and with AlpaServe's groups
-   (`_planner_starts`), from sizes that leave room for queues (`_planner_options`).
+   (`planner/starts`), from sizes that leave room for queues (`planner/options`).
 3. Each is improved by single changes, with a quick native simulation that knows of queues, batches and
-   interference (`_planner_search`, `_planner_moves`, `_planner_glance`), and freed of what is to no purpose
-   (`_planner_finish`).
+   interference (`planner/search`, `planner/moves`, `planner/glance`), and freed of what is to no purpose
+   (`planner/finish`).
 4. The best few are judged under what will really run: by the judge that the search brings (`judge_of`), else
-   by worker queues with interference (`_planner_judge`). Where the judge sees models fail, more is changed
-   (`_planner_final`).
+   by worker queues with interference (`planner/judge`). Where the judge sees models fail, more is changed
+   (`planner/final`).
 5. Requests that nobody planned with choose between before and after, and say what to expect.
 """
 
@@ -23,18 +23,18 @@ import msgspec
 from astrarium.serving.placement.evaluate import Batching
 from astrarium.serving.placement.groups import Runtime
 from astrarium.serving.placement.plan import Plan
+from astrarium.serving.placement.planner.draft import Draft, empty
+from astrarium.serving.placement.planner.final import Bench, judged_best, mended
+from astrarium.serving.placement.planner.finish import calmed, finished
+from astrarium.serving.placement.planner.glance import Glance, worths
+from astrarium.serving.placement.planner.judge import Caution, own_judge
+from astrarium.serving.placement.planner.moves import Moves
+from astrarium.serving.placement.planner.options import Options
+from astrarium.serving.placement.planner.requests import another, long_enough, samples
+from astrarium.serving.placement.planner.search import Climb
+from astrarium.serving.placement.planner.starts import everywhere, starts
+from astrarium.serving.placement.planner.words import Words
 from astrarium.serving.placement.policies._ground import Going
-from astrarium.serving.placement.policies._planner_draft import Draft, empty
-from astrarium.serving.placement.policies._planner_final import Bench, judged_best, mended
-from astrarium.serving.placement.policies._planner_finish import calmed, finished
-from astrarium.serving.placement.policies._planner_glance import Glance, worths
-from astrarium.serving.placement.policies._planner_judge import Caution, own_judge
-from astrarium.serving.placement.policies._planner_moves import Moves
-from astrarium.serving.placement.policies._planner_options import Options
-from astrarium.serving.placement.policies._planner_requests import another, long_enough, samples
-from astrarium.serving.placement.policies._planner_search import Climb
-from astrarium.serving.placement.policies._planner_starts import everywhere, starts
-from astrarium.serving.placement.policies._planner_words import Words
 from astrarium.serving.placement.problem import ALONE, Problem, Requests
 from astrarium.serving.placement.registry import Judge, Search, judge_of, placement_policies
 

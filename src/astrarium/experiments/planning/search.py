@@ -15,17 +15,17 @@ from typing import Any
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.experiments import judging
-from astrarium.experiments.planning_cluster import (
+from astrarium.experiments.planned import judging
+from astrarium.experiments.planning.cluster import (
     MOST_GPUS,
     check_possible,
     fewest_possible,
     first_gpus,
     sized,
 )
-from astrarium.experiments.planning_judging import Judged, MakeJudge, judged
-from astrarium.experiments.planning_known import Known, Slowing, measured_on_v100s
-from astrarium.experiments.planning_load import Load
+from astrarium.experiments.planning.judging import Judged, MakeJudge, judged
+from astrarium.experiments.planning.known import Known, Slowing, measured_on_v100s
+from astrarium.experiments.planning.load import Load
 from astrarium.scenario import Scenario, plans
 from astrarium.scenario.decode import Decoder
 from astrarium.serving.placement.plan import Plan, check

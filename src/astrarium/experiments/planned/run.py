@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrarium.core.units import Time
-from astrarium.experiments.parts import Part, cell_scenario, part_of, together
-from astrarium.experiments.queued import run_queues
+from astrarium.experiments.planned.parts import Part, cell_scenario, part_of, together
+from astrarium.experiments.planned.queued import run_queues
 from astrarium.experiments.run import EngineName, serve, timed
 from astrarium.scenario import Scenario, build, plans
 from astrarium.serving.placement.cells import Cell, cells, companies, station_numbers, stations

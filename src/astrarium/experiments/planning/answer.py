@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from astrarium.core.errors import InputError
-from astrarium.experiments.planning import Attempt, Choice, Planning, Watch, Wishes
-from astrarium.experiments.planning_cluster import MOST_GPUS
-from astrarium.experiments.planning_growth import Growth, growth
+from astrarium.experiments.planning.cluster import MOST_GPUS
+from astrarium.experiments.planning.growth import Growth, growth
+from astrarium.experiments.planning.search import Attempt, Choice, Planning, Watch, Wishes
 from astrarium.scenario import Scenario
 
 MOST_ALONE = 3_000_000  # requests that may be looked at to see how far each model can grow alone

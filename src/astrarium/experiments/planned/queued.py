@@ -12,7 +12,7 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.core.profiles import Dynamic
 from astrarium.core.units import Time
-from astrarium.experiments.parts import BATCHES, Part, cell_scenario, part_of
+from astrarium.experiments.planned.parts import BATCHES, Part, cell_scenario, part_of
 from astrarium.scenario import Scenario, build
 from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.placement.cells import Cell

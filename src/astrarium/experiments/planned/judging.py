@@ -9,8 +9,8 @@ import numpy as np
 
 from astrarium.core.streams import stream
 from astrarium.core.units import Time
-from astrarium.experiments.parts import Part
-from astrarium.experiments.planned import Routes
+from astrarium.experiments.planned.parts import Part
+from astrarium.experiments.planned.run import Routes
 from astrarium.scenario import Scenario, build
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.placement.interference import Interference

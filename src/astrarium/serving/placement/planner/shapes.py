@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from astrarium.serving.placement.policies._planner_draft import Draft, Member, Room, Site
-from astrarium.serving.placement.policies._planner_options import Options
+from astrarium.serving.placement.planner.draft import Draft, Member, Room, Site
+from astrarium.serving.placement.planner.options import Options
 from astrarium.serving.placement.problem import Shape
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import msgspec
 
 from astrarium.serving.placement.groups import Runtime
+from astrarium.serving.placement.planner.draft import Draft, Member, Site, empty, with_site
+from astrarium.serving.placement.planner.glance import Glance
+from astrarium.serving.placement.planner.moves import Moves
+from astrarium.serving.placement.planner.options import Options
+from astrarium.serving.placement.planner.search import Climb
 from astrarium.serving.placement.policies._bucket_search import BucketSearch, Limits
 from astrarium.serving.placement.policies._ground import Going, Ground
-from astrarium.serving.placement.policies._planner_draft import Draft, Member, Site, empty, with_site
-from astrarium.serving.placement.policies._planner_glance import Glance
-from astrarium.serving.placement.policies._planner_moves import Moves
-from astrarium.serving.placement.policies._planner_options import Options
-from astrarium.serving.placement.policies._planner_search import Climb
 from astrarium.serving.placement.policies._selection import Selected, fast
 from astrarium.serving.placement.problem import ALONE, Problem, Requests
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from astrarium.experiments.planning import Attempt
-from astrarium.experiments.planning_answer import Answer
-from astrarium.experiments.planning_growth import Growth
-from astrarium.experiments.planning_use import GpuUse, uses
+from astrarium.experiments.planning.answer import Answer
+from astrarium.experiments.planning.growth import Growth
+from astrarium.experiments.planning.search import Attempt
+from astrarium.experiments.planning.use import GpuUse, uses
 from astrarium.scenario import plans
 from astrarium.serving.placement.problem import Problem
 

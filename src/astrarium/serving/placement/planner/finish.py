@@ -8,7 +8,7 @@ it falls behind in the next one.
 from __future__ import annotations
 
 from astrarium.core.units import SECOND
-from astrarium.serving.placement.policies._planner_draft import (
+from astrarium.serving.placement.planner.draft import (
     ROUNDING,
     Draft,
     Site,
@@ -16,8 +16,8 @@ from astrarium.serving.placement.policies._planner_draft import (
     replicas_of,
     with_site,
 )
-from astrarium.serving.placement.policies._planner_options import STEP, Options
-from astrarium.serving.placement.policies._planner_search import GAIN, Climb
+from astrarium.serving.placement.planner.options import STEP, Options
+from astrarium.serving.placement.planner.search import GAIN, Climb
 from astrarium.serving.placement.problem import ALONE
 
 EDGE = 0.85

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from astrarium.serving.placement.policies._planner_draft import (
+from astrarium.serving.placement.planner.draft import (
     Draft,
     Member,
     Room,
@@ -12,9 +12,9 @@ from astrarium.serving.placement.policies._planner_draft import (
     replicas_of,
     with_site,
 )
-from astrarium.serving.placement.policies._planner_glance import Seen
-from astrarium.serving.placement.policies._planner_options import STEP, Options
-from astrarium.serving.placement.policies._planner_shapes import Reshaping
+from astrarium.serving.placement.planner.glance import Seen
+from astrarium.serving.placement.planner.options import STEP, Options
+from astrarium.serving.placement.planner.shapes import Reshaping
 from astrarium.serving.placement.problem import ALONE
 
 

@@ -7,11 +7,11 @@ from itertools import chain, islice
 
 import numpy as np
 
+from astrarium.serving.placement.planner.draft import Draft, placed_models, without_model
+from astrarium.serving.placement.planner.glance import Floats, Glance, Seen
+from astrarium.serving.placement.planner.moves import Moves
+from astrarium.serving.placement.planner.search import wanting
 from astrarium.serving.placement.policies._ground import Going
-from astrarium.serving.placement.policies._planner_draft import Draft, placed_models, without_model
-from astrarium.serving.placement.policies._planner_glance import Floats, Glance, Seen
-from astrarium.serving.placement.policies._planner_moves import Moves
-from astrarium.serving.placement.policies._planner_search import wanting
 
 GAIN = 5e-4  # of all requests: a judge hears fewer of them than the search did
 FINALISTS = 7

@@ -9,7 +9,7 @@ import msgspec
 
 from astrarium.core.units import to_ms
 from astrarium.serving.placement.plan import Plan
-from astrarium.serving.placement.policies._planner_draft import (
+from astrarium.serving.placement.planner.draft import (
     Draft,
     Member,
     Room,
@@ -19,8 +19,8 @@ from astrarium.serving.placement.policies._planner_draft import (
     replicas_of,
     with_site,
 )
-from astrarium.serving.placement.policies._planner_glance import Glance
-from astrarium.serving.placement.policies._planner_options import Options, gpus_needed
+from astrarium.serving.placement.planner.glance import Glance
+from astrarium.serving.placement.planner.options import Options, gpus_needed
 from astrarium.serving.placement.problem import ALONE, PlacedModel, Shape
 
 GIB = 2**30

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from astrarium.core.units import FOREVER
 from astrarium.serving.placement.groups import Clocks, Layout, Runtime, Tables
 from astrarium.serving.placement.interference import Interference, Tenant
-from astrarium.serving.placement.policies._planner_draft import Draft, Site
-from astrarium.serving.placement.policies._planner_options import Options
+from astrarium.serving.placement.planner.draft import Draft, Site
+from astrarium.serving.placement.planner.options import Options
 from astrarium.serving.placement.problem import Problem, Requests, Shape
 from astrarium.serving.placement.simulation import Score, Workload, score
 

@@ -11,10 +11,10 @@ from itertools import islice
 
 import numpy as np
 
+from astrarium.serving.placement.planner.draft import Draft
+from astrarium.serving.placement.planner.glance import Glance, Seen
+from astrarium.serving.placement.planner.moves import Moves
 from astrarium.serving.placement.policies._ground import Going
-from astrarium.serving.placement.policies._planner_draft import Draft
-from astrarium.serving.placement.policies._planner_glance import Glance, Seen
-from astrarium.serving.placement.policies._planner_moves import Moves
 
 GAIN = 5e-5  # of all requests: what is less is luck
 CHOICES = 3  # sites tried for an addition

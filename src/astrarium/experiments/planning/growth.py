@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from astrarium.core.units import to_ms
-from astrarium.experiments.planning import Attempt, Planning
-from astrarium.experiments.planning_judging import Judged, judged
-from astrarium.experiments.planning_use import GpuUse, uses
+from astrarium.experiments.planning.judging import Judged, judged
+from astrarium.experiments.planning.search import Attempt, Planning
+from astrarium.experiments.planning.use import GpuUse, uses
 from astrarium.serving.placement.plan import Plan, Replica
 from astrarium.serving.placement.problem import PlacedModel, Problem
 from astrarium.serving.placement.sharing import share_factor

@@ -1,0 +1,1 @@
+"""A plan that runs: cells by the batching policy, the rest by worker queues."""

@@ -1,0 +1,1 @@
+"""Where models go: the fewest GPUs, the best plan for some, and what breaks first."""
