@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -167,14 +167,17 @@ def check_sides(node: Node, left: list[_hull.Key], right: list[_hull.Key], slope
 
 
 def check_support(node: Node, keys: list[_hull.Key]) -> None:
-    """No point of the subtree is above the line through the bridge."""
+    """No point of the subtree is above the line through the bridge, to the rounding of any: one that is far
+    away may have been the other end of a line that was compared."""
     for key in keys:
-        assert_not_above(key, [node.start, node.end], node.crossing)
+        assert_not_above(key, [node.start, node.end], node.crossing, keys)
 
 
-def assert_not_above(key: _hull.Key, line: list[_hull.Key], slope: float) -> None:
+def assert_not_above(
+    key: _hull.Key, line: list[_hull.Key], slope: float, among: Sequence[_hull.Key] = ()
+) -> None:
     lowest = min(exact_score(end[:2], slope) for end in line)
-    allowed = 2 * max(rounding(point[:2], slope) for point in [key, *line])
+    allowed = 2 * max(rounding(point[:2], slope) for point in [key, *line, *among])
     assert exact_score(key[:2], slope) - lowest <= allowed
 
 
