@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from astrarium.core.errors import BrokenBooks
 from astrarium.scenario.colocation import v100
+from astrarium.serving.placement.evaluate import evaluate
 from astrarium.serving.placement.igniter_model import whole_gpu_times
 from astrarium.serving.placement.plan import Plan, Replica
 from astrarium.serving.placement.policies.igniter import Igniter
-from astrarium.serving.placement.problem import PlacedModel, Problem
+from astrarium.serving.placement.problem import PlacedModel, Problem, Requests
 from astrarium.serving.placement.registry import PlacementPolicy, Search, placement_policies
 from astrarium.testing.audit import ContractError
 from astrarium.testing.placement import PlacementPolicyConformance, examine
@@ -29,7 +31,13 @@ PROMISES: dict[str, dict[str, Any]] = {
 LIGHTER: dict[str, dict[str, Any]] = {
     "planner": {"samples": 2, "sample": 600, "effort": 1.0, "judged": 6, "heard": 300}
 }  # where a search takes long
-VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("alpaserve", {"runtime": {"dispatch": "queue", "max_batch": 4}}, {}),
+    ("alpaserve", {"selection": "whole", "beam": 2, "refine": 0}, {}),
+    ("ao-milp", {"sets": 0}, {}),
+    ("igniter", {"leftovers": "truncate"}, {}),
+    ("usher", {"cluster": "open"}, {}),
+]
 
 
 def suite_for(name: str, parameters: dict[str, Any], promises: dict[str, Any]) -> type:
@@ -84,21 +92,30 @@ BOTH = (Replica(0, (0,)), Replica(1, (1,)))
     ("plan", "words"),
     [
         (Plan("x", BOTH[:1]), "neither placed"),
-        (Plan("x", BOTH, {1: "no room"}), "placed and missing"),
+        (Plan("x", BOTH, {1: "no room"}), "placed and said to be missing"),
         (Plan("x", BOTH[:1], {1: ""}), "without a word"),
         (Plan("x", BOTH, {7: "who?"}), "nobody asked"),
         (Plan("x", BOTH, attainment=1.5), "attainment"),
-        (Plan("x", (Replica(0, (0,), share=0.6), Replica(1, (0,), share=0.5))), "shares of GPU 0"),
-        (Plan("x", (Replica(0, (0,), share=0.5), Replica(1, (0,)))), "shares of GPU 0"),
+        (Plan("x", (Replica(0, (0,), share=0.6), Replica(1, (0,), share=0.5))), "GPU 0: shares"),
+        (Plan("x", (Replica(0, (0,), share=0.5), Replica(1, (0,)))), "GPU 0: shares"),
         (Plan("x", (Replica(0, (0,), share=0.01), BOTH[1])), "takes"),
-        (Plan("x", (Replica(0, (0,), batch=9), BOTH[1])), "no such batch"),
-        (Plan("x", (*BOTH, Replica(5, (0,)))), "5"),
+        (Plan("x", (Replica(0, (0,), batch=9), BOTH[1])), "batches of 1 to 8"),
+        (Plan("x", (*BOTH, Replica(5, (0,)))), "a model that is not there"),
         (Plan("x", (*BOTH, Replica(0, (4,)))), "not there"),
     ],
 )
 def test_faulty_plans_are_found(plan: Plan, words: str) -> None:
     with pytest.raises(ContractError, match=words):
         examine(plan, PROBLEM)
+
+
+def test_no_plan_that_cannot_be_is_run() -> None:
+    """What the suite finds, whoever runs a plan finds too."""
+    crowded = Plan("x", (Replica(0, (0,), share=0.6), Replica(1, (0,), share=0.5)))
+    twofold = Plan("x", BOTH, {1: "no room"})
+    for plan in (crowded, twofold, Plan("x", (*BOTH, Replica(5, (0,))))):
+        with pytest.raises(BrokenBooks):
+            evaluate(PROBLEM, plan, Requests((), ()))
 
 
 def test_a_full_gpu_is_found() -> None:

@@ -251,7 +251,7 @@ def test_an_objective_below_what_one_request_takes_is_named() -> None:
 
 def test_what_does_not_fit_in_memory_is_named() -> None:
     plan = placed(problem_of([("alexnet", 20, 10)], gpus=1, memory=1000))
-    assert plan.missing == {0: "1048576 bytes on one GPU; the largest has 1000"}
+    assert plan.missing == {0: "1048576 bytes on one GPU; the largest has 1000 bytes"}
 
 
 def test_without_gpus_or_without_a_profile_on_one_everything_is_missing() -> None:
@@ -295,7 +295,7 @@ def test_every_plan_is_possible_and_keeps_its_own_promises(
     assert in_time(plan, problem)
     assert plan == placed(problem, leftovers=leftovers)
     assert all(plan.missing.values())
-    if plan.attainment == 1:
+    if plan.attainment == 1 and not plan.missing:  # whoever has hardly any load may be missing
         rates = dict.fromkeys(range(len(drawn)), 0.0)
         for replica, _, expected in predictions(plan, problem):
             rates[replica.model] += expected.throughput

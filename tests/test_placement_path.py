@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from astrarium.core.streams import stream
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.report.stages import stage_table
+from astrarium.report.stages import path_attained, stage_table
 from astrarium.serving.placement.evaluate import Batching, evaluate, poisson, walked
 from astrarium.serving.placement.evaluation import STAGES, Spread, stage_report
 from astrarium.serving.placement.path import Delay, Path, Payload, routed
@@ -246,8 +246,11 @@ def test_load_goes_by_the_slowest_stage_of_a_replica() -> None:
 def test_the_table_names_a_model_once_and_tells_each_stage() -> None:
     problem = Problem((model(0, "a", (6 * MS,)), model(1, "b", (6 * MS,))), gpus(1))
     plan = Plan("hand", (Replica(0, (0,)), Replica(1, (0,))))
-    table = stage_table(evaluate(problem, plan, requests((0, 0), (0, 1)), path=LONG))
-    columns = [list(column.cells) for column in table.columns]
-    assert [cell for cell in columns[0] if cell] == ["a (100.0% in time)", "b (100.0% in time)"]
-    assert columns[1] == [*STAGES, *STAGES]
-    assert columns[3][columns[1].index("execution")] == "6.00"
+    found = evaluate(problem, plan, requests((0, 0), (0, 1)), path=LONG)
+    columns = [
+        list(column.cells) for column in stage_table(stage_report(found), path_attained(found)).columns
+    ]
+    assert [str(cell) for cell in columns[0] if str(cell)] == ["a", "b"]
+    assert [cell for cell in columns[1] if cell] == ["100.00%", "100.00%"]
+    assert columns[2] == [*STAGES, *STAGES]
+    assert columns[4][columns[2].index("execution")] == "6.00"

@@ -18,10 +18,10 @@ from astrarium.serving.placement.groups import Runtime
 from astrarium.serving.placement.interference import IgniterInterference, Interference, NoInterference
 from astrarium.serving.placement.plan import Plan, check
 from astrarium.serving.placement.policies.planner import Planner
-from astrarium.serving.placement.problem import ALONE, PlacedModel, Problem, Requests
+from astrarium.serving.placement.problem import ALONE, PlacedModel, PlacementGpu, Problem, Requests
 from astrarium.serving.placement.registry import Judge, Patient, judge_of, placement_policies
 from astrarium.testing.placement import examine
-from astrarium.testing.placement_cases import GIB, Watched, gpus, model
+from astrarium.testing.placement_cases import GIB, SPREAD, Watched, gpus, model
 from astrarium.workloads import alpaserve
 from igniter_cases import NOTES, problem_of
 from usher_cases import planned, vision
@@ -184,6 +184,19 @@ def test_batches_are_no_larger_than_memory_allows() -> None:
     assert replica.batch <= 2
 
 
+def test_without_models_there_is_nothing_to_place() -> None:
+    assert placed(Problem((), gpus(2))).replicas == ()
+
+
+@pytest.mark.parametrize("sizes", [(8, 16, 16), (16, 8, 16), (16, 8, 8, 16)])
+def test_a_large_model_finds_the_gpus_that_are_large_enough(sizes: tuple[int, ...]) -> None:
+    """No single GPU holds it, and GPUs that lie beside each other do not either."""
+    large = model(0, weights=24 * GIB, shapes=SPREAD)
+    machines = tuple(PlacementGpu(place, size * GIB) for place, size in enumerate(sizes))
+    plan = placed(Problem((large,), machines))
+    assert [{sizes[gpu] for gpu in replica.gpus} for replica in plan.replicas] == [{16}]
+
+
 def test_an_idle_model_is_placed_where_there_is_room() -> None:
     plan = placed(Problem((model(0), model(1, rate=0.0)), gpus(1)))
     assert plan.missing == {}
@@ -210,9 +223,9 @@ def test_what_is_missing_says_what_it_takes() -> None:
     late = placed(Problem((model(0, slo=1000), model(1)), gpus(1)))
     assert late.missing[0].startswith("an objective of 5.5 ms, which one request takes: not 0.001 ms")
     large = placed(Problem((model(0, weights=90 * GIB, shapes=(ALONE,)), model(1)), gpus(1)))
-    assert large.missing == {0: "90.00 GiB on a GPU"}
+    assert large.missing == {0: "90.01 GiB on a GPU"}
     full = placed(Problem(tuple(model(i, weights=10 * GIB, shapes=(ALONE,)) for i in range(2)), gpus(1)))
-    assert [why.split(" beside")[0] for why in full.missing.values()] == ["10.00 GiB on a GPU"]
+    assert [why.split(" beside")[0] for why in full.missing.values()] == ["10.01 GiB on a GPU"]
 
 
 def test_a_model_that_makes_all_others_late_is_given_up() -> None:
@@ -269,6 +282,17 @@ def test_models_go_by_their_index_not_their_place() -> None:
     forth, back = placed(problem), placed(other)
     assert [90 - replica.model for replica in back.replicas] == [replica.model for replica in forth.replicas]
     assert forth.attainment == back.attainment
+
+
+def test_nothing_stays_that_nobody_misses() -> None:
+    """A judge that likes every model everywhere, and does not mind if one replica of the second goes."""
+
+    def crowds(plan: Plan, requests: Requests) -> Sequence[float]:
+        return [min(1.0, len(list(plan.of_model(0))) / 3), 1.0]
+
+    problem = Problem((bare(model(0, shapes=(ALONE,))), bare(model(1, shapes=(ALONE,)))), gpus(3))
+    plan = placed(problem, crowds)
+    assert [len(list(plan.of_model(index))) for index in range(2)] == [3, 1]
 
 
 def test_it_is_registered() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -11,19 +13,59 @@ from astrarium.serving.placement.evaluate import Batching, evaluate
 from astrarium.serving.placement.groups import Runtime
 from astrarium.serving.placement.interference import IgniterInterference, Tenant
 from astrarium.serving.placement.plan import Plan
-from astrarium.serving.placement.planner.draft import Member, Room, Site, replicas
+from astrarium.serving.placement.planner.draft import Draft, Member, Room, Site, replicas
+from astrarium.serving.placement.planner.final import Bench
+from astrarium.serving.placement.planner.finish import trimmed
 from astrarium.serving.placement.planner.glance import Glance, worths
 from astrarium.serving.placement.planner.judge import Caution
 from astrarium.serving.placement.planner.moves import Moves
 from astrarium.serving.placement.planner.options import BUSY, Options
 from astrarium.serving.placement.planner.requests import long_enough, made_up, rearranged, samples
+from astrarium.serving.placement.planner.search import Climb
 from astrarium.serving.placement.planner.shapes import Reshaping
+from astrarium.serving.placement.planner.words import Words
+from astrarium.serving.placement.policies._ground import Going
 from astrarium.serving.placement.policies.planner import GREEDY, Planner
 from astrarium.serving.placement.problem import ALONE, Problem, Requests, Shape
 from astrarium.serving.placement.registry import Patient
 from astrarium.testing.placement_cases import GIB, gpus, model
 from igniter_cases import NOTES, problem_of
 from usher_cases import vision
+
+# what is to no purpose
+
+
+def benched(glance: Glance, worth: Callable[[Draft], float]) -> Bench:
+    return Bench(glance, lambda draft: [worth(draft)] * len(glance.problem.models), 40)
+
+
+def looking(problem: Problem) -> Climb:
+    options = Options(problem)
+    weights = worths([each.rate for each in problem.models], 0.1)
+    glance = Glance(options, samples(problem, 2, 500), GREEDY, Caution(problem), weights)
+    return Climb(glance, Moves(options), Going(Patient()), 1e9)
+
+
+def test_a_replica_goes_if_neither_the_quick_look_nor_the_judge_misses_it() -> None:
+    climb = looking(Problem((model(0, rate=1.0),), gpus(2)))
+    both = tuple(Site((gpu,), members=(Member(0, 1),)) for gpu in range(2))
+    assert trimmed(climb, both, benched(climb.glance, lambda draft: 1.0)) == (both[0], Site((1,)))
+    misses = benched(climb.glance, lambda draft: 1.0 if draft == both else 0.99)
+    assert trimmed(climb, both, misses) == both
+
+
+def test_a_replica_without_which_the_others_were_too_busy_is_there_for_growth() -> None:
+    """50 requests a second of 16 ms by two: one alone would be on the edge."""
+    problem = Problem((model(0, alone=16 * MILLISECOND, each=2 * MILLISECOND, rate=50.0),), gpus(2))
+    climb = looking(problem)
+    both = tuple(Site((gpu,), members=(Member(0, 1),)) for gpu in range(2))
+    assert trimmed(climb, both, benched(climb.glance, lambda draft: 1.0)) == both
+    easy = Requests(tuple(range(0, 10 * SECOND, SECOND // 50)), (0,) * 500)
+    weights = worths([50.0], 0.1)
+    glance = Glance(climb.glance.options, [easy], GREEDY, Caution(problem), weights)
+    _, second = Words(climb.glance.options).plan(both, 1.0, glance).replicas
+    assert second.why.startswith("second replica, for growth: one alone served 1.0000, 90% busy, of 50/s")
+
 
 # samples
 

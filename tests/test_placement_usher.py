@@ -258,7 +258,7 @@ def test_what_cannot_be_placed_is_told_with_what_it_would_take(policy: str) -> N
     assert plan.missing[0] == "an SLO of 6.8 ms or more, not 5 ms"
     assert plan.missing[1].startswith("a profile")
     assert plan.missing[2].startswith("a form for one GPU")
-    assert plan.missing[3] == f"a GPU with {round(0.1995 * 16 * 2**30)} bytes or more"
+    assert plan.missing[3] == "a GPU with 3.20 GiB or more"
 
 
 @pytest.mark.parametrize("policy", ["usher", "wao-usher", "ao-milp", "wsm-milp"])

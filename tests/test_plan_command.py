@@ -31,6 +31,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "small.yaml"
     path.write_text(SCENARIO)
+    (tmp_path / "there.yaml").write_text("mine\n")
     return path
 
 
@@ -97,9 +98,20 @@ def test_a_cluster_that_is_too_small_is_told_how_many_it_takes(call: Any, file: 
 def test_a_given_number_of_gpus_and_what_is_missing(call: Any, file: Path) -> None:
     told = call("plan", "small.yaml", *QUICK, "--gpus", "1")
     assert any(line.endswith("of all requests are in time on 1 GPU; below 99 %: slow") for line in told.lines)
-    assert any(line.startswith("slow has no replica. It would take: 6.00 GiB more") for line in told.lines)
+    assert any(line.startswith("slow has no replica. It would take: ") for line in told.lines)
     shown = call("plan", "small.yaml", *QUICK, "--gpus", "1", "--json").json
     assert (shown["met"], shown["fewest"], list(shown["plan"]["missing"])) == (False, None, ["slow"])
+
+
+def test_a_model_nobody_asks_for_is_said_to_be_one(call: Any, file: Path) -> None:
+    told = call("plan", "small.yaml", "--policy", "planner", "-o", "workload.rate.quick=0/s")
+    assert any(line.startswith("quick 25 0.0 none nobody asks") for line in told.lines)
+    assert "quick has no replica. Nobody asks for it." in told.lines
+
+
+def test_a_model_without_a_replica_breaks_at_any_load(call: Any, file: Path) -> None:
+    told = call("plan", "small.yaml", "--policy", "selective-replication", "--gpus", "1", "--no-each")
+    assert "what breaks first: slow, at any load: without a replica nobody answers" in told.lines
 
 
 def test_policies_side_by_side(call: Any, file: Path) -> None:
@@ -161,7 +173,8 @@ def test_pictures_are_drawn(call: Any, file: Path) -> None:
         (["--gpus", "0"], "--gpus", "1 to"),
         (["--seeds", "0"], "--seeds", "at least one"),
         (["--out", "plan.txt"], "--out", ".yaml, .yml, .json"),
-        (["--out", "small.yaml"], "--out", "--overwrite"),
+        (["--out", "there.yaml"], "--out", "--overwrite"),
+        (["--out", "small.yaml", "--overwrite"], "--out", "this is the scenario"),
         (["--plot", "no/placed.png"], "--plot", "a folder that is there"),
         (["--interference", "much"], "--interference", "one of none, igniter"),
         (["-o", "cluster={gpus: 2}"], "small.yaml: cluster.memory", "a value such as 16GiB"),

@@ -349,6 +349,11 @@ def test_the_judge_remembers_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     more = Plan("", (*APART.replicas, Replica(2, (3,), batch=4)))
     assert asked(more, problem.requests)[:2] == first[:2]
     assert ran == [3]  # the others are as they were
+    queued = asked(BESIDE, problem.requests)
+    ran.clear()
+    explained = tuple(msgspec.structs.replace(one, why="better words") for one in BESIDE.replicas)
+    assert asked(Plan("", explained), problem.requests) == queued
+    assert ran == []  # words change nothing
     other = plans.problem(made.with_seed(77)).requests
     assert asked(APART, other) != first
     assert asked(APART, other) == judge(made, problem)(APART, other)

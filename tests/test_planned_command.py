@@ -182,3 +182,62 @@ def test_shared_gpus_slow_each_other_as_asked(call: Any, folder: Path) -> None:
     assert calm["plan"]["cells"][1]["run_by"] == "worker queues"
     assert calm["models"]["vgg"]["attainment"] > slowed["models"]["vgg"]["attainment"]
     assert calm["models"]["bert"] == slowed["models"]["bert"]
+
+
+NETWORK = ("-o", "network={control: 100us, data: 50us, response: 1ms}")
+SIDE_BY_SIDE = """\
+policy: by hand
+replicas:
+- {model: vgg, gpus: [0], batch: 4, share: 0.5}
+- {model: alex, gpus: [0], batch: 4, share: 0.5}
+- {model: bert, gpus: [1], batch: 8}
+"""
+
+
+def test_stages_tell_where_time_went(call: Any, folder: Path) -> None:
+    """bert's cell gathers batches and then sends them; vgg's requests travel to a worker queue one by one."""
+    Path("plan.yaml").write_text(SIDE_BY_SIDE)
+    told = call(
+        "simulate", "small.yaml", "--plan", "plan.yaml", *NETWORK, "--stages", "--json", "--no-folder"
+    ).json
+    found = {(line["model"], line["stage"]): line for line in told["stages"]}
+    for name in ("bert", "vgg", "alex"):
+        assert sum(line["part"] for (model, _), line in found.items() if model == name) == pytest.approx(1)
+        assert found[name, "reply"]["p50_ms"] == found[name, "reply"]["p99_ms"] == 1
+    assert ("vgg", "gather") not in found
+    assert found["vgg", "transfer"]["p99_ms"] == pytest.approx(0.15)
+    assert found["bert", "transfer"]["p99_ms"] <= 0.1 + 8 * 0.05
+    assert found["bert", "gather"]["p99_ms"] > 0
+    shown = call("simulate", "small.yaml", "--plan", "plan.yaml", "--stages", "--no-folder").out
+    assert "where time went" in shown
+    assert "p95 ms" in shown
+
+
+def test_the_way_of_the_thesis_is_followed_beside_the_run(call: Any, folder: Path) -> None:
+    Path("plan.yaml").write_text(SIDE_BY_SIDE)
+    options = ("simulate", "small.yaml", "--plan", "plan.yaml", *NETWORK, "--no-folder")
+    plain = call(*options, "--json").json
+    told = call(*options, "--json", "--router-wait", "20ms").json
+    assert told["outcomes"] == plain["outcomes"]  # the run itself is what it was
+    lines = {(line["model"], line["stage"]): line for line in told["router"]["stages"]}
+    assert told["router"]["max_wait"] == "20ms"
+    assert all(line["p99_ms"] <= 20 for (_, stage), line in lines.items() if stage == "gather")
+    assert lines["bert", "transfer"]["p99_ms"] <= 0.1 + 8 * 0.05
+    assert told["router"]["models"].keys() == plain["models"].keys()
+    shown = call(*options, "--router-wait", "20ms").out
+    assert "where time went with a router that waits 20ms at most" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["small.yaml", "-o", "cluster.memory=99GiB", "--router-wait", "10ms"], "a --plan beside it"),
+        (["small.yaml", "--plan", "plan.yaml", "--router-wait", "10"], "a time such as 100ms"),
+        (["jobs.yaml", "--stages"], "jobs have no such stages"),
+    ],
+)
+def test_stages_that_cannot_be_told(call: Any, folder: Path, arguments: list[str], words: str) -> None:
+    Path("jobs.yaml").write_text("jobs: []\n")
+    told = call("simulate", *arguments)
+    assert (told.code, told.out) == (2, "")
+    assert words in told.err

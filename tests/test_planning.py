@@ -14,8 +14,8 @@ from astrarium.experiments.planning.answer import Question, answered
 from astrarium.experiments.planning.cluster import fewest_possible, sized
 from astrarium.experiments.planning.growth import growth, narrowed, reason
 from astrarium.experiments.planning.known import interference_named, measured_on_v100s
-from astrarium.experiments.planning.load import Load, grown
-from astrarium.experiments.planning.search import Choice, Planning, Watch, Wishes
+from astrarium.experiments.planning.load import Load, grown, with_rates
+from astrarium.experiments.planning.search import Attempt, Choice, Planning, Watch, Wishes
 from astrarium.experiments.planning.use import uses
 from astrarium.report.placement_picture import draw_placement
 from astrarium.scenario import Scenario, parse, plans
@@ -104,6 +104,66 @@ def test_fewer_than_memory_and_time_allow_are_not_even_tried() -> None:
     assert fewest_possible(plans.problem(scenario(**TWO)), 0.99) == 2  # 9 GiB on GPUs of 8
 
 
+MIXED = {  # B is twice as fast as A, and the only one that is large enough for both models
+    "cluster": {
+        "gpus": [{"kind": "A", "count": 2, "memory": "8GiB"}, {"kind": "B", "count": 2, "memory": "16GiB"}]
+    },
+    "models": {
+        "quick": {
+            "profile": {"kinds": {"A": {"table": ["10ms"]}, "B": {"table": ["5ms"]}}},
+            "slo": "50ms",
+            "memory": "3GiB",
+        },
+        "slow": {
+            "profile": {"kinds": {"A": {"table": ["20ms"]}, "B": {"table": ["10ms"]}}},
+            "slo": "100ms",
+            "memory": "10GiB",
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(("slow", "gpus", "busy"), [(30, [2], 0.55), (120, [2, 3], 1.45)])
+def test_of_unequal_gpus_those_are_taken_that_do(slow: int, gpus: list[int], busy: float) -> None:
+    """At 5 and 10 ms on a B, 50/s and 30/s keep 0.55 of one busy, 50/s and 120/s 1.45."""
+    workload = {"arrivals": "poisson", "rate": {"quick": "50/s", "slow": f"{slow}/s"}, "duration": "10s"}
+    found = Planning(scenario(**MIXED, workload=workload), Choice("planner"), Wishes(), Watch()).fewest()
+    assert found is not None
+    assert [gpu.id for gpu in found.problem.gpus] == gpus
+    assert sum(use.busy for use in found.uses) == pytest.approx(busy, rel=0.01)
+
+
+def test_an_objective_longer_than_the_run_does_not_hide_an_overload() -> None:
+    patient = {"only": {"profile": {"table": ["10ms"]}, "slo": "1000s", "memory": "3GiB"}}
+    answer = answered(scenario(models=patient), REPLICATION, Wishes(), Question(each=False))
+    assert answer.chosen is not None
+    assert answer.chosen.gpus == 4
+    assert answer.growth is not None
+    assert answer.growth.breaks == pytest.approx(4 / 3.5 / 0.99, rel=0.03)
+    short = Planning(scenario(models=patient), REPLICATION, Wishes(), Watch()).attempt(3)
+    assert short.judged is not None
+    assert not short.judged.below(0.99)  # nobody is late while the run lasts
+    assert (short.short, short.met) == ([0], False)
+
+
+def test_a_model_that_is_seldom_asked_for_is_worth_more_gpus() -> None:
+    """Of all requests it is one in a thousand; two doublings help it and hardly anybody else."""
+    rare = {**TWO, "workload": {**TWO["workload"], "rate": {"quick": "50/s", "slow": "0.05/s"}}}
+
+    def make(scenario: Scenario, problem: Problem, *_: Any) -> Judge:
+        return lambda plan, requests: [1.0, min(1.0, len(problem.gpus) / 16)]
+
+    found = Planning(scenario(**rare), REPLICATION, Wishes(make_judge=make), Watch()).fewest()
+    assert found is not None
+    assert found.gpus == 16
+
+
+def test_no_more_gpus_are_used_than_may_be_tried() -> None:
+    answer = answered(scenario(**TWO), REPLICATION, Wishes(most=1), Question(grow=False))
+    assert answer.chosen is not None
+    assert (answer.fewest, answer.chosen.gpus) == (None, 1)
+
+
 def test_a_model_that_fits_on_no_gpu_is_named() -> None:
     large = {"only": {"profile": {"table": ["10ms"]}, "slo": "25ms", "memory": "9GiB"}}
     with pytest.raises(InputError) as caught:
@@ -168,6 +228,13 @@ def test_a_trace_is_planned_from_its_history_and_judged_by_what_came_after(trace
     assert all(max(each.times) < SECOND for each in draws)
 
 
+def test_reasons_are_told_for_the_load_that_judged(traced: Scenario) -> None:
+    """quick asks 50 times a second at first, then every 7 ms."""
+    load = Load(traced)
+    posed = load.posed(plans.problem(traced))
+    assert [model.rate for model in load.judging(posed, [1, 2]).models] == pytest.approx([143, 20])
+
+
 def test_a_trace_grows_by_running_faster_again_and_again(traced: Scenario) -> None:
     [before] = Load(traced, seeds=1).fresh()
     [after] = Load(traced, seeds=1).fresh([2.5, 1])
@@ -195,6 +262,18 @@ def test_one_model_may_grow_more_than_all() -> None:
     together, quick, slow = (growth(planning, attempt, model) for model in (None, 0, 1))
     assert together.carries <= min(quick.carries, slow.carries)
     assert (quick.first, slow.first) == (0, 1)
+
+
+def test_the_router_divides_a_grown_load_anew() -> None:
+    asked: list[list[float]] = []
+
+    def make(scenario: Scenario, problem: Problem, *_: Any) -> Judge:
+        asked.append([model.rate for model in problem.models])
+        return lambda plan, requests: [1.0 for _ in problem.models]
+
+    planning = Planning(scenario(**TWO), REPLICATION, Wishes(make_judge=make), Watch())
+    growth(planning, planning.attempt(2), 0)
+    assert asked[1:3] == [[50, 40], [100, 40]]
 
 
 def test_a_model_without_a_replica_breaks_first_and_says_what_it_takes() -> None:
@@ -327,10 +406,15 @@ def test_forms_over_several_gpus_come_by_name_in_proportion() -> None:
 def test_waiting_is_explained_by_the_batch_and_by_those_who_take_turns() -> None:
     problem = plans.problem(scenario(**TWO, cluster={"gpus": 1, "memory": "10GiB"}))
     plan = Plan("by hand", (Replica(0, (0,)), Replica(1, (0,))))
-    told = reason(plan, problem, problem.models[0], [0.1, 0.1])
+
+    def told_at(factor: float) -> str:
+        load = with_rates(problem, [model.rate * factor for model in problem.models])
+        return reason(Attempt(1, load, plan, None, 0.99), load.models[0])
+
+    told = told_at(0.1)
     assert told.startswith("GPU 0 would be 13% busy: requests wait too long. A batch of 1 takes 10.0 ms of ")
     assert told.endswith("; slow by turns with it takes up to 20.0 ms")
-    assert "130% busy even if" in reason(plan, problem, problem.models[0], [1.0, 1.0])
+    assert "130% busy even if" in told_at(1.0)
 
 
 def test_measured_slowdowns_come_from_a_file(tmp_path: Path) -> None:

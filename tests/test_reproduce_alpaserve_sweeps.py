@@ -1,4 +1,4 @@
-"""AlpaServe's section 6 in its quick forms, and what its sweeps are made of; Symphony's sub-clusters."""
+"""AlpaServe's section 6 in its quick forms; Symphony's sub-clusters."""
 
 from __future__ import annotations
 
@@ -11,26 +11,16 @@ import pytest
 
 from astrarium.experiments.alpaserve import Case
 from astrarium.reproduce import registry
-from astrarium.reproduce.alpaserve import figure14, figure16, figure17
-from astrarium.reproduce.alpaserve._sweeps import (
+from astrarium.reproduce.alpaserve import figure12, figure14, figure15, figure16, figure17
+from astrarium.reproduce.alpaserve._panels import (
     ALPASERVE,
     CLOCKWORK,
     OURS,
     REPLICATION,
-    Gain,
-    Sweep,
-    behind_of,
-    gain,
-    greedy,
-    known,
-    reach,
-    swept,
-    turned,
 )
+from astrarium.reproduce.alpaserve._sweeps import known
 from astrarium.reproduce.findings import Effort
 from astrarium.reproduce.symphony import figure16 as subclusters
-from astrarium.serving.placement.groups import groups_of
-from astrarium.serving.placement.problem import Shape
 from astrarium.workloads import alpaserve
 
 QUICK = Effort(quick=True)
@@ -86,77 +76,6 @@ def test_a_row_that_differs_says_why(name: str) -> None:
         assert row.verdict in ("agrees", "given", "no number") or row.note, row.what
 
 
-# what sweeps are made of
-
-
-def test_99_percent_is_found_between_points() -> None:
-    assert reach([10, 20, 30], [0.9, 0.98, 1.0], more_helps=True) == pytest.approx(25)
-    assert reach([1, 2, 4], [1.0, 0.995, 0.985], more_helps=False) == pytest.approx(3)
-    assert reach([1, 2], [0.995, 0.999], more_helps=False) == 2
-    assert reach([1, 2], [0.9, 0.98], more_helps=True) is None
-
-
-def test_a_dip_where_it_is_easy_changes_nothing() -> None:
-    """Few requests, few of which come late: what counts is the hardest that is met."""
-    assert reach([1, 2, 4], [0.98, 1.0, 0.98], more_helps=False) == pytest.approx(3)
-
-
-def _panel(knob: str, values: list[float], **curves: list[float]) -> dict[str, Any]:
-    return {"knob": knob, "values": values, "curves": {"fair": curves}}
-
-
-def test_gains_are_above_one_for_the_better_whatever_the_knob() -> None:
-    gpus = _panel("gpus", [10, 20, 40], good=[0.99, 1, 1], bad=[0.5, 0.99, 1])
-    assert gain(gpus, "fair", "good", "bad") == Gain(2.0, bound=False)
-    rate = _panel("rate", [10, 20, 40], good=[1, 1, 0.99], bad=[0.99, 0.5, 0.4])
-    assert gain(rate, "fair", "good", "bad") == (pytest.approx(4.0), False)
-
-
-def test_a_rival_that_meets_99_percent_nowhere_gives_a_bound() -> None:
-    rate = _panel("rate", [10, 20, 40], good=[1, 1, 0.99], never=[0.9, 0.5, 0.4])
-    assert str(gain(rate, "fair", "good", "never")) == "over 4.00x"
-    assert gain(rate, "fair", "never", "good") is None
-
-
-def test_being_behind_is_more_than_noise() -> None:
-    panels = {"p": _panel("cv", [1, 2, 3], ours=[0.9, 0.996, 0.5], one=[0.8, 0.9, 0.51], other=[0, 1.0, 0])}
-    assert behind_of(panels, "fair", "ours", ("one", "other")) == (["p 3: 0.500 to 0.510"], 3)
-
-
-def test_plans_know_a_longer_past_where_they_are_judged_fairly() -> None:
-    case = Case(("bert-1.3b",) * 2, 2, 10.0, seconds=20.0)
-    fair, published = known(case, "fair"), known(case, "as published")
-    assert 80 < fair.requests.times[-1] / 1e9 < 100
-    assert published.requests.times[-1] / 1e9 < 20
-
-
-def test_a_knob_changes_one_thing() -> None:
-    case = Case(("bert-1.3b",) * 2, 2, 10.0)
-    assert turned(case, "gpus", 4.0) == Case(("bert-1.3b",) * 2, 4, 10.0)
-    assert turned(case, "slo", 3) == Case(("bert-1.3b",) * 2, 2, 10.0, slo=3.0)
-
-
-def test_greedy_placement_has_groups_of_one_shape() -> None:
-    (outcome,) = greedy(4)(Case(("bert-1.3b",) * 4, 8, 8.0, seconds=40.0), "fair", 1)
-    assert {group.shape for group in groups_of(outcome.plan)} == {Shape(4)}
-    assert {replica.model for replica in outcome.plan.replicas} == {0, 1, 2, 3}
-
-
-def test_points_that_two_sweeps_share_are_measured_once() -> None:
-    asked: list[float] = []
-
-    def placer(case: Case, ways: str, seeds: int) -> list[Any]:
-        asked.append(case.rate)
-        return greedy(1)(case, ways, seeds)
-
-    case = Case(("bert-1.3b",), 1, 2.0, seconds=30.0)
-    curves = [("one", "fair")]
-    sweeps = {"rate": Sweep(case, "rate", (1, 2), curves), "cv": Sweep(case, "cv", (4,), curves)}
-    data = swept(sweeps, {"one": placer}, QUICK)
-    assert sorted(asked) == [1, 2]
-    assert data["cv"]["curves"]["fair"]["one"] == data["rate"]["curves"]["fair"]["one"][1:]
-
-
 # the tables and figures
 
 
@@ -182,6 +101,33 @@ def test_figure12_curves_follow_the_knobs() -> None:
         "alpaserve/figure12",
         "splits operators where objectives are tight, and layers where they are loose (fair)",
     )
+
+
+@pytest.mark.parametrize("sets", [("S1",), ("S1", "S2", "S3")])
+def test_figure12_has_its_whole_legend_above_the_panels(
+    sets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one set the figure is narrow."""
+    quick = reproduced("alpaserve/figure12").findings.data["panels"]
+    panels = {f"{name}/{knob}": quick[f"S1/{knob}"] for name in sets for knob in figure12.VALUES}
+    drawn: list[Any] = []
+
+    def keep(figure: Any, path: Path, top: float) -> None:
+        figure.tight_layout(rect=(0, 0, 1, top))
+        drawn.append(figure)
+
+    monkeypatch.setattr("astrarium.reproduce.drawing.save", keep)
+    figure12.draw({"panels": panels}, Path("unused"))
+    (figure,) = drawn
+    figure.canvas.draw()
+    legend = figure.legends[0].get_window_extent()
+    assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
+    assert legend.y0 >= max(axis.title.get_window_extent().y1 for axis in figure.axes)
+
+
+def test_figure16_what_was_measured_is_given() -> None:
+    (found,) = [one for one in reproduced("alpaserve/figure16").claims if "uneven stages" in one.what]
+    assert found.verdict == "given"
 
 
 def test_figure12_model_parallelism_needs_fewer_gpus() -> None:
@@ -212,8 +158,9 @@ def test_figure15_batches_that_gain_nothing_bring_nothing() -> None:
     assert claim(
         "alpaserve/figure15", "batches of more than 2 bring nothing more (a further request takes all)"
     )
-    assert data["three quarters"]["AlpaServe, 4"][-1] > data["all"]["AlpaServe, 4"][-1] + 0.05
-    assert data["three quarters"]["AlpaServe, 1"] == data["all"]["AlpaServe, 1"]
+    single, several = (figure15.curve(ALPASERVE, batch) for batch in (1, 4))
+    assert data["three quarters"][several][-1] > data["all"][several][-1] + 0.05
+    assert data["three quarters"][single] == data["all"][single]
 
 
 @pytest.mark.parametrize("model", figure16.MODELS)
@@ -240,13 +187,6 @@ def test_figure17_round_robin_is_the_weakest_as_published() -> None:
     for panel in data.values():
         assert set(panel["curves"]["as published"]) == set(figure17.PAPER)
         assert set(panel["curves"]["fair"]) == {*figure17.PAPER, figure17.EXCHANGES, OURS}
-
-
-def test_recorded_numbers_are_points_of_the_sweep() -> None:
-    for knob, systems in figure17.RECORDED.items():
-        for system, values in systems.items():
-            assert set(values) <= set(figure17.VALUES[knob]), system
-            assert all(0 < low <= high <= 1 for low, high in values.values())
 
 
 def test_subclusters_are_the_same_for_a_seed_and_better_than_chance() -> None:

@@ -70,7 +70,7 @@ def compare(
     scenarios = variants(scenario, policy or [], plan is not None)
     at = output.target("compare", file.stem, out, overwrite, no_folder)
     records = {
-        label: taken.run(each, engine, label)[0] if taken else run_with_progress(each, engine, label)
+        label: taken.run(each, engine, label).record if taken else run_with_progress(each, engine, label)
         for label, each in scenarios.items()
     }
     runs = [(label, record, summarize(record)) for label, record in records.items()]

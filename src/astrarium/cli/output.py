@@ -15,8 +15,10 @@ import typer
 
 if TYPE_CHECKING:
     from astrarium.experiments.goodput import Goodput
+    from astrarium.experiments.planned.run import PlannedRun
     from astrarium.report.summary import Summary
     from astrarium.scenario import Scenario
+    from astrarium.serving.placement.evaluation import Evaluation
     from astrarium.serving.record import ServingRecord
 
 
@@ -80,6 +82,14 @@ def refuse_plan(plan: Path | None) -> None:
         raise InputError("--plan", str(plan), "no plan here: jobs share one GPU, only models are placed")
 
 
+def refuse_stages(stages: bool, router: str | None) -> None:
+    from astrarium.core.errors import InputError
+
+    if stages or router is not None:
+        option = "--stages" if stages else "--router-wait"
+        raise InputError(option, router, "a scenario with models: jobs have no such stages")
+
+
 class Run(NamedTuple):
     """One simulated run and all that its folder shows."""
 
@@ -127,6 +137,38 @@ def emit(as_json: bool, result: dict[str, Any], tables: Iterable[Any], folder: P
         console.print(table, soft_wrap=getattr(table, "no_wrap", None) is True)  # sentences stay whole
     if folder is not None:
         console.print(f"written to {folder}", highlight=False, soft_wrap=True)
+
+
+class Told(NamedTuple):
+    """The same for people and for --json."""
+
+    table: Any
+    plain: Any
+
+
+def stages(summary: Summary, record: ServingRecord, done: PlannedRun | None) -> Told:
+    """Where time went in a run."""
+    from astrarium.experiments.planning.stages import stages_of
+    from astrarium.report.stages import plain_lines, stage_table
+
+    lines = stages_of(record, done.parts if done else ())
+    attained = {name: model.attainment for name, model in summary.models.items()}
+    return Told(stage_table(lines, attained), plain_lines(lines))
+
+
+def routed(found: Evaluation, wait: str) -> Told:
+    """Where time went by the way of a router."""
+    from astrarium.report.stages import path_attained, path_lines, plain_lines, stage_table
+
+    lines, attained = path_lines(found), path_attained(found)
+    title = f"where time went with a router that waits {wait} at most"
+    data = {
+        "max_wait": wait,
+        "attainment": found.attainment,
+        "models": attained,
+        "stages": plain_lines(lines),
+    }
+    return Told(stage_table(lines, attained, title), data)
 
 
 def plain(struct: Any) -> dict[str, Any]:

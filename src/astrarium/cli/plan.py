@@ -48,7 +48,7 @@ def plan(
     from astrarium.experiments.planning.search import Wishes
     from astrarium.scenario import load
 
-    options.check_files(out, plot, overwrite)
+    options.check_files(file, out, plot, overwrite)
     known, slowing = interference_named(interference)
     wishes = Wishes(options.share(target), seeds, most, known, slowing)
     question = Question(gpus, options.rivals(against or []), growth, each)
@@ -75,7 +75,6 @@ def _answered(scenario: Scenario, choice: Choice, wishes: Wishes, question: Ques
 
 
 def _write(answer: Answer, out: Path | None, plot: Path | None, name: str) -> None:
-    from astrarium.experiments.planning.use import uses
     from astrarium.report.placement_picture import draw_placement
     from astrarium.scenario import plans
 
@@ -87,7 +86,7 @@ def _write(answer: Answer, out: Path | None, plot: Path | None, name: str) -> No
     if plot is not None:
         names = [model.name for model in chosen.problem.models]
         title = f"{name}: {answer.choice.label} on {chosen.gpus} GPUs{_in_time(chosen)}"
-        draw_placement(uses(chosen.plan, chosen.problem), names, plot, title)
+        draw_placement(chosen.uses, names, plot, title)
 
 
 def _in_time(chosen: Attempt) -> str:
@@ -97,20 +96,19 @@ def _in_time(chosen: Attempt) -> str:
 def _emit(answer: Answer, json: bool, out: Path | None, plot: Path | None) -> None:
     from astrarium.cli.output import emit
     from astrarium.experiments.planning.told import told
-    from astrarium.experiments.planning.use import uses
-    from astrarium.report import placement
+    from astrarium.report import placement, placement_words
 
     if answer.interrupted:
         typer.echo("interrupted", err=True)
     chosen = answer.chosen
-    shown: list[Any] = list(placement.headline(answer))
+    shown: list[Any] = list(placement_words.headline(answer))
     if chosen is not None:
-        shown += [placement.placement_table(uses(chosen.plan, chosen.problem), chosen.problem)]
-        shown += [placement.models_table(answer, chosen), *placement.missing_lines(chosen)]
-        shown += [placement.growth_line(answer, chosen), placement.tried_line(answer)]
+        shown += [placement.placement_table(chosen.uses, chosen.problem)]
+        shown += [placement.models_table(answer, chosen), *placement_words.missing_lines(chosen)]
+        shown += [placement_words.growth_line(answer, chosen), placement_words.tried_line(answer)]
         shown += [placement.against_table(answer)] if answer.rivals else []
-        shown += placement.rivals_missing(answer)
+        shown += placement_words.rivals_missing(answer)
         shown += [f"written to {path}" for path in (out, plot) if path is not None]
     files = {"out": str(out) if out else None, "plot": str(plot) if plot else None}
-    lines = (placement.line(each) if isinstance(each, str) else each for each in shown if each != "")
+    lines = (placement_words.line(each) if isinstance(each, str) else each for each in shown if each != "")
     emit(json, {**told(answer), **files}, lines, None)

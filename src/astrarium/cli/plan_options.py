@@ -66,7 +66,37 @@ OutFile = Annotated[
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the placement, as a .png.")]
 Replace = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
 
+Stages = Annotated[
+    bool,
+    typer.Option(
+        "--stages", help="Also say where time went, stage by stage: p50, p95 and p99 of each model."
+    ),
+]
+RouterWait = Annotated[
+    str | None,
+    typer.Option(
+        "--router-wait",
+        metavar="TIME",
+        help="With --plan: also follow the requests on the way of Elvinger's thesis, where a router makes "
+        "each replica's batches and waits at most so long (its MAX_WAIT_TIME), such as 100ms.",
+    ),
+]
+
 _PICTURES = (".png",)
+
+
+def router_wait(text: str | None, planned: bool) -> int | None:
+    from astrarium.core.errors import InputError
+    from astrarium.core.quantities import read_duration
+
+    if text is None:
+        return None
+    if not planned:
+        raise InputError("--router-wait", text, "a --plan beside it, whose replicas have queues")
+    try:
+        return read_duration(text)
+    except (InputError, ValueError):
+        raise InputError("--router-wait", text, "a time such as 100ms") from None
 
 
 def share(text: str) -> float:
@@ -128,10 +158,13 @@ def _pieces(text: str) -> list[str]:
     return [piece.strip() for piece in found]
 
 
-def check_files(out: Path | None, plot: Path | None, overwrite: bool) -> None:
+def check_files(scenario: Path, out: Path | None, plot: Path | None, overwrite: bool) -> None:
     """Before the work begins."""
+    from astrarium.core.errors import InputError
     from astrarium.scenario.plans import ENDINGS
 
+    if out is not None and out.resolve() == scenario.resolve():
+        raise InputError("--out", str(out), "another file: this is the scenario")
     _check_file("--out", out, ENDINGS, overwrite)
     _check_file("--plot", plot, _PICTURES, overwrite)
 

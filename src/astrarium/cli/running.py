@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from astrarium.cli.progress import bar
 
 if TYPE_CHECKING:
+    from astrarium.core.units import Time
+    from astrarium.experiments.planned.run import PlannedRun
     from astrarium.experiments.run import EngineName
     from astrarium.report.planned import PlanSummary
     from astrarium.scenario import Scenario
+    from astrarium.serving.placement.evaluation import Evaluation
     from astrarium.serving.placement.interference import Interference
     from astrarium.serving.placement.plan import Plan
     from astrarium.serving.placement.problem import Problem
@@ -50,13 +53,21 @@ class PlanTaken(NamedTuple):
 
         return plans.to_yaml(self.plan, self.problem)
 
-    def run(self, scenario: Scenario, engine: str, label: str = "") -> tuple[ServingRecord, PlanSummary]:
+    def run(self, scenario: Scenario, engine: str, label: str = "") -> PlannedRun:
         from astrarium.experiments.planned.run import run_planned
+
+        chosen = cast("EngineName", engine)
+        with bar(label or scenario.policy.name, scenario.workload.duration or 0) as progress:
+            return run_planned(scenario, self.plan, self.problem, self.interference, chosen, progress)
+
+    def summary(self, done: PlannedRun) -> PlanSummary:
         from astrarium.report.planned import summarize_plan
 
-        plan, chosen = self.plan, cast("EngineName", engine)
-        with bar(label or scenario.policy.name, scenario.workload.duration or 0) as progress:
-            done = run_planned(scenario, plan, self.problem, self.interference, chosen, progress)
+        plan = self.plan
         missing = {self.problem.models[index].name: why for index, why in plan.missing.items()}
-        summary = summarize_plan(plan.policy, len(plan.replicas), missing, done.parts, done.record)
-        return done.record, summary
+        return summarize_plan(plan.policy, len(plan.replicas), missing, done.parts, done.record)
+
+    def on_path(self, scenario: Scenario, max_wait: Time) -> Evaluation:
+        from astrarium.experiments.planning.stages import on_path
+
+        return on_path(scenario, self.plan, self.problem, max_wait, self.interference)

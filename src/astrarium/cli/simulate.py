@@ -18,7 +18,7 @@ from astrarium.cli.options import (
     ScenarioFile,
     Seed,
 )
-from astrarium.cli.plan_options import Interference
+from astrarium.cli.plan_options import Interference, RouterWait, Stages, router_wait
 
 Policy = Annotated[
     str | None, typer.Option("-p", "--policy", metavar="POLICY", help="Instead of the file's policy.")
@@ -31,6 +31,8 @@ def simulate(
     policy: Policy = None,
     plan: PlanFile = None,
     interference: Interference = "none",
+    stages: Stages = False,
+    router: RouterWait = None,
     override: Overrides = None,
     seed: Seed = None,
     engine: EngineOption = "auto",
@@ -51,19 +53,30 @@ def simulate(
 
     if has_jobs(file):
         output.refuse_plan(plan)
+        output.refuse_stages(stages, router)
         wishes = Wishes(file, override, seed, engine, json, out, overwrite, no_outcomes, no_folder)
         simulate_jobs(context, wishes, policy)
         return
     scenario = output.load_scenario(file, override, seed, plan is not None)
     if policy is not None:
         [scenario] = variants(scenario, [policy], plan is not None).values()
+    max_wait = router_wait(router, plan is not None)
     taken = PlanTaken.read(plan, scenario, interference)
     at = output.target("simulate", file.stem, out, overwrite, no_folder)
-    record, placed = taken.run(scenario, engine) if taken else (run_with_progress(scenario, engine), None)
+    done = taken.run(scenario, engine) if taken else None
+    record = done.record if done else run_with_progress(scenario, engine)
     summary = summarize(record)
     title = f"{file.name}: {scenario.policy.name}, {summary.offered_rate:,.0f} requests/s"
-    tables = [*run_tables(summary), *([cell_table(placed)] if placed else [])]
+    tables, shown = run_tables(summary), output.plain(summary)
+    if taken and done:
+        placed = taken.summary(done)
+        tables, shown = [*tables, cell_table(placed)], {**shown, "plan": output.plain(placed)}
+    if stages:
+        told = output.stages(summary, record, done)
+        tables, shown = [*tables, told.table], {**shown, "stages": told.plain}
+    if taken and max_wait is not None:
+        told = output.routed(taken.on_path(scenario, max_wait), router or "")
+        tables, shown = [*tables, told.table], {**shown, "router": told.plain}
     run = output.Run(scenario, record, summary, title, tables, plan=taken.to_yaml() if taken else None)
-    shown = {**output.plain(summary), **({"plan": output.plain(placed)} if placed else {})}
     output.write_run(at, run, shown, output.command_line(context), not no_outcomes)
     output.emit(json, shown, run.tables, at.path)

@@ -3,7 +3,6 @@ policies fare."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from astrarium.core.units import to_ms
+from astrarium.report.placement_words import gpus_told
 
 if TYPE_CHECKING:
     from astrarium.experiments.planning.answer import Answer
@@ -76,9 +76,11 @@ def models_table(answer: Answer, attempt: Attempt) -> Table:
         replicas = len(list(plan.of_model(model.index)))
         got = _attained(judged.models[place] if judged else None, attempt.target)
         room = _room(answer.alone.get(place))
+        if not model.rate:
+            got, room = ("nobody asks", "", ""), ""
         table.add_row(
             Text(model.name),
-            f"{to_ms(model.slo):g}",
+            _plain(to_ms(model.slo)),
             f"{model.rate:,.1f}",
             str(replicas or "none"),
             *got,
@@ -111,7 +113,7 @@ def against_table(answer: Answer) -> Table:
     """Policies on as many GPUs and on the same requests; and the fewest GPUs that each needs."""
     chosen = answer.chosen
     assert chosen is not None
-    title = f"on {_gpus(chosen.gpus)}"
+    title = f"on {gpus_told(chosen.gpus)}"
     table = _table("policy", f"in time, {title}", "lowest", "highest", "worst model", "", "fewest GPUs")
     table.columns[5].justify = "left"
     rows = [(answer.choice.label, chosen, answer.fewest)]
@@ -130,107 +132,9 @@ def _worst(attempt: Attempt) -> tuple[str | Text, str]:
     return shown, attempt.problem.models[worst].name
 
 
-def rivals_missing(answer: Answer) -> Iterator[str]:
-    for rival in answer.rivals:
-        missing = rival.same.plan.missing
-        if missing:
-            names = [rival.same.problem.models[index].name for index in sorted(missing)]
-            why = missing[min(missing)]
-            yield f"{rival.choice.label} places no {', '.join(names)}. {names[0]} would take: {why}"
-
-
-def tried_line(answer: Answer) -> str:
-    """Which sizes were looked at, and how the worst model fared."""
-    told = [
-        f"{each.gpus} ({each.judged.models[each.judged.worst].mean:.1%})"
-        for each in sorted(answer.attempts, key=lambda each: each.gpus)
-        if each.judged is not None
-    ]
-    return f"GPUs tried, with what the worst model got in time: {', '.join(told)}" if len(told) > 1 else ""
-
-
-def headline(answer: Answer) -> Iterator[str]:
-    """The answer in words."""
-    chosen, label, target = answer.chosen, answer.choice.label, answer.wishes.target
-    if chosen is None:
-        yield f"{label}: interrupted before there was any plan"
-        return
-    if answer.interrupted:
-        yield f"{label}: interrupted; this is the best plan so far, for {_gpus(chosen.gpus)}"
-    goal = f"{target:.4g}" if target < 0.01 else f"{100 * target:g} %"
-    if answer.question.gpus is not None or answer.interrupted:
-        yield _verdict(answer, chosen, goal)
-    elif answer.fewest is not None:
-        yield (
-            f"{label}: {_gpus(chosen.gpus)} {'is' if chosen.gpus == 1 else 'are'} enough for every model to "
-            f"have {goal} of its requests in time{_below(answer, chosen.gpus)}"
-        )
-    else:
-        most = max((each.gpus for each in answer.attempts), default=chosen.gpus)
-        yield (
-            f"{label}: no number of such GPUs up to {most} gives every model {goal} in time; "
-            f"this is its plan for the {_gpus(chosen.gpus)} of the scenario"
-        )
-    yield from _cluster(answer, chosen)
-
-
-def _below(answer: Answer, gpus: int) -> str:
-    tried = {each.gpus for each in answer.attempts}
-    if gpus - 1 in tried:
-        return f", {gpus - 1} {'is' if gpus == 2 else 'are'} not"
-    return ", and fewer cannot carry the load" if gpus > 1 else ""
-
-
-def _verdict(answer: Answer, chosen: Attempt, goal: str) -> str:
-    if chosen.judged is None:
-        return f"the plan was not judged yet; its policy expects {chosen.plan.attainment or 0:.2%} in time"
-    below = chosen.judged.below(chosen.target)
-    overall = f"{chosen.judged.overall.mean:.2%} of all requests are in time on {_gpus(chosen.gpus)}"
-    if not below:
-        return f"{answer.choice.label}: {overall}, and at least {goal} of each model's"
-    names = [chosen.problem.models[place].name for place in below]
-    return f"{answer.choice.label}: {overall}; below {goal}: {', '.join(names)}"
-
-
-def _cluster(answer: Answer, chosen: Attempt) -> Iterator[str]:
-    there = answer.scenario.cluster.size
-    if chosen.gpus > there:
-        more = chosen.gpus - there
-        way = f" (-o cluster.gpus={chosen.gpus})" if isinstance(answer.scenario.cluster.gpus, int) else ""
-        yield (
-            f"the scenario's cluster has {_gpus(there)}: the plan asks for {more} more like "
-            f"{'it' if there == 1 else 'them'}{way}"
-        )
-    elif chosen.gpus < there:
-        yield f"the scenario's cluster has {_gpus(there)}: {there - chosen.gpus} of them would stay free"
-
-
-def missing_lines(attempt: Attempt) -> Iterator[str]:
-    for index, why in sorted(attempt.plan.missing.items()):
-        yield f"{attempt.problem.models[index].name} has no replica. It would take: {why}"
-
-
-def growth_line(answer: Answer, attempt: Attempt) -> str:
-    found = answer.growth
-    if found is None:
-        return ""
-    if found.first is None or found.breaks is None:
-        return f"what breaks first: nothing up to {found.carries:g} times the load"
-    name = attempt.problem.models[found.first].name
-    others = f", and {len(found.others)} more with it" if found.others else ""
-    if found.carries <= 0:
-        return f"what breaks first: even at {found.breaks:g} times the load, {name}{others}: {found.why}"
-    carried = f"the plan carries {found.carries:.2f} times the load"
-    return f"what breaks first: {carried}; at {found.breaks:.2f} times it is {name}{others}: {found.why}"
-
-
-def line(text: str) -> Text:
-    """A sentence as it is: nothing in it is a mark, and the terminal may break it where it likes."""
-    return Text(text, no_wrap=True, overflow="ignore")
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
+def _plain(number: float) -> str:
+    """All digits before the point, and few behind it."""
+    return f"{number:,.3f}".rstrip("0").rstrip(".")
 
 
 def _gib(size: int) -> str:

@@ -13,13 +13,20 @@ Made by
     {command}
 
 Everything here is simulated but for what was measured on an H200, which says so (in `astrarium/sharing` it
-stands in the paper's column). There is no network delay unless the row says otherwise, and arrivals are drawn
-from fixed seeds: the same command gives the same numbers on any machine, but for times by a machine's own
-clock, which say so. A *verdict* compares our number with the paper's within the row's tolerance (of the
-number, or of the ends of a range): `agrees`, `higher` or `lower`; `no number` where the paper drew a curve
-but printed none; `given`, and not counted, where agreeing says nothing, since it follows from what we put in.
-Tolerances, and the thresholds that turn a claim's words into numbers, are ours, and some were settled
-after the first results were seen: judge by the ratios. Rows that differ carry the reason we know or suspect.
+stands in the paper's column). There is no network delay unless the row says otherwise; `elvinger/...` has the
+thesis's network. Arrivals are drawn from fixed seeds: the same command gives the same numbers on any machine,
+but for times by a machine's own clock, which say so. A *verdict* compares our number with the paper's within
+the row's tolerance (of the number, or of the ends of a range): `agrees`, `higher` or `lower`; `no number`
+where the paper drew a curve but printed none; `given`, and not counted, where agreeing says nothing, since it
+follows from what we put in. Tolerances, and the thresholds that turn a claim's words into numbers, are ours,
+and some were settled after the first results were seen: judge by the ratios. Rows that differ carry the
+reason we know or suspect.
+
+In `alpaserve/...` the paper's column may hold what the authors' public code gives or records, where the paper
+draws but prints nothing: so in figures 5, 7, 8 and 17, in rows that say so. What `alpaserve/table2` compares
+with is printed; its setting is from that code. *Fair* rows are judged by requests that plans were not made
+with. Rows *as published* go the authors' ways: plans are judged by the requests that they were made with.
+
 `astrarium/...` is our own policy, which no paper has: its claims are what it was built to reach.
 One reproduction alone, with its figure: `astrarium reproduce NAME`."""
 

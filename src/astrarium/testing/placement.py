@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from astrarium.core.errors import BrokenBooks, InputError
 from astrarium.core.units import MICROSECOND, MILLISECOND, to_ms
-from astrarium.serving.placement.plan import Plan, Replica, check
+from astrarium.serving.placement.plan import ROUNDING, Plan, Replica, check
 from astrarium.serving.placement.plan_form import PlanEntry, read, written
 from astrarium.serving.placement.problem import ALONE, Problem
 from astrarium.serving.placement.registry import PlacementPolicy
@@ -31,8 +31,6 @@ from astrarium.testing.imports import IMPURE, breaches, imported_modules
 from astrarium.testing.observations import same
 from astrarium.testing.placement_cases import GIB, SPREAD, Watched, gpus, model, problems
 from astrarium.testing.serving import BOUNDED
-
-ROUNDING = 1e-9  # shares are sums of floats
 
 
 class PlacementPolicyConformance:
@@ -173,31 +171,18 @@ def examine(plan: Plan, problem: Problem) -> None:
     """All that holds for every plan; ContractError says what does not."""
     try:
         check(plan, problem)
-    except (BrokenBooks, KeyError) as error:
+    except BrokenBooks as error:
         raise ContractError(f"{error}\nin {plan}\nfor {problem}") from error
-    known = {each.index for each in problem.models}
-    both = plan.missing.keys() & {replica.model for replica in plan.replicas}
-    ensure(not both, f"models {sorted(both)} are placed and missing: {plan}")
-    ensure(plan.missing.keys() <= known, f"missing models that nobody asked for: {plan.missing}")
     ensure(all(plan.missing.values()), f"missing without a word: {plan.missing}")
     ensure(plan.attainment is None or 0 <= plan.attainment <= 1, f"an attainment of {plan.attainment}")
-    for gpu in problem.gpus:
-        _examine_shares([replica.share for replica in plan.on_gpu(gpu.id)], gpu.id)
     for replica in plan.replicas:
         _examine_time(replica, problem)
-
-
-def _examine_shares(shares: list[float], gpu: int) -> None:
-    """Whoever has all of a GPU takes turns with others who have; parts are had at the same time."""
-    turns = all(share == 1 for share in shares)
-    ensure(turns or sum(shares) <= 1 + ROUNDING, f"shares of GPU {gpu} are {shares}")
 
 
 def _examine_time(replica: Replica, problem: Problem) -> None:
     """Its largest batch, on its share, alone."""
     served = next(each for each in problem.models if each.index == replica.model)
     gpu = next(each for each in problem.gpus if each.id == replica.gpus[0])
-    ensure(replica.batch <= served.forms[replica.shape].max_batch, f"no such batch is known: {replica}")
     time = served.forms[replica.shape].latency(replica.batch)
     if replica.shape == ALONE:
         time = round(time * share_factor(served, gpu, replica.batch, replica.share))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from astrarium.core.streams import stream
@@ -97,7 +98,8 @@ def _key(routes: Routes, place: int) -> object:
     if place >= len(routes.cells):
         queue = routes.queues[place - len(routes.cells)]
         models = sorted({replica.model for replica in queue})
-        return (queue, tuple(_dealt(routes, place, model) for model in models))
+        unexplained = tuple(msgspec.structs.replace(replica, why="") for replica in queue)
+        return (unexplained, tuple(_dealt(routes, place, model) for model in models))
     cell = routes.cells[place]
     gpus = {gpu.id: (gpu.kind, gpu.memory) for gpu in routes.problem.gpus}
     dealt = tuple(_dealt(routes, place, model) for model in cell.models)

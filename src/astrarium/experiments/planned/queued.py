@@ -18,8 +18,7 @@ from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.placement.cells import Cell
 from astrarium.serving.placement.interference import IgniterInterference, Interference, NoInterference, Tenant
 from astrarium.serving.placement.journeys import Batch
-from astrarium.serving.placement.plan import Plan, Replica
-from astrarium.serving.placement.plan_form import ROUNDING
+from astrarium.serving.placement.plan import ROUNDING, Plan, Replica
 from astrarium.serving.placement.problem import PlacedModel, PlacementGpu, Problem, Requests
 from astrarium.serving.placement.router import Numbers
 from astrarium.serving.placement.sharing import share_factor

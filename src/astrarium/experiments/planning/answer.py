@@ -77,7 +77,9 @@ def _fill(answer: Answer, planning: Planning, others: Sequence[Planning]) -> Non
     question = answer.question
     if question.gpus is None:
         answer.fewest = planning.fewest()
-        answer.chosen = answer.fewest or planning.attempt(answer.scenario.cluster.size)
+        there = min(answer.scenario.cluster.size, answer.wishes.most)
+        answer.chosen = answer.fewest or planning.attempt(there)
+        answer.fewest = answer.chosen if answer.chosen.met else None
     else:
         answer.chosen = planning.attempt(question.gpus)
     if question.grow:

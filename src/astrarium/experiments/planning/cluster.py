@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_bytes
+from astrarium.experiments.planning.speed import Speeds
 from astrarium.scenario import Scenario
 from astrarium.scenario.schema import Cluster, GpuGroup
-from astrarium.serving.placement.problem import Form, Problem
+from astrarium.serving.placement.problem import Form, PlacementGpu, Problem
 
 MOST_GPUS = 65_536  # what a scenario may have
 
@@ -44,8 +45,28 @@ def _machines(cluster: Cluster, gpus: int) -> Iterator[GpuGroup]:
                 left -= most
 
 
-def first_gpus(problem: Problem, gpus: int) -> Problem:
-    return msgspec.structs.replace(problem, gpus=problem.gpus[:gpus])
+def selections(problem: Problem, gpus: int, speeds: Speeds) -> list[Problem]:
+    """With so many of its GPUs. Where they are unequal: the first, the fastest, or those with most memory."""
+
+    work = {gpu.id: speeds.work(problem, gpu) for gpu in problem.gpus}
+    orders: list[Callable[[PlacementGpu], tuple[float, ...]]] = [
+        lambda gpu: (gpu.id,),
+        lambda gpu: (work[gpu.id], -gpu.memory, gpu.id),
+        lambda gpu: (-gpu.memory, work[gpu.id], gpu.id),
+    ]
+    found: dict[object, list[PlacementGpu]] = {}
+    for order in orders:
+        taken = sorted(problem.gpus, key=order)[:gpus]
+        found.setdefault(sorted_kinds(taken), taken)
+    return [
+        msgspec.structs.replace(problem, gpus=tuple(sorted(taken, key=lambda gpu: gpu.id)))
+        for taken in found.values()
+    ]
+
+
+def sorted_kinds(gpus: Sequence[PlacementGpu]) -> tuple[tuple[str, int], ...]:
+    """What they are, whichever they are."""
+    return tuple(sorted((gpu.kind, gpu.memory) for gpu in gpus))
 
 
 def fewest_possible(problem: Problem, target: float) -> int:
@@ -58,7 +79,8 @@ def fewest_possible(problem: Problem, target: float) -> int:
     largest = max(gpu.memory for gpu in problem.gpus)
     memory = sum(min((_bytes(form) for form in model.forms.values()), default=0) for model in asked)
     bound = math.ceil(memory / largest)
-    if not any(model.demands or model.igniter for model in asked):
+    equal = len({gpu.kind for gpu in problem.gpus}) == 1
+    if equal and not any(model.demands or model.igniter for model in asked):
         work = math.fsum(
             model.rate * min(map(_seconds, model.forms.values()), default=0.0) for model in asked
         )

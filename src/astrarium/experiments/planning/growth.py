@@ -6,16 +6,18 @@ then narrowed; where the plan does not carry even today's load, they are halved 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
 from astrarium.core.units import to_ms
-from astrarium.experiments.planning.judging import Judged, judged
+from astrarium.experiments.planning.judging import judged
+from astrarium.experiments.planning.load import with_rates
 from astrarium.experiments.planning.search import Attempt, Planning
-from astrarium.experiments.planning.use import GpuUse, uses
-from astrarium.serving.placement.plan import Plan, Replica
-from astrarium.serving.placement.problem import PlacedModel, Problem
+from astrarium.experiments.planning.use import busy_for
+from astrarium.serving.placement.plan import Replica
+from astrarium.serving.placement.problem import ALONE, PlacedModel, Problem
 from astrarium.serving.placement.sharing import share_factor
 
 FARTHEST = 8.0
@@ -36,36 +38,42 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 def growth(planning: Planning, attempt: Attempt, model: int | None = None) -> Growth:
-    """Of all models together, or of one."""
-    problem, plan = attempt.problem, attempt.plan
-    judge, seen = planning.judge(problem), dict[float, Judged]()
+    """Of all models together, or of one. The router divides requests for the load that it finds."""
+    problem, seen = attempt.problem, dict[float, Attempt]()
     subject = "all load" if model is None else problem.models[model].name
 
     def carried(factor: float) -> bool:
         planning.watch.say(f"what breaks first: {subject} times {factor:.2f}")
-        draws = planning.load.fresh(_factors(problem, factor, model))
-        seen[factor] = judged(plan, judge, draws)
-        return not _short(seen[factor], attempt, model, planning)
+        seen[factor] = _grown(planning, attempt, _factors(problem, factor, model))
+        return not _short(seen[factor], attempt, model)
 
     good, bad = narrowed(carried)
     if bad is None:
         return Growth(good, None)
-    first, *others = _short(seen[bad], attempt, model, planning)
-    why = reason(plan, problem, problem.models[first], _factors(problem, bad, model))
-    return Growth(good, bad, first, seen[bad].models[first].mean, tuple(others), why)
+    first, *others = _short(seen[bad], attempt, model)
+    found, heard = seen[bad], seen[bad].judged
+    assert heard is not None
+    why = reason(found, problem.models[first])
+    return Growth(good, bad, first, heard.models[first].mean, tuple(others), why)
+
+
+def _grown(planning: Planning, attempt: Attempt, factors: list[float]) -> Attempt:
+    """The same plan with more to do."""
+    rates = [model.rate * factor for model, factor in zip(attempt.problem.models, factors, strict=True)]
+    judge = planning.judge(with_rates(attempt.problem, rates))
+    found = judged(attempt.plan, judge, planning.load.fresh(factors))
+    return replace(attempt, problem=planning.load.judging(attempt.problem, factors), judged=found)
 
 
 def _factors(problem: Problem, factor: float, model: int | None) -> list[float]:
     return [factor if model in (None, place) else 1.0 for place in range(len(problem.models))]
 
 
-def _short(found: Judged, attempt: Attempt, model: int | None, planning: Planning) -> list[int]:
+def _short(found: Attempt, today: Attempt, model: int | None) -> list[int]:
     """Who does not get what it should. Those that do not even today are not one model's to break."""
-    below = found.below(planning.wishes.target)
-    if model is None or attempt.judged is None:
-        return below
-    today = attempt.judged.below(planning.wishes.target)
-    return [place for place in below if place == model or place not in today]
+    if model is None:
+        return found.short
+    return [place for place in found.short if place == model or place not in today.short]
 
 
 def narrowed(carried: Callable[[float], bool]) -> tuple[float, float | None]:
@@ -93,32 +101,25 @@ def _bracket(carried: Callable[[float], bool]) -> tuple[float, float | None]:
     return 0.0, factor
 
 
-def reason(plan: Plan, problem: Problem, model: PlacedModel, factors: Sequence[float]) -> str:
-    """Why a model fails at a load."""
-    if model.index in plan.missing:
-        return f"it has no replica: {plan.missing[model.index]}"
-    found = ((use.gpu.id, _busy_for(use, model)) for use in uses(plan, problem, factors))
-    busy = {gpu: part for gpu, part in found if part is not None}
+def reason(attempt: Attempt, model: PlacedModel) -> str:
+    """Why a model fails at the load of the attempt."""
+    missing = attempt.plan.missing
+    if model.index in missing:
+        return f"it has no replica: {missing[model.index]}"
+    each = ((use.gpu.id, busy_for(use, model.index)) for use in attempt.uses)
+    busy = {gpu: part for gpu, part in each if part is not None}
     least = min(busy, key=lambda gpu: busy[gpu])
     where = f"GPU {least}" if len(busy) == 1 else f"the {len(busy)} GPUs that it is on"
     at_least = f"{busy[least]:.0%} busy" if len(busy) == 1 else f"at least {busy[least]:.0%} busy each"
     if busy[least] >= FULL:
         return f"{where} would be {at_least} even if every batch were full"
-    return f"{where} would be {at_least}: {_waiting(plan, problem, model)}"
+    return f"{where} would be {at_least}: {_waiting(attempt, model)}"
 
 
-def _busy_for(use: GpuUse, model: PlacedModel) -> float | None:
-    """How busy a model finds a GPU: all of it where turns are taken, its own share where it is divided. None:
-    it is not there."""
-    mine = [each.busy for each in use.replicas if each.replica.model == model.index]
-    if not mine:
-        return None
-    return max(mine) if use.divided else use.busy
-
-
-def _waiting(plan: Plan, problem: Problem, model: PlacedModel) -> str:
+def _waiting(attempt: Attempt, model: PlacedModel) -> str:
     """What a request may have to wait for: its batch, and others' where turns are taken."""
-    own = [(_longest(problem, each), each) for each in plan.of_model(model.index)]
+    plan, problem = attempt.plan, attempt.problem
+    own = [(_longest(attempt, each), each) for each in plan.of_model(model.index)]
     slowest, replica = max(own, key=lambda pair: pair[0])
     slo = to_ms(model.slo)
     told = (
@@ -126,7 +127,7 @@ def _waiting(plan: Plan, problem: Problem, model: PlacedModel) -> str:
         f"which leaves {max(0.0, slo - slowest):.1f} ms to wait for others and for the GPU"
     )
     beside = [
-        (_longest(problem, other), problem.models[other.model].name)
+        (_longest(attempt, other), problem.models[other.model].name)
         for _, each in own
         for gpu in each.gpus
         for other in plan.on_gpu(gpu)
@@ -135,9 +136,11 @@ def _waiting(plan: Plan, problem: Problem, model: PlacedModel) -> str:
     return told + ("; {1} by turns with it takes up to {0:.1f} ms".format(*max(beside)) if beside else "")
 
 
-def _longest(problem: Problem, replica: Replica) -> float:
+def _longest(attempt: Attempt, replica: Replica) -> float:
     """Milliseconds of its largest batch."""
-    model = problem.models[replica.model]
-    gpu = next(gpu for gpu in problem.gpus if gpu.id == replica.gpus[0])
+    model = attempt.problem.models[replica.model]
+    gpu = next(gpu for gpu in attempt.problem.gpus if gpu.id == replica.gpus[0])
     factor = share_factor(model, gpu, replica.batch, replica.share)
+    if attempt.speeds is not None and replica.shape == ALONE and replica.share >= 1:
+        factor *= attempt.speeds.part(gpu.id, model.index, replica.batch)
     return to_ms(model.forms[replica.shape].latency(replica.batch)) * factor

@@ -53,13 +53,8 @@ class Load:
         time, model, half = self._trace()
         before = time < half
         counts = np.bincount(model[before], minlength=len(problem.models))
-        rates = (counts * SECOND / half).tolist()
-        models = tuple(
-            msgspec.structs.replace(each, rate=rate) for each, rate in zip(problem.models, rates, strict=True)
-        )
-        return msgspec.structs.replace(
-            problem, models=models, requests=requests_of(time[before], model[before])
-        )
+        known = msgspec.structs.replace(problem, requests=requests_of(time[before], model[before]))
+        return with_rates(known, (counts * SECOND / half).tolist())
 
     def fresh(self, factors: Sequence[float] = ()) -> list[Requests]:
         """*factors*: how many times today's requests each model gets; none: today's."""
@@ -69,6 +64,16 @@ class Load:
         seeds = (int(stream(scenario.seed, "judging", place).integers(2**31)) for place in range(self.seeds))
         drawn = (build.arrivals(scenario.with_seed(seed)) for seed in seeds)
         return [requests_of(each.time, each.model) for each in drawn]
+
+    def judging(self, problem: Problem, factors: Sequence[float] = ()) -> Problem:
+        """With the rates that judge. A trace's second half may have others than its history."""
+        if self.traced:
+            time, model, half = self._trace()
+            counts = np.bincount(model[time >= half], minlength=len(problem.models))
+            rates = counts * SECOND / max(1, self.scenario.duration - half)
+        else:
+            rates = np.array([each.rate for each in problem.models])
+        return with_rates(problem, (rates * (np.array(factors) if factors else 1.0)).tolist())
 
     def _trace(self) -> tuple[Ints, Ints, Time]:
         """Arrivals, models, and where history ends."""
@@ -83,6 +88,13 @@ class Load:
         length = -(-(self.scenario.duration - half) // count)
         places = [np.flatnonzero(time // length == place) for place in range(count)]
         return [((time[rows] - place * length, model[rows]), length) for place, rows in enumerate(places)]
+
+
+def with_rates(problem: Problem, rates: Sequence[float]) -> Problem:
+    models = zip(problem.models, rates, strict=True)
+    return msgspec.structs.replace(
+        problem, models=tuple(msgspec.structs.replace(each, rate=rate) for each, rate in models)
+    )
 
 
 def requests_of(time: Ints, model: Ints) -> Requests:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -20,12 +21,14 @@ from astrarium.experiments.planning.cluster import (
     MOST_GPUS,
     check_possible,
     fewest_possible,
-    first_gpus,
+    selections,
     sized,
 )
 from astrarium.experiments.planning.judging import Judged, MakeJudge, judged
 from astrarium.experiments.planning.known import Known, Slowing, measured_on_v100s
 from astrarium.experiments.planning.load import Load
+from astrarium.experiments.planning.speed import Speeds
+from astrarium.experiments.planning.use import GpuUse, overloaded, uses
 from astrarium.scenario import Scenario, plans
 from astrarium.scenario.decode import Decoder
 from astrarium.serving.placement.plan import Plan, check
@@ -33,7 +36,7 @@ from astrarium.serving.placement.problem import Problem
 from astrarium.serving.placement.registry import Judge, PlacementPolicy, placement_policies
 
 DEFAULT_PLACEMENT = "planner"
-HARDLY = 0.001  # attainment that two doublings of the cluster must add, or more GPUs are no help
+HARDLY = 0.001  # attainment that two doublings of the cluster must add, of all requests or of models
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,23 @@ class Attempt:
     plan: Plan
     judged: Judged | None
     target: float
+    speeds: Speeds | None = None
+
+    @cached_property
+    def uses(self) -> tuple[GpuUse, ...]:
+        return uses(self.plan, self.problem, self.speeds)
+
+    @cached_property
+    def short(self) -> list[int]:
+        """The models that do not get what they should, or would not in a longer run, worst first."""
+        if self.judged is None:
+            return []
+        below = self.judged.below(self.target)
+        return below or overloaded(self.uses, len(self.problem.models), self.target)
 
     @property
     def met(self) -> bool:
-        return self.judged is not None and not self.judged.below(self.target)
+        return self.judged is not None and not self.short
 
     @property
     def rank(self) -> tuple[bool, int, bool, float, float]:
@@ -106,15 +122,14 @@ class Attempt:
 
 @dataclass
 class Watch:
-    """Hears of everything; shows it to *show* where somebody watches. Keeps the best so far."""
+    """Hears of everything; shows it to *show* where somebody watches. Keeps the best so far, and what was
+    the best for each number of GPUs."""
 
     show: Callable[[str], None] | None = None
     best: Attempt | None = None
     attempts: list[Attempt] = field(default_factory=list)
 
     def attempted(self, attempt: Attempt) -> None:
-        if attempt.judged is not None:
-            self.attempts.append(attempt)
         if self.best is None or attempt.rank > self.best.rank:
             self.best = attempt
 
@@ -161,13 +176,14 @@ class Planning:
         self._policy = choice.made()
         self._tried: dict[int, Attempt] = {}
 
-    def problem(self, gpus: int) -> Problem:
+    def problems(self, gpus: int, speeds: Speeds) -> list[Problem]:
+        """Several, where there are unequal GPUs to choose from."""
         whole = self.load.posed(plans.problem(sized(self.scenario, gpus)))
-        return self.wishes.known(first_gpus(whole, gpus))
+        return [self.wishes.known(each) for each in selections(whole, gpus, speeds)]
 
     def judge(self, problem: Problem) -> Judge:
         slowing = self.wishes.interference
-        scenario = sized(self.scenario, len(problem.gpus))
+        scenario = sized(self.scenario, 1 + max(gpu.id for gpu in problem.gpus))
         interference = None if slowing is None else slowing(problem)
         make = self.wishes.make_judge or judging.judge
         return make(scenario, problem, interference, self.load.warmup)
@@ -178,24 +194,34 @@ class Planning:
         return self._tried[gpus]
 
     def _attempt(self, gpus: int) -> Attempt:
-        problem, target = self.problem(gpus), self.wishes.target
-        judge = self.judge(problem)
+        speeds = Speeds(sized(self.scenario, gpus))
+        found = [self._planned(gpus, problem, speeds) for problem in self.problems(gpus, speeds)]
+        best = max(found, key=lambda each: each.rank)  # of equals the first
+        self.watch.attempts.append(best)
+        return best
+
+    def _planned(self, gpus: int, problem: Problem, speeds: Speeds) -> Attempt:
+        judge, target = self.judge(problem), self.wishes.target
         title = f"{self.choice.label}, {gpus} GPUs"
 
+        def attempted(plan: Plan, found: Judged | None = None) -> Attempt:
+            attempt = Attempt(gpus, problem, plan, found, target, speeds)
+            self.watch.attempted(attempt)
+            return attempt
+
         def keep(plan: Plan) -> None:
-            self.watch.attempted(Attempt(gpus, problem, plan, None, target))
+            attempted(plan)
 
         plan = self._policy.place(problem, _Looking(self.watch, title, keep, judge))
         check(plan, problem)
         keep(plan)
         self.watch.say(f"{title}: judged")
-        found = Attempt(gpus, problem, plan, judged(plan, judge, self.draws), target)
-        self.watch.attempted(found)
-        return found
+        return attempted(plan, judged(plan, judge, self.draws))
 
     def fewest(self) -> Attempt | None:
         """None: not with as many as may be tried, or no number of them helps."""
-        posed = self.problem(self.scenario.cluster.size)
+        cluster = self.scenario.cluster.size
+        [posed] = self.problems(cluster, Speeds(self.scenario))
         check_possible(posed)
         low = min(fewest_possible(posed, self.wishes.target), self.wishes.most)
         bad, good = self._doubled(low)
@@ -208,15 +234,18 @@ class Planning:
 
     def _doubled(self, low: int) -> tuple[int, int | None]:
         """The last size that fails, and the first that does not."""
-        bad, size, seen = low - 1, low, []
+        bad, size, seen = low - 1, low, list[float]()
         while not self.attempt(size).met:
-            seen.append(self._overall(size))
+            seen.append(self._worth(size))
             helpless = len(seen) > 2 and seen[-1] < seen[-3] + HARDLY
             if size >= self.wishes.most or helpless:
                 return size, None
             bad, size = size, min(2 * size, self.wishes.most)
         return bad, size
 
-    def _overall(self, size: int) -> float:
-        found = self.attempt(size).judged
-        return 0.0 if found is None else found.overall.mean
+    def _worth(self, size: int) -> float:
+        """To requests and to models: those that are asked for seldom must not be forgotten."""
+        found, target = self.attempt(size).judged, self.wishes.target
+        if found is None:
+            return 0.0
+        return found.overall.mean + sum(min(target, each.mean) for each in found.models) / len(found.models)

@@ -9,7 +9,7 @@ import msgspec
 from astrarium.experiments.planning.answer import Answer
 from astrarium.experiments.planning.growth import Growth
 from astrarium.experiments.planning.search import Attempt
-from astrarium.experiments.planning.use import GpuUse, uses
+from astrarium.experiments.planning.use import GpuUse
 from astrarium.scenario import plans
 from astrarium.serving.placement.problem import Problem
 
@@ -38,7 +38,7 @@ def _chosen(answer: Answer, chosen: Attempt) -> dict[str, Any]:
         "met": chosen.met,
         "attainment": _attainment(chosen),
         "plan": plans.plain(chosen.plan, problem),
-        "placement": [_gpu(use, problem) for use in uses(chosen.plan, problem)],
+        "placement": [_gpu(use, problem) for use in chosen.uses],
         "growth": _growth(answer.growth, problem),
         "alone": {problem.models[at].name: _growth(each, problem) for at, each in answer.alone.items()},
         "against": [

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from astrarium.core.units import SECOND
-from astrarium.serving.placement.cells import cells, stations
+from astrarium.experiments.planning.speed import Speeds
+from astrarium.serving.placement.cells import cells, station_numbers, stations
 from astrarium.serving.placement.plan import Plan, Replica, memory_on, stage_of
-from astrarium.serving.placement.problem import PlacedModel, PlacementGpu, Problem
+from astrarium.serving.placement.problem import PlacementGpu, Problem
 from astrarium.serving.placement.router import WHOLE as PARTS
 from astrarium.serving.placement.router import balanced
 from astrarium.serving.placement.sharing import share_factor
@@ -42,52 +43,60 @@ class GpuUse(msgspec.Struct, frozen=True):
         return max(each, default=0.0) if self.divided else math.fsum(each)
 
 
-def uses(plan: Plan, problem: Problem, factors: Sequence[float] = ()) -> tuple[GpuUse, ...]:
-    """*factors*: how many times its rate each model gets; none: its rate."""
-    models = {model.index: model for model in problem.models}
-    scale = factors or [1.0] * len(problem.models)
-    rates = [model.rate * factor for model, factor in zip(problem.models, scale, strict=True)]
+def uses(plan: Plan, problem: Problem, speeds: Speeds | None = None) -> tuple[GpuUse, ...]:
+    """At the models' rates. *speeds*: of GPUs that are faster than the slowest kind."""
     found = cells(plan, problem)
     of_cells, of_queues = stations(found, problem)
     parts = balanced([model.rate for model in problem.models], [*of_cells, *of_queues])
-    queues = _queue_numbers(found.queued, len(of_cells))
+    queues = dict(zip(found.queued, station_numbers(found.queued), strict=True))
     home = {gpu: number for number, cell in enumerate(found.cells) for gpu in cell.gpus}
 
     def load(replica: Replica, gpu: int) -> float:
-        """Requests a second that come to a replica, as the router divides them: for the load of today."""
-        number = home[gpu] if gpu in home else queues[replica]
+        """Requests a second that come to a replica, as the router divides them."""
+        number = home[gpu] if gpu in home else len(of_cells) + queues[replica]
         crowd = len(found.cells[number].gpus) if gpu in home else 1
-        return rates[replica.model] * float(parts[number, replica.model]) / PARTS / crowd
+        return problem.models[replica.model].rate * float(parts[number, replica.model]) / PARTS / crowd
 
-    return tuple(_gpu_use(plan, problem, models, gpu, load) for gpu in problem.gpus)
+    def use(gpu: PlacementGpu) -> GpuUse:
+        """Worker queues run everywhere as on the slowest kind."""
+        real = speeds if gpu.id in home else None
+        replicas = (_replica_use(problem, gpu, one, load(one, gpu.id), real) for one in plan.on_gpu(gpu.id))
+        return GpuUse(gpu, memory_on(plan, problem, gpu.id), tuple(replicas))
 
-
-def _queue_numbers(queued: Sequence[Replica], first: int) -> dict[Replica, int]:
-    """Replicas on the same GPUs, whole, are one station; each with a part of a GPU is its own."""
-    keys = [(one.gpus, one.shape) if one.share >= 1 else number for number, one in enumerate(queued)]
-    order = list(dict.fromkeys(keys))
-    return {one: first + order.index(key) for one, key in zip(queued, keys, strict=True)}
-
-
-def _gpu_use(
-    plan: Plan,
-    problem: Problem,
-    models: Mapping[int, PlacedModel],
-    gpu: PlacementGpu,
-    load: Callable[[Replica, int], float],
-) -> GpuUse:
-    found = tuple(
-        _replica_use(models[replica.model], gpu, replica, load(replica, gpu.id))
-        for replica in plan.on_gpu(gpu.id)
-    )
-    return GpuUse(gpu, memory_on(plan, problem, gpu.id), found)
+    return tuple(use(gpu) for gpu in problem.gpus)
 
 
-def _replica_use(model: PlacedModel, gpu: PlacementGpu, replica: Replica, load: float) -> ReplicaUse:
+def _replica_use(
+    problem: Problem, gpu: PlacementGpu, replica: Replica, load: float, speeds: Speeds | None
+) -> ReplicaUse:
+    model = problem.models[replica.model]
     form, stage = model.forms[replica.shape], stage_of(replica, gpu.id)
-    largest = min(replica.batch, form.max_batch)
-    times = form.stage_times[stage]
-    taken = min(
-        times[size] * share_factor(model, gpu, size, replica.share) / size for size in range(1, largest + 1)
+
+    def taken(size: int) -> float:
+        """By each request of such a batch."""
+        faster = speeds.part(gpu.id, model.index, size) if speeds else 1.0
+        return form.stage_times[stage][size] * share_factor(model, gpu, size, replica.share) * faster / size
+
+    least = min(map(taken, range(1, min(replica.batch, form.max_batch) + 1)))
+    return ReplicaUse(replica, form.memory(stage, replica.batch), load * least / SECOND)
+
+
+def busy_for(use: GpuUse, model: int) -> float | None:
+    """How busy a model finds a GPU: all of it where turns are taken, its own share where it is divided. None:
+    it is not there."""
+    mine = [each.busy for each in use.replicas if each.replica.model == model]
+    if not mine:
+        return None
+    return max(mine) if use.divided else use.busy
+
+
+def overloaded(found: Sequence[GpuUse], models: int, target: float) -> list[int]:
+    """Models whose GPUs, even the least busy, have more to do than there is time for, the worst first. A run
+    that ends soon does not show that where objectives are long."""
+    busy = {}
+    for model in range(models):
+        each = [part for use in found if (part := busy_for(use, model)) is not None]
+        busy[model] = min(each, default=0.0)
+    return sorted(
+        (model for model in busy if busy[model] * target > 1 + 1e-6), key=lambda model: -busy[model]
     )
-    return ReplicaUse(replica, form.memory(stage, replica.batch), load * taken / SECOND)

@@ -3,7 +3,8 @@
 Not in the paper, but in its authors' public code (alpa-projects/mms, experiments/motivation), and kept here:
 - these figures come from their fast simulator: every stage takes 0.9 % longer for each stage there is, every
   answer 11 ms more, and a request goes to the replica whose last stage is free first;
-- rates are totals over all models, which share them equally unless said otherwise;
+- rates are totals over all models, which share them equally unless said otherwise (the text has 20 requests/s
+  for each of the 8 models, which is several times what 8 GPUs can do);
 - GB are GiB, and only weights count against memory.
 Chosen by us: arrivals are those of a process that has long run, and every point is the mean over several
 seeds, the same requests for both placements. Ten seconds at both ends do not count, as with the authors.

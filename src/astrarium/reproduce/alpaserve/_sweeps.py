@@ -1,8 +1,9 @@
-"""What the sweeps of AlpaServe's section 6 share: the systems, one knob turned at a time, where 99 % is met.
+"""What the sweeps of AlpaServe's section 6 share: the systems, and one knob turned at a time.
 
 A curve is judged in two ways. *Fair*: plans are made with a longer past and judged by requests that came
 after it, traffic comes at the rate that it should, and work that was begun goes on when plans change.
-*As published*: the authors' ways.
+*As published*: the authors' ways. Clockwork++ makes a plan for each minute with the requests of that minute,
+both ways: so it is in the paper, which means it as a bound.
 """
 
 from __future__ import annotations
@@ -15,23 +16,20 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from astrarium.experiments.alpaserve import AS_PUBLISHED, FAIR, Case, Outcome, Ways, judge, problem, run
+from astrarium.experiments.alpaserve import AS_PUBLISHED, FAIR, Case, Outcome, Ways, judge, run
+from astrarium.experiments.alpaserve import problem as posed_by
+from astrarium.reproduce.alpaserve._panels import ALPASERVE, CLOCKWORK, OURS, REPLICATION
 from astrarium.reproduce.findings import Effort
-from astrarium.serving.placement.groups import Runtime, groups_of
+from astrarium.serving.placement.groups import Group, Layout, Runtime, Tables, groups_of
 from astrarium.serving.placement.plan import Plan
 from astrarium.serving.placement.policies._ground import Counting, Going, Ground, plan_of
 from astrarium.serving.placement.policies._partition import grouped
 from astrarium.serving.placement.policies._selection import Board, fast
-from astrarium.serving.placement.problem import Problem, Shape
-from astrarium.serving.placement.registry import Patient, placement_policies
+from astrarium.serving.placement.problem import Problem, Requests, Shape
+from astrarium.serving.placement.registry import Judge, Patient, placement_policies
+from astrarium.serving.placement.simulation import Workload, score
 
-ALPASERVE, CLOCKWORK, REPLICATION, OURS = "AlpaServe", "Clockwork++", "SR", "Planner"
-COLORS = {ALPASERVE: "#0072B2", CLOCKWORK: "#D55E00", REPLICATION: "#009E73", OURS: "#000000"}
 WAYS: dict[str, Ways] = {"fair": FAIR, "as published": AS_PUBLISHED}
-GOAL = 0.99
-NOISE = 0.005  # what a few hundred seconds of bursts cannot tell apart
-LABELS = {"gpus": "GPUs", "rate": "requests/s", "cv": "CV", "slo": "SLO scale"}
-MORE_HELPS = {"gpus": True, "rate": False, "cv": False, "slo": True}
 
 # Plans that are judged fairly know the past, so many times as long as what they are judged by. With less, the
 # rarest models are not seen at all.
@@ -44,13 +42,17 @@ Known = Callable[[Case, str], Problem]
 def known(case: Case, ways: str) -> Problem:
     """With the requests that a plan is made with."""
     longer = case.seconds * (HISTORY if ways == "fair" else 1)
-    return problem(msgspec.structs.replace(case, seconds=longer), WAYS[ways])
+    return posed_by(msgspec.structs.replace(case, seconds=longer), WAYS[ways])
+
+
+def apart(groups: Sequence[Group]) -> bool:
+    """Groups are served as if they shared no GPU, so none may."""
+    taken = Counter(gpu for group in groups for gpu in group.gpus)
+    return max(taken.values(), default=1) == 1
 
 
 def judged(case: Case, plan: Plan, ways: str, seeds: int) -> list[Outcome]:
-    """Groups are served as if they shared no GPU, so none may."""
-    taken = Counter(gpu for group in groups_of(plan) for gpu in group.gpus)
-    assert max(taken.values(), default=1) == 1, plan
+    assert apart(groups_of(plan)), plan
     return [judge(case, plan, WAYS[ways], seed) for seed in range(seeds)]
 
 
@@ -59,13 +61,20 @@ def counted_as(ways: str) -> dict[str, Any]:
     return {"memory": "worst-stage", "runtime": {"clock": "seconds"}} if ways == "as published" else {}
 
 
-def placing(policy: str, parameters: Mapping[str, Any] | None = None, knows: Known = known) -> Placer:
-    """One plan, kept whatever comes."""
+def placing(
+    policy: str,
+    parameters: Mapping[str, Any] | None = None,
+    knows: Known = known,
+    told: Callable[[Problem], Judge] | None = None,
+) -> Placer:
+    """One plan, kept whatever comes. *told*: the search hears what becomes of a plan."""
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
         factory: Any = placement_policies.get(policy)
         chosen = msgspec.convert({**counted_as(ways), **(parameters or {})}, factory.Parameters)
-        return judged(case, factory(chosen).place(knows(case, ways), Patient()), ways, seeds)
+        problem = knows(case, ways)
+        search = Patient(told(problem) if told else None)
+        return judged(case, factory(chosen).place(problem, search), ways, seeds)
 
     return outcomes
 
@@ -107,9 +116,25 @@ SYSTEMS: dict[str, Placer] = {
 
 
 def planner(effort: Effort) -> dict[str, Placer]:
-    """Our own, told what will run: groups that serve in order of arrival. It is judged fairly only."""
+    """Our own. It is judged fairly only."""
     millions = effort.pick(1.0, 30.0)  # of requests to simulate in a search
-    return {OURS: placing("planner", {"runtime": {}, "effort": millions})}
+    return {OURS: placing("planner", {"runtime": {}, "effort": millions}, told=what_runs)}
+
+
+def what_runs(problem: Problem) -> Judge:
+    """Groups that serve in order of arrival."""
+    tables = Tables.of(problem.models)
+
+    def attained(plan: Plan, requests: Requests) -> list[float]:
+        groups, count = groups_of(plan), len(problem.models)
+        if not apart(groups):
+            return [0.0] * count
+        columns = np.array(requests.times, np.int64), np.array(requests.models, np.int32)
+        workload = Workload.from_columns(*columns, count)
+        good = score(Layout.of(tables, groups), workload).good
+        return [float(a / b) if b else 1.0 for a, b in zip(good, workload.totals, strict=True)]
+
+    return attained
 
 
 class Point(NamedTuple):
@@ -125,18 +150,21 @@ class Task(NamedTuple):
     ways: str
     seeds: int
 
+    def __str__(self) -> str:
+        case = self.case
+        asked = f"{case.rate:g}/s, CV {case.cv:g}, SLO {case.slo:g}x"
+        return f"{self.system}, {self.ways}: {len(case.models)} models, {case.gpus} GPUs, {asked}"
+
 
 def measured(tasks: Sequence[Task], placers: Mapping[str, Placer], effort: Effort) -> dict[Task, Point]:
-    def one(task: Task) -> Point:
-        case = task.case
-        effort.say(
-            f"{len(case.models)} models, {case.gpus} GPUs, {case.rate:g}/s: {task.system}, {task.ways}"
-        )
-        found = placers[task.system](case, task.ways, task.seeds)
+    def one(numbered: tuple[int, Task]) -> Point:
+        number, task = numbered
+        effort.say(f"{number} of {len(tasks)}: {task}")
+        found = placers[task.system](task.case, task.ways, task.seeds)
         shapes = Counter(str(group.shape) for group in groups_of(found[0].plan))
         return Point(fmean(outcome.attainment for outcome in found), dict(shapes))
 
-    return dict(zip(tasks, effort.each(one, tasks), strict=True))
+    return dict(zip(tasks, effort.each(one, enumerate(tasks, 1)), strict=True))
 
 
 def turned(case: Case, knob: str, value: float) -> Case:
@@ -175,82 +203,3 @@ def _panel(sweep: Sweep, points: Mapping[Task, Point]) -> dict[str, Any]:
         curves.setdefault(task.ways, {}).setdefault(task.system, []).append(points[task].attainment)
         shapes.setdefault(task.ways, {}).setdefault(task.system, []).append(points[task].shapes)
     return {"knob": sweep.knob, "values": list(sweep.values), "curves": curves, "shapes": shapes}
-
-
-def reach(values: Sequence[float], attained: Sequence[float], more_helps: bool) -> float | None:
-    """The hardest value that meets 99 %, on a line to the next harder one, which does not. None: no value
-    does."""
-    hardest_first = sorted(zip(values, attained, strict=True), reverse=not more_helps)
-    before: tuple[float, float] | None = None
-    for value, share in hardest_first:
-        if share >= GOAL:
-            if before is None:
-                return value
-            harder, short = before
-            return harder + (value - harder) * (GOAL - short) / (share - short)
-        before = (value, share)
-    return None
-
-
-class Gain(NamedTuple):
-    """*bound*: the rival met 99 % nowhere, so that the true number is larger."""
-
-    times: float
-    bound: bool
-
-    def __str__(self) -> str:
-        return f"{'over ' * self.bound}{self.times:.2f}x"
-
-
-def gain(panel: Mapping[str, Any], ways: str, system: str, rival: str) -> Gain | None:
-    """How many times fewer GPUs, higher rate, burstier traffic, or tighter objective *system* does with.
-    None: it meets 99 % nowhere itself."""
-    ours, theirs = (reached(panel, ways, name) for name in (system, rival))
-    if ours is None:
-        return None
-    helps = MORE_HELPS[panel["knob"]]
-    easiest = max(panel["values"]) if helps else min(panel["values"])
-    theirs, bound = (easiest, True) if theirs is None else (theirs, False)
-    return Gain(theirs / ours if helps else ours / theirs, bound)
-
-
-def reached(panel: Mapping[str, Any], ways: str, system: str) -> float | None:
-    return reach(panel["values"], panel["curves"][ways][system], MORE_HELPS[panel["knob"]])
-
-
-def behind_of(
-    panels: Mapping[str, Any], ways: str, system: str, rivals: Sequence[str]
-) -> tuple[list[str], int]:
-    """Where *system* is behind the best of its rivals, in words, and how many points there are."""
-    behind, points = [], 0
-    for name, panel in panels.items():
-        curves = panel["curves"][ways]
-        best = [max(shares) for shares in zip(*(curves[rival] for rival in rivals), strict=True)]
-        for value, ours, theirs in zip(panel["values"], curves[system], best, strict=True):
-            points += 1
-            if ours < theirs - NOISE:
-                behind.append(f"{name} {value:g}: {ours:.3f} to {theirs:.3f}")
-    return behind, points
-
-
-def spelled(value: float | None) -> str:
-    return "nowhere" if value is None else f"{value:.3g}"
-
-
-def draw_panel(axis: Any, panel: Mapping[str, Any], colors: Mapping[str, str], title: str) -> None:
-    """Fair curves are solid, those as published dotted; 99 % is a line."""
-    for ways, style in (("fair", "-"), ("as published", ":")):
-        for system, attained in panel["curves"].get(ways, {}).items():
-            percent = [100 * share for share in attained]
-            label = f"{system}, {ways}" if ways != "fair" else system
-            axis.plot(
-                panel["values"],
-                percent,
-                ls=style,
-                marker="o",
-                markersize=3,
-                color=colors[system],
-                label=label,
-            )
-    axis.axhline(100 * GOAL, color="#999999", lw=0.8)
-    axis.set(xlabel=LABELS[panel["knob"]], title=title)

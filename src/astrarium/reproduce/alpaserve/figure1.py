@@ -91,6 +91,6 @@ def draw(data: dict[str, Any], path: Path) -> None:
     for place, (name, found) in enumerate(data["latencies"].items()):
         at = [number + (place - 1) * 0.27 for number in range(1, len(found) + 1)]
         axis.bar(at, found, 0.25, color=COLORS.get(name, "#56B4E9"), label=name)
-    axis.set(xlabel="request (1 to 4 of model A, 5 and 6 of model B)", ylabel="latency (y)", ylim=(0, 5))
-    axis.legend(fontsize=8)
+    axis.set(xlabel="request (1 to 4 of model A, 5 and 6 of model B)", ylabel="latency (y)", ylim=(0, 5.4))
+    axis.legend(fontsize=8, loc="upper left")
     save(figure, path)

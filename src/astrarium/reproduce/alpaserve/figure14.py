@@ -2,7 +2,8 @@
 
 The paper takes two hours of an Azure trace; here another model is popular in each: plans are made with
 traffic whose rates are dealt to the models anew, and judged by traffic as it was. Three deals, the mean.
-Clockwork++ plans each window with that window's own requests, as in the paper.
+Clockwork++ plans each window with that window's own requests, as in the paper. The text has S2; the GPUs on
+the axis of its figure, 10 to 50, and the authors' public code are those of S1.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ import msgspec
 
 from astrarium.core.streams import stream
 from astrarium.experiments.alpaserve import Case, Outcome
-from astrarium.reproduce.alpaserve._sweeps import (
+from astrarium.reproduce.alpaserve._panels import (
     ALPASERVE,
     CLOCKWORK,
     COLORS,
     REPLICATION,
+    behind_of,
+    draw_panel,
+)
+from astrarium.reproduce.alpaserve._sweeps import (
     SYSTEMS,
     Known,
     Placer,
     Sweep,
-    behind_of,
-    draw_panel,
     known,
     placing,
     searching,

@@ -73,7 +73,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     named = {
         REPLICATION: [f"{count} on a GPU" for count in COPIES],
-        PARALLEL: [f"{count} stages" for count in STAGES],
+        PARALLEL: [f"{count} stages" if count > 1 else "1 stage" for count in STAGES],
     }
     for name, points in data["placements"].items():
         for label, memory, point in zip(named[name], data["memory"][name], points, strict=True):

@@ -90,7 +90,7 @@ def _crossing_row(data: dict[str, Any]) -> Row:
         "x a model's latency",
         tolerance=0.1,
     )
-    note = 'the paper\'s is read from its curves ("tight (< 10x)")' if met else "they do not cross"
+    note = 'the paper: tight is "< 10x model latency"' if met else "they do not cross"
     return msgspec.structs.replace(row, note=note)
 
 

@@ -18,15 +18,16 @@ from typing import Any
 
 from astrarium.core.units import SECOND
 from astrarium.experiments import alpaserve as cases
+from astrarium.reproduce.alpaserve import _transformer
 from astrarium.reproduce.alpaserve._settings import MODEL
+from astrarium.reproduce.alpaserve._transformer import BYTES, LENGTH, MODELS
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
 from astrarium.serving.placement.parallel import Layer, Link, layer_time, parallelize
 from astrarium.serving.placement.problem import ALONE, Form, Shape
 
 TITLE = "Where the overhead of model parallelism comes from, BERT-2.6B (Figure 8)"
 GPUS = (1, 2, 4, 8)
-HIDDEN, SEQUENCE, BLOCKS, VOCABULARY = 2560, 2048, 32, 51_200  # from the authors' code
-HALF = 2  # bytes of a number in half precision
+BERT = MODELS[MODEL]
 NVLINK = Link(bandwidth=25e9)  # one link of a V100, each way
 MEASURED, COMPUTED, BY_HAND = "measured", "computed", "cut by hand"
 SLOWER_LINK = (
@@ -59,27 +60,17 @@ def run(effort: Effort) -> Findings:
 
 def layers(whole: int) -> list[Layer]:
     """Attention and the rest of each block, then the head over the vocabulary. They take *whole* together."""
-    square, words = HIDDEN**2, HIDDEN * VOCABULARY
-    block = ((8 * square + 4 * SEQUENCE * HIDDEN, 4 * square), (16 * square, 8 * square))
-    sizes = [*block * BLOCKS, (2 * words, words)]  # operations for each token, weights
-    total = sum(operations for operations, _ in sizes)
-    passed = SEQUENCE * HIDDEN * HALF
+    parts, shares = BERT.parts(), BERT.shares()
+    passed = LENGTH * BERT.width * BYTES
     return [
-        Layer(
-            (0, round(whole * operations / total)),
-            HALF * weights,
-            0 if number == 2 * BLOCKS else passed,
-            passed,
-        )
-        for number, (operations, weights) in enumerate(sizes)
+        Layer((0, round(whole * share)), BYTES * part.weights, 0 if part is parts[-1] else passed, passed)
+        for part, share in zip(parts, shares, strict=True)
     ]
 
 
 def by_hand(model: list[Layer], stages: int) -> Form:
     """As many blocks in each stage; the head goes with the last."""
-    size = 2 * BLOCKS // stages
-    edges = [*range(0, 2 * BLOCKS, size), len(model)]
-    parts = [model[a:b] for a, b in pairwise(edges)]
+    parts = [model[a:b] for a, b in pairwise(_transformer.by_hand(BERT.layers, stages))]
     sends = [NVLINK.send(part[-1].output) for part in parts[:-1]] + [0]
     times = [sum(layer_time(layer, 1, 1, NVLINK) for layer in part) for part in parts]
     took = tuple((0, time + sent) for time, sent in zip(times, sends, strict=True))

@@ -11,7 +11,7 @@ import msgspec
 from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.reproduce.elvinger._world import WARMUP, SharedSms, path
-from astrarium.reproduce.findings import Effort
+from astrarium.reproduce.findings import Effort, Row
 from astrarium.serving.placement.evaluate import evaluate, poisson
 from astrarium.serving.placement.evaluation import Evaluation
 from astrarium.serving.placement.plan import Plan, check
@@ -21,7 +21,7 @@ from astrarium.serving.placement.registry import Judge, Patient, placement_polic
 VISION = ("alexnet", "densenet121", "efficientnet_b7", "resnet50", "vgg19")
 MIXED = ("resnet50", "mobilenet_v2", "bert", "gpt2")
 JUDGING_SEED, PLANNING_SEED = 1, 2
-PLANNER, QUICK_PLANNER, PLANNED_WITH = "planner", {"effort": 1.0, "judged": 8}, 5 * SECOND
+PLANNER, QUICK_PLANNER, PLANNED_WITH = "planner", {"effort": 1.0, "judged": 4}, 5 * SECOND
 OURS = "Astrarium's planner"
 
 
@@ -140,8 +140,26 @@ def bar(line: Line, problem: Problem, requests: Requests, effort: Effort) -> dic
     }
 
 
+def gpus_in_words(gpus: int | str) -> str:
+    return f"{gpus} GPU" if int(gpus) == 1 else f"{gpus} GPUs"
+
+
+def used(found: Mapping[str, Any]) -> int:
+    """GPUs that have somebody."""
+    return sum(bool(there) for there in found["placement"])
+
+
 def total(found: Mapping[str, Any]) -> float:
     return float(sum(found["goodput"].values()))
+
+
+def of_ideal(bars: Mapping[str, Any], ideal: float) -> list[Row]:
+    """The thesis draws these, and prints none."""
+    return [
+        Row(f"{label}, {gpus_in_words(gpus)}: goodput of the ideal", total(there) / ideal)
+        for label, found in bars.items()
+        for gpus, there in found.items()
+    ]
 
 
 def sizes_of(found: Mapping[str, Any], model: str) -> list[int]:

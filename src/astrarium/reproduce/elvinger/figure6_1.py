@@ -2,7 +2,8 @@
 
 Each model has a client with a target of 500 requests a second, 4000 requests, and an SLO of 200 ms. Where the
 program has several best answers, AO-MILP and WSM-MILP take the batch sizes that the thesis prints (64 for
-EfficientNet-B7; Figures 6.5 and 6.7), and once more the smallest, which the thesis found missing.
+EfficientNet-B7; Figures 6.5 and 6.7), and once more the smallest, which the thesis found missing. The goodput
+that the thesis prints for EfficientNet-B7 stands in figure6_6.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from astrarium.core.units import MILLISECOND
 from astrarium.reproduce.drawing import axes_row, save
 from astrarium.reproduce.elvinger import _lines
 from astrarium.reproduce.elvinger._bars import draw_groups, legend
-from astrarium.reproduce.elvinger._lines import JUDGING_SEED, VISION, bar, sizes_of, total
+from astrarium.reproduce.elvinger._lines import (
+    JUDGING_SEED,
+    VISION,
+    bar,
+    gpus_in_words,
+    sizes_of,
+    total,
+    used,
+)
 from astrarium.reproduce.elvinger._world import clients
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
 from astrarium.scenario.v100 import problem
@@ -33,13 +42,12 @@ LINES = (
 )
 PAPERS = ("Usher", "WAO-Usher", "AO-MILP", "WSM-MILP", "iGniter")
 HEAVIEST = "efficientnet_b7"
+PRINTED_USHER = (("3", 1, 16), ("4", 2, 8), ("6", 2, 8))  # GPUs, replicas of EfficientNet-B7, and their batch
 TOGETHER = [("alexnet", 4), ("resnet50", 4)]
 Totals = dict[str, dict[int, float]]  # by policy and GPUs
 NEAR = 0.99  # of the ideal
-NOT_SERVED = 0.1  # of what is asked: less than that is no service
-_FASTER = (
-    "our workers take what the profile says and no more; theirs, Python processes on 8 cores, took longer"
-)
+MOST = 0.9  # of what a client submits
+_COEFFICIENTS = "iGniter's coefficients are not printed: time in inverse proportion to the share instead"
 _BEYOND = "we take time to grow as a share falls below the SMs in use; on the V100 it grew faster"
 
 
@@ -47,62 +55,42 @@ def run(effort: Effort) -> Findings:
     counts = effort.pick((2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6))
     data: dict[str, Any] = {"gpus": list(counts), "bars": {line.label: {} for line in LINES}}
     for gpus in counts:
-        effort.say(f"{gpus} GPUs")
+        effort.say(gpus_in_words(gpus))
         asked = problem(VISION, RATE, SLO, gpus)
-        requests = clients(asked, effort.pick(2000, REQUESTS), JUDGING_SEED)
+        requests = clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED)
         data["ideal"] = _lines.submitted(asked, requests)
         for line in LINES:
             data["bars"][line.label][str(gpus)] = bar(line, asked, requests, effort)
-        data["no_shares"] = bar(_lines.WAO_FREE, asked, requests, effort)  # the last one stays
+    data["no_shares"] = bar(_lines.WAO_FREE, asked, requests, effort)  # on all of them
     return Findings(_rows(data), _claims(data), data)
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:
     bars = data["bars"]
-    usher, ao = bars["Usher"]["6"], bars["AO-MILP"]["6"]
-    ideal = sum(data["ideal"].values())
-    rows = [
-        Row("Usher: GPUs in use, of 6", _used(usher), 6, tolerance=0),
-        Row(
-            "Usher, 6 GPUs: replicas of EfficientNet-B7",
-            len(sizes_of(usher, "efficientnet_b7")),
-            2,
-            tolerance=0,
-        ),
-        Row("Usher, 6 GPUs: batch of EfficientNet-B7", sizes_of(usher, "efficientnet_b7")[0], 8, tolerance=0),
-        Row("Usher, 6 GPUs: batch of ResNet50", sizes_of(usher, "resnet50")[0], 4, tolerance=0),
-        Row("WAO-Usher: GPUs in use, of 6", _used(bars["WAO-Usher"]["6"]), 3, tolerance=0),
-        _efficientnet("Usher", usher, 360.61),
-        _efficientnet("AO-MILP", ao, 143.73),
-        _resnet("WAO-Usher", "4", bars, 4 * 6.8, _BEYOND),
+    return [
+        *(_usher_row(gpus, replicas, batch, bars) for gpus, replicas, batch in PRINTED_USHER),
+        Row("Usher: GPUs in use, of 6", used(bars["Usher"]["6"]), 6, tolerance=0),
+        Row("Usher, 6 GPUs: batch of ResNet50", sizes_of(bars["Usher"]["6"], "resnet50")[0], 4, tolerance=0),
+        Row("WAO-Usher: GPUs in use, of 6", used(bars["WAO-Usher"]["6"]), 3, tolerance=0),
+        Row("iGniter: GPUs in use, of 6", used(bars["iGniter"]["6"]), 5, tolerance=0, note=_COEFFICIENTS),
+        _resnet("WAO-Usher", "4", bars, 4 * 6.8, f"the thesis has about 4 times 6.8 ms; {_BEYOND}"),
         _resnet(
             "WSM-MILP", "5", bars, 8.0, "ours is also at work alone; beside AlexNet it takes 8 ms, as put in"
         ),
+        *_lines.of_ideal(bars, sum(data["ideal"].values())),
     ]
-    for label, found in bars.items():
-        rows += [
-            Row(f"{label}, {gpus} GPUs: goodput of the ideal", total(there) / ideal)
-            for gpus, there in found.items()
-        ]
-    return rows
 
 
-def _efficientnet(label: str, found: dict[str, Any], paper: float) -> Row:
-    ours = found["goodput"]["efficientnet_b7"]
-    return Row(f"{label}, 6 GPUs: goodput of EfficientNet-B7", ours, paper, "r/s", note=_FASTER)
+def _usher_row(gpus: str, replicas: int, batch: int, bars: dict[str, Any]) -> Row:
+    """How often the batch that is printed stands there."""
+    found = sizes_of(bars["Usher"][gpus], HEAVIEST)
+    what = f"Usher, {gpus} GPUs: replicas of EfficientNet-B7 at {batch}"
+    return Row(what, found.count(batch), replicas, tolerance=0, note=f"all there: {found}")
 
 
 def _resnet(label: str, gpus: str, bars: dict[str, Any], paper: float, note: str) -> Row:
     ours = bars[label][gpus]["execution_ms"]["resnet50"]
     return Row(f"{label}, {gpus} GPUs: ResNet50's inference at 4", ours, paper, "ms", note=note)
-
-
-def _used(found: dict[str, Any]) -> int:
-    return sum(bool(there) for there in found["placement"])
-
-
-def _served(found: dict[str, Any], model: str) -> bool:
-    return bool(found["goodput"][model] > NOT_SERVED * RATE)
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
@@ -111,7 +99,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         for label, found in data["bars"].items()
     }
     ideal = sum(data["ideal"].values())
-    return [*_usher(data, totals, ideal), *_programs(data["bars"], totals), *_others(totals, ideal)]
+    return [*_usher(data, totals, ideal), *_programs(data, totals), *_others(totals, ideal)]
 
 
 def _usher(data: dict[str, Any], totals: Totals, ideal: float) -> list[Claim]:
@@ -136,9 +124,15 @@ def _usher(data: dict[str, Any], totals: Totals, ideal: float) -> list[Claim]:
             f"{gained[3]:.0f} and {gained[4]:.0f} r/s",
         ),
         Claim(
-            "WAO-Usher stagnates: nothing changes from three GPUs on, and it stays far from the ideal",
+            "WAO-Usher stagnates: from three GPUs on nothing changes, and it stays far from the ideal",
             len({round(wao[gpus]) for gpus in (3, 4, 5, 6)}) == 1 and wao[6] < 0.5 * ideal,
             _told(wao),
+        ),
+        Claim(
+            "no further GPU brings WAO-Usher a significant improvement",
+            max(wao.values()) < 1.1 * wao[min(wao)],
+            f"{_told(wao)}: on the third there is room for a smaller batch beside DenseNet121, which then "
+            "keeps up; what models cost each other on a V100 was more than we take it to be",
         ),
         Claim(
             "without shares of the SMs WAO-Usher serves more, and still far less than Usher (Figure A.1)",
@@ -148,7 +142,8 @@ def _usher(data: dict[str, Any], totals: Totals, ideal: float) -> list[Claim]:
     ]
 
 
-def _programs(bars: dict[str, Any], totals: Totals) -> list[Claim]:
+def _programs(data: dict[str, Any], totals: Totals) -> list[Claim]:
+    bars = data["bars"]
     usher, ao, wsm, five = totals["Usher"], totals["AO-MILP"], totals["WSM-MILP"], bars["WSM-MILP"]["5"]
     behind = usher[6] - ao[6]
     lost = bars["Usher"]["6"]["goodput"][HEAVIEST] - bars["AO-MILP"]["6"]["goodput"][HEAVIEST]
@@ -165,10 +160,16 @@ def _programs(bars: dict[str, Any], totals: Totals) -> list[Claim]:
             f"{behind:.0f} r/s behind, {lost:.0f} of EfficientNet-B7; 64 is the printed choice among ties",
         ),
         Claim(
-            "on five GPUs WSM-MILP puts AlexNet and ResNet50, both at 4, on one GPU, and serves both",
-            TOGETHER in five["placement"] and all(_served(five, model) for model, _ in TOGETHER),
-            f"{five['placement']}; EfficientNet-B7 at 64 as printed, DenseNet121 at 32 or more as assumed: "
-            "with smaller batches others share as well, for the same promise",
+            "on five GPUs WSM-MILP puts AlexNet and ResNet50, both at 4, on one GPU",
+            TOGETHER in five["placement"],
+            f"{five['placement']}; EfficientNet-B7 at 64 as printed, DenseNet121 at 32 or more as assumed, "
+            "which leaves these two to share; with smaller batches others share, too, for the same promise",
+            given=True,
+        ),
+        Claim(
+            "and serves most requests of both, whatever they cost each other",
+            all(five["goodput"][model] > MOST * data["ideal"][model] for model, _ in TOGETHER),
+            ", ".join(f"{model} {five['goodput'][model]:.0f} r/s" for model, _ in TOGETHER),
         ),
         Claim(
             "WSM-MILP's five GPUs come closest to Usher's six",
@@ -189,7 +190,7 @@ def _others(totals: Totals, ideal: float) -> list[Claim]:
         Claim(
             "iGniter stays well below the ideal on six GPUs",
             igniter < 0.75 * ideal,
-            f"{igniter:.0f} of {ideal:.0f} r/s; without its coefficients, which are not printed",
+            f"{igniter:.0f} of {ideal:.0f} r/s; {_COEFFICIENTS}",
         ),
         Claim(
             "not in the thesis: Astrarium's planner serves all on four GPUs, where Usher takes six",
@@ -206,7 +207,7 @@ def _told(goodputs: dict[int, float]) -> str:
 def draw(data: dict[str, Any], path: Path) -> None:
     figure, [axis] = axes_row(1, width=14, height=5)
     groups = [
-        (f"{gpus} GPUs", [(label, found[str(gpus)]["goodput"]) for label, found in data["bars"].items()])
+        (gpus_in_words(gpus), [(label, found[str(gpus)]["goodput"]) for label, found in data["bars"].items()])
         for gpus in data["gpus"]
     ]
     draw_groups(axis, [*groups, ("ideal", [("", data["ideal"])])], VISION)

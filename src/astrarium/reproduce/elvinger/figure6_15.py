@@ -23,12 +23,29 @@ TITLE = "Goodput against load and SLO on four V100s (section 6.3, Figure 6.15)"
 GPUS, SLOS_MS, LOADS = 4, (150, 250, 350), (1000, 2000, 3000, 4000, 5000)
 LINES = (_lines.USHER, _lines.WAO, _lines.AO, _lines.WSM, _lines.IGNITER, _lines.OUR_PLANNER)
 IGNITER_GPUS = (2, 3, 8, 8, 8)  # printed for 350 ms
+# At 250 ms, by policy, load and model: replicas, and their batch where the text has one.
+PRINTED: dict[tuple[str, str, str], tuple[int, int | None]] = {
+    ("WSM-MILP", "3000", "vgg19"): (1, 16),
+    ("WSM-MILP", "3000", "densenet121"): (1, 16),
+    ("WSM-MILP", "3000", "resnet50"): (1, 4),
+    ("WSM-MILP", "4000", "vgg19"): (1, 128),
+    ("WSM-MILP", "4000", "densenet121"): (1, 16),
+    ("WSM-MILP", "4000", "resnet50"): (1, 4),
+    ("WSM-MILP", "4000", "efficientnet_b7"): (3, None),
+    ("WSM-MILP", "5000", "densenet121"): (3, 8),
+    ("WSM-MILP", "5000", "resnet50"): (2, None),
+    ("AO-MILP", "3000", "densenet121"): (1, 64),
+    ("AO-MILP", "5000", "densenet121"): (1, 64),
+}
+# Larger batches promise as much there.
+TIED = {("WSM-MILP", "3000", "vgg19"), ("AO-MILP", "3000", "densenet121"), ("AO-MILP", "5000", "densenet121")}
 PLENTY = 16
 REQUESTS = 4000  # of each model
 DENSENET_64 = _lines.Line("AO-MILP", "ao-milp", sizes={"densenet121": [64]})
 _KEEPS_UP = (
     "clients achieve 642 of 800 r/s, which is what VGG19 at 128 can do, so that it hardly falls behind"
 )
+_TIE = "several batches promise the same, and the solver takes one"
 _TIES = "the batch sizes that the thesis's solver happened to choose are not printed for 150 ms"
 _PROFILES = "the thesis's coefficients are not printed: time in inverse proportion to the share instead"
 
@@ -65,20 +82,9 @@ def _densenet(load: int, effort: Effort) -> float:
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:
-    wsm = data["bars"]["250"]["WSM-MILP"]
     rows = [
-        Row(
-            "WSM-MILP, 250 ms, 4000 r/s: batch of VGG19", sizes_of(wsm["4000"], "vgg19")[0], 128, tolerance=0
-        ),
-        _count("4000", wsm, "efficientnet_b7", 3),
-        _count("5000", wsm, "densenet121", 3),
-        _count("5000", wsm, "resnet50", 2),
-        Row(
-            "AO-MILP, 250 ms, 5000 r/s: batch of DenseNet121",
-            sizes_of(data["bars"]["250"]["AO-MILP"]["5000"], "densenet121")[0],
-            64,
-            tolerance=0,
-        ),
+        _placed(data["bars"]["250"], label, load, model, PRINTED[label, load, model])
+        for label, load, model in PRINTED
     ]
     rows += [
         Row(f"iGniter, 350 ms, {load} r/s: GPUs for the whole load", ours, paper, tolerance=0, note=_PROFILES)
@@ -92,9 +98,14 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def _count(load: str, found: dict[str, Any], model: str, paper: int) -> Row:
-    ours = len(sizes_of(found[load], model))
-    return Row(f"WSM-MILP, 250 ms, {load} r/s: replicas of {model}", ours, paper, tolerance=0)
+def _placed(bars: dict[str, Any], label: str, load: str, model: str, printed: tuple[int, int | None]) -> Row:
+    """How many replicas have the batch that is printed."""
+    replicas, batch = printed
+    found = sizes_of(bars[label][load], model)
+    what = f"{label}, 250 ms, {load} r/s: replicas of {model}" + (f" at {batch}" if batch else "")
+    note = f"all there: {found}" + (f"; {_TIE}" if (label, load, model) in TIED else "")
+    ours = found.count(batch) if batch else len(found)
+    return Row(what, ours, replicas, tolerance=0, note=note)
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
@@ -149,13 +160,15 @@ def _beyond(data: dict[str, Any], totals: dict[str, dict[str, dict[int, float]]]
 
 
 def _ours(totals: dict[str, dict[str, dict[int, float]]]) -> Claim:
-    ahead = [
-        all(lines[_lines.OURS][load] >= 0.99 * lines[line.label][load] for line in LINES)
-        for lines in totals.values()
-        for load in lines[_lines.OURS]
-    ]
+    behind, cases = [], 0
+    for slo, lines in totals.items():
+        for load, ours in lines[_lines.OURS].items():
+            best = max((line.label for line in LINES), key=lambda label: lines[label][load])
+            cases += 1
+            if ours < 0.99 * lines[best][load]:
+                behind.append(f"{slo} ms, {load} r/s: {ours:.0f} to {lines[best][load]:.0f} r/s ({best})")
     what = "not in the thesis: nobody is ahead of Astrarium's planner, which is told the targets as well"
-    return Claim(what, all(ahead), f"in {sum(ahead)} of {len(ahead)} cases")
+    return Claim(what, not behind, "; ".join([f"behind in {len(behind)} of {cases} cases", *behind]))
 
 
 def draw(data: dict[str, Any], path: Path) -> None:

@@ -126,9 +126,9 @@ class Tables:
             slo = (slo / SECOND).astype(np.float32).astype(np.float64)
         return cls(kinds, times, slo, {model.index: place for place, model in enumerate(models)}, runtime)
 
-    def latency(self, shape: Shape, model: int) -> Time:
-        """Of a lone request, to its answer; *model* is a place."""
-        stages = float(self.times[self.kinds[shape], model, 0].sum())
+    def latency(self, shape: Shape, model: int, batch: int = 1) -> Time:
+        """Of a batch that finds all stages free, to its answer; *model* is a place."""
+        stages = float(self.times[self.kinds[shape], model, batch - 1].sum())
         return round(stages * self.runtime.unit) + self.runtime.fixed_overhead
 
     def columns(self, requests: Requests) -> tuple[Clocks, SmallInts]:

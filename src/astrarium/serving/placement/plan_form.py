@@ -9,11 +9,10 @@ import msgspec
 
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.quantities import write_bytes
-from astrarium.serving.placement.plan import Plan, Replica, stage_of
+from astrarium.serving.placement.plan import Plan, Replica, shares_fit, shares_on, stage_of
 from astrarium.serving.placement.problem import ALONE, PlacedModel, Problem, Shape
 
 _SHAPE = re.compile(r"op([1-9]\d*)pp([1-9]\d*)\Z")
-ROUNDING = 1e-9  # shares are sums of floats
 SHAPE_FORM = "a shape such as op2pp4: 4 stages, each over 2 GPUs"
 
 
@@ -134,12 +133,9 @@ def _check_memory(plan: Plan, problem: Problem) -> None:
 
 
 def _check_shares(plan: Plan, problem: Problem) -> None:
-    """Replicas that have all of a GPU take turns; parts are had at the same time."""
     for gpu in problem.gpus:
-        shares = [(place, one.share) for place, one in enumerate(plan.replicas) if gpu.id in one.gpus]
-        together = sum(share for _, share in shares)
-        if together > 1 + ROUNDING and any(share < 1 for _, share in shares):
-            place, share = shares[-1]
-            others = round(together - share, 9)
+        if not shares_fit(shares_on(plan, gpu.id)):
+            place, last = [(at, one) for at, one in enumerate(plan.replicas) if gpu.id in one.gpus][-1]
+            others = round(sum(shares_on(plan, gpu.id)) - last.share, 9)
             expected = f"a share that goes with the {others:g} that others have of GPU {gpu.id}: 1 in all"
-            raise InputError(f"replicas[{place}].share", share, expected)
+            raise InputError(f"replicas[{place}].share", last.share, expected)

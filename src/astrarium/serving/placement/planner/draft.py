@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from astrarium.serving.placement.plan import Replica
+from astrarium.serving.placement.plan import ROUNDING, Replica
 from astrarium.serving.placement.problem import ALONE, Problem, Shape
-
-ROUNDING = 1e-9
 
 
 class Member(NamedTuple):

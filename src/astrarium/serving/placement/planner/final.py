@@ -40,6 +40,9 @@ class Bench:
             self._known[draft] = Seen(attained, self.glance(draft).work, float(1 - lost.sum()), lost)
         return self._known[draft]
 
+    def worth(self, draft: Draft) -> float:
+        return self(draft).worth
+
 
 def judged_best(bench: Bench, drafts: Iterable[Draft], going: Going) -> Draft:
     """Of equals the first."""

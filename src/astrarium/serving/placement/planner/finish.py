@@ -7,20 +7,24 @@ it falls behind in the next one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from astrarium.core.units import SECOND
+from astrarium.serving.placement.plan import ROUNDING
 from astrarium.serving.placement.planner.draft import (
-    ROUNDING,
     Draft,
     Site,
     placed_models,
     replicas_of,
     with_site,
 )
+from astrarium.serving.placement.planner.final import Bench
 from astrarium.serving.placement.planner.options import STEP, Options
 from astrarium.serving.placement.planner.search import GAIN, Climb
 from astrarium.serving.placement.problem import ALONE
 
 EDGE = 0.85
+TRIMMED = 12  # drafts that may be judged at the end, to see who is to no purpose
 
 
 def finished(climb: Climb, draft: Draft) -> Draft:
@@ -30,15 +34,35 @@ def finished(climb: Climb, draft: Draft) -> Draft:
 
 def pruned(climb: Climb, draft: Draft) -> Draft:
     """Without replicas that nobody misses: they cost memory, and fit the samples by chance."""
-    worth = climb.glance.worth(draft)
+    return _fewer(climb, draft, lambda less, more: climb.on and _as_good(climb.glance.worth, less, more))
+
+
+def trimmed(climb: Climb, draft: Draft, bench: Bench) -> Draft:
+    """Once more, under what will really run. The quick look tells most replicas that are missed."""
+    bench.left = max(bench.left, TRIMMED)
+
+    def nobody_misses(less: Draft, more: Draft) -> bool:
+        return (
+            climb.going.on
+            and bench.left > 0
+            and _as_good(climb.glance.worth, less, more)
+            and _as_good(bench.worth, less, more)
+        )
+
+    return _fewer(climb, draft, nobody_misses)
+
+
+def _as_good(worth: Callable[[Draft], float], less: Draft, more: Draft) -> bool:
+    return worth(less) >= worth(more)
+
+
+def _fewer(climb: Climb, draft: Draft, nobody_misses: Callable[[Draft, Draft], bool]) -> Draft:
     for model in sorted(placed_models(draft)):
         for number, place in reversed(list(replicas_of(draft, model))):
             less = with_site(draft, number, draft[number].without(place))
-            if not climb.on:
-                return draft
             if model in placed_models(less) and _calm(climb, less, draft, model):
                 climb.going.tried()
-                draft = less if climb.glance.worth(less) >= worth else draft
+                draft = less if nobody_misses(less, draft) else draft
     return draft
 
 

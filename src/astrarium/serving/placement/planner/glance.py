@@ -93,6 +93,11 @@ class Glance:
         """Over all samples."""
         return sum(self(draft, sample).worth for sample in range(self.samples)) / self.samples
 
+    def served(self, draft: Draft, model: int) -> float:
+        """The part of a model's requests that is answered in time, over all samples."""
+        parts = [float(self(draft, sample).attained[model]) for sample in range(self.samples)]
+        return sum(parts) / len(parts)
+
     def _look(self, draft: Draft, workload: Workload) -> Seen:
         blocks = [(number, block) for number, site in enumerate(draft) for block in self._blocks(site)]
         found = self._score([block for _, block in blocks], workload)

@@ -41,7 +41,7 @@ def another(problem: Problem, number: int, size: int) -> Requests:
 
 def long_enough(problem: Problem, requests: Requests, size: int) -> Requests:
     """The first *size*, or more: a queue that grows without end must have the time to be seen."""
-    seen = HORIZON * max(model.slo for model in problem.models)
+    seen = HORIZON * max((model.slo for model in problem.models), default=0)
     count = max(size, bisect_right(requests.times, seen))
     return Requests(requests.times[:count], requests.models[:count])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from astrarium.serving.placement.planner.draft import Draft, Member, Room, Site
+from astrarium.serving.placement.planner.draft import Draft, Member, Room, Site, placed_models
 from astrarium.serving.placement.planner.options import Options
 from astrarium.serving.placement.problem import Shape
 
@@ -18,15 +18,26 @@ class Reshaping:
 
     def __call__(self, draft: Draft, needy: Iterable[int]) -> Iterator[Draft]:
         order = {model: place for place, model in enumerate(needy)}
+        homeless = order.keys() - placed_models(draft)
         for number, site in enumerate(draft):
             rest = draft[:number] + draft[number + 1 :]
             for sites in (*self._otherwise(site, order), *self._cut(site, order)):
                 yield (*rest, *sites)
-            for other in range(number + 1, len(draft)):
-                if self._alike(site, draft[other]):
-                    apart = draft[:number] + draft[number + 1 : other] + draft[other + 1 :]
-                    yield from ((*apart, joined) for joined in self._joined(site, draft[other], order))
-                    break  # one partner is enough: the others are alike
+            for other in self._partners(draft, number):
+                apart = draft[:number] + draft[number + 1 : other] + draft[other + 1 :]
+                for joined in self._joined(site, draft[other], homeless, order):
+                    yield (*apart, joined)
+
+    def _partners(self, draft: Draft, number: int) -> Iterator[int]:
+        """Sites further on that one may be joined with: of every memory the first, since its models come
+        along."""
+        known: set[object] = set()
+        for other in range(number + 1, len(draft)):
+            if self._alike(draft[number], draft[other]):
+                memory = tuple(self._options.problem.gpus[gpu].memory for gpu in draft[other].gpus)
+                if memory not in known:
+                    known.add(memory)
+                    yield other
 
     def _otherwise(self, site: Site, order: dict[int, int]) -> Iterator[tuple[Site, ...]]:
         for shape in sorted(self._shapes):
@@ -44,11 +55,14 @@ class Reshaping:
         gpus = [self._options.problem.gpus[gpu] for gpu in (*site.gpus, *other.gpus)]
         return site.shape == other.shape and len({gpu.node for gpu in gpus}) == 1
 
-    def _joined(self, site: Site, other: Site, order: dict[int, int]) -> Iterator[Site]:
+    def _joined(
+        self, site: Site, other: Site, homeless: Collection[int], order: dict[int, int]
+    ) -> Iterator[Site]:
+        """*homeless* models may find a place there that no smaller site has."""
         for shape in sorted(self._shapes):
             if shape.gpus == 2 * site.shape.gpus:
                 both = Site((*site.gpus, *other.gpus), shape)
-                yield self._filled(both, _models(site) | _models(other), order)
+                yield self._filled(both, _models(site) | _models(other) | set(homeless), order)
 
     def _filled(self, site: Site, models: set[int], order: dict[int, int]) -> Site:
         for model in sorted(models, key=lambda model: (order.get(model, len(order)), model)):

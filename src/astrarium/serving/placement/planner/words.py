@@ -19,11 +19,12 @@ from astrarium.serving.placement.planner.draft import (
     replicas_of,
     with_site,
 )
+from astrarium.serving.placement.planner.finish import EDGE, busiest
 from astrarium.serving.placement.planner.glance import Glance
 from astrarium.serving.placement.planner.options import Options, gpus_needed
 from astrarium.serving.placement.problem import ALONE, PlacedModel, Shape
+from astrarium.serving.placement.words import gib
 
-GIB = 2**30
 NAME = "planner"
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 COUNTS = ("none", "one", "two", "three", "four", "five", "six")
@@ -64,9 +65,18 @@ class Words:
             return f"first of {len(where)} replicas for {load}" if len(where) > 1 else f"for {load}"
         if glance is None:
             return f"{which} for {load}"
-        fewer = _without(draft, where[count:])
-        served = float(glance(fewer).attained[model])
-        return f"{which}: {_word(COUNTS, count, '{}')} alone served {_part(served)} of {load}"
+        return (
+            f"{which}{self._purpose(draft, _without(draft, where[count:]), model, count, glance)} of {load}"
+        )
+
+    def _purpose(self, draft: Draft, fewer: Draft, model: int, count: int, glance: Glance) -> str:
+        """What the others lacked without it; or what would be left for more load."""
+        served = glance.served(fewer, model)
+        alone = f": {_word(COUNTS, count, '{}')} alone served {_part(served)}"
+        if served < glance.served(draft, model):
+            return alone
+        busy = busiest(self._options, fewer, model)
+        return f", for growth{alone}, {min(busy, 9.99):.0%} busy," if busy > EDGE else f", to spare{alone}"
 
     def _way(self, site: Site, place: int) -> str:
         member = site.members[place]
@@ -127,7 +137,7 @@ class Words:
             return max(model.forms[shape].memory(stage, 1) for stage in range(shape.stages))
 
         least = min(shapes, key=lambda shape: (largest(shape), shape))
-        return f"{largest(least) / GIB:.2f} GiB on {_gpus(least.gpus)}"
+        return f"{gib(largest(least))} on {_gpus(least.gpus)}"
 
     def _fits_somewhere(self, place: int, shape: Shape) -> bool:
         """Alone, on the GPUs of a node with the most memory."""

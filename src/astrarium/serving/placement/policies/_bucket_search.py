@@ -128,7 +128,7 @@ class BucketSearch:
             best = found if found.served > best.served else best
             if among.all():
                 self._tell(best)
-        return best
+        return best if partitions else Selected((), 0)
 
     def _glanced(self, partitions: list[tuple[Group, ...]], part: Workload, among: Bools) -> list[Selected]:
         """The best first."""
@@ -143,9 +143,11 @@ class BucketSearch:
         models = [self.ground.models[place] for place in bucket]
         limits = self.limits
         tried = shapes(models, largest_node(gpus), limits.max_stages, limits.max_operators)
-        kinds = self.ground.tables.kinds
-        possible = [grouped(gpus, shape) for shape in tried]
-        return [groups for groups in possible if all(group.shape in kinds for group in groups)]
+        return [self._known(grouped(gpus, shape)) for shape in tried]
+
+    def _known(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+        """What is left over may make up pipelines that no model can run in: those GPUs stay free."""
+        return tuple(group for group in groups if group.shape in self.ground.tables.kinds)
 
 
 def _renamed(selected: Selected, names: dict[int, int]) -> Selected:

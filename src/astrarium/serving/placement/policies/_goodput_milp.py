@@ -111,6 +111,8 @@ class GoodputMilp:
     def _why(self, problem: Problem, needs: Needs) -> str:
         if not needs.usable:
             return why_unusable(needs, self.metric, problem.gpus)
+        if not needs.rate:
+            return "a load: the program places models for the requests that they answer"
         fewest = min(needs.replicas(option) for option in needs.usable)
         return f"room for {fewest} more: the {len(problem.gpus)} GPUs serve more requests of other models"
 

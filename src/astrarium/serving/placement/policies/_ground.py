@@ -10,17 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND, Time, to_ms
+from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.serving.placement.groups import Group, Ints, Runtime, Tables
 from astrarium.serving.placement.plan import Plan, Replica
-from astrarium.serving.placement.problem import PlacedModel, PlacementGpu, Problem, Requests, Shape
+from astrarium.serving.placement.policies._group_words import GroupWords
+from astrarium.serving.placement.problem import PlacedModel, Problem, Requests, Shape
 from astrarium.serving.placement.registry import Search
 from astrarium.serving.placement.simulation import Workload
 
 Bools = npt.NDArray[np.bool_]
 Counting = Literal["stage", "worst-stage"]
 STEADY = 60 * SECOND  # how long requests are made up for, where a problem brings none
-GIB = 2**30
+MOST = 500_000  # of them
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,25 @@ class Ground:
     def models(self) -> tuple[PlacedModel, ...]:
         return self.problem.models
 
+    def batch(self, shape: Shape, model: int) -> int:
+        """The largest that is ever run: larger ones are late, or nobody knows their times."""
+        place = self.tables.place[model]
+        return largest_batch(self.tables, self.models[place], shape, place)
+
+
+def largest_batch(tables: Tables, model: PlacedModel, shape: Shape, place: int) -> int:
+    """1 where even that is late."""
+    sizes = range(1, min(tables.runtime.max_batch, model.forms[shape].max_batch) + 1)
+    return max((size for size in sizes if tables.latency(shape, place, size) <= model.slo), default=1)
+
 
 def _weights(problem: Problem, tables: Tables, counting: Counting) -> Ints:
     kinds, models, _, width = tables.times.shape
     weights = np.zeros((kinds, models, width), np.int64)
     for place, model in enumerate(problem.models):
         for shape, form in model.forms.items():
-            sizes = [form.memory(stage, tables.runtime.max_batch) for stage in range(shape.stages)]
+            batch = largest_batch(tables, model, shape, place)
+            sizes = [form.memory(stage, batch) for stage in range(shape.stages)]
             counted = sizes if counting == "stage" else [max(sizes)] * shape.stages
             weights[tables.kinds[shape], place, : shape.stages] = counted
     return weights
@@ -68,10 +81,12 @@ def _useful(problem: Problem, tables: Tables) -> Bools:
 
 
 def steady_requests(models: Sequence[PlacedModel], over: Time = STEADY) -> Requests:
-    """Evenly spaced, each model beginning at another part of its gap."""
+    """Evenly spaced, each model beginning at another part of its gap; none of a model without a load."""
     arrivals: list[tuple[Time, int]] = []
+    total = sum(model.rate for model in models)
+    over = min(over, round(MOST * SECOND / total)) if total else over
     for place, model in enumerate(models):
-        gap = SECOND / model.rate if model.rate > 0 else 2 * over
+        gap = SECOND / model.rate if model.rate > 0 else FOREVER
         first = gap * (place + 1) / (len(models) + 1)
         count = max(0, int((over - first) / gap) + 1) if first < over else 0
         arrivals += [(round(first + number * gap), model.index) for number in range(count)]
@@ -97,54 +112,20 @@ class Going:
 def plan_of(name: str, ground: Ground, groups: Iterable[Group], served: int | None) -> Plan:
     """*served*: requests that were answered in time, of those that the plan was made with."""
     groups = tuple(groups)
+    words = GroupWords(ground, groups)
     replicas = tuple(
-        Replica(model, group.gpus, group.shape, ground.tables.runtime.max_batch, why=_why(number, group))
+        Replica(
+            model, group.gpus, group.shape, ground.batch(group.shape, model), why=words.why(number, model)
+        )
         for number, group in enumerate(groups)
         for model in group.models
     )
     placed = {replica.model for replica in replicas}
     missing = {
-        model.index: _lacks(ground, place)
+        model.index: words.lacks(place)
         for place, model in enumerate(ground.models)
         if model.index not in placed
     }
     counted = ground.workload.counted
     attainment = None if served is None else (served / counted if counted else 1.0)
     return Plan(name, replicas, missing, attainment)
-
-
-def _why(number: int, group: Group) -> str:
-    shared = len(group.models) - 1
-    return f"group {number}, {group.shape}, shared with {shared} other model{'' if shared == 1 else 's'}"
-
-
-def _lacks(ground: Ground, place: int) -> str:
-    model = ground.models[place]
-    if not model.forms:
-        return "no form of it is known"
-    kinds = ground.tables.kinds
-    fitting = [shape for shape in model.forms if ground.useful[kinds[shape], place]]
-    if not fitting:
-        fastest = min(ground.tables.latency(shape, place) for shape in model.forms)
-        return f"its fastest form takes {to_ms(fastest):.1f} ms, the objective is {to_ms(model.slo):.1f} ms"
-    smallest = min(fitting, key=lambda shape: (max(_bytes(ground, shape, place)), shape))
-    need = max(_bytes(ground, smallest, place)) / GIB
-    return (
-        f"{need:.2f} GiB more on each of {smallest.gpus} GPUs ({smallest}), or fewer requests for the others"
-    )
-
-
-def _bytes(ground: Ground, shape: Shape, place: int) -> list[int]:
-    found: list[int] = ground.weights[ground.tables.kinds[shape], place, : shape.stages].tolist()
-    return found
-
-
-def capacities(groups: Sequence[Group], gpus: Sequence[PlacementGpu], width: int) -> Ints:
-    """[group, stage]: what the smallest GPU of a stage has. Stages that a group lacks hold anything."""
-    memory = {gpu.id: gpu.memory for gpu in gpus}
-    found = np.full((len(groups), width), np.iinfo(np.int64).max, np.int64)
-    for row, group in zip(found, groups, strict=True):
-        for stage in range(group.shape.stages):
-            of_stage = group.gpus[stage * group.shape.operators : (stage + 1) * group.shape.operators]
-            row[stage] = min(memory[gpu] for gpu in of_stage)
-    return found

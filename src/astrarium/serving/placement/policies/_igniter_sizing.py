@@ -12,6 +12,7 @@ from astrarium.serving.placement.igniter_model import WHOLE, Load, ModelTraits, 
 from astrarium.serving.placement.policies._igniter_gpu import Piece, SharedGpu
 from astrarium.serving.placement.problem import Form, PlacedModel
 from astrarium.serving.placement.sharing import traits_of
+from astrarium.serving.placement.words import gib
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -35,7 +36,7 @@ def workload(model: PlacedModel, gpu: SharedGpu) -> Workload | str:
     if form is None:
         return "a profile on one GPU: iGniter does not spread a model over several"
     if form.memory(0, 1) > gpu.memory:
-        return f"{form.memory(0, 1)} bytes on one GPU; the largest has {gpu.memory}"
+        return f"{gib(form.memory(0, 1))} on one GPU; the largest has {gib(gpu.memory)}"
     traits = traits_of(model)
     budget = to_ms(model.slo) / 2
     fitting = range(1, form.max_batch + 1)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
+import numpy as np
+
 from astrarium.core.units import Time
-from astrarium.serving.placement.groups import Group
+from astrarium.serving.placement.groups import Group, Ints
 from astrarium.serving.placement.problem import PlacedModel, PlacementGpu, Shape
 
 
@@ -28,9 +30,9 @@ def shapes(models: Sequence[PlacedModel], largest: int, max_stages: int, max_ope
 
 
 def grouped(gpus: Sequence[PlacementGpu], shape: Shape) -> tuple[Group, ...]:
-    """Groups do not cross nodes."""
+    """Groups do not cross nodes. GPUs with more memory come first: a group has what its smallest has."""
     nodes: dict[int, list[int]] = {}
-    for gpu in gpus:
+    for gpu in sorted(gpus, key=lambda gpu: -gpu.memory):
         nodes.setdefault(gpu.node, []).append(gpu.id)
     return tuple(group for ids in nodes.values() for group in _of_node(ids, shape))
 
@@ -81,3 +83,14 @@ def device_buckets(demands: Sequence[float], gpus: int, imbalance: float, most: 
         if uneven <= imbalance:
             found.append((uneven, counts))
     return [counts for _, counts in sorted(found)[:most]]
+
+
+def capacities(groups: Sequence[Group], gpus: Sequence[PlacementGpu], width: int) -> Ints:
+    """[group, stage]: what the smallest GPU of a stage has. Stages that a group lacks hold anything."""
+    memory = {gpu.id: gpu.memory for gpu in gpus}
+    found = np.full((len(groups), width), np.iinfo(np.int64).max, np.int64)
+    for row, group in zip(found, groups, strict=True):
+        for stage in range(group.shape.stages):
+            of_stage = group.gpus[stage * group.shape.operators : (stage + 1) * group.shape.operators]
+            row[stage] = min(memory[gpu] for gpu in of_stage)
+    return found

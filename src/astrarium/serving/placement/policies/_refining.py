@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
 
-from astrarium.serving.placement.groups import Group
 from astrarium.serving.placement.policies._ground import Going, Ground
-from astrarium.serving.placement.policies._selection import Board, Selected
+from astrarium.serving.placement.policies._selection import Board, Selected, board_of
 from astrarium.serving.placement.simulation import Score, score
 
 # Models with the most unserved requests, and replicas that may make room on a group, those that are missed
@@ -48,15 +47,6 @@ def _first_better(
         if not going.tried():
             break
     return None, used
-
-
-def board_of(ground: Ground, groups: Sequence[Group]) -> Board:
-    """With the models of *groups* on it, and all others allowed."""
-    board = Board(ground, groups, np.ones(len(ground.models), bool))
-    for number, group in enumerate(groups):
-        for model in group.models:
-            board.add(number, ground.tables.place[model])
-    return board
 
 
 def _with(board: Board, move: Move) -> Score:

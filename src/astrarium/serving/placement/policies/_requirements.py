@@ -13,6 +13,7 @@ import msgspec
 
 from astrarium.core.units import SECOND
 from astrarium.serving.placement.problem import Demand, Form, PlacedModel, Problem
+from astrarium.serving.placement.words import gib
 
 WHOLE = 10_000
 ROUNDING = 1e-4  # of a unit: what conversions of floats and whole bytes add at most
@@ -73,7 +74,7 @@ def why_unusable(needs: Needs, metric: Metric, gpus: Sequence[object]) -> str:
     if not in_time:
         fastest = min(form.latency(option.batch) for option in needs.profiled)
         return f"an SLO of {fastest / 1e6:.1f} ms or more, not {needs.model.slo / 1e6:g} ms"
-    return f"a GPU with {min(option.memory for option in in_time)} bytes or more"
+    return f"a GPU with {gib(min(option.memory for option in in_time))} or more"
 
 
 def share_of(option: Option) -> float:

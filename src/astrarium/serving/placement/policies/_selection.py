@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from astrarium.serving.placement.groups import Group, Hosts, Ints, Layout
-from astrarium.serving.placement.policies._ground import Bools, Going, Ground, capacities
+from astrarium.serving.placement.policies._ground import Bools, Going, Ground
+from astrarium.serving.placement.policies._partition import capacities
 from astrarium.serving.placement.simulation import Score, Workload, score
 
 
@@ -77,6 +78,27 @@ class Board:
             if look not in seen:
                 seen.add(look)
                 yield from ((group, int(model)) for model in np.flatnonzero(row))
+
+
+def board_of(ground: Ground, groups: Sequence[Group]) -> Board:
+    """With the models of *groups* on it, and all others allowed."""
+    board = Board(ground, groups, np.ones(len(ground.models), bool))
+    for number, group in enumerate(groups):
+        for model in group.models:
+            board.add(number, ground.tables.place[model])
+    return board
+
+
+def with_idle(ground: Ground, selected: Selected) -> Selected:
+    """A model that nobody asks for yet is placed as well, where there is room: it costs no request."""
+    if not selected.groups:
+        return selected
+    board = board_of(ground, selected.groups)
+    work = score(board.layout, ground.workload).work.astype(np.float64)
+    for model in np.flatnonzero((ground.workload.totals == 0) & (board.hosts.sum(0) == 0)).tolist():
+        if board.fits[:, model].any():
+            board.add(int(np.where(board.fits[:, model], work, np.inf).argmin()), model)
+    return board.selected(board.hosts, selected.served)
 
 
 def fast(board: Board, workload: Workload, going: Going) -> Selected:

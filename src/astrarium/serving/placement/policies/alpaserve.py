@@ -14,14 +14,17 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from astrarium.core.units import Time
 from astrarium.serving.placement.groups import Runtime
 from astrarium.serving.placement.plan import Plan
 from astrarium.serving.placement.policies._bucket_search import BucketSearch, Limits, Select
 from astrarium.serving.placement.policies._ground import Counting, Going, Ground, plan_of
 from astrarium.serving.placement.policies._refining import refined
-from astrarium.serving.placement.policies._selection import Selected, fast, whole
+from astrarium.serving.placement.policies._selection import Selected, fast, whole, with_idle
 from astrarium.serving.placement.problem import Problem
 from astrarium.serving.placement.registry import Search, placement_policies
+from astrarium.serving.placement.replanning import Source, read_window, replanned
+from astrarium.serving.placement.timeline import Timeline
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -34,7 +37,8 @@ class AlpaServe:
         """*selection*: one simulation a step, or all choices (with a *beam*). *memory*: each stage counts for
         itself, or as much as the model's largest stage, as the authors count. *refine*: so many simulations
         may be spent at the end on exchanging single replicas of each of the best few (*refined*) placements;
-        the paper has no such step."""
+        the paper has no such step. *window*, such as 60s: planned again so often, with the requests of the
+        window before (`history`) or with its own; models move for free."""
 
         selection: Literal["fast", "whole"] = "fast"
         beam: Positive = 1
@@ -49,14 +53,26 @@ class AlpaServe:
         refine: Annotated[int, msgspec.Meta(ge=0)] = 300
         refined: Positive = 4
         memory: Counting = "stage"
+        window: str = ""
+        plan_with: Source = "history"
         runtime: Runtime = Runtime()
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
 
+        if parameters.window:  # only then: whoever finds a timeline lets its plans follow each other
+            self.timeline = partial(self._timeline, window=read_window(parameters.window))
+
     def place(self, problem: Problem, search: Search) -> Plan:
-        ground = Ground.of(problem, self.parameters.runtime, self.parameters.memory)
+        return self._place(problem, Going(search))
+
+    def _timeline(self, problem: Problem, search: Search, window: Time) -> Timeline:
         going = Going(search)
+        place = partial(self._place, going=going)
+        return replanned(place, problem, window, self.parameters.plan_with, lambda: going.on)
+
+    def _place(self, problem: Problem, going: Going) -> Plan:
+        ground = Ground.of(problem, self.parameters.runtime, self.parameters.memory)
 
         def report(found: Selected) -> None:
             going.improved(plan_of("alpaserve", ground, found.groups, found.served))
@@ -68,6 +84,7 @@ class AlpaServe:
             if better.served > best.served:
                 best = better
                 report(best)
+        best = with_idle(ground, best)
         return plan_of("alpaserve", ground, best.groups, best.served)
 
     def _select(self) -> Select:

@@ -35,6 +35,7 @@ from astrarium.serving.placement.policies._igniter_gpu import Piece, SharedGpu, 
 from astrarium.serving.placement.policies._igniter_sizing import Workload, parts, split, workload
 from astrarium.serving.placement.problem import Problem
 from astrarium.serving.placement.registry import Search, placement_policies
+from astrarium.serving.placement.words import gib
 
 _NOTHING = 1e-6  # requests a second: what rounding leaves
 
@@ -123,7 +124,8 @@ def _out_of_room(pieces: Iterable[Piece], model: int, gpu: SharedGpu, needed: in
     whole = len(own) - len(parts)
     room = " and ".join([f"{whole} x 100 %"] * bool(whole) + parts)
     batches = max(piece.batch for piece in own)
-    told = f"{room} of a GPU with batches of up to {batches}, more than any has left"
+    memory = gib(max(piece.memory for piece in own))
+    told = f"{room} of a GPU and {memory}, with batches of up to {batches}: more than any has left"
     return f"{told}; the whole load takes {needed} GPUs"
 
 

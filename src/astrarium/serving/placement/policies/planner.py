@@ -9,7 +9,7 @@
    (`planner/finish`).
 4. The best few are judged under what will really run: by the judge that the search brings (`judge_of`), else
    by worker queues with interference (`planner/judge`). Where the judge sees models fail, more is changed
-   (`planner/final`).
+   (`planner/final`); replicas that it does not miss go, unless the others would be too busy without them.
 5. Requests that nobody planned with choose between before and after, and say what to expect.
 """
 
@@ -25,7 +25,7 @@ from astrarium.serving.placement.groups import Runtime
 from astrarium.serving.placement.plan import Plan
 from astrarium.serving.placement.planner.draft import Draft, empty
 from astrarium.serving.placement.planner.final import Bench, judged_best, mended
-from astrarium.serving.placement.planner.finish import calmed, finished
+from astrarium.serving.placement.planner.finish import calmed, finished, trimmed
 from astrarium.serving.placement.planner.glance import Glance, worths
 from astrarium.serving.placement.planner.judge import Caution, own_judge
 from astrarium.serving.placement.planner.moves import Moves
@@ -107,7 +107,8 @@ class Planner:
         ranked = (*calm, *drafts) if judge is None else (*drafts[:CALMED], *calm, *drafts[CALMED:])
         before = judged_best(bench, dict.fromkeys(ranked), going)
         after = mended(bench, moves, before, going)
-        best = max((after, before), key=lambda draft: fresh(draft).worth) if going.on else after
+        ends = (trimmed(climb, after, bench), after, before)
+        best = max(ends, key=fresh.worth) if going.on else ends[0]
         return words.plan(best, fresh(best).goodput(glance.problem), glance)
 
     def _bench(

@@ -12,7 +12,7 @@ import numpy as np
 from astrarium.serving.placement.groups import Group, Runtime
 from astrarium.serving.placement.plan import Plan
 from astrarium.serving.placement.policies._ground import Counting, Going, Ground, plan_of
-from astrarium.serving.placement.policies._selection import Board, Selected, fast, whole
+from astrarium.serving.placement.policies._selection import Board, Selected, fast, whole, with_idle
 from astrarium.serving.placement.problem import ALONE, Problem
 from astrarium.serving.placement.registry import Search, placement_policies
 
@@ -45,4 +45,4 @@ def replicate(ground: Ground, selection: str, beam: int, going: Going) -> Select
     groups = [Group((gpu.id,), ALONE) for gpu in ground.problem.gpus]
     board = Board(ground, groups, np.ones(len(ground.models), bool))
     select = fast if selection == "fast" else partial(whole, beam=beam)
-    return select(board, ground.workload, going)
+    return with_idle(ground, select(board, ground.workload, going))
