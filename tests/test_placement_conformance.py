@@ -6,19 +6,21 @@ here. iGniter passes it once more where every model has its coefficients.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgspec
 import pytest
 
-from astrarium.core.errors import BrokenBooks
+from astrarium.core.errors import BrokenBooks, InputError
+from astrarium.scenario import v100 as measured
 from astrarium.scenario.colocation import v100
 from astrarium.serving.placement.evaluate import evaluate
 from astrarium.serving.placement.igniter_model import whole_gpu_times
 from astrarium.serving.placement.plan import Plan, Replica
 from astrarium.serving.placement.policies.igniter import Igniter
 from astrarium.serving.placement.problem import PlacedModel, Problem, Requests
-from astrarium.serving.placement.registry import PlacementPolicy, Search, placement_policies
+from astrarium.serving.placement.registry import Patient, PlacementPolicy, Search, placement_policies
 from astrarium.testing.audit import ContractError
 from astrarium.testing.placement import PlacementPolicyConformance, examine
 from astrarium.testing.placement_cases import GIB, gpus, model
@@ -159,3 +161,14 @@ def test_faulty_policies_are_found() -> None:
         suite_of(Idle).test_a_lone_small_model_is_placed()
     with pytest.raises(AssertionError):
         suite_of(Fickle).test_the_same_problem_gets_the_same_plan()
+
+
+@pytest.mark.parametrize("missing", ["networkx", "scipy.optimize"])
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    problem = measured.problem(["alexnet", "resnet50", "vgg19"], 100.0, 200_000_000, 2)
+    factory: Any = placement_policies.get("usher" if missing == "networkx" else "wsm-milp")
+    with pytest.raises(InputError, match=r"pip install 'astrarium\[plan\]'"):
+        factory(factory.Parameters()).place(problem, Patient())

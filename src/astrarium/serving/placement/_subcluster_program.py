@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrarium.core.errors import InputError
+from astrarium.core.extras import from_extra
 from astrarium.serving.placement._subcluster_figures import NOWHERE, Figures, Floats, Places
 
 SCALE = 1e3  # the solver stops at a gap of 1e-6: let that be less than anybody sees
@@ -100,11 +100,8 @@ class Program:
         return chosen
 
     def _ask(self, whole_numbers: Any, options: dict[str, Any]) -> Any:
-        try:
+        with from_extra("plan"):
             from scipy.optimize import Bounds, milp
-        except ImportError as error:
-            expected = f"the packages for planning: pip install 'astrarium[plan]' ({error})"
-            raise InputError("", None, expected) from None
         bounds = Bounds(np.array(self._low), np.array(self._high))
         return milp(np.array(self._costs), integrality=whole_numbers, bounds=bounds,
                     constraints=self._constraints(), options=options)  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from astrarium.core.extras import from_extra
 from astrarium.serving.placement.policies._requirements import MICRO, Needs, Option
 from astrarium.serving.placement.registry import Search
 
@@ -83,8 +84,9 @@ class Program:
     def _solve(self, minimize: Row, limits: Limits) -> tuple[list[Holding], float] | None:
         """None: nothing was found within the limits."""
         import numpy as np
-        from scipy.optimize import milp
 
+        with from_extra("plan"):
+            from scipy.optimize import milp
         goal = np.zeros(self.columns)
         goal[list(minimize)] = list(minimize.values())
         whole = np.ones(self.columns)

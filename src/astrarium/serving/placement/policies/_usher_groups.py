@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from astrarium.core.extras import from_extra
 from astrarium.serving.placement.policies._requirements import Needs
 
 Group = tuple[int, ...]  # positions of models, rising
@@ -40,8 +41,8 @@ def distance(group: Group, surpluses: Sequence[int]) -> int:
 
 
 def _paired(groups: list[Group], surpluses: Sequence[int]) -> list[Group]:
-    import networkx
-
+    with from_extra("plan"):
+        import networkx
     graph = networkx.Graph()
     graph.add_nodes_from(range(len(groups)))
     for one, other in combinations(range(len(groups)), 2):
