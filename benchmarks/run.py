@@ -29,6 +29,7 @@ NAMES = (
     "placement",
     "planner",
     "subclusters",
+    "auction",
     "arrivals",
     "memory",
     "startup",

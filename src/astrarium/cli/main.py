@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from astrarium.cli.bench import bench
+from astrarium.cli.cluster import app as cluster
 from astrarium.cli.compare import compare
 from astrarium.cli.goodput import goodput
 from astrarium.cli.gpu import app as gpu
@@ -55,6 +56,7 @@ app = typer.Typer(
 for verb in (simulate, compare, goodput, plan, serve, replay, profile, reproduce, policies, zoo):
     app.command()(verb)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
+app.add_typer(cluster, name="cluster")
 app.add_typer(gpu, name="gpu")
 
 

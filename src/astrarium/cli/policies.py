@@ -10,6 +10,7 @@ import typer
 
 from astrarium.cli.options import Json
 
+OF_A_CLUSTER = "cluster/"
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one policy and its parameters.")]
 
 
@@ -17,6 +18,7 @@ def policies(name: Name = None, json: Json = False) -> None:
     """List the policies, or describe one."""
     from astrarium.cli import gpu_policy
     from astrarium.cli.output import emit
+    from astrarium.cluster.registry import cluster_policies
     from astrarium.serving.placement.registry import placement_policies
     from astrarium.serving.registry import serving_policies
 
@@ -30,22 +32,33 @@ def policies(name: Name = None, json: Json = False) -> None:
     found = {each: _describe(policy) for each, policy in serving_policies}
     places = {each: _describe(policy) for each, policy in placement_policies}
     kernels = {each: {"summary": said} for each, said in gpu_policy.KERNEL_POLICIES.items()}
-    result = {"policies": found, "placement_policies": places, "kernel_policies": kernels}
-    tables = [_list(found), "", _placements(places), "", gpu_policy.table()]
+    shared = {each: _describe(policy) for each, policy in cluster_policies}
+    result = {
+        "policies": found,
+        "placement_policies": places,
+        "cluster_policies": shared,
+        "kernel_policies": kernels,
+    }
+    tables = [_list(found), "", _placements(places), "", _clusters(shared), "", gpu_policy.table()]
     emit(json, result, tables, None)
 
 
 def _named(name: str) -> Any:
-    """Batching and placement policies have names of their own."""
+    """Batching and placement policies have names of their own; `cluster/NAME` is always one of a cluster."""
+    from astrarium.cluster.registry import cluster_policies
     from astrarium.core.errors import InputError, one_of
     from astrarium.serving.placement.registry import placement_policies
     from astrarium.serving.registry import serving_policies
 
-    for registry in (serving_policies, placement_policies):
+    if name.startswith(OF_A_CLUSTER):
+        return cluster_policies.get(name.removeprefix(OF_A_CLUSTER))
+    for registry in (serving_policies, placement_policies, cluster_policies):
         if name in registry.names():
             return registry.get(name)
-    names = [*serving_policies.names(), *placement_policies.names()]
-    raise InputError("name", name, f"a serving or placement policy: {one_of(names, name)}")
+    names = [*serving_policies.names(), *placement_policies.names(), *cluster_policies.names()]
+    raise InputError(
+        "name", name, f"a serving or placement policy, or one of a cluster: {one_of(names, name)}"
+    )
 
 
 def _describe(policy: Any) -> dict[str, Any]:
@@ -56,10 +69,19 @@ def _describe(policy: Any) -> dict[str, Any]:
     module = sys.modules[policy.__module__]
     fields = msgspec.structs.fields(parameters_of(policy))
     return {
-        "summary": (inspect.getdoc(policy) or "").partition("\n")[0],
+        "summary": _summary(policy, module),
         "about": inspect.getdoc(module) or inspect.getdoc(policy) or "",
         "parameters": {field.encode_name: _parameter(field) for field in fields},
     }
+
+
+def _summary(policy: Any, module: Any) -> str:
+    """The first line about it; where the class has none of its own, its module's first sentence."""
+    own = policy.__dict__.get("__doc__") if inspect.isclass(policy) else policy.__doc__
+    if own:
+        return inspect.cleandoc(own).partition("\n")[0]
+    first = " ".join((module.__doc__ or "").partition("\n\n")[0].split())
+    return first.partition(". ")[0].removesuffix(".") + "." if first else ""
 
 
 def _parameter(field: Any) -> dict[str, Any]:
@@ -90,6 +112,8 @@ def _type_name(type_: Any) -> str:
         return " | ".join(map(str, get_args(type_)))
     if get_origin(type_) is tuple:
         return f"list of {_type_name(get_args(type_)[0])}"
+    if get_origin(type_) is dict:
+        return " to ".join(_type_name(part) for part in get_args(type_))
     if get_origin(type_) is not None and not isinstance(type_, type):
         return " or ".join(_type_name(part) for part in get_args(type_))
     if type_ is type(None):
@@ -129,6 +153,20 @@ def _placements(found: dict[str, Any]) -> Any:
     table = Table("placement policy (astrarium plan)", "what it does", "parameters", box=None, pad_edge=False)
     for name, described in found.items():
         label = f"{name} (default)" if name == DEFAULT_PLACEMENT else name
+        table.add_row(label, described["summary"], ", ".join(described["parameters"]))
+    return table
+
+
+def _clusters(found: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    from astrarium.scenario.cluster import DEFAULT_POLICY
+
+    table = Table(
+        "cluster policy (astrarium cluster)", "what it does", "parameters", box=None, pad_edge=False
+    )
+    for name, described in found.items():
+        label = f"{name} (default)" if name == DEFAULT_POLICY else name
         table.add_row(label, described["summary"], ", ".join(described["parameters"]))
     return table
 

@@ -141,6 +141,9 @@ def has_jobs(path: Path) -> bool:
     if not raw:
         what = "a scenario: cluster, models and workload, or gpu and jobs"
         raise InputError("", "nothing" if raw is None else raw, what, str(path))
+    if isinstance(raw, dict) and "apps" in raw and "models" not in raw:
+        what = "models to serve or jobs on one GPU: apps on a cluster are run by `astrarium cluster simulate`"
+        raise InputError("apps", None, what, str(path))
     return isinstance(raw, dict) and "jobs" in raw
 
 

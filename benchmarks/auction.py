@@ -1,0 +1,140 @@
+"""The auction of Themis: CPU of whole auctions, one program for all bidders and one without each winner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import NamedTuple
+
+from _measure import Row, main
+from astrarium.cluster.auction.bids import Bid, Option, Piece
+from astrarium.cluster.auction.goods import FreeMachine
+from astrarium.cluster.auction.partial import Outcome, auction
+
+BAR = 350.0  # ms; Themis has 354 for one auction with Gurobi
+TESTBED = (4,) * 12 + (2,) * 8  # free GPUs of each machine, 64 in all
+SIMULATED = (
+    (8,) * 27 + (4,) * 6 + (1,) * 16
+)  # 256: footnote 6 of the paper with the number of large ones fixed
+SIXTEEN = (4, 3, 2, 2, 2, 1, 1, 1)
+THIRTY_TWO = (8, 5, 4, 3, 3, 2, 2, 1, 1, 1, 1, 1)
+POWERS, ALL_SIZES = (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
+COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
+RACKS = 4
+
+
+class Case(NamedTuple):
+    what: str
+    free: tuple[int, ...]
+    bidders: int
+    sizes: tuple[int, ...] = POWERS
+    places: bool = False  # racks and machines are named
+
+
+CASES = (
+    *(Case(f"64 GPUs, {bidders} bidders", TESTBED, bidders) for bidders in (4, 8, 17)),
+    Case("16 free of 64, 17 bidders", SIXTEEN, 17),
+    *(Case(f"32 free of 256, {bidders} bidders", THIRTY_TWO, bidders) for bidders in (8, 17)),
+    Case("256 GPUs, 17 bidders", SIMULATED, 17),
+    Case("32 free of 256, 17 bidders, places named", THIRTY_TWO, 17, places=True),
+    Case("256 GPUs, 17 bidders, places named", SIMULATED, 17, places=True),
+    Case("32 free of 256, 17 bidders, pieces of any size", THIRTY_TWO, 17, ALL_SIZES),
+    Case("256 GPUs, 17 bidders, pieces of any size", SIMULATED, 17, ALL_SIZES),
+    Case("256 GPUs, 17 bidders, any size, places named", SIMULATED, 17, ALL_SIZES, places=True),
+)
+
+
+def measure(repeats: int) -> list[Row]:
+    """Another set of apps each time; fewer times where places or odd sizes make it slow."""
+    auction(*drawn(CASES[3], 0))  # loads the solver
+    return [row for case in CASES for row in rows(case, repeats if plain(case) else min(3, repeats))]
+
+
+def plain(case: Case) -> bool:
+    return case.sizes == POWERS and not case.places
+
+
+def rows(case: Case, repeats: int) -> Iterator[Row]:
+    took, exact = [], []
+    for seed in range(repeats):
+        goods, bids = drawn(case, seed)
+        outcome, milliseconds = timed(goods, bids)
+        took.append(milliseconds)
+        exact.append(float(outcome.exact))
+    yield Row(f"auction, {case.what}: CPU", "ms", took, bar=BAR, less_is_better=True)
+    yield Row(f"auction, {case.what}: solved to the end", "", [sum(exact) / len(exact)])
+
+
+def timed(goods: list[FreeMachine], bids: list[Bid]) -> tuple[Outcome, float]:
+    began = time.process_time_ns()
+    outcome = auction(goods, bids)
+    return outcome, (time.process_time_ns() - began) / 1e6
+
+
+def drawn(case: Case, seed: int) -> tuple[list[FreeMachine], list[Bid]]:
+    rng, goods, first = Random(seed), [], 0
+    for number, free in enumerate(case.free):
+        goods.append(FreeMachine(number, tuple(range(first, first + free)), number % RACKS))
+        first += free
+    return goods, [bid(rng, bidder, case, goods) for bidder in range(case.bidders)]
+
+
+class App(NamedTuple):
+    work: float
+    elapsed: float
+    slowdown: float  # of a job that is spread
+    gang: int
+    demand: int
+    held: int
+
+    def rho(self, gpus: int, slowdown: float) -> float:
+        if not self.held + gpus:
+            return 4 * (self.elapsed + self.work)
+        return self.elapsed + self.work * slowdown / min(self.held + gpus, self.demand)
+
+
+def bid(rng: Random, bidder: int, case: Case, goods: Sequence[FreeMachine]) -> Bid:
+    app = App(
+        work=10 * rng.lognormvariate(0, 1),
+        elapsed=rng.lognormvariate(0, 1),
+        slowdown=rng.choice([1.0, 1.0, 1.1, 1.29, 1.5, 2.0]),
+        gang=rng.choice([1, 1, 1, 2, 4, 8]),
+        demand=rng.choice([4, 8, 16, 32, 50, 64]),
+        held=rng.choice([0, 0, 0, 1, 2, 4]),
+    )
+    options = list(patterns(app, case.sizes, sum(case.free)))
+    if case.places:
+        options += [each for option in options for each in placed(rng, option, app, goods)]
+    return Bid(bidder, app.rho(0, app.slowdown), tuple(options))
+
+
+def patterns(app: App, sizes: Sequence[int], free: int) -> Iterator[Option]:
+    """Every number of gangs, in pieces up to every size: the smaller the pieces, the slower."""
+    for gpus in (app.gang * count for count in COUNTS if app.gang * count <= min(app.demand, free)):
+        for largest in sizes:
+            pieces = cut(gpus, [size for size in sizes if size <= largest])
+            spread = max(1.0, app.gang / largest) if app.gang > 1 else 1 + (8 - largest) / 8
+            yield Option(tuple(map(Piece, pieces)), app.rho(gpus, 1 + (app.slowdown - 1) * (spread - 1) / 2))
+
+
+def cut(gpus: int, sizes: Sequence[int]) -> list[int]:
+    pieces: list[int] = []
+    for size in sorted(sizes, reverse=True):
+        pieces += [size] * (gpus // size)
+        gpus %= size
+    return pieces
+
+
+def placed(rng: Random, option: Option, app: App, goods: Sequence[FreeMachine]) -> Iterator[Option]:
+    """In one rack, and beside what the app has on two machines: a little better."""
+    if len(option.pieces) > 1:
+        yield option._replace(one_rack=True, rho=option.rho * 0.97)
+    for machine in rng.sample(goods, 2) if app.held else ():
+        beside = Piece(min(option.pieces[0].gpus, machine.free), machine=machine.id)
+        if beside.gpus == option.pieces[0].gpus:
+            yield Option((beside, *option.pieces[1:]), option.rho * 0.95)
+
+
+if __name__ == "__main__":
+    main(measure, repeats=7)

@@ -1,0 +1,137 @@
+"""astrarium cluster VERB: apps that share a cluster. Simulated; what needs a real cluster comes later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from astrarium.cli.options import Json, NoFolder, Out, Overrides, Overwrite, ScenarioFile, Seed
+
+if TYPE_CHECKING:
+    from astrarium.core.units import Time
+    from astrarium.scenario.cluster import ClusterScenario
+    from astrarium.scenario.cluster_build import Built
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Share a cluster between apps.")
+
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-p",
+        "--policy",
+        metavar="POLICY",
+        help="Instead of the file's policy, with parameters if any: themis or themis:lease=5min,f=0.5. "
+        "Repeat it to run several on the same apps; `all` stands for every one.",
+    ),
+]
+OnePolicy = Annotated[
+    str | None, typer.Option("-p", "--policy", metavar="POLICY", help="Instead of the file's policy.")
+]
+AppName = Annotated[str, typer.Option("--app", metavar="NAME", help="The app to explain.")]
+At = Annotated[
+    str | None, typer.Option("--at", metavar="TIME", help="An instant, such as 90min; its whole life if not.")
+]
+
+
+@app.command()
+def simulate(
+    context: typer.Context,
+    file: ScenarioFile,
+    policy: Policies = None,
+    override: Overrides = None,
+    seed: Seed = None,
+    json: Json = False,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    no_folder: NoFolder = False,
+) -> None:
+    """Run apps on a cluster in the simulator, under one policy or several."""
+    from astrarium.cli import cluster_folder, output
+    from astrarium.report.cluster_tables import apps_table, overview_table
+    from astrarium.scenario.cluster_build import build
+
+    scenarios = variants(_loaded(file, override, seed), policy or [])
+    built = build(next(iter(scenarios.values())))
+    at = output.target("cluster", file.stem, out, overwrite, no_folder)
+    runs = [cluster_folder.run_one(label, scenario, built) for label, scenario in scenarios.items()]
+    tables = [overview_table({run.label: run.summary for run in runs})]
+    if len(runs) == 1:
+        tables.append(apps_table(runs[0].apps))
+    shown = cluster_folder.shown(runs)
+    if at.path is not None:
+        with at.draft() as draft:
+            cluster_folder.write(draft, runs, built, shown, tables, file.name, output.command_line(context))
+    output.emit(json, shown, tables, at.path)
+
+
+@app.command()
+def explain(
+    file: ScenarioFile,
+    app: AppName,
+    at: At = None,
+    policy: OnePolicy = None,
+    override: Overrides = None,
+    seed: Seed = None,
+    json: Json = False,
+) -> None:
+    """Say why an app has its GPUs, why it waits and behind whom, and when it can expect to run."""
+    from rich.text import Text
+
+    from astrarium.cli.cluster_folder import explained
+    from astrarium.cli.output import emit
+    from astrarium.report.cluster_explain import plain, tables
+    from astrarium.report.cluster_words import sentences
+    from astrarium.scenario.cluster_build import build
+
+    [(label, scenario)] = variants(_loaded(file, override, seed), [policy] if policy else []).items()
+    built = build(scenario)
+    _check_app(app, built)
+    case = explained(scenario, built, app, None if at is None else _instant(at), label)
+    told = [Text(line, no_wrap=True) for line in sentences(case)]
+    emit(json, plain(case), [*told, *tables(case)], None)
+
+
+def _loaded(file: Path, override: list[str] | None, seed: int | None) -> ClusterScenario:
+    from astrarium.scenario.cluster import load
+
+    return load(file, [*(override or []), *([] if seed is None else [f"seed={seed}"])])
+
+
+def variants(scenario: ClusterScenario, specs: list[str]) -> dict[str, ClusterScenario]:
+    """A scenario for each policy, all of them checked before the first is run."""
+    from astrarium.cli.compare import parse_policy
+    from astrarium.cluster.registry import cluster_policies
+    from astrarium.core.errors import InputError
+
+    if not specs:
+        return {scenario.policy: scenario}
+    found = {}
+    for spec in [name for each in specs for name in (cluster_policies.names() if each == "all" else [each])]:
+        name, parameters = parse_policy(spec)
+        own = name == scenario.policy and not parameters
+        try:
+            variant = scenario if own else scenario.with_policy(name, **parameters)
+        except InputError as error:
+            raise InputError(error.field, error.value, error.expected, f"-p {spec}") from None
+        found[f"{name} ({spec.partition(':')[2]})" if parameters else name] = variant
+    return found
+
+
+def _check_app(name: str, built: Built) -> None:
+    from astrarium.core.errors import InputError, did_you_mean
+
+    if name not in built.apps:
+        some = ", ".join(list(built.apps)[:12]) + (", ..." if len(built.apps) > 12 else "")
+        raise InputError("--app", name, f"an app of the file: {some}{did_you_mean(list(built.apps), name)}")
+
+
+def _instant(text: str) -> Time:
+    from astrarium.core.errors import InputError
+    from astrarium.core.quantities import read_duration
+
+    try:
+        return read_duration(text)
+    except ValueError as error:
+        raise InputError("--at", text, str(error)) from None

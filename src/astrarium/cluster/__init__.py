@@ -1,0 +1,1 @@
+"""Cluster level: apps of many jobs share machines by leases on single GPUs."""

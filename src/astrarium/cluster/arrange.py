@@ -1,0 +1,125 @@
+"""Which of an app's jobs run on which of its GPUs: what its own scheduler would say.
+
+What runs stays where it is as long as its GPUs do. GPUs that are left go to jobs that wait, to each as close
+together as can be had, and then to those that can use more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from astrarium.cluster.actions import Run, Stop
+from astrarium.cluster.ledger import AppRow, JobRow
+from astrarium.cluster.machines import Floor
+from astrarium.cluster.state import ClusterState
+
+Plan = dict[int, tuple[int, ...]]  # the GPUs of each job
+
+
+def arrangements(state: ClusterState) -> Iterator[Run | Stop]:
+    """For every app whose GPUs or jobs have changed."""
+    while state.unsettled:
+        app = next(iter(state.unsettled))
+        del state.unsettled[app]
+        if app in state.apps and not _settled(state.apps[app]):
+            yield from _arranged(state.apps[app], state.floor)
+
+
+def planned(row: AppRow, gpus: Collection[int], floor: Floor) -> Plan:
+    """What its jobs would run on, if it had these GPUs."""
+    jobs = row.unfinished()
+    plan = {job.job.id: tuple(gpu for gpu in job.gpus if gpu in gpus) for job in jobs}
+    for job in jobs:
+        if len(plan[job.job.id]) < job.job.least:
+            plan[job.job.id] = ()
+    used = {gpu for each in plan.values() for gpu in each}
+    left = [gpu for gpu in gpus if gpu not in used]
+    _hand_out(left, jobs, plan, floor, _to_start)
+    while left and _hand_out(left, jobs, plan, floor, _to_grow):  # one each, again and again
+        pass
+    return plan
+
+
+def _settled(row: AppRow) -> bool:
+    """All that it has is in use, by jobs that have it: most often a lease was renewed."""
+    used = 0
+    for job in row.jobs.values():
+        for gpu in job.gpus:
+            if gpu not in row.leases:
+                return False
+            used += 1
+    return used == len(row.leases)
+
+
+def _arranged(row: AppRow, floor: Floor) -> Iterator[Run | Stop]:
+    plan = planned(row, row.leases, floor)
+    jobs = row.unfinished()
+    user = {gpu: job for job, gpus in plan.items() for gpu in gpus}
+    for job in jobs:  # first those who leave, or leave something to others, so that these can come
+        own = job.job.id
+        if job.gpus and (not plan[own] or any(user.get(gpu, own) != own for gpu in job.gpus)):
+            yield Stop(row.app.id, own)
+    moved = [job for job in jobs if plan[job.job.id] and plan[job.job.id] != job.gpus]
+    for job in sorted(moved, key=lambda job: len(plan[job.job.id]) - len(job.gpus)):  # who shrinks makes room
+        yield Run(row.app.id, job.job.id, plan[job.job.id])
+
+
+def _hand_out(
+    left: list[int], jobs: Sequence[JobRow], plan: Plan, floor: Floor, wanted: Callable[[JobRow, int], int]
+) -> bool:
+    before = len(left)
+    for job in jobs:
+        has = plan[job.job.id]
+        count = wanted(job, len(has))
+        if 0 < count <= len(left):
+            taken = closest(left, count, floor, has)
+            plan[job.job.id] = (*has, *taken)
+            left[:] = [gpu for gpu in left if gpu not in taken]
+    return len(left) < before
+
+
+def _to_start(job: JobRow, has: int) -> int:
+    return 0 if has else job.job.least
+
+
+def _to_grow(job: JobRow, has: int) -> int:
+    return 1 if 0 < has < job.job.most else 0
+
+
+def closest(gpus: Iterable[int], count: int, floor: Floor, near: Iterable[int] = ()) -> tuple[int, ...]:
+    """*count* of them: beside *near* if possible, then where there are just enough, then where most are; in
+    one rack if it has so many."""
+    machines, of = {floor.machine_of(gpu) for gpu in near}, floor.by_machine(gpus)
+    chosen = [gpu for machine in sorted(machines & of.keys()) for gpu in of.pop(machine)]
+    if len(chosen) < count:
+        racks = {floor.rack_of(machine) for machine in machines if machine in floor.machines}
+        chosen += _gathered(of, count - len(chosen), floor, racks)
+    return tuple(chosen[:count])
+
+
+def _gathered(of: dict[int, list[int]], missing: int, floor: Floor, racks: set[int]) -> list[int]:
+    """Machine by machine: after the largest, the rest may fit somewhere just so."""
+    chosen: list[int] = []
+    if not racks and missing > max((len(each) for each in of.values()), default=0):
+        racks = _smallest_rack(of, missing, floor)
+    while missing > len(chosen) and of:
+        short = missing - len(chosen)
+        best = min(of, key=lambda machine: _rank(of[machine], short, floor.rack_of(machine) not in racks))
+        racks = racks or {floor.rack_of(best)}
+        chosen += of.pop(best)
+    return chosen
+
+
+def _smallest_rack(of: dict[int, list[int]], count: int, floor: Floor) -> set[int]:
+    """That has so many; none where there is no such rack."""
+    totals: dict[int, int] = {}
+    for machine, gpus in of.items():
+        rack = floor.rack_of(machine)
+        totals[rack] = totals.get(rack, 0) + len(gpus)
+    enough = [(total, rack) for rack, total in totals.items() if total >= count]
+    return {min(enough)[1]} if enough else set()
+
+
+def _rank(gpus: list[int], count: int, elsewhere: bool) -> tuple[bool, bool, int, int]:
+    enough = len(gpus) >= count
+    return elsewhere, not enough, len(gpus) if enough else -len(gpus), gpus[0]

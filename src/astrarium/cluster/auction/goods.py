@@ -1,0 +1,81 @@
+"""What is sold: the free GPUs of machines, and machines that are alike for all who bid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from astrarium.cluster.machines import Floor
+from astrarium.core.errors import InputError
+
+
+class FreeMachine(NamedTuple):
+    """*gpus* are those that are free, numbered over the cluster; *slots* has the slot of each, if it matters
+    which of them lie closest to each other."""
+
+    id: int
+    gpus: tuple[int, ...]
+    rack: int = 0
+    slots: tuple[int, ...] = ()
+
+    @property
+    def free(self) -> int:
+        return len(self.gpus)
+
+    def ordered(self) -> list[int]:
+        """GPUs so that those of a slot follow each other, the fullest slot first: a piece breaks few."""
+        slots = self.slots or (0,) * len(self.gpus)
+        room = {slot: slots.count(slot) for slot in slots}
+        return [
+            gpu for _, _, gpu in sorted((-room[s], s, gpu) for s, gpu in zip(slots, self.gpus, strict=True))
+        ]
+
+
+class MachineClass(NamedTuple):
+    """Machines that are alike for all who bid: `members` are positions among the goods."""
+
+    free: int
+    rack: int | None  # None: racks do not matter
+    machine: int | None  # named by somebody, so like no other
+    members: tuple[int, ...]
+
+
+def free_machines(floor: Floor, gpus: Iterable[int]) -> list[FreeMachine]:
+    """The goods that these free GPUs of the floor make, in the order of racks and machines."""
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for gpu in gpus:
+        rack, machine, slot = floor.place_of(gpu)
+        found.setdefault((rack, machine), []).append((gpu, slot))
+    return [
+        FreeMachine(machine, tuple(g for g, _ in sorted(own)), rack, tuple(s for _, s in sorted(own)))
+        for (rack, machine), own in sorted(found.items())
+    ]
+
+
+def classes(goods: Sequence[FreeMachine], racks_matter: bool, named: Iterable[int]) -> list[MachineClass]:
+    """Alike: as many free GPUs, in the same rack where that matters, and named by no bid."""
+    special = set(named)
+    members: dict[tuple[int, int | None, int | None], list[int]] = {}
+    for position, machine in enumerate(goods):
+        if machine.free:
+            key = (
+                machine.free,
+                machine.rack if racks_matter else None,
+                machine.id if machine.id in special else None,
+            )
+            members.setdefault(key, []).append(position)
+    return [MachineClass(*key, tuple(own)) for key, own in members.items()]
+
+
+def check_goods(goods: Sequence[FreeMachine]) -> None:
+    for position, machine in enumerate(goods):
+        if machine.slots and len(machine.slots) != len(machine.gpus):
+            raise InputError(f"goods[{position}].slots", machine.slots, "a slot for each GPU, or none")
+    _check_once("machine", [machine.id for machine in goods])
+    _check_once("GPU", [gpu for machine in goods for gpu in machine.gpus])
+
+
+def _check_once(what: str, ids: Sequence[int]) -> None:
+    if len(set(ids)) < len(ids):
+        twice = next(each for each in ids if ids.count(each) > 1)
+        raise InputError("goods", twice, f"every {what} once")

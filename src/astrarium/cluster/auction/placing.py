@@ -1,0 +1,46 @@
+"""From pieces to GPUs: which GPUs of which machine each winner's pieces are. No GPU is handed out twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from astrarium.cluster.auction.goods import FreeMachine
+from astrarium.cluster.auction.packing import pack
+from astrarium.cluster.auction.program import Program
+from astrarium.core.errors import BrokenBooks
+
+
+def won_gpus(program: Program, rows: Sequence[int], goods: Sequence[FreeMachine]) -> list[tuple[int, ...]]:
+    """For each bidder. Pieces of one bidder lie on one machine or in one rack where they can."""
+    counts = [table.counts[row] for table, row in zip(program.tables, rows, strict=True)]
+    total = [sum(int(own[need]) for own in counts) for need in range(len(program.needs))]
+    packed = pack(program.needs, total, program.classes)
+    if packed.machines is None:
+        raise BrokenBooks("what the search has found does not fit")
+    hand = _Hand(goods, packed.machines, len(counts))
+    for need in sorted(range(len(program.needs)), key=lambda number: -program.needs[number].gpus):
+        for bidder, own in enumerate(counts):
+            for _ in range(int(own[need])):
+                hand.give(bidder, need, program.needs[need].gpus)
+    return [tuple(sorted(gpus)) for gpus in hand.given]
+
+
+class _Hand:
+    """GPUs that are still there to be given, and places for pieces that the packing has found."""
+
+    def __init__(self, goods: Sequence[FreeMachine], places: list[list[int]], bidders: int) -> None:
+        self._goods, self._places = goods, [list(each) for each in places]
+        self._left = [machine.ordered() for machine in goods]
+        self._at: list[set[int]] = [set() for _ in range(bidders)]
+        self.given: list[list[int]] = [[] for _ in range(bidders)]
+
+    def give(self, bidder: int, need: int, gpus: int) -> None:
+        place = min(self._places[need], key=lambda position: self._distance(bidder, position))
+        self._places[need].remove(place)
+        self._at[bidder].add(place)
+        self.given[bidder] += self._left[place][:gpus]
+        del self._left[place][:gpus]
+
+    def _distance(self, bidder: int, position: int) -> tuple[bool, bool, int]:
+        racks = {self._goods[each].rack for each in self._at[bidder]}
+        return position not in self._at[bidder], self._goods[position].rack not in racks, position

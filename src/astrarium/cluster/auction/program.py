@@ -1,0 +1,191 @@
+"""The proportionally fair program in numbers: one option for each bidder, pieces that fit, the largest sum
+of log(1/rho).
+
+Only what an option gains over having nothing matters: log(rho_old / rho), counted in whole billionths, so
+that sums are exact and equal means equal. A table that is another's times a number is the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import log
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astrarium.cluster.auction import capacity
+from astrarium.cluster.auction.bids import Bid, Option, Piece
+from astrarium.cluster.auction.capacity import Need
+from astrarium.cluster.auction.goods import FreeMachine, MachineClass, classes
+
+BILLION = 10**9
+NOTHING = -1
+WORD = 2**62
+
+Ints: TypeAlias = NDArray[np.int64]
+
+
+class Table(NamedTuple):
+    """One bid, row by row: the largest gain first, then the fewest GPUs; the last row is nothing at all."""
+
+    option: Ints  # its number in the bid; NOTHING
+    gain: Ints
+    gpus: Ints
+    counts: Ints  # of each need
+    weights: Ints  # in each row of the capacity
+    key: Ints  # the counts in few words: they add up as the counts do
+
+    def same_as(self) -> bytes:
+        """Equal for bidders who cannot be told apart."""
+        return self.gain.tobytes() + b"|" + self.counts.tobytes()
+
+
+class Program(NamedTuple):
+    classes: list[MachineClass]
+    needs: list[Need]
+    room: Ints  # of each row
+    rows_decide: bool  # what obeys the rows fits
+    tables: list[Table]
+
+
+class _Alternative(NamedTuple):
+    option: int
+    gain: int
+    needs: dict[int, int]
+
+
+def program(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> Program:
+    kinds = classes(goods, *_what_matters(bids))
+    numbers: dict[Need, int] = {}
+    racks = sorted({machine.rack for machine in goods if machine.free})
+    pieces = _Pieces(kinds, numbers)
+    alternatives = [list(_alternatives(bid, racks, pieces)) for bid in bids]
+    needs = list(numbers)
+    counts = [_counts(own, len(needs)) for own in alternatives]
+    weights, room = _binding(capacity.rows(needs, kinds), counts, len(needs))
+    words, decide = _words(counts, len(needs)), capacity.decide_alone(needs, kinds)
+    sizes = np.array([need.gpus for need in needs], np.int64)
+    tables = [
+        _table(own, each, weights, words, sizes, room, decide)
+        for own, each in zip(alternatives, counts, strict=True)
+    ]
+    return Program(kinds, needs, room, decide, tables)
+
+
+def _what_matters(bids: Sequence[Bid]) -> tuple[bool, set[int]]:
+    """Whether racks do, and the machines that are named."""
+    each = [piece for bid in bids for option in bid.options for piece in option.pieces]
+    one_rack = any(option.one_rack for bid in bids for option in bid.options)
+    racks = one_rack or any(piece.rack is not None for piece in each)
+    return racks, {piece.machine for piece in each if piece.machine is not None}
+
+
+class _Pieces:
+    """Numbers the needs that pieces are, once for each kind of piece."""
+
+    def __init__(self, kinds: list[MachineClass], numbers: dict[Need, int]) -> None:
+        self._kinds, self._numbers = kinds, numbers
+        self._known: dict[Piece, int | None] = {}
+
+    def counted(self, pieces: Iterable[Piece]) -> dict[int, int] | None:
+        """None: some piece fits nowhere."""
+        found: dict[int, int] = {}
+        for piece in pieces:
+            number = self._number(piece)
+            if number is None:
+                return None
+            found[number] = found.get(number, 0) + 1
+        return found
+
+    def _number(self, piece: Piece) -> int | None:
+        if piece not in self._known:
+            need = Need(piece.gpus, frozenset(n for n, kind in enumerate(self._kinds) if _takes(kind, piece)))
+            number = self._numbers.setdefault(need, len(self._numbers)) if need.classes else None
+            self._known[piece] = number
+        return self._known[piece]
+
+
+def _takes(kind: MachineClass, piece: Piece) -> bool:
+    return (
+        kind.free >= piece.gpus
+        and piece.machine in (None, kind.machine)
+        and (piece.rack is None or piece.rack == kind.rack)
+    )
+
+
+def _alternatives(bid: Bid, racks: list[int], pieces: _Pieces) -> Iterator[_Alternative]:
+    """Options that are worth something; one for each rack where all pieces are to lie in one."""
+    for number, option in enumerate(bid.options):
+        gain = round(BILLION * log(bid.rho_old / option.rho))
+        for wanted in _by_rack(option, racks) if gain > 0 else ():
+            needs = pieces.counted(wanted)
+            if needs:
+                yield _Alternative(number, gain, needs)
+    yield _Alternative(NOTHING, 0, {})
+
+
+def _by_rack(option: Option, racks: list[int]) -> Iterator[tuple[Piece, ...]]:
+    if not option.one_rack:
+        yield option.pieces
+        return
+    for rack in racks:
+        if all(piece.rack in (None, rack) for piece in option.pieces):
+            yield tuple(piece._replace(rack=rack) for piece in option.pieces)
+
+
+def _counts(own: list[_Alternative], needs: int) -> Ints:
+    counts = np.zeros((len(own), needs), np.int64)
+    for row, each in enumerate(own):
+        for need, count in each.needs.items():
+            counts[row, need] = count
+    return counts
+
+
+def _binding(rows: list[capacity.Row], counts: list[Ints], needs: int) -> tuple[Ints, Ints]:
+    """Weights (by need and row) and room of the rows that could be broken at all."""
+    weights = np.array([row.weights for row in rows], np.int64).reshape(len(rows), needs).T
+    room = np.array([row.room for row in rows], np.int64)
+    wanted = sum(((each @ weights).max(axis=0) for each in counts), np.zeros(len(rows), np.int64))
+    return weights[:, wanted > room], room[wanted > room]
+
+
+def _words(counts: list[Ints], needs: int) -> Ints:
+    """Digits of their own for the count of every need, in as few words of 62 bits as will do."""
+    most = sum((each.max(axis=0) for each in counts), np.zeros(needs, np.int64)) + 1
+    words: list[dict[int, int]] = [{}]
+    value = 1
+    for need, base in enumerate(int(each) for each in most):
+        if value * base > WORD:
+            words.append({})
+            value = 1
+        words[-1][need] = value
+        value *= base
+    return np.array([[word.get(need, 0) for word in words] for need in range(needs)], np.int64).reshape(
+        needs, len(words)
+    )
+
+
+def _table(
+    own: list[_Alternative], counts: Ints, weights: Ints, words: Ints, sizes: Ints, room: Ints, decide: bool
+) -> Table:
+    gain, option = np.array([each.gain for each in own]), np.array([each.option for each in own])
+    table = Table(option, gain, counts @ sizes, counts, counts @ weights, counts @ words)
+    fits: NDArray[np.bool_] = np.all(table.weights <= room, axis=1)
+    order = np.lexsort((np.arange(len(own)), table.gpus, -gain))
+    order = order[fits[order]]
+    sorted_table = Table(*(column[order] for column in table))
+    worth = _worth_having(sorted_table, decide)
+    return Table(*(column[worth] for column in sorted_table))
+
+
+def _worth_having(table: Table, rows_decide: bool) -> NDArray[np.bool_]:
+    """Rows that no earlier row, which gains as much or more, beats with pieces that fit wherever these do.
+
+    Where the rows decide, less weight fits wherever more does; else only fewer of the same pieces do.
+    """
+    easy = np.c_[table.weights if rows_decide else table.counts, table.gpus]
+    no_harder = (easy[:, None, :] <= easy[None, :, :]).all(axis=2)
+    earlier = np.triu(np.ones((len(easy), len(easy)), np.bool_), 1)
+    beaten: NDArray[np.bool_] = np.any(no_harder & earlier, axis=0)
+    return ~beaten

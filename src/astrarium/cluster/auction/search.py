@@ -1,0 +1,191 @@
+"""The best assignment, found exactly: few are close enough to what prices allow.
+
+With a price on each unit of capacity, every option has a regret: how much less it leaves its bidder than the
+option it likes best at these prices. An assignment falls short of the Lagrangian bound by its regrets and by
+the price of what it leaves unused, so all that are within some loss of the bound are found by walking through
+the bidders with regrets that sum to no more. The loss allowed grows until something within it fits.
+Partial assignments with the same pieces are one: identical bidders cost nothing extra.
+
+Ties go to fewer GPUs, then to the earlier bidders, who get the larger gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astrarium.cluster.auction.packing import Packed, pack
+from astrarium.cluster.auction.prices import prices
+from astrarium.cluster.auction.program import BILLION, Ints, Program, Table
+
+FIRST_LOSS, GROWTH = BILLION // 100, 4
+SMALL = 600.0  # states in all: then prices cost more than they save
+
+
+class Effort(NamedTuple):
+    """Where it is exceeded the answer is good, and `exact` is False.
+
+    *work*: partial assignments looked at for each bidder, times the rows of the capacity; *packings*: the
+    best that are tried, one after the other, before more and more are skipped.
+    """
+
+    work: int = 300_000
+    packings: int = 10
+
+
+USUAL = Effort()
+
+
+class Answer(NamedTuple):
+    rows: list[int]  # of each bidder's table
+    gain: int
+    exact: bool
+
+
+class _States(NamedTuple):
+    """Partial assignments, those first that give more to earlier bidders."""
+
+    used: Ints
+    key: Ints
+    gpus: Ints
+    loss: Ints
+
+
+class _Step(NamedTuple):
+    """How the states of a bidder came from those before."""
+
+    parent: NDArray[np.intp]
+    row: NDArray[np.intp]
+
+
+def best(program: Program, bidders: Sequence[int], effort: Effort = USUAL) -> Answer:
+    tables = [program.tables[bidder] for bidder in bidders]
+    favourites = [0] * len(tables)
+    if _fits(program, tables, favourites):
+        return _answer(tables, favourites, exact=True)
+    return _Search(program, tables, effort).run()
+
+
+def _fits(program: Program, tables: list[Table], rows: list[int]) -> bool:
+    weights = sum(table.weights[row] for table, row in zip(tables, rows, strict=True))
+    if (weights > program.room).any():
+        return False
+    return program.rows_decide or _packed(program, tables, rows).machines is not None
+
+
+def _packed(program: Program, tables: list[Table], rows: list[int]) -> Packed:
+    counts = sum(table.counts[row] for table, row in zip(tables, rows, strict=True))
+    return pack(program.needs, [int(count) for count in counts], program.classes)
+
+
+def _answer(tables: list[Table], rows: list[int], exact: bool) -> Answer:
+    return Answer(rows, sum(int(table.gain[row]) for table, row in zip(tables, rows, strict=True)), exact)
+
+
+class _Search:
+    def __init__(self, program: Program, tables: list[Table], effort: Effort) -> None:
+        self._program, self._tables, self._effort = program, tables, effort
+        self._room = program.room
+        self._most = max(1, effort.work // max(1, len(self._room)))
+        self._small = float(np.log1p(self._room).sum()) <= log(SMALL)
+        self._prices = np.zeros_like(self._room) if self._small else prices(tables, self._room)
+        self._regrets = [self._regret(table) for table in tables]
+        self._exact = True
+
+    def _regret(self, table: Table) -> Ints:
+        left: Ints = table.gain - table.weights @ self._prices
+        return np.max(left) - left
+
+    def run(self) -> Answer:
+        whole = sum(int(regrets.max()) for regrets in self._regrets) + int(self._room @ self._prices)
+        allowed = whole if self._small else FIRST_LOSS
+        while True:
+            found = self._within(allowed)
+            if found is not None and (found[1] <= allowed or allowed >= whole or not self._exact):
+                return _answer(self._tables, found[0], self._exact)
+            if allowed >= whole or not self._exact:  # to allow more would only bring more of the same
+                return _answer(self._tables, self._repaired(), exact=False)
+            allowed = min(whole, GROWTH * allowed, *([] if found is None else [found[1]]))
+
+    def _within(self, allowed: int) -> tuple[list[int], int] | None:
+        """The best assignment whose regrets are allowed, and its loss: which may be more than that."""
+        self._exact = True
+        states, steps = self._start(), []
+        for table, regrets in zip(self._tables, self._regrets, strict=True):
+            states, step = self._next(states, table, regrets, allowed)
+            steps.append(step)
+        loss = states.loss + (self._room - states.used) @ self._prices
+        order = np.lexsort((np.arange(len(loss)), states.gpus, loss))
+        for state in self._tried(order):
+            rows = _traced(steps, int(state))
+            if self._program.rows_decide or self._packs(rows):
+                return rows, int(loss[state])
+        return None
+
+    def _tried(self, order: NDArray[np.intp]) -> Iterator[int]:
+        """All of the first, then with growing strides: what fits well may be far down the list."""
+        place = 0
+        while place < len(order):
+            yield int(order[place])
+            stride = 1 + max(0, place - self._effort.packings)
+            place += stride
+            self._exact &= stride == 1
+
+    def _repaired(self) -> list[int]:
+        """Nothing that was tried fits: bidder by bidder, what regrets least beside what others have."""
+        rows = [len(table.gain) - 1 for table in self._tables]
+        for bidder in sorted(range(len(rows)), key=lambda each: -int(self._tables[each].gain[0])):
+            nothing = rows[bidder]
+            for row in np.argsort(self._regrets[bidder], kind="stable")[: self._effort.packings]:
+                rows[bidder] = int(row)
+                if _fits(self._program, self._tables, rows):
+                    break
+            else:
+                rows[bidder] = nothing
+        return rows
+
+    def _packs(self, rows: list[int]) -> bool:
+        packed = _packed(self._program, self._tables, rows)
+        self._exact &= not packed.given_up
+        return packed.machines is not None
+
+    def _start(self) -> _States:
+        zero, words = np.zeros(1, np.int64), self._tables[0].key.shape[1]
+        return _States(np.zeros((1, len(self._room)), np.int64), np.zeros((1, words), np.int64), zero, zero)
+
+    def _next(self, states: _States, table: Table, regrets: Ints, allowed: int) -> tuple[_States, _Step]:
+        near = np.flatnonzero(regrets <= allowed)
+        loss = states.loss[:, None] + regrets[near]
+        parent, column = np.nonzero(loss <= allowed)
+        if len(parent) > self._most:
+            self._exact = False
+            least = np.sort(np.argsort(loss[parent, column], kind="stable")[: self._most])
+            parent, column = parent[least], column[least]
+        used = states.used[parent] + table.weights[near[column]]
+        fits = (used <= self._room).all(axis=1)
+        parent, column, used = parent[fits], column[fits], used[fits]
+        row, loss = near[column], loss[parent, column]
+        key = states.key[parent] + table.key[row]
+        keep = self._distinct(key, loss)
+        gpus = states.gpus[parent] + table.gpus[row]
+        return _States(used[keep], key[keep], gpus[keep], loss[keep]), _Step(parent[keep], row[keep])
+
+    def _distinct(self, key: Ints, loss: Ints) -> NDArray[np.intp]:
+        """Of those with the same pieces the one that loses least, and of these the first: in their order."""
+        order = np.lexsort((loss, *key.T))  # stable: earlier bidders' larger gains stay first
+        ordered = key[order]
+        first = np.ones(len(order), np.bool_)
+        first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        return np.sort(order[first])
+
+
+def _traced(steps: list[_Step], state: int) -> list[int]:
+    rows = []
+    for step in reversed(steps):
+        rows.append(int(step.row[state]))
+        state = int(step.parent[state])
+    return rows[::-1]

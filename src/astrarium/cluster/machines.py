@@ -1,0 +1,99 @@
+"""Machines, their GPUs, and how far GPUs are apart.
+
+GPUs are numbered over the whole cluster, in the order in which machines joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+
+import msgspec
+
+from astrarium.core.errors import BrokenBooks
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """*slot*: GPUs that are closest to each other, such as those of a switch; 0: all of the machine are.
+
+    *network* names what connects it to others: how much a model suffers from being spread depends on both.
+    """
+
+    id: int
+    gpus: int
+    rack: int = 0
+    slot: int = 0
+    network: str = ""
+
+
+class Spread(IntEnum):
+    """Over what a set of GPUs is spread."""
+
+    SLOT = 0
+    MACHINE = 1
+    RACK = 2
+    CLUSTER = 3
+
+
+class Floor:
+    """The machines that are there. What is known of GPUs stays known when their machine has gone."""
+
+    def __init__(self) -> None:
+        self.machines: dict[int, Machine] = {}
+        self.gpus_of: dict[int, tuple[int, ...]] = {}  # by machine
+        self.size = 0  # GPUs that are there
+        self._places: list[tuple[int, int, int]] = []  # of each GPU: machine, slot, rack
+        self._networks: dict[int, str] = {}
+
+    def join(self, machine: Machine) -> tuple[int, ...]:
+        if machine.id in self._networks:
+            raise BrokenBooks(
+                f"machine {machine.id} has been here before: one that comes back has a new number"
+            )
+        first, slot = len(self._places), machine.slot or machine.gpus
+        self._places += [(machine.id, index // slot, machine.rack) for index in range(machine.gpus)]
+        self.machines[machine.id], self._networks[machine.id] = machine, machine.network
+        self.gpus_of[machine.id] = tuple(range(first, first + machine.gpus))
+        self.size += machine.gpus
+        return self.gpus_of[machine.id]
+
+    def leave(self, machine: int) -> tuple[int, ...]:
+        """The GPUs that are gone; none where it had gone before."""
+        gone = self.gpus_of.pop(machine) if self.machines.pop(machine, None) else ()
+        self.size -= len(gone)
+        return gone
+
+    def machine_of(self, gpu: int) -> int:
+        return self._places[gpu][0]
+
+    def place_of(self, gpu: int) -> tuple[int, int, int]:
+        """Rack, machine and slot: GPUs sorted by it lie together."""
+        machine, slot, rack = self._places[gpu]
+        return rack, machine, slot
+
+    def by_machine(self, gpus: Iterable[int]) -> dict[int, list[int]]:
+        """Each machine with those of them that it has, in order."""
+        found: dict[int, list[int]] = {}
+        places = self._places
+        for gpu in sorted(gpus):
+            machine = places[gpu][0]
+            if machine in found:
+                found[machine].append(gpu)
+            else:
+                found[machine] = [gpu]
+        return found
+
+    def rack_of(self, machine: int) -> int:
+        return self.machines[machine].rack
+
+    def spread(self, gpus: Sequence[int]) -> Spread:
+        places = {self._places[gpu] for gpu in gpus}
+        if len(places) < 2:
+            return Spread.SLOT
+        if len({rack for _, _, rack in places}) > 1:
+            return Spread.CLUSTER
+        return Spread.RACK if len({machine for machine, _, _ in places}) > 1 else Spread.MACHINE
+
+    def network(self, gpus: Iterable[int]) -> str:
+        """Of the first machine: those of a cluster usually have one."""
+        return next((self._networks[self.machine_of(gpu)] for gpu in gpus), "")

@@ -1,0 +1,1 @@
+"""Cluster policies, one file each."""

@@ -1,0 +1,211 @@
+"""What the rivals of Themis have in common (its section 6.1): whenever GPUs are free, those that want some
+are ranked, and the best get what they can use, for the length of a lease.
+
+A gang runs whole or not at all. GPUs are kept for the first in line until its gang is whole, which takes no
+longer than a lease; who `skips` lets those pass who fit, and large gangs may wait as long as small ones come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Annotated, Literal
+
+import msgspec
+
+from astrarium.cluster.actions import Grant, Revoke
+from astrarium.cluster.arrange import closest
+from astrarium.cluster.demand import most, usable
+from astrarium.cluster.events import (
+    AppArrived,
+    Event,
+    JobFinished,
+    JobStopped,
+    LeaseExpired,
+    MachineJoined,
+    MachineLost,
+)
+from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.state import ClusterState
+from astrarium.core.errors import InputError
+from astrarium.core.policy import SetTimer
+from astrarium.core.quantities import Duration, write_duration
+from astrarium.core.units import FOREVER, SECOND, Time
+
+SPARE = "it has no use for them any more"
+RENEWED = "nobody else wants them"
+
+
+class LeaseParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    lease: Annotated[Duration, msgspec.Meta(description="how long GPUs are leased")] = Duration(600 * SECOND)
+    gangs: Annotated[
+        Literal["wait", "skip"],
+        msgspec.Meta(description="GPUs wait for the gang of the first in line, or others may skip it"),
+    ] = "wait"
+
+    def __post_init__(self) -> None:
+        if self.lease < 1:
+            raise InputError("lease", write_duration(self.lease), "a duration above 0")
+
+
+class Offer:
+    """The GPUs that are free, and who has won some of them in this step. On *warm* ones jobs still stand
+    whose leases have just ended: others should take them last."""
+
+    def __init__(self, state: ClusterState, warm: Iterable[int] = ()) -> None:
+        self.state, self.won, self.warm = state, dict[int, list[int]](), warm
+        self.taken: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.state.free) - len(self.taken)
+
+    def held(self, row: AppRow) -> list[int]:
+        """What the app has, with what it has won."""
+        return [*row.leases, *self.won.get(row.app.id, ())]
+
+    def count(self, row: AppRow) -> int:
+        return len(row.leases) + len(self.won.get(row.app.id, ()))
+
+    def wants(self, row: AppRow) -> int:
+        """How many of those that are left it could use."""
+        has = self.count(row)
+        return usable(row, has + len(self)) - has
+
+    def best(self, row: AppRow, count: int) -> list[int]:
+        """Where its jobs have just been, as far as that is free, and then close by."""
+        free, taken = self.state.free, self.taken
+        stood = [gpu for job in row.jobs.values() for gpu in job.gpus if gpu in free and gpu not in taken]
+        if len(stood) >= count:
+            return stood[:count]
+        left, missing = free.difference(taken, stood), count - len(stood)
+        cold = left.difference(self.warm)
+        near = [*self.held(row), *stood]
+        return [*stood, *closest(cold if len(cold) >= missing else left, missing, self.state.floor, near)]
+
+    def take(self, row: AppRow, gpus: Iterable[int]) -> None:
+        won = self.won.setdefault(row.app.id, [])
+        won += gpus
+        self.taken.update(gpus)
+
+
+class Leased:
+    """*rank* says who comes first. *fixed*: it does not depend on what others have taken meanwhile."""
+
+    fixed = True
+    why = ""
+
+    def __init__(self, lease: Time, skips: bool) -> None:
+        self._lease, self._skips = lease, skips
+        self._hungry: dict[int, None] = {}  # who may want GPUs
+
+    def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
+        """The least comes first."""
+        raise NotImplementedError
+
+    def portion(self, row: AppRow, offer: Offer) -> int:
+        """How many it gets at a time: all that it can use, unless said otherwise."""
+        return offer.wants(row)
+
+    def pick(self, now: Time, row: AppRow, count: int, offer: Offer) -> list[int]:
+        return offer.best(row, count)
+
+    def stays(self, row: AppRow, state: ClusterState) -> bool:
+        """Whether its jobs are best left where they are, if they may."""
+        return True
+
+    def allocate(
+        self, now: Time, events: Sequence[Event], state: ClusterState
+    ) -> Iterator[Grant | Revoke | SetTimer]:
+        if not self._hungry and self._can_renew(events, state):
+            for event in events:
+                if isinstance(event, LeaseExpired):
+                    yield Grant(event.app, event.gpus, now + self._lease, RENEWED)
+            return
+        touched = self._heard(events, state)
+        yield from self._spared(touched - _expired(events), state)
+        warm = [gpu for event in events if isinstance(event, LeaseExpired) for gpu in event.gpus]
+        while True:
+            yield from self._hand_out(now, state, warm)
+            returned = list(self._spared(touched, state))  # gangs that have lost a part
+            yield from returned
+            if not returned:
+                return
+
+    def _can_renew(self, events: Sequence[Event], state: ClusterState) -> bool:
+        """Leases have ended, and nothing else has happened: jobs still stand on all of those GPUs."""
+        for event in events:
+            if not isinstance(event, LeaseExpired):
+                return False
+            row = state.apps.get(event.app)
+            if row is None or not state.free.issuperset(event.gpus) or not self.stays(row, state):
+                return False
+            if not {gpu for job in row.jobs.values() for gpu in job.gpus}.issuperset(event.gpus):
+                return False
+        return True
+
+    def _heard(self, events: Sequence[Event], state: ClusterState) -> set[int]:
+        named: set[int] = set()
+        for event in events:
+            if isinstance(event, LeaseExpired | JobFinished | JobStopped):
+                named.add(event.app)
+            elif isinstance(event, AppArrived):
+                named.add(event.app.id)
+            elif isinstance(event, MachineJoined | MachineLost):
+                named.update(state.apps)
+        self._hungry.update(dict.fromkeys(sorted(named)))
+        return named
+
+    def _spared(self, apps: Iterable[int], state: ClusterState) -> Iterator[Revoke]:
+        for app in sorted(apps):
+            row = state.apps.get(app)
+            spare = len(row.leases) - usable(row, len(row.leases)) if row is not None else 0
+            if row is not None and spare:
+                used = {gpu for job in row.jobs.values() for gpu in job.gpus}
+                idle = sorted(row.leases, key=lambda gpu: (gpu in used, gpu))
+                yield Revoke(app, tuple(idle[:spare]), SPARE)
+
+    def _hand_out(self, now: Time, state: ClusterState, warm: Sequence[int]) -> Iterator[Grant]:
+        offer = Offer(state, warm)
+        if offer:
+            self._fill(now, offer)
+        until = min(now + self._lease, FOREVER)
+        for app, gpus in offer.won.items():
+            if most(state.apps[app]) <= offer.count(state.apps[app]):
+                self._hungry.pop(app, None)
+            yield Grant(app, tuple(gpus), until, self.why)
+
+    def _fill(self, now: Time, offer: Offer) -> None:
+        queue = self._queue(now, offer)
+        while queue and offer:
+            rank, arrived, app = heappop(queue)
+            row = offer.state.apps[app]
+            if not self.fixed and (again := self.rank(now, row, offer)) > rank:
+                heappush(queue, (again, arrived, app))
+                continue
+            count = self.portion(row, offer)
+            if count > 0:
+                offer.take(row, self.pick(now, row, count, offer))
+                if offer.wants(row) > 0:
+                    heappush(queue, (self.rank(now, row, offer), arrived, app))
+            elif not self._skips and _could_run(row, offer):
+                return
+
+    def _queue(self, now: Time, offer: Offer) -> list[tuple[float, Time, int]]:
+        apps, queue = offer.state.apps, []
+        for app in list(self._hungry):
+            row = apps.get(app)
+            if row is None or most(row) <= len(row.leases):
+                del self._hungry[app]
+            else:
+                queue.append((self.rank(now, row, offer), row.arrived, app))
+        heapify(queue)
+        return queue
+
+
+def _expired(events: Sequence[Event]) -> set[int]:
+    return {event.app for event in events if type(event) is LeaseExpired}
+
+
+def _could_run(row: AppRow, offer: Offer) -> bool:
+    """More of it than now, if only enough GPUs were free."""
+    return usable(row, offer.state.floor.size) > offer.count(row)

@@ -1,0 +1,31 @@
+"""Dominant resource fairness with GPUs as the one resource: a GPU that is free goes to the app with the
+smallest share at this moment, for as long as the job runs. Nobody is stopped, so that long jobs keep theirs
+and late apps wait (Themis 3.1.1).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from astrarium.cluster.demand import step
+from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.policies._leased import Leased, Offer
+from astrarium.cluster.registry import cluster_policies
+from astrarium.core.units import FOREVER, Time
+
+
+@cluster_policies.register("drf")
+class DominantResourceFairness(Leased):
+    why = "it has the smallest share"
+
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        pass
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(FOREVER, skips=True)
+
+    def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
+        return offer.count(row)
+
+    def portion(self, row: AppRow, offer: Offer) -> int:
+        return step(row, offer.count(row), len(offer))

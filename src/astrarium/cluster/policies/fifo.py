@@ -1,0 +1,45 @@
+"""First come, first served, until the end: nobody is stopped, and nobody overtakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from astrarium.cluster.actions import Grant, Revoke
+from astrarium.cluster.arrange import closest
+from astrarium.cluster.demand import usable, wanted
+from astrarium.cluster.events import Event
+from astrarium.cluster.registry import cluster_policies
+from astrarium.cluster.state import ClusterState
+from astrarium.core.policy import SetTimer
+from astrarium.core.units import FOREVER, Time
+
+
+@cluster_policies.register("fifo")
+class Fifo:
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        pass
+
+    def __init__(self, parameters: Parameters) -> None:
+        pass
+
+    def allocate(
+        self, now: Time, events: Sequence[Event], state: ClusterState
+    ) -> Iterator[Grant | Revoke | SetTimer]:
+        for row in state.apps.values():
+            spare = len(row.leases) - usable(row, len(row.leases))
+            if spare:
+                idle = sorted(row.leases.keys() - {gpu for job in row.jobs.values() for gpu in job.gpus})
+                yield Revoke(row.app.id, tuple(idle[:spare]), "it has no use for them any more")
+        for row in state.apps.values():
+            more = usable(row, len(row.leases) + len(state.free)) - len(row.leases)
+            if more > 0:
+                gpus = closest(sorted(state.free), more, state.floor, tuple(row.leases))
+                yield Grant(row.app.id, gpus, FOREVER, "it was the next in line")
+            if len(row.leases) < usable(row, state.floor.size):  # a gang that could never run waits alone
+                return
+
+    def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
+        """Who wants GPUs, in the order in which they came."""
+        return [(app, "by its arrival") for app, row in state.apps.items() if wanted(row)]

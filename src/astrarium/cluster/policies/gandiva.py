@@ -1,0 +1,58 @@
+"""Gandiva as Themis compares with it (section 6.1): whoever can have its GPUs closest together comes first.
+
+How close is how fast its jobs would run there, over how fast they would on GPUs side by side; a job whose
+lease has ended may be moved to a better place. Packing and time-slicing are not modelled, as in Themis.
+"""
+
+from __future__ import annotations
+
+from astrarium.cluster.arrange import closest
+from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.machines import Floor, Spread
+from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
+from astrarium.cluster.registry import cluster_policies
+from astrarium.cluster.remaining import throughput
+from astrarium.cluster.state import ClusterState
+from astrarium.core.units import Time
+
+
+@cluster_policies.register("gandiva")
+class Gandiva(Leased):
+    Parameters = LeaseParameters
+    fixed = False
+    why = "its jobs run closest together there"
+
+    def __init__(self, parameters: LeaseParameters) -> None:
+        super().__init__(parameters.lease, parameters.gangs == "skip")
+
+    def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
+        count = offer.wants(row)
+        return -self._score(row, self.pick(now, row, count, offer), offer) if count > 0 else 0.0
+
+    def stays(self, row: AppRow, state: ClusterState) -> bool:
+        """As close together as it can be: on one machine, or in one rack if no machine is large enough."""
+        return all(_lies_well(job.gpus, state.floor) for job in row.jobs.values())
+
+    def pick(self, now: Time, row: AppRow, count: int, offer: Offer) -> list[int]:
+        stays = offer.best(row, count)
+        settled = stays == _stood(row) and self.stays(row, offer.state)
+        if settled or self._score(row, stays, offer) >= 1.0:
+            return stays
+        moves = list(closest(offer.state.free - offer.taken, count, offer.state.floor, offer.held(row)))
+        return max(stays, moves, key=lambda gpus: self._score(row, gpus, offer))  # if equal, it stays
+
+    def _score(self, row: AppRow, gpus: list[int], offer: Offer) -> float:
+        """1: all that it would use lies together."""
+        own = [*offer.held(row), *gpus]
+        return throughput(row, own, offer.state) / max(1, len(own))
+
+
+def _stood(row: AppRow) -> list[int]:
+    return [gpu for job in row.jobs.values() for gpu in job.gpus]
+
+
+def _lies_well(gpus: tuple[int, ...], floor: Floor) -> bool:
+    spread = floor.spread(gpus)
+    if spread <= Spread.MACHINE:
+        return True
+    return spread is Spread.RACK and len(gpus) > max(machine.gpus for machine in floor.machines.values())

@@ -1,0 +1,29 @@
+"""Max-min fairness over time, Gavel's policy that stands for least attained service (OSDI 2020, section 4.1).
+
+The app that gets the fewest GPUs on average gets as many as can be: the linear program of Gavel for GPUs that
+are all alike. `round` is Shockwave's; Gavel has 360s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.parts import largest_level, middle
+from astrarium.cluster.policies._shares import RoundParameters, TimeShares, demand
+from astrarium.cluster.registry import cluster_policies
+from astrarium.cluster.state import ClusterState
+from astrarium.core.units import Time
+
+
+@cluster_policies.register("max-min")
+class MaxMin(TimeShares):
+    Parameters = RoundParameters
+
+    def targets(self, now: Time, rows: Sequence[AppRow], state: ClusterState) -> Sequence[float]:
+        if not rows:
+            return []
+        gangs, gpus = np.array([float(demand(row, state)) for row in rows]), float(state.floor.size)
+        return list(map(float, middle(largest_level(gangs, gpus) / gangs, gangs, gpus)))

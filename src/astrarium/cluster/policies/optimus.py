@@ -1,0 +1,36 @@
+"""Optimus as Themis compares with it (section 6.1): one GPU after another to the app whose throughput grows
+by the largest ratio with it. Who has none yet comes first: any throughput is infinitely more than nothing.
+Where a gang takes several at once, the ratio is that of each of them (the root).
+"""
+
+from __future__ import annotations
+
+import math
+
+from astrarium.cluster.demand import step
+from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
+from astrarium.cluster.registry import cluster_policies
+from astrarium.cluster.remaining import throughput
+from astrarium.core.units import Time
+
+
+@cluster_policies.register("optimus")
+class Optimus(Leased):
+    Parameters = LeaseParameters
+    fixed = False
+    why = "its throughput grows by the largest ratio"
+
+    def __init__(self, parameters: LeaseParameters) -> None:
+        super().__init__(parameters.lease, parameters.gangs == "skip")
+
+    def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
+        before = throughput(row, offer.held(row), offer.state)
+        if not before:
+            return -math.inf
+        count = self.portion(row, offer)
+        more = [*offer.held(row), *offer.best(row, count)] if count else offer.held(row)
+        return -math.pow(throughput(row, more, offer.state) / before, 1 / max(1, count))
+
+    def portion(self, row: AppRow, offer: Offer) -> int:
+        return step(row, offer.count(row), len(offer))

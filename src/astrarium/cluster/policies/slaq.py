@@ -1,0 +1,47 @@
+"""SLAQ as Themis compares with it (section 6.1): GPUs go to the app whose loss would fall most in a lease.
+
+Loss curves are not in the traces. Every job is given the same one, after SLAQ's sublinear form: a loss of 1
+before the first iteration that falls as 1 / (1 + s * d), where d is the part of the work that is done and s
+the `steepness` (at 9, a loss of 0.1 in the end). The losses of an app's jobs are added up.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from astrarium.cluster.arrange import planned
+from astrarium.cluster.ledger import AppRow, JobRow
+from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
+from astrarium.cluster.registry import cluster_policies
+from astrarium.cluster.remaining import job_left
+from astrarium.core.units import Time
+
+
+@cluster_policies.register("slaq")
+class Slaq(Leased):
+    fixed = False
+    why = "its loss falls most with them"
+
+    class Parameters(LeaseParameters, frozen=True, forbid_unknown_fields=True):
+        steepness: Annotated[float, msgspec.Meta(gt=0, description="how fast losses fall at first")] = 9.0
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters.lease, parameters.gangs == "skip")
+        self._steepness = parameters.steepness
+
+    def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
+        held, count = offer.held(row), offer.wants(row)
+        more = [*held, *offer.best(row, count)] if count > 0 else held
+        return self._loss(now, row, more, offer) - self._loss(now, row, held, offer)
+
+    def _loss(self, now: Time, row: AppRow, gpus: list[int], offer: Offer) -> float:
+        """At the end of a lease, if it had these GPUs."""
+        plan = planned(row, gpus, offer.state.floor)
+        return sum(self._job_loss(now, row, job, plan[job.job.id], offer) for job in row.unfinished())
+
+    def _job_loss(self, now: Time, row: AppRow, job: JobRow, gpus: tuple[int, ...], offer: Offer) -> float:
+        whole = max(1, job.job.forecast)
+        left = job_left(now, row, job, offer.state) - self._lease * offer.state.pace(job.job, gpus)
+        return 1.0 / (1.0 + self._steepness * (1.0 - max(0.0, left) / whole))

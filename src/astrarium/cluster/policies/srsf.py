@@ -1,0 +1,27 @@
+"""Shortest remaining service first, as Themis compares with it (section 6.1): one gang, or one GPU more for a
+job, at a time to the app with the least GPU time left. What is left is what its owner forecasts.
+"""
+
+from __future__ import annotations
+
+from astrarium.cluster.demand import step
+from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
+from astrarium.cluster.registry import cluster_policies
+from astrarium.cluster.remaining import work_left
+from astrarium.core.units import Time
+
+
+@cluster_policies.register("srsf")
+class ShortestRemainingService(Leased):
+    Parameters = LeaseParameters
+    why = "it has the least GPU time left"
+
+    def __init__(self, parameters: LeaseParameters) -> None:
+        super().__init__(parameters.lease, parameters.gangs == "skip")
+
+    def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
+        return work_left(now, row, offer.state)
+
+    def portion(self, row: AppRow, offer: Offer) -> int:
+        return step(row, offer.count(row), len(offer))

@@ -1,0 +1,214 @@
+"""A finished run: who held what when and why, what ran where, and how full the cluster was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from astrarium.cluster.actions import Grant, Revoke, Run, Stop
+from astrarium.cluster.events import (
+    AppArrived,
+    AppWithdrawn,
+    JobFinished,
+    JobStopped,
+    LeaseExpired,
+    MachineJoined,
+    MachineLost,
+)
+from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.slowdown import Slowdowns
+from astrarium.cluster.state import ClusterState
+from astrarium.core.trace import Step
+from astrarium.core.units import Time
+
+
+class Held(NamedTuple):
+    """A GPU in the hands of one app, over renewals of its lease."""
+
+    app: int
+    gpu: int
+    start: Time
+    end: Time
+
+
+class Ran(NamedTuple):
+    """A run of a job. *score*: 1 over how much slower it was than with all of its GPUs close together."""
+
+    app: int
+    phase: int
+    job: int
+    gpus: tuple[int, ...]
+    start: Time
+    end: Time
+    score: float
+
+
+class Decision(NamedTuple):
+    """GPUs given until then; or taken back or lost, where *until* is -1. *leases* of the same GPUs that
+    followed one another for the same reason are one decision."""
+
+    at: Time
+    app: int
+    gpus: tuple[int, ...]
+    until: Time
+    why: str
+    leases: int = 1
+
+
+class Level(NamedTuple):
+    """From an instant on. *busy*: GPUs on which something runs; *waiting*: apps that hold nothing."""
+
+    at: Time
+    gpus: int
+    leased: int
+    busy: int
+    apps: int
+    waiting: int
+
+
+@dataclass(frozen=True)
+class ClusterRecord:
+    policy: str
+    rows: list[AppRow]  # in order of arrival
+    held: list[Held]
+    ran: list[Ran]
+    decisions: list[Decision]
+    levels: list[Level]
+    machines: dict[int, int]  # the machine of each GPU that there ever was
+    end: Time = 0
+
+
+@dataclass
+class _Open:
+    """Of one app: GPUs since when, and runs."""
+
+    gpus: dict[int, Time] = field(default_factory=dict)
+    runs: dict[int, Ran] = field(default_factory=dict)  # by job, their ends unknown
+    numbers: dict[int, int] = field(default_factory=dict)  # of these runs
+
+
+class Watch:
+    """Hears every step of a run, after the books; *slowdowns* is the truth."""
+
+    def __init__(self, state: ClusterState, slowdowns: Slowdowns) -> None:
+        self._state, self._slowdowns = state, slowdowns
+        self._open: dict[int, _Open] = {}
+        self._busy, self._holders = 0, set[int]()
+        self._latest: dict[int, dict[frozenset[int], int]] = {}  # where an app's last grant of GPUs stands
+        self.held: list[Held] = []
+        self.ran: list[Ran] = []
+        self.decisions: list[Decision] = []
+        self.levels: list[Level] = []
+        self.machines: dict[int, int] = {}
+
+    def __call__(self, step: Step) -> None:
+        touched: dict[int, None] = {}
+        for event in step.events:
+            if isinstance(event, MachineLost):
+                self._lost(step.now, event.machine)
+            touched.update(dict.fromkeys(self._named(event)))
+        for action in step.actions:
+            if isinstance(action, Grant):
+                self._granted(step.now, action)
+            elif isinstance(action, Revoke):
+                self.decisions.append(Decision(step.now, action.app, action.gpus, -1, action.why))
+            if isinstance(action, Grant | Revoke | Run | Stop):
+                touched[action.app] = None
+        for app in touched:
+            self._look(step.now, app)
+        self._note(step.now)
+
+    def _granted(self, now: Time, action: Grant) -> None:
+        """Most leases renew others."""
+        latest, gpus = self._latest.setdefault(action.app, {}), frozenset(action.gpus)
+        place = latest.get(gpus, -1)
+        last = self.decisions[place] if place >= 0 else None
+        if last is not None and (last.until, last.why) == (now, action.why):
+            self.decisions[place] = last._replace(until=action.until, leases=last.leases + 1)
+        else:
+            latest[gpus] = len(self.decisions)
+            self.decisions.append(Decision(now, action.app, action.gpus, action.until, action.why))
+
+    def _lost(self, now: Time, machine: int) -> None:
+        """Nobody decides that; but those who had GPUs there want to know."""
+        for app, known in self._open.items():
+            gpus = tuple(sorted(gpu for gpu in known.gpus if self.machines[gpu] == machine))
+            if gpus:
+                self.decisions.append(Decision(now, app, gpus, -1, f"machine {machine} died"))
+
+    def _named(self, event: Any) -> Iterable[int]:
+        """Apps whose GPUs or runs it may change."""
+        if isinstance(event, LeaseExpired | JobStopped | JobFinished | AppWithdrawn):
+            return (event.app,)
+        if isinstance(event, AppArrived):
+            return (event.app.id,)
+        if isinstance(event, MachineJoined):
+            gpus = self._state.floor.gpus_of.get(event.machine.id, ())
+            self.machines.update(dict.fromkeys(gpus, event.machine.id))
+        return tuple(self._open) if isinstance(event, MachineLost) else ()
+
+    def record(self, policy: str, rows: Iterable[AppRow], end: Time) -> ClusterRecord:
+        """All that is still open ends with the run."""
+        for app in list(self._open):
+            self._close(end, app)
+        held = sorted(self.held, key=lambda each: (each.start, each.gpu))
+        ran = sorted(self.ran, key=lambda each: (each.start, each.app, each.job))
+        return ClusterRecord(policy, list(rows), held, ran, self.decisions, self.levels, self.machines, end)
+
+    def _look(self, now: Time, app: int) -> None:
+        row = self._state.apps.get(app)
+        if row is None:
+            self._close(now, app)
+            return
+        known = self._open.get(app)
+        if known is None:
+            known = self._open[app] = _Open()
+        if known.gpus.keys() != row.leases.keys():
+            for gpu in [gpu for gpu in known.gpus if gpu not in row.leases]:
+                self.held.append(Held(app, gpu, known.gpus.pop(gpu), now))
+            for gpu in row.leases:
+                known.gpus.setdefault(gpu, now)
+            (self._holders.add if known.gpus else self._holders.discard)(app)
+        self._look_at_runs(now, row, known)
+
+    def _look_at_runs(self, now: Time, row: AppRow, known: _Open) -> None:
+        for job, run in list(known.runs.items()):
+            found = row.jobs.get(job)
+            same = found is not None and found.gpus == run.gpus and found.run == known.numbers[job]
+            if not same or run.phase != row.phase:
+                self._end(now, known, job)
+        for job, found in row.jobs.items():
+            if found.gpus and job not in known.runs:
+                score = 1.0 / self._slowdown(found.job.model, found.gpus)
+                known.runs[job] = Ran(row.app.id, row.phase, job, found.gpus, now, now, score)
+                known.numbers[job] = found.run
+                self._busy += len(found.gpus)
+
+    def _slowdown(self, model: str, gpus: tuple[int, ...]) -> float:
+        floor = self._state.floor
+        return self._slowdowns.of(model, floor.network(gpus), floor.spread(gpus))
+
+    def _end(self, now: Time, known: _Open, job: int) -> None:
+        run = known.runs.pop(job)
+        self._busy -= len(run.gpus)
+        if now > run.start:
+            self.ran.append(run._replace(end=now))
+
+    def _close(self, now: Time, app: int) -> None:
+        known = self._open.pop(app, None)
+        self._holders.discard(app)
+        self._latest.pop(app, None)
+        if known is not None:
+            self.held += [Held(app, gpu, since, now) for gpu, since in known.gpus.items() if now > since]
+            for job in list(known.runs):
+                self._end(now, known, job)
+
+    def _note(self, now: Time) -> None:
+        state = self._state
+        apps, waiting = len(state.apps), len(state.apps) - len(self._holders)
+        level = Level(now, state.floor.size, len(state.holder), self._busy, apps, waiting)
+        if self.levels and self.levels[-1].at == now:
+            self.levels.pop()
+        if not self.levels or self.levels[-1][1:] != level[1:]:
+            self.levels.append(level)

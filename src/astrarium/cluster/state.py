@@ -1,0 +1,292 @@
+"""The books of the cluster level: who is there, who holds which GPU until when, and what runs where.
+
+A GPU is free or leased to one app. A job runs on GPUs that its app holds, on as many as it can use; between
+two decisions a run may stand on a lease that has just expired, and is stopped or its lease renewed in the
+same step. Late news is recognized by run numbers and instants, and ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from astrarium.cluster.actions import Action, Grant, Revoke, Run, Stop
+from astrarium.cluster.apps import Job
+from astrarium.cluster.events import (
+    AppArrived,
+    AppWithdrawn,
+    Event,
+    JobFinished,
+    JobProgressed,
+    JobStopped,
+    LeaseExpired,
+    MachineJoined,
+    MachineLost,
+)
+from astrarium.cluster.ledger import AppRow, JobRow, Ledger, Outcome
+from astrarium.cluster.machines import Floor
+from astrarium.cluster.slowdown import Slowdowns
+from astrarium.core.errors import BrokenBooks, InvalidAction
+from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.units import Time
+
+NOT_WANTED = "its owner wants it no more"
+
+
+class ClusterState:
+    """*slowdowns* is what is believed, and learnt from runs; *startup* how long a run is taken to need before
+    it gets anywhere."""
+
+    def __init__(
+        self, slowdowns: Slowdowns | None = None, startup: Time = 0, ledger: Ledger | None = None
+    ) -> None:
+        self.floor, self.slowdowns, self._startup = Floor(), slowdowns or Slowdowns(), startup
+        self.ledger = ledger or Ledger()
+        self.apps: dict[int, AppRow] = {}  # those that are there, in order of arrival
+        self.holder: dict[int, int] = {}  # the app that has a GPU
+        self.free: set[int] = set()
+        self.unsettled: dict[
+            int, None
+        ] = {}  # apps whose GPUs or jobs have changed: what runs is to be arranged
+        self._crowd, self._crowd_at = 0.0, 0  # the integral of the number of apps
+        self._on_event: dict[type, Callable[[Time, Any], None]] = {
+            MachineJoined: self._joined,
+            MachineLost: self._lost,
+            AppArrived: self._arrived,
+            AppWithdrawn: self._withdrawn,
+            LeaseExpired: self._expired,
+            JobStopped: self._stopped,
+            JobProgressed: self._progressed,
+            JobFinished: self._finished,
+            TimerFired: _nothing,
+        }
+        self._on_action: dict[type, Callable[[Time, Any], None]] = {
+            Grant: self._grant,
+            Revoke: self._revoke,
+            Run: self._run,
+            Stop: self._stop,
+            SetTimer: _nothing,
+        }
+
+    def apply(self, now: Time, event: Event) -> None:
+        self._on_event[type(event)](now, event)
+
+    def commit(self, now: Time, action: Action) -> None:
+        handler = self._on_action.get(type(action))
+        if handler is None:
+            raise InvalidAction(f"{action!r} is not an action of the cluster level")
+        handler(now, action)
+
+    def close(self, now: Time) -> None:
+        for app in list(self.apps):
+            self._end(now, app, Outcome.WITHDRAWN, "the run ended before the app did")
+
+    def validate(self) -> None:
+        held = {gpu: app for app, row in self.apps.items() for gpu in row.leases}
+        if held != self.holder or self.free & held.keys():
+            raise BrokenBooks("a GPU is leased twice, or both leased and free")
+        if len(held) + len(self.free) != self.floor.size:
+            raise BrokenBooks("a GPU is neither free nor leased")
+        for row in self.apps.values():
+            used = [gpu for job in row.jobs.values() for gpu in job.gpus]
+            if len(used) != len(set(used)) or not set(used) <= row.leases.keys():
+                raise BrokenBooks(f"app {row.app.name}: a job runs on a GPU that is another's")
+
+    # what a policy asks
+
+    def pace(self, job: Job, gpus: Sequence[int]) -> float:
+        """Believed: work done in a unit of time."""
+        if len(gpus) < job.least:
+            return 0.0
+        spread, network = self.floor.spread(gpus), self.floor.network(gpus)
+        return min(len(gpus), job.most) / self.slowdowns.of(job.model, network, spread)
+
+    def done(self, now: Time, row: JobRow) -> Time:
+        """Believed, of a job's work; it cannot have ended without our hearing of it."""
+        if not row.gpus:
+            return row.done
+        done = row.done + round(max(0, now - row.since) * self.pace(row.job, row.gpus))
+        return min(done, max(row.done, row.job.forecast - 1))
+
+    def service(self, now: Time, row: AppRow) -> Time:
+        """GPU time that the app has had."""
+        return row.service + (now - row.counted) * len(row.leases)
+
+    def ran(self, now: Time, row: AppRow) -> Time:
+        """GPU time in which its jobs got somewhere: without what startups took, and GPUs that were idle."""
+        return row.ran + sum(_since(now, job) for job in row.jobs.values())
+
+    def contention(self, now: Time, row: AppRow) -> float:
+        """The mean number of apps since it came."""
+        lived = now - row.arrived
+        return (self._crowd_until(now) - row.crowd) / lived if lived else float(len(self.apps))
+
+    # events
+
+    def _joined(self, now: Time, event: MachineJoined) -> None:
+        self.free.update(self.floor.join(event.machine))
+
+    def _lost(self, now: Time, event: MachineLost) -> None:
+        gone = self.floor.leave(event.machine)
+        self.free.difference_update(gone)
+        for gpu in gone:
+            if gpu in self.holder:
+                self._take(now, self.apps[self.holder[gpu]], (gpu,), back=False)
+
+    def _arrived(self, now: Time, event: AppArrived) -> None:
+        app = event.app
+        row = AppRow(app, now, _phase_rows(app.phases[0]), counted=now, crowd=self._crowd_until(now))
+        self._crowd, self._crowd_at = row.crowd, now
+        self.apps[app.id] = self.ledger.rows[app.id] = row
+        self.unsettled[app.id] = None
+
+    def _withdrawn(self, now: Time, event: AppWithdrawn) -> None:
+        if event.app in self.apps:
+            failed = bool(event.error)
+            self._end(
+                now, event.app, Outcome.FAILED if failed else Outcome.WITHDRAWN, event.error or NOT_WANTED
+            )
+
+    def _expired(self, now: Time, event: LeaseExpired) -> None:
+        row = self.apps.get(event.app)
+        if row is not None:
+            self._take(now, row, [gpu for gpu in event.gpus if row.leases.get(gpu) == event.until])
+
+    def _stopped(self, now: Time, event: JobStopped) -> None:
+        """The books have it as stopped already, unless it was lost."""
+        row = self._job(event.app, event.job)
+        if row is None or row.run != event.run:
+            return
+        row.done = event.done
+        if row.gpus:
+            self._end_run(now, event.app, row)
+            self.unsettled[event.app] = None
+
+    def _progressed(self, now: Time, event: JobProgressed) -> None:
+        row = self._job(event.app, event.job)
+        if row is not None and row.run == event.run and row.gpus:
+            self._learn(now, row, event.done)
+            self.apps[event.app].ran += _since(now, row)
+            row.done, row.since = event.done, now
+
+    def _finished(self, now: Time, event: JobFinished) -> None:
+        row = self._job(event.app, event.job)
+        if row is None or row.run != event.run or not row.gpus:  # it was stopped before it could end
+            return
+        self._learn(now, row, row.job.work)
+        self._end_run(now, event.app, row)
+        row.done, row.finished = row.job.work, True
+        self.unsettled[event.app] = None
+        self._next_phase(now, self.apps[event.app])
+
+    # actions
+
+    def _grant(self, now: Time, action: Grant) -> None:
+        row = self._open(action)
+        for gpu in action.gpus:
+            if gpu not in self.free and self.holder.get(gpu) != action.app:
+                raise InvalidAction(f"{action!r}: GPU {gpu} is not free")
+        if action.until <= now or not action.gpus:
+            raise InvalidAction(f"{action!r}: a lease is of some GPUs, and ends later than now ({now})")
+        self._count(now, row)
+        for gpu in action.gpus:
+            row.leases[gpu], self.holder[gpu] = action.until, action.app
+        self.free.difference_update(action.gpus)
+        row.started = now if row.started < 0 else row.started
+        self.unsettled[action.app] = None
+
+    def _revoke(self, now: Time, action: Revoke) -> None:
+        row = self._open(action)
+        if any(gpu not in row.leases for gpu in action.gpus):
+            raise InvalidAction(f"{action!r}: the app does not have all of them")
+        self._take(now, row, action.gpus)
+
+    def _run(self, now: Time, action: Run) -> None:
+        row, job = self._open(action), self._job(action.app, action.job)
+        if job is None or job.finished:
+            raise InvalidAction(f"{action!r}: there is no such job, or it has ended")
+        others = {gpu for other in row.jobs.values() if other is not job for gpu in other.gpus}
+        if any(gpu not in row.leases or gpu in others for gpu in action.gpus):
+            raise InvalidAction(f"{action!r}: not all of them are the app's to use")
+        if not job.job.least <= len(action.gpus) <= job.job.most:
+            raise InvalidAction(f"{action!r}: it runs on {job.job.least} to {job.job.most} GPUs")
+        job.done = self.done(now, job)
+        self._end_run(now, action.app, job)
+        job.gpus, job.since, job.run = action.gpus, now + self._startup, job.run + 1
+
+    def _stop(self, now: Time, action: Stop) -> None:
+        job = self._job(action.app, action.job)
+        if job is None or not job.gpus:
+            raise InvalidAction(f"{action!r}: it does not run")
+        job.done = self.done(now, job)
+        self._end_run(now, action.app, job)
+
+    # the books
+
+    def _open(self, action: Grant | Revoke | Run) -> AppRow:
+        if action.app not in self.apps:
+            raise InvalidAction(f"{action!r}: there is no such app, or it has ended")
+        return self.apps[action.app]
+
+    def _job(self, app: int, job: int) -> JobRow | None:
+        row = self.apps.get(app)
+        return row.jobs.get(job) if row is not None else None
+
+    def _take(self, now: Time, row: AppRow, gpus: Sequence[int], back: bool = True) -> None:
+        self._count(now, row)
+        for gpu in gpus:
+            del row.leases[gpu], self.holder[gpu]
+        if back:
+            self.free.update(gpus)
+        self.unsettled[row.app.id] = None
+
+    def _next_phase(self, now: Time, row: AppRow) -> None:
+        if row.unfinished():
+            return
+        row.phase += 1
+        if row.phase == len(row.app.phases):
+            self._end(now, row.app.id, Outcome.FINISHED)
+        else:
+            row.jobs = _phase_rows(row.app.phases[row.phase])
+
+    def _end(self, now: Time, app: int, outcome: Outcome, reason: str = "") -> None:
+        row = self.apps[app]
+        row.ran = self.ran(now, row)
+        self._take(now, row, tuple(row.leases))
+        row.contention = self.contention(now, row)
+        self._crowd, self._crowd_at = self._crowd_until(now), now
+        del self.apps[app]
+        self.unsettled.pop(app, None)
+        row.ended, row.outcome, row.reason = now, outcome, reason
+
+    def _end_run(self, now: Time, app: int, job: JobRow) -> None:
+        self.apps[app].ran += _since(now, job)
+        job.gpus = ()
+
+    def _count(self, now: Time, row: AppRow) -> None:
+        row.service, row.counted = self.service(now, row), now
+
+    def _crowd_until(self, now: Time) -> float:
+        return self._crowd + len(self.apps) * (now - self._crowd_at)
+
+    def _learn(self, now: Time, row: JobRow, done: Time) -> None:
+        """From how far it came in a run that it began from a checkpoint."""
+        took, came = now - row.since, done - row.done
+        if took > 0 and came > 0 and len(row.gpus) > 1:
+            spread, network = self.floor.spread(row.gpus), self.floor.network(row.gpus)
+            self.slowdowns.learn(
+                row.job.model, network, spread, min(len(row.gpus), row.job.most) * took / came
+            )
+
+
+def _phase_rows(jobs: Sequence[Job]) -> dict[int, JobRow]:
+    return {job.id: JobRow(job) for job in jobs}
+
+
+def _since(now: Time, job: JobRow) -> Time:
+    """GPU time in which it got somewhere, since it was last heard of."""
+    return len(job.gpus) * max(0, now - job.since)
+
+
+def _nothing(now: Time, _: Any) -> None:
+    pass

@@ -1,0 +1,170 @@
+"""Apps on a cluster, as tables for a terminal and rows for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astrarium.cluster.machines import Machine
+from astrarium.cluster.record import ClusterRecord
+from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.report.cluster import DEFINITIONS, AppSummary, ClusterSummary
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+APPS_FILE, LEASES_FILE, DECISIONS_FILE = "apps.csv", "leases.csv", "decisions.csv"
+FILES = {
+    "scenario.yaml": "the scenario as it was run, overrides included",
+    APPS_FILE: "one row an app: when it came, first held a GPU and ended; GPU time, rho, placement score",
+    LEASES_FILE: "one row for each time that an app held a GPU, over renewals of its lease",
+    DECISIONS_FILE: "one row for each grant of GPUs, its renewals included, or what was taken back, and why",
+    "timeline.json": "who held what when: open it in https://ui.perfetto.dev or chrome://tracing",
+}
+_MOST_APPS = 40
+_APP_COLUMNS = ("app", "team", "kind", "arrived_s", "waited_s", "ended_s", "took_s", "outcome", "reason",
+                "gpu_hours", "ran_gpu_hours", "work_gpu_hours", "contention",
+                *(f"rho_{name}" for name in DEFINITIONS), "placement_score", "runs")  # fmt: skip
+
+
+def overview_table(summaries: Mapping[str, ClusterSummary]) -> Table:
+    """One row for each policy; times in hours where they are long."""
+    unit, size = unit_of(max(each.makespan_s for each in summaries.values()))
+    rho = (f"{what} {name}" for name in DEFINITIONS for what in ("rho", "median"))
+    times = (f"makespan {unit}", f"completion {unit}", f"wait {unit}")
+    table = plain_table("policy", "finished", *rho, *times, "GPU-hours", "score", "busy", "runs")
+    table.caption = "rho: of the app that fared worst, and the median; completion and wait: means"
+    for label, each in summaries.items():
+        finished = f"{each.outcomes.get('finished', 0)}/{each.apps}"
+        rhos = [_number(value) for name in DEFINITIONS for value in _worst_and_median(each, name)]
+        table.add_row(label, finished, *rhos, *_times(each, size), *_use(each))
+    return table
+
+
+def _worst_and_median(summary: ClusterSummary, name: str) -> tuple[float | None, float | None]:
+    found = summary.rho.get(name)
+    return (found.worst, found.median) if found else (None, None)
+
+
+def _times(each: ClusterSummary, size: float) -> list[str]:
+    means = [spread.mean if spread else None for spread in (each.completion_s, each.waited_s)]
+    return [_number(None if value is None else value / size, 1) for value in (each.makespan_s, *means)]
+
+
+def _use(each: ClusterSummary) -> list[str]:
+    return [f"{each.gpu_hours:,.1f}", _number(each.score), f"{each.busy:.1%}", f"{each.runs:,}"]
+
+
+def apps_table(apps: Sequence[AppSummary]) -> Table:
+    """In order of arrival; those who fared worst if there are very many."""
+    shown = apps if len(apps) <= _MOST_APPS else sorted(apps, key=_worst_first)[:_MOST_APPS]
+    unit, size = unit_of(max((app.ended_s or 0.0 for app in apps), default=0.0))
+    instants = [f"{name} {unit}" for name in ("arrived", "waited", "ended", "took")]
+    rho = [f"rho {name}" for name in DEFINITIONS]
+    table = plain_table("app", *instants, "GPU-hours", *rho, "score", "runs", "outcome")
+    for app in shown:
+        times = (app.arrived_s, app.waited_s, app.ended_s, app.took_s)
+        cells = [_number(None if time is None else time / size, 1) for time in times]
+        numbers = [f"{app.gpu_hours:,.1f}", *(_number(app.rho.get(name)) for name in DEFINITIONS)]
+        told = ": ".join(part for part in (app.outcome, app.reason) if part)
+        table.add_row(as_it_is(app.name), *cells, *numbers, _number(app.score), str(app.runs), as_it_is(told))
+    if len(apps) > _MOST_APPS:
+        table.caption = f"the {_MOST_APPS} of {len(apps)} apps that fared worst"
+    return table
+
+
+def _worst_first(app: AppSummary) -> tuple[bool, float]:
+    return bool(app.rho), -app.rho.get(DEFINITIONS[0], 0.0)
+
+
+def write_apps(apps: Iterable[AppSummary], path: Path) -> None:
+    _write(path, _APP_COLUMNS, (_app_cells(app) for app in apps))
+
+
+def _app_cells(app: AppSummary) -> list[Any]:
+    instants = [app.arrived_s, app.waited_s, app.ended_s, app.took_s]
+    numbers = [app.gpu_hours, app.ran_gpu_hours, app.work_gpu_hours, app.contention]
+    rho = [app.rho.get(name) for name in DEFINITIONS]
+    return [
+        app.name,
+        app.team,
+        app.kind,
+        *instants,
+        app.outcome,
+        app.reason,
+        *numbers,
+        *rho,
+        app.score,
+        app.runs,
+    ]
+
+
+def write_leases(record: ClusterRecord, machines: Mapping[int, Machine], path: Path) -> None:
+    names = {row.app.id: row.app.name for row in record.rows}
+    rows = (
+        (names[each.app], each.gpu, machine.id, machine.rack, each.start / SECOND, each.end / SECOND)
+        for each in record.held
+        for machine in [machines[record.machines[each.gpu]]]
+    )
+    _write(path, ("app", "gpu", "machine", "rack", "start_s", "end_s"), rows)
+
+
+def write_decisions(record: ClusterRecord, path: Path) -> None:
+    names = {row.app.id: row.app.name for row in record.rows}
+    rows = (
+        (
+            each.at / SECOND,
+            "granted" if each.until >= 0 else "taken back",
+            names[each.app],
+            " ".join(map(str, each.gpus)),
+            "" if each.until < 0 or each.until >= FOREVER else each.until / SECOND,
+            each.leases,
+            each.why,
+        )
+        for each in record.decisions
+    )
+    _write(path, ("at_s", "what", "app", "gpus", "until_s", "leases", "why"), rows)
+
+
+def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def unit_of(seconds: float) -> tuple[str, float]:
+    return ("h", 3600.0) if seconds >= 4 * 3600 else ("min", 60.0) if seconds >= 600 else ("s", 1.0)
+
+
+def moment(at: Time) -> str:
+    """As people say it, and as `--at` takes it."""
+    seconds = at / SECOND
+    if seconds < 120:
+        return f"{seconds:.4g}s"
+    return f"{seconds / 60:.4g}min" if seconds < 36_000 else f"{seconds / 3600:.4g}h"
+
+
+def plain_table(first: str, *others: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def as_it_is(text: str) -> Text:
+    """What people call their apps is no markup."""
+    from rich.text import Text
+
+    return Text(text)
+
+
+def _number(value: float | None, places: int = 2) -> str:
+    return "-" if value is None else f"{value:,.{places}f}"
