@@ -30,8 +30,9 @@ serve: $(SERVABLE)
 demo: setup
 	$(BIN)/astrarium compare examples/quickstart.yaml -p astrarium -p deferred -p eager --out runs/demo --overwrite
 
+# Two files at a time; what they share, such as a compiled gate, is made for each.
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # On a machine with a GPU, with the Python and the torch that it has: native code is built beside the package,
 # and nothing is installed. It needs cmake, ninja and nanobind.
