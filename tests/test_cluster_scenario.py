@@ -24,7 +24,7 @@ from astrarium.scenario.yaml_file import parse_yaml
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
-EXAMPLE = Path(__file__).parent.parent / "examples" / "cluster.yaml"
+EXAMPLE = Path(__file__).parent.parent / "examples" / "cluster" / "cluster.yaml"
 TEXT = """\
 machines: [{count: 2, gpus: 4, racks: 2}]
 apps:

@@ -71,7 +71,7 @@ def test_the_page_can_be_followed(answer: Any, tmp_path: Path) -> None:
 
 def test_the_first_file_is_the_example() -> None:
     shown = next(body for _, body in BLOCK.findall(TEXT) if body.startswith("# cluster.yaml"))
-    example = (ROOT / "examples" / "cluster.yaml").read_text().splitlines()
+    example = (ROOT / "examples" / "cluster" / "cluster.yaml").read_text().splitlines()
     assert shown.splitlines()[1:] == [line for line in example if not line.startswith("#")]
 
 

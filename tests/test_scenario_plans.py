@@ -13,7 +13,7 @@ import yaml
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND
-from astrarium.scenario import build, load, parse, plans
+from astrarium.scenario import build, load, parse, plans, write
 from astrarium.serving.placement.plan import Plan, Replica, check
 from astrarium.serving.placement.problem import ALONE, Form, Problem, Shape
 from astrarium.serving.placement.registry import Patient, placement_policies
@@ -271,3 +271,41 @@ def test_every_plan_field_is_written() -> None:
     for inside, outside in ((Replica, ReplicaEntry), (Plan, PlanEntry)):
         names = [{info.name for info in msgspec.structs.fields(kind)} for kind in (inside, outside)]
         assert names[0] == names[1]
+
+
+PARALLEL = {
+    "op1pp2": {"profile": {"alpha": "1ms", "beta": "4ms"}, "memory": "3GiB"},
+    "op2pp1": {"profile": {"table": ["4ms", "5ms", "25ms"]}, "memory": "3GiB"},
+    "op1pp4": {"profile": {"table": ["6ms"]}, "memory": "2GiB"},
+}
+
+
+def with_parallel(parallel: Any) -> dict[str, Any]:
+    models = {**SCENARIO["models"], "bert": {**SCENARIO["models"]["bert"], "parallel": parallel}}
+    return {**SCENARIO, "models": models}
+
+
+def test_a_model_says_itself_how_it_can_be_spread() -> None:
+    """As far as batches keep the SLO of 20 ms: 4 stages of 6 ms never do."""
+    scenario = parse(with_parallel(PARALLEL), planning=True)
+    forms = plans.problem(scenario).models[0].forms
+    wide = Shape(stages=1, operators=2)
+    assert forms.keys() == {ALONE, PIPELINE, wide}
+    assert (forms[PIPELINE].max_batch, forms[PIPELINE].latency(6)) == (6, 2 * 10 * MILLISECOND)
+    assert (forms[wide].max_batch, forms[wide].weights) == (2, (3 * GIB,))
+    assert parse(write.plain_scenario(scenario), planning=True) == scenario
+
+
+@pytest.mark.parametrize(
+    ("shape", "part", "told"),
+    [
+        ("two", {"profile": {"table": ["4ms"]}, "memory": "1GiB"}, r"parallel\.two: expected a shape"),
+        ("op1pp1", {"profile": {"table": ["4ms"]}, "memory": "1GiB"}, "several GPUs, such as op1pp2"),
+        ("op1pp2", {"profile": {"table": ["4ms"]}, "memory": "0GiB"}, r"op1pp2\.memory"),
+        ("op1pp2", {"profile": {"table": ["4ms"]}}, "memory"),
+        ("op1pp2", {"profile": {"kinds": BY_KIND}, "memory": "1GiB"}, "zoo, linear or a table"),
+    ],
+)
+def test_what_is_wrong_about_a_spread_is_named(shape: str, part: Any, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        parse(with_parallel({shape: part}), planning=True)

@@ -17,9 +17,10 @@ from astrarium.core.errors import InputError, did_you_mean
 from astrarium.core.profiles import Dynamic, Kinds, Linear, Profile, Table
 from astrarium.core.quantities import Duration
 from astrarium.scenario.decode import Decoder, constructed
-from astrarium.scenario.schema import Count, Model, ModelEntry
+from astrarium.scenario.schema import Count, Model, ModelEntry, Parallel
 from astrarium.scenario.serving import serving_fields
 from astrarium.scenario.yaml_file import read_yaml
+from astrarium.serving.placement.plan_form import parse_shape
 from astrarium.workloads import zoo
 from astrarium.workloads.traces import read_samples
 
@@ -77,7 +78,8 @@ class ModelReader:
         if slo is None:
             raise InputError(f"{field}.slo", None, "a value: only zoo profiles bring their own SLO")
         served = serving_fields(entry, name, self._base)
-        model = Model(profile, slo, entry.memory, entry.max_batch, **served)
+        _check_parallel(entry.parallel, f"{field}.parallel")
+        model = Model(profile, slo, entry.memory, entry.max_batch, entry.parallel, **served)
         if entry.copies is None:
             return [(name, model)]
         return [(f"{name}-{copy}", model) for copy in range(entry.copies)]
@@ -129,6 +131,20 @@ class ModelReader:
         file = str(self._base / self.decoder.decode(str, raw, field))
         times = _from(field, raw, file)
         return constructed(Samples, raw, field, times=tuple(times), file=file)
+
+
+def _check_parallel(parallel: dict[str, Parallel], field: str) -> None:
+    for name, part in parallel.items():
+        if parse_shape(name, f"{field}.{name}").gpus < 2:
+            raise InputError(
+                f"{field}.{name}", name, "several GPUs, such as op1pp2: two stages of one GPU each"
+            )
+        if isinstance(part.profile, Dynamic | Kinds):
+            raise InputError(f"{field}.{name}.profile", None, "a profile that is zoo, linear or a table")
+        if not part.memory:
+            raise InputError(
+                f"{field}.{name}.memory", None, "what it needs of each of its GPUs, such as 8GiB"
+            )
 
 
 def is_profile_file(raw: Any) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from astrarium.core.units import SECOND
 from astrarium.scenario import build
 from astrarium.scenario.decode import Decoder
 from astrarium.scenario.rates import spans
-from astrarium.scenario.schema import Cluster, Scenario
+from astrarium.scenario.schema import Cluster, Model, Parallel, Scenario
 from astrarium.scenario.yaml_file import parse_yaml
 from astrarium.serving.placement.plan import Plan
-from astrarium.serving.placement.plan_form import PlanEntry, ReplicaEntry, read, written
+from astrarium.serving.placement.plan_form import PlanEntry, ReplicaEntry, parse_shape, read, written
 from astrarium.serving.placement.problem import (
     ALONE,
     Form,
@@ -125,8 +126,24 @@ def _listed(value: Any) -> Any:
 def _placed(scenario: Scenario, spec: ModelSpec, rate: float, spread: Spread | None) -> PlacedModel:
     """As far as batches keep the SLO; on the slowest kind of GPU, as batching policies are told."""
     alone = Form(ALONE, (spec.latency[: spec.max_batch + 1],), (scenario.models[spec.name].memory,))
-    others = spread(spec.name, alone) if spread is not None else {}
+    others = {
+        **_parallel(scenario.models[spec.name]),
+        **(spread(spec.name, alone) if spread is not None else {}),
+    }
     return PlacedModel(spec.index, spec.name, spec.slo, rate, {ALONE: alone, **others})
+
+
+def _parallel(model: Model) -> dict[Shape, Form]:
+    """Batches as far as they keep the SLO in all stages together; none that cannot run even one."""
+    forms = {parse_shape(name, ""): part for name, part in model.parallel.items()}
+    found = {shape: _spread_form(shape, part, model) for shape, part in forms.items()}
+    return {shape: form for shape, form in found.items() if form.max_batch}
+
+
+def _spread_form(shape: Shape, part: Parallel, model: Model) -> Form:
+    times = islice(part.profile.batch_times(), model.max_batch)
+    fitting = tuple(takewhile(lambda time: time * shape.stages <= model.slo, times))
+    return Form(shape, ((0, *fitting),) * shape.stages, (part.memory,) * shape.stages)
 
 
 def _check_gpu_memory(cluster: Cluster) -> None:

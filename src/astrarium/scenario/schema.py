@@ -72,6 +72,13 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return list(dict.fromkeys(group.kind for group in self.groups))
 
 
+class Parallel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model over several GPUs, all stages alike: how long one takes, and what it needs of each GPU."""
+
+    profile: Profile
+    memory: Bytes
+
+
 class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model as the file has it; `copies` makes NAME-0, NAME-1, ... of it."""
 
@@ -79,6 +86,7 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slo: Duration | None = None
     memory: Bytes = Bytes(0)
     max_batch: Count = LARGEST_BATCH
+    parallel: dict[str, Parallel] = {}
     copies: Count | None = None
     backend: Any = None
     inputs: tuple[TensorEntry, ...] = ()
@@ -90,12 +98,14 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """From `backend` on, the fields matter to serving alone."""
+    """From `backend` on, the fields matter to serving alone, and `parallel` (by shape, such as op1pp2) to
+    planning."""
 
     profile: Profile
     slo: Duration
     memory: Bytes = Bytes(0)
     max_batch: Count = LARGEST_BATCH
+    parallel: dict[str, Parallel] = {}
     backend: BackendChoice = BackendChoice()
     inputs: tuple[TensorEntry, ...] = ()  # none: the backend knows them
     outputs: tuple[TensorEntry, ...] = ()
