@@ -102,8 +102,9 @@ def _config(
     try:
         config.load()
     except (OSError, ssl.SSLError) as error:
-        files = f"{security.certificate}, {security.private_key}"
-        raise InputError("certificate and private key", files, f"PEM files that match: {error}") from None
+        files = f"{security.certificate} and {security.private_key}"  # in full: a long value would be cut
+        expected = f"PEM files that match, {files} do not: {error}"
+        raise InputError("certificate and private key", None, expected) from None
     return config
 
 
