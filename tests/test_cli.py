@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -17,8 +16,9 @@ import pytest
 import astrarium
 from astrarium.cli.bench import find_script
 from astrarium.cli.compare import parse_policy
-from astrarium.cli.main import main
 from astrarium.core.errors import InputError
+
+pytest_plugins = ("cli_fixtures",)
 
 SCENARIO = """\
 cluster: {gpus: 4}
@@ -38,31 +38,6 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "small.yaml"
     path.write_text(SCENARIO)
     return path
-
-
-class Told:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> dict[str, Any]:
-        assert self.out.count("\n") == 1, "one object on one line and nothing else"
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # leave pytest's own handlers alone
-
-    def run(*arguments: str) -> Told:
-        with pytest.raises(SystemExit) as ending:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        code = ending.value.code
-        return Told(code if isinstance(code, int) else 0, captured.out, captured.err)
-
-    return run
 
 
 def test_help_is_light() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from astrarium.cli.main import BAD_INPUT, main
 from astrarium.cluster.registry import cluster_policies
+
+pytest_plugins = ("cli_fixtures",)
 
 TEXT = """\
 machines: [{count: 2, gpus: 4, racks: 2}]
@@ -30,30 +31,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-class Told(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        assert self.out.count("\n") == 1, "one object on one line and nothing else"
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # leave pytest's own handlers alone
-
-    def run(*arguments: str) -> Told:
-        with pytest.raises(SystemExit) as ending:
-            main(["cluster", *arguments])
-        captured = capsys.readouterr()
-        code = ending.value.code
-        return Told(code if isinstance(code, int) else 0, captured.out, captured.err)
-
-    return run
+def cluster(call: Any) -> Any:
+    return lambda *arguments: call("cluster", *arguments)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -61,8 +41,8 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_run_leaves_a_folder(call: Any, file: Path) -> None:
-    shown = call("simulate", str(file), "--out", "first").out
+def test_a_run_leaves_a_folder(cluster: Any, file: Path) -> None:
+    shown = cluster("simulate", str(file), "--out", "first").out
     assert "tiresias" in shown
     assert "[odd] $name$-1" in shown
     folder = Path("first")
@@ -80,60 +60,60 @@ def test_a_run_leaves_a_folder(call: Any, file: Path) -> None:
     assert all(name in told for name in names[1:])
 
 
-def test_a_folder_can_be_run_again(call: Any, file: Path) -> None:
-    first = call("simulate", str(file), "-p", "srtf:lease=5min", "--out", "first", "--json").json
-    again = call("simulate", "first/scenario.yaml", "--no-folder", "--json").json
+def test_a_folder_can_be_run_again(cluster: Any, file: Path) -> None:
+    first = cluster("simulate", str(file), "-p", "srtf:lease=5min", "--out", "first", "--json").json
+    again = cluster("simulate", "first/scenario.yaml", "--no-folder", "--json").json
     assert {**first, "folder": None} == again
 
 
-def test_several_policies_are_run_side_by_side(call: Any, file: Path) -> None:
+def test_several_policies_are_run_side_by_side(cluster: Any, file: Path) -> None:
     specs = ["-p", "fifo", "-p", "tiresias:lease=5min", "-p", "tiresias"]
-    found = call("simulate", str(file), *specs, "--out", "both", "--json").json["policies"]
+    found = cluster("simulate", str(file), *specs, "--out", "both", "--json").json["policies"]
     assert list(found) == ["fifo", "tiresias (lease=5min)", "tiresias"]
-    own = call("simulate", str(file), "--no-folder", "--json").json
+    own = cluster("simulate", str(file), "--no-folder", "--json").json
     assert found["tiresias"] == {name: own[name] for name in found["tiresias"]}  # the file's own parameters
     assert found["tiresias (lease=5min)"]["waited_s"] != found["tiresias"]["waited_s"]
     assert (Path("both") / "fifo" / "apps.csv").is_file()
     assert "the run of fifo" in (Path("both") / "README.txt").read_text()
 
 
-def test_every_policy_runs_every_app(call: Any, file: Path) -> None:
-    found = call("simulate", str(file), "-p", "all", "--no-folder", "--json").json["policies"]
+def test_every_policy_runs_every_app(cluster: Any, file: Path) -> None:
+    found = cluster("simulate", str(file), "-p", "all", "--no-folder", "--json").json["policies"]
     assert list(found) == cluster_policies.names()
     assert all(each["outcomes"] == {"finished": 3} for each in found.values())
 
 
-def test_an_app_learns_why_it_waits_behind_whom_and_until_when(call: Any, file: Path) -> None:
+def test_an_app_learns_why_it_waits_behind_whom_and_until_when(cluster: Any, file: Path) -> None:
     file.write_text(TEXT.replace("tiresias, lease: 20min", "fifo"))
-    shown = call("explain", str(file), "--app", "[odd] $name$-1", "--at", "20min").out
+    shown = cluster("explain", str(file), "--app", "[odd] $name$-1", "--at", "20min").out
     assert "At 20min it holds no GPU. It needs one; 0 of 8 are free." in shown
     assert "It is number 2 of 2 in line" in shown
     assert "GPUs are held by wide (8, to its end)." in shown
     assert "simulated: it knows who comes later" in shown
     assert "at 78min it is given 1 GPU" in shown
-    told = call("explain", str(file), "--app", "[odd] $name$-1", "--at", "20min", "--json").json
+    told = cluster("explain", str(file), "--app", "[odd] $name$-1", "--at", "20min", "--json").json
     assert [each["app"] for each in told["line"]] == ["[odd] $name$-0", "[odd] $name$-1"]
     assert told["line"][1]["given_more_s"] == 78 * 60
 
 
-def test_an_app_learns_why_it_has_what_it_has(call: Any, file: Path) -> None:
-    told = call("explain", str(file), "--app", "wide", "--at", "10min", "--json").json
+def test_an_app_learns_why_it_has_what_it_has(cluster: Any, file: Path) -> None:
+    told = cluster("explain", str(file), "--app", "wide", "--at", "10min", "--json").json
     [first, *_] = told["decisions"]
     assert told["holds"] == list(range(8))
     assert first["why"]
     assert any(first["why"] in line for line in told["told"])
 
 
-def test_the_whole_life_of_an_app(call: Any, file: Path) -> None:
-    shown = call("explain", str(file), "--app", "wide").out
+def test_the_whole_life_of_an_app(cluster: Any, file: Path) -> None:
+    shown = cluster("explain", str(file), "--app", "wide").out
     assert "It waits from 20min to" in shown
     assert "while GPUs went to [odd] $name$-0 (1), [odd] $name$-1 (1)" in shown
     assert "rho" in shown
 
 
 @pytest.mark.parametrize(("at", "told"), [("0s", "has not come yet"), ("90h", "it has ended")])
-def test_before_and_after_its_life(call: Any, file: Path, at: str, told: str) -> None:
-    assert told in call("explain", str(file), "--app", "[odd] $name$-1", "--at", at).out
+def test_before_and_after_its_life(cluster: Any, file: Path, at: str, told: str) -> None:
+    assert told in cluster("explain", str(file), "--app", "[odd] $name$-1", "--at", at).out
 
 
 @pytest.mark.parametrize(
@@ -151,8 +131,8 @@ def test_before_and_after_its_life(call: Any, file: Path, at: str, told: str) ->
         (["explain", "small.yaml", "--app", "wide", "--at", "9"], "--at: expected a duration with its unit"),
     ],
 )
-def test_what_is_wrong_is_one_line(call: Any, file: Path, arguments: list[str], told: str) -> None:
-    answer = call(*arguments)
+def test_what_is_wrong_is_one_line(cluster: Any, file: Path, arguments: list[str], told: str) -> None:
+    answer = cluster(*arguments)
     assert answer.code == BAD_INPUT
     assert answer.err.startswith("error: ")
     assert answer.err.count("\n") == 1

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from astrarium.cli.main import INTERRUPTED, main
+from astrarium.cli.main import INTERRUPTED
 from astrarium.experiments.planned import judging
 from astrarium.scenario import load, plans
+
+pytest_plugins = ("cli_fixtures",)
 
 SCENARIO = """\
 cluster: {gpus: 3, kind: T4, memory: 8GiB}
@@ -33,35 +33,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(SCENARIO)
     (tmp_path / "there.yaml").write_text("mine\n")
     return path
-
-
-class Told:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def lines(self) -> list[str]:
-        return [" ".join(line.split()) for line in self.out.splitlines()]
-
-    @property
-    def json(self) -> dict[str, Any]:
-        assert self.out.count("\n") == 1, "one object on one line and nothing else"
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # leave pytest's own handlers alone
-
-    def run(*arguments: str) -> Told:
-        with pytest.raises(SystemExit) as ending:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        code = ending.value.code
-        return Told(code if isinstance(code, int) else 0, captured.out, captured.err)
-
-    return run
 
 
 def test_the_answer_in_words_and_tables(call: Any, file: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from astrarium.cli.main import main
+pytest_plugins = ("cli_fixtures",)
 
 SCENARIO = """\
 cluster: {gpus: 3, memory: 8GiB}
@@ -45,32 +44,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "small.yaml").write_text(SCENARIO)
     (tmp_path / "plan.yaml").write_text(PLAN)
     return tmp_path
-
-
-class Told(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # leave pytest's own handlers alone
-
-    def run(*arguments: str) -> Told:
-        with pytest.raises(SystemExit) as ending:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return Told(
-            ending.value.code if isinstance(ending.value.code, int) else 0, captured.out, captured.err
-        )
-
-    return run
 
 
 def test_simulate_runs_a_plan(call: Any, folder: Path) -> None:

@@ -8,6 +8,7 @@ from astrarium.cluster.events import Event
 from astrarium.cluster.model import ClusterWorld
 from astrarium.cluster.record import ClusterRecord, Watch
 from astrarium.cluster.registry import Allocator, Arbiter
+from astrarium.cluster.slowdown import Slowdowns
 from astrarium.cluster.state import ClusterState
 from astrarium.core.engine import Engine
 from astrarium.core.units import Time
@@ -50,8 +51,10 @@ def compare(
 class _Watched(ClusterState):
     """Books that somebody looks into just before the first event after an instant: no step is added."""
 
-    def __init__(self, chosen: Allocator, look: tuple[Time, Look] | None, *rest: object) -> None:
-        super().__init__(*rest)  # type: ignore[arg-type]
+    def __init__(
+        self, chosen: Allocator, look: tuple[Time, Look] | None, believed: Slowdowns | None, startup: Time
+    ) -> None:
+        super().__init__(believed, startup)
         self._chosen, self._look_at = chosen, look
 
     def apply(self, now: Time, event: Event) -> None:

@@ -7,7 +7,7 @@ the size of the cluster is its mean over the app's life.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import get_args
@@ -179,8 +179,8 @@ def _mean_score(runs: Sequence[Ran]) -> float | None:
     )
 
 
-def _spread_of(values: object) -> Spread | None:
-    found = [value for value in values if value is not None]  # type: ignore[attr-defined]
+def _spread_of(values: Iterable[float | None]) -> Spread | None:
+    found = [value for value in values if value is not None]
     return _spread(found) if found else None
 
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrarium.cluster.auction.program import BILLION, Ints, Table
+from astrarium.core.extras import from_extra
 
 
 def prices(tables: Sequence[Table], room: Ints) -> Ints:
     """Any prices bound what can be gained; these bound it best. In whole billionths, so losses are exact."""
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_array, vstack
-
+    with from_extra("plan"):
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_array, vstack
     starts = np.cumsum([0] + [len(table.gain) for table in tables])
     ones = np.ones(starts[-1])
     choice = csr_array((ones, np.arange(starts[-1]), starts), shape=(len(tables), starts[-1]))

@@ -1,0 +1,40 @@
+"""The command line, called in this process."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from astrarium.cli.main import main
+
+
+class Told:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def lines(self) -> list[str]:
+        return [" ".join(line.split()) for line in self.out.splitlines()]
+
+    @property
+    def json(self) -> dict[str, Any]:
+        assert self.out.count("\n") == 1, "one object on one line and nothing else"
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # leave pytest's own handlers alone
+
+    def run(*arguments: str) -> Told:
+        with pytest.raises(SystemExit) as ending:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        code = ending.value.code
+        return Told(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+    return run
