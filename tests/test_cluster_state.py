@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from astrarium.cluster.actions import Grant, Run
+from astrarium.cluster.actions import Grant, Revoke, Run, Stop
 from astrarium.cluster.apps import App, Job, single
-from astrarium.cluster.events import AppArrived, LeaseExpired, MachineJoined, MachineLost
+from astrarium.cluster.arrange import arrangements
+from astrarium.cluster.events import AppArrived, JobFinished, LeaseExpired, MachineJoined, MachineLost
 from astrarium.cluster.fairness import alone, ideal
 from astrarium.cluster.ledger import Outcome
 from astrarium.cluster.machines import Floor, Machine, Spread
@@ -115,3 +116,35 @@ def test_by_itself_an_app_is_as_fast_as_its_part_of_the_cluster() -> None:
     assert ideal(gang, 8, 2.0, "share") == 20 * SECOND
     assert ideal(many, 8, 2.0, "share") == SECOND
     assert ideal(many, 8, 2.0, "equation-1") == 2 * SECOND
+
+
+def granted(app: App, gpus: tuple[int, ...], until: int = 50) -> ClusterState:
+    state = ClusterState()
+    state.apply(0, MachineJoined(Machine(0, 4)))
+    state.apply(0, AppArrived(app))
+    state.commit(0, Grant(app.id, gpus, until))
+    arranged(state, 0)
+    return state
+
+
+def arranged(state: ClusterState, now: int) -> None:
+    for action in arrangements(state):
+        state.commit(now, action)
+    state.validate()
+
+
+def test_a_job_that_was_stopped_does_not_end_by_old_news() -> None:
+    state = granted(single(0, "a", 100, 2), (0, 1))
+    run = state.apps[0].jobs[0].run
+    state.commit(10, Stop(0, 0))
+    state.apply(20, JobFinished(0, 0, run))
+    assert state.apps[0].unfinished()
+
+
+def test_a_gang_that_loses_a_part_makes_room_for_a_job_that_fits() -> None:
+    state = granted(App(0, "a", ((Job(0, 1000, 2, 2), Job(1, 1000)),)), (0, 1))
+    jobs = state.apps[0].jobs
+    assert [jobs[0].gpus, jobs[1].gpus] == [(0, 1), ()]
+    state.commit(10, Revoke(0, (1,)))
+    arranged(state, 10)
+    assert [jobs[0].gpus, jobs[1].gpus] == [(), (0,)]
