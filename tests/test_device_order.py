@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
+from types import SimpleNamespace
 
 import pytest
 
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.device.actions import Action, Admit, RunIteration
 from astrarium.device.events import Event as DeviceEvent
 from astrarium.device.events import IterationFinished, IterationWanted, JobArrived, JobWithdrawn
@@ -19,7 +20,7 @@ from astrarium.device.jobs import Job
 from astrarium.device.ledger import Outcome
 from astrarium.device.live import Needs, SharedGpu
 from astrarium.device.model import DeviceWorld
-from astrarium.device.policies._returns import GRACE
+from astrarium.device.policies._returns import GRACE, Returns
 from astrarium.device.registry import iteration_policies
 from astrarium.device.state import DeviceState
 from astrarium.drivers.simulate import simulate
@@ -103,6 +104,35 @@ def test_one_that_was_slow_once_is_waited_for_again_when_it_is_quick() -> None:
     assert script.step(now + 21, IterationWanted(0)) == [RunIteration(0)]
     script.step(now + 22, IterationWanted(1))
     assert script.finished(now + 30, 0, now + 21) == [SetTimer(now + 30 + GRACE, "lane 0")]
+
+
+def test_one_that_is_late_only_while_others_run_is_waited_for_again() -> None:
+    """Threads share an interpreter: who comes late because another was let in would be late for ever."""
+    script, now, waits = two_of("srtf"), 10, []
+    script.finished(now, 0, 0)
+    script.step(now + GRACE, TimerFired("let in"))  # it was late once
+    for _ in range(4):
+        now += 3 * GRACE
+        script.step(now, IterationWanted(0))
+        script.finished(now, 1, now - GRACE)
+        script.step(now + 1, IterationWanted(1))
+        waits.append(script.finished(now + 10, 0, now) == [SetTimer(now + 10 + GRACE, "lane 0")])
+        if waits[-1]:
+            break
+    assert waits == [False, True]
+    assert script.step(now + 11, IterationWanted(0)) == [RunIteration(0)]
+
+
+def test_one_that_is_always_late_is_waited_for_ever_more_rarely() -> None:
+    returns, waited = Returns(), []
+    state = SimpleNamespace(admitted={0: None}, ready=set())
+    for turn in range(200):
+        at = turn * SECOND
+        returns.hear(at, [IterationFinished(0, turn, at)])
+        if returns.awaited(at, state):  # type: ignore[arg-type]
+            waited.append(turn)
+        returns.hear(at + 2 * GRACE, [IterationWanted(0)])
+    assert waited == [0, 2, 5, 10, 19, 36, 69, 134, 199]
 
 
 def test_nobody_is_waited_for_who_has_gone() -> None:

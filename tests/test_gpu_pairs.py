@@ -144,11 +144,34 @@ def test_the_cost_of_the_gate_is_the_ratio_of_medians_over_rounds_in_turns(
     monkeypatch.setattr(gate_cost, "window", fake_window)
     monkeypatch.setattr(gated, "environment", lambda role, board: {"ROLE": role, "CUDA_MPS_X": "y"})
     spec = read_specs("train", "tiny:1")[0]
-    asked = Namespace(board="b", seconds=1.0, rounds=3, device="cpu")
-    row = gate_cost.compared(spec, "best-effort", asked)
+    asked = Namespace(board="b", seconds=1.0, rounds=3, device="cpu", company="tiny:1")
+    row = gate_cost.compared(gate_cost.Case(spec, "best-effort"), asked)
     assert row == ("train tiny b1", "2.000", "2.300", "1.1500")
-    mps = {"CUDA_MPS_X": "y"}  # all have it, and best effort has company
-    assert started == [mps, {"ROLE": "best-effort", **mps}, {"ROLE": "latency", **mps}]
+    mps = {"CUDA_MPS_X": "y"}  # all have it
+    assert started == [mps, {"ROLE": "best-effort", **mps}]
+
+
+def test_best_effort_is_measured_with_company_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+
+    @contextmanager
+    def fake_running(specs: list[Spec]) -> Iterator[list[str]]:
+        started.extend(spec.environment.get("ROLE", "plain") for spec in specs)
+        yield ["plain", "gated"]
+
+    monkeypatch.setattr(gate_cost, "running", fake_running)
+    monkeypatch.setattr(gate_cost, "window", lambda orders, _: {one: {"mean_ms": 1.0} for one in orders})
+    monkeypatch.setattr(gated, "environment", lambda role, board: {"ROLE": role})
+    asked = Namespace(
+        board="b", seconds=1.0, rounds=1, device="cpu", hp="tiny:1", be="tiny:1", company="tiny:1"
+    )
+    rows = [gate_cost.compared(case, asked) for case in gate_cost.cases(asked)]
+    assert [row[0] for row in rows] == [
+        "serve tiny b1",
+        "train tiny b1",
+        "train tiny b1, beside an idle server",
+    ]
+    assert started == ["plain", "latency", "plain", "best-effort", "plain", "best-effort", "latency"]
 
 
 def test_without_a_gate_the_benchmark_says_so(

@@ -17,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from astrarium.core.errors import InputError  # noqa: E402
+from astrarium.core.units import MILLISECOND  # noqa: E402
 from astrarium.device.ground import Excess, Needs, Turn  # noqa: E402
 from astrarium.engines.lanes_torch import AHEAD, SMALL, TorchGpu, TorchGround  # noqa: E402
 from astrarium.engines.lanes_watch import SEGMENT  # noqa: E402
@@ -41,10 +42,13 @@ class Stream:
 
 class Event:
     def __init__(self, cuda: FakeCuda) -> None:
-        self.cuda, self.stream = cuda, ""
+        self.cuda, self.stream, self.at = cuda, "", 0.0
 
     def record(self, stream: Stream) -> None:
-        self.stream = stream.name
+        self.stream, self.at = stream.name, self.cuda.gpu_ms
+
+    def elapsed_time(self, later: Event) -> float:
+        return later.at - self.at
 
     def synchronize(self) -> None:
         self.cuda.awaited.append(self)
@@ -78,6 +82,7 @@ class FakeCuda:
         self.ended: list[bool] = []  # of pools: whether nobody was inside
         self.asked = self.looks = self.emptied = self.streams = 0
         self.allocated = self.peak = self.pinned = 0
+        self.gpu_ms = 0.0  # on the GPU's clock
         self._pools: list[weakref.ref[Pool]] = []
         self._thread = threading.local()
 
@@ -91,7 +96,7 @@ class FakeCuda:
         self.streams += 1
         return Stream(self, f"s{self.streams}")
 
-    def Event(self, blocking: bool = False) -> Event:  # noqa: N802
+    def Event(self, blocking: bool = False, enable_timing: bool = False) -> Event:  # noqa: N802
         return Event(self)
 
     def MemPool(self) -> Pool:  # noqa: N802
@@ -204,10 +209,25 @@ def test_a_workspace_is_made_once_for_a_thread_and_a_stream(cuda: FakeCuda, grou
     assert cuda.log.count("workspace in s2") == 1
 
 
-def test_a_turn_in_a_shared_lane_lasts_as_long_as_its_work(cuda: FakeCuda, ground: TorchGround) -> None:
-    for _ in range(5):
-        taken(ground, turn())
-    assert len(cuda.awaited) == 5
+def test_in_a_shared_lane_the_next_job_launches_while_the_last_one_runs(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    for number in range(5):
+        taken(ground, turn(job=number))
+        assert len(cuda.awaited) == number  # all but the last
+
+
+def test_jobs_of_a_shared_lane_are_charged_for_their_own_time_on_the_gpu(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    found = []
+    for job, took in ((0, 5.0), (1, 2.0), (0, 7.0), (1, 3.0), (0, 1.0)):
+        ground.begin(turn(job))
+        cuda.gpu_ms += took
+        ground.end(turn(job), None)
+        found.append(ground.took())
+    # Of a job's last turn the GPU tells nothing yet; of its first, the host does.
+    assert found == [None, None, 5 * MILLISECOND, 2 * MILLISECOND, 7 * MILLISECOND]
 
 
 def test_a_job_by_itself_launches_ahead_but_not_for_ever(cuda: FakeCuda, ground: TorchGround) -> None:
@@ -356,15 +376,43 @@ def test_a_lane_that_could_not_shrink_is_nobodys_excess(cuda: FakeCuda, ground: 
     assert (found.held, found.lane <= 50 * SEGMENT) == (5 * SEGMENT, True)
 
 
-def test_who_comes_into_a_lane_does_not_pay_for_what_was_launched_ahead(
+def test_a_job_that_has_its_lane_for_itself_has_one_stream(cuda: FakeCuda, ground: TorchGround) -> None:
+    cuda.log.clear()
+    ground.begin(turn(shared=False))
+    assert cuda.current_stream(None).name == "s1"
+    ground.end(turn(shared=False), None)
+    assert cuda.log == ["workspace in s1"]
+    assert ground.took() is None  # as long as the turn was
+
+
+def test_when_another_comes_the_lane_is_made_anew_with_a_stream_of_its_own(
     cuda: FakeCuda, ground: TorchGround
 ) -> None:
     for _ in range(AHEAD):
         taken(ground, turn(shared=False))
     assert cuda.awaited == []
-    ground.begin(turn(job=1))
-    assert len(cuda.awaited) == AHEAD
-    ground.end(turn(job=1), None)
+    taken(ground, turn(job=1))
+    assert (cuda.log.count("all is awaited"), ground.pools.lanes[0].stream.name) == (1, "s2")
+    taken(ground, turn(shared=False))  # the other has gone: the lane stays as it is
+    assert (cuda.emptied, ground.pools.lanes[0].stream.name) == (2, "s2")
+
+
+def test_the_stream_of_a_job_is_not_given_to_a_lane(cuda: FakeCuda, ground: TorchGround) -> None:
+    taken(ground, turn(shared=False))
+    ground.close(0)
+    taken(ground, turn(job=1, lane=1))
+    assert ground.pools.lanes[1].stream.name == "s2"
+
+
+def test_a_lane_that_cannot_be_made_anew_is_shared_on_its_jobs_stream(
+    cuda: FakeCuda, ground: TorchGround
+) -> None:
+    taken(ground, turn(size=60 * SEGMENT, shared=False))
+    pool_of(ground).blocks[1] = 512  # somebody holds it, and there is no room for another
+    for job in (1, 0, 1):
+        taken(ground, turn(job=job, size=60 * SEGMENT))
+        assert ground.pools.lanes[0].stream.name == "s1"
+    assert cuda.emptied == 2  # tried once
 
 
 def test_what_is_read_after_a_turn_is_not_given_to_others_meanwhile(

@@ -3,6 +3,7 @@
     python benchmarks/gpu/gate_cost.py --rounds 3
 
 Ratios are of the medians over the rounds: the time of a request one after the other, and of an iteration.
+Best effort is measured by itself, and beside a server that has nothing to do: then it has fences to pass.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import gated
 from gate_plan import INFERENCE, TRAINING, read_specs
@@ -22,30 +23,39 @@ from pair_rows import aligned
 HEADER = ("client", "plain ms", "gated ms", "ratio")
 
 
-def specs(options: Any) -> list[tuple[Spec, str]]:
-    """Clients and the role each of them has under the gate."""
+class Case(NamedTuple):
+    spec: Spec
+    role: str  # under the gate
+    company: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.spec.kind} {self.spec.name}{', beside an idle server' if self.company else ''}"
+
+
+def cases(options: Any) -> list[Case]:
     device = ["--device", options.device]
     served = read_specs("serve", options.hp, [*device, "--closed"])
     trained = read_specs("train", options.be, device)
-    return [*((spec, "latency") for spec in served), *((spec, "best-effort") for spec in trained)]
+    of_best_effort = [Case(spec, "best-effort", company) for spec in trained for company in (False, True)]
+    return [*(Case(spec, "latency") for spec in served), *of_best_effort]
 
 
-def compared(spec: Spec, role: str, options: Any) -> tuple[str, str, str, str]:
-    """Both under MPS where there is one: what that costs is not the gate's. Best effort has company, a server
-    that is there but has nothing to do: alone it would have nothing to look out for."""
-    under = gated.environment(role, options.board)
+def compared(case: Case, options: Any) -> tuple[str, str, str, str]:
+    """Both under MPS where there is one: what that costs is not the gate's."""
+    under = gated.environment(case.role, options.board)
     plain = {name: value for name, value in under.items() if name.startswith("CUDA_MPS")}
-    company = gated.environment("latency", options.board)
-    server = Spec("serve", "tiny", 1, ("--device", options.device), environment=company)
-    others = [server] if role == "best-effort" else []
-    made = [replace(spec, environment=plain), replace(spec, environment=under), *others]
+    [server] = read_specs("serve", options.company, ["--device", options.device])
+    others = [replace(server, environment=gated.environment("latency", options.board))]
+    made = [replace(case.spec, environment=plain), replace(case.spec, environment=under)]
+    made += others if case.company else []
     with running(made) as (one, other, *servers):
         rounds = [
             [mean_ms(client, options.seconds, servers) for client in (one, other)]
             for _ in range(options.rounds)
         ]
     plain_ms, gate_ms = (statistics.median(times) for times in zip(*rounds, strict=True))
-    return (f"{spec.kind} {spec.name}", f"{plain_ms:.3f}", f"{gate_ms:.3f}", f"{gate_ms / plain_ms:.4f}")
+    return (case.name, f"{plain_ms:.3f}", f"{gate_ms:.3f}", f"{gate_ms / plain_ms:.4f}")
 
 
 def mean_ms(client: Client, seconds: float, servers: Sequence[Client]) -> float:
@@ -61,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     chosen.add_argument("--hp", default=INFERENCE, help="model:batch,... that serve")
     chosen.add_argument("--be", default=TRAINING, help="model:batch,... that train")
+    chosen.add_argument("--company", default="resnet50:4", help="model:batch of the idle server")
     chosen.add_argument("--rounds", type=int, default=3)
     chosen.add_argument("--seconds", type=float, default=1.0, help="of a window")
     chosen.add_argument("--policy", default="astrarium")
@@ -68,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = chosen.parse_args(arguments)
     gated.set_policy(options.board, options.policy)
-    rows = [compared(spec, role, options) for spec, role in specs(options)]
+    rows = [compared(case, options) for case in cases(options)]
     print(aligned(HEADER, rows))
 
 

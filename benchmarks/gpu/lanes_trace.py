@@ -106,7 +106,8 @@ class Trial:
         self.optimizer.step()
 
     def _captured(self) -> Callable[[], None]:
-        """Before any job runs: captures want the device for themselves."""
+        """Before any job runs: captures want the device for themselves. Each on a stream of its own: those of
+        one stream share a workspace of cuBLAS, and wait for each other for ever when they run at once."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -114,7 +115,7 @@ class Trial:
                 self._eager()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=side):
             self._eager()
         return graph.replay
 

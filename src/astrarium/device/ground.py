@@ -41,7 +41,7 @@ class Excess(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Who runs where. In a lane that is `shared`, an iteration ends before the next one begins."""
+    """Who runs where; whether other jobs have turns in that lane too."""
 
     job: int
     run: int
@@ -64,6 +64,10 @@ class Ground(Protocol):
 
     def end(self, turn: Turn, error: BaseException | None) -> Excess | None:
         """No more than that. None: nothing new was seen. A lane in which a job failed is as good as new."""
+
+    def took(self) -> Time | None:
+        """The GPU time that the calling thread's job is charged for after its turn: that of an earlier turn,
+        where turns end before their work. None: as long as the turn was."""
 
     def measured(self) -> AbstractContextManager[Callable[[], Reading]]:
         """What is launched inside runs alone; the call tells afterwards what it took."""

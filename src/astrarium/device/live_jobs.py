@@ -129,14 +129,18 @@ class LiveJob:
         if error is not None and not survives:
             self._gpu.turn_over(self.id, IterationFailed(self.id, turn.run, told(error)))
         elif excess is None:
-            self._gpu.turn_over(self.id, IterationFinished(self.id, turn.run, self._started))
+            self._gpu.turn_over(self.id, self._finished(turn))
         else:
             self._exceeded(turn, excess)
+
+    def _finished(self, turn: Turn) -> IterationFinished:
+        took = self._gpu.ground.took()
+        return IterationFinished(self.id, turn.run, self._started if took is None else self._gpu.now() - took)
 
     def _exceeded(self, turn: Turn, excess: Excess) -> None:
         """Charged in the same step, before anybody else can be given the memory."""
         changed = self._charges.exceeded(turn, excess)
-        self._gpu.turn_over(self.id, IterationFinished(self.id, turn.run, self._started), *changed)
+        self._gpu.turn_over(self.id, self._finished(turn), *changed)
         if warning := self._charges.warning(turn, excess):
             warnings.warn(f"job {self.name}: {warning}", MemoryWarning, stacklevel=2)
         if changed and self._gpu.failed(self.id):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from astrarium.core.units import Time
 from astrarium.device.ground import Turn
 from astrarium.engines.lanes_watch import View, Watch, viewed
 
@@ -20,18 +21,34 @@ SCARCE = 0.5  # of the device that is free: too little to measure somebody besid
 JOBS, LANES = -1, 0  # priorities of streams; PyTorch has 32 of each
 
 
+class Launched(NamedTuple):
+    """An iteration that may still run: CUDA events before and after it."""
+
+    job: int
+    began: Any
+    done: Any
+
+
 @dataclass
 class Lane:
     stream: Any
+    own: bool  # the stream is that of the job which had the lane for itself
     pool: Any
     size: int  # that its pool has
     booked: int = 0  # that it should have: less where it could not be made smaller
     watch: Watch = field(default_factory=Watch)
-    launched: list[Any] = field(default_factory=list)  # an event for each iteration that may still run
+    launched: list[Launched] = field(default_factory=list)
+    spent: dict[int, Time] = field(default_factory=dict)  # GPU time that jobs have not been charged for
     stale: bool = False
+    crowded: bool = False  # others are in it too, and it could not be made anew
 
     def view(self) -> View:
         return viewed(_snapshot(self.pool))
+
+    def suits(self, turn: Turn, home: Any) -> bool:
+        """Whether that turn of the job with the stream *home* can be in it as it is."""
+        stream = not self.own or self.crowded or (self.stream is home and not turn.shared)
+        return stream and not self.stale and turn.size in (self.size, self.booked)
 
 
 class Pools:
@@ -47,12 +64,15 @@ class Pools:
         self._spare: dict[int, list[Any]] = {JOBS: [], LANES: []}  # streams, by priority
         self._quiet = threading.Condition()
 
-    def enter(self, turn: Turn) -> Lane:
+    def enter(self, turn: Turn, home: Any) -> Lane:
+        """*home* is the stream of the turn's job. Where it has the lane for itself, that is the lane's too:
+        nothing waits between its iterations and the rest of its loop."""
         with self._quiet:
-            self._quiet.wait_for(lambda: not self.making)
+            while self.making:
+                self._quiet.wait()
             lane = self.lanes.get(turn.lane)
-            if lane is None or lane.stale or turn.size not in (lane.size, lane.booked):
-                lane = self._make(turn)
+            if lane is None or not lane.suits(turn, home):
+                lane = self._make(turn, home)
             self.inside += 1
             return lane
 
@@ -97,33 +117,34 @@ class Pools:
 
     # while nobody is inside a pool
 
-    def _make(self, turn: Turn) -> Lane:
+    def _make(self, turn: Turn, home: Any) -> Lane:
         self.making = True
         try:
             self._quiet.wait_for(lambda: not self.inside)
             old = self.lanes.get(turn.lane)
             if old is not None and old.view().blocks:
-                return self._beside(old, turn)
+                return self._beside(old, turn, home)
             self._give_up(turn.lane)
-            return self._in_place(turn)
+            return self._in_place(turn, home)
         finally:
             self.making = False
             self._quiet.notify_all()
 
-    def _in_place(self, turn: Turn) -> Lane:
+    def _in_place(self, turn: Turn, home: Any) -> Lane:
         """What PyTorch keeps for later is given back first: the books know nothing of it. Nor do they know of
         lanes that are to be smaller from their next turn on: all others make way where it must be."""
         self._empty()
-        lane = self._tried(turn.size)
+        lane = self._tried(turn, home)
         if lane is None:
             self._make_way()
-            lane = self._made(turn.size)
+            lane = self._made(turn, home)
         return self._into(turn.lane, lane)
 
-    def _beside(self, old: Lane, turn: Turn) -> Lane:
-        """Where there is no room for both, the old pool goes on, with another segment if it is too small."""
+    def _beside(self, old: Lane, turn: Turn, home: Any) -> Lane:
+        """Where there is no room for both, the old pool goes on, with another segment if it is too small, and
+        on the stream that it has."""
         self._empty()
-        lane = self._tried(turn.size)
+        lane = self._tried(turn, home)
         if lane is not None:
             self._give_up(turn.lane)
             return self._into(turn.lane, lane)
@@ -131,7 +152,7 @@ class Pools:
             self._make_way(but=turn.lane)
             self._reserve(old, turn.size - old.size)
             old.size = turn.size
-        old.booked, old.stale = turn.size, False
+        old.booked, old.stale, old.crowded = turn.size, False, True
         return old
 
     def _into(self, number: int, lane: Lane) -> Lane:
@@ -139,19 +160,20 @@ class Pools:
         self.lanes[number] = lane
         return lane
 
-    def _tried(self, size: int) -> Lane | None:
+    def _tried(self, turn: Turn, home: Any) -> Lane | None:
         """None where the device has not as much."""
         try:
-            return self._made(size)
+            return self._made(turn, home)
         except torch.OutOfMemoryError:
             pass
         self._clear()  # after the error, whose frames know the pool
         return None
 
-    def _made(self, size: int) -> Lane:
-        lane = Lane(self.stream(LANES), self._cuda.MemPool(), size, size)
+    def _made(self, turn: Turn, home: Any) -> Lane:
+        stream = self.stream(LANES) if turn.shared else home
+        lane = Lane(stream, not turn.shared, self._cuda.MemPool(), turn.size, turn.size)
         try:
-            self._reserve(lane, size)
+            self._reserve(lane, turn.size)
         except BaseException:
             self._end(lane)
             raise
@@ -175,7 +197,7 @@ class Pools:
             self._watches[lane] = old.watch.renewed()
 
     def _end(self, lane: Lane) -> None:
-        self.given_up.append((lane.stream, lane.pool))
+        self.given_up.append((None if lane.own else lane.stream, lane.pool))
         lane.pool = None
 
     def _empty(self) -> None:
@@ -188,7 +210,9 @@ class Pools:
         if self.given_up:
             self._cuda.synchronize(self._device)
         while self.given_up:
-            self.spare(self.given_up.pop()[0], LANES)
+            stream = self.given_up.pop()[0]
+            if stream is not None:
+                self.spare(stream, LANES)
 
 
 def _snapshot(pool: Any) -> Any:

@@ -6,9 +6,9 @@
             ...
 
 Blocks of a pool are reused by stream order, so all iterations of a lane run on its one stream and need no
-synchronization when jobs change. What a job makes outside its iterations, and in the first ones, which are
-measured, stays in PyTorch's own memory. Backward runs in the job's thread, because pools and streams belong
-to threads.
+synchronization when jobs change. A job that has its lane for itself has one stream for all that it does. What
+a job makes outside its iterations, and in the first ones, which are measured, stays in PyTorch's own memory.
+Backward runs in the job's thread, because pools and streams belong to threads.
 """
 
 from __future__ import annotations
@@ -24,26 +24,31 @@ import torch
 
 from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
+from astrarium.core.units import MILLISECOND, Time
 from astrarium.device.ground import Excess, Ground, Reading, Turn
 from astrarium.device.live import LiveJob, SharedGpu
 from astrarium.device.registry import IterationPolicy, iteration_policies
-from astrarium.engines.lanes_pools import JOBS, Lane, Pools
+from astrarium.engines.lanes_pools import JOBS, Lane, Launched, Pools
 from astrarium.engines.lanes_torch_hooks import followed, owned_bytes
 from astrarium.engines.lanes_watch import rounded
 
 SLACK = 0.03  # of the free memory: contexts, workspaces, what fragments
 FRAGMENTS, SMALL = 0.05, 20 << 20  # of an iteration's memory: what one segment loses, and small blocks take
 NO_GPU = "a CUDA GPU; without one, turns can be tried on astrarium.testing.ground.PlainGround()"
-AHEAD = 3  # iterations that may be under way when a turn ends, where nobody else shares the lane
+# Iterations that may be under way when a turn ends: with one, the GPU is at work while the next job launches.
+AHEAD, SHARED_AHEAD = 3, 1
 
 
 class _Seat(threading.local):
     """What a job's thread has with it."""
 
+    home: Any = None  # the job's stream
     inputs: Any = None  # an event: what was launched before the turn
     outside: Any = None  # the stream it comes back to
     lane: Lane | None = None
     pool: Any = None  # the block of `use_mem_pool` that it is in
+    began: Any = None  # an event in the lane, before the turn's work
+    took: Time | None = None  # GPU time that the job has not been charged for
 
     def __init__(self) -> None:
         self.warm: set[Any] = set()  # streams in which it has launched
@@ -69,7 +74,7 @@ class TorchGround:
         if cuda is torch.cuda and not torch.cuda.is_available():
             raise InputError("device", device, NO_GPU)
         self._cuda, self._ahead, self._touch = cuda, ahead, touch
-        self._device = torch.device("cuda", device)
+        self._device, self._index = torch.device("cuda", device), device  # the index is looked up sooner
         free, _ = cuda.mem_get_info(self._device)
         self.capacity = int((free + cuda.memory_reserved(self._device)) * (1 - SLACK))
         self.pools = Pools(self._device, cuda)
@@ -79,7 +84,7 @@ class TorchGround:
     def seat(self) -> Iterator[None]:
         cuda, stream = self._cuda, self.pools.stream(JOBS)
         stream.wait_stream(cuda.current_stream(self._device))
-        self._seats.inputs = cuda.Event()
+        self._seats.home, self._seats.inputs = stream, cuda.Event()
         try:
             with cuda.stream(stream), torch.autograd.set_multithreading_enabled(False):
                 yield
@@ -89,39 +94,42 @@ class TorchGround:
 
     def begin(self, turn: Turn) -> None:
         seat = self._seats
-        lane = self.pools.enter(turn)
+        lane = self.pools.enter(turn, seat.home)
         try:
-            self._await(lane, 0 if turn.shared else self._ahead)
+            self._await(lane, self._allowed(turn))
             if lane.watch.will_look(turn.job):
                 lane.watch.began(turn.job, lane.view())
-            seat.outside = self._cuda.current_stream(self._device)
+            seat.outside = self._cuda.current_stream(self._index)
             self._warm_up(lane)
-            seat.inputs.record(seat.outside)
-            lane.stream.wait_event(seat.inputs)
-            pool = self._cuda.use_mem_pool(lane.pool, self._device)
+            self._go_in(lane)
+            seat.began = self._marked(lane) if turn.shared else None
+            pool = self._cuda.use_mem_pool(lane.pool, self._index)
             pool.__enter__()
         except BaseException:
             self.pools.left()
             raise
-        self._cuda.set_stream(lane.stream)
         seat.lane, seat.pool = lane, pool
 
     def end(self, turn: Turn, error: BaseException | None) -> Excess | None:
         seat, lane = self._seats, self._seats.lane
         assert lane is not None, "a turn ends in the thread that began it"
-        self._cuda.set_stream(seat.outside)
         try:
             seat.pool.__exit__(None, None, None)
-            done = self._launched(lane, turn.shared)
+            done = self._marked(lane)
+            self._come_out(lane, done)
             if error is not None:
                 self._failed(lane, error)
             excess = self._look(lane, turn) if error is None else None  # while the GPU is still at work
-            lane.launched.append(done)
-            self._await(lane, 0 if turn.shared else self._ahead)
+            lane.launched.append(Launched(turn.job, seat.began, done))
+            self._await(lane, self._allowed(turn))
+            seat.took = lane.spent.pop(turn.job, None)
             return excess
         finally:
             seat.lane = seat.pool = None
             self.pools.left()  # only now: the lane may be given up at once
+
+    def took(self) -> Time | None:
+        return self._seats.took
 
     @contextmanager
     def measured(self) -> Iterator[Callable[[], Reading]]:
@@ -142,9 +150,10 @@ class TorchGround:
     def keep(self, value: object) -> None:
         """Else the memory of a tensor that is let go while the thread's own stream still reads it would be
         another job's at once."""
-        if self._seats.lane is not None:
+        seat = self._seats
+        if seat.lane is not None and seat.lane.stream != seat.outside:
             for tensor in _tensors(value):
-                tensor.record_stream(self._seats.outside)
+                tensor.record_stream(seat.outside)
 
     def renew(self, lane: int) -> None:
         self.pools.renew(lane)
@@ -154,6 +163,21 @@ class TorchGround:
 
     # turns
 
+    def _go_in(self, lane: Lane) -> None:
+        """After what was launched outside."""
+        outside = self._seats.outside
+        if lane.stream != outside:
+            self._seats.inputs.record(outside)
+            lane.stream.wait_event(self._seats.inputs)
+            self._cuda.set_stream(lane.stream)
+
+    def _come_out(self, lane: Lane, done: Any) -> None:
+        """Results are there for what is launched outside."""
+        outside = self._seats.outside
+        if lane.stream != outside:
+            self._cuda.set_stream(outside)
+            outside.wait_event(done)
+
     def _warm_up(self, lane: Lane) -> None:
         """Libraries have a workspace for each thread and stream, made at first use: not in the lane."""
         if lane.stream not in self._seats.warm:
@@ -161,18 +185,21 @@ class TorchGround:
             with self._cuda.stream(lane.stream):
                 self._touch(self._device)
 
-    def _launched(self, lane: Lane, shared: bool) -> Any:
-        """Results are there for what is launched outside. In a shared lane the turn lasts as long as its
-        work, so that everybody is charged for their own; a job by itself may launch ahead."""
-        done = self._cuda.Event(blocking=not shared)
-        done.record(lane.stream)
-        self._seats.outside.wait_event(done)
-        return done
+    def _allowed(self, turn: Turn) -> int:
+        return SHARED_AHEAD if turn.shared else self._ahead
+
+    def _marked(self, lane: Lane) -> Any:
+        event = self._cuda.Event(enable_timing=True, blocking=True)
+        event.record(lane.stream)
+        return event
 
     def _await(self, lane: Lane, ahead: int) -> None:
-        """Also before a turn: who comes into the lane is not charged for what another launched ahead."""
+        """Also before a turn: a lane may have been one job's own until now."""
         while len(lane.launched) > ahead:
-            lane.launched.pop(0).synchronize()
+            job, began, done = lane.launched.pop(0)
+            done.synchronize()
+            if began is not None:
+                lane.spent[job] = lane.spent.get(job, 0) + round(began.elapsed_time(done) * MILLISECOND)
 
     def _failed(self, lane: Lane, error: BaseException) -> None:
         """Frames of the traceback hold tensors: whoever keeps the error must not keep the memory."""

@@ -50,6 +50,9 @@ class PlainGround:
             self.failed.append(str(error))
         return self.excess.get(self._seat.turn)
 
+    def took(self) -> None:
+        """As long as the turn was."""
+
     @contextmanager
     def measured(self) -> Iterator[Callable[[], Reading]]:
         assert not any(self._inside.values()), "measured while others ran"

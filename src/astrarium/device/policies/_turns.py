@@ -28,9 +28,8 @@ class Turns:
         self._awaited = self._returns.awaited(now, state)
         yield from self._refuse(events, state)
         yield from self._let_in(state)
-        for lane in list(state.layout.lanes):
-            ready = state.ready.intersection(lane.jobs)
-            if ready and state.idle(lane.id):
+        for lane in list(state.layout.lanes) if state.ready else ():
+            if state.idle(lane.id) and (ready := state.ready.intersection(lane.jobs)):
                 yield self._next(lane, ready, state)
 
     def _next(self, lane: Lane, ready: set[int], state: DeviceState) -> Action:
