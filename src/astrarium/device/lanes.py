@@ -41,6 +41,7 @@ class Layout:
         self.lanes: list[Lane] = []  # in the order of their addresses
         self.persistent: dict[int, int] = {}  # by job
         self._opened = 0
+        self._settled = True  # there is nothing to close, and nothing to make smaller
 
     @property
     def room(self) -> int:
@@ -111,6 +112,7 @@ class Layout:
             self.lanes.remove(lane)
             self.lanes.append(lane)
         self.join(lane, job, persistent, ephemeral)
+        self._settled = False
         return True
 
     def leave(self, job: int) -> None:
@@ -119,14 +121,18 @@ class Layout:
         lane = self.lane_of(job)
         assert lane is not None
         del lane.jobs[job]
+        self._settled = False
 
     def settle(self, busy: Collection[int] = ()) -> None:
         """Close lanes without jobs, and let those at a boundary shrink and close ranks."""
+        if self._settled:  # as after nearly every iteration
+            return
         self.lanes = [lane for lane in self.lanes if lane.jobs or lane.id in busy]
-        end = 0
+        self._settled, end = True, 0
         for lane in self.lanes:
             if lane.id not in busy:
                 lane.base, lane.size = end, lane.needed
+            self._settled &= bool(lane.jobs) and (lane.base, lane.size) == (end, lane.needed)
             end = lane.end
 
     # the invariant

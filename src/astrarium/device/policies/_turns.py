@@ -26,8 +26,9 @@ class Turns:
     def decide(self, now: Time, events: Sequence[Event], state: DeviceState) -> Iterator[Action]:
         self._returns.hear(now, events)
         self._awaited = self._returns.awaited(now, state)
-        yield from self._refuse(events, state)
-        yield from self._let_in(state)
+        if state.waiting:
+            yield from self._refuse(events, state)
+            yield from self._let_in(state)
         for lane in list(state.layout.lanes) if state.ready else ():
             if state.idle(lane.id) and (ready := state.ready.intersection(lane.jobs)):
                 yield self._next(lane, ready, state)
