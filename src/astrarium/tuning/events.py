@@ -1,0 +1,88 @@
+"""What a tuning policy hears, in the past tense."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from astrarium.core.policy import TimerFired
+from astrarium.tuning.runtime import Runtime
+from astrarium.tuning.trials import Trial
+
+
+class GpusChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """These are ours from now on. Trials on others are back in line, at their last checkpoints."""
+
+    gpus: tuple[int, ...]
+
+
+class GroupArrived(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A search wants these trials; more may join a group while it lasts."""
+
+    group: int
+    trials: tuple[Trial, ...]
+
+
+class RuntimeMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """What is now believed of a candidate's iterations."""
+
+    candidate: int
+    runtime: Runtime
+
+
+class TrialStepped(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """It runs, and so many of its iterations are done."""
+
+    trial: int
+    run: int
+    done: int
+
+
+class TrialMoved(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """It has left its old place at the end of an iteration."""
+
+    trial: int
+    run: int
+    done: int
+
+
+class TrialPaused(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """It runs no more, and would go on with what is done."""
+
+    trial: int
+    run: int
+    done: int
+
+
+class TrialFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
+    trial: int
+    run: int
+
+
+class TrialFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """By its own error: it is not tried again, and its GPUs are free."""
+
+    trial: int
+    run: int
+    error: str
+
+
+class TrialWithdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The search wants it no more."""
+
+    trial: int
+
+
+Event: TypeAlias = (
+    GpusChanged
+    | GroupArrived
+    | RuntimeMeasured
+    | TrialStepped
+    | TrialMoved
+    | TrialPaused
+    | TrialFinished
+    | TrialFailed
+    | TrialWithdrawn
+    | TimerFired
+)

@@ -1,0 +1,1 @@
+"""Tuning policies, one file each."""

@@ -1,0 +1,77 @@
+"""DynamicFluid (Algorithm 3.2): StaticFluid, and when GPUs are free and nobody waits, trials that run are
+made wider or narrower where that pays for the move.
+
+Two rules are ours. A trial is not made narrower where it would then end after all others: the printed rule
+compares areas, and would shrink one that is about to end. And one that cannot be as wide as it should be
+takes what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from astrarium.core.units import Time
+from astrarium.tuning.actions import Action, Put
+from astrarium.tuning.events import Event
+from astrarium.tuning.ledger import TrialRow
+from astrarium.tuning.places import Place, Width
+from astrarium.tuning.policies._widths import fluid_widths
+from astrarium.tuning.policies.static_fluid import StaticFluid
+from astrarium.tuning.registry import tuning_policies
+from astrarium.tuning.state import TuningState
+
+
+@tuning_policies.register("dynamic-fluid")
+class DynamicFluid(StaticFluid):
+    def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
+        yield from super().decide(now, events, state)
+        if not state.waiting() and state.strips.idle:
+            yield from self._again(now, state)
+
+    def _again(self, now: Time, state: TuningState) -> Iterator[Action]:
+        rows, limits = state.running(), self.parameters
+        wanted = fluid_widths(now, rows, state.gpus, state, limits.packed, limits.spread)
+        longest = max((_left(now, row, state) for row in rows), default=0.0)
+        for row in sorted(rows, key=lambda row: -wanted[row.trial.id]):
+            if row.settled and row.place is not None:
+                yield from self._changed(now, row, row.place, wanted[row.trial.id], longest, state)
+
+    def _changed(
+        self, now: Time, row: TrialRow, place: Place, width: Width, longest: float, state: TuningState
+    ) -> Iterator[Put]:
+        if width > place.width:
+            found = _widest(row, width, state)
+            if found is not None and _sooner(now, row, place.width, found.width, state):
+                yield Put(row.trial.id, found, f"wider than {place.width}: there are GPUs that nobody needs")
+        elif width < place.width and _cheaper(now, row, place.width, width, longest, state):
+            found = state.strips.find(width, row.trial.id)
+            if found is not None:
+                yield Put(row.trial.id, found, f"narrower than {place.width}: others have more to do")
+
+
+def _left(now: Time, row: TrialRow, state: TuningState) -> float:
+    assert row.place is not None
+    return state.time_left(now, row, row.place.width)
+
+
+def _widest(row: TrialRow, width: Width, state: TuningState) -> Place | None:
+    """As wide as that, or as there is room for."""
+    assert row.place is not None
+    while width > row.place.width:
+        found = state.strips.find(width, row.trial.id)
+        if found is not None:
+            return found
+        width -= 1
+    return None
+
+
+def _sooner(now: Time, row: TrialRow, before: Width, after: Width, state: TuningState) -> bool:
+    return state.time_left(now, row, after) + state.moving < state.time_left(now, row, before)
+
+
+def _cheaper(
+    now: Time, row: TrialRow, before: Width, after: Width, longest: float, state: TuningState
+) -> bool:
+    """It takes less of the GPUs, and the group does not wait for it."""
+    then = state.time_left(now, row, after) + state.moving
+    return float(after) * then < float(before) * state.time_left(now, row, before) and then <= longest

@@ -1,0 +1,27 @@
+"""One trial, one GPU, in order of arrival: what tuning libraries do by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from astrarium.core.units import Time
+from astrarium.tuning.actions import Action
+from astrarium.tuning.events import Event
+from astrarium.tuning.places import Width
+from astrarium.tuning.policies._queue import started
+from astrarium.tuning.registry import tuning_policies
+from astrarium.tuning.state import TuningState
+
+
+@tuning_policies.register("fifo")
+class Fifo:
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        pass
+
+    def __init__(self, parameters: Parameters) -> None:
+        pass
+
+    def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
+        yield from started(state, {row.trial.id: Width(1) for row in state.waiting()})

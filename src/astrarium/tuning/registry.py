@@ -1,0 +1,21 @@
+"""Tuning policies by name. Others register theirs with an entry point of the group `astrarium.tuning`.
+
+A policy is a class made with its parameters: its nested `Parameters`, a msgspec.Struct, says what may be set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from astrarium.core.policy import Policy
+from astrarium.core.registry import Registry
+from astrarium.tuning.actions import Action
+from astrarium.tuning.events import Event
+from astrarium.tuning.state import TuningState
+
+TuningPolicy = Policy[TuningState, Event, Action]
+
+tuning_policies: Registry[Callable[[Any], TuningPolicy]] = Registry(
+    "tuning policy", package="astrarium.tuning.policies", group="astrarium.tuning"
+)

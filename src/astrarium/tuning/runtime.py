@@ -1,0 +1,53 @@
+"""How long an iteration takes on a share of a GPU, and on several (Equation 3.2 of the dissertation), and how
+far packing and spreading pay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from astrarium.core.units import SECOND, Time
+from astrarium.tuning.places import Width
+
+BENEFIT = 0.05  # packing one more must save so much of the mean time of a trial
+
+
+class Runtime(msgspec.Struct, frozen=True, gc=False):
+    """*iteration* on one GPU by itself. Each trial more on the GPU makes it *packing* times as long, and each
+    GPU more than one costs a factor of *scaling*; 1 is ideal."""
+
+    iteration: Time = SECOND
+    packing: float = 1.0
+    scaling: float = 1.0
+
+    def at(self, width: Width) -> float:
+        if width < 1:
+            return self.iteration * float(self.packing ** float(1 / width - 1))
+        return self.iteration / float(width) * float(self.scaling ** float(width - 1))
+
+
+def marginal_benefit(times: Sequence[float], packed: int) -> float:
+    """Equation 3.1: what packing that many trials saves of the mean completion time, against one less.
+    *times* are mean times of an iteration with 1, 2, ... trials on a GPU."""
+    return 1 - (packed - 1) / packed * times[packed - 1] / times[packed - 2]
+
+
+def most_packed(times: Sequence[float], benefit: float = BENEFIT) -> int:
+    """c: as many as each brings that much more."""
+    packed = 1
+    while packed < len(times) and marginal_benefit(times, packed + 1) > benefit:
+        packed += 1
+    return packed
+
+
+def most_spread(runtime: Runtime, gpus: int) -> int:
+    """d: GPUs beyond which an iteration gets no shorter."""
+    spread = 1
+    while spread < gpus and runtime.at(Width(spread + 1)) < runtime.at(Width(spread)):
+        spread += 1
+    return spread
+
+
+def packed_times(runtime: Runtime, most: int) -> list[float]:
+    return [runtime.at(Width(1, packed)) for packed in range(1, most + 1)]
