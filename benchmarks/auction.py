@@ -1,4 +1,9 @@
-"""The auction of Themis: CPU of whole auctions, one program for all bidders and one without each winner."""
+"""The auction of Themis: CPU of whole auctions, one program for all bidders and one without each winner.
+
+The bar is for the bids that agents make (`_auction_bids.py`), and for tables drawn at random in which sizes
+are powers of two and no place is named. Drawn tables with places, or of any size, have several times as many
+rows as any agent's: they show where it ends.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 
+from _auction_bids import agents
 from _measure import Row, main
 from astrarium.cluster.auction.bids import Bid, Option, Piece
 from astrarium.cluster.auction.goods import FreeMachine
@@ -22,6 +28,7 @@ THIRTY_TWO = (8, 5, 4, 3, 3, 2, 2, 1, 1, 1, 1, 1)
 POWERS, ALL_SIZES = (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
 RACKS = 4
+HELD = (0, 32, 128, 224)  # of 256 GPUs, by the bidders themselves
 
 
 class Case(NamedTuple):
@@ -48,7 +55,17 @@ CASES = (
 def measure(repeats: int) -> list[Row]:
     """Another set of apps each time; fewer times where places or odd sizes make it slow."""
     auction(*drawn(CASES[3], 0))  # loads the solver
-    return [row for case in CASES for row in rows(case, repeats if plain(case) else min(3, repeats))]
+    real = [row for workload in (1, 2) for held in HELD for row in of_agents(workload, held, repeats)]
+    return real + [row for case in CASES for row in rows(case, repeats if plain(case) else min(3, repeats))]
+
+
+def of_agents(workload: int, held: int, repeats: int) -> Iterator[Row]:
+    drawn = [agents(workload, held, seed) for seed in range(repeats)]
+    found = [timed(goods, bids) for goods, bids in drawn]
+    what = f"auction, 256 GPUs, 17 agents of workload {workload} that hold {held}"
+    yield Row(f"{what}: CPU", "ms", [took for _, took in found], bar=BAR, less_is_better=True)
+    yield Row(f"{what}: solved to the end", "", [sum(each.exact for each, _ in found) / len(found)])
+    yield Row(f"{what}: gap", "", [each.gap for each, _ in found])
 
 
 def plain(case: Case) -> bool:
@@ -62,7 +79,8 @@ def rows(case: Case, repeats: int) -> Iterator[Row]:
         outcome, milliseconds = timed(goods, bids)
         took.append(milliseconds)
         exact.append(float(outcome.exact))
-    yield Row(f"auction, {case.what}: CPU", "ms", took, bar=BAR, less_is_better=True)
+    bar = BAR if plain(case) else None
+    yield Row(f"auction, {case.what}: CPU", "ms", took, bar=bar, less_is_better=True)
     yield Row(f"auction, {case.what}: solved to the end", "", [sum(exact) / len(exact)])
 
 

@@ -30,6 +30,7 @@ NAMES = (
     "planner",
     "subclusters",
     "auction",
+    "cluster",
     "arrivals",
     "memory",
     "startup",

@@ -11,7 +11,7 @@ from astrarium.cluster.auction import capacity
 from astrarium.cluster.auction.bids import Bid, Option, Piece, option
 from astrarium.cluster.auction.capacity import Need
 from astrarium.cluster.auction.goods import FreeMachine, classes, free_machines
-from astrarium.cluster.auction.packing import pack
+from astrarium.cluster.auction.packing import Packer
 from astrarium.cluster.auction.partial import auction
 from astrarium.cluster.auction.program import program
 from astrarium.cluster.auction.search import Effort, best
@@ -215,7 +215,7 @@ def test_rows_never_refuse_what_fits_and_packing_finds_it() -> None:
         counts = [rng.randint(0, 3) for _ in sizes]
         pieces = [Piece(size) for size, count in zip(sizes, counts, strict=True) for _ in range(count)]
         really = fits(pieces[::-1], goods, [machine.free for machine in goods])
-        assert (pack(needs, counts, kinds).machines is not None) == really
+        assert (Packer(needs, kinds).packed(counts).machines is not None) == really
         rows = capacity.rows(needs, kinds)
         obeyed = all(sum(w * n for w, n in zip(r.weights, counts, strict=True)) <= r.room for r in rows)
         assert obeyed or not really

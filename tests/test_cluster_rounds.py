@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.cluster.actions import Grant, Run
-from astrarium.cluster.apps import App, Job, single
+from astrarium.cluster.apps import App, single
 from astrarium.cluster.events import AppArrived
 from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.model import ClusterWorld
@@ -25,6 +25,7 @@ from astrarium.cluster.state import ClusterState
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
 from astrarium.testing.cluster import Played, play
+from astrarium.workloads.cluster_apps import single_apps
 from astrarium.workloads.cluster_traces import read_shockwave
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "cluster"
@@ -175,14 +176,8 @@ def trace() -> list[tuple[float, App]]:
     batch size; how long it takes is with them."""
     if not (TRACE.exists() and RUNS.exists()):
         pytest.skip("the recorded runs are not here")
-    with TRACE.open() as lines:
-        said = [float(row["nominal_duration_s"]) for row in csv.DictReader(lines)]
-    apps = []
-    for job, seconds in zip(read_shockwave(TRACE), said, strict=True):
-        expected = round(seconds * SECOND) * job.gpus
-        only = Job(0, job.duration * job.gpus, job.gpus, job.gpus, job.model, expected)
-        apps.append((job.arrival / SECOND, App(job.job, job.name, ((only,),))))
-    return apps
+    drawn = single_apps(read_shockwave(TRACE))
+    return [(each.arrival / SECOND, msgspec.convert(each, App, from_attributes=True)) for each in drawn]
 
 
 @pytest.mark.parametrize(

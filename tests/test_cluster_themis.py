@@ -86,10 +86,14 @@ def some_apps(chance: random.Random, room: int) -> list[tuple[int, App]]:
 
 def nobody_could_use_more(state: ClusterState, step: Step) -> None:
     for row in state.apps.values():
-        assert more(row, len(state.free)) == 0, f"at {step.at}: {row.app.name} could use some of {state.free}"
+        assert more(row, len(state.free)) == 0, (
+            f"at {step.now}: {row.app.name} could use some of {state.free}"
+        )
 
 
-@pytest.mark.parametrize("chosen", [{}, {"grid": 0}, {"f": 0.0}, {"f": 1.0, "grid": 1}], ids=str)
+@pytest.mark.parametrize(
+    "chosen", [{}, {"grid": 0}, {"f": 0.0}, {"f": 1.0, "grid": 1}, {"leftovers": "worst"}], ids=str
+)
 def test_on_random_workloads_nothing_is_shared_wasted_or_starved(chosen: dict[str, object]) -> None:
     """Leases are checked by the books at every step; gangs by the books at every run."""
     for seed in range(8):
@@ -143,6 +147,23 @@ def test_the_worst_bid_and_at_least_one_does() -> None:
 
     assert [len(auctioned(f)) for f in (1.0, 0.9, 0.8, 0.5)] == [1, 1, 2, 5]
     assert len(auctioned(0.0, bidders=3)) == 3
+
+
+def test_what_is_left_over_goes_by_chance_or_to_the_worst_first() -> None:
+    """Of apps alike, who came first counts as worse: two bid, and two GPUs are left over."""
+    apps = [(0, App(number, "a", ((Job(0, 60 * SECOND, 1, 8),),))) for number in range(10)]
+
+    def served(**chosen: object) -> dict[str, list[int]]:
+        _, steps = played([Machine(0, 4)], apps, **chosen)
+        found: dict[str, list[int]] = {"bid": [], "left": []}
+        for grant in grants(steps[:1]):
+            found["left" if "left over" in grant.why else "bid"].append(grant.app)
+        return found
+
+    assert served(leftovers="worst") == {"bid": [0, 1], "left": [2, 3]}
+    by_chance = [served(seed=seed) for seed in range(4)]
+    assert all(each["bid"] == [0, 1] for each in by_chance)
+    assert len({tuple(each["left"]) for each in by_chance}) > 1
 
 
 def test_with_enough_for_all_there_is_no_auction() -> None:

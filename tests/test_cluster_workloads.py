@@ -377,8 +377,8 @@ def test_philly_makes_85_apps() -> None:
 def test_sweeps_of_philly_vary_as_the_drawn_ones_do() -> None:
     sweeps, _ = best_windows(read_philly(recorded("philly_vc_jobs.csv")))
     logs = [np.log([job.duration for job in sweep]) for sweep in sweeps]
-    assert np.concatenate(logs).std() == pytest.approx(themis.SIGMA, abs=0.1)
-    assert np.sqrt(np.mean([log.var() for log in logs])) == pytest.approx(themis.SIGMA_INSIDE, abs=0.05)
+    assert np.concatenate(logs).std() == pytest.approx(themis.TRACE.sigma, abs=0.1)
+    assert np.sqrt(np.mean([log.var() for log in logs])) == pytest.approx(themis.TRACE.sigma_inside, abs=0.05)
     gaps = np.diff(sorted(sweep[0].arrival for sweep in sweeps))
     assert gaps.std() / gaps.mean() == pytest.approx(themis.GAP_VARIATION, abs=0.1)
 
@@ -434,6 +434,30 @@ def test_scaled_to_the_testbed(kind: Callable[[tuple[DrawnApp, ...]], tuple[Draw
     assert facts(small).jobs == facts(drawn).jobs
     shares = [one.work / two.work for one, two in zip(small, drawn, strict=True)]
     assert shares == pytest.approx([shares[0]] * len(shares), rel=1e-6)
+
+
+def test_on_the_testbed_tasks_are_those_of_table_5() -> None:
+    """Before scaling: a tenth of the trace's jobs make the GPU-hours of Figure 11 by themselves."""
+    drawn = [themis.parametric(seed, sizes=themis.TESTBED) for seed in SEEDS]
+    assert median(facts(apps).gpu_hours for apps in drawn) == pytest.approx(themis.TESTBED_HOURS, rel=0.05)
+    short, usual, long = np.quantile(
+        [job.task for apps in drawn for app in apps for job in app.jobs], (0.1, 0.5, 0.9)
+    )
+    assert short / HOUR < 83 / 2 / 60 * 1.1 < usual / HOUR < 580 / 4 / 60 < 1.1 * long / HOUR
+    assert all(len(app.jobs) <= 10 for apps in drawn for app in apps)
+
+
+@pytest.mark.parametrize("workload", [1, 2])
+def test_workloads_of_the_testbed_have_its_size(workload: int) -> None:
+    apps = themis.on_testbed(workload)
+    assert facts(apps).gpu_hours == pytest.approx(1000, rel=1e-6)
+    assert facts(apps).load == pytest.approx(themis.TESTBED_LOAD, rel=1e-6)
+    kinds = [app.kind for app in apps]
+    assert kinds.count("jobs") == 8
+    assert set(kinds) == {"jobs", "curve" if workload == 1 else "halving"}
+    assert facts(themis.on_testbed(workload, apps=17)).gpu_hours == pytest.approx(200, rel=1e-6)
+    with pytest.raises(InputError, match="workload: expected 1"):
+        themis.on_testbed(3)
 
 
 def test_one_factor_for_work_and_arrivals_keeps_the_load() -> None:

@@ -1,4 +1,4 @@
-"""astrarium cluster VERB: apps that share a cluster. Simulated; what needs a real cluster comes later."""
+"""astrarium cluster VERB: apps that share a cluster, simulated or live."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from astrarium.cli.cluster_run import run
+from astrarium.cli.cluster_status import status
+from astrarium.cli.cluster_submit import submit, withdraw
 from astrarium.cli.options import Json, NoFolder, Out, Overrides, Overwrite, ScenarioFile, Seed
 
 if TYPE_CHECKING:
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from astrarium.scenario.cluster_build import Built
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Share a cluster between apps.")
+for live in (run, submit, withdraw, status):
+    app.command()(live)
 
 Policies = Annotated[
     list[str] | None,

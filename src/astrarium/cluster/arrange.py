@@ -1,7 +1,8 @@
 """Which of an app's jobs run on which of its GPUs: what its own scheduler would say.
 
-What runs stays where it is as long as its GPUs do. GPUs that are left go to jobs that wait, to each as close
-together as can be had, and then to those that can use more.
+What runs stays where it is as long as its GPUs do. GPUs that are left go to jobs that wait, those with most
+left to do first (an app ends with its last job), to each as close together as can be had, and then to those
+that can use more.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def planned(row: AppRow, gpus: Collection[int], floor: Floor) -> Plan:
             plan[job.job.id] = ()
     used = {gpu for each in plan.values() for gpu in each}
     left = [gpu for gpu in gpus if gpu not in used]
-    _hand_out(left, jobs, plan, floor, _to_start)
+    if left:
+        _hand_out(left, sorted(jobs, key=_left, reverse=True), plan, floor, _to_start)
     while left and _hand_out(left, jobs, plan, floor, _to_grow):  # one each, again and again
         pass
     return plan
@@ -76,6 +78,11 @@ def _hand_out(
             plan[job.job.id] = (*has, *taken)
             left[:] = [gpu for gpu in left if gpu not in taken]
     return len(left) < before
+
+
+def _left(job: JobRow) -> int:
+    """As far as its owner knows."""
+    return job.job.forecast - job.done
 
 
 def _to_start(job: JobRow, has: int) -> int:

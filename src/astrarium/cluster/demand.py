@@ -7,6 +7,9 @@ from astrarium.cluster.ledger import AppRow
 
 def most(row: AppRow) -> int:
     """All of its jobs of this phase at their largest."""
+    if len(row.jobs) == 1:  # as most apps are: asked again and again, it must be cheap
+        (only,) = row.jobs.values()
+        return 0 if only.finished else only.job.most
     return sum(job.job.most for job in row.unfinished())
 
 
@@ -17,7 +20,7 @@ def wanted(row: AppRow) -> int:
 
 def usable(row: AppRow, offered: int) -> int:
     """Of so many GPUs, how many its jobs could take: as many gangs as fit, in order, and then growth."""
-    if len(row.jobs) == 1:  # as most apps are: asked again and again, it must be cheap
+    if len(row.jobs) == 1:
         (only,) = row.jobs.values()
         return min(offered, only.job.most) if only.job.least <= offered and not only.finished else 0
     left, grown = offered, 0

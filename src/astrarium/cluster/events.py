@@ -60,9 +60,13 @@ class JobProgressed(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class JobFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """*late*: it was to be stopped, and ended by itself before it was. Otherwise it still runs in the books;
+    news of a run that was stopped meanwhile is ignored."""
+
     app: int
     job: int
     run: int
+    late: bool = False
 
 
 Event: TypeAlias = (

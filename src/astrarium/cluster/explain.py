@@ -9,11 +9,12 @@ would serve them, each with a few words. Of others, the order is the one in whic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from astrarium.cluster.demand import wanted
+from astrarium.cluster.expecting import expected
 from astrarium.cluster.ledger import AppRow, Outcome
 from astrarium.cluster.record import ClusterRecord, Decision
 from astrarium.cluster.state import ClusterState
@@ -41,20 +42,24 @@ class Seat(NamedTuple):
 
 
 class View(NamedTuple):
-    """*standing*: those who want GPUs, as the policy has them; none where it does not say."""
+    """*standing*: those who want GPUs, as the policy has them; none where it does not say. *expected*: when
+    they can expect some, from what is known at that instant."""
 
     at: Time
     gpus: int
     free: int
     seats: dict[int, Seat]
     standing: tuple[tuple[int, str], ...] | None
+    expected: Mapping[int, Time]
 
 
 def view(now: Time, state: ClusterState, allocator: object) -> View:
     """A copy of the policy is asked: what it remembers by answering changes nothing."""
     seats = {app: _seat(now, row, state) for app, row in state.apps.items()}
-    told = tuple(deepcopy(allocator).standing(now, state)) if isinstance(allocator, Tells) else None
-    return View(now, state.floor.size, len(state.free), seats, told)
+    asked = deepcopy(allocator)
+    told = tuple(asked.standing(now, state)) if isinstance(asked, Tells) else None
+    line = [app for app, _ in told or ()]
+    return View(now, state.floor.size, len(state.free), seats, told, expected(now, state, asked, line))
 
 
 def _seat(now: Time, row: AppRow, state: ClusterState) -> Seat:

@@ -40,7 +40,8 @@ class _Truth:
 
 class ClusterWorld:
     """*slowdowns* is the truth; *checkpoints* are so far apart. A run that has no more than *short* to go
-    needs no startup: so it is in the simulator of Shockwave."""
+    needs no startup: so it is in the simulator of Shockwave. Where nobody *saves* when it is stopped, it goes
+    back to its last checkpoint."""
 
     def __init__(
         self,
@@ -48,9 +49,10 @@ class ClusterWorld:
         startup: Time = 0,
         checkpoints: Time = 0,
         short: Time = 0,
+        saves: bool = True,
     ) -> None:
         self._slowdowns, self._startup, self._checkpoints = slowdowns or Slowdowns(), startup, checkpoints
-        self._short = short
+        self._short, self._saves = short, saves
         self._jobs: dict[Key, _Truth] = {}
 
     def consequences(self, now: Time, action: Action, state: ClusterState) -> Iterator[tuple[Time, Event]]:
@@ -73,7 +75,7 @@ class ClusterWorld:
         job, floor = app.jobs[action.job], state.floor
         truth = self._jobs.setdefault((action.app, app.phase, action.job), _Truth())
         if truth.pace:  # it moves
-            self._bank(now, truth)
+            self._bank(now, truth, lost=not self._saves)
             yield now, JobProgressed(action.app, action.job, job.run, truth.done)
         truth.run, truth.pace = job.run, self._pace(job, action.gpus, floor)
         truth.machines = frozenset(floor.machine_of(gpu) for gpu in action.gpus)
@@ -84,7 +86,7 @@ class ClusterWorld:
     def _stop(self, now: Time, action: Stop, state: ClusterState) -> Iterator[tuple[Time, Event]]:
         app = state.apps[action.app]
         truth = self._jobs[action.app, app.phase, action.job]
-        self._bank(now, truth)
+        self._bank(now, truth, lost=not self._saves)
         yield now, JobStopped(action.app, action.job, truth.run, truth.done)
 
     def _bank(self, now: Time, truth: _Truth, lost: bool = False) -> None:

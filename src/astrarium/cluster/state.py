@@ -12,6 +12,7 @@ from typing import Any
 
 from astrarium.cluster.actions import Action, Grant, Revoke, Run, Stop
 from astrarium.cluster.apps import Job
+from astrarium.cluster.books import Books, since
 from astrarium.cluster.events import (
     AppArrived,
     AppWithdrawn,
@@ -24,31 +25,25 @@ from astrarium.cluster.events import (
     MachineLost,
 )
 from astrarium.cluster.ledger import AppRow, JobRow, Ledger, Outcome
-from astrarium.cluster.machines import Floor
 from astrarium.cluster.slowdown import Slowdowns
-from astrarium.core.errors import BrokenBooks, InvalidAction
+from astrarium.core.errors import InvalidAction
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
 
 NOT_WANTED = "its owner wants it no more"
 
 
-class ClusterState:
-    """*slowdowns* is what is believed, and learnt from runs; *startup* how long a run is taken to need before
-    it gets anywhere."""
+class ClusterState(Books):
+    """*slowdowns*, *startup* and *checkpoints* are those of the books."""
 
     def __init__(
-        self, slowdowns: Slowdowns | None = None, startup: Time = 0, ledger: Ledger | None = None
+        self,
+        slowdowns: Slowdowns | None = None,
+        startup: Time = 0,
+        ledger: Ledger | None = None,
+        checkpoints: Time = 0,
     ) -> None:
-        self.floor, self.slowdowns, self._startup = Floor(), slowdowns or Slowdowns(), startup
-        self.ledger = ledger or Ledger()
-        self.apps: dict[int, AppRow] = {}  # those that are there, in order of arrival
-        self.holder: dict[int, int] = {}  # the app that has a GPU
-        self.free: set[int] = set()
-        self.unsettled: dict[
-            int, None
-        ] = {}  # apps whose GPUs or jobs have changed: what runs is to be arranged
-        self._crowd, self._crowd_at = 0.0, 0  # the integral of the number of apps
+        super().__init__(slowdowns, startup, ledger, checkpoints)
         self._on_event: dict[type, Callable[[Time, Any], None]] = {
             MachineJoined: self._joined,
             MachineLost: self._lost,
@@ -81,46 +76,6 @@ class ClusterState:
         for app in list(self.apps):
             self._end(now, app, Outcome.WITHDRAWN, "the run ended before the app did")
 
-    def validate(self) -> None:
-        held = {gpu: app for app, row in self.apps.items() for gpu in row.leases}
-        if held != self.holder or self.free & held.keys():
-            raise BrokenBooks("a GPU is leased twice, or both leased and free")
-        if len(held) + len(self.free) != self.floor.size:
-            raise BrokenBooks("a GPU is neither free nor leased")
-        for row in self.apps.values():
-            used = [gpu for job in row.jobs.values() for gpu in job.gpus]
-            if len(used) != len(set(used)) or not set(used) <= row.leases.keys():
-                raise BrokenBooks(f"app {row.app.name}: a job runs on a GPU that is another's")
-
-    # what a policy asks
-
-    def pace(self, job: Job, gpus: Sequence[int]) -> float:
-        """Believed: work done in a unit of time."""
-        if len(gpus) < job.least:
-            return 0.0
-        spread, network = self.floor.spread(gpus), self.floor.network(gpus)
-        return min(len(gpus), job.most) / self.slowdowns.of(job.model, network, spread)
-
-    def done(self, now: Time, row: JobRow) -> Time:
-        """Believed, of a job's work; it cannot have ended without our hearing of it."""
-        if not row.gpus:
-            return row.done
-        done = row.done + round(max(0, now - row.since) * self.pace(row.job, row.gpus))
-        return min(done, max(row.done, row.job.forecast - 1))
-
-    def service(self, now: Time, row: AppRow) -> Time:
-        """GPU time that the app has had."""
-        return row.service + (now - row.counted) * len(row.leases)
-
-    def ran(self, now: Time, row: AppRow) -> Time:
-        """GPU time in which its jobs got somewhere: without what startups took, and GPUs that were idle."""
-        return row.ran + sum(_since(now, job) for job in row.jobs.values())
-
-    def contention(self, now: Time, row: AppRow) -> float:
-        """The mean number of apps since it came."""
-        lived = now - row.arrived
-        return (self._crowd_until(now) - row.crowd) / lived if lived else float(len(self.apps))
-
     # events
 
     def _joined(self, now: Time, event: MachineJoined) -> None:
@@ -135,7 +90,7 @@ class ClusterState:
 
     def _arrived(self, now: Time, event: AppArrived) -> None:
         app = event.app
-        row = AppRow(app, now, _phase_rows(app.phases[0]), counted=now, crowd=self._crowd_until(now))
+        row = AppRow(app, now, _phase_rows(app.phases[0]), counted=now, crowd=self.crowd_until(now))
         self._crowd, self._crowd_at = row.crowd, now
         self.apps[app.id] = self.ledger.rows[app.id] = row
         self.unsettled[app.id] = None
@@ -166,12 +121,12 @@ class ClusterState:
         row = self._job(event.app, event.job)
         if row is not None and row.run == event.run and row.gpus:
             self._learn(now, row, event.done)
-            self.apps[event.app].ran += _since(now, row)
+            self.apps[event.app].ran += since(now, row)
             row.done, row.since = event.done, now
 
     def _finished(self, now: Time, event: JobFinished) -> None:
         row = self._job(event.app, event.job)
-        if row is None or row.run != event.run or not row.gpus:  # it was stopped before it could end
+        if row is None or row.run != event.run or not (row.gpus or event.late):  # it was stopped before
             return
         self._learn(now, row, row.job.work)
         self._end_run(now, event.app, row)
@@ -212,7 +167,7 @@ class ClusterState:
             raise InvalidAction(f"{action!r}: it runs on {job.job.least} to {job.job.most} GPUs")
         job.done = self.done(now, job)
         self._end_run(now, action.app, job)
-        job.gpus, job.since, job.run = action.gpus, now + self._startup, job.run + 1
+        job.gpus, job.since, job.run = action.gpus, now + self.startup, job.run + 1
 
     def _stop(self, now: Time, action: Stop) -> None:
         job = self._job(action.app, action.job)
@@ -254,20 +209,17 @@ class ClusterState:
         row.ran = self.ran(now, row)
         self._take(now, row, tuple(row.leases))
         row.contention = self.contention(now, row)
-        self._crowd, self._crowd_at = self._crowd_until(now), now
+        self._crowd, self._crowd_at = self.crowd_until(now), now
         del self.apps[app]
         self.unsettled.pop(app, None)
         row.ended, row.outcome, row.reason = now, outcome, reason
 
     def _end_run(self, now: Time, app: int, job: JobRow) -> None:
-        self.apps[app].ran += _since(now, job)
+        self.apps[app].ran += since(now, job)
         job.gpus = ()
 
     def _count(self, now: Time, row: AppRow) -> None:
         row.service, row.counted = self.service(now, row), now
-
-    def _crowd_until(self, now: Time) -> float:
-        return self._crowd + len(self.apps) * (now - self._crowd_at)
 
     def _learn(self, now: Time, row: JobRow, done: Time) -> None:
         """From how far it came in a run that it began from a checkpoint."""
@@ -281,11 +233,6 @@ class ClusterState:
 
 def _phase_rows(jobs: Sequence[Job]) -> dict[int, JobRow]:
     return {job.id: JobRow(job) for job in jobs}
-
-
-def _since(now: Time, job: JobRow) -> Time:
-    """GPU time in which it got somewhere, since it was last heard of."""
-    return len(job.gpus) * max(0, now - job.since)
 
 
 def _nothing(now: Time, _: Any) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from astrarium.cluster.events import Event
+from astrarium.cluster.ledger import AppRow
 from astrarium.cluster.model import ClusterWorld
 from astrarium.cluster.record import ClusterRecord, Watch
 from astrarium.cluster.registry import Allocator, Arbiter
@@ -15,6 +16,7 @@ from astrarium.core.units import Time
 from astrarium.drivers.simulate import simulate
 from astrarium.scenario.cluster import ClusterScenario, allocator
 from astrarium.scenario.cluster_build import Built, build, slowdowns
+from astrarium.scenario.cluster_schema import Costs
 
 Progress = Callable[[Time], None]
 Look = Callable[[Time, ClusterState, Allocator], None]
@@ -30,7 +32,7 @@ def run(
     built = built or build(scenario)
     truth, believed = slowdowns(scenario), slowdowns(scenario, believed=True)
     chosen = allocator(scenario.policy, scenario.parameters)
-    state = _Watched(chosen, look, believed, scenario.costs.startup)
+    state = _Watched(chosen, look, believed, scenario.costs)
     watch = Watch(state, truth)
     world = ClusterWorld(truth, scenario.costs.startup, scenario.costs.checkpoints)
     end = simulate(Engine(state, Arbiter(chosen), record=watch), built.arrivals, world, progress)
@@ -48,13 +50,21 @@ def compare(
     }
 
 
+def ends(
+    chosen: Allocator, arrivals: Iterable[tuple[Time, Event]], state: ClusterState, world: ClusterWorld
+) -> list[AppRow]:
+    """Where apps ended up, and nothing else: for other worlds than those of scenarios."""
+    simulate(Engine(state, Arbiter(chosen)), arrivals, world)
+    return list(state.ledger.rows.values())
+
+
 class _Watched(ClusterState):
     """Books that somebody looks into just before the first event after an instant: no step is added."""
 
     def __init__(
-        self, chosen: Allocator, look: tuple[Time, Look] | None, believed: Slowdowns | None, startup: Time
+        self, chosen: Allocator, look: tuple[Time, Look] | None, believed: Slowdowns | None, costs: Costs
     ) -> None:
-        super().__init__(believed, startup)
+        super().__init__(believed, costs.startup, checkpoints=costs.checkpoints)
         self._chosen, self._look_at = chosen, look
 
     def apply(self, now: Time, event: Event) -> None:

@@ -94,6 +94,8 @@ def plain(case: Case) -> dict[str, Any]:
         seat = seen.seats.get(row.app.id)
         found |= {"at_s": seen.at / SECOND, "holds": list(seat.holds) if seat else []}
         found |= {"wants": seat.wants if seat else 0, "free": seen.free, "gpus": seen.gpus}
+        known = seen.expected.get(row.app.id)
+        found |= {"expected_s": None if known is None else known / SECOND}
         found |= {"line": [_plain_place(each) for each in line(seen, case.record)]}
         found |= {"line_by": "policy" if seen.standing is not None else "served next in the simulation"}
     return found

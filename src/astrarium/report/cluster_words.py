@@ -8,7 +8,7 @@ from typing import NamedTuple
 from astrarium.cluster.explain import Place, Seat, View, has_ended, last_reasons, line, waits
 from astrarium.cluster.ledger import AppRow, Outcome
 from astrarium.cluster.record import ClusterRecord
-from astrarium.core.units import FOREVER
+from astrarium.core.units import FOREVER, Time
 from astrarium.report.cluster import AppSummary
 from astrarium.report.cluster_tables import moment
 
@@ -135,13 +135,20 @@ def _future(case: Case) -> Iterator[str]:
         place = next((each for each in line(seen, case.record) if each.seat.app == row.app.id), None)
         if place is not None:
             what = "more" if place.seat.holds else "GPUs"
-            yield f"When it can expect {what} ({FORESEEN}): {_served(place)}."
+            known = seen.expected.get(row.app.id)
+            if known is not None:
+                yield f"From what is known then, it can expect {what} {_at_about(known, seen)}."
+            yield f"What comes of it ({FORESEEN}): {_served(place)}."
     if row.outcome is Outcome.FINISHED:
         rho = ", ".join(f"{value:.2f} ({name})" for name, value in case.summary.rho.items())
         took = moment(row.ended - row.arrived)
         yield f"It ends at {moment(row.ended)}, after {took}: rho {rho}."
     else:
         yield f"It does not finish: {row.reason}."
+
+
+def _at_about(known: Time, seen: View) -> str:
+    return "at once" if known <= seen.at else f"at about {moment(known)}"
 
 
 def _served(place: Place) -> str:

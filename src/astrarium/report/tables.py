@@ -106,6 +106,8 @@ def reproduction_tables(reproduction: Reproduction) -> list[Table]:
     """What the paper printed beside what we measure, and what it says of shapes."""
     numbers = _table("what", "paper", "ours", "ours/paper", "verdict", "note")
     numbers.title = f"{reproduction.name}: {reproduction.title}"
+    if reproduction.skipped:
+        numbers.caption = f"skipped: {reproduction.skipped}"
     for row in reproduction.rows:
         cells = (_printed(row.paper), _number(row.ours), _number(row.ratio))
         numbers.add_row(f"{row.what} {row.unit}".strip(), *cells, row.verdict, row.note)

@@ -76,6 +76,7 @@ class Findings(msgspec.Struct):
     rows: list[Row]
     claims: list[Claim] = []
     data: dict[str, Any] = {}  # plain numbers and lists: what the figure is drawn from
+    skipped: str = ""  # why nothing was measured: what it needs is not at hand
 
 
 class Effort(msgspec.Struct, frozen=True):

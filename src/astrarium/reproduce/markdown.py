@@ -27,6 +27,13 @@ draws but prints nothing: so in figures 5, 7, 8 and 17, in rows that say so. Wha
 with is printed; its setting is from that code. *Fair* rows are judged by requests that plans were not made
 with. Rows *as published* go the authors' ways: plans are judged by the requests that they were made with.
 
+In `themis/...` rho is told under both of the paper's definitions: `share` (section 3.2: against being alone
+on an equal part of the cluster) and `equation-1` (sections 4.3.1 and 4.3.2: against the whole cluster, times
+the number of apps). Themis bids by `share`, or by the one that it is measured by where a row says so. Its
+traces are not public: apps are drawn anew, several times, and a number is the median over these seeds, with
+its range in the note. How apps were made as small as in the paper is said in `reproduce.themis._workloads`.
+`shockwave/reference` needs a trace that is not part of this repository, and is skipped where it is absent.
+
 `astrarium/...` is our own policy, which no paper has: its claims are what it was built to reach.
 One reproduction alone, with its figure: `astrarium reproduce NAME`."""
 
@@ -35,7 +42,7 @@ def page(reproductions: Sequence[Reproduction], command: str) -> str:
     parts = ["# Reproductions", _PREFACE.format(command=command), overview(reproductions)]
     for one in reproductions:
         parts.append(f"## {one.name}: {one.title}")
-        parts.append(numbers(one.rows))
+        parts.append(f"Skipped: {one.skipped}." if one.skipped else numbers(one.rows))
         if one.claims:
             claims = [(claim.what, claim.verdict, claim.note) for claim in one.claims]
             parts.append(table(("claim", "here", "note"), claims))
@@ -47,7 +54,8 @@ def overview(reproductions: Sequence[Reproduction]) -> str:
     for one in reproductions:
         numbers = [row.verdict for row in one.rows if row.paper is not None]
         claims = [claim.verdict for claim in one.claims]
-        lines.append((f"`{one.name}`", one.title, _count(numbers, "agrees"), _count(claims, "holds")))
+        agree = "skipped" if one.skipped else _count(numbers, "agrees")
+        lines.append((f"`{one.name}`", one.title, agree, _count(claims, "holds")))
     return table(("reproduction", "what", "numbers that agree", "claims that hold"), lines)
 
 

@@ -16,7 +16,7 @@ from astrarium.core.errors import InputError, one_of
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
 
 # Papers, and our own policy, which has none.
-SOURCES = ("alpaserve", "astrarium", "elvinger", "orion", "orloj", "salus", "symphony")
+SOURCES = ("alpaserve", "astrarium", "elvinger", "orion", "orloj", "salus", "shockwave", "symphony", "themis")
 
 
 class Reproduction(msgspec.Struct):
@@ -34,8 +34,14 @@ class Reproduction(msgspec.Struct):
     def claims(self) -> list[Claim]:
         return self.findings.claims
 
+    @property
+    def skipped(self) -> str:
+        return self.findings.skipped
+
     def figure(self, path: Path) -> None:
-        self.module.draw(self.findings.data, path)
+        """Nothing is drawn of what was skipped."""
+        if not self.skipped:
+            self.module.draw(self.findings.data, path)
 
     def shown(self) -> dict[str, Any]:
         """The JSON form."""
@@ -46,6 +52,7 @@ class Reproduction(msgspec.Struct):
             "rows": [row.shown() for row in self.rows],
             "claims": [msgspec.structs.asdict(claim) for claim in self.claims],
             "data": self.findings.data,
+            "skipped": self.skipped,
         }
 
 
@@ -55,7 +62,7 @@ def names() -> list[str]:
         package = importlib.import_module(f"astrarium.reproduce.{source}")
         modules = [module.name for module in pkgutil.iter_modules(package.__path__)]
         found += [f"{source}/{name}" for name in modules if not name.startswith("_")]
-    return sorted(found, key=_by_number)
+    return sorted(found, key=by_number)
 
 
 def spelled(name: str) -> str:
@@ -80,7 +87,7 @@ def _module(name: str) -> Any:
     return importlib.import_module("astrarium.reproduce." + name.replace("/", "."))
 
 
-def _by_number(name: str) -> tuple[str, int, str]:
+def by_number(name: str) -> tuple[str, int, str]:
     """figure2 before figure10."""
     paper, _, item = name.partition("/")
     digits = "".join(letter for letter in item if letter.isdigit())

@@ -20,6 +20,7 @@ import yaml
 
 from astrarium.cluster.registry import Allocator, cluster_policies
 from astrarium.core.errors import InputError, one_of
+from astrarium.scenario.cluster_live import LiveSection, TaskEntry, simulated, task_entry
 from astrarium.scenario.cluster_schema import (
     AppEntry,
     Change,
@@ -34,7 +35,7 @@ from astrarium.scenario.overrides import overridden
 from astrarium.scenario.yaml_file import read_yaml
 
 DEFAULT_POLICY = "themis"
-SECTIONS = ("machines", "apps", "policy", "slowdowns", "costs", "changes", "seed")
+SECTIONS = ("machines", "apps", "policy", "slowdowns", "costs", "changes", "seed", "live")
 CLUSTERS = ["themis-testbed", "themis-simulator", "themis-printed", "themis-truth-telling"]
 Seed = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -48,6 +49,8 @@ class ClusterScenario(msgspec.Struct, frozen=True):
     costs: Costs
     changes: tuple[Change, ...]
     seed: int
+    live: LiveSection
+    tasks: tuple[TaskEntry | None, ...]  # of apps that are listed: what they run, if that is said
     raw: dict[str, Any]  # as written, overrides included
     source: str = ""
 
@@ -103,6 +106,8 @@ def parse(raw: Any, path: Path = Path()) -> ClusterScenario:
         costs=decode(Costs, _or_empty(raw.get("costs")), "costs"),
         changes=_changes(raw.get("changes"), decode),
         seed=decode(Seed, raw.get("seed", 1), "seed"),
+        live=decode(LiveSection, _or_empty(raw.get("live")), "live"),
+        tasks=_tasks(raw["apps"]),
         raw=raw,
         source=str(path),
     )
@@ -138,7 +143,7 @@ def _apps(raw: Any, decode: Any) -> tuple[AppEntry, ...] | ThemisApps | TraceApp
         return drawn
     if not isinstance(raw, list) or not raw:
         raise InputError("apps", raw, "a list of apps, {themis: 1, ...} or {trace: FILE, ...}")
-    entries: tuple[AppEntry, ...] = decode(tuple[AppEntry, ...], raw, "apps")
+    entries: tuple[AppEntry, ...] = decode(tuple[AppEntry, ...], [simulated(each) for each in raw], "apps")
     taken: set[str] = set()
     for place, entry in enumerate(entries):
         for name in dict.fromkeys([entry.name, *entry.names]):
@@ -146,6 +151,11 @@ def _apps(raw: Any, decode: Any) -> tuple[AppEntry, ...] | ThemisApps | TraceApp
                 raise InputError(f"apps[{place}].name", name, "a name that no other app has")
             taken.add(name)
     return entries
+
+
+def _tasks(raw: Any) -> tuple[TaskEntry | None, ...]:
+    entries = raw if isinstance(raw, list) else []
+    return tuple(task_entry(each, f"apps[{place}]") for place, each in enumerate(entries))
 
 
 def _with_files(apps: Any, home: Path) -> Any:

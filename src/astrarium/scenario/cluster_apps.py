@@ -37,7 +37,7 @@ def arrivals(scenario: ClusterScenario, largest: int) -> list[Arrival]:
         found = [_converted(each) for each in _trace(apps)]
     else:
         found = [
-            each for place, entry in enumerate(apps) for each in _copies(entry, place, scenario.seed, largest)
+            each for place, entry in enumerate(apps) for each in copies(entry, place, scenario.seed, largest)
         ]
     _check(found, largest)
     found.sort(key=lambda each: each[0])
@@ -82,7 +82,7 @@ def _trace(apps: TraceApps) -> tuple[DrawnApp, ...]:
     return stretched(single_apps(rows)[: apps.first], apps.work, apps.arrivals)
 
 
-def _copies(entry: AppEntry, place: int, seed: int, largest: int) -> Iterator[Arrival]:
+def copies(entry: AppEntry, place: int, seed: int, largest: int) -> Iterator[Arrival]:
     needed = entry.gpus if entry.phases is None else max(job.gpus for phase in entry.phases for job in phase)
     if needed > largest:
         field = f"apps[{place}].{'gpus' if entry.phases is None else 'phases'}"

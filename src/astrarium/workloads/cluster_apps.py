@@ -23,6 +23,7 @@ Kind = Literal["jobs", "halving", "curve"]
 
 class DrawnJob(msgspec.Struct, frozen=True):
     """*work*: how long all of its iterations take on one GPU. It runs on *least* to *most* GPUs at once.
+    *expected* is the work that its owner says, where that is not the truth.
 
     Jobs of an app that try the same hyper-parameters in phase after phase have one *configuration*.
     """
@@ -34,6 +35,7 @@ class DrawnJob(msgspec.Struct, frozen=True):
     model: str
     iterations: int = 1
     configuration: int = 0
+    expected: Time | None = None
 
     @property
     def iteration(self) -> Time:
@@ -141,7 +143,9 @@ def scaled(
 
 def _longer(job: DrawnJob, factor: float) -> DrawnJob:
     """Whole nanoseconds for an iteration, so that work stays a multiple of it."""
-    return msgspec.structs.replace(job, work=job.iterations * max(1, round(job.iteration * factor)))
+    expected = None if job.expected is None else max(1, round(job.expected * factor))
+    work = job.iterations * max(1, round(job.iteration * factor))
+    return msgspec.structs.replace(job, work=work, expected=expected)
 
 
 def _span(apps: Sequence[DrawnApp]) -> Time:
@@ -152,7 +156,7 @@ def _span(apps: Sequence[DrawnApp]) -> Time:
 
 
 class Recorded(Protocol):
-    """A row of a trace of jobs: *duration* on all of its *gpus*."""
+    """A row of a trace of jobs: *duration* on all of its *gpus*, or what its owner *expected*."""
 
     @property
     def name(self) -> str: ...
@@ -168,6 +172,8 @@ class Recorded(Protocol):
     def team(self) -> str: ...
     @property
     def iterations(self) -> int: ...
+    @property
+    def expected(self) -> Time | None: ...
 
 
 def single_apps(rows: Iterable[Recorded]) -> tuple[DrawnApp, ...]:
@@ -180,4 +186,6 @@ def single_apps(rows: Iterable[Recorded]) -> tuple[DrawnApp, ...]:
 
 
 def _gang(row: Recorded) -> DrawnJob:
-    return DrawnJob(0, row.duration * row.gpus, row.gpus, row.gpus, row.model, row.iterations)
+    expected = None if row.expected is None else row.expected * row.gpus
+    work = row.duration * row.gpus
+    return DrawnJob(0, work, row.gpus, row.gpus, row.model, row.iterations, expected=expected)

@@ -1,7 +1,8 @@
 """Jobs of clusters from files, CSV with a header; other columns may stand there too.
 
 - Philly: `vc,job,arrival_s,num_gpus,duration_s`. Each virtual cluster counts from its own first job.
-- Shockwave: `job,arrival_s,num_gpus,model,batch_size,mode,total_steps,num_epochs,exclusive_runtime_s`.
+- Shockwave: `job,arrival_s,num_gpus,model,batch_size,mode,total_steps,num_epochs,exclusive_runtime_s`, and
+  `nominal_duration_s` where it is known.
 - Tiresias: `job_id,num_gpu,submit_time,iterations,model_name,duration`, in seconds.
 - Gavel: `gpu_type,model,batch_size,num_gpus,steps_per_s_1gpu,steps_per_s_consolidated,
   steps_per_s_unconsolidated`.
@@ -35,6 +36,7 @@ class PhillyJob(msgspec.Struct, frozen=True):
 
     model = ""
     iterations = 1
+    expected = None
 
     @property
     def name(self) -> str:
@@ -46,7 +48,8 @@ class PhillyJob(msgspec.Struct, frozen=True):
 
 
 class ShockwaveJob(msgspec.Struct, frozen=True):
-    """*duration*: alone on its GPUs, with all changes of the batch size."""
+    """*duration*: alone on its GPUs, with all changes of the batch size. *expected*: without them, which is
+    what its owner says, and what schedulers are told."""
 
     job: int
     arrival: Time
@@ -57,6 +60,7 @@ class ShockwaveJob(msgspec.Struct, frozen=True):
     steps: int
     epochs: int
     duration: Time
+    expected: Time | None = None
 
     team = ""
 
@@ -79,6 +83,7 @@ class TiresiasJob(msgspec.Struct, frozen=True):
     duration: Time
 
     team = ""
+    expected = None
 
     @property
     def name(self) -> str:
@@ -119,7 +124,7 @@ def read_shockwave(path: str | Path) -> list[ShockwaveJob]:
         "num_epochs": _count(1),
         "exclusive_runtime_s": _duration,
     }
-    return _read(path, ShockwaveJob, columns)
+    return _read(path, ShockwaveJob, columns, may_have={"nominal_duration_s": _duration})
 
 
 def read_tiresias(path: str | Path) -> list[TiresiasJob]:
@@ -144,11 +149,18 @@ Row = TypeVar("Row")
 Cell = Callable[[str], Any]  # raises ValueError that says what is expected
 
 
-def _read(path: str | Path, row: Callable[..., Row], columns: Mapping[str, Cell], per: str = "") -> list[Row]:
-    """One row for each line; columns stand in the order of the fields. Arrivals rise for each *per*."""
+def _read(
+    path: str | Path,
+    row: Callable[..., Row],
+    columns: Mapping[str, Cell],
+    per: str = "",
+    may_have: Mapping[str, Cell] = {},
+) -> list[Row]:
+    """One row for each line; columns stand in the order of the fields, and those that the file *may_have*
+    after the others. Arrivals rise for each *per*."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-        rows = _rows(text.splitlines(), row, columns)
+        rows = _rows(text.splitlines(), row, columns, may_have)
         _check_order(rows, per)
         return [made for _, made in rows]
     except OSError as error:
@@ -160,7 +172,7 @@ def _read(path: str | Path, row: Callable[..., Row], columns: Mapping[str, Cell]
 
 
 def _rows(
-    lines: Iterable[str], row: Callable[..., Row], columns: Mapping[str, Cell]
+    lines: Iterable[str], row: Callable[..., Row], columns: Mapping[str, Cell], may_have: Mapping[str, Cell]
 ) -> list[tuple[int, Row]]:
     """With their lines."""
     reader = csv.reader(lines)
@@ -169,6 +181,7 @@ def _rows(
     if missing:
         expected = f"a header with {','.join(columns)} (missing: {', '.join(missing)})"
         raise InputError("line 1", ",".join(header), expected)
+    columns = {**columns, **{name: cell for name, cell in may_have.items() if name in header}}
     places = {name: header.index(name) for name in columns}
     found = []
     for cells in filter(None, reader):

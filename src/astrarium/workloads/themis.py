@@ -15,6 +15,14 @@ With unlike ones the median app would be several times the printed one. One app 
 
 Workload 2, `halving`: the apps of workload 1 with the same arrival, model and budget, as successive halving.
 
+`on_testbed`: as the 64 GPUs of the paper must have seen them. Section 2.2 tells of the trace: 24,000
+GPU-hours at its medians. Figure 11 ends at 1,200. Were tasks made shorter by as much, half of them would end
+within one lease. But Table 5 has tasks of 41 and 145 minutes (83 and 580 GPU-minutes on 2 and 4 GPUs), and
+section 6.2.3 has 35 seconds as 0.2% of the median app's life and 50 as 2% at the 95th percentile: lives of
+4.9 hours, and of 42 minutes at the short end. So tasks lie between those of Table 5 (lognormal around their
+geometric mean) and apps have a tenth of the trace's jobs: that makes 1,000 GPU-hours. They come so fast that
+half of the apps live about 4.9 hours, which makes some 20 at a time. In workload 2 a single job stays one.
+
 What comes out has real lengths: `cluster_apps.scaled` makes it as small as the paper's testbed needed.
 An iteration of workload 1 is a minute of such a task. That is ours, as is: 80 to 120% of the median for an
 iteration in workload 2, as in the example of section 4.3.3.
@@ -25,6 +33,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,7 +41,7 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND, Time
-from astrarium.workloads.cluster_apps import HOUR, DrawnApp, DrawnJob
+from astrarium.workloads.cluster_apps import HOUR, DrawnApp, DrawnJob, scaled
 from astrarium.workloads.cluster_traces import PhillyJob
 from astrarium.workloads.processes import Floats
 from astrarium.workloads.themis_models import MODELS, compute_intensive, network_intensive, pick
@@ -40,14 +49,12 @@ from astrarium.workloads.themis_sweeps import CLUSTERS, MOST_JOBS, Sweep, best_w
 
 APPS = 85
 SINGLE_SHARE = 0.1
-FEWEST_JOBS, USUAL_JOBS = 30, 95  # and at most MOST_JOBS
 MEAN_GAP = 3.95 * HOUR  # 85 apps in two weeks
 GAP_VARIATION = 1.6  # standard deviation over mean
-MEDIAN_TASK = 3.75 * HOUR
-SIGMA, SIGMA_INSIDE = 1.6, 0.5  # of the logarithm of a task: over all, and among those of an app
 TWO_GPU_SHARE = 0.2
 MOST_GPUS = 2
-ITERATION: Time = 60 * SECOND
+MINUTE: Time = 60 * SECOND
+ITERATION = MINUTE
 
 CONFIGURATIONS = (4, 8, 16, 32)
 MOST_GPUS_HALVING = 8
@@ -55,22 +62,60 @@ FIRST_ITERATIONS = 25 / 3  # a phase's budget for each of its first jobs: rounde
 ITERATION_SPREAD = 0.2
 
 
+class Sizes(NamedTuple):
+    """Of sweeps: how many jobs they have, and how long these take."""
+
+    fewest: float
+    usual: float
+    most: float
+    task: float  # the median
+    sigma: float  # of the logarithm of a task: over all
+    sigma_inside: float  # and among those of an app
+
+
+TRACE = Sizes(30, 95, MOST_JOBS, 3.75 * HOUR, 1.6, 0.5)
+TESTBED = Sizes(3, 9.5, 10, 77 * MINUTE, 0.5, 0.3)
+TESTBED_HOURS, TESTBED_LOAD = 1000.0, 90.0
+
+
 def parametric(
-    seed: int = 1, apps: int = APPS, network_share: float | None = None, network: str = "k80"
+    seed: int = 1,
+    apps: int = APPS,
+    network_share: float | None = None,
+    network: str = "k80",
+    sizes: Sizes = TRACE,
 ) -> tuple[DrawnApp, ...]:
     """*network_share*: so much of the apps is network-intensive, the rest compute-intensive."""
     if apps < 1:
         raise InputError("apps", apps, "at least 1 app")
     arrivals = np.cumsum(_gaps(seed, apps - 1)).tolist()
-    centers = stream(seed, "themis", "lengths").normal(0, math.sqrt(SIGMA**2 - SIGMA_INSIDE**2), apps)
+    between = math.sqrt(sizes.sigma**2 - sizes.sigma_inside**2)
+    centers = stream(seed, "themis", "lengths").normal(0, between, apps)
     wide = stream(seed, "themis", "gpus").random(apps) < TWO_GPU_SHARE
     drawn = [
-        _sweep(id_, _whole(arrival), _tasks(seed, id_, count, center), 1 + int(two))
+        _sweep(id_, _whole(arrival), _tasks(seed, id_, count, center, sizes), 1 + int(two))
         for id_, (arrival, count, center, two) in enumerate(
-            zip([0.0, *arrivals], _counts(seed, apps), centers.tolist(), wide.tolist(), strict=True)
+            zip([0.0, *arrivals], _counts(seed, apps, sizes), centers.tolist(), wide.tolist(), strict=True)
         )
     ]
     return with_models(drawn, seed, network_share, network)
+
+
+def on_testbed(
+    workload: int = 1,
+    seed: int = 1,
+    apps: int = APPS,
+    load: float = TESTBED_LOAD,
+    network_share: float | None = None,
+    network: str = "k80",
+) -> tuple[DrawnApp, ...]:
+    """As the 64 GPUs must have seen them. Fewer apps are as much less work."""
+    if workload not in (1, 2):
+        raise InputError("workload", workload, "1 (sweeps) or 2 (successive halving)")
+    drawn = parametric(seed, apps, network_share, network, TESTBED)
+    if workload == 2:
+        drawn = tuple(_halved(app, seed) if len(app.jobs) > 1 else app for app in drawn)
+    return scaled(drawn, TESTBED_HOURS * apps / APPS, load)
 
 
 def _gaps(seed: int, count: int) -> Floats:
@@ -82,17 +127,17 @@ def _gaps(seed: int, count: int) -> Floats:
     return np.asarray(means * random.standard_exponential(count))
 
 
-def _counts(seed: int, apps: int) -> list[int]:
+def _counts(seed: int, apps: int, sizes: Sizes) -> list[int]:
     """Jobs of each app; who has one is drawn, how many have one is not."""
     random = stream(seed, "themis", "counts")
     single = random.permutation(apps) < round(apps * SINGLE_SHARE)
-    counts = random.triangular(FEWEST_JOBS, USUAL_JOBS, MOST_JOBS, apps)
+    counts = random.triangular(sizes.fewest, sizes.usual, sizes.most, apps)
     return [1 if one else round(count) for one, count in zip(single, counts.tolist(), strict=True)]
 
 
-def _tasks(seed: int, app: int, count: int, center: float) -> list[Time]:
-    inside = stream(seed, "themis", "lengths", app).normal(center, SIGMA_INSIDE, count)
-    return [max(SECOND, _whole(task)) for task in (MEDIAN_TASK * np.exp(inside)).tolist()]
+def _tasks(seed: int, app: int, count: int, center: float, sizes: Sizes) -> list[Time]:
+    inside = stream(seed, "themis", "lengths", app).normal(center, sizes.sigma_inside, count)
+    return [max(SECOND, _whole(task)) for task in (sizes.task * np.exp(inside)).tolist()]
 
 
 def _whole(time: float) -> Time:

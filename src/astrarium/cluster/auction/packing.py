@@ -1,14 +1,22 @@
-"""Which machine takes which piece: those without a choice, then the largest, where it fits most tightly."""
+"""Which machine takes which piece.
+
+Pieces that may go anywhere and whose sizes divide each other (1, 2, 4, 8) fit wherever there are places
+enough of each size, whatever lies beside them: they come last, and need no search. The others are searched
+for: those without a choice first, then the largest, each where it fits most tightly and leaves places enough
+for all that are still to come (`slack`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
-from astrarium.cluster.auction.capacity import Need
+from astrarium.cluster.auction.capacity import Need, fitting
 from astrarium.cluster.auction.goods import MachineClass
+from astrarium.cluster.auction.slack import Bin, Slack
 
-STEPS = 100  # back and forth; after that, what is next in value is tried instead
+STEPS = 200  # back and forth; after that, what is next in value is tried instead
 
 
 class Packed(NamedTuple):
@@ -19,68 +27,135 @@ class Packed(NamedTuple):
     given_up: bool = False
 
 
-def pack(needs: Sequence[Need], counts: Sequence[int], classes: Sequence[MachineClass]) -> Packed:
-    choice = [sum(len(classes[each].members) for each in need.classes) for need in needs]
-    order = sorted(range(len(needs)), key=lambda n: (choice[n] > 1, -needs[n].gpus, choice[n], n))
-    pieces = [number for number in order for _ in range(counts[number])]
-    return _Packer(needs, pieces, classes).packed()
+class Packer:
+    """For many questions about the same needs and machines: an answer is remembered."""
+
+    def __init__(self, needs: Sequence[Need], classes: Sequence[MachineClass]) -> None:
+        self._needs, self._classes = needs, classes
+        self._answers: dict[tuple[int, ...], bool | None] = {}
+
+    def fit(self, counts: tuple[int, ...]) -> bool | None:
+        """Whether so many pieces of each need do. None: it was given up."""
+        if counts not in self._answers:
+            search = self._search(counts)
+            self._answers[counts] = search.run() or (None if search.given_up else False)
+        return self._answers[counts]
+
+    def packed(self, counts: Sequence[int]) -> Packed:
+        search = self._search(counts)
+        if not search.run():
+            return Packed(None, search.given_up)
+        last = [(number, None) for number in self._easy for _ in range(counts[number])]
+        return Packed(self._machines([*search.placed(), *last]))
+
+    def _search(self, counts: Sequence[int]) -> _Search:
+        pieces = [number for number in self._order for _ in range(counts[number])]
+        return _Search(self._slack, self._needs, pieces, self._slack.start(counts))
+
+    @cached_property
+    def _slack(self) -> Slack:
+        return Slack(self._needs, self._classes)
+
+    @cached_property
+    def _easy(self) -> list[int]:
+        """Needs that come last, the largest first."""
+        free = [n for n, need in enumerate(self._needs) if need.classes == fitting(need.gpus, self._classes)]
+        chain: list[int] = []
+        for number in sorted(free, key=lambda number: self._needs[number].gpus):
+            if not chain or self._needs[number].gpus % self._needs[chain[-1]].gpus == 0:
+                chain.append(number)
+        return chain[::-1]
+
+    @cached_property
+    def _order(self) -> list[int]:
+        choice = [sum(len(self._classes[each].members) for each in need.classes) for need in self._needs]
+        hard = [number for number in range(len(self._needs)) if number not in self._easy]
+        return sorted(hard, key=lambda n: (choice[n] > 1, -self._needs[n].gpus, choice[n], n))
+
+    def _machines(self, pieces: Iterable[tuple[int, Bin | None]]) -> list[list[int]]:
+        """The search knows bins; here every piece gets a machine. None: where it fits most tightly."""
+        there: dict[Bin, list[int]] = {}
+        for number, each in enumerate(self._classes):
+            there[each.free, number] = list(each.members[::-1])
+        found: list[list[int]] = [[] for _ in self._needs]
+        for number, place in pieces:
+            gpus = self._needs[number].gpus
+            room, kind = place or min(bin_ for bin_, left in there.items() if left and bin_[0] >= gpus)
+            machine = there[room, kind].pop()
+            there.setdefault((room - gpus, kind), []).append(machine)
+            found[number].append(machine)
+        return found
 
 
-class _Packer:
-    def __init__(self, needs: Sequence[Need], pieces: list[int], classes: Sequence[MachineClass]) -> None:
-        self._needs, self._pieces = needs, pieces
-        self._machines = [position for each in classes for position in each.members]
-        self._class_of = [number for number, each in enumerate(classes) for _ in each.members]
-        self._room = [classes[number].free for number in self._class_of]
-        self._where: list[int] = []
-        self._most = len(pieces) + STEPS
-        self._hopeless: set[tuple[int, ...]] = set()
+class _Search:
+    """*pieces* one by one; *slack* is what is left for those to come, and for those that come last."""
 
-    def packed(self) -> Packed:
-        steps = self._place_all()
-        if len(self._where) < len(self._pieces):
-            return Packed(None, given_up=steps > self._most)
-        machines: list[list[int]] = [[] for _ in self._needs]
-        for piece, machine in zip(self._pieces, self._where, strict=True):
-            machines[piece].append(self._machines[machine])
-        return Packed(machines)
+    def __init__(self, ground: Slack, needs: Sequence[Need], pieces: list[int], slack: list[int]) -> None:
+        self._ground, self._needs, self._pieces, self._slack = ground, needs, pieces, slack
+        self._bins = dict(ground.bins)
+        self._where: list[Bin] = []
+        self._hopeless: set[tuple[int, frozenset[tuple[Bin, int]]]] = set()
+        self.given_up = False
 
-    def _place_all(self) -> int:
+    def placed(self) -> list[tuple[int, Bin]]:
+        return list(zip(self._pieces, self._where, strict=True))
+
+    def run(self) -> bool:
         """Depth first without recursion: pieces may be many. `tries` has what is left to try for each."""
+        if min(self._slack, default=0) < 0:
+            return False
         tries, steps = [self._choices()], 0
         while len(self._where) < len(self._pieces):
-            steps += 1
-            if not tries[-1]:
-                self._hopeless.add(self._position())
-                tries.pop()
-                if not tries or steps > self._most:
-                    return steps
-                self._take_back()
-            else:
+            if tries[-1]:
                 self._put(tries[-1].pop())
                 tries.append(self._choices())
-        return steps
+                continue
+            steps += 1
+            self._hopeless.add(self._position())
+            tries.pop()
+            self.given_up = steps > STEPS
+            if not tries or self.given_up:
+                return False
+            self._take_back()
+        return True
 
-    def _choices(self) -> list[int]:
-        """The last is tried first: the machine with the least room. Of machines alike, one is enough."""
-        if len(self._where) == len(self._pieces) or (self._hopeless and self._position() in self._hopeless):
+    def _choices(self) -> list[Bin]:
+        """The last is tried first: the machine with the least room."""
+        if len(self._where) == len(self._pieces):
             return []
-        need = self._needs[self._pieces[len(self._where)]]
-        alike: dict[tuple[int, int], int] = {}
-        for machine, (number, room) in enumerate(zip(self._class_of, self._room, strict=True)):
-            if room >= need.gpus and number in need.classes:
-                alike.setdefault((room, number), machine)
-        return [machine for _, machine in sorted(alike.items(), reverse=True)]
+        if self._hopeless and self._position() in self._hopeless:
+            return []
+        number, slack = self._pieces[len(self._where)], self._slack
+        gpus, kinds = self._needs[number].gpus, self._needs[number].classes
+        found = []
+        for bin_ in self._bins:
+            if bin_[0] >= gpus and bin_[1] in kinds:
+                change = self._ground.change(number, bin_)
+                if all(slack[place] + more >= 0 for place, more in change):
+                    found.append(bin_)
+        return sorted(found, reverse=True)
 
-    def _position(self) -> tuple[int, ...]:
-        """What is left to place, and the room by class: which machine of a class has it is all the same."""
-        rooms = sorted(zip(self._class_of, self._room, strict=True))
-        return (len(self._where), *(number for pair in rooms for number in pair))
+    def _position(self) -> tuple[int, frozenset[tuple[Bin, int]]]:
+        return len(self._where), frozenset(self._bins.items())
 
-    def _put(self, machine: int) -> None:
-        self._room[machine] -= self._needs[self._pieces[len(self._where)]].gpus
-        self._where.append(machine)
+    def _put(self, bin_: Bin) -> None:
+        number = self._pieces[len(self._where)]
+        for place, more in self._ground.change(number, bin_):
+            self._slack[place] += more
+        self._move(bin_, (bin_[0] - self._needs[number].gpus, bin_[1]))
+        self._where.append(bin_)
 
     def _take_back(self) -> None:
-        machine = self._where.pop()
-        self._room[machine] += self._needs[self._pieces[len(self._where)]].gpus
+        bin_ = self._where.pop()
+        number = self._pieces[len(self._where)]
+        for place, more in self._ground.change(number, bin_):
+            self._slack[place] -= more
+        self._move((bin_[0] - self._needs[number].gpus, bin_[1]), bin_)
+
+    def _move(self, before: Bin, after: Bin) -> None:
+        bins = self._bins
+        if bins[before] == 1:
+            del bins[before]
+        else:
+            bins[before] -= 1
+        bins[after] = bins.get(after, 0) + 1

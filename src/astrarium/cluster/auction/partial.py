@@ -30,8 +30,8 @@ from astrarium.cluster.auction.bids import Bid, check_bids
 from astrarium.cluster.auction.goods import FreeMachine, check_goods
 from astrarium.cluster.auction.keeping import kept
 from astrarium.cluster.auction.placing import won_gpus
-from astrarium.cluster.auction.program import NOTHING, Program, program
-from astrarium.cluster.auction.search import USUAL, Answer, Effort, best
+from astrarium.cluster.auction.program import BILLION, NOTHING, Program, program
+from astrarium.cluster.auction.search import USUAL, Answer, Effort, Hint, best
 
 Value = Callable[[int, tuple[int, ...]], float]  # the rho that a bidder gets to with these GPUs
 Rounding = Callable[[float], int]  # c_i x GPUs to whole GPUs; may hold the caller's chance
@@ -54,11 +54,13 @@ class Share(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """*exact*: every program was solved to the end."""
+    """*exact*: every program was solved to the end. If not, *gap* is how much larger the sum of log(1/rho)
+    could be at most; fractions may then be off as well."""
 
     shares: tuple[Share, ...]
     leftover: tuple[int, ...]
     exact: bool
+    gap: float = 0.0
 
 
 class Fair(NamedTuple):
@@ -67,6 +69,7 @@ class Fair(NamedTuple):
     rows: list[int]
     fractions: list[float]
     exact: bool
+    gap: float = 0.0
 
 
 def auction(
@@ -89,7 +92,7 @@ def auction(
     )
     given = {gpu for share in shares for gpu in share.gpus}
     leftover = tuple(gpu for machine in goods for gpu in machine.gpus if gpu not in given)
-    return Outcome(shares, leftover, fair.exact)
+    return Outcome(shares, leftover, fair.exact, fair.gap)
 
 
 def fractions(numbers: Program, bids: Sequence[Bid], effort: Effort = USUAL) -> Fair:
@@ -99,14 +102,15 @@ def fractions(numbers: Program, bids: Sequence[Bid], effort: Effort = USUAL) -> 
     answer = best(numbers, range(len(bids)), effort)
     payments = _Payments(numbers, bids, answer, effort)
     found = [payments.fraction(bidder) for bidder in range(len(bids))]
-    return Fair(answer.rows, found, payments.exact)
+    return Fair(answer.rows, found, payments.exact, 0.0 if answer.exact else answer.loss / BILLION)
 
 
 class _Payments:
     def __init__(self, numbers: Program, bids: Sequence[Bid], answer: Answer, effort: Effort) -> None:
-        self._numbers, self._bids, self._rows, self._effort = numbers, bids, answer.rows, effort
+        self._numbers, self._bids, self._rows = numbers, bids, answer.rows
+        self._effort = effort if answer.exact else effort.less()
         self._without: dict[bytes, float] = {}  # bidders alike are left out once
-        self.exact = answer.exact
+        self.exact, self._answer = answer.exact, answer
 
     def fraction(self, bidder: int) -> float:
         others = [other for other in range(len(self._bids)) if other != bidder]
@@ -120,10 +124,14 @@ class _Payments:
         """What the others would gain by themselves."""
         alike = self._numbers.tables[bidder].same_as()
         if alike not in self._without:
-            answer = best(self._numbers, others, self._effort)
+            answer = best(self._numbers, others, self._effort, self._hint(others))
             self.exact &= answer.exact
             self._without[alike] = self._logs(others, answer.rows)
         return self._without[alike]
+
+    def _hint(self, others: list[int]) -> Hint:
+        columns = self._answer.columns
+        return Hint(self._answer.loss, [columns[other] for other in others] if columns else None)
 
     def _logs(self, bidders: list[int], rows: list[int]) -> float:
         logs = (_log(self._numbers, self._bids, *each) for each in zip(bidders, rows, strict=True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from astrarium.cluster.auction.goods import FreeMachine
-from astrarium.cluster.auction.packing import pack
 from astrarium.cluster.auction.program import Program
 from astrarium.core.errors import BrokenBooks
 
@@ -14,7 +13,7 @@ def won_gpus(program: Program, rows: Sequence[int], goods: Sequence[FreeMachine]
     """For each bidder. Pieces of one bidder lie on one machine or in one rack where they can."""
     counts = [table.counts[row] for table, row in zip(program.tables, rows, strict=True)]
     total = [sum(int(own[need]) for own in counts) for need in range(len(program.needs))]
-    packed = pack(program.needs, total, program.classes)
+    packed = program.packer.packed(total)
     if packed.machines is None:
         raise BrokenBooks("what the search has found does not fit")
     hand = _Hand(goods, packed.machines, len(counts))

@@ -10,8 +10,13 @@ from astrarium.cluster.auction.program import BILLION, Ints, Table
 from astrarium.core.extras import from_extra
 
 
-def prices(tables: Sequence[Table], room: Ints) -> Ints:
-    """Any prices bound what can be gained; these bound it best. In whole billionths, so losses are exact."""
+def prices(tables: Sequence[Table], room: Ints, columns: Sequence[Ints] | None = None) -> Ints:
+    """Any prices bound what can be gained; these bound it best. In whole billionths, so losses are exact.
+
+    With *columns*, only these rows of each table are asked: prices are nearly as good, and found much sooner.
+    """
+    if columns is not None:
+        return prices([_only(table, own) for table, own in zip(tables, columns, strict=True)], room)
     with from_extra("plan"):
         from scipy.optimize import linprog
         from scipy.sparse import csr_array, vstack
@@ -28,3 +33,7 @@ def prices(tables: Sequence[Table], room: Ints) -> Ints:
     found = -np.asarray(solved.ineqlin.marginals[: len(room)]) * BILLION
     whole: Ints = np.maximum(np.rint(found), 0).astype(np.int64)
     return whole
+
+
+def _only(table: Table, rows: Ints) -> Table:
+    return table._replace(gain=table.gain[rows], weights=table.weights[rows])

@@ -18,10 +18,12 @@ from astrarium.cluster.auction import capacity
 from astrarium.cluster.auction.bids import Bid, Option, Piece
 from astrarium.cluster.auction.capacity import Need
 from astrarium.cluster.auction.goods import FreeMachine, MachineClass, classes
+from astrarium.cluster.auction.packing import Packer
 
 BILLION = 10**9
 NOTHING = -1
 WORD = 2**62
+MANY = 32
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -47,6 +49,7 @@ class Program(NamedTuple):
     room: Ints  # of each row
     rows_decide: bool  # what obeys the rows fits
     tables: list[Table]
+    packer: Packer
 
 
 class _Alternative(NamedTuple):
@@ -70,7 +73,7 @@ def program(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> Program:
         _table(own, each, weights, words, sizes, room, decide)
         for own, each in zip(alternatives, counts, strict=True)
     ]
-    return Program(kinds, needs, room, decide, tables)
+    return Program(kinds, needs, room, decide, tables, Packer(needs, kinds))
 
 
 def _what_matters(bids: Sequence[Bid]) -> tuple[bool, set[int]]:
@@ -146,8 +149,17 @@ def _binding(rows: list[capacity.Row], counts: list[Ints], needs: int) -> tuple[
     """Weights (by need and row) and room of the rows that could be broken at all."""
     weights = np.array([row.weights for row in rows], np.int64).reshape(len(rows), needs).T
     room = np.array([row.room for row in rows], np.int64)
-    wanted = sum(((each @ weights).max(axis=0) for each in counts), np.zeros(len(rows), np.int64))
+    wanted = sum((_times(each, weights).max(axis=0) for each in counts), np.zeros(len(rows), np.int64))
     return weights[:, wanted > room], room[wanted > room]
+
+
+def _times(counts: Ints, weights: Ints) -> Ints:
+    """Most options need few of all the needs."""
+    if len(weights) < MANY:
+        return counts @ weights
+    used = np.flatnonzero(counts.any(axis=0))
+    product: Ints = counts[:, used] @ weights[used]
+    return product
 
 
 def _words(counts: list[Ints], needs: int) -> Ints:
@@ -170,11 +182,13 @@ def _table(
     own: list[_Alternative], counts: Ints, weights: Ints, words: Ints, sizes: Ints, room: Ints, decide: bool
 ) -> Table:
     gain, option = np.array([each.gain for each in own]), np.array([each.option for each in own])
-    table = Table(option, gain, counts @ sizes, counts, counts @ weights, counts @ words)
+    table = Table(option, gain, counts @ sizes, counts, _times(counts, weights), counts @ words)
     fits: NDArray[np.bool_] = np.all(table.weights <= room, axis=1)
     order = np.lexsort((np.arange(len(own)), table.gpus, -gain))
     order = order[fits[order]]
     sorted_table = Table(*(column[order] for column in table))
+    if len(order) <= 2:  # one thing or nothing
+        return sorted_table
     worth = _worth_having(sorted_table, decide)
     return Table(*(column[worth] for column in sorted_table))
 
@@ -184,7 +198,8 @@ def _worth_having(table: Table, rows_decide: bool) -> NDArray[np.bool_]:
 
     Where the rows decide, less weight fits wherever more does; else only fewer of the same pieces do.
     """
-    easy = np.c_[table.weights if rows_decide else table.counts, table.gpus]
+    easy = np.column_stack((table.weights if rows_decide else table.counts, table.gpus))
+    easy = easy[:, easy.any(axis=0)]
     no_harder = (easy[:, None, :] <= easy[None, :, :]).all(axis=2)
     earlier = np.triu(np.ones((len(easy), len(easy)), np.bool_), 1)
     beaten: NDArray[np.bool_] = np.any(no_harder & earlier, axis=0)

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from astrarium.cluster.auction.packing import Packed, pack
 from astrarium.cluster.auction.prices import prices
 from astrarium.cluster.auction.program import BILLION, Ints, Program, Table
 
 FIRST_LOSS, GROWTH = BILLION // 100, 4
+COLUMNS = 24  # of each table, for prices
 SMALL = 600.0  # states in all: then prices cost more than they save
 
 
@@ -33,17 +33,33 @@ class Effort(NamedTuple):
     best that are tried, one after the other, before more and more are skipped.
     """
 
-    work: int = 300_000
+    work: int = 100_000
     packings: int = 10
+
+    def less(self) -> Effort:
+        """For what follows from an answer that is not exact: it cannot be either."""
+        return Effort(self.work // 8, self.packings // 2)
 
 
 USUAL = Effort()
+
+
+class Hint(NamedTuple):
+    """From the program for all, for the one without somebody: it saves steps, and changes no answer."""
+
+    loss: int = FIRST_LOSS  # that is allowed at first
+    columns: Sequence[Ints] | None = None  # rows of each table that prices are found from
+
+
+NO_HINT = Hint()
 
 
 class Answer(NamedTuple):
     rows: list[int]  # of each bidder's table
     gain: int
     exact: bool
+    loss: int = 0  # how far it falls short of what prices allow: of the best, no further than this
+    columns: tuple[Ints, ...] = ()  # rows of each table that prices make attractive
 
 
 class _States(NamedTuple):
@@ -55,6 +71,11 @@ class _States(NamedTuple):
     loss: Ints
 
 
+class _Found(NamedTuple):
+    rows: list[int]
+    loss: int
+
+
 class _Step(NamedTuple):
     """How the states of a bidder came from those before."""
 
@@ -62,24 +83,25 @@ class _Step(NamedTuple):
     row: NDArray[np.intp]
 
 
-def best(program: Program, bidders: Sequence[int], effort: Effort = USUAL) -> Answer:
+def best(program: Program, bidders: Sequence[int], effort: Effort = USUAL, hint: Hint = NO_HINT) -> Answer:
     tables = [program.tables[bidder] for bidder in bidders]
     favourites = [0] * len(tables)
     if _fits(program, tables, favourites):
         return _answer(tables, favourites, exact=True)
-    return _Search(program, tables, effort).run()
+    return _Search(program, tables, effort, hint).run()
 
 
 def _fits(program: Program, tables: list[Table], rows: list[int]) -> bool:
     weights = sum(table.weights[row] for table, row in zip(tables, rows, strict=True))
     if (weights > program.room).any():
         return False
-    return program.rows_decide or _packed(program, tables, rows).machines is not None
+    return program.rows_decide or bool(_packs(program, tables, rows))
 
 
-def _packed(program: Program, tables: list[Table], rows: list[int]) -> Packed:
+def _packs(program: Program, tables: list[Table], rows: list[int]) -> bool | None:
+    """None: nobody knows."""
     counts = sum(table.counts[row] for table, row in zip(tables, rows, strict=True))
-    return pack(program.needs, [int(count) for count in counts], program.classes)
+    return program.packer.fit(tuple(map(int, counts)))
 
 
 def _answer(tables: list[Table], rows: list[int], exact: bool) -> Answer:
@@ -87,12 +109,12 @@ def _answer(tables: list[Table], rows: list[int], exact: bool) -> Answer:
 
 
 class _Search:
-    def __init__(self, program: Program, tables: list[Table], effort: Effort) -> None:
-        self._program, self._tables, self._effort = program, tables, effort
+    def __init__(self, program: Program, tables: list[Table], effort: Effort, hint: Hint) -> None:
+        self._program, self._tables, self._effort, self._hint = program, tables, effort, hint
         self._room = program.room
         self._most = max(1, effort.work // max(1, len(self._room)))
         self._small = float(np.log1p(self._room).sum()) <= log(SMALL)
-        self._prices = np.zeros_like(self._room) if self._small else prices(tables, self._room)
+        self._prices = np.zeros_like(self._room) if self._small else prices(tables, self._room, hint.columns)
         self._regrets = [self._regret(table) for table in tables]
         self._exact = True
 
@@ -102,16 +124,25 @@ class _Search:
 
     def run(self) -> Answer:
         whole = sum(int(regrets.max()) for regrets in self._regrets) + int(self._room @ self._prices)
-        allowed = whole if self._small else FIRST_LOSS
+        allowed = whole if self._small else min(whole, max(FIRST_LOSS, self._hint.loss))
+        found: _Found | None = None
         while True:
-            found = self._within(allowed)
-            if found is not None and (found[1] <= allowed or allowed >= whole or not self._exact):
-                return _answer(self._tables, found[0], self._exact)
+            found = _better(self._within(allowed), found)
+            if found is not None and found.loss < allowed and not self._exact:
+                allowed = found.loss  # there was too much to look at: no more than this is needed
+                continue
+            if found is not None and (found.loss <= allowed or allowed >= whole or not self._exact):
+                return self._told(found)
             if allowed >= whole or not self._exact:  # to allow more would only bring more of the same
-                return _answer(self._tables, self._repaired(), exact=False)
-            allowed = min(whole, GROWTH * allowed, *([] if found is None else [found[1]]))
+                return self._told(self._repaired())
+            allowed = min(whole, GROWTH * allowed, *([] if found is None else [found.loss]))
 
-    def _within(self, allowed: int) -> tuple[list[int], int] | None:
+    def _told(self, found: _Found) -> Answer:
+        answer = _answer(self._tables, found.rows, self._exact)
+        near = tuple(np.argsort(regrets, kind="stable")[:COLUMNS] for regrets in self._regrets)
+        return answer._replace(loss=found.loss, columns=near)
+
+    def _within(self, allowed: int) -> _Found | None:
         """The best assignment whose regrets are allowed, and its loss: which may be more than that."""
         self._exact = True
         states, steps = self._start(), []
@@ -123,7 +154,7 @@ class _Search:
         for state in self._tried(order):
             rows = _traced(steps, int(state))
             if self._program.rows_decide or self._packs(rows):
-                return rows, int(loss[state])
+                return _Found(rows, int(loss[state]))
         return None
 
     def _tried(self, order: NDArray[np.intp]) -> Iterator[int]:
@@ -131,12 +162,13 @@ class _Search:
         place = 0
         while place < len(order):
             yield int(order[place])
-            stride = 1 + max(0, place - self._effort.packings)
+            stride = 1 if place < self._effort.packings else 1 + place // 4
             place += stride
             self._exact &= stride == 1
 
-    def _repaired(self) -> list[int]:
+    def _repaired(self) -> _Found:
         """Nothing that was tried fits: bidder by bidder, what regrets least beside what others have."""
+        self._exact = False
         rows = [len(table.gain) - 1 for table in self._tables]
         for bidder in sorted(range(len(rows)), key=lambda each: -int(self._tables[each].gain[0])):
             nothing = rows[bidder]
@@ -146,18 +178,26 @@ class _Search:
                     break
             else:
                 rows[bidder] = nothing
-        return rows
+        return _Found(rows, self._loss(rows))
+
+    def _loss(self, rows: list[int]) -> int:
+        regrets = sum(int(own[row]) for own, row in zip(self._regrets, rows, strict=True))
+        used = sum(table.weights[row] for table, row in zip(self._tables, rows, strict=True))
+        return regrets + int((self._room - used) @ self._prices)
 
     def _packs(self, rows: list[int]) -> bool:
-        packed = _packed(self._program, self._tables, rows)
-        self._exact &= not packed.given_up
-        return packed.machines is not None
+        packs = _packs(self._program, self._tables, rows)
+        self._exact &= packs is not None
+        return bool(packs)
 
     def _start(self) -> _States:
         zero, words = np.zeros(1, np.int64), self._tables[0].key.shape[1]
         return _States(np.zeros((1, len(self._room)), np.int64), np.zeros((1, words), np.int64), zero, zero)
 
     def _next(self, states: _States, table: Table, regrets: Ints, allowed: int) -> tuple[_States, _Step]:
+        if len(regrets) == 1:  # it can have nothing
+            rows = np.zeros(len(states.loss), np.intp)
+            return states, _Step(np.arange(len(rows)), rows)
         near = np.flatnonzero(regrets <= allowed)
         loss = states.loss[:, None] + regrets[near]
         parent, column = np.nonzero(loss <= allowed)
@@ -181,6 +221,11 @@ class _Search:
         first = np.ones(len(order), np.bool_)
         first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
         return np.sort(order[first])
+
+
+def _better(one: _Found | None, other: _Found | None) -> _Found | None:
+    found = [each for each in (one, other) if each is not None]
+    return min(found, key=lambda each: each.loss, default=None)
 
 
 def _traced(steps: list[_Step], state: int) -> list[int]:

@@ -8,7 +8,6 @@ longer than a lease; who `skips` lets those pass who fit, and large gangs may wa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,6 +17,7 @@ from astrarium.cluster.arrange import closest
 from astrarium.cluster.demand import most, usable
 from astrarium.cluster.events import (
     AppArrived,
+    AppWithdrawn,
     Event,
     JobFinished,
     JobStopped,
@@ -26,6 +26,7 @@ from astrarium.cluster.events import (
     MachineLost,
 )
 from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.policies._waiting import Line, Queue, idle
 from astrarium.cluster.state import ClusterState
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
@@ -89,18 +90,39 @@ class Offer:
 
 
 class Leased:
-    """*rank* says who comes first. *fixed*: it does not depend on what others have taken meanwhile."""
+    """*rank* says who comes first. *fixed*: it does not depend on what others have taken meanwhile.
+
+    *in_order*: of two apps that hold nothing and whose jobs are alike, the one with the smaller `at_best`
+    has the smaller rank too, whatever is offered.
+    """
 
     fixed = True
+    in_order = True
     why = ""
 
     def __init__(self, lease: Time, skips: bool) -> None:
         self._lease, self._skips = lease, skips
-        self._hungry: dict[int, None] = {}  # who may want GPUs
+        self._hungry: dict[int, None] = {}  # who may want GPUs, besides those who wait in line
+        self._line = Line()
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
         """The least comes first."""
         raise NotImplementedError
+
+    def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
+        """No larger than the rank of an app that holds nothing, as long as it waits, whatever is offered."""
+        return self.rank(now, row, Offer(state))
+
+    def told(self, rank: float) -> str:
+        """A rank in words."""
+        raise NotImplementedError
+
+    def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
+        """Who wants GPUs, first in line first."""
+        offer = Offer(state)
+        wanting = [row for row in state.apps.values() if most(row) > len(row.leases)]
+        ranked = sorted((self.rank(now, row, offer), row.arrived, row.app.id) for row in wanting)
+        return [(app, self.told(rank)) for rank, _, app in ranked]
 
     def portion(self, row: AppRow, offer: Offer) -> int:
         """How many it gets at a time: all that it can use, unless said otherwise."""
@@ -116,7 +138,7 @@ class Leased:
     def allocate(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
-        if not self._hungry and self._can_renew(events, state):
+        if not self._hungry and not self._line and self._can_renew(events, state):
             for event in events:
                 if isinstance(event, LeaseExpired):
                     yield Grant(event.app, event.gpus, now + self._lease, RENEWED)
@@ -146,14 +168,20 @@ class Leased:
     def _heard(self, events: Sequence[Event], state: ClusterState) -> set[int]:
         named: set[int] = set()
         for event in events:
-            if isinstance(event, LeaseExpired | JobFinished | JobStopped):
+            if isinstance(event, LeaseExpired | JobFinished | JobStopped | AppWithdrawn):
                 named.add(event.app)
             elif isinstance(event, AppArrived):
                 named.add(event.app.id)
             elif isinstance(event, MachineJoined | MachineLost):
                 named.update(state.apps)
-        self._hungry.update(dict.fromkeys(sorted(named)))
+        for app in sorted(named):
+            self._look_at(app)
         return named
+
+    def _look_at(self, app: int) -> None:
+        """Something has changed for it."""
+        self._line.drop(app)
+        self._hungry[app] = None
 
     def _spared(self, apps: Iterable[int], state: ClusterState) -> Iterator[Revoke]:
         for app in sorted(apps):
@@ -170,36 +198,42 @@ class Leased:
             self._fill(now, offer)
         until = min(now + self._lease, FOREVER)
         for app, gpus in offer.won.items():
+            self._look_at(app)
             if most(state.apps[app]) <= offer.count(state.apps[app]):
-                self._hungry.pop(app, None)
+                del self._hungry[app]
             yield Grant(app, tuple(gpus), until, self.why)
 
     def _fill(self, now: Time, offer: Offer) -> None:
         queue = self._queue(now, offer)
         while queue and offer:
-            rank, arrived, app = heappop(queue)
+            rank, arrived, app = queue.pop()
             row = offer.state.apps[app]
             if not self.fixed and (again := self.rank(now, row, offer)) > rank:
-                heappush(queue, (again, arrived, app))
+                queue.push((again, arrived, app))
+                if not self.in_order and self.portion(row, offer) > 0:
+                    queue.follow(app)
                 continue
             count = self.portion(row, offer)
             if count > 0:
+                queue.follow(app)
                 offer.take(row, self.pick(now, row, count, offer))
                 if offer.wants(row) > 0:
-                    heappush(queue, (self.rank(now, row, offer), arrived, app))
+                    queue.push((self.rank(now, row, offer), arrived, app))
             elif not self._skips and _could_run(row, offer):
-                return
+                return  # and else, none of its kind can use what is left
 
-    def _queue(self, now: Time, offer: Offer) -> list[tuple[float, Time, int]]:
-        apps, queue = offer.state.apps, []
+    def _queue(self, now: Time, offer: Offer) -> Queue:
+        apps, ranked = offer.state.apps, []
         for app in list(self._hungry):
             row = apps.get(app)
             if row is None or most(row) <= len(row.leases):
                 del self._hungry[app]
+            elif idle(row):
+                del self._hungry[app]
+                self._line.put(self.at_best(now, row, offer.state), row)
             else:
-                queue.append((self.rank(now, row, offer), row.arrived, app))
-        heapify(queue)
-        return queue
+                ranked.append((self.rank(now, row, offer), row.arrived, app))
+        return Queue(self._line, ranked)
 
 
 def _expired(events: Sequence[Event]) -> set[int]:

@@ -10,14 +10,14 @@ Leases are until further notice: they are taken back at the beginning of a round
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 
 from astrarium.cluster.actions import Grant, Revoke
-from astrarium.cluster.demand import most, usable
+from astrarium.cluster.demand import most, usable, wanted
 from astrarium.cluster.events import Event
 from astrarium.cluster.ledger import AppRow
 from astrarium.cluster.policies._leased import SPARE, Offer
@@ -50,13 +50,21 @@ class Account:
     target: float
     ran: Time
     behind: float = 0.0  # what it should have received before that, less what it has
+    order: int = 0  # of arrival
+
+
+Place = tuple[float, float, float, int, int]  # in line; the last is the app
 
 
 class TimeShares:
+    """Who does not run keeps its place in *line*: only those who ran in the last round are placed anew."""
+
     def __init__(self, parameters: RoundParameters) -> None:
         self._rounds, self._refresh = Rounds(parameters.round), parameters.refresh
         self._accounts: dict[int, Account] = {}
         self._found_at: Time = 0
+        self._line: list[Place] = []  # those who have accounts and did not run, in order
+        self._ran: dict[int, int] = {}  # those who did, with their GPUs
 
     def targets(self, now: Time, rows: Sequence[AppRow], state: ClusterState) -> Sequence[float]:
         """The part of the time that each should have its GPUs."""
@@ -68,63 +76,88 @@ class TimeShares:
         if not self._rounds.begins(now, state):
             yield self._rounds.next(now)
             return
-        rows = [row for row in state.apps.values() if usable(row, state.floor.size)]
-        self._account(now, rows, state)
-        chosen = self._chosen(now, rows, state)
-        yield from self._take_back(rows, chosen, state)
+        if not self._account(now, state):
+            self._line_up(now, self._ran, state)
+        chosen = self._ran = self._chosen(state)
+        yield from self._take_back(chosen, state)
         yield from _give(chosen, state)
-        if len(chosen) < len(rows):
+        if any(app not in chosen and usable(row, state.floor.size) for app, row in state.apps.items()):
             yield self._rounds.next(now)
 
-    def _account(self, now: Time, rows: Sequence[AppRow], state: ClusterState) -> None:
-        """Targets, if it is time for new ones."""
-        changed = self._accounts.keys() != {row.app.id for row in rows}
+    def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
+        """Who wants GPUs, those first who are furthest behind their part; who has no part yet comes last."""
+        wanting = [app for app, row in state.apps.items() if wanted(row)]
+        placed = sorted(self._place(now, state.apps[app], state) for app in wanting if app in self._accounts)
+        told = [(place[-1], self._told(now, place[-1], state)) for place in placed]
+        return told + [
+            (app, "it has no part of the time yet") for app in wanting if app not in self._accounts
+        ]
+
+    def _told(self, now: Time, app: int, state: ClusterState) -> str:
+        account = self._accounts[app]
+        had = _received(now, state.apps[app], account, state) / max(1, now - self._found_at)
+        return f"its part of the time is {account.target:.2f}, and it has had {max(0.0, had):.2f}"
+
+    def _account(self, now: Time, state: ClusterState) -> bool:
+        """Targets, if it is time for new ones; all are in line then."""
         due = now - self._found_at >= self._refresh or not self._found_at
-        if not changed or not (due or self._nobody_has_any(rows)):
-            return
+        if not due and not self._accounts.keys().isdisjoint(state.apps):
+            return False
+        rows = [row for row in state.apps.values() if usable(row, state.floor.size)]
+        if self._accounts.keys() == {row.app.id for row in rows}:
+            return False
         behind = {row.app.id: self._behind(now, row, state) for row in rows if row.app.id in self._accounts}
         found = zip(rows, self.targets(now, rows, state), strict=True)
         self._accounts = {
-            row.app.id: Account(target, state.ran(now, row), behind.get(row.app.id, 0.0))
-            for row, target in found
+            row.app.id: Account(target, state.ran(now, row), behind.get(row.app.id, 0.0), order)
+            for order, (row, target) in enumerate(found)
         }
         self._found_at = now
+        self._line.clear()
+        self._line_up(now, self._accounts, state)
+        return True
 
-    def _nobody_has_any(self, rows: Sequence[AppRow]) -> bool:
-        return not any(row.app.id in self._accounts for row in rows)
+    def _line_up(self, now: Time, apps: Iterable[int], state: ClusterState) -> None:
+        places = [self._place(now, state.apps[app], state) for app in apps if app in state.apps]
+        self._line += sorted(places)
+        self._line.sort()  # two runs in order: it takes linear time
 
     def _behind(self, now: Time, row: AppRow, state: ClusterState) -> float:
         account = self._accounts[row.app.id]
         return account.behind + account.target * (now - self._found_at) - _received(now, row, account, state)
 
-    def _chosen(self, now: Time, rows: Sequence[AppRow], state: ClusterState) -> dict[int, int]:
-        """Who runs in this round, on how many GPUs. Who does not fit is passed over."""
-        left, chosen = state.floor.size, dict[int, int]()
-        for row in sorted(rows, key=lambda row: self._place(now, row, state)):
-            if row.app.id in self._accounts and left:
-                count = usable(row, min(left, demand(row, state)))
-                if count:
-                    chosen[row.app.id] = count
-                    left -= count
+    def _chosen(self, state: ClusterState) -> dict[int, int]:
+        """Who runs in this round, on how many GPUs, and leaves the line. Who does not fit is passed over."""
+        left, chosen, passed = state.floor.size, dict[int, int](), 0
+        stay: list[Place] = []
+        for place in self._line:
+            if not left:
+                break
+            passed += 1
+            row = state.apps.get(place[-1])
+            count = usable(row, min(left, demand(row, state))) if row is not None else 0
+            if count:
+                chosen[place[-1]] = count
+                left -= count
+            elif row is not None:
+                stay.append(place)
+        self._line[:passed] = stay
         return chosen
 
-    def _place(self, now: Time, row: AppRow, state: ClusterState) -> tuple[float, float, float]:
+    def _place(self, now: Time, row: AppRow, state: ClusterState) -> Place:
         """Everybody is taken to have had half a round, so that new targets count from the start."""
-        account = self._accounts.get(row.app.id)
-        if account is None:
-            return 0.0, 0.0, 0.0
+        account = self._accounts[row.app.id]
         received = _received(now, row, account, state) + self._rounds.length / 2
-        return -account.target / received, -account.behind, -account.target
+        return -account.target / received, -account.behind, -account.target, account.order, row.app.id
 
-    def _take_back(
-        self, rows: Sequence[AppRow], chosen: dict[int, int], state: ClusterState
-    ) -> Iterator[Revoke]:
-        for row in rows:
-            excess = len(row.leases) - chosen.get(row.app.id, 0)
+    def _take_back(self, chosen: dict[int, int], state: ClusterState) -> Iterator[Revoke]:
+        for app in sorted(set(state.holder.values())):
+            row = state.apps[app]
+            excess = len(row.leases) - chosen.get(app, 0)
             if excess > 0:
                 used = {gpu for job in row.jobs.values() for gpu in job.gpus}
                 gpus = sorted(row.leases, key=lambda gpu: (gpu in used, gpu))[:excess]
-                yield Revoke(row.app.id, tuple(gpus), SPARE if row.app.id in chosen else AHEAD)
+                yield Revoke(app, tuple(gpus), SPARE if app in chosen else AHEAD)
 
 
 def demand(row: AppRow, state: ClusterState) -> int:

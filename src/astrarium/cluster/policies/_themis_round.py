@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import ceil, floor
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from astrarium.cluster.actions import Grant
 from astrarium.cluster.auction.goods import FreeMachine, free_machines
@@ -35,6 +35,8 @@ class Rules(Protocol):
     def fewest(self) -> int: ...
     @property
     def gang_first(self) -> bool: ...
+    @property
+    def leftovers(self) -> Literal["chance", "worst"]: ...
     @property
     def patience(self) -> int: ...
 
@@ -75,7 +77,7 @@ class Round:
         bidders = self._bidders(ranked)
         if bidders:
             yield from self._auctioned(bidders, ranked)
-            yield from self._left_over(bidders)
+            yield from self._left_over(bidders, ranked)
 
     # visibility
 
@@ -126,11 +128,13 @@ class Round:
             count = seat.appetite.step(0, len(share.won))
         return kept(share.won, count, goods)
 
-    def _left_over(self, bidders: Sequence[Ranked]) -> Iterator[Grant]:
+    def _left_over(self, bidders: Sequence[Ranked], ranked: Sequence[Ranked]) -> Iterator[Grant]:
         inside = {each.app for each in bidders}
-        outside = [self._hungry[place] for place in self._order]
-        outside = [seat for seat in outside if seat.row.app.id not in inside]
-        why = f"{len(bidders)} who fare worse were asked first; chance gave it what their auction left over"
+        seats, who = [self._hungry[place] for place in self._order], "chance"
+        if self._rules.leftovers == "worst":
+            seats, who = [each.seat for each in ranked], "its rho"
+        outside = [seat for seat in seats if seat.row.app.id not in inside]
+        why = f"{len(bidders)} who fare worse were asked first; {who} gave it what their auction left over"
         yield from self._granted(self._dealt(outside), why)
         again = {}
         free = len(self._state.free)

@@ -24,6 +24,9 @@ class DominantResourceFairness(Leased):
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(FOREVER, skips=True)
 
+    def told(self, rank: float) -> str:
+        return f"it has {rank:.0f} GPUs"
+
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
         return offer.count(row)
 

@@ -25,9 +25,15 @@ class Gandiva(Leased):
     def __init__(self, parameters: LeaseParameters) -> None:
         super().__init__(parameters.lease, parameters.gangs == "skip")
 
+    def told(self, rank: float) -> str:
+        return f"its jobs would run at {-rank:.2f} of their speed" if rank else "there is no place for it now"
+
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
         count = offer.wants(row)
         return -self._score(row, self.pick(now, row, count, offer), offer) if count > 0 else 0.0
+
+    def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
+        return -1.0
 
     def stays(self, row: AppRow, state: ClusterState) -> bool:
         """As close together as it can be: on one machine, or in one rack if no machine is large enough."""

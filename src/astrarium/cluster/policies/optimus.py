@@ -12,6 +12,7 @@ from astrarium.cluster.ledger import AppRow
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
 from astrarium.cluster.registry import cluster_policies
 from astrarium.cluster.remaining import throughput
+from astrarium.cluster.state import ClusterState
 from astrarium.core.units import Time
 
 
@@ -24,6 +25,13 @@ class Optimus(Leased):
     def __init__(self, parameters: LeaseParameters) -> None:
         super().__init__(parameters.lease, parameters.gangs == "skip")
 
+    def told(self, rank: float) -> str:
+        return (
+            "it runs nowhere yet"
+            if rank == -math.inf
+            else f"its throughput grows {-rank:.2f} times with each GPU"
+        )
+
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
         before = throughput(row, offer.held(row), offer.state)
         if not before:
@@ -31,6 +39,9 @@ class Optimus(Leased):
         count = self.portion(row, offer)
         more = [*offer.held(row), *offer.best(row, count)] if count else offer.held(row)
         return -math.pow(throughput(row, more, offer.state) / before, 1 / max(1, count))
+
+    def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
+        return -math.inf
 
     def portion(self, row: AppRow, offer: Offer) -> int:
         return step(row, offer.count(row), len(offer))

@@ -16,12 +16,14 @@ from astrarium.cluster.ledger import AppRow, JobRow
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
 from astrarium.cluster.registry import cluster_policies
 from astrarium.cluster.remaining import job_left
+from astrarium.cluster.state import ClusterState
 from astrarium.core.units import Time
 
 
 @cluster_policies.register("slaq")
 class Slaq(Leased):
     fixed = False
+    in_order = False
     why = "its loss falls most with them"
 
     class Parameters(LeaseParameters, frozen=True, forbid_unknown_fields=True):
@@ -31,10 +33,21 @@ class Slaq(Leased):
         super().__init__(parameters.lease, parameters.gangs == "skip")
         self._steepness = parameters.steepness
 
+    def told(self, rank: float) -> str:
+        return f"its loss falls by {-rank:.3f} in a lease"
+
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
         held, count = offer.held(row), offer.wants(row)
         more = [*held, *offer.best(row, count)] if count > 0 else held
         return self._loss(now, row, more, offer) - self._loss(now, row, held, offer)
+
+    def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
+        """Nobody gets further than on all the GPUs that it can use, side by side."""
+        return sum(self._fall(now, row, job, state) for job in row.unfinished())
+
+    def _fall(self, now: Time, row: AppRow, job: JobRow, state: ClusterState) -> float:
+        left, whole = job_left(now, row, job, state), max(1, job.job.forecast)
+        return self._loss_at(left - self._lease * job.job.most, whole) - self._loss_at(left, whole)
 
     def _loss(self, now: Time, row: AppRow, gpus: list[int], offer: Offer) -> float:
         """At the end of a lease, if it had these GPUs."""
@@ -44,4 +57,7 @@ class Slaq(Leased):
     def _job_loss(self, now: Time, row: AppRow, job: JobRow, gpus: tuple[int, ...], offer: Offer) -> float:
         whole = max(1, job.job.forecast)
         left = job_left(now, row, job, offer.state) - self._lease * offer.state.pace(job.job, gpus)
+        return self._loss_at(left, whole)
+
+    def _loss_at(self, left: float, whole: Time) -> float:
         return 1.0 / (1.0 + self._steepness * (1.0 - max(0.0, left) / whole))

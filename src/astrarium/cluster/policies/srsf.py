@@ -9,7 +9,7 @@ from astrarium.cluster.ledger import AppRow
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
 from astrarium.cluster.registry import cluster_policies
 from astrarium.cluster.remaining import work_left
-from astrarium.core.units import Time
+from astrarium.core.units import SECOND, Time
 
 
 @cluster_policies.register("srsf")
@@ -19,6 +19,9 @@ class ShortestRemainingService(Leased):
 
     def __init__(self, parameters: LeaseParameters) -> None:
         super().__init__(parameters.lease, parameters.gangs == "skip")
+
+    def told(self, rank: float) -> str:
+        return f"it has {rank / SECOND / 3600:.2f} GPU-hours left"
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
         return work_left(now, row, offer.state)

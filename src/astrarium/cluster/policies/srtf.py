@@ -10,7 +10,8 @@ from astrarium.cluster.ledger import AppRow
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
 from astrarium.cluster.registry import cluster_policies
 from astrarium.cluster.remaining import time_left, work_left
-from astrarium.core.units import Time
+from astrarium.cluster.state import ClusterState
+from astrarium.core.units import SECOND, Time
 
 
 @cluster_policies.register("srtf")
@@ -22,12 +23,20 @@ class ShortestRemainingTime(Leased):
     def __init__(self, parameters: LeaseParameters) -> None:
         super().__init__(parameters.lease, parameters.gangs == "skip")
 
+    def told(self, rank: float) -> str:
+        return f"it would end in {rank / SECOND / 3600:.2f} hours"
+
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
         """A gang that does not fit is ranked by how long it would take with all that it can use."""
         count = max(0, offer.wants(row))
         gpus = [*offer.held(row), *offer.best(row, count)]
         found = time_left(now, row, gpus, offer.state)
-        if found < inf:
-            return found
-        widest = sum(job.job.most for job in row.unfinished())
-        return work_left(now, row, offer.state) / widest
+        return found if found < inf else _at_its_widest(now, row, offer.state)
+
+    def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
+        """Phases to come may be wider than this one."""
+        return _at_its_widest(now, row, state) if len(row.app.phases) == 1 else 0.0
+
+
+def _at_its_widest(now: Time, row: AppRow, state: ClusterState) -> float:
+    return work_left(now, row, state) / sum(job.job.most for job in row.unfinished())

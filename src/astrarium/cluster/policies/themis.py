@@ -13,6 +13,9 @@ What the paper leaves open, and what we do:
   sooner a newcomer finds GPUs free. With 0, every lease counts from its grant.
 - A payment of a part of a gang is a payment of all. So a winner that could run nothing otherwise keeps its
   smallest gang (unless `gang_first` is off), whatever the payment.
+- Payments go to apps outside the auction, in turns, in an order of chance: the paper's. With `leftovers` by
+  rho the worst come first. That is fairer, but gives an app a reason to overstate its rho, as long as it is
+  not so much that it has to bid.
 - GPUs that nobody outside can use go to bidders, the worst first: no GPU is idle that somebody could use.
 - Who has had nothing for `patience` leases, one at a time, gets a gang before the auction; where too few GPUs
   are free for it, all leases end together so that they will be.
@@ -24,7 +27,7 @@ What the paper leaves open, and what we do:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -67,6 +70,10 @@ class Themis:
         gang_first: Annotated[
             bool, msgspec.Meta(description="a winner with nothing else keeps a gang, whatever the payment")
         ] = True
+        leftovers: Annotated[
+            Literal["chance", "worst"],
+            msgspec.Meta(description="which apps outside the auction come first for what it has left over"),
+        ] = "chance"
         patience: Annotated[
             int, msgspec.Meta(ge=0, description="leases that an app waits for its first gang; 0: for ever")
         ] = 6
@@ -105,6 +112,12 @@ class Themis:
             yield from returned
             if not returned:
                 return
+
+    def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
+        """Who wants GPUs, those first who fare worst: they are offered what is free."""
+        ranked = [(self._seats.rho(now, seat, state), seat.row) for seat in self._seats.hungry(now, state)]
+        ranked.sort(key=lambda each: (-each[0], each[1].arrived, each[1].app.id))
+        return [(row.app.id, f"its rho would be {rho:.2f} with what it has") for rho, row in ranked]
 
     def _rounds(self, now: Time, state: ClusterState) -> Iterator[Grant]:
         if not state.free:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from astrarium.cluster.ledger import AppRow
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
 from astrarium.cluster.registry import cluster_policies
-from astrarium.core.units import Time
+from astrarium.core.units import SECOND, Time
 
 
 @cluster_policies.register("tiresias")
@@ -18,6 +18,9 @@ class Tiresias(Leased):
 
     def __init__(self, parameters: LeaseParameters) -> None:
         super().__init__(parameters.lease, parameters.gangs == "skip")
+
+    def told(self, rank: float) -> str:
+        return f"it has had {rank / SECOND / 3600:.2f} GPU-hours"
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
         return offer.state.service(now, row)

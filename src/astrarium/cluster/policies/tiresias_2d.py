@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 
 from astrarium.cluster.actions import Grant, Revoke
-from astrarium.cluster.demand import usable
+from astrarium.cluster.demand import usable, wanted
 from astrarium.cluster.events import Event
 from astrarium.cluster.ledger import AppRow
 from astrarium.cluster.policies._leased import Offer
@@ -84,6 +84,18 @@ class Tiresias2d:
         at = self._next_change(now, state)
         if at < FOREVER:
             yield SetTimer(at, NAME)
+
+    def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
+        """Who wants GPUs, in the order of the queues."""
+        wanting = [app for app, row in state.apps.items() if wanted(row) and app in self._places]
+        wanting.sort(key=lambda app: (self._places[app].queue, self._places[app].order))
+        return [(app, self._told(now, app, state)) for app in wanting]
+
+    def _told(self, now: Time, app: int, state: ClusterState) -> str:
+        had = (state.service(now, state.apps[app]) - self._places[app].base) / SECOND
+        return (
+            f"in queue {self._places[app].queue + 1} of {len(self._limits) + 1}, with {had:.0f} GPU seconds"
+        )
 
     def _move(self, now: Time, state: ClusterState) -> None:
         """To the queues where they belong now."""

@@ -1,0 +1,50 @@
+"""Bids that agents of `themis` make: apps of its workloads on its cluster of 256 GPUs, of which they hold
+some here and there, so that places beside those are named."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from astrarium.cluster.actions import Grant
+from astrarium.cluster.agents import Agent
+from astrarium.cluster.apps import App
+from astrarium.cluster.arrange import arrangements
+from astrarium.cluster.auction.bids import Bid
+from astrarium.cluster.auction.goods import FreeMachine, free_machines
+from astrarium.cluster.events import AppArrived, MachineJoined
+from astrarium.cluster.machines import Machine, Spread
+from astrarium.cluster.slowdown import Slowdowns
+from astrarium.cluster.state import ClusterState
+from astrarium.core.units import SECOND, Time
+from astrarium.workloads import themis
+from astrarium.workloads.cluster_machines import themis_simulator
+from astrarium.workloads.themis_models import SLOWDOWNS
+
+BIDDERS = 17
+LEASE: Time = 600 * SECOND
+
+
+def agents(workload: int, held: int, seed: int) -> tuple[list[FreeMachine], list[Bid]]:
+    rng, state, now = Random(seed), cluster(), BIDDERS * LEASE
+    drawn = list(themis.parametric(seed + 1))
+    drawn = list(themis.halving(tuple(drawn), seed + 1)) if workload == 2 else drawn
+    for number, each in enumerate(rng.sample(drawn, BIDDERS)):
+        app = msgspec.structs.replace(msgspec.convert(each, App, from_attributes=True), id=number)
+        state.apply(number * LEASE, AppArrived(app))
+    for gpu in rng.sample(sorted(state.free), held):
+        state.commit(now, Grant(rng.randrange(BIDDERS), (gpu,), now + LEASE))
+    for action in arrangements(state):
+        state.commit(now, action)
+    goods = free_machines(state.floor, state.free)
+    rows = state.apps.values()
+    return goods, [Agent(row.app).bid(now + LEASE // 2, row, state, goods) for row in rows]
+
+
+def cluster() -> ClusterState:
+    known = {key: dict(zip(Spread, each.by_spread(), strict=True)) for key, each in SLOWDOWNS.items()}
+    state = ClusterState(Slowdowns(known))
+    for machine in themis_simulator():
+        state.apply(0, MachineJoined(msgspec.convert(machine, Machine, from_attributes=True)))
+    return state

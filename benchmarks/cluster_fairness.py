@@ -1,0 +1,147 @@
+"""How fair policies are on the workloads of Themis, over several seeds: what docs/cluster_fairness.md tells.
+
+python benchmarks/cluster_fairness.py --workload 2 --seeds 5 -p themis -p themis:leftovers=worst -p tiresias
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+import msgspec
+
+from astrarium.cluster.apps import App
+from astrarium.cluster.events import AppArrived, Event, MachineJoined
+from astrarium.cluster.fairness import Definition, rho
+from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.machines import Machine, Spread
+from astrarium.cluster.model import ClusterWorld
+from astrarium.cluster.policies._leased import Leased
+from astrarium.cluster.registry import Arbiter, cluster_policies
+from astrarium.cluster.slowdown import Slowdowns
+from astrarium.cluster.state import ClusterState
+from astrarium.core.engine import Engine
+from astrarium.core.streams import stream
+from astrarium.core.units import Time
+from astrarium.drivers.simulate import simulate
+from astrarium.workloads import themis
+from astrarium.workloads.cluster_apps import HOUR, DrawnApp, scaled
+from astrarium.workloads.cluster_machines import themis_testbed
+from astrarium.workloads.themis_models import SLOWDOWNS
+
+RIVALS = ["gandiva", "tiresias", "optimus", "slaq", "srtf", "srsf"]
+
+
+class Found(NamedTuple):
+    """Of one run: rho of all apps, the least first, and what it took."""
+
+    share: list[float]
+    equation_1: list[float]
+    gpu_hours: float
+    life: float  # hours, of the median app
+    apps: float  # at a time
+
+
+def main() -> None:
+    chosen = _arguments()
+    print(
+        f"{'policy':28} {'worst share (spread)':>24} {'p90':>6} {'median':>7} {'worst eq. 1 (spread)':>24}"
+        f" {'GPU-h':>6} {'life h':>7} {'apps':>5}"
+    )
+    for policy in chosen.policy or ["themis", *RIVALS]:
+        found = [played(policy, workload(chosen, seed), chosen) for seed in range(1, chosen.seeds + 1)]
+        print(_line(policy, found), flush=True)
+
+
+def workload(chosen: argparse.Namespace, seed: int) -> tuple[DrawnApp, ...]:
+    if chosen.setting == "testbed":
+        return themis.on_testbed(
+            chosen.workload, seed, chosen.apps, chosen.load or themis.TESTBED_LOAD, network=chosen.network
+        )
+    drawn = themis.parametric(seed, chosen.apps, network=chosen.network)
+    drawn = themis.halving(drawn, seed) if chosen.workload == 2 else drawn
+    return scaled(drawn, chosen.hours * chosen.apps / themis.APPS, chosen.load or 50.0)
+
+
+def played(named: str, apps: Sequence[DrawnApp], chosen: argparse.Namespace) -> Found:
+    events: list[tuple[Time, Event]] = [
+        (0, MachineJoined(msgspec.convert(machine, Machine, from_attributes=True)))
+        for machine in themis_testbed(chosen.network)
+    ]
+    events += [(app.arrival, AppArrived(msgspec.convert(app, App, from_attributes=True))) for app in apps]
+    state = ClusterState(_slowdowns())
+    engine = Engine(state, Arbiter(_policy(named, chosen.scattered)))
+    simulate(engine, events, ClusterWorld(_slowdowns()))
+    rows, size = list(state.ledger.rows.values()), state.floor.size
+    lives = [row.ended - row.arrived for row in rows]
+    return Found(
+        _rhos(rows, size, "share"),
+        _rhos(rows, size, "equation-1"),
+        sum(row.service for row in rows) / HOUR,
+        median(lives) / HOUR,
+        sum(lives) / max(row.ended for row in rows),
+    )
+
+
+def _policy(named: str, scattered: bool) -> Any:
+    name, _, rest = named.partition(":")
+    factory = cluster_policies.get(name)
+    given = dict(pair.split("=") for pair in rest.split(",") if pair)
+    made = factory(msgspec.convert(given, factory.Parameters, strict=False))
+    if scattered and isinstance(made, Leased):
+        made.pick = _anywhere  # type: ignore[method-assign]
+    return made
+
+
+def _anywhere(now: Time, row: AppRow, count: int, offer: Any) -> list[int]:
+    """As a policy that is blind to places: any GPUs, even where the app's jobs stood elsewhere."""
+    free = sorted(offer.state.free - offer.taken)
+    return [
+        free[int(place)] for place in stream(1, "scattered", now, row.app.id).permutation(len(free))[:count]
+    ]
+
+
+def _slowdowns() -> Slowdowns:
+    known = {key: dict(zip(Spread, found.by_spread(), strict=True)) for key, found in SLOWDOWNS.items()}
+    return Slowdowns(known)
+
+
+def _rhos(rows: Sequence[AppRow], size: int, definition: Definition) -> list[float]:
+    return sorted(rho(row.ended - row.arrived, row.app, size, row.contention, definition) for row in rows)
+
+
+def _line(policy: str, found: Sequence[Found]) -> str:
+    p90 = median(each.share[int(0.9 * len(each.share))] for each in found)
+    middle = median(median(each.share) for each in found)
+    share, equation_1 = ([each[kind][-1] for each in found] for kind in (0, 1))
+    return (
+        f"{policy:28} {_spread(share):>24} {p90:6.2f} {middle:7.2f} {_spread(equation_1):>24}"
+        f" {mean(each.gpu_hours for each in found):6.0f}"
+        f" {median(each.life for each in found):7.2f} {mean(each.apps for each in found):5.1f}"
+    )
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workload", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--setting", choices=("testbed", "scaled"), default="testbed")
+    parser.add_argument("--load", type=float, help="GPUs that keep up with what arrives")
+    parser.add_argument("--hours", type=float, default=1000.0, help="GPU-hours of all apps, if scaled")
+    parser.add_argument("--apps", type=int, default=themis.APPS)
+    parser.add_argument("--network", default="k80", help="k80, p100, v100 or fast")
+    parser.add_argument("--scattered", action="store_true", help="rivals are blind to places")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("-p", "--policy", action="append", help="NAME or NAME:KEY=VALUE,...")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

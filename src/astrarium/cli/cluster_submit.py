@@ -1,0 +1,116 @@
+"""astrarium cluster submit, astrarium cluster withdraw"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from astrarium.cli.cluster_state import State, state_folder
+
+AppFile = Annotated[
+    Path | None, typer.Argument(metavar="[FILE]", help="YAML: one app as in a cluster file, or several.")
+]
+Command = Annotated[str | None, typer.Option("--command", metavar="LINE", help="What it runs.")]
+Name = Annotated[str | None, typer.Option("--name", help="A name that no other app has.")]
+Gpus = Annotated[int, typer.Option("--gpus", help="GPUs that it needs at once.")]
+Most = Annotated[int | None, typer.Option("--most", help="GPUs that it can use at most.")]
+Length = Annotated[str, typer.Option("--length", metavar="TIME", help="About how long it takes on them.")]
+OnStop = Annotated[
+    str,
+    typer.Option(
+        "--on-stop",
+        metavar="HOW",
+        help="checkpoint: it writes one when asked; restart: it begins anew; never: it keeps its GPUs.",
+    ),
+]
+Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for an answer.")]
+
+
+def submit(
+    file: AppFile = None,
+    command: Command = None,
+    name: Name = None,
+    gpus: Gpus = 1,
+    most: Most = None,
+    length: Length = "1h",
+    on_stop: OnStop = "checkpoint",
+    state: State = None,
+    wait: Wait = 5.0,
+) -> None:
+    """Hand an app to a live cluster."""
+    bodies = _of_file(file) if file is not None else [_of_options(command, name, gpus, most, length, on_stop)]
+    for body in bodies:
+        _check(body)
+    for body in bodies:
+        _send("app", body, state_folder(state), wait, str(body["name"]))
+
+
+def withdraw(
+    app: Annotated[str, typer.Argument(metavar="APP", help="Its name.")],
+    state: State = None,
+    wait: Wait = 5.0,
+) -> None:
+    """Take an app back: it is stopped, and not begun again."""
+    _send("withdraw", {"app": app}, state_folder(state), wait, app)
+
+
+def _of_options(
+    command: str | None, name: str | None, gpus: int, most: int | None, length: str, on_stop: str
+) -> dict[str, Any]:
+    from astrarium.core.errors import InputError
+
+    if command is None:
+        raise InputError("--command", None, "a command, or a file with an app")
+    body = {"name": name or _name_of(command), "command": command, "gpus": gpus, "length": length,
+            "on_stop": on_stop, "directory": str(Path().resolve())}  # fmt: skip
+    return body if most is None else {**body, "most": most}
+
+
+def _name_of(command: str) -> str:
+    """Of what is run, and when: a name of its own."""
+    words = [Path(word).stem for word in command.split() if not word.startswith("-")]
+    return f"{words[-1] if words else 'app'}-{time.strftime('%H%M%S')}"
+
+
+def _of_file(file: Path) -> list[dict[str, Any]]:
+    from astrarium.core.errors import InputError
+    from astrarium.scenario.yaml_file import read_yaml
+
+    raw = read_yaml(file)
+    apps = raw.get("apps", [raw]) if isinstance(raw, dict) else raw
+    if not isinstance(apps, list) or not all(isinstance(each, dict) for each in apps) or not apps:
+        raise InputError("", None, "an app such as {name: mine, length: 1h, command: ...}", str(file))
+    home = file.resolve().parent
+    return [{**each, "directory": str(home / str(each.get("directory", ".")))} for each in apps]
+
+
+def _check(body: dict[str, Any]) -> None:
+    """What can be known here is said at once; the rest is for the arbiter."""
+    from astrarium.engines.cluster_arbiter import ANY
+    from astrarium.scenario.cluster_live import live_apps
+
+    live_apps(body, ANY, Path())
+
+
+def _send(kind: str, body: dict[str, Any], home: Path, wait: float, name: str) -> None:
+    from astrarium.core.errors import InputError
+    from astrarium.engines.cluster_store import Store
+
+    store = Store(home)
+    letter, ends = store.send(kind, body, time.time_ns()), time.monotonic() + wait
+    answer = store.answer(letter)
+    while answer is None and time.monotonic() < ends:
+        time.sleep(0.05)
+        answer = store.answer(letter)
+    store.close()
+    if answer is None:
+        print(f"{name}: left for the arbiter, which has not answered; is it running?", file=sys.stderr)
+    elif answer != "accepted":
+        raise InputError("", None, answer.removeprefix("refused: "), shlex.quote(name))
+    else:
+        print(f"{name}: accepted")

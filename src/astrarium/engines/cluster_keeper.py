@@ -1,0 +1,153 @@
+"""Keeps the processes of one part of a run: `python cluster_keeper.py FOLDER`.
+
+A small process of its own, so that a job outlives an arbiter that is killed, and never its machine: it starts
+what the order in the folder says, passes a wish to stop (a file of that name) on to it, ends it when the time
+for that is over, and leaves an outcome behind. It imports nothing of ours: it is up at once.
+
+It holds a lock for each GPU and for its part of the job while anything runs: whatever else goes wrong, two
+jobs never share a GPU, and a job never runs twice at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ORDER, OUTCOME, ALIVE, STOP = "order.json", "outcome.json", "alive", "stop"
+TICK = 0.05  # seconds between looks
+PATIENCE = 2.0  # that the rest of a gang has to leave by itself when one of it has failed
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def write_whole(path: Path, content: object) -> None:
+    """Whoever reads it finds all of it or nothing."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(content), encoding="utf-8")
+    draft.replace(path)
+
+
+class Keeper:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.order: dict[str, Any] = json.loads((folder / ORDER).read_text(encoding="utf-8"))
+        self.asked_at: float | None = None
+        self.failed_at: float | None = None
+        self.told = False
+        self.children: list[subprocess.Popen[bytes]] = []
+        self._logs: list[Any] = []
+
+    def keep(self) -> None:
+        """Until all have ended."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the arbiter's: it asks us
+        locks = self._locked()
+        if locks is not None:
+            self._start()
+        while self._lives():
+            time.sleep(TICK)
+        codes = [child.returncode for child in self.children]
+        write_whole(self.folder / OUTCOME, {"codes": codes, "asked": self.asked_at is not None})
+
+    def _listen(self) -> None:
+        """A job that is still starting hears of it when it can answer: every run gets somewhere."""
+        if self.asked_at is None and (self.folder / STOP).exists():
+            self.asked_at = time.monotonic()
+        if self.asked_at is not None and not self.told and (self._ready() or self._late(0.5)):
+            self.told = True
+            for child in self.children:
+                if child.poll() is None:
+                    child.send_signal(signal.SIGTERM)
+
+    def _ready(self) -> bool:
+        """It is up, and has run for as long as every run may."""
+        if not self.order["ready"]:
+            return True
+        try:
+            up: float = Path(self.order["ready"]).stat().st_mtime
+        except FileNotFoundError:
+            return False
+        return time.time() >= up + float(self.order["least"])
+
+    def _late(self, part: float) -> bool:
+        """So much of the time that it has for leaving is over."""
+        return self.asked_at is not None and time.monotonic() > self.asked_at + part * self.order["grace"]
+
+    def _locked(self) -> list[Any] | None:
+        """None: it was asked to stop before they were free."""
+        held = []
+        for path in self.order["locks"]:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            file = open(path, "w")  # noqa: SIM115 (held to the end)
+            while not _try(file):
+                self._listen()
+                if self.asked_at is not None or self._abandoned():
+                    return None
+                time.sleep(TICK)
+            held.append(file)
+        return held
+
+    def _start(self) -> None:
+        for process in self.order["processes"]:
+            log = open(self.folder / process["log"], "ab")  # noqa: SIM115
+            self._logs.append(log)
+            try:
+                child = subprocess.Popen(
+                    self.order["command"], cwd=self.order["directory"] or None,
+                    env={**os.environ, **process["env"]}, stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+                )  # fmt: skip
+            except OSError as error:
+                log.write(f"{error}\n".encode())
+                log.flush()
+                self.failed_at = time.monotonic() - PATIENCE
+                child = subprocess.Popen(["false"], start_new_session=True)
+            self.children.append(child)
+
+    def _lives(self) -> bool:
+        codes = [child.poll() for child in self.children]
+        if all(code is not None for code in codes):
+            return False
+        self._listen()
+        now = time.monotonic()
+        if self.failed_at is None and any(code not in (None, 0) for code in codes):
+            self.failed_at = now
+        broken = self.failed_at is not None and now > self.failed_at + PATIENCE
+        if self._late(1.0) or broken or self._abandoned():
+            self._kill()
+        return True
+
+    def _abandoned(self) -> bool:
+        """The agent that started us is gone, and with it the machine, as far as anybody knows."""
+        if not self.order["with_agent"]:
+            return False
+        ready, _, _ = select.select([sys.stdin], [], [], 0)
+        return bool(ready) and not os.read(0, 1)
+
+    def _kill(self) -> None:
+        for child in self.children:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+
+
+def _try(file: Any) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    Keeper(Path(sys.argv[1])).keep()

@@ -1,0 +1,50 @@
+"""Jobs as processes of this machine. The machines of the file are parts of it: CUDA counts their GPUs one
+after another. Jobs outlive an arbiter that is killed; the next one finds them by their folders."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from astrarium.cluster.seen import MachineSeen
+from astrarium.engines.cluster_agent import Agent
+from astrarium.engines.cluster_fleet import Fleet, Reach
+
+LOOPBACK = "127.0.0.1"
+
+
+class LocalReach(Agent):
+    def __init__(self, home: Path, name: str, machine: MachineSeen, device_base: int) -> None:
+        super().__init__(str(home), name)
+        self.machine, self.device_base, self.address = machine, device_base, LOOPBACK
+
+    def port(self) -> int:
+        return free_port(LOOPBACK)
+
+
+class LocalBackend(Fleet):
+    def __init__(
+        self,
+        home: Path,
+        machines: Mapping[str, MachineSeen],
+        grace: float = 30.0,
+        least: float = 0.0,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(home, grace, least, env)
+        self._agents: dict[str, Reach] = {}
+        base = 0
+        for name, machine in machines.items():
+            self._agents[name] = LocalReach(home, name, machine, base)
+            base += machine.gpus
+
+    def reachable(self) -> Mapping[str, Reach]:
+        return self._agents
+
+
+def free_port(address: str) -> int:
+    """Somebody else may take it before it is used; then the run fails, and is begun again."""
+    with socket.socket() as one:
+        one.bind((address, 0))
+        return int(one.getsockname()[1])

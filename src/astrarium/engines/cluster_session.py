@@ -1,0 +1,157 @@
+"""A run of a job, as its script sees it (`astrarium.cluster_job`).
+
+`steps` begins where the checkpoint was written. `checkpoint` is cheap: it writes only when one is due, that
+is when the job was asked to stop, when the last one is old, and after the last step. A function may be given
+in place of the state: it is called only then. A job that was asked to stop leaves from there.
+
+Outside a cluster the same script runs as it is, and keeps its checkpoints in the folder `checkpoints`, or
+wherever ASTRARIUM_FOLDER says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+STOPPED = 75  # the exit code of a job that left with a checkpoint: EX_TEMPFAIL, try again
+CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
+EVERY = 60.0  # seconds between checkpoints, unless given
+_TELL = 0.25  # seconds between words about progress
+
+
+class Session:
+    """One run of a job. *rank* 0 writes; the others agree with it on when to stop."""
+
+    def __init__(self, every: float = EVERY) -> None:
+        self.folder = Path(os.environ.get("ASTRARIUM_FOLDER", "checkpoints"))
+        self.rank, self.world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.run = int(os.environ.get("ASTRARIUM_RUN", "1"))
+        self.gpus = int(os.environ.get("ASTRARIUM_GPUS", "1"))
+        self.asked = False  # to stop
+        self._every = float(os.environ.get("ASTRARIUM_CHECKPOINTS", every))
+        self._first = self._done = self._kept = self._total = 0
+        self._restored: Any = None
+        self._written_at = self._told_at = time.monotonic()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._resume()
+
+    def restore(self) -> Any:
+        """The state of the last checkpoint; None where there is none."""
+        return self._restored
+
+    def steps(self, total: int) -> Iterator[int]:
+        """Numbers of the steps that are left."""
+        self._total = total
+        self._tell(self._first)
+        if self.rank == 0:
+            (self.folder / READY).touch()
+        for step in range(self._first, total):
+            self._done = step
+            yield step
+            self._done = step + 1
+            if time.monotonic() - self._told_at > _TELL:
+                self._tell()
+
+    def checkpoint(self, state: Any) -> None:
+        """After a step: what it takes to go on with the next. Writes if that is due, leaves if asked."""
+        done = self._done + 1
+        stop = self._agreed(self.asked)
+        due = time.monotonic() - self._written_at > self._every or done >= self._total
+        if stop or self._agreed(due):
+            self.write(done, state() if callable(state) else state)
+        if stop and done < self._total:
+            raise SystemExit(STOPPED)
+
+    def write(self, done: int, state: Any) -> None:
+        """Now, whether it is due or not."""
+        if self.rank == 0:
+            draft = self.folder / f".{CHECKPOINT}.{os.getpid()}"
+            with draft.open("wb") as file:
+                _dump({"done": done, "state": state}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.folder / CHECKPOINT)
+            self._tell(done)
+        self._written_at = time.monotonic()
+
+    def result(self, value: Any) -> None:
+        """What came out, as JSON, beside the checkpoint."""
+        if self.rank == 0:
+            _write_json(self.folder / RESULT, value)
+
+    def ask(self, number: int = 0, frame: FrameType | None = None) -> None:
+        self.asked = True
+
+    def _resume(self) -> None:
+        given = os.environ.get("ASTRARIUM_RESUME", "")
+        own = self.folder / CHECKPOINT
+        path = Path(given) if given else own
+        if path.exists():
+            with path.open("rb") as file:
+                found = _load(file)
+            self._first = self._done = int(found["done"])
+            self._restored = found["state"]
+
+    def _tell(self, kept: int | None = None) -> None:
+        """How far it is, and how far the checkpoint."""
+        self._told_at = time.monotonic()
+        if self.rank == 0 and self._total:
+            self._kept = kept if kept is not None else self._kept
+            told = {"progress": self._done / self._total, "kept": self._kept / self._total}
+            _write_json(self.folder / PROGRESS, told)
+
+    def _agreed(self, mine: bool) -> bool:
+        """Whether one of a gang says so: it stops after the same step everywhere, or nowhere."""
+        torch = sys.modules.get("torch")
+        if self.world < 2 or torch is None or not torch.distributed.is_initialized():
+            return mine
+        device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+        flag = torch.tensor([int(mine)], device=device)
+        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+        return bool(flag.item())
+
+
+@contextmanager
+def session(every: float = EVERY) -> Iterator[Session]:
+    """*every* so many seconds a checkpoint is due."""
+    one = Session(every)
+    before = signal.signal(signal.SIGTERM, one.ask)
+    try:
+        yield one
+    finally:
+        # All is done: a wish to stop that comes now must not end it before it has left by itself.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if "ASTRARIUM_RUN" in os.environ else before)
+
+
+def _dump(content: Any, file: Any) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.save(content, file)
+    else:
+        pickle.dump(content, file)
+
+
+def _load(file: Any) -> Any:
+    """As it was written, whether torch has been imported by now or not."""
+    zipped = file.read(2) == b"PK"
+    file.seek(0)
+    if zipped:
+        import torch
+
+        return torch.load(file, weights_only=False)
+    return pickle.load(file)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(content), encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,211 @@
+"""A live cluster on this machine: real processes, a real store, an arbiter that is killed."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cluster_jobs import Arbiter, arbiter, check_accounts, results
+
+pytest_plugins = ("cli_fixtures", "cluster_fixtures")
+
+
+def cluster_file(tmp_path: Path, script: Path, **changes: Any) -> Path:
+    python = sys.executable
+    apps: list[dict[str, Any]] = [
+        {
+            "name": "wide",
+            "gpus": 4,
+            "length": "5s",
+            "processes": "job",
+            "command": f"{python} {script} 60 0.05",
+        },
+        {"name": "twins", "gpus": 2, "jobs": 2, "length": "4s", "command": f"{python} {script} 50 0.05"},
+        {"name": "late", "length": "2s", "arrival": "1s", "command": [python, str(script), "30", "0.05"]},
+    ]
+    apps[0]["command"] = f"{python} {script} 60 0.05"
+    live = {"grace": "30s", "least": "500ms", "checkpoints": "500ms", "progress": "500ms", "look": "50ms"}
+    raw = {
+        "machines": [{"count": 2, "gpus": 2}],
+        "apps": apps,
+        "policy": {"name": "tiresias", "lease": "2s"},
+        "live": live,
+        **changes,
+    }
+    file = tmp_path / "cluster.yaml"
+    file.write_bytes(msgspec.yaml.encode(raw))
+    return file
+
+
+def expected() -> dict[tuple[str, int], Any]:
+    counts = {("wide", 0): 60, ("twins", 0): 50, ("twins", 1): 50, ("late", 0): 30}
+    return {key: {"sum": sum(n * n for n in range(total)), "count": total} for key, total in counts.items()}
+
+
+def test_an_arbiter_that_is_killed_again_and_again(home: Path, script: Path, tmp_path: Path) -> None:
+    with arbiter(cluster_file(tmp_path, script), home) as one:
+        for epoch in (1, 2, 3):
+            one.start()
+            new = f"SELECT * FROM meta WHERE key = 'epoch' AND value = {epoch}"
+            one.waited(lambda new=new: one.query(new), "another arbiter")
+            before = len(one.query("SELECT * FROM steps"))
+            one.waited(lambda before=before: len(one.query("SELECT * FROM steps")) >= before + 3, "steps")
+            one.kill()
+        one.start()
+        one.end()
+        check_accounts(one)
+        assert results(home) == expected()
+
+
+def test_ctrl_c_drains_and_the_next_one_goes_on(home: Path, script: Path, tmp_path: Path) -> None:
+    with arbiter(cluster_file(tmp_path, script), home) as one:
+        one.start()
+        one.waited(lambda: list(home.glob("apps/*/job-*/run-*/ready")), "a job runs")
+        assert one.send(signal.SIGINT) == 0, one.words.read_text()
+        assert "drained" in one.words.read_text()
+        assert not alive(home)
+        one.start()
+        one.end()
+        check_accounts(one)
+        assert results(home) == expected()
+
+
+def alive(home: Path) -> list[Path]:
+    return [
+        path.parent
+        for path in home.glob("apps/*/*/*/*/order.json")
+        if not (path.parent / "outcome.json").exists()
+    ]
+
+
+def test_apps_are_submitted_asked_about_and_withdrawn(
+    call: Any, home: Path, script: Path, tmp_path: Path
+) -> None:
+    file = cluster_file(tmp_path, script, policy={"name": "fifo"})
+    state = ("--state", str(home))
+    with arbiter(file, home, "--stay") as one:
+        one.start()
+        one.waited(lambda: one.query("SELECT * FROM apps WHERE outcome = 'open'"), "apps have come")
+        long = f"{sys.executable} {script} 100000 0.05"
+        submit = ("cluster", "submit", *state, "--wait", "60")
+        assert call(*submit, "--command", long, "--name", "mine", "--gpus", "3").out == "mine: accepted\n"
+        told = call(*submit, "--command", long, "--name", "mine")
+        assert told.code == 2
+        assert "a name that no other app has had here (got 'mine')" in told.err
+        told = call(*submit, "--command", long, "--name", "huge", "--gpus", "99")
+        assert "app.gpus: expected at most 4 GPUs" in told.err
+        one.waited(lambda: len(one.query("SELECT * FROM apps WHERE outcome = 'finished'")) == 3, "others end")
+        one.waited(lambda: list(home.glob("apps/*mine/job-0/run-1/ready")), "it runs")
+        found = call("cluster", "status", *state, "--json").json
+        assert found["arbiter"] is True
+        mine = next(app for app in found["apps"] if app["app"] == "mine")
+        assert len(mine["gpus"]) == 3
+        story = call("cluster", "status", *state, "--app", "mine", "--json").json
+        assert [(each["what"], each["why"]) for each in story["decisions"]] == [
+            ("grant", "it was the next in line")
+        ]
+        assert [each["outcome"] for each in story["runs"]] == ["open"]
+        assert "it was the next in line" in call("cluster", "status", *state, "--app", "mine").out
+        assert "did you mean 'mine'" in call("cluster", "status", *state, "--app", "mone").err
+        assert call("cluster", "withdraw", "mine", *state, "--wait", "60").out == "mine: accepted\n"
+        assert "has not ended" in call("cluster", "withdraw", "mine", *state, "--wait", "60").err
+        one.waited(lambda: not alive(home), "it has left")
+        assert one.send(signal.SIGTERM) == 0
+        assert one.query("SELECT outcome FROM apps WHERE name = 'mine'") == [("withdrawn",)]
+        shown = call("cluster", "status", *state)
+        assert "not running" in shown.out
+        assert "withdrawn" in shown.out
+
+
+def test_who_waits_learns_why(call: Any, home: Path, script: Path, tmp_path: Path) -> None:
+    apps = [
+        {
+            "name": name,
+            "gpus": 4,
+            "length": "1h",
+            "processes": "job",
+            "command": f"{sys.executable} {script} 100000 0.05",
+        }
+        for name in ("first", "second")
+    ]
+    with arbiter(cluster_file(tmp_path, script, apps=apps, policy={"name": "fifo"}), home) as one:
+        one.start()
+        one.waited(
+            lambda: one.query("SELECT * FROM meta WHERE key = 'status' AND value LIKE '%second%'"), "status"
+        )
+        shown = call("cluster", "status", "--state", str(home)).lines
+        assert any(
+            "second waiting" in line and "number 1 of 1 in line (by its arrival)" in line for line in shown
+        )
+        assert any("first running 0-3" in line for line in shown)
+
+
+def test_only_one_arbiter_at_a_time(home: Path, script: Path, tmp_path: Path) -> None:
+    file = cluster_file(tmp_path, script)
+    with arbiter(file, home) as one:
+        one.start()
+        one.waited(lambda: one.query("SELECT * FROM steps"), "steps")
+        other = Arbiter(file, home)
+        other.words = tmp_path / "other.txt"
+        other.start()
+        assert other.process is not None
+        assert other.process.wait(60) == 2
+        assert "no other arbiter is running" in other.words.read_text()
+
+
+HALVING = {"name": "a", "kind": "halving", "jobs": 2, "budget": "1s"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"apps": [{"name": "a", "length": "1s"}]}, "apps[0].command: expected a command"),
+        ({"apps": [{"name": "a", "length": "1s", "gpus": 9, "command": "x"}]}, "at most 4 GPUs"),
+        (
+            {"apps": [{"name": "a", "kind": "halving", "jobs": 2, "budget": "1s", "command": "x"}]},
+            "apps[0].kind",
+        ),
+        ({"apps": {"themis": 1}}, "can only be simulated"),
+        ({"live": {"address": "somewhere"}}, "live.address"),
+        ({"live": {"grace": "0s"}}, "live.grace"),
+        ({"live": {"retries": -1}}, "live.retries"),
+        (
+            {"apps": [{"name": "a", "length": "1s", "command": "'"}]},
+            "apps[0].command: expected a command line",
+        ),
+        ({"apps": [{"name": "a", "length": "1s", "command": "x", "on_stop": "maybe"}]}, "apps[0].on_stop"),
+    ],
+)
+def test_files_that_cannot_be_run(call: Any, tmp_path: Path, script: Path, changes: Any, told: str) -> None:
+    file = cluster_file(tmp_path, script, **changes)
+    found = call("cluster", "run", str(file), "--state", str(tmp_path / "none"))
+    assert found.code == 2
+    assert told in found.err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("status",), "--state: expected the state folder"),
+        (("submit", "--name", "x"), "--command: expected a command"),
+        (("submit", "--command", "x", "--gpus", "0"), "app.gpus"),
+        (("submit", "--command", "x", "--on-stop", "y"), "app.on_stop"),
+        (("submit", "--command", "x", "--length", "5"), "app.length"),
+        (("withdraw", "x", "--state", "nowhere"), "--state"),
+    ],
+)
+def test_questions_that_cannot_be_answered(call: Any, elsewhere: None, arguments: Any, told: str) -> None:
+    found = call("cluster", *arguments)
+    assert found.code == 2
+    assert told in found.err

@@ -1,0 +1,128 @@
+"""A live cluster on a real Ray of four machines: one of them is killed, and so is the arbiter.
+
+Whatever happens to them, jobs end with the result that they have when nothing happens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astrarium.engines.cluster_local import free_port
+from cluster_jobs import Arbiter, arbiter, check_accounts, results
+
+pytestmark = pytest.mark.slow
+
+TRAIN = Path(__file__).parent.parent / "examples" / "cluster" / "train.py"
+STEPS, PAUSE = 120, 0.05
+TEXT = """\
+machines: [{{count: 4, gpus: 4}}]
+apps:
+  - {{name: eight, gpus: 8, length: 10s, processes: job, command: {one}}}
+  - {{name: four, gpus: 4, length: 10s, processes: job, command: {two}}}
+  - {{name: gang, gpus: 2, length: 10s, processes: gpu, command: {three}}}
+  - {{name: other, gpus: 4, length: 10s, processes: job, arrival: 2s, command: {four}}}
+  - {{name: pair, gpus: 2, jobs: 2, length: 10s, processes: job, arrival: 3s, command: {five}}}
+  - {{name: single, length: 10s, arrival: 4s, command: {six}}}
+policy: {{name: tiresias, lease: 6s}}
+live: {{backend: ray, address: "{address}", jobs: "{jobs}", grace: 60s, least: 4s, patience: 6s,
+       checkpoints: 2s}}
+"""
+SECOND = "SELECT * FROM meta WHERE key = 'epoch' AND value = 2"
+LOST = "SELECT * FROM steps WHERE events LIKE '%MachineLost%'"
+ALONE = """\
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import train
+for seed in map(int, sys.argv[2].split(",")):
+    os.environ["ASTRARIUM_FOLDER"] = f"{sys.argv[4]}/{seed}"
+    train.train(int(sys.argv[3]), seed, 0.0)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray then stays on the loopback device
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    each = {"num_cpus": 1, "num_gpus": 4, "object_store_memory": 80 * 2**20}
+    one = Cluster(initialize_head=True, head_node_args={**each, "include_dashboard": False})
+    try:
+        nodes = [one.add_node(**each, wait=False) for _ in range(3)]
+        one.wait_for_nodes()
+        yield one, nodes
+    finally:
+        one.shutdown()
+
+
+def command(seed: int) -> str:
+    return f'"{sys.executable} {TRAIN} --steps {STEPS} --pause {PAUSE} --seed {seed}"'
+
+
+def unbroken(folder: Path) -> dict[tuple[str, int], Any]:
+    """The same jobs by themselves."""
+    code = [sys.executable, "-c", ALONE, str(TRAIN)]
+    subprocess.run([*code, "1,2,4,5,6", str(STEPS), str(folder)], check=True, capture_output=True)
+    gang = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port("127.0.0.1")),
+    }
+    both = [
+        subprocess.Popen(
+            [*code, "3", str(STEPS), str(folder)], env={**gang, "RANK": rank}, stdout=subprocess.DEVNULL
+        )
+        for rank in "01"
+    ]
+    assert [one.wait(120) for one in both] == [0, 0]
+    said = {seed: json.loads((folder / str(seed) / "result.json").read_text()) for seed in range(1, 7)}
+    names = {
+        ("eight", 0): 1,
+        ("four", 0): 2,
+        ("gang", 0): 3,
+        ("other", 0): 4,
+        ("pair", 0): 5,
+        ("pair", 1): 5,
+        ("single", 0): 6,
+    }
+    return {key: said[seed] for key, seed in names.items()}
+
+
+def in_use(one: Arbiter, nodes: list[Any]) -> Any:
+    """A machine on which somebody holds GPUs, and which is not the one that Ray itself needs."""
+    [[told]] = one.query("SELECT value FROM meta WHERE key = 'status'")
+    status = json.loads(told)
+    machines = status["machines"] if status["epoch"] == 2 else []
+    held = {each["name"].partition(".")[0].rpartition("-")[2] for each in machines if each["held"]}
+    return next((node for node in nodes if node.node_id[:12] in held), None)
+
+
+def test_every_job_ends_with_the_result_it_would_have_had(cluster: Any, tmp_path: Path) -> None:
+    ray, nodes = cluster
+    seeds = dict(zip(("one", "two", "three", "four", "five", "six"), map(command, range(1, 7)), strict=True))
+    file, home, jobs = (tmp_path / name for name in ("live.yaml", "live.state", "jobs"))
+    file.write_text(TEXT.format(address=ray.address, jobs=jobs, **seeds))
+    with arbiter(file, home) as one:
+        one.start()
+        checkpoints = "apps/*/job-*/run-*/checkpoint"
+        one.waited(lambda: len(list(jobs.glob(checkpoints))) >= 3, "three jobs have written checkpoints")
+        one.kill()
+        before = one.query("SELECT app, job, run FROM runs")
+        one.start()
+        one.waited(lambda: one.query(SECOND), "a second arbiter")
+        assert one.query("SELECT app, job, run FROM runs")[: len(before)] == before
+        ray.remove_node(one.waited(lambda: in_use(one, nodes), "a machine in use"), allow_graceful=False)
+        one.waited(lambda: one.query(LOST), "the loss is seen")
+        one.end()
+        check_accounts(one)
+        assert results(jobs) == unbroken(tmp_path / "alone")
+        assert one.query("SELECT count(*) FROM runs WHERE outcome = 'stopped'") > [(0,)]
