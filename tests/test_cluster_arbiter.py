@@ -17,7 +17,7 @@ from astrarium.core.trace import Step
 from astrarium.core.units import SECOND
 from astrarium.drivers.replay import replay
 from astrarium.engines.cluster_arbiter import Office, Planned, Policy, Setting
-from astrarium.engines.cluster_store import Store, Superseded
+from astrarium.engines.cluster_store import FILE, Store, Superseded, connected, rows
 from astrarium.scenario.cluster import allocator
 from cluster_live_fakes import Clock, FakeBackend
 
@@ -65,10 +65,13 @@ class House:
             self.office.turn()
 
     def outcomes(self) -> dict[str, str]:
-        return {row["name"]: row["outcome"] for row in self.office.store.rows("SELECT * FROM apps")}
+        return {row["name"]: row["outcome"] for row in self.rows("SELECT * FROM apps")}
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        return rows(connected(self.home / FILE, read_only=True), query)
 
     def count(self, table: str, where: str = "1") -> int:
-        return int(self.office.store.rows(f"SELECT count(*) AS n FROM {table} WHERE {where}")[0]["n"])
+        return int(self.rows(f"SELECT count(*) AS n FROM {table} WHERE {where}")[0]["n"])
 
 
 @pytest.fixture
@@ -90,6 +93,46 @@ def test_letters_are_read_once_and_answered(house: House) -> None:
     house.die_and_come_back()
     house.go(1)
     assert house.outcomes() == {"a": "open"}
+
+
+def test_letters_that_were_left_while_nobody_read_them(house: House) -> None:
+    """All are read in one turn, each as if those before it had been read before."""
+    house.submit("a")
+    same = house.submit("a")
+    house.submit("b")
+    gone, again = house.submit("b", kind="withdraw"), house.submit("b", kind="withdraw")
+    house.go(2)
+    answers = [house.office.store.answer(letter) for letter in (same, gone, again)]
+    assert answers == [
+        "refused: name: expected a name that no other app has had here (got 'a')",
+        "accepted",
+        "refused: app: expected the name of an app that has not ended (got 'b')",
+    ]
+    assert house.outcomes() == {"a": "open", "b": "withdrawn"}
+
+
+def test_names_of_the_file_are_taken_before_they_come(tmp_path: Path) -> None:
+    house = House(tmp_path, planned=(Planned(5 * SECOND, "later", {"name": "later", "gpus": 1}),))
+    letter = house.submit("later")
+    house.go(8)
+    answer = house.office.store.answer(letter)
+    assert answer is not None
+    assert answer.startswith("refused: name")
+    assert house.outcomes() == {"later": "open"}
+    assert house.office.seen_before == []
+    house.die_and_come_back()
+    assert house.office.seen_before == ["later"]
+
+
+def test_a_machine_with_other_gpus_is_another_one(house: House) -> None:
+    house.submit("a", 2)
+    house.go(3)
+    house.die_and_come_back()
+    house.backend.machines = {"left": MachineSeen(4)}
+    house.go(100)
+    assert house.office.state.floor.size == 4
+    assert house.outcomes() == {"a": "finished"}
+    assert house.count("leases", "outcome = 'open'") == house.count("runs", "outcome = 'open'") == 0
 
 
 def test_an_app_is_withdrawn_by_letter(house: House) -> None:
@@ -163,7 +206,7 @@ def test_the_clock_of_the_wall_may_be_set_back(house: House) -> None:
     house.set_back = 3600 * SECOND
     assert house.office.now() == 10 * SECOND
     house.die_and_come_back()
-    [last] = house.office.store.rows("SELECT max(now) AS now FROM steps")
+    [last] = house.rows("SELECT max(now) AS now FROM steps")
     assert house.office.now() == last["now"] > 0
     house.go(60)
     assert house.outcomes() == {"a": "finished"}
@@ -239,7 +282,7 @@ def test_leases_tell_how_they_ended(tmp_path: Path) -> None:
     house.go(2)
     house.backend.machines["third"] = MachineSeen(2)
     house.go(400)
-    found = {row["outcome"] for row in house.office.store.rows("SELECT DISTINCT outcome FROM leases")}
+    found = {row["outcome"] for row in house.rows("SELECT DISTINCT outcome FROM leases")}
     assert found == {"expired", "lost", "returned", "revoked"}
     assert house.count("leases", "renewed > 0") > 0
     assert house.count("decisions", "what = 'lost' AND why = 'machine 1 died'") == 1
@@ -273,5 +316,5 @@ def test_leases_are_of_a_length(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.submit("a")
     house.go(1)
-    [lease] = house.office.store.rows("SELECT until - since AS length FROM leases")
+    [lease] = house.rows("SELECT until - since AS length FROM leases")
     assert lease["length"] == Duration(5 * SECOND)

@@ -199,6 +199,46 @@ def test_failures_are_forgiven_where_the_job_gets_further() -> None:
     assert play.outcomes() == [Outcome.FINISHED]
 
 
+def leave(play: Play) -> None:
+    """With exit code 75, and nobody has asked."""
+    play.go(3)
+    run = next(run for run in play.backend.runs.values() if not run.ended)
+    run.ended = "stopped"
+
+
+def test_a_job_that_leaves_without_being_asked_is_not_begun_again_for_ever() -> None:
+    play = Play(policy("fifo"), [single(0, "a", 20 * SECOND)], options=Options(retries=1))
+    for _ in range(2):
+        leave(play)
+    play.go(2)
+    row = play.live.state.ledger.rows[0]
+    assert (row.outcome, len(play.backend.started)) == (Outcome.FAILED, 2)
+    assert row.reason == "job 0 failed: it left with exit code 75, and was not asked to"
+    assert [job.done for job in row.jobs.values()] == [0]  # it kept nothing, and the books know
+
+
+def test_who_is_asked_to_leave_has_not_failed() -> None:
+    """Not by a lease that ends, nor by an arbiter that drains, nor by one that is no longer there."""
+    play = Play(policy("fifo"), [single(0, "a", 20 * SECOND)], options=Options(retries=0))
+    play.go(3)
+    play.live.drain()
+    play.live.step(play.clock.now)
+    leave(play)
+    play.die_and_come_back()
+    play.go(100)
+    assert play.outcomes() == [Outcome.FINISHED]
+
+
+def test_a_machine_that_has_changed_is_another_one() -> None:
+    play = Play(policy("fifo"), [single(0, "a", 20 * SECOND, 2), single(1, "b", 20 * SECOND, 2)])
+    play.go(3)
+    play.backend.machines["right"] = MachineSeen(3)
+    play.go(60)
+    assert play.outcomes() == [Outcome.FINISHED] * 2
+    assert play.live.state.floor.size == 5
+    assert play.live.memory.machines == {0: "left", 2: "right"}
+
+
 def test_an_app_that_is_withdrawn_leaves() -> None:
     play = Play(policy("fifo"), [single(0, "a", 20 * SECOND), single(1, "b", 20 * SECOND)])
     play.go(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ def cluster_file(tmp_path: Path, script: Path, **changes: Any) -> Path:
         {"name": "twins", "gpus": 2, "jobs": 2, "length": "4s", "command": f"{python} {script} 50 0.05"},
         {"name": "late", "length": "2s", "arrival": "1s", "command": [python, str(script), "30", "0.05"]},
     ]
-    apps[0]["command"] = f"{python} {script} 60 0.05"
     live = {"grace": "30s", "least": "500ms", "checkpoints": "500ms", "progress": "500ms", "look": "50ms"}
     raw = {
         "machines": [{"count": 2, "gpus": 2}],
@@ -67,12 +67,39 @@ def test_ctrl_c_drains_and_the_next_one_goes_on(home: Path, script: Path, tmp_pa
         one.start()
         one.waited(lambda: list(home.glob("apps/*/job-*/run-*/ready")), "a job runs")
         assert one.send(signal.SIGINT) == 0, one.words.read_text()
-        assert "drained" in one.words.read_text()
+        assert f"run {tmp_path / 'cluster.yaml'} --state {home}` goes on" in one.words.read_text()
         assert not alive(home)
         one.start()
         one.end()
         check_accounts(one)
         assert results(home) == expected()
+
+
+AS_RAY_DOES = """\
+import signal, sys
+from astrarium.cli import cluster_run
+from astrarium.cli.main import app
+
+before = cluster_run.backend_of
+
+def backend_of(*given):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
+    return before(*given)
+
+cluster_run.backend_of = backend_of
+app(sys.argv[1:])
+"""
+
+
+def test_a_backend_that_takes_the_signal_does_not_keep_it(home: Path, script: Path, tmp_path: Path) -> None:
+    """Ray's driver leaves on SIGTERM; ours drains."""
+    words = ["cluster", "run", str(cluster_file(tmp_path, script)), "--state", str(home), "--stay"]
+    with arbiter(tmp_path / "cluster.yaml", home) as one, one.words.open("wb") as said:
+        one.process = subprocess.Popen([sys.executable, "-c", AS_RAY_DOES, *words], stderr=said, stdout=said)
+        one.waited(lambda: list(home.glob("apps/*/job-*/run-*/ready")), "a job runs")
+        assert one.send(signal.SIGTERM) == 0, one.words.read_text()
+        assert "drained" in one.words.read_text()
+        assert not alive(home)
 
 
 def alive(home: Path) -> list[Path]:
@@ -158,7 +185,62 @@ def test_only_one_arbiter_at_a_time(home: Path, script: Path, tmp_path: Path) ->
         assert "no other arbiter is running" in other.words.read_text()
 
 
-HALVING = {"name": "a", "kind": "halving", "jobs": 2, "budget": "1s"}
+def test_a_job_that_fails_is_told_at_once_and_in_the_end(home: Path, script: Path, tmp_path: Path) -> None:
+    """Also when the command is mended in the file: an app that was here is not another one."""
+    bad = {"name": "bad", "length": "1s", "command": [sys.executable, "-c", "raise SystemExit('no data')"]}
+    file = cluster_file(tmp_path, script, apps=[bad], live={"retries": 1, "look": "50ms"})
+    with arbiter(file, home) as one:
+        one.start()
+        assert one.process is not None
+        assert one.process.wait(60) == 1
+        told = one.words.read_text()
+        assert "bad job 0, run 1 failed: exit code 1, no data" in told
+        assert "bad job 0, run 2 failed: exit code 1, no data" in told
+        assert one.query("SELECT outcome, reason FROM apps") == [
+            ("failed", "job 0 failed: exit code 1, no data")
+        ]
+        assert one.query("SELECT DISTINCT outcome FROM jobs") == [("abandoned",)]
+        assert one.query("SELECT DISTINCT outcome FROM runs") == [("failed",)]
+        one.start()
+        assert one.process.wait(60) == 1
+        assert "here before, and taken as they were then: bad" in one.words.read_text()
+
+
+def test_what_is_left_while_no_arbiter_runs_is_found_by_the_next(
+    call: Any, home: Path, script: Path, tmp_path: Path
+) -> None:
+    file = cluster_file(tmp_path, script, apps=[{"name": "first", "length": "1s", "command": "true"}])
+    state = ("--state", str(home), "--wait", "0")
+    with arbiter(file, home) as one:
+        one.start()
+        one.end()
+        for _ in range(2):
+            assert (
+                "left for the arbiter"
+                in call("cluster", "submit", "--command", "true", "--name", "x", *state).err
+            )
+        call("cluster", "submit", "--command", "sleep 600", "--name", "y", "--on-stop", "restart", *state)
+        call("cluster", "withdraw", "y", *state)
+        assert (
+            "4 submitted or withdrawn, and not yet read"
+            in call("cluster", "status", "--state", str(home)).out
+        )
+        one.start()
+        one.end()
+        found = one.query("SELECT name, outcome FROM apps")
+        assert found == [("first", "finished"), ("x", "finished"), ("y", "withdrawn")]
+        assert [row[0].partition(":")[0] for row in one.query("SELECT answer FROM inbox ORDER BY id")] == [
+            "accepted", "refused", "accepted", "accepted",
+        ]  # fmt: skip
+        assert not one.query("SELECT * FROM leases WHERE outcome = 'open'")
+        assert not one.query("SELECT * FROM runs WHERE outcome = 'open'")
+
+
+def test_a_state_folder_that_cannot_be_written_is_named(call: Any, script: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    found = call("cluster", "run", str(cluster_file(tmp_path, script)), "--state", str(tmp_path / "taken"))
+    assert found.code == 2
+    assert f"error: {tmp_path / 'taken'}: File exists" in found.err
 
 
 @pytest.mark.parametrize(
@@ -172,6 +254,14 @@ HALVING = {"name": "a", "kind": "halving", "jobs": 2, "budget": "1s"}
         ),
         ({"apps": {"themis": 1}}, "can only be simulated"),
         ({"live": {"address": "somewhere"}}, "live.address"),
+        (
+            {"apps": [{"name": "a", "length": "1s", "command": "x", "direktory": "y"}]},
+            "did you mean 'directory'?",
+        ),
+        (
+            {"apps": [{"name": "a", "length": "1s", "command": "x", "env": {"A=B": "y"}}]},
+            "apps[0].env: expected a name without =",
+        ),
         ({"live": {"grace": "0s"}}, "live.grace"),
         ({"live": {"retries": -1}}, "live.retries"),
         (
@@ -199,6 +289,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("status",), "--state: expected the state folder"),
         (("submit", "--name", "x"), "--command: expected a command"),
+        (("submit", "some.yaml", "--gpus", "2"), "--gpus: expected no such option beside a file"),
         (("submit", "--command", "x", "--gpus", "0"), "app.gpus"),
         (("submit", "--command", "x", "--on-stop", "y"), "app.on_stop"),
         (("submit", "--command", "x", "--length", "5"), "app.length"),

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +15,11 @@ import pytest
 
 from astrarium.cluster.seen import MachineSeen, Order, Part, RunKey, RunSeen, Task
 from astrarium.cluster_job import STOPPED
-from astrarium.engines.cluster_agent import PartOrder
 from astrarium.engines.cluster_local import LocalBackend
-from astrarium.engines.cluster_ray_agent import Fenced, RayAgent
-from cluster_jobs import end_keepers, results
+from cluster_backend import backend, order, result, seen, words
+from cluster_jobs import end_keepers
 
 pytest_plugins = ("cluster_fixtures",)
-
-
-def words(script: Path, total: int = 20, pause: float = 0.01) -> tuple[str, ...]:
-    return (sys.executable, str(script), str(total), str(pause))
-
-
-def order(run: int, task: Task, gpus: tuple[int, ...] = (0,), parts: tuple[Part, ...] = ()) -> Order:
-    return Order(RunKey(0, 0, run), "app", gpus, parts or (Part("left", gpus),), task)
-
-
-def backend(home: Path, grace: float = 20.0) -> LocalBackend:
-    return LocalBackend(home, {"left": MachineSeen(2), "right": MachineSeen(2)}, grace)
-
-
-def seen(
-    one: LocalBackend, run: int, until: Callable[[RunSeen], bool] = lambda run: bool(run.ended)
-) -> RunSeen:
-    ends = time.monotonic() + 60
-    while time.monotonic() < ends:
-        found = one.look().runs[RunKey(0, 0, run)]
-        if until(found):
-            return found
-        time.sleep(0.02)
-    raise AssertionError(one.look())
-
-
-def result(home: Path) -> Any:
-    [found] = results(home).values()
-    return found
 
 
 # processes, seen from the backend
@@ -117,7 +86,8 @@ def test_a_command_that_does_not_listen_is_made_to_leave(home: Path) -> None:
     ("code", "told"),
     [
         ("raise SystemExit('it is over')", "exit code 1, it is over"),
-        ("import os; os.kill(os.getpid(), 9)", "-9"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+        ("print('x' * 10**6); raise SystemExit('at the end of much')", "exit code 1, at the end of much"),
     ],
 )
 def test_a_job_that_fails_has_last_words(home: Path, code: str, told: str) -> None:
@@ -128,12 +98,33 @@ def test_a_job_that_fails_has_last_words(home: Path, code: str, told: str) -> No
     assert told in found.error
 
 
-def test_a_command_that_is_not_there_fails(home: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        (Task(("no-such-program",)), "no-such-program"),
+        (Task(("true",), directory="/no/such/folder"), "/no/such/folder"),
+        (Task(("true",), env={"A=B": "x"}), "illegal environment variable name"),
+        (Task(("true", "zero\0byte")), "embedded null byte"),
+    ],
+)
+def test_a_command_that_cannot_be_started_fails(home: Path, task: Task, told: str) -> None:
     one = backend(home)
-    one.start(order(1, Task(("no-such-program",))))
+    one.start(order(1, task))
     found = seen(one, 1)
     assert found.ended == "failed"
-    assert "no-such-program" in found.error
+    assert told in found.error
+
+
+def test_of_a_gang_the_words_are_those_of_who_failed_first(home: Path) -> None:
+    """Not of those who were ended for it, nor of rank 10 in place of rank 2."""
+    code = (
+        "import os, time; rank = int(os.environ['RANK']); print(f'rank {rank} was here', flush=True);"
+        "time.sleep(60 if rank != 2 else 0.5); raise SystemExit(3)"
+    )
+    one = LocalBackend(home, {"left": MachineSeen(12)})
+    gpus = tuple(range(12))
+    one.start(order(1, Task((sys.executable, "-S", "-c", code), "restart", "gpu"), gpus))
+    assert seen(one, 1).error == "exit code 3, rank 2 was here"
 
 
 def test_a_keeper_that_is_killed_takes_its_job_along(home: Path, script: Path) -> None:
@@ -217,17 +208,7 @@ def test_what_an_agent_of_a_machine_runs_ends_with_it(home: Path, script: Path) 
     while not list(home.glob("apps/*/*/*/*/outcome.json")) and time.monotonic() < ends:
         time.sleep(0.05)
     [outcome] = home.glob("apps/*/*/*/*/outcome.json")
-    assert json.loads(outcome.read_text()) == {"codes": [-signal.SIGKILL], "asked": False}
-
-
-def test_orders_of_an_arbiter_that_was_superseded_are_refused(home: Path, script: Path) -> None:
-    agent = RayAgent(str(home), "left", "127.0.0.1")
-    part = PartOrder(order(1, Task(words(script))), 0)
-    agent.look(2)
-    for late in (lambda: agent.look(1), lambda: agent.order(1, "start", part)):
-        with pytest.raises(Fenced, match="arbiter 1 was superseded by arbiter 2"):
-            late()
-    assert agent.look(2)[0] == {}
+    assert json.loads(outcome.read_text()) == {"codes": [-signal.SIGKILL], "asked": False, "first": 0}
 
 
 def test_a_session_by_itself(script: Path, tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from astrarium.engines.cluster_local import free_port
-from cluster_jobs import Arbiter, arbiter, check_accounts, results
+from cluster_jobs import LONGEST, arbiter, check_accounts, results
 
 pytestmark = pytest.mark.slow
 
 TRAIN = Path(__file__).parent.parent / "examples" / "cluster" / "train.py"
-STEPS, PAUSE = 120, 0.05
+STEPS, PAUSE = 60, 0.1  # together longer than a lease: some must be stopped
 TEXT = """\
 machines: [{{count: 4, gpus: 4}}]
 apps:
@@ -31,9 +31,9 @@ apps:
   - {{name: other, gpus: 4, length: 10s, processes: job, arrival: 2s, command: {four}}}
   - {{name: pair, gpus: 2, jobs: 2, length: 10s, processes: job, arrival: 3s, command: {five}}}
   - {{name: single, length: 10s, arrival: 4s, command: {six}}}
-policy: {{name: tiresias, lease: 6s}}
-live: {{backend: ray, address: "{address}", jobs: "{jobs}", grace: 60s, least: 4s, patience: 6s,
-       checkpoints: 2s}}
+policy: {{name: tiresias, lease: 5s}}
+live: {{backend: ray, address: "{address}", jobs: "{jobs}", grace: 60s, least: 2s, patience: 20s,
+       checkpoints: 1s}}
 """
 SECOND = "SELECT * FROM meta WHERE key = 'epoch' AND value = 2"
 LOST = "SELECT * FROM steps WHERE events LIKE '%MachineLost%'"
@@ -47,13 +47,14 @@ for seed in map(int, sys.argv[2].split(",")):
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+@pytest.fixture
+def cluster(alone: object) -> Iterator[Any]:
+    """Without CPUs, Ray starts no workers that nobody needs."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray then stays on the loopback device
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    each = {"num_cpus": 1, "num_gpus": 4, "object_store_memory": 80 * 2**20}
+    each = {"num_cpus": 0, "num_gpus": 4, "object_store_memory": 80 * 2**20}
     one = Cluster(initialize_head=True, head_node_args={**each, "include_dashboard": False})
     try:
         nodes = [one.add_node(**each, wait=False) for _ in range(3)]
@@ -67,46 +68,48 @@ def command(seed: int) -> str:
     return f'"{sys.executable} {TRAIN} --steps {STEPS} --pause {PAUSE} --seed {seed}"'
 
 
-def unbroken(folder: Path) -> dict[tuple[str, int], Any]:
-    """The same jobs by themselves."""
-    code = [sys.executable, "-c", ALONE, str(TRAIN)]
-    subprocess.run([*code, "1,2,4,5,6", str(STEPS), str(folder)], check=True, capture_output=True)
-    gang = {
-        **os.environ,
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port("127.0.0.1")),
-    }
-    both = [
-        subprocess.Popen(
-            [*code, "3", str(STEPS), str(folder)], env={**gang, "RANK": rank}, stdout=subprocess.DEVNULL
-        )
-        for rank in "01"
-    ]
-    assert [one.wait(120) for one in both] == [0, 0]
-    said = {seed: json.loads((folder / str(seed) / "result.json").read_text()) for seed in range(1, 7)}
-    names = {
-        ("eight", 0): 1,
-        ("four", 0): 2,
-        ("gang", 0): 3,
-        ("other", 0): 4,
-        ("pair", 0): 5,
-        ("pair", 1): 5,
-        ("single", 0): 6,
-    }
-    return {key: said[seed] for key, seed in names.items()}
+class Alone:
+    """The same jobs by themselves, in the background: while Ray starts, a machine has time for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1"))}
+        self.processes = [self._begun("1,2,4,5,6", {})]
+        self.processes += [self._begun("3", {**master, "WORLD_SIZE": "2", "RANK": rank}) for rank in "01"]
+
+    def _begun(self, seeds: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-c", ALONE, str(TRAIN), seeds, str(STEPS), str(self._folder)]
+        return subprocess.Popen(words, env={**os.environ, **env}, stdout=subprocess.DEVNULL)
+
+    def results(self) -> dict[tuple[str, int], Any]:
+        assert [one.wait(LONGEST) for one in self.processes] == [0, 0, 0]
+        said = [json.loads((self._folder / f"{seed}/result.json").read_text()) for seed in range(1, 7)]
+        names = ("eight", 0), ("four", 0), ("gang", 0), ("other", 0), ("pair", 0), ("single", 0)
+        return {**dict(zip(names, said, strict=True)), ("pair", 1): said[4]}
 
 
-def in_use(one: Arbiter, nodes: list[Any]) -> Any:
-    """A machine on which somebody holds GPUs, and which is not the one that Ray itself needs."""
-    [[told]] = one.query("SELECT value FROM meta WHERE key = 'status'")
-    status = json.loads(told)
-    machines = status["machines"] if status["epoch"] == 2 else []
-    held = {each["name"].partition(".")[0].rpartition("-")[2] for each in machines if each["held"]}
-    return next((node for node in nodes if node.node_id[:12] in held), None)
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Alone]:
+    one = Alone(tmp_path / "alone")
+    yield one
+    for process in one.processes:
+        process.kill()
+        process.wait()
 
 
-def test_every_job_ends_with_the_result_it_would_have_had(cluster: Any, tmp_path: Path) -> None:
+def in_use(jobs: Path, nodes: list[Any]) -> Any:
+    """A machine on which a job is up, and which is not the one that Ray itself needs."""
+    orders = [path for path in jobs.glob("apps/*/*/*/*/order.json") if _lives(path.parent)]
+    there = {json.loads(path.read_text())["part"]["order"]["parts"][0]["machine"] for path in orders}
+    numbers = {name.partition(".")[0].rpartition("-")[2] for name in there}
+    return next((node for node in nodes if node.node_id[:12] in numbers), None)
+
+
+def _lives(part: Path) -> bool:
+    return (part.parent / "ready").exists() and not (part / "outcome.json").exists()
+
+
+def test_every_job_ends_with_the_result_it_would_have_had(cluster: Any, alone: Alone, tmp_path: Path) -> None:
     ray, nodes = cluster
     seeds = dict(zip(("one", "two", "three", "four", "five", "six"), map(command, range(1, 7)), strict=True))
     file, home, jobs = (tmp_path / name for name in ("live.yaml", "live.state", "jobs"))
@@ -120,9 +123,9 @@ def test_every_job_ends_with_the_result_it_would_have_had(cluster: Any, tmp_path
         one.start()
         one.waited(lambda: one.query(SECOND), "a second arbiter")
         assert one.query("SELECT app, job, run FROM runs")[: len(before)] == before
-        ray.remove_node(one.waited(lambda: in_use(one, nodes), "a machine in use"), allow_graceful=False)
+        ray.remove_node(one.waited(lambda: in_use(jobs, nodes), "a machine in use"), allow_graceful=False)
         one.waited(lambda: one.query(LOST), "the loss is seen")
         one.end()
         check_accounts(one)
-        assert results(jobs) == unbroken(tmp_path / "alone")
+        assert results(jobs) == alone.results()
         assert one.query("SELECT count(*) FROM runs WHERE outcome = 'stopped'") > [(0,)]

@@ -21,7 +21,7 @@ class Lines:
 
     def show(self) -> None:
         now = to_seconds(self._office.now())
-        for line in (*self._of_machines(), *self._of_apps()):
+        for line in (*self._of_machines(), *self._of_runs(), *self._of_apps()):
             print(f"{now:8.1f}s  {line}", file=sys.stderr, flush=True)
 
     def _of_machines(self) -> Iterator[str]:
@@ -32,6 +32,16 @@ class Lines:
             gpus = self._office.state.floor.gpus_of[number]
             yield f"machine {number} ({there[number]}) is there: GPUs {ranges(gpus)}"
         self._machines = there
+
+    def _of_runs(self) -> Iterator[str]:
+        """Those that did not end as they should have."""
+        for (app, job, run), seen in self._office.live.ended:
+            if seen.ended in ("failed", "lost"):
+                name, why = (
+                    self._office.state.ledger.rows[app].app.name,
+                    f": {seen.error}" if seen.error else "",
+                )
+                yield f"{name} job {job}, run {run} {seen.ended}{why}"
 
     def _of_apps(self) -> Iterator[str]:
         for number, row in self._office.state.ledger.rows.items():

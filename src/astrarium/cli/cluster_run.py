@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster_state import State
+from astrarium.cli.cluster_state import State, disk_errors
 from astrarium.cli.options import Json, Overrides, ScenarioFile
 
 if TYPE_CHECKING:
@@ -42,21 +44,47 @@ def run(
     scenario = _loaded(file, policy, override)
     home = (state or Path(scenario.live.state or file.with_suffix(".state").name)).resolve()
     setting = settings(scenario)
-    with _Drain() as drain:
-        backend = backend_of(scenario, Path(scenario.live.jobs or home).resolve())
-        office = Office(home, setting, backend)
-        try:
-            _announce(scenario, home, office)
-            _turns(office, stay, scenario.live.look / 1e9, drain)
-            status = office.status()
-        finally:
-            office.close()
-            close = getattr(backend, "close", None)
-            if close is not None:
-                close()
+    jobs = Path(scenario.live.jobs or home).resolve()
+    with disk_errors(home):
+        backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
+        with _Drain() as drain:
+            office = Office(home, setting, backend)
+            try:
+                _announce(scenario, home, office)
+                _turns(office, stay, scenario.live.look / 1e9, drain)
+                status = office.status(alive=False)
+            finally:
+                _close(office, backend)
     emit(json, status, told(status), None)
     if drain.asked:
-        print(f"drained; `astrarium cluster run {file}` goes on", file=sys.stderr)
+        again = " ".join(["astrarium cluster run", *_again(file, policy, override, state, stay)])
+        print(f"drained; `{again}` goes on", file=sys.stderr)
+    elif any(app["outcome"] == "failed" for app in status["apps"]):
+        raise typer.Exit(1)
+
+
+def _close(office: Office, backend: Backend) -> None:
+    try:
+        office.close()
+    finally:
+        close = getattr(backend, "close", None)
+        if close is not None:
+            close()
+
+
+def _again(
+    file: Path, policy: str | None, override: list[str] | None, state: Path | None, stay: bool
+) -> Iterator[str]:
+    """The words of the command that goes on."""
+    yield shlex.quote(str(file))
+    if policy is not None:
+        yield f"--policy {shlex.quote(policy)}"
+    for each in override or []:
+        yield f"--override {shlex.quote(each)}"
+    if state is not None:
+        yield f"--state {shlex.quote(str(state))}"
+    if stay:
+        yield "--stay"
 
 
 def _loaded(file: Path, policy: str | None, override: list[str] | None) -> ClusterScenario:
@@ -154,6 +182,9 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
 def _announce(scenario: ClusterScenario, home: Path, office: Office) -> None:
     how = "begins" if office.epoch == 1 else f"goes on (arbiter {office.epoch})"
     print(f"{scenario.policy} on {scenario.live.backend} machines {how}; state in {home}", file=sys.stderr)
+    if office.seen_before:
+        names = ", ".join(office.seen_before)
+        print(f"here before, and taken as they were then: {names}", file=sys.stderr)
     print("Ctrl-C has all jobs write a checkpoint and leaves", file=sys.stderr, flush=True)
 
 

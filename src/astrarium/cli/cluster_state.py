@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +19,25 @@ State = Annotated[
         help=f"The state folder of the cluster; else {VARIABLE}, else the one *.state folder that is here.",
     ),
 ]
+
+
+@contextmanager
+def disk_errors(home: Path) -> Iterator[None]:
+    """A disk that is full or cannot be written to is the operator's to see to, and nothing is lost by it."""
+    import sqlite3
+
+    from astrarium.core.errors import AstrariumError
+
+    try:
+        yield
+    except sqlite3.Error as error:
+        told = "what was written stands, and jobs run on: see to it, and run it again"
+        raise AstrariumError(f"{home}: the store cannot be read or written: {error}; {told}") from error
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        told = "folders of the state and of jobs must be there and writable; jobs run on"
+        raise AstrariumError(f"{error.filename or home}: {error.strerror}; {told}") from error
 
 
 def state_folder(given: Path | None) -> Path:

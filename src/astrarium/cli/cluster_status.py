@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster_state import State, state_folder
+from astrarium.cli.cluster_state import State, disk_errors, state_folder
 from astrarium.cli.options import Json
 
 AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="All about one app.")]
@@ -32,20 +34,26 @@ def status(state: State = None, app: AppName = None, json: Json = False) -> None
 def about(home: Path, found: dict[str, Any], name: str) -> dict[str, Any]:
     """One app: every decision with its reason, and its runs."""
     from astrarium.core.errors import InputError, did_you_mean
-    from astrarium.engines.cluster_store import Store
+    from astrarium.engines.cluster_store import rows
 
     names = [each["app"] for each in found["apps"]]
     if name not in names:
         raise InputError("--app", name, f"an app of this cluster{did_you_mean(names, name)}")
-    store = Store(home)
     of = "WHERE app = (SELECT id FROM apps WHERE name = ?)"
-    decisions = store.rows(f"SELECT at, what, gpus, until, why FROM decisions {of} ORDER BY n", (name,))
-    runs = store.rows(
-        f"SELECT job, run, gpus, ordered, ended, outcome, error FROM runs {of} ORDER BY ordered", (name,)
-    )
-    store.close()
-    one = next(each for each in found["apps"] if each["app"] == name)
-    return {"app": one, "decisions": decisions, "runs": runs}
+    decisions = f"SELECT at, what, gpus, until, why FROM decisions {of} ORDER BY n"
+    runs = f"SELECT job, run, gpus, ordered, ended, outcome, error FROM runs {of} ORDER BY ordered"
+    with _reading(home) as db:
+        one = next(each for each in found["apps"] if each["app"] == name)
+        return {"app": one, "decisions": rows(db, decisions, name), "runs": rows(db, runs, name)}
+
+
+@contextmanager
+def _reading(home: Path) -> Iterator[sqlite3.Connection]:
+    """Who asks need not be allowed to write."""
+    from astrarium.engines.cluster_store import FILE, connected
+
+    with disk_errors(home), closing(connected(home / FILE, read_only=True)) as db:
+        yield db
 
 
 def _about(story: dict[str, Any]) -> Iterator[Any]:
@@ -74,14 +82,10 @@ def read(home: Path) -> dict[str, Any]:
     import msgspec
 
     from astrarium.core.errors import InputError
-    from astrarium.engines.cluster_store import FILE, connected
 
-    db = connected(home / FILE, read_only=True)
-    try:
+    with _reading(home) as db:
         row = db.execute("SELECT value FROM meta WHERE key = 'status'").fetchone()
         waiting = db.execute("SELECT count(*) FROM inbox WHERE answer IS NULL").fetchone()[0]
-    finally:
-        db.close()
     if row is None:
         raise InputError("--state", str(home), "a cluster that has begun")
     found: dict[str, Any] = msgspec.json.decode(row[0])
@@ -95,6 +99,8 @@ def told(found: dict[str, Any]) -> Iterator[Any]:
     alive = "running" if found["arbiter"] else "not running"
     head = f"arbiter {found['epoch']} is {alive}; {found['free']} of {found['gpus']} GPUs are free"
     yield Text(head, no_wrap=True)
+    if found.get("unread"):
+        yield Text(f"{found['unread']} submitted or withdrawn, and not yet read by the arbiter", no_wrap=True)
     yield _apps(found["apps"])
     yield _machines(found["machines"])
 

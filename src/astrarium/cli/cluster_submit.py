@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -10,18 +11,21 @@ from typing import Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster_state import State, state_folder
+from astrarium.cli.cluster_state import State, disk_errors, state_folder
 
 AppFile = Annotated[
     Path | None, typer.Argument(metavar="[FILE]", help="YAML: one app as in a cluster file, or several.")
 ]
 Command = Annotated[str | None, typer.Option("--command", metavar="LINE", help="What it runs.")]
 Name = Annotated[str | None, typer.Option("--name", help="A name that no other app has.")]
-Gpus = Annotated[int, typer.Option("--gpus", help="GPUs that it needs at once.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs that it needs at once; 1 if not given.")]
 Most = Annotated[int | None, typer.Option("--most", help="GPUs that it can use at most.")]
-Length = Annotated[str, typer.Option("--length", metavar="TIME", help="About how long it takes on them.")]
+Length = Annotated[
+    str | None,
+    typer.Option("--length", metavar="TIME", help="About how long it takes on them; 1h if not given."),
+]
 OnStop = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--on-stop",
         metavar="HOW",
@@ -35,15 +39,24 @@ def submit(
     file: AppFile = None,
     command: Command = None,
     name: Name = None,
-    gpus: Gpus = 1,
+    gpus: Gpus = None,
     most: Most = None,
-    length: Length = "1h",
-    on_stop: OnStop = "checkpoint",
+    length: Length = None,
+    on_stop: OnStop = None,
     state: State = None,
     wait: Wait = 5.0,
 ) -> None:
     """Hand an app to a live cluster."""
-    bodies = _of_file(file) if file is not None else [_of_options(command, name, gpus, most, length, on_stop)]
+    given = {
+        "command": command,
+        "name": name,
+        "gpus": gpus,
+        "most": most,
+        "length": length,
+        "on_stop": on_stop,
+    }
+    options = {field: value for field, value in given.items() if value is not None}
+    bodies = [_of_options(options)] if file is None else _of_file(file, options)
     for body in bodies:
         _check(body)
     for body in bodies:
@@ -59,28 +72,32 @@ def withdraw(
     _send("withdraw", {"app": app}, state_folder(state), wait, app)
 
 
-def _of_options(
-    command: str | None, name: str | None, gpus: int, most: int | None, length: str, on_stop: str
-) -> dict[str, Any]:
+def _of_options(options: dict[str, Any]) -> dict[str, Any]:
     from astrarium.core.errors import InputError
 
-    if command is None:
+    if "command" not in options:
         raise InputError("--command", None, "a command, or a file with an app")
-    body = {"name": name or _name_of(command), "command": command, "gpus": gpus, "length": length,
-            "on_stop": on_stop, "directory": str(Path().resolve())}  # fmt: skip
-    return body if most is None else {**body, "most": most}
+    name = _name_of(options["command"])
+    return {"name": name, "length": "1h", "directory": str(Path().resolve()), **options}
 
 
 def _name_of(command: str) -> str:
-    """Of what is run, and when: a name of its own."""
-    words = [Path(word).stem for word in command.split() if not word.startswith("-")]
-    return f"{words[-1] if words else 'app'}-{time.strftime('%H%M%S')}"
+    """Of what is run, by whom and when: a name of its own."""
+    words = command.split()
+    script = next(
+        (word for word in words if Path(word).suffix in (".py", ".sh")), words[0] if words else "app"
+    )
+    return f"{Path(script).stem}-{time.strftime('%m%d-%H%M%S')}-{os.getpid()}"
 
 
-def _of_file(file: Path) -> list[dict[str, Any]]:
+def _of_file(file: Path, options: dict[str, Any]) -> list[dict[str, Any]]:
     from astrarium.core.errors import InputError
     from astrarium.scenario.yaml_file import read_yaml
 
+    for field, value in options.items():
+        raise InputError(
+            f"--{field.replace('_', '-')}", value, f"no such option beside a file: {file} says it"
+        )
     raw = read_yaml(file)
     apps = raw.get("apps", [raw]) if isinstance(raw, dict) else raw
     if not isinstance(apps, list) or not all(isinstance(each, dict) for each in apps) or not apps:
@@ -101,13 +118,14 @@ def _send(kind: str, body: dict[str, Any], home: Path, wait: float, name: str) -
     from astrarium.core.errors import InputError
     from astrarium.engines.cluster_store import Store
 
-    store = Store(home)
-    letter, ends = store.send(kind, body, time.time_ns()), time.monotonic() + wait
-    answer = store.answer(letter)
-    while answer is None and time.monotonic() < ends:
-        time.sleep(0.05)
+    with disk_errors(home):
+        store = Store(home)
+        letter, ends = store.send(kind, body, time.time_ns()), time.monotonic() + wait
         answer = store.answer(letter)
-    store.close()
+        while answer is None and time.monotonic() < ends:
+            time.sleep(0.05)
+            answer = store.answer(letter)
+        store.close()
     if answer is None:
         print(f"{name}: left for the arbiter, which has not answered; is it running?", file=sys.stderr)
     elif answer != "accepted":

@@ -20,11 +20,11 @@ from astrarium.cluster.events import (
     JobFinished,
     JobProgressed,
     JobStopped,
-    LeaseExpired,
     MachineJoined,
     MachineLost,
 )
-from astrarium.cluster.ledger import AppRow, JobRow
+from astrarium.cluster.ledger import JobRow
+from astrarium.cluster.live_leases import expired
 from astrarium.cluster.live_memory import Ended, JobKey, Journal, Memory, Options
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.registry import ClusterPolicy
@@ -51,15 +51,19 @@ class LiveCluster:
         self._engine: Engine[ClusterState, Event, Action] = Engine(state, policy, validate=True)
         self._options, self.memory = options or Options(), memory or Memory()
         self._told_at: dict[RunKey, Time] = {}
+        self._asked: set[RunKey] = set()  # to leave, by us
+        self._ours: set[RunKey] = set()  # runs that we have started
+        self.ended: list[Ended] = []  # in the last step
 
     def step(self, now: Time, news: Sequence[Event] = ()) -> bool:
         """Whether anything has happened. *news*: apps that came or went."""
         picture, ended = self._backend.look(), list[Ended]()
+        self.ended = ended
         events: list[Event] = [
             *news,
             *self._runs(now, picture, ended),
             *self._machines(picture),
-            *self._leases(now),
+            *expired(now, self.state, self.memory, self._options.handover),
             *self._due(now),
         ]
         if events or ended:
@@ -87,7 +91,7 @@ class LiveCluster:
     def _machines(self, picture: Picture) -> Iterator[Event]:
         memory = self.memory
         for number, name in list(memory.machines.items()):
-            if name not in picture.machines:
+            if not self._as_it_was(number, picture.machines.get(name)):
                 del memory.machines[number]
                 yield MachineLost(number)
                 yield from self._lost(number)
@@ -96,6 +100,11 @@ class LiveCluster:
             seen, number = picture.machines[name], memory.joined
             memory.machines[number], memory.joined = name, number + 1
             yield MachineJoined(Machine(number, seen.gpus, seen.rack, seen.slot, seen.network))
+
+    def _as_it_was(self, number: int, seen: MachineSeen | None) -> bool:
+        """One that has other GPUs now, or stands elsewhere, is another one."""
+        known = self.state.floor.machines.get(number)
+        return seen is not None and known == Machine(number, seen.gpus, seen.rack, seen.slot, seen.network)
 
     def _lost(self, machine: int) -> Iterator[JobStopped]:
         """What was done there since the last checkpoint is gone; unless it was seen to end before."""
@@ -141,10 +150,18 @@ class LiveCluster:
         elif row.run != key.run:  # a newer run waits for it, and begins where it ended
             if row.gpus:
                 yield JobProgressed(key.app, key.job, row.run, _of(row, seen.kept))
-        elif row.gpus and seen.ended == "failed" and self._too_often(key, seen):
-            yield AppWithdrawn(key.app, f"job {key.job} failed: {seen.error or 'without a word'}")
         else:
             yield JobStopped(*key, _of(row, seen.kept))
+            failed = self._failed(key, seen) if row.gpus else ""
+            if failed and self._too_often(key, seen):
+                yield AppWithdrawn(key.app, f"job {key.job} failed: {failed}")
+
+    def _failed(self, key: RunKey, seen: RunSeen) -> str:
+        """Why; nothing where it has not. Who leaves without being asked, again and again, fails too."""
+        if seen.ended == "failed":
+            return seen.error or "without a word"
+        left = seen.ended == "stopped" and key in self._ours and key not in self._asked
+        return "it left with exit code 75, and was not asked to" if left else ""
 
     def _too_often(self, key: RunKey, seen: RunSeen) -> bool:
         job = JobKey(key.app, key.job)
@@ -159,29 +176,6 @@ class LiveCluster:
         if row is not None and now - told >= self._options.progress:
             self._told_at[key] = now
             yield JobProgressed(*key, _of(row, seen.progress))
-
-    def _leases(self, now: Time) -> Iterator[LeaseExpired]:
-        for app, row in self.state.apps.items():
-            if all(until > now for until in row.leases.values()):
-                continue
-            extra = self._waited(now, row)
-            over = [gpu for gpu, until in row.leases.items() if until + extra.get(gpu, 0) <= now]
-            for until in sorted({row.leases[gpu] for gpu in over}):
-                yield LeaseExpired(app, tuple(gpu for gpu in over if row.leases[gpu] == until), until)
-
-    def _waited(self, now: Time, row: AppRow) -> dict[int, Time]:
-        """By GPU: for how long the app could not use it, since somebody else had not left yet. A lease that
-        has ended in spite of that makes up for it only once."""
-        extra: dict[int, Time] = {}
-        for number, job in row.jobs.items():
-            key = RunKey(row.app.id, number, job.run)
-            since = self.memory.ordered.get(key)
-            waited = self.memory.late.get(key, 0) if since is None else now - since
-            waited = min(waited, self._options.handover)
-            if any(row.leases.get(gpu, FOREVER) + waited <= now for gpu in job.gpus):
-                self.memory.late.pop(key, None)
-            extra.update(dict.fromkeys(job.gpus, waited))
-        return extra
 
     def _due(self, now: Time) -> Iterator[TimerFired]:
         timers = self.memory.timers
@@ -204,15 +198,20 @@ class LiveCluster:
         alive = {key: seen for key, seen in picture.runs.items() if not seen.ended}
         for key in alive:
             if key not in wanted and not self._runs_to_its_end(key):
+                self._asked.add(key)
                 self._backend.stop(key)
         taken = {gpu for seen in alive.values() for gpu in seen.gpus}
         running = {JobKey(key.app, key.job) for key in alive}
         for key, row in wanted.items():
             clear = not taken & set(row.gpus) and JobKey(key.app, key.job) not in running
             if clear and key not in picture.runs:
+                self._ours.add(key)
                 self._backend.start(self._order(key, row))
         for key, seen in picture.runs.items():
             if seen.ended and key in self.memory.closed:
+                self._ours.discard(key)
+                self._asked.discard(key)
+                self._told_at.pop(key, None)
                 self._backend.forget(key)
 
     def _runs_to_its_end(self, key: RunKey) -> bool:

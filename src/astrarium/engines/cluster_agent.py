@@ -18,11 +18,11 @@ import msgspec
 
 from astrarium.cluster.seen import Ending, Order, Part, RunKey
 from astrarium.engines import cluster_keeper
-from astrarium.engines.cluster_folders import part_folder, run_folder
-from astrarium.engines.cluster_session import PROGRESS, READY, STOPPED
+from astrarium.engines.cluster_endings import ending
+from astrarium.engines.cluster_folders import part_folder, read_progress, run_folder
+from astrarium.engines.cluster_session import READY
 
 CLOSED = "closed"
-LAST_WORDS = 300
 
 
 class PartOrder(msgspec.Struct, frozen=True):
@@ -92,11 +92,9 @@ class Agent:
 
     def _find(self) -> None:
         """What an agent before us has left."""
-        for path in self._home.glob(f"apps/*/*/*/part-*/{cluster_keeper.ORDER}"):
-            if not (path.parent / CLOSED).exists():
-                found = msgspec.json.decode(path.read_bytes(), type=_Written).part
-                if found.part.machine == self._machine:
-                    self._parts[found.order.key] = found, path.parent
+        for part, folder in left_behind(self._home):
+            if part.part.machine == self._machine:
+                self._parts[part.order.key] = part, folder
 
     def _launch(self, part: PartOrder, folder: Path) -> None:
         """The keeper inherits a lock that is held already: nobody ever sees it started and not alive."""
@@ -118,7 +116,8 @@ class Agent:
 
     def _written(self, part: PartOrder) -> dict[str, Any]:
         task, key = part.order.task, part.order.key
-        locks = [f"gpu-{self._machine}-{gpu}" for gpu in part.part.gpus]
+        place = self._machine.rpartition(".")[0] or self._machine  # the same for whoever is agent here next
+        locks = [f"gpu-{place}-{gpu}" for gpu in part.part.gpus]
         locks.append(f"job-{key.app}-{key.job}-{part.place}")
         return {
             "part": msgspec.to_builtins(part),
@@ -139,12 +138,28 @@ class Agent:
         outcome = _read(folder / cluster_keeper.OUTCOME)
         if outcome is None and alive:
             return PartSeen(part.order, part.place, "", progress, kept)
-        ended, error = _ending(outcome, folder)
+        ended, error = ending(outcome, folder)
         return PartSeen(part.order, part.place, ended, progress, kept, error)
 
 
 class _Written(msgspec.Struct):
     part: PartOrder
+
+
+def left_behind(home: Path) -> Iterator[tuple[PartOrder, Path]]:
+    """Parts of runs whose end is in no books yet."""
+    for path in home.glob(f"apps/*/*/*/part-*/{cluster_keeper.ORDER}"):
+        found = None if (path.parent / CLOSED).exists() else _written_in(path)
+        if found is not None:
+            yield found, path.parent
+
+
+def _written_in(path: Path) -> PartOrder | None:
+    """None where a machine that lost its power has left half an order; ordered again, it is seen as lost."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Written).part
+    except msgspec.MsgspecError:
+        return None
 
 
 def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
@@ -177,30 +192,9 @@ def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
 
 
 def _progress(folder: Path, part: PartOrder) -> tuple[float, float]:
-    found = _read(folder / PROGRESS)
-    if found is None:
-        return part.kept, part.kept
-    kept = max(part.kept, float(found["kept"]))
-    return max(kept, float(found["progress"])), kept
-
-
-def _ending(outcome: dict[str, Any] | None, folder: Path) -> tuple[Ending, str]:
-    if outcome is None:
-        return "lost", "its keeper was killed"
-    codes = outcome["codes"]
-    if codes and all(code == 0 for code in codes):
-        return "finished", ""
-    if outcome["asked"] or not codes or all(code in (0, STOPPED) for code in codes):
-        return "stopped", ""
-    bad = next(place for place, code in enumerate(codes) if code not in (0, STOPPED))
-    words = _last_words(sorted(folder.glob("log-*.txt")), bad)
-    return "failed", f"exit code {codes[bad]}{f', {words}' if words else ''}"
-
-
-def _last_words(logs: list[Path], place: int) -> str:
-    """The last line that the process wrote."""
-    lines = logs[place].read_text(errors="replace").strip().splitlines() if place < len(logs) else []
-    return lines[-1].strip()[:LAST_WORDS] if lines else ""
+    told = read_progress(folder)
+    kept = max(part.kept, told.kept)
+    return max(kept, told.progress), kept
 
 
 def _held(path: Path) -> bool:

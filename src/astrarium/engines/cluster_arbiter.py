@@ -83,7 +83,12 @@ class Office:
         policy = Arbiter(Unstopped(known, _Never(self._tasks)))
         memory = self.store.memory()
         self.live = LiveCluster(self.state, policy, backend, self.store, self._tasks, setting.options, memory)
-        self._planned = [each for each in setting.planned if each.name not in self._names()]
+        self._coming: dict[str, int] = {}  # apps that arrive in this very turn, by name
+        self._going: set[int] = set()  # those that are withdrawn in it
+        self._planned: list[Planned] = []
+        known_names = self._names()
+        self.seen_before = [each.name for each in setting.planned if each.name in known_names]
+        self._planned = [each for each in setting.planned if each.name not in known_names]
         self._shown_at = -SECOND
 
     def now(self) -> Time:
@@ -132,12 +137,14 @@ class Office:
         return (self.store.policy(self.state) if same else None) or policy.allocator
 
     def _news(self, now: Time) -> Iterator[Event]:
+        self._coming, self._going = {}, set()
         due = [each for each in self._planned if each.at <= now]
         self._planned = [each for each in self._planned if each.at > now]
         for each in due:
             yield from self._submitted(now, each.body, ANY)
         for letter in self.store.letters():
-            yield from self._answered(now, letter)
+            if letter.kind != "withdraw" or letter.body.get("app") not in self._coming:  # else: the next turn
+                yield from self._answered(now, letter)
 
     def _answered(self, now: Time, letter: Letter) -> Iterator[Event]:
         try:
@@ -157,7 +164,8 @@ class Office:
 
     def _open_app(self, name: str) -> int:
         for app, row in self.state.apps.items():
-            if row.app.name == name:
+            if row.app.name == name and app not in self._going:
+                self._going.add(app)
                 return app
         raise InputError("app", name, "the name of an app that has not ended")
 
@@ -168,13 +176,15 @@ class Office:
             if app.name in names:
                 raise InputError("name", app.name, "a name that no other app has had here")
         for app, task in found:
-            number = len(self._tasks)
+            number = self._coming[app.name] = len(self._tasks)
             self._tasks[number] = task
             self.store.add_app(number, app.name, task, now)
             yield AppArrived(msgspec.structs.replace(app, id=number))
 
     def _names(self) -> set[str]:
-        return {row.app.name for row in self.state.ledger.rows.values()}
+        """Those of the file that are still to come included."""
+        known = {row.app.name for row in self.state.ledger.rows.values()}
+        return known | self._coming.keys() | {each.name for each in self._planned}
 
     def _show(self, now: Time, happened: bool) -> None:
         if happened or now - self._shown_at >= SECOND:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,14 +42,30 @@ def newest_checkpoint(home: Path, order: Order) -> Resume:
         path = job / f"run-{run}" / CHECKPOINT
         if path.exists():
             if found.checkpoint:
-                path.unlink(missing_ok=True)
+                _clear(path)
             else:
-                found = Resume(str(path), _kept(path.parent / PROGRESS))
+                found = Resume(str(path), read_progress(path.parent).kept)
     return found
 
 
-def _kept(path: Path) -> float:
+def _clear(path: Path) -> None:
+    """A program with checkpoints of its own may have made it a folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Of a run, in parts of its work."""
+
+    progress: float = 0.0
+    kept: float = 0.0
+
+
+def read_progress(run: Path) -> Progress:
+    """Nothing, where there is none, or where a program has put something of its own under that name."""
     try:
-        return float(msgspec.json.decode(path.read_bytes())["kept"])
-    except (FileNotFoundError, msgspec.DecodeError, KeyError):
-        return 0.0
+        return msgspec.json.decode((run / PROGRESS).read_bytes(), type=Progress)
+    except (OSError, msgspec.MsgspecError):
+        return Progress()

@@ -10,6 +10,7 @@ jobs never share a GPU, and a job never runs twice at once.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -41,6 +42,7 @@ class Keeper:
         self.order: dict[str, Any] = json.loads((folder / ORDER).read_text(encoding="utf-8"))
         self.asked_at: float | None = None
         self.failed_at: float | None = None
+        self.first = 0  # of its processes: the one that failed first
         self.told = False
         self.children: list[subprocess.Popen[bytes]] = []
         self._logs: list[Any] = []
@@ -53,8 +55,10 @@ class Keeper:
             self._start()
         while self._lives():
             time.sleep(TICK)
+        self._sweep()
         codes = [child.returncode for child in self.children]
-        write_whole(self.folder / OUTCOME, {"codes": codes, "asked": self.asked_at is not None})
+        outcome = {"codes": codes, "asked": self.asked_at is not None, "first": self.first}
+        write_whole(self.folder / OUTCOME, outcome)
 
     def _listen(self) -> None:
         """A job that is still starting hears of it when it can answer: every run gets somewhere."""
@@ -104,21 +108,20 @@ class Keeper:
                     env={**os.environ, **process["env"]}, stdin=subprocess.DEVNULL, stdout=log,
                     stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
                 )  # fmt: skip
-            except OSError as error:
+            except (OSError, ValueError) as error:  # not there, no folder, a name that no variable can have
                 log.write(f"{error}\n".encode())
                 log.flush()
-                self.failed_at = time.monotonic() - PATIENCE
                 child = subprocess.Popen(["false"], start_new_session=True)
             self.children.append(child)
 
     def _lives(self) -> bool:
-        codes = [child.poll() for child in self.children]
+        codes, now = [child.poll() for child in self.children], time.monotonic()
+        bad = [place for place, code in enumerate(codes) if code not in (None, 0)]
+        if self.failed_at is None and bad:
+            self.failed_at, self.first = now, bad[0]
         if all(code is not None for code in codes):
             return False
         self._listen()
-        now = time.monotonic()
-        if self.failed_at is None and any(code not in (None, 0) for code in codes):
-            self.failed_at = now
         broken = self.failed_at is not None and now > self.failed_at + PATIENCE
         if self._late(1.0) or broken or self._abandoned():
             self._kill()
@@ -134,6 +137,12 @@ class Keeper:
     def _kill(self) -> None:
         for child in self.children:
             if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+
+    def _sweep(self) -> None:
+        """What they have started and left behind, such as the program in a shell: its GPUs are for others."""
+        for child in self.children:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from astrarium.cluster.seen import MachineSeen
-from astrarium.engines.cluster_agent import Agent
+from astrarium.engines.cluster_agent import Agent, left_behind
 from astrarium.engines.cluster_fleet import Fleet, Reach
+from astrarium.engines.cluster_keeper import STOP
 
 LOOPBACK = "127.0.0.1"
 
@@ -38,13 +40,22 @@ class LocalBackend(Fleet):
         for name, machine in machines.items():
             self._agents[name] = LocalReach(home, name, machine, base)
             base += machine.gpus
+        for part, folder in left_behind(home):
+            if part.part.machine not in machines:  # it is no longer in the file
+                (folder / STOP).touch()
 
     def reachable(self) -> Mapping[str, Reach]:
         return self._agents
 
 
 def free_port(address: str) -> int:
-    """Somebody else may take it before it is used; then the run fails, and is begun again."""
-    with socket.socket() as one:
-        one.bind((address, 0))
-        return int(one.getsockname()[1])
+    return free_ports(address, 1)[0]
+
+
+def free_ports(address: str, count: int) -> list[int]:
+    """All different. Somebody else may take one before it is used; then the run fails, and is begun again."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((address, 0))
+        return [int(one.getsockname()[1]) for one in sockets]

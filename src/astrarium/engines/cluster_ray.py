@@ -120,8 +120,8 @@ class RayBackend(Fleet):
                 "ASTRARIUM_PLACEMENT_GROUP": self._group_name(order.key)}  # fmt: skip
 
     def close(self) -> None:
-        """Agents that run something stay, and go on."""
-        if all(seen.ended for seen in self.look().runs.values()):
+        """Agents that run something stay, and go on; so do those that have an end to tell to the next one."""
+        if not self.look().runs:
             self.dismiss()
         self._ray.shutdown()
 

@@ -9,7 +9,9 @@ from typing import Any
 from astrarium.cluster.seen import MachineSeen, RunKey
 from astrarium.core.errors import AstrariumError
 from astrarium.engines.cluster_agent import Agent, PartOrder, PartSeen
-from astrarium.engines.cluster_local import free_port
+from astrarium.engines.cluster_local import free_ports
+
+PORTS = 16  # gangs that may begin on a machine between two looks
 
 
 class Fenced(AstrariumError):
@@ -22,9 +24,10 @@ class RayAgent:
     def __init__(self, home: str, machine: str, address: str) -> None:
         self._agent, self._address, self._epoch = Agent(home, machine, with_agent=True), address, 0
 
-    def look(self, epoch: int) -> tuple[dict[RunKey, PartSeen], int]:
+    def look(self, epoch: int) -> tuple[dict[RunKey, PartSeen], list[int]]:
+        """What runs here, and ports that are free."""
         self._check(epoch)
-        return self._agent.look(), free_port(self._address)
+        return self._agent.look(), free_ports(self._address, PORTS)
 
     def order(self, epoch: int, verb: str, about: PartOrder | RunKey) -> None:
         self._check(epoch)
@@ -46,13 +49,14 @@ class RayReach:
         self.machine = MachineSeen(int(node["Resources"].get("GPU", 0)), _rack(node["Resources"]))
         self.address = str(node["NodeManagerAddress"])
         self._seen: dict[RunKey, PartSeen] = {}
-        self._port, self._orders = 0, list[Any]()
+        self._ports, self._orders = [0], list[Any]()
         self.heard_at = time.monotonic()
         self.answered = self.failed = False
         self.pending = self._ask()
 
     def port(self) -> int:
-        return self._port
+        """Not the same for two gangs; unless there are too many at once, and all but one begin again."""
+        return self._ports.pop() if len(self._ports) > 1 else self._ports[0]
 
     def look(self) -> Mapping[RunKey, PartSeen]:
         return self._seen
@@ -69,11 +73,11 @@ class RayReach:
     def hear(self) -> None:
         """Take an answer that is there, and ask again."""
         try:
-            self._seen, self._port = self._ray.get(self.pending)
-        except self._ray.exceptions.RayTaskError as error:
-            raise error.as_instanceof_cause() from None
-        except self._ray.exceptions.RayError:  # it has died, or could not be made
-            self.failed = True
+            self._seen, self._ports = self._ray.get(self.pending)
+        except self._ray.exceptions.RayError as error:
+            if isinstance(error, Fenced):
+                raise Fenced(str(getattr(error, "cause", error))) from None
+            self.failed = True  # it has died, could not be made, or cannot see its folder
             return
         self.heard_at, self.answered = time.monotonic(), True
         self.pending = self._ask()

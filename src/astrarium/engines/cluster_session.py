@@ -96,8 +96,7 @@ class Session:
         own = self.folder / CHECKPOINT
         path = Path(given) if given else own
         if path.exists():
-            with path.open("rb") as file:
-                found = _load(file)
+            found = _loaded(path)
             self._first = self._done = int(found["done"])
             self._restored = found["state"]
 
@@ -138,6 +137,16 @@ def _dump(content: Any, file: Any) -> None:
         torch.save(content, file)
     else:
         pickle.dump(content, file)
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            found = _load(file)
+        return {"done": found["done"], "state": found["state"]}
+    except Exception as error:
+        told = f"the checkpoint {path} cannot be read: remove it, and the job begins anew"
+        raise RuntimeError(f"{told} ({type(error).__name__}: {error})") from error
 
 
 def _load(file: Any) -> Any:

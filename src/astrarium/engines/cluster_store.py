@@ -156,11 +156,6 @@ class Store:
             self._check_epoch()
             self._put(key, value)
 
-    def rows(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        found = self._db.execute(query, values)
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found]
-
     def close(self) -> None:
         self._db.close()
 
@@ -180,6 +175,12 @@ class Store:
             self._db.execute("ROLLBACK")
             raise
         self._db.execute("COMMIT")
+
+
+def rows(db: sqlite3.Connection, query: str, *values: Any) -> list[dict[str, Any]]:
+    found = db.execute(query, values)
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found]
 
 
 def connected(path: Path, read_only: bool = False) -> sqlite3.Connection:

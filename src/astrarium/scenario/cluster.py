@@ -143,7 +143,8 @@ def _apps(raw: Any, decode: Any) -> tuple[AppEntry, ...] | ThemisApps | TraceApp
         return drawn
     if not isinstance(raw, list) or not raw:
         raise InputError("apps", raw, "a list of apps, {themis: 1, ...} or {trace: FILE, ...}")
-    entries: tuple[AppEntry, ...] = decode(tuple[AppEntry, ...], [simulated(each) for each in raw], "apps")
+    plain = [simulated(each, f"apps[{place}]") for place, each in enumerate(raw)]
+    entries: tuple[AppEntry, ...] = decode(tuple[AppEntry, ...], plain, "apps")
     taken: set[str] = set()
     for place, entry in enumerate(entries):
         for name in dict.fromkeys([entry.name, *entry.names]):

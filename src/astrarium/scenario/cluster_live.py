@@ -18,7 +18,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.scenario.cluster_schema import AppEntry
-from astrarium.scenario.decode import Decoder
+from astrarium.scenario.decode import Decoder, check_keys
 
 Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
@@ -59,13 +59,17 @@ class TaskEntry(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         self.words()
+        for name, value in self.env.items():
+            if not name or "=" in name or "\0" in name + value:
+                told = "a name without =, and a value, neither with a zero byte"
+                raise InputError("env", f"{name}={value}", told)
 
     def words(self) -> tuple[str, ...]:
         try:
             words = self.command if isinstance(self.command, tuple) else tuple(shlex.split(self.command))
         except ValueError as error:
             raise InputError("command", self.command, f"a command line: {error}") from None
-        if not words or not words[0]:
+        if not words or not words[0] or any("\0" in word for word in words):
             raise InputError("command", self.command, "a command, such as python train.py")
         return words
 
@@ -78,10 +82,11 @@ class TaskEntry(msgspec.Struct, frozen=True):
 LIVE_FIELDS = tuple(field.name for field in msgspec.structs.fields(TaskEntry))
 
 
-def simulated(raw: Any) -> Any:
-    """An app without what only a live cluster needs."""
+def simulated(raw: Any, field: str) -> Any:
+    """An app without what only a live cluster needs. A wrong name is told with all that are right."""
     if not isinstance(raw, dict):
         return raw
+    check_keys(raw, [*(each.name for each in msgspec.structs.fields(AppEntry)), *LIVE_FIELDS], field)
     return {name: value for name, value in raw.items() if name not in LIVE_FIELDS}
 
 
@@ -101,7 +106,7 @@ def live_apps(raw: Any, largest: int, home: Path, field: str = "app") -> Sequenc
     task = task_entry(raw, field)
     if task is None:
         raise InputError(f"{field}.command", None, "a command: live, an app is what it runs")
-    entry: AppEntry = Decoder().decode(AppEntry, simulated(raw), field)
+    entry: AppEntry = Decoder().decode(AppEntry, simulated(raw, field), field)
     if entry.kind == "halving":
         told = "jobs or curve: live, only the app itself knows who is in its next phase"
         raise InputError(f"{field}.kind", entry.kind, told)
