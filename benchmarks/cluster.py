@@ -1,23 +1,32 @@
 """Sharing a cluster, simulated: CPU and memory of whole runs, each in a process of its own.
 
 The bar for 900 jobs on 256 GPUs is a twentieth of the 205 s that Gavel's simulator took for its finish-time
-fair policy with 460 jobs on 128 GPUs (two shared cores, 2026). Philly's rows need the trace beside the
-project, and are left out where it is not; they take long, and are measured once.
+fair policy with 460 jobs on 128 GPUs (two shared cores, 2026). These runs are repeated, in turns, so that
+what else the machine does weighs on all alike. Philly's runs need the trace beside the project, and are left
+out where it is not; they take long, and are measured once. `--quick` leaves them out (a minute or two); with
+neither, there are those that stand for the others; `--all` has every policy, some of which need very long
+where 1,500 jobs contend for 192 GPUs.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from _cluster_run import PHILLY
-from _measure import Row, child, main
+from _measure import Cost, Row, child, main
 from astrarium.cluster.registry import cluster_policies
 
 GAVEL_S, TIMES = 205.0, 20
-PHILLY_JOBS, TEN_MINUTES, TWO_GIB = 15_264, 600.0, 2048.0
-LEASED = ("tiresias", "srsf", "srtf", "gandiva", "optimus", "slaq", "drf")
+PHILLY_JOBS, MINUTE, TEN_MINUTES, TWO_GIB = 15_264, 60.0, 600.0, 2048.0
+CONTENDED = ("tiresias", "srsf")  # leases that rotate, leases that stay
+WHOLE = ("themis", "tiresias", "max-min", "drf")
+
+Extent = Literal["quick", "usual", "all"]
 
 
 class Case(NamedTuple):
@@ -26,39 +35,58 @@ class Case(NamedTuple):
     gpus: int
     jobs: int
     policy: str
-    bar: float | None = None  # seconds
-    once: bool = True
+    bar: float  # seconds
 
     def command(self) -> list[str]:
         here = Path(__file__).with_name("_cluster_run.py")
         return [sys.executable, str(here), self.kind, str(self.gpus), str(self.jobs), self.policy]
 
 
-def cases() -> list[Case]:
-    found = [
-        Case("900 jobs, 256 GPUs", "shockwave", 256, 900, "themis", GAVEL_S / TIMES, once=False),
-        Case("900 jobs, 256 GPUs", "shockwave", 256, 900, "finish-time-fair", GAVEL_S / TIMES, once=False),
+def repeated() -> list[Case]:
+    return [
+        Case("900 jobs, 256 GPUs", "shockwave", 256, 900, name, GAVEL_S / TIMES)
+        for name in ("themis", "finish-time-fair")
     ]
+
+
+def once(extent: Extent) -> list[Case]:
+    if extent == "quick":
+        return []
     if not PHILLY.exists():
         print(f"without {PHILLY} there are no rows of Philly", file=sys.stderr)
-        return found
-    contended = [Case("Philly, 1500 jobs, 192 GPUs", "philly", 192, 1500, name) for name in LEASED]
-    whole = [
-        Case("Philly, all jobs, 2048 GPUs", "philly", 2048, PHILLY_JOBS, name, TEN_MINUTES)
-        for name in cluster_policies.names()
+        return []
+    every = cluster_policies.names()
+    contended, whole = (every, every) if extent == "all" else (CONTENDED, WHOLE)
+    return [
+        *(Case("Philly, 1500 jobs, 192 GPUs", "philly", 192, 1500, name, MINUTE) for name in contended),
+        *(
+            Case("Philly, all jobs, 2048 GPUs", "philly", 2048, PHILLY_JOBS, name, TEN_MINUTES)
+            for name in whole
+        ),
     ]
-    return found + contended + whole
 
 
-def measure(repeats: int) -> list[Row]:
-    return [row for case in cases() for row in rows(case, 1 if case.once else repeats)]
+def measure(extent: Extent, repeats: int) -> list[Row]:
+    return [*rows(repeated(), repeats), *rows(once(extent), 1)]
 
 
-def rows(case: Case, repeats: int) -> list[Row]:
-    costs = [child(*case.command()) for _ in range(repeats)]
-    for cost in costs:
-        if int(cost.output) != case.jobs:
-            raise SystemExit(f"{case}: {cost.output} jobs ended")
+def rows(cases: Sequence[Case], repeats: int) -> list[Row]:
+    costs: dict[Case, list[Cost]] = {case: [] for case in cases}
+    for _ in range(repeats):
+        for case in cases:
+            costs[case].append(_cost(case))
+    return [row for case, own in costs.items() for row in _told(case, own)]
+
+
+def _cost(case: Case) -> Cost:
+    print(f"{case.what}, {case.policy} ...", file=sys.stderr, flush=True)
+    cost = child(*case.command())
+    if int(cost.output) != case.jobs:
+        raise SystemExit(f"{case}: {cost.output} jobs ended")
+    return cost
+
+
+def _told(case: Case, costs: Sequence[Cost]) -> list[Row]:
     label = f"cluster, {case.what}, {case.policy}"
     return [
         Row(f"{label}: CPU", "s", [cost.cpu_s for cost in costs], case.bar, less_is_better=True),
@@ -66,5 +94,14 @@ def rows(case: Case, repeats: int) -> list[Row]:
     ]
 
 
+def extent() -> Extent:
+    """From the command line, which then has what all benchmarks have."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--all", action="store_true")
+    chosen, sys.argv[1:] = parser.parse_known_args()
+    return "quick" if chosen.quick else "all" if chosen.all else "usual"
+
+
 if __name__ == "__main__":
-    main(measure, repeats=3)
+    main(partial(measure, extent()), repeats=3)

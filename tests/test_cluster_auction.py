@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
-from astrarium.cluster.auction import capacity
+from astrarium.cluster.auction import capacity, search
 from astrarium.cluster.auction.bids import Bid, Option, Piece, option
 from astrarium.cluster.auction.capacity import Need
+from astrarium.cluster.auction.few import are_few
 from astrarium.cluster.auction.goods import FreeMachine, classes, free_machines
 from astrarium.cluster.auction.packing import Packer
 from astrarium.cluster.auction.partial import auction
@@ -44,6 +45,21 @@ def test_nothing_is_better_and_ties_are_broken_as_promised(sizes: tuple[int, ...
         answer, chosen = solved(goods, bids)
         assert answer.exact
         assert rank(bids, chosen) == best_by_trying(goods, bids), seed
+
+
+def test_one_by_one_and_with_arrays_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = 0
+    for seed in SEEDS:
+        rng = Random(seed)
+        goods = machines(*(rng.randint(1, 2) for _ in range(rng.randint(1, 2))))
+        bids = [table(rng, (1, 2), 4, bidder) for bidder in range(rng.randint(2, 9))]
+        numbers = program(goods, bids)
+        few += are_few(numbers.tables, numbers.room) and len(numbers.room) > 0
+        one_by_one = best(numbers, range(len(bids)))
+        with monkeypatch.context() as patched:
+            patched.setattr(search, "are_few", lambda *_: False)
+            assert best(numbers, range(len(bids))) == one_by_one, seed
+    assert few > len(SEEDS) / 2
 
 
 def test_racks_and_named_machines_count() -> None:

@@ -195,6 +195,39 @@ def _listed(lengths: list[float], widths: list[int], gpus: int) -> float:
     return max(free)
 
 
+def test_a_group_that_finds_no_idle_gpu_starts_on_the_first_one() -> None:
+    """It should have three of four, and would wait for them in vain while others come and go."""
+    arrivals = [(0, group(10, 20, 30, 40)), (SECOND, group(300, number=1, first=4))]
+    played = Played(made("static-fluid", packed=1), arrivals)
+    assert played.widths(4) == [1]
+    assert played.rows[4].started == 10 * SECOND
+
+
+def test_where_gpus_are_shared_a_part_that_is_free_is_enough() -> None:
+    """By itself it would be given both GPUs."""
+    arrivals = [(0, group(10, 20, 20, 20)), (SECOND, group(10, number=1, first=4))]
+    played = Played(made("static-fluid", packed=2), arrivals, gpus=2)
+    assert played.widths(4) == [Fraction(1, 2)]
+    assert played.rows[4].started == 10 * SECOND
+
+
+def test_groups_that_come_together_share_what_is_idle() -> None:
+    arrivals = [(0, group(50)), (0, group(50, number=1, first=1))]
+    played = Played(made("static-fluid", spread=3), arrivals, gpus=5)
+    assert [played.widths(trial) for trial in range(2)] == [[3], [2]]
+
+
+def test_gpus_that_rounding_leaves_over_go_to_who_would_end_last() -> None:
+    """Of 8 trials on 8 GPUs, those below the mean are packed by the printed rule."""
+    times = [9, 10, 11, 10, 9, 11, 10, 10]
+    runtime = Runtime(SECOND, packing=1.3)
+    static = Played(made("static-fluid"), [(0, group(*times))], 8, runtime)
+    played = Played(made("dynamic-fluid"), [(0, group(*times))], 8, runtime, moving=60 * SECOND)
+    assert min(static.widths(0) + static.widths(4)) < 1
+    assert [played.widths(trial) for trial in range(8)] == [[1]] * 8
+    assert played.end == 11 * SECOND < static.end
+
+
 def test_how_far_packing_and_spreading_pay() -> None:
     assert marginal_benefit([1.0, 1.2], 2) == pytest.approx(0.4)
     assert most_packed([1.0, 1.2, 1.5, 2.6]) == 3

@@ -58,8 +58,14 @@ class Ideal:
             )
             for phase in app.phases
         ]
+        self._one: tuple[float, int] | None = None  # a single job: its work, and the GPUs that it can use
+        if definition == "share" and len(app.phases) == len(app.phases[0]) == 1:
+            self._one = self._phases[0][:2]
 
     def __call__(self, size: int, contention: float) -> float:
+        if self._one is not None:  # as most apps are: asked of all of them at every auction
+            left, most = self._one
+            return max(1.0, left / min(size / max(1.0, contention), most))
         if self._definition == "equation-1":
             widest = max(most for _, most, _ in self._phases)
             return max(1.0, sum(total for total, _, _ in self._phases) / min(size, widest) * contention)
@@ -97,9 +103,11 @@ class Agent:
         return self._rho(now, row, state, self._sight)
 
     def _rho(self, now: Time, row: AppRow, state: ClusterState, sight: _Sight) -> float:
-        if sight.ends is not None:
-            return (sight.ends - row.arrived) / self.ideal(now, row, state)
-        return UNSERVED * (now - row.arrived + sight.left) / self.ideal(now, row, state)
+        ends, left = sight
+        ideal = self._ideal(max(1, state.floor.size), state.contention(now, row))
+        if ends is not None:
+            return (ends - row.arrived) / ideal
+        return UNSERVED * (now - row.arrived + left) / ideal
 
     def ideal(self, now: Time, row: AppRow, state: ClusterState) -> float:
         """T_id as of now."""

@@ -28,6 +28,10 @@ def arrangements(state: ClusterState) -> Iterator[Run | Stop]:
 
 def planned(row: AppRow, gpus: Collection[int], floor: Floor) -> Plan:
     """What its jobs would run on, if it had these GPUs."""
+    if len(row.jobs) == 1:  # as most apps are: asked again and again, it must be cheap
+        (only,) = row.jobs.values()
+        if len(only.gpus) == only.job.most and not only.finished and all(gpu in gpus for gpu in only.gpus):
+            return {only.job.id: only.gpus}
     jobs = row.unfinished()
     plan = {job.job.id: tuple(gpu for gpu in job.gpus if gpu in gpus) for job in jobs}
     for job in jobs:
@@ -96,6 +100,9 @@ def _to_grow(job: JobRow, has: int) -> int:
 def closest(gpus: Iterable[int], count: int, floor: Floor, near: Iterable[int] = ()) -> tuple[int, ...]:
     """*count* of them: beside *near* if possible, then where there are just enough, then where most are; in
     one rack if it has so many."""
+    gpus = list(gpus)
+    if len(gpus) == 1:
+        return tuple(gpus[:count])
     machines, of = {floor.machine_of(gpu) for gpu in near}, floor.by_machine(gpus)
     chosen = [gpu for machine in sorted(machines & of.keys()) for gpu in of.pop(machine)]
     if len(chosen) < count:
@@ -111,7 +118,10 @@ def _gathered(of: dict[int, list[int]], missing: int, floor: Floor, racks: set[i
         racks = _smallest_rack(of, missing, floor)
     while missing > len(chosen) and of:
         short = missing - len(chosen)
-        best = min(of, key=lambda machine: _rank(of[machine], short, floor.rack_of(machine) not in racks))
+        *_, best = min(
+            (*_rank(gpus, short, floor.rack_of(machine) not in racks), machine)
+            for machine, gpus in of.items()
+        )
         racks = racks or {floor.rack_of(best)}
         chosen += of.pop(best)
     return chosen

@@ -60,7 +60,11 @@ class Books:
 
     def ran(self, now: Time, row: AppRow) -> Time:
         """GPU time in which its jobs got somewhere: without what startups took, and GPUs that were idle."""
-        return row.ran + sum(since(now, job) for job in row.jobs.values())
+        ran = row.ran
+        for job in row.jobs.values():
+            if job.gpus:
+                ran += since(now, job)
+        return ran
 
     def contention(self, now: Time, row: AppRow) -> float:
         """The mean number of apps since it came."""

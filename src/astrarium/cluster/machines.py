@@ -87,6 +87,8 @@ class Floor:
         return self.machines[machine].rack
 
     def spread(self, gpus: Sequence[int]) -> Spread:
+        if len(gpus) == 1:
+            return Spread.SLOT
         places = {self._places[gpu] for gpu in gpus}
         if len(places) < 2:
             return Spread.SLOT

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from astrarium.cluster.actions import Grant, Revoke, Run, Stop
+from astrarium.cluster.actions import Grant, Revoke
+from astrarium.cluster.auction.tally import Tally
 from astrarium.cluster.events import (
     AppArrived,
     AppWithdrawn,
@@ -19,8 +20,12 @@ from astrarium.cluster.events import (
 from astrarium.cluster.ledger import AppRow
 from astrarium.cluster.slowdown import Slowdowns
 from astrarium.cluster.state import ClusterState
+from astrarium.core.policy import SetTimer
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
+
+OF_AN_APP = frozenset((LeaseExpired, JobStopped, JobFinished, AppWithdrawn))  # whose GPUs or runs may change
+MANY = 8  # leases of an app that are remembered before those that have ended are looked for
 
 
 class Held(NamedTuple):
@@ -77,6 +82,7 @@ class ClusterRecord:
     levels: list[Level]
     machines: dict[int, int]  # the machine of each GPU that there ever was
     end: Time = 0
+    auctions: Tally | None = None  # None: the policy holds none
 
 
 @dataclass
@@ -103,21 +109,22 @@ class Watch:
         self.machines: dict[int, int] = {}
 
     def __call__(self, step: Step) -> None:
-        touched: dict[int, None] = {}
+        now, touched = step.now, dict[int, None]()
         for event in step.events:
-            if isinstance(event, MachineLost):
-                self._lost(step.now, event.machine)
-            touched.update(dict.fromkeys(self._named(event)))
+            if type(event) in OF_AN_APP:
+                touched[event.app] = None
+            else:
+                touched.update(dict.fromkeys(self._named(now, event)))
         for action in step.actions:
-            if isinstance(action, Grant):
-                self._granted(step.now, action)
-            elif isinstance(action, Revoke):
-                self.decisions.append(Decision(step.now, action.app, action.gpus, -1, action.why))
-            if isinstance(action, Grant | Revoke | Run | Stop):
+            if type(action) is Grant:
+                self._granted(now, action)
+            elif type(action) is Revoke:
+                self._revoked(now, action)
+            if type(action) is not SetTimer:
                 touched[action.app] = None
         for app in touched:
-            self._look(step.now, app)
-        self._note(step.now)
+            self._look(now, app)
+        self._note(now)
 
     def _granted(self, now: Time, action: Grant) -> None:
         """Most leases renew others."""
@@ -127,8 +134,18 @@ class Watch:
         if last is not None and (last.until, last.why) == (now, action.why):
             self.decisions[place] = last._replace(until=action.until, leases=last.leases + 1)
         else:
+            if len(latest) >= MANY:  # what has ended is renewed no more
+                self._latest[action.app] = latest = {
+                    own: there for own, there in latest.items() if self.decisions[there].until >= now
+                }
             latest[gpus] = len(self.decisions)
             self.decisions.append(Decision(now, action.app, action.gpus, action.until, action.why))
+
+    def _revoked(self, now: Time, action: Revoke) -> None:
+        self.decisions.append(Decision(now, action.app, action.gpus, -1, action.why))
+        latest = self._latest.get(action.app, {})
+        for gpus in [own for own in latest if not own.isdisjoint(action.gpus)]:
+            del latest[gpus]
 
     def _lost(self, now: Time, machine: int) -> None:
         """Nobody decides that; but those who had GPUs there want to know."""
@@ -137,24 +154,29 @@ class Watch:
             if gpus:
                 self.decisions.append(Decision(now, app, gpus, -1, f"machine {machine} died"))
 
-    def _named(self, event: Any) -> Iterable[int]:
+    def _named(self, now: Time, event: Any) -> Iterable[int]:
         """Apps whose GPUs or runs it may change."""
-        if isinstance(event, LeaseExpired | JobStopped | JobFinished | AppWithdrawn):
-            return (event.app,)
         if isinstance(event, AppArrived):
             return (event.app.id,)
         if isinstance(event, MachineJoined):
             gpus = self._state.floor.gpus_of.get(event.machine.id, ())
             self.machines.update(dict.fromkeys(gpus, event.machine.id))
-        return tuple(self._open) if isinstance(event, MachineLost) else ()
+        if isinstance(event, MachineLost):
+            self._lost(now, event.machine)
+            return tuple(self._open)
+        return ()
 
-    def record(self, policy: str, rows: Iterable[AppRow], end: Time) -> ClusterRecord:
+    def record(
+        self, policy: str, rows: Iterable[AppRow], end: Time, auctions: Tally | None = None
+    ) -> ClusterRecord:
         """All that is still open ends with the run."""
         for app in list(self._open):
             self._close(end, app)
         held = sorted(self.held, key=lambda each: (each.start, each.gpu))
         ran = sorted(self.ran, key=lambda each: (each.start, each.app, each.job))
-        return ClusterRecord(policy, list(rows), held, ran, self.decisions, self.levels, self.machines, end)
+        return ClusterRecord(
+            policy, list(rows), held, ran, self.decisions, self.levels, self.machines, end, auctions
+        )
 
     def _look(self, now: Time, app: int) -> None:
         row = self._state.apps.get(app)
@@ -173,11 +195,9 @@ class Watch:
         self._look_at_runs(now, row, known)
 
     def _look_at_runs(self, now: Time, row: AppRow, known: _Open) -> None:
-        for job, run in list(known.runs.items()):
-            found = row.jobs.get(job)
-            same = found is not None and found.gpus == run.gpus and found.run == known.numbers[job]
-            if not same or run.phase != row.phase:
-                self._end(now, known, job)
+        over = [job for job, run in known.runs.items() if not _goes_on(row, run, known.numbers[job])]
+        for job in over:
+            self._end(now, known, job)
         for job, found in row.jobs.items():
             if found.gpus and job not in known.runs:
                 score = 1.0 / self._slowdown(found.job.model, found.gpus)
@@ -205,10 +225,15 @@ class Watch:
                 self._end(now, known, job)
 
     def _note(self, now: Time) -> None:
-        state = self._state
-        apps, waiting = len(state.apps), len(state.apps) - len(self._holders)
-        level = Level(now, state.floor.size, len(state.holder), self._busy, apps, waiting)
-        if self.levels and self.levels[-1].at == now:
-            self.levels.pop()
-        if not self.levels or self.levels[-1][1:] != level[1:]:
-            self.levels.append(level)
+        state, levels = self._state, self.levels
+        apps = len(state.apps)
+        level = (state.floor.size, len(state.holder), self._busy, apps, apps - len(self._holders))
+        if levels and levels[-1].at == now:
+            levels.pop()
+        if not levels or levels[-1][1:] != level:
+            levels.append(Level(now, *level))
+
+
+def _goes_on(row: AppRow, run: Ran, number: int) -> bool:
+    job = row.jobs.get(run.job)
+    return job is not None and job.run == number and job.gpus == run.gpus and row.phase == run.phase

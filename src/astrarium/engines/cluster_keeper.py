@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,7 @@ class Keeper:
         return held
 
     def _start(self) -> None:
+        dies_with_us = partial(_die_with_parent, os.getpid())
         for process in self.order["processes"]:
             log = open(self.folder / process["log"], "ab")  # noqa: SIM115
             self._logs.append(log)
@@ -106,7 +108,7 @@ class Keeper:
                 child = subprocess.Popen(
                     self.order["command"], cwd=self.order["directory"] or None,
                     env={**os.environ, **process["env"]}, stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+                    stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=dies_with_us,
                 )  # fmt: skip
             except (OSError, ValueError) as error:  # not there, no folder, a name that no variable can have
                 log.write(f"{error}\n".encode())
@@ -154,8 +156,11 @@ def _try(file: Any) -> bool:
     return True
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
+    """In the child, before its command: the parent may have died before we said so."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from astrarium.cluster.auction.tally import tally_of
 from astrarium.cluster.events import Event
 from astrarium.cluster.ledger import AppRow
 from astrarium.cluster.model import ClusterWorld
@@ -37,7 +38,7 @@ def run(
     world = ClusterWorld(truth, scenario.costs.startup, scenario.costs.checkpoints)
     end = simulate(Engine(state, Arbiter(chosen), record=watch), built.arrivals, world, progress)
     state.looked(end)
-    return watch.record(scenario.policy, state.ledger.rows.values(), end)
+    return watch.record(scenario.policy, state.ledger.rows.values(), end, tally_of(chosen))
 
 
 def compare(

@@ -14,6 +14,7 @@ from typing import get_args
 
 import msgspec
 
+from astrarium.cluster.auction.tally import Tally
 from astrarium.cluster.fairness import Definition, rho
 from astrarium.cluster.ledger import AppRow, Outcome
 from astrarium.cluster.record import ClusterRecord, Level, Ran
@@ -73,6 +74,7 @@ class ClusterSummary(msgspec.Struct, frozen=True):
     leased: float
     busy: float
     runs: int
+    auctions: Tally | None = None  # None: the policy holds none
 
 
 def summarize(record: ClusterRecord, by_app: Sequence[AppSummary] | None = None) -> ClusterSummary:
@@ -98,6 +100,7 @@ def summarize(record: ClusterRecord, by_app: Sequence[AppSummary] | None = None)
         leased=_integral(record.levels, begin, end, "leased") / total if total else 0.0,
         busy=_integral(record.levels, begin, end, "busy") / total if total else 0.0,
         runs=len(record.ran),
+        auctions=record.auctions,
     )
 
 

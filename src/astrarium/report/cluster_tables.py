@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from astrarium.cluster.auction.tally import Tally
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.record import ClusterRecord
 from astrarium.core.units import FOREVER, SECOND, Time
@@ -36,12 +37,24 @@ def overview_table(summaries: Mapping[str, ClusterSummary]) -> Table:
     rho = (f"{what} {name}" for name in DEFINITIONS for what in ("rho", "median"))
     times = (f"makespan {unit}", f"completion {unit}", f"wait {unit}")
     table = plain_table("policy", "finished", *rho, *times, "GPU-hours", "score", "busy", "runs")
-    table.caption = "rho: of the app that fared worst, and the median; completion and wait: means"
+    explained = "rho: of the app that fared worst, and the median; completion and wait: means"
+    told = (f"{label}: {auctions_told(each.auctions)}" for label, each in summaries.items() if each.auctions)
+    table.caption = as_it_is("\n".join((explained, *told)))
     for label, each in summaries.items():
         finished = f"{each.outcomes.get('finished', 0)}/{each.apps}"
         rhos = [_number(value) for name in DEFINITIONS for value in _worst_and_median(each, name)]
         table.add_row(label, finished, *rhos, *_times(each, size), *_use(each))
     return table
+
+
+def auctions_told(tally: Tally) -> str:
+    held = f"{tally.auctions:,} auction" + ("" if tally.auctions == 1 else "s")
+    if not tally.unsolved:
+        return f"{held}, all solved to the end"
+    return (
+        f"{held}, {tally.unsolved:,} not solved to the end, where the sum of log(1/rho) "
+        f"could be larger by at most {tally.largest_gap:.2g}"
+    )
 
 
 def _worst_and_median(summary: ClusterSummary, name: str) -> tuple[float | None, float | None]:

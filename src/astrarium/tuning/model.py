@@ -71,13 +71,15 @@ class TuningWorld:
         for number, truth in self._trials.items():
             row = state.open.get(number)
             if row is not None and truth.iteration and row.place is None:
-                done = int(truth.at(now)) // self._checkpoints * self._checkpoints
+                done = self._saved(now, truth)
                 self._rest(truth, done)
                 yield now, TrialPaused(number, row.run, done)
 
     def _put(self, now: Time, action: Put, state: TuningState) -> Iterator[tuple[Time, Event]]:
         row = state.open[action.trial]
         truth = self._trials.setdefault(action.trial, _Truth(row.trial, row.done))
+        if truth.iteration and row.going is None:  # it lost its GPUs, and was given others at once
+            self._rest(truth, self._saved(now, truth))
         at, done, cost = now, int(truth.done), self._starting
         if truth.iteration:
             at, done = truth.boundary(now)
@@ -96,6 +98,9 @@ class TuningWorld:
             yield at, TrialPaused(action.trial, row.run, done)
         else:
             yield at, TrialFinished(action.trial, row.run)
+
+    def _saved(self, now: Time, truth: _Truth) -> int:
+        return int(truth.at(now)) // self._checkpoints * self._checkpoints
 
     def _rest(self, truth: _Truth, done: int) -> None:
         truth.done, truth.iteration = done, 0.0

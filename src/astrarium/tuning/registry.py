@@ -1,6 +1,7 @@
-"""Tuning policies by name. Others register theirs with an entry point of the group `astrarium.tuning`.
+"""Tuning policies and search algorithms by name. Others register theirs with entry points of the groups
+`astrarium.tuning` and `astrarium.searches`.
 
-A policy is a class made with its parameters: its nested `Parameters`, a msgspec.Struct, says what may be set.
+Each is a class made with its parameters: its nested `Parameters`, a msgspec.Struct, says what may be set.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from astrarium.core.policy import Policy
 from astrarium.core.registry import Registry
 from astrarium.tuning.actions import Action
 from astrarium.tuning.events import Event
+from astrarium.tuning.searching import Search
 from astrarium.tuning.state import TuningState
 
 TuningPolicy = Policy[TuningState, Event, Action]
 
 tuning_policies: Registry[Callable[[Any], TuningPolicy]] = Registry(
     "tuning policy", package="astrarium.tuning.policies", group="astrarium.tuning"
+)
+
+searches: Registry[Callable[[Any], Search]] = Registry(
+    "search algorithm", package="astrarium.tuning.search", group="astrarium.searches"
 )

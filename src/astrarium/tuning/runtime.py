@@ -22,9 +22,10 @@ class Runtime(msgspec.Struct, frozen=True, gc=False):
     scaling: float = 1.0
 
     def at(self, width: Width) -> float:
-        if width < 1:
-            return self.iteration * float(self.packing ** float(1 / width - 1))
-        return self.iteration / float(width) * float(self.scaling ** float(width - 1))
+        gpus, parts = width.numerator, width.denominator
+        if gpus < parts:
+            return self.iteration * float(self.packing ** (parts / gpus - 1))
+        return self.iteration * parts / gpus * float(self.scaling ** (gpus / parts - 1))
 
 
 def marginal_benefit(times: Sequence[float], packed: int) -> float:

@@ -103,6 +103,7 @@ class TuningState:
 
     def _gpus_changed(self, now: Time, event: GpusChanged) -> None:
         for trial in self.strips.change(event.gpus):
+            self.open[trial].run += 1  # the run is over: news of its end would be late
             self._stop(now, self.open[trial])
 
     def _arrived(self, now: Time, event: GroupArrived) -> None:

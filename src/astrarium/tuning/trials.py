@@ -16,3 +16,13 @@ class Trial(msgspec.Struct, frozen=True, gc=False):
     group: int
     candidate: int
     iterations: int
+    begins: int = 0  # iterations that are in the checkpoint it begins with; 0: there is none
+    source: int | None = (
+        None  # the candidate whose checkpoint that is, where it is not its own: the one it had
+    )
+    # after `begins` iterations, for it may be training on already
+
+    @property
+    def total(self) -> int:
+        """Iterations that are in the checkpoint it ends with."""
+        return self.begins + self.iterations

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from astrarium.cluster.auction.few import all_of_few, are_few
 from astrarium.cluster.auction.prices import prices
 from astrarium.cluster.auction.program import BILLION, Ints, Program, Table
 
@@ -114,6 +115,7 @@ class _Search:
         self._room = program.room
         self._most = max(1, effort.work // max(1, len(self._room)))
         self._small = float(np.log1p(self._room).sum()) <= log(SMALL)
+        self._few = self._small and are_few(tables, self._room)
         self._prices = np.zeros_like(self._room) if self._small else prices(tables, self._room, hint.columns)
         self._regrets = [self._regret(table) for table in tables]
         self._exact = True
@@ -139,12 +141,15 @@ class _Search:
 
     def _told(self, found: _Found) -> Answer:
         answer = _answer(self._tables, found.rows, self._exact)
-        near = tuple(np.argsort(regrets, kind="stable")[:COLUMNS] for regrets in self._regrets)
+        priced = () if self._small else self._regrets
+        near = tuple(np.argsort(regrets, kind="stable")[:COLUMNS] for regrets in priced)
         return answer._replace(loss=found.loss, columns=near)
 
     def _within(self, allowed: int) -> _Found | None:
         """The best assignment whose regrets are allowed, and its loss: which may be more than that."""
         self._exact = True
+        if self._few:
+            return self._first_of_few()
         states, steps = self._start(), []
         for table, regrets in zip(self._tables, self._regrets, strict=True):
             states, step = self._next(states, table, regrets, allowed)
@@ -157,7 +162,15 @@ class _Search:
                 return _Found(rows, int(loss[state]))
         return None
 
-    def _tried(self, order: NDArray[np.intp]) -> Iterator[int]:
+    def _first_of_few(self) -> _Found | None:
+        found = all_of_few(self._tables, self._regrets, self._room)
+        for place in self._tried(range(len(found))):
+            rows = list(found[place].rows)
+            if self._program.rows_decide or self._packs(rows):
+                return _Found(rows, found[place].loss)
+        return None
+
+    def _tried(self, order: NDArray[np.intp] | range) -> Iterator[int]:
         """All of the first, then with growing strides: what fits well may be far down the list."""
         place = 0
         while place < len(order):

@@ -35,6 +35,8 @@ from astrarium.core.units import FOREVER, SECOND, Time
 
 SPARE = "it has no use for them any more"
 RENEWED = "nobody else wants them"
+OF_AN_APP = (LeaseExpired, JobFinished, JobStopped, AppWithdrawn)
+OF_ALL = (MachineJoined, MachineLost)
 
 
 class LeaseParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,12 +142,12 @@ class Leased:
     ) -> Iterator[Grant | Revoke | SetTimer]:
         if not self._hungry and not self._line and self._can_renew(events, state):
             for event in events:
-                if isinstance(event, LeaseExpired):
+                if type(event) is LeaseExpired:
                     yield Grant(event.app, event.gpus, now + self._lease, RENEWED)
             return
         touched = self._heard(events, state)
         yield from self._spared(touched - _expired(events), state)
-        warm = [gpu for event in events if isinstance(event, LeaseExpired) for gpu in event.gpus]
+        warm = [gpu for event in events if type(event) is LeaseExpired for gpu in event.gpus]
         while True:
             yield from self._hand_out(now, state, warm)
             returned = list(self._spared(touched, state))  # gangs that have lost a part
@@ -156,7 +158,7 @@ class Leased:
     def _can_renew(self, events: Sequence[Event], state: ClusterState) -> bool:
         """Leases have ended, and nothing else has happened: jobs still stand on all of those GPUs."""
         for event in events:
-            if not isinstance(event, LeaseExpired):
+            if type(event) is not LeaseExpired:
                 return False
             row = state.apps.get(event.app)
             if row is None or not state.free.issuperset(event.gpus) or not self.stays(row, state):
@@ -168,12 +170,12 @@ class Leased:
     def _heard(self, events: Sequence[Event], state: ClusterState) -> set[int]:
         named: set[int] = set()
         for event in events:
-            if isinstance(event, LeaseExpired | JobFinished | JobStopped | AppWithdrawn):
-                named.add(event.app)
-            elif isinstance(event, AppArrived):
+            if type(event) is AppArrived:
                 named.add(event.app.id)
-            elif isinstance(event, MachineJoined | MachineLost):
+            elif type(event) in OF_ALL:
                 named.update(state.apps)
+            elif isinstance(event, OF_AN_APP):
+                named.add(event.app)
         for app in sorted(named):
             self._look_at(app)
         return named
@@ -198,8 +200,9 @@ class Leased:
             self._fill(now, offer)
         until = min(now + self._lease, FOREVER)
         for app, gpus in offer.won.items():
+            row = state.apps[app]
             self._look_at(app)
-            if most(state.apps[app]) <= offer.count(state.apps[app]):
+            if most(row) <= len(row.leases) + len(gpus):
                 del self._hungry[app]
             yield Grant(app, tuple(gpus), until, self.why)
 
@@ -217,7 +220,7 @@ class Leased:
             if count > 0:
                 queue.follow(app)
                 offer.take(row, self.pick(now, row, count, offer))
-                if offer.wants(row) > 0:
+                if offer and most(row) > offer.count(row) and offer.wants(row) > 0:
                     queue.push((self.rank(now, row, offer), arrived, app))
             elif not self._skips and _could_run(row, offer):
                 return  # and else, none of its kind can use what is left

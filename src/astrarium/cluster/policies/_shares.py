@@ -135,7 +135,7 @@ class TimeShares:
                 break
             passed += 1
             row = state.apps.get(place[-1])
-            count = usable(row, min(left, demand(row, state))) if row is not None else 0
+            count = usable(row, left) if row is not None else 0
             if count:
                 chosen[place[-1]] = count
                 left -= count

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 from astrarium.cluster.actions import Grant
 from astrarium.cluster.auction.goods import FreeMachine, free_machines
 from astrarium.cluster.auction.keeping import kept
-from astrarium.cluster.auction.partial import Share, auction
+from astrarium.cluster.auction.partial import Outcome, Share, auction
 from astrarium.cluster.policies._settling import at_home, settled
 from astrarium.cluster.policies._themis_seats import Seat, Seats
 from astrarium.cluster.state import ClusterState
@@ -44,10 +44,7 @@ class Rules(Protocol):
 class Ranked(NamedTuple):
     rho: float
     seat: Seat
-
-    @property
-    def app(self) -> int:
-        return self.seat.row.app.id
+    app: int
 
 
 class Round:
@@ -66,11 +63,12 @@ class Round:
         self._hungry, self._order = hungry, order
         self._seats = seats
         self._until = lease_end(now, rules.lease, rules.grid)
+        self.outcome: Outcome | None = None  # of the auction, once there was one
 
     def grants(self) -> Iterator[Grant]:
         free = len(self._state.free)
         if sum(seat.most - len(seat.row.leases) for seat in self._hungry) <= free:
-            yield from self._granted({seat.row.app.id: seat.wants(free) for seat in self._hungry}, ENOUGH)
+            yield from self._granted({seat.app: seat.wants(free) for seat in self._hungry}, ENOUGH)
             return
         ranked = self._ranked()
         yield from self._overdue(ranked)
@@ -83,8 +81,11 @@ class Round:
 
     def _ranked(self) -> list[Ranked]:
         """The worst first; of those alike, who came first."""
-        found = [Ranked(self._seats.rho(self._now, seat, self._state), seat) for seat in self._hungry]
-        return sorted(found, key=lambda each: (-each.rho, each.seat.row.arrived, each.app))
+        now, state = self._now, self._state
+        found = [
+            (-seat.agent.rho(now, seat.row, state), seat.row.arrived, seat.app, seat) for seat in self._hungry
+        ]
+        return [Ranked(-rho, seat, app) for rho, _, app, seat in sorted(found)]
 
     def _bidders(self, ranked: Sequence[Ranked]) -> list[Ranked]:
         """The worst of those that could use something of what is offered."""
@@ -102,7 +103,8 @@ class Round:
     def _auctioned(self, bidders: Sequence[Ranked], ranked: Sequence[Ranked]) -> Iterator[Grant]:
         goods = free_machines(self._state.floor, self._state.free)
         bids = [each.seat.agent.bid(self._now, each.seat.row, self._state, goods) for each in bidders]
-        shares = {share.bidder: share for share in auction(goods, bids).shares if share.won}
+        self.outcome = auction(goods, bids)
+        shares = {share.bidder: share for share in self.outcome.shares if share.won}
         keeps = {
             each.app: self._keeps(each.seat, shares[each.app], goods)
             for each in bidders
@@ -133,7 +135,7 @@ class Round:
         seats, who = [self._hungry[place] for place in self._order], "chance"
         if self._rules.leftovers == "worst":
             seats, who = [each.seat for each in ranked], "its rho"
-        outside = [seat for seat in seats if seat.row.app.id not in inside]
+        outside = [seat for seat in seats if seat.app not in inside]
         why = f"{len(bidders)} who fare worse were asked first; {who} gave it what their auction left over"
         yield from self._granted(self._dealt(outside), why)
         again = {}
@@ -145,14 +147,14 @@ class Round:
 
     def _dealt(self, seats: Sequence[Seat]) -> dict[int, int]:
         """One step each, again and again, as long as there is something that somebody can use."""
-        free, given = len(self._state.free), dict.fromkeys((seat.row.app.id for seat in seats), 0)
+        free, given = len(self._state.free), dict.fromkeys((seat.app for seat in seats), 0)
         asking = list(seats)
         while free and asking:
             still = []
             for seat in asking:
-                step = seat.appetite.step(given[seat.row.app.id], free)
+                step = seat.appetite.step(given[seat.app], free)
                 if step:
-                    given[seat.row.app.id] += step
+                    given[seat.app] += step
                     free -= step
                     still.append(seat)
             asking = still

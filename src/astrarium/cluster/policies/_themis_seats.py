@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from astrarium.cluster.agents import Agent
 from astrarium.cluster.appetite import Appetite
@@ -24,6 +24,9 @@ from astrarium.cluster.outlook import Claim
 from astrarium.cluster.state import ClusterState
 from astrarium.core.units import Time
 
+OF_AN_APP = (LeaseExpired, JobFinished, JobStopped, JobProgressed)
+OF_ALL = (MachineJoined, MachineLost)
+
 
 @dataclass(eq=False)
 class Seat:
@@ -31,7 +34,11 @@ class Seat:
     agent: Agent
     most: int = 0  # GPUs that its jobs of this phase can use
     starved: Time | None = None  # since when it has had no GPUs
+    app: int = field(init=False)
     _appetite: Appetite | None = None
+
+    def __post_init__(self) -> None:
+        self.app = self.row.app.id
 
     @property
     def appetite(self) -> Appetite:
@@ -53,13 +60,10 @@ class Seat:
 
 def touched(events: Sequence[Event], state: ClusterState) -> set[int]:
     """Apps whose GPUs or jobs have changed; with the machines, all do."""
-    if any(isinstance(event, MachineJoined | MachineLost) for event in events):
+    if any(isinstance(event, OF_ALL) for event in events):
         return set(state.apps)
-    return {
-        event.app.id if isinstance(event, AppArrived) else event.app
-        for event in events
-        if isinstance(event, AppArrived | LeaseExpired | JobFinished | JobStopped | JobProgressed)
-    }
+    arrived = {event.app.id for event in events if type(event) is AppArrived}
+    return arrived | {event.app for event in events if isinstance(event, OF_AN_APP)}
 
 
 class Seats:

@@ -38,8 +38,11 @@ class Slaq(Leased):
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
         held, count = offer.held(row), offer.wants(row)
-        more = [*held, *offer.best(row, count)] if count > 0 else held
-        return self._loss(now, row, more, offer) - self._loss(now, row, held, offer)
+        if count <= 0:
+            return 0.0
+        left = {job.job.id: job_left(now, row, job, offer.state) for job in row.unfinished()}
+        with_them = self._loss(row, [*held, *offer.best(row, count)], left, offer.state)
+        return with_them - self._loss(row, held, left, offer.state)
 
     def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
         """Nobody gets further than on all the GPUs that it can use, side by side."""
@@ -49,15 +52,16 @@ class Slaq(Leased):
         left, whole = job_left(now, row, job, state), max(1, job.job.forecast)
         return self._loss_at(left - self._lease * job.job.most, whole) - self._loss_at(left, whole)
 
-    def _loss(self, now: Time, row: AppRow, gpus: list[int], offer: Offer) -> float:
-        """At the end of a lease, if it had these GPUs."""
-        plan = planned(row, gpus, offer.state.floor)
-        return sum(self._job_loss(now, row, job, plan[job.job.id], offer) for job in row.unfinished())
+    def _loss(self, row: AppRow, gpus: list[int], left: dict[int, Time], state: ClusterState) -> float:
+        """At the end of a lease, if it had these GPUs. *left* is the work of each job."""
+        plan = planned(row, gpus, state.floor) if gpus else {}
+        return sum(self._job_loss(job, plan.get(job.job.id, ()), left, state) for job in row.unfinished())
 
-    def _job_loss(self, now: Time, row: AppRow, job: JobRow, gpus: tuple[int, ...], offer: Offer) -> float:
-        whole = max(1, job.job.forecast)
-        left = job_left(now, row, job, offer.state) - self._lease * offer.state.pace(job.job, gpus)
-        return self._loss_at(left, whole)
+    def _job_loss(
+        self, job: JobRow, gpus: tuple[int, ...], left: dict[int, Time], state: ClusterState
+    ) -> float:
+        after = left[job.job.id] - self._lease * state.pace(job.job, gpus)
+        return self._loss_at(after, max(1, job.job.forecast))
 
     def _loss_at(self, left: float, whole: Time) -> float:
         return 1.0 / (1.0 + self._steepness * (1.0 - max(0.0, left) / whole))

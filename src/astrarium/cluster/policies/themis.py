@@ -34,6 +34,7 @@ import msgspec
 from astrarium.cluster.actions import Grant, Revoke
 from astrarium.cluster.agents import HONEST, erring, lying
 from astrarium.cluster.appetite import spare
+from astrarium.cluster.auction.tally import Tally
 from astrarium.cluster.events import Event, LeaseExpired
 from astrarium.cluster.fairness import Definition
 from astrarium.cluster.outlook import Claim
@@ -98,6 +99,7 @@ class Themis:
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self._seats = Seats(parameters.definition, self._claim)
+        self.tally = Tally()  # of its auctions
 
     def allocate(
         self, now: Time, events: Sequence[Event], state: ClusterState
@@ -129,6 +131,8 @@ class Themis:
             for grant in one.grants():
                 yield grant
                 self._seats.changed(now, (grant.app,), state)
+            if one.outcome is not None:
+                self.tally = self.tally.after(one.outcome)
 
     def _spared(self, now: Time, apps: set[int], state: ClusterState) -> Iterator[Revoke]:
         for app in sorted(apps & state.apps.keys()):

@@ -1,9 +1,11 @@
 """DynamicFluid (Algorithm 3.2): StaticFluid, and when GPUs are free and nobody waits, trials that run are
 made wider or narrower where that pays for the move.
 
-Two rules are ours. A trial is not made narrower where it would then end after all others: the printed rule
-compares areas, and would shrink one that is about to end. And one that cannot be as wide as it should be
-takes what there is.
+Three rules are ours. A trial is not made narrower where it would then end after all others: the printed rule
+compares areas, and would shrink one that is about to end. One that cannot be as wide as it should be takes
+what there is. And GPUs that the printed rule leaves over, as it rounds down, go to those that would end last:
+where there are as many trials as GPUs, it packs all that are shorter than the mean, and half of the GPUs have
+nothing to do.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from astrarium.tuning.actions import Action, Put
 from astrarium.tuning.events import Event
 from astrarium.tuning.ledger import TrialRow
 from astrarium.tuning.places import Place, Width
-from astrarium.tuning.policies._widths import fluid_widths
+from astrarium.tuning.policies._queue import widest
+from astrarium.tuning.policies._topping import topped_up
 from astrarium.tuning.policies.static_fluid import StaticFluid
 from astrarium.tuning.registry import tuning_policies
 from astrarium.tuning.state import TuningState
@@ -29,18 +32,22 @@ class DynamicFluid(StaticFluid):
             yield from self._again(now, state)
 
     def _again(self, now: Time, state: TuningState) -> Iterator[Action]:
-        rows, limits = state.running(), self.parameters
-        wanted = fluid_widths(now, rows, state.gpus, state, limits.packed, limits.spread)
+        rows = state.running()
+        wanted = self._wide(now, rows, state.gpus, state)
         longest = max((_left(now, row, state) for row in rows), default=0.0)
         for row in sorted(rows, key=lambda row: -wanted[row.trial.id]):
             if row.settled and row.place is not None:
                 yield from self._changed(now, row, row.place, wanted[row.trial.id], longest, state)
 
+    def _wide(self, now: Time, rows: Sequence[TrialRow], gpus: int, state: TuningState) -> dict[int, Width]:
+        widths = super()._wide(now, rows, gpus, state)
+        return topped_up(now, rows, gpus, state, widths, self.parameters.spread)
+
     def _changed(
         self, now: Time, row: TrialRow, place: Place, width: Width, longest: float, state: TuningState
     ) -> Iterator[Put]:
         if width > place.width:
-            found = _widest(row, width, state)
+            found = widest(state, row.trial.id, width, place.width)
             if found is not None and _sooner(now, row, place.width, found.width, state):
                 yield Put(row.trial.id, found, f"wider than {place.width}: there are GPUs that nobody needs")
         elif width < place.width and _cheaper(now, row, place.width, width, longest, state):
@@ -52,17 +59,6 @@ class DynamicFluid(StaticFluid):
 def _left(now: Time, row: TrialRow, state: TuningState) -> float:
     assert row.place is not None
     return state.time_left(now, row, row.place.width)
-
-
-def _widest(row: TrialRow, width: Width, state: TuningState) -> Place | None:
-    """As wide as that, or as there is room for."""
-    assert row.place is not None
-    while width > row.place.width:
-        found = state.strips.find(width, row.trial.id)
-        if found is not None:
-            return found
-        width -= 1
-    return None
 
 
 def _sooner(now: Time, row: TrialRow, before: Width, after: Width, state: TuningState) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 from astrarium.core.units import Time
 from astrarium.tuning.actions import Action
 from astrarium.tuning.events import Event, GroupArrived
+from astrarium.tuning.ledger import TrialRow
 from astrarium.tuning.places import Width
 from astrarium.tuning.policies._queue import started
 from astrarium.tuning.policies._widths import fluid_widths
@@ -29,16 +30,26 @@ class StaticFluid:
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
         self._widths: dict[int, Width] = {}
+        self._crowded: set[int] = set()  # came when no GPU was idle
 
     def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
         for event in events:
             if type(event) is GroupArrived:
                 self._plan(now, event, state)
+        late = [row for row in state.waiting() if row.trial.id in self._crowded]
+        if late and (idle := len(state.strips.idle)):
+            self._widths |= self._wide(now, late, idle, state)
         yield from started(state, self._widths)
 
     def _plan(self, now: Time, group: GroupArrived, state: TuningState) -> None:
-        """On GPUs that are idle now; where none is, as if all were: they will be."""
-        rows = [state.open[trial.id] for trial in group.trials]
-        gpus = len(state.strips.idle) or state.gpus
-        limits = self.parameters
-        self._widths |= fluid_widths(now, rows, gpus, state, limits.packed, limits.spread)
+        """On GPUs that are idle now. Where none is, as members of one group with all that is open, on parts
+        of GPUs that may become free; and once more when a GPU is idle."""
+        rows = [state.open[trial.id] for trial in group.trials if trial.id in state.open]
+        idle = len(state.strips.idle)
+        widths = self._wide(now, rows if idle else list(state.open.values()), idle or state.gpus, state)
+        self._widths |= {row.trial.id: widths[row.trial.id] for row in rows}
+        if not idle:
+            self._crowded |= {row.trial.id for row in rows}
+
+    def _wide(self, now: Time, rows: Sequence[TrialRow], gpus: int, state: TuningState) -> dict[int, Width]:
+        return fluid_widths(now, rows, gpus, state, self.parameters.packed, self.parameters.spread)

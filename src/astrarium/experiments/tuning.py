@@ -1,0 +1,124 @@
+"""A search on some GPUs, simulated from start to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.drivers.simulate import simulate
+from astrarium.tuning.actions import Action, Put
+from astrarium.tuning.events import Event, GpusChanged, RuntimeMeasured
+from astrarium.tuning.model import TuningWorld
+from astrarium.tuning.record import TuningRecord, Watch
+from astrarium.tuning.registry import searches, tuning_policies
+from astrarium.tuning.runtime import Runtime
+from astrarium.tuning.samplers import RandomSampler, Sampler
+from astrarium.tuning.session import Searched, Session
+from astrarium.tuning.spaces import Space, space_of
+from astrarium.tuning.state import TuningState
+from astrarium.tuning.trials import Trial
+from astrarium.workloads.tuning_tasks import Task
+
+Settings = Mapping[str, Any]
+
+
+class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """*starting* a trial, *moving* one to other GPUs, and iterations after which a candidate's are known."""
+
+    starting: Time = 500 * MILLISECOND
+    moving: Time = 2 * SECOND
+    profile: int = 1
+
+
+class Truth:
+    """What is so of a task's candidates, whoever trains them where."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        self.task, self.seed = task, seed
+        self.space: Space = space_of(task.space)
+        self.values: Callable[[int], Mapping[str, Any]] = _unknown
+        self._runtimes: dict[int, Runtime] = {}
+
+    @property
+    def usual(self) -> Runtime:
+        return Runtime(self.task.iteration, self.task.packing, self.task.scaling)
+
+    def runtime(self, candidate: int) -> Runtime:
+        if candidate not in self._runtimes:
+            time = self.task.iteration_time(self._parts(candidate), self.seed, candidate)
+            self._runtimes[candidate] = Runtime(time, self.task.packing, self.task.scaling)
+        return self._runtimes[candidate]
+
+    def worth(self, trial: Trial) -> float:
+        return self.task.value(self._parts(trial.candidate), trial.total, self.seed, trial.candidate)
+
+    def _parts(self, candidate: int) -> dict[str, float]:
+        values = self.values(candidate)
+        return {name: dimension.part(values[name]) for name, dimension in self.space.items()}
+
+
+class ProfiledWorld(TuningWorld):
+    """How long a candidate's iterations take is known once it has trained for some."""
+
+    def __init__(self, truth: Truth, costs: Costs) -> None:
+        super().__init__(truth.runtime, costs.moving, costs.starting)
+        self._truth, self._costs, self._known = truth, costs, set[int]()
+
+    def consequences(self, now: Time, action: Action, state: TuningState) -> Iterator[tuple[Time, Event]]:
+        yield from super().consequences(now, action, state)
+        if type(action) is Put:
+            candidate = state.open[action.trial].trial.candidate
+            if candidate not in self._known:
+                self._known.add(candidate)
+                runtime = self._truth.runtime(candidate)
+                seen = self._costs.starting + self._costs.profile * round(runtime.at(action.place.width))
+                yield now + seen, RuntimeMeasured(candidate, runtime)
+
+
+def run(
+    task: Task,
+    search: str,
+    policy: str,
+    gpus: int = 8,
+    seed: int = 0,
+    search_settings: Settings | None = None,
+    policy_settings: Settings | None = None,
+    sampler: Sampler | None = None,
+    costs: Costs | None = None,
+    stop_at_target: bool = False,
+    validate: bool = False,
+) -> TuningRecord:
+    """Same seed: the same candidates, with the same iteration times and values, under every policy."""
+    truth, costs = Truth(task, seed), costs or Costs()
+    session = Session(
+        made(searches.get(search), search_settings, "search"),
+        sampler or RandomSampler(truth.space, seed),
+        truth.worth,
+        task.goal,
+        task.target if stop_at_target else None,
+        truth.space,
+    )
+    truth.values = lambda candidate: session.candidates[candidate].values
+    state = TuningState(costs.moving, truth.usual)
+    watch = Watch(state)
+    chosen = made(tuning_policies.get(policy), policy_settings, "policy")
+    engine = Searched(state, chosen, validate, watch, session)
+    first: list[Event] = [GpusChanged(tuple(range(gpus))), *session.begin()]
+    simulate(engine, [(0, event) for event in first], ProfiledWorld(truth, costs))
+    return watch.record(policy, session)
+
+
+def made(kind: Any, settings: Settings | None, field: str) -> Any:
+    """A policy or a search, with its parameters checked."""
+    try:
+        return kind(msgspec.convert(dict(settings or {}), kind.Parameters))
+    except msgspec.ValidationError as error:
+        raise InputError(field, dict(settings or {}), str(error)) from None
+
+
+def _unknown(candidate: int) -> Mapping[str, Any]:
+    raise InputError("candidate", candidate, "a candidate of a session that has begun")

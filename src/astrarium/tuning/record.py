@@ -1,0 +1,94 @@
+"""A finished run: how busy each GPU was when, how good the best was when, and where everybody ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from astrarium.core.trace import Step
+from astrarium.core.units import Time
+from astrarium.tuning.candidates import Candidate
+from astrarium.tuning.ledger import TrialRow
+from astrarium.tuning.session import Best, Session
+from astrarium.tuning.state import TuningState
+
+
+class Level(NamedTuple):
+    """From an instant on: the part of each GPU that trials hold."""
+
+    at: Time
+    shares: dict[int, float]
+
+
+@dataclass
+class TuningRecord:
+    """*end* is when the last trial ended."""
+
+    policy: str
+    end: Time
+    levels: list[Level]
+    best: list[Best]
+    candidates: list[Candidate]
+    rows: list[TrialRow]
+    over: str
+
+    @property
+    def gpus(self) -> list[int]:
+        return sorted({gpu for level in self.levels for gpu in level.shares})
+
+    def utilization(self, end: Time | None = None) -> float:
+        """The part of all GPUs that was held, from the start to *end*."""
+        parts = self.windows(1, end)
+        held = [part for row in parts.values() for part in row]
+        return sum(held) / len(held) if held else 0.0
+
+    def windows(self, count: int, end: Time | None = None) -> dict[int, list[float]]:
+        """For each GPU, the part of it that was held in each of so many windows of equal length."""
+        end = self.end if end is None else end
+        length = max(1, end) / count
+        held = {gpu: [0.0] * count for gpu in self.gpus}
+        for level, until in zip(self.levels, [*(each.at for each in self.levels[1:]), end], strict=True):
+            for window, share in _overlaps(level.at, min(until, end), length, count):
+                for gpu, part in level.shares.items():
+                    held[gpu][window] += part * share
+        return held
+
+    def reached(self, target: float, goal: str) -> Time | None:
+        """When a candidate was as good as that for the first time."""
+        sign = 1 if goal == "min" else -1
+        return next((each.at for each in self.best if sign * each.value <= sign * target), None)
+
+
+def _overlaps(start: Time, end: Time, length: float, count: int) -> Iterable[tuple[int, float]]:
+    """Which windows a span touches, and which part of each it takes."""
+    for window in range(int(start / length), count):
+        low, high = max(start, window * length), min(end, (window + 1) * length)
+        if low >= high:
+            return
+        yield window, (high - low) / length
+
+
+class Watch:
+    """Looks at the books after every step: what an engine's `record` is for."""
+
+    def __init__(self, state: TuningState) -> None:
+        self._state, self._levels = state, list[Level]()
+
+    def __call__(self, step: Step) -> None:
+        holders = self._state.strips.holders
+        shares = {gpu: float(sum(parts.values())) for gpu, parts in holders.items()}
+        if not self._levels or self._levels[-1].shares != shares:
+            self._levels.append(Level(step.now, shares))
+
+    def record(self, policy: str, session: Session) -> TuningRecord:
+        rows: Sequence[TrialRow] = list(self._state.ledger.rows.values())
+        return TuningRecord(
+            policy,
+            max((row.ended for row in rows), default=0),
+            self._levels,
+            session.best,
+            list(session.candidates.values()),
+            list(rows),
+            session.over,
+        )

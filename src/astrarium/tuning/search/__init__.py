@@ -1,0 +1,1 @@
+"""Search algorithms, cut into groups of trials, one file each."""

@@ -1,0 +1,84 @@
+"""ASHA (Li et al., MLSys 2020): successive halving without waiting. One group stays open all the time.
+
+Whenever a trial ends, a candidate of the highest rung possible goes on: one that is among the best 1/eta of
+its rung so far. Where there is none, a new candidate joins.
+
+One rule is ours: no rung ever lets more than 1/eta of its results go on. The original counts only those that
+are still among the best, and lets more go on where early ones were overtaken.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from astrarium.tuning.registry import searches
+from astrarium.tuning.search._rungs import Count, Eta, Iterations, totals
+from astrarium.tuning.searching import Course, Pool, Want, Wanted
+
+
+@searches.register("asha")
+class Asha:
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        candidates: Annotated[Count, msgspec.Meta(description="configurations to try")] = 81
+        iterations: Iterations = 27
+        eta: Eta = 3
+        smallest: Annotated[Count, msgspec.Meta(description="iterations on the first rung, at least")] = 1
+        concurrency: Annotated[Count, msgspec.Meta(description="trials at a time")] = 8
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+
+    def run(self, pool: Pool) -> Course:
+        open_rungs = _Rungs(pool, self.parameters)
+        while True:
+            trials = open_rungs.more()
+            if not open_rungs.at:
+                return
+            for candidate, value in (yield Wanted(trials, each=True)).items():
+                open_rungs.heard(candidate, value)
+
+
+class _Rungs:
+    def __init__(self, pool: Pool, parameters: Asha.Parameters) -> None:
+        self._pool, self._parameters, self._group = pool, parameters, pool.group()
+        self._totals = totals(parameters.smallest, parameters.iterations, parameters.eta)
+        self._results: list[dict[int, float | None]] = [{} for _ in self._totals]
+        self._gone_on: list[set[int]] = [set() for _ in self._totals]
+        self._left = parameters.candidates  # that have not been drawn
+        self.at: dict[int, int] = {}  # the rung of each candidate that trains
+
+    def heard(self, candidate: int, value: float | None) -> None:
+        rung = self.at.pop(candidate)
+        self._results[rung][candidate] = value
+        if rung == len(self._totals) - 1 and value is not None:
+            self._pool.complete([candidate])
+
+    def more(self) -> tuple[Want, ...]:
+        found = []
+        while len(self.at) < self._parameters.concurrency and (want := self._one()) is not None:
+            found.append(want)
+        return tuple(found)
+
+    def _one(self) -> Want | None:
+        for rung in range(len(self._totals) - 2, -1, -1):
+            candidate = self._promising(rung)
+            if candidate is not None:
+                self._gone_on[rung].add(candidate)
+                return self._want(candidate, rung + 1)
+        fresh = self._pool.new() if self._left else None
+        self._left = self._left - 1 if fresh is not None else 0
+        return None if fresh is None else self._want(fresh, 0)
+
+    def _promising(self, rung: int) -> int | None:
+        results, gone = self._results[rung], self._gone_on[rung]
+        share = len(results) // self._parameters.eta
+        if len(gone) >= share:
+            return None
+        best = self._pool.ranked(results)[:share]
+        return next((candidate for candidate in best if candidate not in gone), None)
+
+    def _want(self, candidate: int, rung: int) -> Want:
+        self.at[candidate] = rung
+        return Want(candidate, self._group, self._totals[rung])

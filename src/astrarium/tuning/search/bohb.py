@@ -1,0 +1,84 @@
+"""BOHB (Falkner et al., ICML 2018): the brackets of Hyperband overlap, so that no worker waits for a rung.
+
+A rung waits for all of its own. While it does, and fewer trials run than there are workers, the next bracket
+begins, with candidates of a sampler that has heard of all that has ended. Earlier brackets come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Annotated
+
+import msgspec
+
+from astrarium.tuning.registry import searches
+from astrarium.tuning.search._brackets import brackets
+from astrarium.tuning.search._rungs import Count, Eta, Iterations, halved
+from astrarium.tuning.searching import Course, Pool, Results, Want, Wanted, drawn
+
+
+@searches.register("bohb")
+class Bohb:
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        iterations: Iterations = 27
+        eta: Eta = 3
+        passes: Annotated[Count, msgspec.Meta(description="times that all brackets are run")] = 1
+        concurrency: Annotated[Count, msgspec.Meta(description="trials at a time")] = 8
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+
+    def run(self, pool: Pool) -> Course:
+        begun: list[_Begun] = []
+        later = self._later(pool)
+        while True:
+            wanted = tuple(self._more(begun, later))
+            begun = [each for each in begun if each.missing]
+            if not begun:
+                return
+            results = yield Wanted(wanted, each=True)
+            for each in begun:
+                each.heard(results)
+
+    def _more(self, begun: list[_Begun], later: Iterator[Course]) -> Iterator[Want]:
+        """Of the earliest bracket first; where none has any, the next one begins."""
+        while sum(each.running for each in begun) < self.parameters.concurrency:
+            ready = next((each for each in begun if each.waiting), None)
+            if ready is not None:
+                yield ready.waiting.pop(0)
+            elif (course := next(later, None)) is not None:
+                begun.append(_Begun(course))
+            else:
+                return
+
+    def _later(self, pool: Pool) -> Iterator[Course]:
+        chosen = self.parameters
+        for count, rungs in brackets(chosen.iterations, chosen.eta) * chosen.passes:
+            yield halved(pool, drawn(pool, count), rungs, chosen.eta)
+
+
+class _Begun:
+    """A bracket: what its rung still waits for, and the part of it that nobody was asked for yet."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        self._next(next(course))
+
+    @property
+    def running(self) -> int:
+        return len(self.missing) - len(self.waiting)
+
+    def heard(self, results: Results) -> None:
+        """With the last of a rung, the next one begins."""
+        mine = {candidate: value for candidate, value in results.items() if candidate in self.missing}
+        self._results |= mine
+        self.missing -= mine.keys()
+        if mine and not self.missing:
+            with suppress(StopIteration):
+                self._next(self._course.send(self._results))
+
+    def _next(self, wanted: Wanted) -> None:
+        self.waiting = list(wanted.trials)
+        self.missing = {want.candidate for want in wanted.trials}
+        self._results: dict[int, float | None] = {}

@@ -1,0 +1,44 @@
+"""Grid and random search: one group, every candidate for the same number of iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from astrarium.tuning.registry import searches
+from astrarium.tuning.search._rungs import Count, Iterations, halved
+from astrarium.tuning.searching import Course, Pool, drawn
+
+
+@searches.register("grid")
+class Grid:
+    """All that the sampler has."""
+
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        iterations: Iterations = 27
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+
+    def run(self, pool: Pool) -> Course:
+        return halved(pool, list(_all(pool)), [self.parameters.iterations], eta=2)
+
+
+@searches.register("random")
+class Random:
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        candidates: Annotated[Count, msgspec.Meta(description="configurations to try")] = 27
+        iterations: Iterations = 27
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+
+    def run(self, pool: Pool) -> Course:
+        return halved(pool, drawn(pool, self.parameters.candidates), [self.parameters.iterations], eta=2)
+
+
+def _all(pool: Pool) -> Iterator[int]:
+    while (candidate := pool.new()) is not None:
+        yield candidate

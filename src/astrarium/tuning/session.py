@@ -1,0 +1,201 @@
+"""A search, its sampler and the books, joined: the same object simulated and live.
+
+`Searched` is an engine whose session hears events before the policy does. What the search wants next arrives
+in the same step, so that no policy gives away GPUs that the next trial needs at that very instant. Recorded
+steps have those arrivals among their events: a replay needs no search.
+
+What a candidate is worth is no event, and no business of a policy. A session asks for it when a trial has
+finished: a simulation knows the truth, a live run what the trial has reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import isfinite
+from typing import NamedTuple
+
+from astrarium.core.engine import Engine
+from astrarium.core.errors import BrokenBooks, InputError
+from astrarium.core.units import Time
+from astrarium.tuning.actions import Action
+from astrarium.tuning.candidates import Candidate, Candidates
+from astrarium.tuning.events import Event, GroupArrived, TrialFailed, TrialFinished, TrialWithdrawn
+from astrarium.tuning.samplers import Goal, Sampler, Standing
+from astrarium.tuning.searching import Results, Search, Want
+from astrarium.tuning.spaces import Space
+from astrarium.tuning.state import TuningState
+from astrarium.tuning.trials import Trial
+
+ENDS = TrialFinished | TrialFailed | TrialWithdrawn
+
+# What a candidate is worth at the end of the trial; None: nothing was reported.
+Worth = Callable[[Trial], float | None]
+
+
+class Best(NamedTuple):
+    at: Time
+    candidate: int
+    value: float
+
+
+class Session:
+    """*target*: a value that is good enough; the search ends with the first candidate that has it."""
+
+    def __init__(
+        self,
+        search: Search,
+        sampler: Sampler,
+        worth: Worth,
+        goal: Goal = "min",
+        target: float | None = None,
+        space: Space | None = None,
+    ) -> None:
+        if sampler.goal not in (None, goal):
+            raise InputError("goal", goal, f"{sampler.goal}, as the sampler was told")
+        self.pool = Candidates(sampler, goal, space)
+        self.best: list[Best] = []  # each better than those before
+        self.over = ""  # why, once it is
+        self._course, self._worth, self._target = search.run(self.pool), worth, target
+        self._each = False
+        self._open: dict[int, Trial] = {}
+        self._results: dict[int, _Result] = {}  # by candidate, that the search has not heard
+        self._trials = 0
+
+    @property
+    def candidates(self) -> dict[int, Candidate]:
+        return self.pool.all
+
+    def begin(self) -> list[Event]:
+        """What the search wants first."""
+        return [*self._asked(None), *self._go_on()]
+
+    def hear(self, now: Time, events: Sequence[Event], state: TuningState) -> list[Event]:
+        """What these events, which the books have not heard yet, make the search want."""
+        before = len(self._results)
+        for event in events:
+            trial = self._ended(event, state)
+            if trial is not None:
+                self._results[trial.candidate] = self._result(now, trial, event)
+        if self.over or len(self._results) == before:
+            return []
+        if self._target is not None and self.best and self.pool.reached(self.best[-1].value, self._target):
+            return list(self._stop("the target is reached"))
+        return list(self._go_on())
+
+    def close(self, why: str = "the run ended before the search did") -> None:
+        """Nobody is left open."""
+        if not self.over:
+            list(self._stop(why))
+
+    # results
+
+    def _ended(self, event: Event, state: TuningState) -> Trial | None:
+        """The trial that ends with it, unless it is old news."""
+        if not isinstance(event, ENDS):
+            return None
+        row = state.open.get(event.trial)
+        if row is None or (not isinstance(event, TrialWithdrawn) and row.run != event.run):
+            return None
+        return self._open.pop(event.trial, None)
+
+    def _result(self, now: Time, trial: Trial, event: Event) -> _Result:
+        if isinstance(event, TrialFailed):
+            return _Result(None, Standing.FAILED, event.error)
+        if isinstance(event, TrialWithdrawn):
+            return _Result(None, Standing.WITHDRAWN, "it was withdrawn")
+        value = self._worth(trial)
+        if value is None or not isfinite(value):
+            return _Result(None, Standing.FAILED, f"its value is no number: {value}")
+        self.pool.score(self.candidates[trial.candidate], now, trial.total, value)
+        if self.pool.better(value, self.best[-1].value if self.best else None):
+            self.best.append(Best(now, trial.candidate, value))
+        return _Result(value)
+
+    def _told(self) -> Results:
+        """To the sampler, in the order in which candidates were drawn: who finished first does not matter."""
+        results, self._results = self._results, {}
+        return {number: self._one_told(number, results[number]) for number in sorted(results)}
+
+    def _one_told(self, number: int, result: _Result) -> float | None:
+        candidate = self.candidates[number]
+        if result.value is None:
+            self.pool.end(candidate, result.standing, result.reason)
+        elif self.pool.report(candidate):
+            self.pool.end(candidate, Standing.STOPPED, "the sampler's library stopped it")
+        return result.value if candidate.standing is Standing.OPEN else None
+
+    # what comes next
+
+    def _go_on(self) -> Iterator[Event]:
+        """Until the search has to wait."""
+        while not self.over and (not self._open or (self._each and self._results)):
+            if self._each and not self._results:
+                raise BrokenBooks("the search waits for results, and nothing runs")
+            yield from self._asked(self._told())
+
+    def _asked(self, results: Results | None) -> Iterator[Event]:
+        try:
+            wanted = next(self._course) if results is None else self._course.send(results)
+        except StopIteration:
+            yield from self._stop("the search is done")
+            return
+        self._each = wanted.each
+        for group, wants in groupby(sorted(wanted.trials, key=_group), _group):
+            yield GroupArrived(group, tuple(self._trial(want) for want in wants))
+
+    def _trial(self, want: Want) -> Trial:
+        candidate = self.candidates[want.candidate]
+        source = None if candidate.history else candidate.source
+        missing = want.total - candidate.done
+        trial = Trial(self._trials, want.group, want.candidate, missing, candidate.done, source)
+        self._open[trial.id] = trial
+        self._trials += 1
+        return trial
+
+    def _stop(self, why: str) -> Iterator[Event]:
+        self.over = why
+        self._told()
+        self._course.close()
+        if self.best and self._target is not None and self.pool.reached(self.best[-1].value, self._target):
+            self.pool.complete([self.best[-1].candidate])
+        for trial in self._open.values():
+            self.pool.end(self.candidates[trial.candidate], Standing.WITHDRAWN, why)
+            yield TrialWithdrawn(trial.id)
+        self._open.clear()
+        for candidate in self.candidates.values():
+            if candidate.value is None:
+                self.pool.end(candidate, Standing.WITHDRAWN, why)
+        self.pool.stop(self.candidates)
+
+
+class _Result(NamedTuple):
+    value: float | None
+    standing: Standing = Standing.OPEN
+    reason: str = ""
+
+
+def _group(want: Want) -> int:
+    return want.group
+
+
+@dataclass
+class Searched(Engine[TuningState, Event, Action]):
+    """Begins with the events of `session.begin()`, at the instant at which its driver gives them to it.
+
+    Who ends at an instant at which GPUs are lost has ended before: so the session, which hears first, and the
+    books agree.
+    """
+
+    session: Session | None = None
+
+    def step(self, now: Time, events: Sequence[Event]) -> list[Action]:
+        assert self.session is not None
+        ordered = sorted(events, key=lambda event: not isinstance(event, ENDS))
+        return super().step(now, [*ordered, *self.session.hear(now, ordered, self.state)])
+
+    def close(self, now: Time) -> None:
+        assert self.session is not None
+        self.session.close()
+        super().close(now)
