@@ -123,6 +123,7 @@ nb::dict client_dict(int place, const gate_client &client) {
     found["work"] = work_dict(client.work);
     found["alone"] = client.alone;
     found["last"] = client.last;
+    found["pace"] = client.pace;
     found["beside"] = by_kind(client.beside);
     found["harm"] = by_kind(client.harm);
     found["counts"] = counts_dict(client.counts);

@@ -16,7 +16,7 @@
 static const uint32_t MAGIC = 0x41475445;
 static const uint64_t DEFAULT_LEASE = 200 * 1000 * 1000;
 static const uint64_t DEFAULT_CHUNK = 2 << 20;
-const double gate_first_duty = 0.2;
+const gate_throttle gate_first_throttle = {.duty = 0.2};
 
 /* opening */
 
@@ -34,7 +34,7 @@ static void fill(gate_board *board, uint32_t policy, uint32_t sms) {
     board->lease = DEFAULT_LEASE;
     board->partition = sms * 4 / 5 / 8 * 8; /* the GPU divides its SMs by eight */
     board->chunk = DEFAULT_CHUNK;
-    board->duty = gate_first_duty;
+    board->throttle = gate_first_throttle;
     STORE(board->magic, MAGIC);
 }
 

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 enum {
-    GATE_BOARD_VERSION = 1,
+    GATE_BOARD_VERSION = 2,
     GATE_CLIENTS = 32,
     GATE_TRACKS = 48,  /* streams of a client */
     GATE_TRAIL = 64,   /* launches in flight on a track whose durations are told apart */
@@ -63,7 +63,7 @@ typedef struct gate_client {
     gate_work work;       /* its latest launch */
     uint64_t alone;       /* latency: how long the request that runs takes alone */
     uint64_t last;        /* latency: how long the last request took */
-    uint64_t pace;        /* latency: ns for each launch, alone; requests may be of different lengths */
+    uint64_t pace;        /* latency that wants throughput: ns for each launch, alone; 0: unknown */
     uint64_t beside[GATE_KINDS]; /* latency: best-effort work launched beside the request that runs */
     double harm[GATE_KINDS];     /* latency: what that costs it, as far as is learnt (see gate_knobs) */
     gate_counts counts;
@@ -91,7 +91,7 @@ typedef struct gate_board {
     gate_knobs knobs;
     gate_search search;
     double search_limit; /* 0: the SM threshold stays as it is */
-    double duty;         /* share of the time that best effort may use meanwhile, where it stops at fences */
+    gate_throttle throttle; /* of best effort that stops at fences, where there is such a limit */
     uint64_t lease;      /* latency work without a sign of life for so long is taken to be over */
     uint32_t partition;  /* SMs that best-effort kernels too long to wait for may use; 0: all */
     uint64_t long_kernel; /* from this duration on they are too long; 0: four windows */
@@ -102,7 +102,7 @@ typedef struct gate_board {
     gate_client clients[GATE_CLIENTS];
 } gate_board;
 
-extern const double gate_first_duty;
+extern const gate_throttle gate_first_throttle;
 
 /* Opens the board at *path*, or makes it with the given policy. NULL with the reason in *why. */
 gate_board *gate_board_open(const char *path, uint32_t policy, uint32_t sms, const char **why);

@@ -125,7 +125,7 @@ void store(Value &field, Value value) {
 inline void write_settings(gate_board *board, const Settings &at) {
     if (at.search_limit != board->search_limit || at.knobs.policy != board->knobs.policy) {
         board->search = {};
-        board->duty = gate_first_duty;
+        board->throttle = gate_first_throttle;
     }
     store(board->search_limit, at.search_limit);
     store(board->lease, at.lease);

@@ -46,7 +46,7 @@ uint64_t gate_board_pace(gate_board *board, int client, uint64_t now, uint64_t e
     gate_client *me = &board->clients[client];
     gate_knobs knobs = gate_board_knobs(board);
     uint64_t window = gate_window(&knobs);
-    credit += (uint64_t)(board->duty * (double)elapsed);
+    credit += (uint64_t)(board->throttle.duty * (double)elapsed);
     uint32_t paces = LOAD(me->paces), permitted = LOAD(me->permitted);
     if (!gate_board_paced(board) || !anybody_at_work(board, now)) permitted = paces;
     while (credit >= window && permitted != paces) permitted++, credit -= window;

@@ -36,12 +36,21 @@ void gate_learn_harm(gate_knobs *knobs, const gate_request *request) {
     }
 }
 
-static const double DUTY_GAIN = 1.0, DUTY_AIM = 0.8; /* aim below the limit: requests vary */
+static const double DUTY_GAIN = 0.5, DUTY_AIM = 0.8; /* aim below the limit: requests vary */
+static const double DUTY_MOST = 0.05;                 /* for one request: some are late for reasons of their own */
 
-double gate_duty_step(double duty, uint64_t alone, double limit, uint64_t duration) {
-    if (!alone) return duty;
+static double duty_step(double duty, uint64_t alone, double limit, uint64_t duration) {
     double over = (double)duration / (double)alone - 1.0;
-    return within(duty + DUTY_GAIN * (DUTY_AIM * limit - over), 0.0, 1.0);
+    double step = within(DUTY_GAIN * (DUTY_AIM * limit - over), -DUTY_MOST, DUTY_MOST);
+    return within(duty + step, 0.0, 1.0);
+}
+
+void gate_throttle_step(gate_throttle *throttle, uint64_t *pace, double limit, uint64_t duration) {
+    uint32_t turn = throttle->requests++ % GATE_PROBE_EVERY;
+    if (turn == 0) throttle->kept = throttle->duty, throttle->duty = 0.0;
+    if (turn > 1 && turn <= GATE_PROBES) *pace = *pace ? (3 * *pace + duration) / 4 : duration;
+    if (turn == GATE_PROBES) throttle->duty = throttle->kept;
+    if (turn > GATE_PROBES && *pace) throttle->duty = duty_step(throttle->duty, *pace, limit, duration);
 }
 
 uint32_t gate_search_step(gate_search *search, uint32_t threshold, uint64_t alone, double limit, uint64_t duration) {

@@ -35,8 +35,18 @@ enum { GATE_SEARCH_EVERY = 10 }; /* requests between two steps */
 uint32_t gate_search_step(gate_search *search, uint32_t threshold, uint64_t alone, double limit, uint64_t duration);
 
 /* The share of the time that best effort may use beside a latency client that wants throughput and is always
- * busy: more while its requests are shorter than the limit allows, less while they are longer. */
-double gate_duty_step(double duty, uint64_t alone, double limit, uint64_t duration);
+ * busy: more while its requests are shorter than the limit allows, less while they are longer. Every so often it
+ * is 0 for some requests, which show how long one takes alone: nothing else can, where there is no pause. */
+typedef struct gate_throttle {
+    double duty;
+    double kept;       /* what it is again after such requests */
+    uint32_t requests; /* since the last change of the limit */
+} gate_throttle;
+
+enum { GATE_PROBE_EVERY = 64, GATE_PROBES = 4 }; /* requests; the first one may bear what was launched before */
+
+/* A request has ended. *pace* is how long one takes alone, of the client whose it was; 0: unknown. */
+void gate_throttle_step(gate_throttle *throttle, uint64_t *pace, double limit, uint64_t duration);
 
 #ifdef __cplusplus
 }

@@ -24,12 +24,10 @@ void gate_board_request_begins(gate_board *board, int client, uint64_t alone) {
     STORE(me->alone, alone);
 }
 
-static void tune_duty(gate_board *board, gate_client *me, const gate_request *request, uint32_t launches) {
-    gate_request each = *request;
-    each.duration /= launches ? launches : 1;
-    me->pace = gate_learn_alone(me->pace, &each);
+/* By the launch: requests may be of different lengths. */
+static void tune_duty(gate_board *board, gate_client *me, uint64_t duration, uint32_t launches) {
     if (board->search_limit > 0)
-        board->duty = gate_duty_step(board->duty, me->pace, board->search_limit, each.duration);
+        gate_throttle_step(&board->throttle, &me->pace, board->search_limit, duration / (launches ? launches : 1));
 }
 
 static void tune_threshold(gate_board *board, gate_knobs *knobs, uint64_t duration) {
@@ -53,6 +51,6 @@ void gate_board_request_ended(gate_board *board, int client, uint64_t duration, 
     board->knobs.latency = me->alone = knobs.latency;
     me->last = duration;
     me->counts.busy_ns += duration;
-    tune_duty(board, me, &request, launches);
+    tune_duty(board, me, duration, launches);
     tune_threshold(board, &knobs, duration);
 }

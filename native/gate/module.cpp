@@ -119,6 +119,13 @@ void bind_learning(nb::module_& m) {
       .def("step", [](gate_search& s, std::uint32_t threshold, std::uint64_t alone, double limit,
                       std::uint64_t duration) { return gate_search_step(&s, threshold, alone, limit, duration); },
            nb::arg("threshold"), nb::arg("alone"), nb::arg("limit"), nb::arg("duration"));
+  nb::class_<gate_throttle>(m, "Throttle")
+      .def("__init__", [](gate_throttle* t, double duty) { new (t) gate_throttle{duty, 0.0, 0}; }, nb::arg("duty"))
+      .def_ro("duty", &gate_throttle::duty)
+      .def("step", [](gate_throttle& t, std::uint64_t pace, double limit, std::uint64_t duration) {
+        gate_throttle_step(&t, &pace, limit, duration);
+        return pace;
+      }, nb::arg("pace"), nb::arg("limit"), nb::arg("duration"));
 }
 
 // Columns of equal length: one row a kernel of a request, in order.
