@@ -228,6 +228,19 @@ def test_gpus_that_rounding_leaves_over_go_to_who_would_end_last() -> None:
     assert played.end == 11 * SECOND < static.end
 
 
+def test_who_joins_a_group_with_much_to_do_gets_more_than_the_gpu_that_is_idle() -> None:
+    """As the promoted of an asynchronous search do: one trial comes whenever one ends."""
+    short = [(at * SECOND, group(1, first=at + 4)) for at in range(1, 12)]
+    first: list[tuple[Time, Event]] = [(0, group(1, 1, 1)), (0, group(60, first=3))]
+    runtime = Runtime(SECOND, packing=1.1, scaling=1.1)
+    played = Played(made("dynamic-fluid", packed=2, spread=3), [*first, *short], 4, runtime)
+    static = Played(made("static-fluid", packed=2, spread=3), [*first, *short], 4, runtime)
+    assert max(played.widths(3)) == 3
+    assert played.rows[3].ended < 40 * SECOND
+    assert all(row.ended <= row.arrived + 3 * SECOND for row in played.rows if row.trial.id != 3)
+    assert max(static.widths(3)) <= 3
+
+
 def test_how_far_packing_and_spreading_pay() -> None:
     assert marginal_benefit([1.0, 1.2], 2) == pytest.approx(0.4)
     assert most_packed([1.0, 1.2, 1.5, 2.6]) == 3

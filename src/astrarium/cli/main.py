@@ -22,6 +22,7 @@ from astrarium.cli.replay import replay
 from astrarium.cli.reproduce import reproduce
 from astrarium.cli.serve import serve
 from astrarium.cli.simulate import simulate
+from astrarium.cli.tune import tune
 from astrarium.cli.zoo import zoo
 from astrarium.core.errors import AstrariumError
 
@@ -53,7 +54,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for verb in (simulate, compare, goodput, plan, serve, replay, profile, reproduce, policies, zoo):
+for verb in (simulate, compare, goodput, plan, serve, replay, profile, reproduce, policies, tune, zoo):
     app.command()(verb)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
 app.add_typer(cluster, name="cluster")

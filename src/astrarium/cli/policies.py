@@ -10,7 +10,7 @@ import typer
 
 from astrarium.cli.options import Json
 
-OF_A_CLUSTER = "cluster/"
+OF_A_CLUSTER, OF_TUNING, OF_SEARCHES = "cluster/", "tuning/", "search/"
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one policy and its parameters.")]
 
 
@@ -21,6 +21,7 @@ def policies(name: Name = None, json: Json = False) -> None:
     from astrarium.cluster.registry import cluster_policies
     from astrarium.serving.placement.registry import placement_policies
     from astrarium.serving.registry import serving_policies
+    from astrarium.tuning.registry import searches, tuning_policies
 
     if name in gpu_policy.KERNEL_POLICIES and name not in serving_policies.names():
         gpu_policy.describe(name, json)
@@ -33,32 +34,46 @@ def policies(name: Name = None, json: Json = False) -> None:
     places = {each: _describe(policy) for each, policy in placement_policies}
     kernels = {each: {"summary": said} for each, said in gpu_policy.KERNEL_POLICIES.items()}
     shared = {each: _describe(policy) for each, policy in cluster_policies}
+    tuned = {each: _describe(policy) for each, policy in tuning_policies}
+    searched = {each: _describe(search) for each, search in searches}
     result = {
         "policies": found,
         "placement_policies": places,
         "cluster_policies": shared,
         "kernel_policies": kernels,
+        "tuning_policies": tuned,
+        "searches": searched,
     }
     tables = [_list(found), "", _placements(places), "", _clusters(shared), "", gpu_policy.table()]
+    tables += ["", _tuning("tuning policy (astrarium tune)", tuned, "policy")]
+    tables += ["", _tuning("search (astrarium tune)", searched, "search")]
     emit(json, result, tables, None)
 
 
 def _named(name: str) -> Any:
-    """Batching and placement policies have names of their own; `cluster/NAME` is always one of a cluster."""
+    """Batching and placement policies have names of their own; `cluster/NAME` is always one of a cluster,
+    `tuning/NAME` one of tuning and `search/NAME` a search."""
     from astrarium.cluster.registry import cluster_policies
     from astrarium.core.errors import InputError, one_of
     from astrarium.serving.placement.registry import placement_policies
     from astrarium.serving.registry import serving_policies
+    from astrarium.tuning.registry import searches, tuning_policies
 
-    if name.startswith(OF_A_CLUSTER):
-        return cluster_policies.get(name.removeprefix(OF_A_CLUSTER))
-    for registry in (serving_policies, placement_policies, cluster_policies):
+    rooms: dict[str, Any] = {
+        OF_A_CLUSTER: cluster_policies,
+        OF_TUNING: tuning_policies,
+        OF_SEARCHES: searches,
+    }
+    for prefix, registry in rooms.items():
+        if name.startswith(prefix):
+            return registry.get(name.removeprefix(prefix))
+    registries: list[Any] = [serving_policies, placement_policies, *rooms.values()]
+    for registry in registries:
         if name in registry.names():
             return registry.get(name)
-    names = [*serving_policies.names(), *placement_policies.names(), *cluster_policies.names()]
-    raise InputError(
-        "name", name, f"a serving or placement policy, or one of a cluster: {one_of(names, name)}"
-    )
+    names = list(dict.fromkeys(each for registry in registries for each in registry.names()))
+    told = "a serving or placement policy, one of a cluster or of tuning, or a search"
+    raise InputError("name", name, f"{told}: {one_of(names, name)}")
 
 
 def _describe(policy: Any) -> dict[str, Any]:
@@ -167,6 +182,19 @@ def _clusters(found: dict[str, Any]) -> Any:
     )
     for name, described in found.items():
         label = f"{name} (default)" if name == DEFAULT_POLICY else name
+        table.add_row(label, described["summary"], ", ".join(described["parameters"]))
+    return table
+
+
+def _tuning(title: str, found: dict[str, Any], what: str) -> Any:
+    from rich.table import Table
+
+    from astrarium.scenario.tuning import DEFAULT_POLICY, DEFAULT_SEARCH
+
+    default = DEFAULT_POLICY if what == "policy" else DEFAULT_SEARCH
+    table = Table(title, "what it does", "parameters", box=None, pad_edge=False)
+    for name, described in found.items():
+        label = f"{name} (default)" if name == default else name
         table.add_row(label, described["summary"], ", ".join(described["parameters"]))
     return table
 

@@ -10,10 +10,13 @@ import msgspec
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.drivers.simulate import simulate
+from astrarium.scenario.tuning import TuningScenario
+from astrarium.scenario.tuning_samplers import sampler_of
 from astrarium.tuning.actions import Action, Put
 from astrarium.tuning.events import Event, GpusChanged, RuntimeMeasured
 from astrarium.tuning.model import TuningWorld
 from astrarium.tuning.record import TuningRecord, Watch
+from astrarium.tuning.registry import made as made
 from astrarium.tuning.registry import searches, tuning_policies
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.samplers import RandomSampler, Sampler
@@ -91,33 +94,53 @@ def run(
     costs: Costs | None = None,
     stop_at_target: bool = False,
     validate: bool = False,
+    space: Space | None = None,
+    target: float | None = None,
+    progress: Callable[[Time], None] | None = None,
 ) -> TuningRecord:
-    """Same seed: the same candidates, with the same iteration times and values, under every policy."""
+    """Same seed: the same candidates, with the same iteration times and values, under every policy.
+
+    *space*: a part of the task's. *target*: the search ends there, or at the task's own if *stop_at_target*.
+    """
     truth, costs = Truth(task, seed), costs or Costs()
+    space = truth.space if space is None else space
     session = Session(
         made(searches.get(search), search_settings, "search"),
-        sampler or RandomSampler(truth.space, seed),
+        sampler or RandomSampler(space, seed),
         truth.worth,
         task.goal,
-        task.target if stop_at_target else None,
-        truth.space,
+        task.target if stop_at_target else target,
+        space,
     )
     truth.values = lambda candidate: session.candidates[candidate].values
     state = TuningState(costs.moving, truth.usual)
     watch = Watch(state)
     chosen = made(tuning_policies.get(policy), policy_settings, "policy")
     engine = Searched(state, chosen, validate, watch, session)
-    first: list[Event] = [GpusChanged(tuple(range(gpus))), *session.begin()]
-    simulate(engine, [(0, event) for event in first], ProfiledWorld(truth, costs))
+    first: list[Event] = [GpusChanged(tuple(range(gpus))), *session.begin(gpus)]
+    simulate(engine, [(0, event) for event in first], ProfiledWorld(truth, costs), progress)
     return watch.record(policy, session)
 
 
-def made(kind: Any, settings: Settings | None, field: str) -> Any:
-    """A policy or a search, with its parameters checked."""
-    try:
-        return kind(msgspec.convert(dict(settings or {}), kind.Parameters))
-    except msgspec.ValidationError as error:
-        raise InputError(field, dict(settings or {}), str(error)) from None
+def run_scenario(scenario: TuningScenario, progress: Callable[[Time], None] | None = None) -> TuningRecord:
+    if scenario.task is None:
+        told = "a task beside train: what an iteration takes, and how candidates learn"
+        raise InputError("task", None, told, scenario.source)
+    costs = scenario.costs
+    return run(
+        scenario.task,
+        scenario.search,
+        scenario.policy,
+        scenario.gpus,
+        scenario.seed,
+        scenario.search_settings,
+        scenario.policy_settings,
+        sampler_of(scenario.sampler, scenario.space, scenario.goal, scenario.seed),
+        Costs(costs.starting, costs.moving, costs.profile),
+        space=scenario.space,
+        target=scenario.target,
+        progress=progress,
+    )
 
 
 def _unknown(candidate: int) -> Mapping[str, Any]:

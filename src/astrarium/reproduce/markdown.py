@@ -34,6 +34,11 @@ traces are not public: apps are drawn anew, several times, and a number is the m
 its range in the note. How apps were made as small as in the paper is said in `reproduce.themis._workloads`.
 `shockwave/reference` needs a trace that is not part of this repository, and is skipped where it is absent.
 
+In `fluid/...` tasks are ours, made after what the text says of them; budgets are those of the authors' public
+code. Most figures are drawn and not printed: claims are what is said of them. A number is the mean over
+seeds, each of which draws the same trials with and without Fluid. *Fluid* is our `dynamic-fluid`, which has
+rules beyond the printed ones, told in its module; one of them was chosen by times to target, on other seeds.
+
 `astrarium/...` is our own policy, which no paper has: its claims are what it was built to reach.
 One reproduction alone, with its figure: `astrarium reproduce NAME`."""
 

@@ -16,7 +16,18 @@ from astrarium.core.errors import InputError, one_of
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
 
 # Papers, and our own policy, which has none.
-SOURCES = ("alpaserve", "astrarium", "elvinger", "orion", "orloj", "salus", "shockwave", "symphony", "themis")
+SOURCES = (
+    "alpaserve",
+    "astrarium",
+    "elvinger",
+    "fluid",
+    "orion",
+    "orloj",
+    "salus",
+    "shockwave",
+    "symphony",
+    "themis",
+)
 
 
 class Reproduction(msgspec.Struct):

@@ -48,6 +48,7 @@ class Candidates:
 
     def __init__(self, sampler: Sampler, goal: Goal, space: Space | None = None) -> None:
         self.all: dict[int, Candidate] = {}
+        self.workers = 1  # GPUs, as far as is known
         self._sampler, self._sign, self._space = sampler, 1 if goal == "min" else -1, space or {}
         self._groups = 0
 

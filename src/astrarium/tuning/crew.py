@@ -23,8 +23,8 @@ class Checkpoint(NamedTuple):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Train a candidate there, from a checkpoint (None: from nothing) until it has *total* iterations. A trial
-    that goes on is a new run; *run* is the number that news of it bears."""
+    """Train a candidate there, from a checkpoint (None: from nothing) until it has *total* iterations. A
+    trial that goes on is a new run; *run* is the number that news of it bears."""
 
     trial: int
     run: int
@@ -36,13 +36,16 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Iterated(msgspec.Struct, frozen=True, tag=True):
-    """An iteration is over, which took so long; the candidate has *iterations* in all, and is worth *value*."""
+    """An iteration is over, which took so long; the candidate has *iterations* in all, and is worth
+    *value*. *sharers*: how many trials were on its GPU, itself among them, where the crew knows; else the
+    live books count those that run there."""
 
     trial: int
     run: int
     iterations: int
     took: Time
     value: float | None = None
+    sharers: float | None = None
 
 
 # finished: it has its total. left: it was told to stop. failed: by its own error, in the user's code.
@@ -76,7 +79,7 @@ class Crew(Protocol):
     def start(self, work: Work) -> None: ...
 
     def stop(self, trial: int, run: int) -> None:
-        """At the end of its iteration, with a checkpoint. Old orders, of runs that have ended, are ignored."""
+        """At the end of its iteration, with a checkpoint. Orders for runs that have ended are ignored."""
 
     def drop(self, trial: int, run: int) -> None:
         """At once: nobody wants it any more. It ends as left, or as whatever it has ended meanwhile."""

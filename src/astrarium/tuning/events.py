@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from astrarium.core.policy import TimerFired
+from astrarium.core.units import Time
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.trials import Trial
 
@@ -29,6 +30,12 @@ class RuntimeMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
 
     candidate: int
     runtime: Runtime
+
+
+class MovingMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """What a change of place is now believed to cost a trial."""
+
+    moving: Time
 
 
 class TrialStepped(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -78,6 +85,7 @@ Event: TypeAlias = (
     GpusChanged
     | GroupArrived
     | RuntimeMeasured
+    | MovingMeasured
     | TrialStepped
     | TrialMoved
     | TrialPaused

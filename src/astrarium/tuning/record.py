@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
+from astrarium.tuning.actions import Action, Pause, Put
 from astrarium.tuning.candidates import Candidate
 from astrarium.tuning.ledger import TrialRow
+from astrarium.tuning.places import Place
 from astrarium.tuning.session import Best, Session
 from astrarium.tuning.state import TuningState
 
@@ -19,6 +21,22 @@ class Level(NamedTuple):
 
     at: Time
     shares: dict[int, float]
+
+
+class Stay(NamedTuple):
+    """A trial had that place from *start* to *end*."""
+
+    trial: int
+    place: Place
+    start: Time
+    end: Time
+
+
+class Decision(NamedTuple):
+    """What the policy asked for at an instant."""
+
+    at: Time
+    action: Action
 
 
 @dataclass
@@ -32,6 +50,8 @@ class TuningRecord:
     candidates: list[Candidate]
     rows: list[TrialRow]
     over: str
+    stays: list[Stay] = field(default_factory=list)  # in order of their ends
+    decisions: list[Decision] = field(default_factory=list)
 
     @property
     def gpus(self) -> list[int]:
@@ -48,7 +68,7 @@ class TuningRecord:
         end = self.end if end is None else end
         length = max(1, end) / count
         held = {gpu: [0.0] * count for gpu in self.gpus}
-        for level, until in zip(self.levels, [*(each.at for each in self.levels[1:]), end], strict=True):
+        for level, until in zip(self.levels, [*(each.at for each in self.levels[1:]), self.end], strict=True):
             for window, share in _overlaps(level.at, min(until, end), length, count):
                 for gpu, part in level.shares.items():
                     held[gpu][window] += part * share
@@ -74,21 +94,42 @@ class Watch:
 
     def __init__(self, state: TuningState) -> None:
         self._state, self._levels = state, list[Level]()
+        self._at: dict[int, tuple[Place, Time]] = {}  # where each trial is now, and since when
+        self._stays: list[Stay] = []
+        self._decisions: list[Decision] = []
 
     def __call__(self, step: Step) -> None:
         holders = self._state.strips.holders
         shares = {gpu: float(sum(parts.values())) for gpu, parts in holders.items()}
         if not self._levels or self._levels[-1].shares != shares:
             self._levels.append(Level(step.now, shares))
+        self._look(step.now)
+        self._decisions += [
+            Decision(step.now, each) for each in step.actions if isinstance(each, Put | Pause)
+        ]
+
+    def _look(self, now: Time) -> None:
+        """Who is elsewhere than before."""
+        places = {row.trial.id: row.place for row in self._state.running() if row.place is not None}
+        for trial, (place, since) in list(self._at.items()):
+            if places.get(trial) != place:
+                self._stays.append(Stay(trial, place, since, now))
+                del self._at[trial]
+        for trial, place in places.items():
+            self._at.setdefault(trial, (place, now))
 
     def record(self, policy: str, session: Session) -> TuningRecord:
         rows: Sequence[TrialRow] = list(self._state.ledger.rows.values())
+        end = max((row.ended for row in rows), default=0)
+        open_stays = [Stay(trial, place, since, end) for trial, (place, since) in self._at.items()]
         return TuningRecord(
             policy,
-            max((row.ended for row in rows), default=0),
+            end,
             self._levels,
             session.best,
             list(session.candidates.values()),
             list(rows),
             session.over,
+            [*self._stays, *open_stays],
+            self._decisions,
         )

@@ -35,6 +35,8 @@ Course: TypeAlias = Generator[Wanted, Results, None]
 class Pool(Protocol):
     """The candidates of a search, as its algorithm sees them."""
 
+    workers: int  # GPUs that there are now
+
     def group(self) -> int:
         """A number for a new group."""
 

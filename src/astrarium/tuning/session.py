@@ -21,7 +21,14 @@ from astrarium.core.errors import BrokenBooks, InputError
 from astrarium.core.units import Time
 from astrarium.tuning.actions import Action
 from astrarium.tuning.candidates import Candidate, Candidates
-from astrarium.tuning.events import Event, GroupArrived, TrialFailed, TrialFinished, TrialWithdrawn
+from astrarium.tuning.events import (
+    Event,
+    GpusChanged,
+    GroupArrived,
+    TrialFailed,
+    TrialFinished,
+    TrialWithdrawn,
+)
 from astrarium.tuning.samplers import Goal, Sampler, Standing
 from astrarium.tuning.searching import Results, Search, Want
 from astrarium.tuning.spaces import Space
@@ -67,14 +74,18 @@ class Session:
     def candidates(self) -> dict[int, Candidate]:
         return self.pool.all
 
-    def begin(self) -> list[Event]:
-        """What the search wants first."""
+    def begin(self, gpus: int | None = None) -> list[Event]:
+        """What the search wants first. *gpus*: those that there are, for searches that ask."""
+        if gpus is not None:
+            self.pool.workers = max(1, gpus)
         return [*self._asked(None), *self._go_on()]
 
     def hear(self, now: Time, events: Sequence[Event], state: TuningState) -> list[Event]:
         """What these events, which the books have not heard yet, make the search want."""
         before = len(self._results)
         for event in events:
+            if isinstance(event, GpusChanged):
+                self.pool.workers = max(1, len(event.gpus))
             trial = self._ended(event, state)
             if trial is not None:
                 self._results[trial.candidate] = self._result(now, trial, event)

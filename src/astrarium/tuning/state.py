@@ -17,6 +17,7 @@ from astrarium.tuning.events import (
     Event,
     GpusChanged,
     GroupArrived,
+    MovingMeasured,
     RuntimeMeasured,
     TrialFailed,
     TrialFinished,
@@ -43,6 +44,7 @@ class TuningState:
             GpusChanged: self._gpus_changed,
             GroupArrived: self._arrived,
             RuntimeMeasured: self._measured,
+            MovingMeasured: self._moving_measured,
             TrialStepped: self._stepped,
             TrialMoved: self._moved,
             TrialPaused: self._paused,
@@ -119,6 +121,9 @@ class TuningState:
         means = (sum(values) / len(known) for values in zip(*map(_numbers, known), strict=True))
         iteration, packing, scaling = means
         self._usual = Runtime(round(iteration), packing, scaling)
+
+    def _moving_measured(self, now: Time, event: MovingMeasured) -> None:
+        self.moving = event.moving
 
     def _stepped(self, now: Time, event: TrialStepped) -> None:
         row = self._heard(event.trial, event.run)

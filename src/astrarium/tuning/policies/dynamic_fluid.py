@@ -1,11 +1,13 @@
 """DynamicFluid (Algorithm 3.2): StaticFluid, and when GPUs are free and nobody waits, trials that run are
 made wider or narrower where that pays for the move.
 
-Three rules are ours. A trial is not made narrower where it would then end after all others: the printed rule
+Four rules are ours. A trial is not made narrower where it would then end after all others: the printed rule
 compares areas, and would shrink one that is about to end. One that cannot be as wide as it should be takes
-what there is. And GPUs that the printed rule leaves over, as it rounds down, go to those that would end last:
+what there is. GPUs that the printed rule leaves over, as it rounds down, go to those that would end last:
 where there are as many trials as GPUs, it packs all that are shorter than the mean, and half of the GPUs have
-nothing to do.
+nothing to do. And who comes while others run is planned together with them, on all GPUs. An asynchronous
+search asks for one trial whenever one ends: planned on the one GPU that is idle then, each would have that
+one, and those that a search promotes, which have most to do, would never have more.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from astrarium.core.units import Time
 from astrarium.tuning.actions import Action, Put
-from astrarium.tuning.events import Event
+from astrarium.tuning.events import Event, GroupArrived
 from astrarium.tuning.ledger import TrialRow
 from astrarium.tuning.places import Place, Width
 from astrarium.tuning.policies._queue import widest
@@ -30,6 +32,11 @@ class DynamicFluid(StaticFluid):
         yield from super().decide(now, events, state)
         if not state.waiting() and state.strips.idle:
             yield from self._again(now, state)
+
+    def _plan(self, now: Time, group: GroupArrived, state: TuningState) -> None:
+        widths = self._wide(now, list(state.open.values()), state.gpus, state)
+        mine = [trial.id for trial in group.trials if trial.id in state.open]
+        self._widths |= {trial: widths[trial] for trial in mine}
 
     def _again(self, now: Time, state: TuningState) -> Iterator[Action]:
         rows = state.running()

@@ -4,6 +4,7 @@ proportion to its work; it keeps them to its end."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -21,11 +22,12 @@ from astrarium.tuning.state import TuningState
 @tuning_policies.register("static-fluid")
 class StaticFluid:
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        """*packed*: trials on one GPU at most (what its memory holds); *spread*: GPUs for one trial at most.
-        Neither goes further than it is believed to pay."""
+        """Neither goes further than it is believed to pay."""
 
-        packed: int = 4
-        spread: int = 8
+        packed: Annotated[
+            int, msgspec.Meta(ge=1, description="trials on one GPU at most: what its memory holds")
+        ] = 4
+        spread: Annotated[int, msgspec.Meta(ge=1, description="GPUs for one trial at most")] = 8
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters

@@ -11,6 +11,14 @@ from astrarium.tuning.searching import Course, Pool, Wanted, wants
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Eta = Annotated[int, msgspec.Meta(ge=2, description="one in so many goes on, for so many times as long")]
 Iterations = Annotated[int, msgspec.Meta(ge=1, description="most that a candidate trains for")]
+Concurrency = Annotated[
+    int, msgspec.Meta(ge=0, description="trials at a time; 0: as many as there are GPUs, one on each")
+]
+
+
+def at_a_time(pool: Pool, concurrency: int) -> int:
+    """0 is what asynchronous searches do by themselves: a new trial whenever a worker is idle."""
+    return concurrency or pool.workers
 
 
 def totals(smallest: int, largest: int, eta: int) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 
 from astrarium.tuning.registry import searches
-from astrarium.tuning.search._rungs import Count, Eta, Iterations, totals
+from astrarium.tuning.search._rungs import Concurrency, Count, Eta, Iterations, at_a_time, totals
 from astrarium.tuning.searching import Course, Pool, Want, Wanted
 
 
@@ -25,7 +25,7 @@ class Asha:
         iterations: Iterations = 27
         eta: Eta = 3
         smallest: Annotated[Count, msgspec.Meta(description="iterations on the first rung, at least")] = 1
-        concurrency: Annotated[Count, msgspec.Meta(description="trials at a time")] = 8
+        concurrency: Concurrency = 8
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
@@ -56,8 +56,8 @@ class _Rungs:
             self._pool.complete([candidate])
 
     def more(self) -> tuple[Want, ...]:
-        found = []
-        while len(self.at) < self._parameters.concurrency and (want := self._one()) is not None:
+        found, most = list[Want](), at_a_time(self._pool, self._parameters.concurrency)
+        while len(self.at) < most and (want := self._one()) is not None:
             found.append(want)
         return tuple(found)
 

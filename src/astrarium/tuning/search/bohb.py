@@ -14,7 +14,7 @@ import msgspec
 
 from astrarium.tuning.registry import searches
 from astrarium.tuning.search._brackets import brackets
-from astrarium.tuning.search._rungs import Count, Eta, Iterations, halved
+from astrarium.tuning.search._rungs import Concurrency, Count, Eta, Iterations, at_a_time, halved
 from astrarium.tuning.searching import Course, Pool, Results, Want, Wanted, drawn
 
 
@@ -24,7 +24,7 @@ class Bohb:
         iterations: Iterations = 27
         eta: Eta = 3
         passes: Annotated[Count, msgspec.Meta(description="times that all brackets are run")] = 1
-        concurrency: Annotated[Count, msgspec.Meta(description="trials at a time")] = 8
+        concurrency: Concurrency = 8
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
@@ -33,7 +33,7 @@ class Bohb:
         begun: list[_Begun] = []
         later = self._later(pool)
         while True:
-            wanted = tuple(self._more(begun, later))
+            wanted = tuple(self._more(begun, later, at_a_time(pool, self.parameters.concurrency)))
             begun = [each for each in begun if each.missing]
             if not begun:
                 return
@@ -41,9 +41,9 @@ class Bohb:
             for each in begun:
                 each.heard(results)
 
-    def _more(self, begun: list[_Begun], later: Iterator[Course]) -> Iterator[Want]:
+    def _more(self, begun: list[_Begun], later: Iterator[Course], most: int) -> Iterator[Want]:
         """Of the earliest bracket first; where none has any, the next one begins."""
-        while sum(each.running for each in begun) < self.parameters.concurrency:
+        while sum(each.running for each in begun) < most:
             ready = next((each for each in begun if each.waiting), None)
             if ready is not None:
                 yield ready.waiting.pop(0)

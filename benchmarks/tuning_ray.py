@@ -1,0 +1,212 @@
+"""Synchronous successive halving, live: Fluid against Ray Tune's own scheduler, on emulated GPUs.
+
+27 configurations, 1 to 27 iterations, one in three goes on: for Ray Tune that is its HyperBandScheduler with
+the one bracket that begins with one iteration. The same configurations train from the same seeds, for real
+but small; an iteration then waits until it has taken as long as it would on a GPU, by Equation 3.2 of the
+Fluid dissertation with the overheads of a task (1.34 for one more trial on a GPU, 1.35 for one more GPU). Ray
+Tune gives each trial a GPU, and uses its actors again, which is the quickest that it can do.
+
+`fifo` is what our own engine does with one trial on one GPU: what it is faster than Ray Tune by is overhead
+of Ray Tune, and only the rest is due to Fluid. *Search* is from the start of the first iteration to the end
+of the last; *in all* is from the call to its return, with agents and processes that are started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+from _measure import Row, main
+from astrarium.workloads.tuning_tasks import TASKS
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+GPUS, BAR, MOST_RESIZE = 4, 1.3, 50.0
+RUNGS = (1, 3, 9, 27)
+TASK = TASKS["cifar10-alexnet"]
+SPACE = {"rate": {"low": 0.0005, "high": 0.1, "log": True}, "width": {"low": 8, "high": 56, "whole": True}}
+
+
+class Iteration(NamedTuple):
+    number: int  # of its candidate's
+    began: float
+    ended: float
+
+
+class Run(NamedTuple):
+    """*worth* of the winner; *between* rungs, seconds in which nobody trained; *changes* of places."""
+
+    worth: float
+    in_all: float
+    search: float
+    between: list[float]
+    changes: list[dict[str, float]]
+
+
+def timed(search: Callable[[str], tuple[float, list[dict[str, float]]]]) -> Run:
+    with tempfile.TemporaryDirectory() as folder:
+        log = str(Path(folder, "iterations"))
+        began = monotonic()
+        worth, changes = search(log)
+        in_all = monotonic() - began
+        lines = [line.split() for line in Path(log).read_text().splitlines()]
+    seen = [Iteration(int(number), float(start), float(end)) for number, start, end in lines]
+    spent = max(each.ended for each in seen) - min(each.began for each in seen)
+    return Run(worth, in_all, spent, between(seen), changes)
+
+
+def between(seen: Sequence[Iteration]) -> list[float]:
+    """From the end of a rung to the first iteration of the next."""
+    ends = [max(each.ended for each in seen if each.number == rung) for rung in RUNGS[:-1]]
+    starts = [min(each.began for each in seen if each.number == rung + 1) for rung in RUNGS[:-1]]
+    return [start - end for start, end in zip(starts, ends, strict=True)]
+
+
+def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
+    from _tuning_training import SEED, build
+    from astrarium.engines.tuning_ray import RayCrew
+    from astrarium.engines.tuning_run import Wish, run_with
+    from astrarium.tune import Emulated
+
+    settings = {"candidates": RUNGS[-1], "iterations": RUNGS[-1], "eta": 3}
+    wish = Wish(
+        {**SPACE, "log": {"options": [log]}}, "successive-halving", settings, policy=policy, seed=SEED
+    )
+    emulated = Emulated(TASK.packing, TASK.scaling)
+    crews: list[RayCrew] = []
+
+    def crew() -> RayCrew:
+        crews.append(RayCrew(build, GPUS, emulated, patience=30.0))
+        return crews[0]
+
+    record = run_with(wish, crew)
+    changes = [{"gap": change.gap, **change.parts} for change in crews[0].changes]
+    return record.best[-1].value, changes
+
+
+def ray_tune(log: str) -> tuple[float, list[dict[str, float]]]:
+    from ray import tune
+
+    from _tuning_training import trainable
+
+    numbers = tune.grid_search(list(range(RUNGS[-1])))
+    with tempfile.TemporaryDirectory() as folder:
+        tuner = tune.Tuner(
+            tune.with_resources(trainable(), {"CPU": 0.1, "GPU": 1}),
+            param_space={"number": numbers, "all": configurations(), "log": log},
+            tune_config=tune.TuneConfig(
+                metric="loss", mode="min", reuse_actors=True,
+                scheduler=one_bracket(),
+            ),
+            run_config=tune.RunConfig(storage_path=folder, verbose=0),
+        )  # fmt: skip
+        found = tuner.fit()
+        check(sorted(result.metrics["training_iteration"] for result in found if result.metrics))
+        return float(found.get_best_result("loss", "min", "all").metrics["loss"]), []
+
+
+def one_bracket() -> Any:
+    """Ray Tune's own begins with the bracket in which all trials have all iterations."""
+    from ray.tune.schedulers import HyperBandScheduler
+
+    class OneBracket(HyperBandScheduler):  # type: ignore[misc]
+        def _create_bracket(self, s: int) -> Any:
+            return super()._create_bracket(self._s_max_1 - 1)
+
+    return OneBracket(max_t=RUNGS[-1], reduction_factor=3)
+
+
+def check(iterations: Sequence[int]) -> None:
+    """Ray Tune did successive halving, and nothing else."""
+    wanted = sorted([1] * 18 + [3] * 6 + [9] * 2 + [27])
+    if list(iterations) != wanted:
+        raise SystemExit(f"Ray Tune's trials trained for {iterations} iterations, not {wanted}")
+
+
+def configurations() -> list[dict[str, Any]]:
+    from _tuning_training import SEED
+    from astrarium.tuning.samplers import RandomSampler
+    from astrarium.tuning.spaces import space_of
+
+    sampler = RandomSampler(space_of({**SPACE, "log": {"options": [""]}}), SEED)
+    return [sampler.ask().values for _ in range(RUNGS[-1])]
+
+
+@contextmanager
+def cluster() -> Iterator[None]:
+    """Of one machine, with GPUs that are not there."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray then stays on the loopback device
+    os.environ["RAY_AIR_NEW_OUTPUT"] = os.environ["RAY_DEDUP_LOGS"] = "0"
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(RUNGS[-1])  # a bracket waits for none that comes later
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    import ray
+
+    ray.init(num_cpus=4, num_gpus=GPUS, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+WAYS: dict[str, Callable[[str], tuple[float, list[dict[str, float]]]]] = {
+    "Ray Tune": ray_tune,
+    "fifo": lambda log: ours("fifo", log),
+    "Fluid": lambda log: ours("dynamic-fluid", log),
+}
+
+
+def measure(repeats: int) -> list[Row]:
+    runs: dict[str, list[Run]] = {name: [] for name in WAYS}
+    with cluster():
+        for _ in range(repeats):
+            for name, way in WAYS.items():
+                runs[name].append(timed(way))
+                print(f"{name}: {runs[name][-1]}", file=sys.stderr, flush=True)
+    same = {round(run.worth, 9) for each in runs.values() for run in each}
+    if len(same) != 1:
+        raise SystemExit(f"the winners are worth {same}: they should be the same one")
+    return [*times(runs), *ratios(runs), *costs(runs)]
+
+
+def times(runs: dict[str, list[Run]]) -> list[Row]:
+    return [
+        Row(f"successive halving, {name}: {what}", "s", [getattr(run, field) for run in each])
+        for name, each in runs.items()
+        for what, field in (("search", "search"), ("in all", "in_all"))
+    ]
+
+
+def ratios(runs: dict[str, list[Run]]) -> list[Row]:
+    def over(one: str, other: str, field: str) -> list[float]:
+        pairs = zip(runs[one], runs[other], strict=True)
+        return [getattr(slow, field) / getattr(fast, field) for slow, fast in pairs]
+
+    return [
+        Row("successive halving, Ray Tune over Fluid: search", "x", over("Ray Tune", "Fluid", "search"), BAR),
+        Row("successive halving, Ray Tune over Fluid: in all", "x", over("Ray Tune", "Fluid", "in_all"), BAR),
+        Row("of which Fluid (fifo over Fluid): search", "x", over("fifo", "Fluid", "search")),
+        Row("of which overhead (Ray Tune over fifo): search", "x", over("Ray Tune", "fifo", "search")),
+    ]
+
+
+def costs(runs: dict[str, list[Run]]) -> list[Row]:
+    rows = [
+        Row(f"successive halving, {name}: from rung to rung", "ms",
+            [1000 * gap for run in each for gap in run.between])
+        for name, each in runs.items()
+    ]  # fmt: skip
+    changes = [change for run in runs["Fluid"] for change in run.changes]
+    if changes:
+        besides = [1000 * (change["gap"] - change["save"] - change.get("load", 0.0)) for change in changes]
+        rows.append(Row("a change of place, besides the checkpoint", "ms", besides, MOST_RESIZE, True))
+    return rows
+
+
+if __name__ == "__main__":
+    main(measure, repeats=2)

@@ -1,0 +1,123 @@
+"""What it costs a live trial to go on elsewhere: on more GPUs, on fewer, or on a share of one.
+
+A small model trains on two emulated GPUs, and is moved again and again. The gap is the time from the end of
+its last iteration at the old place to the start of the first one at the new place. Saving, building and
+loading it are the checkpoint; the rest is ours, the new process group among it.
+
+    python benchmarks/tuning_resize.py --moves 50
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from astrarium.engines.tuning_crew import LocalCrew
+from astrarium.engines.tuning_gangs import Change
+from astrarium.engines.tuning_training import Emulated, Workers
+from astrarium.tuning.crew import Checkpoint, Iterated, RunEnded, Work
+from astrarium.tuning.places import Place
+
+BAR = 50.0  # ms besides the checkpoint
+CHECKPOINT = ("save", "build", "load")
+ONE, TWO, HALF = Place((0,)), Place((0, 1)), Place((0,), 2)
+MOVES = {"1 → 2": (ONE, TWO), "2 → 1": (TWO, ONE), "1 → 1/2": (ONE, HALF), "1/2 → 1": (HALF, ONE)}
+ENDLESS = 10**9
+
+
+class Perceptron:
+    """About 270,000 parameters, with momentum."""
+
+    def __init__(self, values: dict[str, Any], workers: Workers) -> None:
+        self.workers = workers
+        self.plain = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
+        self.model = workers.parallel(self.plain)
+        self.optimizer = torch.optim.SGD(self.plain.parameters(), lr=0.01, momentum=0.9)
+
+    def step(self) -> float:
+        batch = self.workers.share(torch.randn(32, 256))
+        self.optimizer.zero_grad()
+        loss = (self.model(batch) - batch).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return float(loss.item())
+
+    def save(self) -> Any:
+        return {"model": self.plain.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load(self, state: Any) -> None:
+        self.plain.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+def moved(crew: LocalCrew, places: Sequence[Place], moves: int) -> list[Change]:
+    """To and fro: only changes from the first place to the second count."""
+    kept: list[Change] = []
+    start = None
+    for run in range(2 * moves + 1):
+        crew.start(Work(0, run, 0, {}, places[run % 2], ENDLESS, start))
+        _until(crew, Iterated, run)
+        if run % 2 == 1:
+            kept.append(crew.changes[-1])
+        time.sleep(0.02)
+        crew.stop(0, run)
+        start = Checkpoint(0, _until(crew, RunEnded, run).iterations)
+    return kept
+
+
+def _until(crew: LocalCrew, kind: type, run: int, limit: float = 60.0) -> Any:
+    until = time.monotonic() + limit
+    while time.monotonic() < until:
+        for news in crew.hear(1.0):
+            if isinstance(news, RunEnded) and news.ending != "left":
+                raise RuntimeError(f"{news}")
+            if isinstance(news, kind) and news.run == run:
+                return news
+    raise TimeoutError(f"no {kind.__name__} of run {run} within {limit:g} s")
+
+
+def ours(change: Change) -> float:
+    """Milliseconds besides the checkpoint."""
+    return 1e3 * (change.gap - sum(change.parts.get(name, 0.0) for name in CHECKPOINT))
+
+
+def at(values: Sequence[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(part * len(values)))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--moves", type=int, default=30, help="of each kind")
+    parser.add_argument("--json", type=Path, help="write the numbers there too")
+    options = parser.parse_args()
+    found: dict[str, dict[str, float]] = {}
+    print(f"| move | n | besides the checkpoint p50 | p99 | {' | '.join(CHECKPOINT)} | group | gap p50 |")
+    print(f"|{' --- |' * 9}  (ms; at most {BAR:g} besides the checkpoint)")
+    with LocalCrew(Perceptron, 2, Emulated(), memory=True, checkpoint_seconds=3600.0) as crew:
+        moved(crew, (ONE, TWO), 2)  # libraries are loaded at first use
+        for name, places in MOVES.items():
+            found[name] = row = summary(moved(crew, places, options.moves))
+            print(f"| {name} | {' | '.join(f'{value:.3g}' for value in row.values())} |", flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+
+def summary(changes: Sequence[Change]) -> dict[str, float]:
+    own = [ours(change) for change in changes]
+    parts = {
+        name: at([1e3 * change.parts.get(name, 0.0) for change in changes], 0.5)
+        for name in (*CHECKPOINT, "group")
+    }
+    gap = at([1e3 * change.gap for change in changes], 0.5)
+    return {"n": len(changes), "p50": at(own, 0.5), "p99": at(own, 0.99), **parts, "gap": gap}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""astrarium tune FILE"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from astrarium.cli.options import Json, NoFolder, Overwrite, ScenarioFile, Seed
+
+if TYPE_CHECKING:
+    from astrarium.cli.tune_run import TuneRun
+    from astrarium.scenario.tuning import TuningScenario
+
+BASELINE = "fifo"
+INTERRUPTED = 130
+
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-p",
+        "--policy",
+        metavar="POLICY",
+        help="Instead of the file's policy, with settings if any: dynamic-fluid or dynamic-fluid:packed=2. "
+        "Repeat it to run several on the same search.",
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-o", "--override", "--set", metavar="KEY=VALUE", help="Override a field: -o search.iterations=81."
+    ),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--folder", "--out", metavar="DIR", help="The run folder; runs/<date>-tune-<name> if not."),
+]
+Compare = Annotated[
+    bool, typer.Option("--compare", help=f"Run the same search with {BASELINE} too, side by side.")
+]
+Simulate = Annotated[
+    bool, typer.Option("--simulate", help="Simulate the file's task, though it has a train function.")
+]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Run so many seeds, from the file's seed on.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the live run whose folder is given.")]
+
+
+def tune(
+    context: typer.Context,
+    file: ScenarioFile,
+    policy: Policies = None,
+    compare: Compare = False,
+    simulate: Simulate = False,
+    seed: Seed = None,
+    seeds: Seeds = 1,
+    override: Overrides = None,
+    json: Json = False,
+    folder: Folder = None,
+    overwrite: Overwrite = False,
+    no_folder: NoFolder = False,
+    resume: Resume = False,
+) -> None:
+    """Search for hyperparameters: simulated where the file has a task, live where it has a train function."""
+    from astrarium.cli import output, tune_folder
+    from astrarium.cli.tune_run import LivePlace, run_all
+    from astrarium.core.errors import InputError
+    from astrarium.scenario.tuning import load
+
+    given = [*(override or []), *([] if seed is None else [f"seed={seed}"])]
+    scenario = load(file, given)
+    chosen = variants(scenario, policy or [], compare)
+    live = scenario.train is not None and not simulate
+    if resume and not live:
+        raise InputError("--resume", None, "a live run, of a file with train: a simulation is run again")
+    at = tune_folder.target(tune_folder.Wish(file, folder, overwrite, no_folder, resume))
+    place = LivePlace(at.path, resume) if live else None
+    runs = run_all(chosen, seeds, place)
+    tables, shown = tables_of(runs), tune_folder.shown(runs)
+    if at.path is not None:
+        with tune_folder.filled(at, live) as draft:
+            tune_folder.write(draft, runs, shown, tables, file.name, output.command_line(context))
+    output.emit(json, shown, tables, at.path)
+    _leave(runs, at.path)
+
+
+def _leave(runs: list[TuneRun], folder: Path | None) -> None:
+    """Who was interrupted, or found nothing at all, does not end well."""
+    if runs[-1].interrupted:
+        if folder is not None:
+            told = f"add --folder {folder} --resume to the command, and it goes on"
+            print(f"interrupted: {told}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+    if any(run.summary.best is None for run in runs):
+        raise typer.Exit(1)
+
+
+def variants(scenario: TuningScenario, specs: list[str], compare: bool) -> dict[str, TuningScenario]:
+    """A scenario for each policy, all of them checked before the first is run; the baseline first."""
+    from astrarium.cli.compare import parse_policy
+    from astrarium.core.errors import InputError
+    from astrarium.scenario.tuning import DEFAULT_POLICY
+
+    own = DEFAULT_POLICY if scenario.policy == BASELINE else scenario.policy
+    if compare and len(specs) < 2:
+        specs = [BASELINE, *(specs or [own])]
+    if not specs:
+        return {scenario.policy: scenario}
+    found = {}
+    for spec in specs:
+        name, settings = parse_policy(spec)
+        same = name == scenario.policy and not settings
+        try:
+            variant = scenario if same else scenario.with_policy(name, **settings)
+        except InputError as error:
+            raise InputError(error.field, error.value, error.expected, f"-p {spec}") from None
+        found[f"{name} ({spec.partition(':')[2]})" if settings else name] = variant
+    return found
+
+
+def tables_of(runs: list[TuneRun]) -> list[Any]:
+    """Heat maps of the first seed on one time axis; of a single run its candidates too."""
+    from astrarium.report.tuning_heatmap import heat_map
+    from astrarium.report.tuning_tables import best_line, candidates_table, overview_table, seeds_table
+
+    first = [run for run in runs if run.seed == runs[0].seed]
+    by_policy = {run.label: [one.summary for one in runs if one.label == run.label] for run in first}
+    end = max(run.record.end for run in first)
+    maps = [line for run in first for line in heat_map(run.label, run.record, end)]
+    tables: list[Any] = [best_line(first[-1].summary), overview_table(by_policy), *maps]
+    if len(runs) == 1:
+        tables.append(candidates_table(runs[0].candidates))
+    if len(first) == 1 and len(runs) > 1:
+        tables.append(seeds_table({run.seed: run.summary for run in runs}))
+    return tables

@@ -1,0 +1,77 @@
+"""How a live search is doing: one line that changes where somebody watches, a line now and then where not."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Protocol
+
+from astrarium.report.tuning_tables import configuration
+from astrarium.tuning.ledger import Outcome
+from astrarium.tuning.session import Session
+from astrarium.tuning.state import TuningState
+
+SELDOM = 10.0  # seconds between lines of a log
+
+
+class Live(Protocol):
+    """What a run shows of itself."""
+
+    session: Session
+    state: TuningState
+
+
+class Progress:
+    """*show* is called with the live run after each of its steps. Better ones are told at once."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._began, self._due = label, time.monotonic(), 0.0
+        self._told = 0  # best ones so far
+        self._console: Any = None
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            self._console = Console(stderr=True).status(self._label)
+            self._console.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        if self._console is not None:
+            self._console.stop()
+
+    def show(self, live: Live) -> None:
+        seconds = time.monotonic() - self._began
+        for best in live.session.best[self._told :]:
+            values = live.session.candidates[best.candidate].configuration.values
+            self._say(
+                f"{seconds:8.1f}s  best {best.value:.5g}, candidate {best.candidate}: {configuration(values)}"
+            )
+        self._told = len(live.session.best)
+        if self._console is not None:
+            self._console.update(f"{self._label}: {line(live, seconds)}")
+        elif seconds >= self._due:
+            self._due = seconds + SELDOM
+            self._say(f"{seconds:8.1f}s  {line(live, seconds)}")
+
+    def _say(self, text: str) -> None:
+        if self._console is not None:
+            self._console.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def line(live: Live, seconds: float) -> str:
+    """Trials done, running and waiting; iterations; GPUs that are held; the best so far."""
+    state, session = live.state, live.session
+    rows = list(state.ledger.rows.values())
+    done = sum(row.outcome is not Outcome.OPEN for row in rows)
+    busy = sum((1 - state.strips.room(gpu) for gpu in state.strips.holders), start=0)
+    iterations = sum(row.done for row in rows)
+    best = f"best {session.best[-1].value:.5g}" if session.best else "no value yet"
+    return (
+        f"trials {done} done, {len(state.running())} running, {len(state.waiting())} waiting; "
+        f"{iterations} iterations; {float(busy):.3g} of {state.gpus} GPUs held; {best}; {seconds:.0f} s"
+    )

@@ -1,0 +1,93 @@
+"""Tuning runs, simulated or live, one after another, each with what its report needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from astrarium.cli.output import file_name
+from astrarium.cli.progress import status
+from astrarium.core.errors import InputError
+from astrarium.core.units import SECOND, Time
+from astrarium.report.tuning import CandidateSummary, TuningSummary, summarize, summarize_candidates
+from astrarium.scenario.tuning import TuningScenario
+from astrarium.tuning.record import TuningRecord
+
+LIVE_STATE, INTERRUPTED = "live", "it was interrupted"  # the latter is what a live run says
+
+
+class TuneRun(NamedTuple):
+    label: str
+    seed: int
+    live: bool
+    scenario: TuningScenario
+    record: TuningRecord
+    summary: TuningSummary
+    candidates: list[CandidateSummary]
+
+    @property
+    def interrupted(self) -> bool:
+        return self.live and self.record.over == INTERRUPTED
+
+
+class LivePlace(NamedTuple):
+    """The run folder, which keeps checkpoints while trials train; None: they are lost with the run."""
+
+    folder: Path | None
+    resume: bool
+
+    def state(self, label: str, seed: int) -> Path | None:
+        return None if self.folder is None else self.folder / LIVE_STATE / f"{file_name(label)}-{seed}"
+
+
+def run_all(variants: Mapping[str, TuningScenario], seeds: int, place: LivePlace | None) -> list[TuneRun]:
+    """Each policy with each seed; *place* where they are live."""
+    wanted = [(label, each, each.seed + more) for label, each in variants.items() for more in range(seeds)]
+    found: list[TuneRun] = []
+    for label, scenario, seed in wanted:
+        found.append(_one(label, scenario.with_seed(seed), place))
+        if found[-1].interrupted:
+            break
+    return found
+
+
+def _one(label: str, scenario: TuningScenario, place: LivePlace | None) -> TuneRun:
+    try:
+        record = _simulated(label, scenario) if place is None else _live(label, scenario, place)
+    except InputError as error:
+        raise error.read_from(scenario.source) from None
+    return TuneRun(
+        label,
+        scenario.seed,
+        place is not None,
+        scenario,
+        record,
+        summarize(record, scenario.goal, scenario.good),
+        summarize_candidates(record, scenario.goal),
+    )
+
+
+def _simulated(label: str, scenario: TuningScenario) -> TuningRecord:
+    from astrarium.experiments.tuning import run_scenario
+
+    with status(f"{label}, seed {scenario.seed}") as say:
+
+        def progress(now: Time) -> None:
+            if say is not None:
+                say(f"{now / SECOND:,.0f} s simulated")
+
+        return run_scenario(scenario, progress)
+
+
+def _live(label: str, scenario: TuningScenario, place: LivePlace) -> TuningRecord:
+    from astrarium.cli.tune_live import run_live
+    from astrarium.cli.tune_progress import Progress
+
+    state = place.state(label, scenario.seed)
+    where = f"; checkpoints in {state}" if state is not None else ""
+    print(f"{label}, seed {scenario.seed}: live on {scenario.gpus} GPUs{where}", file=sys.stderr, flush=True)
+    resume = place.resume and state is not None and state.is_dir()  # of several runs, some had not begun
+    with Progress(label) as progress:
+        return run_live(scenario, state, resume, progress.show)

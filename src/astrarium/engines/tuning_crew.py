@@ -1,0 +1,164 @@
+"""Trials as processes of this machine, on its GPUs or on emulated ones.
+
+with LocalCrew(build, gpus=4, emulated=Emulated(packing=1.2)) as crew:
+    crew.start(work)
+    news = crew.hear(1.0)
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import socket
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from astrarium.core.errors import InputError
+from astrarium.engines.tuning_builds import packed
+from astrarium.engines.tuning_devices import environment, found_gpus
+from astrarium.engines.tuning_gangs import TICK, Address, SlotCrew
+from astrarium.engines.tuning_nursery import PRELOAD, Nursery
+from astrarium.engines.tuning_orders import Packing, Setup
+from astrarium.engines.tuning_slots import LOADING, Gpu, LocalSlots
+from astrarium.engines.tuning_training import Build, Emulated
+
+LOOPBACK = "127.0.0.1"
+MEMORY = Path("/dev/shm")  # a folder that is in memory, on Linux
+LANES = "pack"  # the iteration policy by which trials share a process
+
+
+class LocalCrew(SlotCrew):
+    """*gpus*: so many, or these; all of this machine unless given. *folder* keeps checkpoints, under
+    `checkpoints`, and `logs` of what trainings print; without one they are kept while the crew is there, in
+    *memory* if asked.
+
+    *packing*: trials that share a GPU are "processes", each with its share of the memory, or threads of one
+    process that take turns in "lanes". *gate*: slots come under the kernel gate, and MPS, where there is one.
+    *most* slots are kept for each GPU. *patience*: seconds of silence after which a process is given up.
+    *preload*: modules that trainings need, and that take long to import.
+    """
+
+    def __init__(
+        self,
+        build: Build | str,
+        gpus: int | Sequence[int] | None = None,
+        emulated: Emulated | None = None,
+        folder: Path | str | None = None,
+        memory: bool = False,
+        packing: Packing = "processes",
+        gate: bool = True,
+        checkpoint_seconds: float = 30.0,
+        patience: float = 30.0,
+        most: int = 4,
+        threads: int = 1,
+        seed: int = 0,
+        ground: str = "",
+        preload: Sequence[str] = (),
+    ) -> None:
+        if find_spec("torch") is None:
+            raise InputError("", None, "the package torch: pip install 'astrarium[torch]'")
+        if packing not in ("processes", "lanes"):
+            raise InputError("packing", packing, "processes or lanes")
+        found, parcel = found_gpus(gpus, emulated), packed(build)
+        self._own = None if folder is not None else _temporary(memory)
+        home = Path(folder).absolute() if folder is not None else self._own
+        assert home is not None
+        self._server: Any = None
+        setup = Setup(
+            device="cpu" if emulated is not None else "cuda:0",
+            build=str(home / "build.pkl"),
+            emulated=emulated,
+            seed=seed,
+            threads=threads,
+            beat=max(0.05, min(1.0, patience / 4)),
+            lanes=LANES if packing == "lanes" else "",
+            ground=ground,
+            log="" if folder is None else str(home / "logs" / "slot"),
+        )
+        _prepare(home, parcel)
+        slots = LocalSlots(_gpus(found, setup, gate, preload), most, patience, packing == "lanes")
+        super().__init__(slots, home / "checkpoints", self._address, checkpoint_seconds)
+        self._local, self._closed = slots, False
+        atexit.register(self.close)
+        if len(found) > 1:
+            self._address()  # while the slots come up
+
+    def warm_up(self, seconds: float = LOADING) -> None:
+        """Wait until all slots that were started are ready for work, or for so long."""
+        until = monotonic() + seconds
+        while not self._local.warm and monotonic() < until:
+            for heard in self._local.hear(TICK):
+                self._heard(heard)
+
+    def withdraw(self, gpu: int) -> None:
+        """It is wanted for something else: what runs there is lost."""
+        self._local.withdraw(gpu)
+
+    def pids(self) -> list[int]:
+        """Of the slots that are up."""
+        return self._local.pids()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        super().close()
+        self._server = None
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _address(self) -> Address:
+        """One store for the crew's life: gangs meet there under names of their own."""
+        if self._server is None:
+            self._server = _serve_store()
+        return LOOPBACK, int(self._server.port)
+
+
+def _gpus(found: Sequence[int], setup: Setup, gate: bool, more: Sequence[str]) -> dict[int, Gpu]:
+    """GPUs whose slots have the same environment share a nursery."""
+    nurseries: dict[tuple[tuple[str, str], ...], Nursery] = {}
+    made: dict[int, Gpu] = {}
+    for gpu in found:
+        variables = environment(gpu, setup, gate)
+        key = tuple(sorted(variables.items()))
+        if key not in nurseries:
+            nurseries[key] = Nursery(variables, (*PRELOAD, *more))
+        made[gpu] = Gpu(nurseries[key], setup)
+    return made
+
+
+def _serve_store() -> Any:
+    """On loopback only."""
+    from torch._C._distributed_c10d import TCPStore
+
+    listening = socket.socket()
+    listening.bind((LOOPBACK, 0))
+    listening.listen()
+    port = listening.getsockname()[1]
+    handle = listening.detach()  # the store closes it
+    return TCPStore(LOOPBACK, port, None, True, wait_for_workers=False, master_listen_fd=handle)
+
+
+def _temporary(memory: bool) -> Path:
+    where = str(MEMORY) if memory and MEMORY.is_dir() else None
+    return Path(tempfile.mkdtemp(prefix="astrarium-tune-", dir=where))
+
+
+def _prepare(home: Path, parcel: bytes) -> None:
+    for name in ("checkpoints", "logs"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    (home / "build.pkl").write_bytes(parcel)

@@ -1,0 +1,134 @@
+"""Trials on the GPUs of a Ray cluster, each of which has an agent that is there for the whole search.
+
+A trial that changes its place needs no new process, and nothing of Ray but a call to stop it and one to
+start it. All machines must see the folder of checkpoints under the same path. Gangs meet in a store on the
+machine of whoever runs the search.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.engines.tuning_builds import packed
+from astrarium.engines.tuning_gangs import Address, SlotCrew
+from astrarium.engines.tuning_nursery import PRELOAD
+from astrarium.engines.tuning_orders import Setup
+from astrarium.engines.tuning_ray_agent import AgentSettings
+from astrarium.engines.tuning_ray_ground import connect, ground, the_ray
+from astrarium.engines.tuning_ray_slots import RaySlots
+from astrarium.engines.tuning_training import Build, Emulated
+
+BEAT = 1.0  # seconds between signs of life of a slot
+SLOT_PATIENCE = 30.0  # of its agent with a silent slot
+
+
+class RayCrew(SlotCrew):
+    """*gpus*: so many; all that the cluster has unless given, or those of the placement group that the
+    environment names. *folder* keeps checkpoints, under `checkpoints`, and `logs`; it may be left out where
+    all machines of the cluster are this one. *address*: of the cluster, where the environment does not say.
+
+    *cpus* go with each GPU. *patience*: seconds of silence after which an agent is gone. *most* slots are
+    kept for each GPU. *preload*: modules that trainings need, and that take long to import. *gate*: slots
+    come under the kernel gate of their GPU, where there is one.
+    """
+
+    def __init__(
+        self,
+        build: Build | str,
+        gpus: int | None = None,
+        emulated: Emulated | None = None,
+        folder: Path | str | None = None,
+        address: str | None = None,
+        cpus: float = 0.0,
+        checkpoint_seconds: float = 30.0,
+        patience: float = 3.0,
+        most: int = 4,
+        threads: int = 1,
+        seed: int = 0,
+        preload: Sequence[str] = (),
+        gate: bool = True,
+    ) -> None:
+        parcel = packed(build)
+        connect(address)
+        hosts = _hosts()
+        self._own = _temporary(hosts) if folder is None else None
+        home = Path(folder).absolute() if folder is not None else self._own
+        assert home is not None
+        _prepare(home, parcel)
+        device, log = "cuda:0" if emulated is None else "cpu", str(home / "logs" / "gpu")
+        setup = Setup(device, str(home / "build.pkl"), emulated, seed, threads, BEAT)
+        setup = msgspec.structs.replace(setup, log="" if folder is None else log)
+        settings = AgentSettings(
+            setup, most, SLOT_PATIENCE, max(30.0, 10 * patience), gate=gate, alone=len(hosts) == 1,
+            preload=(*PRELOAD, *preload), searched=tuple(map(os.path.abspath, sys.path)),
+        )  # fmt: skip
+        self._server: Any = None
+        self._closed = False
+        slots = RaySlots(ground(gpus, cpus), settings, patience)
+        super().__init__(slots, home / "checkpoints", self._address, checkpoint_seconds)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        super().close()
+        self._server = None
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _address(self) -> Address:
+        """One store for the crew's life: gangs meet there under names of their own."""
+        host = str(the_ray().util.get_node_ip_address())
+        if self._server is None:
+            self._server = _serve_store(host)
+        return host, int(self._server.port)
+
+
+def _serve_store(host: str) -> Any:
+    """On the address by which Ray knows this machine, and on no other."""
+    from torch._C._distributed_c10d import TCPStore
+
+    listening = socket.socket()
+    listening.bind((host, 0))
+    listening.listen()
+    port = listening.getsockname()[1]
+    handle = listening.detach()  # the store closes it
+    return TCPStore(host, port, None, True, wait_for_workers=False, master_listen_fd=handle)
+
+
+def _hosts() -> list[str]:
+    return sorted({str(node["NodeManagerHostname"]) for node in the_ray().nodes() if node["Alive"]})
+
+
+def _temporary(hosts: Sequence[str]) -> Path:
+    if len(hosts) > 1:
+        raise InputError("folder", None, f"one that all of {', '.join(hosts)} see under the same path")
+    return Path(tempfile.mkdtemp(prefix="astrarium-tune-"))
+
+
+def _prepare(home: Path, parcel: bytes) -> None:
+    for name in ("checkpoints", "logs"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    (home / "build.pkl").write_bytes(parcel)

@@ -1,0 +1,168 @@
+"""A search, live, from start to end: the wall clock, a crew, and what is kept of it.
+
+In the folder: `journal.jsonl` (results, which a resumed run finds again), `trace.jsonl` (what was heard and
+decided, for replay) and what the crew keeps.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic_ns
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.trace import Step
+from astrarium.engines.tuning_crew import LocalCrew
+from astrarium.engines.tuning_journal import CheckpointFolder, FileJournal
+from astrarium.engines.tuning_training import Build, Emulated
+from astrarium.tuning.crew import Crew
+from astrarium.tuning.live import LiveTuning, live_tuning
+from astrarium.tuning.live_memory import Options
+from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.registry import made, searches, tuning_policies
+from astrarium.tuning.samplers import Goal, GridSampler, RandomSampler, Sampler
+from astrarium.tuning.spaces import Space, space_of
+
+JOURNAL, TRACE = "journal.jsonl", "trace.jsonl"
+INTERRUPTED = "it was interrupted"
+Settings = Mapping[str, Any]
+Look = Callable[[LiveTuning], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be searched, and how; `tune.run` says what each means."""
+
+    space: Mapping[str, Any]
+    search: str = "successive-halving"
+    search_settings: Settings | None = None
+    sampler: Sampler | str | None = None
+    policy: str = "dynamic-fluid"
+    policy_settings: Settings | None = None
+    goal: Goal = "min"
+    target: float | None = None
+    seed: int = 0
+    folder: Path | None = None
+    resume: bool = False
+    progress: Look | None = None
+    options: Options | None = None
+
+
+def run_local(
+    build: Build | str,
+    wish: Wish,
+    gpus: int | Sequence[int] | None = None,
+    emulated: Emulated | None = None,
+    **crew: Any,
+) -> TuningRecord:
+    """On this machine. *crew*: more settings of `LocalCrew`."""
+
+    def make_crew() -> LocalCrew:
+        made = LocalCrew(build, gpus, emulated, folder=wish.folder, seed=wish.seed, **crew)
+        made.warm_up()
+        return made
+
+    return run_with(wish, make_crew)
+
+
+def run_with(wish: Wish, make_crew: Callable[[], Crew]) -> TuningRecord:
+    """What a person wrote is checked before anything is started."""
+    parts = _parts(wish)
+    journal = _journal(wish)
+    with _recorder(wish.folder) as record, _interrupts() as interrupted:
+        live = live_tuning(*parts[:3], make_crew(), *parts[3:], journal=journal, options=wish.options,
+                           record=record)  # fmt: skip
+        began = monotonic_ns()
+        live.run(lambda: monotonic_ns() - began, interrupted, wish.progress or _nobody_looks)
+    return live.record(wish.policy)
+
+
+def bounded(policy: str, settings: Settings | None, spread: int) -> dict[str, Any]:
+    """For trainings that may know nothing of workers, and would do the same on all GPUs: a trial has *spread*
+    of them at most, where the policy can be told."""
+    kind: Any = tuning_policies.get(policy)
+    known = "spread" in kind.Parameters.__struct_fields__
+    return {**({"spread": spread} if known else {}), **(settings or {})}
+
+
+def _parts(wish: Wish) -> tuple[Any, Any, Any, Goal, float | None, Space]:
+    if wish.goal not in ("min", "max"):
+        raise InputError("goal", wish.goal, "min or max")
+    space = space_of(wish.space)
+    search = made(searches.get(wish.search), wish.search_settings, "search_settings")
+    policy = made(tuning_policies.get(wish.policy), wish.policy_settings, "policy_settings")
+    return search, _sampler(wish, space), policy, wish.goal, wish.target, space
+
+
+def _sampler(wish: Wish, space: Space) -> Sampler:
+    """A grid search takes all that its sampler has, which must end."""
+    chosen = wish.sampler
+    if chosen is None:
+        chosen = "grid" if wish.search == "grid" else "random"
+    if chosen == "random":
+        return RandomSampler(space, wish.seed)
+    if chosen == "grid":
+        return GridSampler(space)
+    if isinstance(chosen, str):
+        raise InputError("sampler", chosen, "random, grid, or a sampler itself")
+    return chosen
+
+
+def _journal(wish: Wish) -> FileJournal | None:
+    if wish.folder is None:
+        if wish.resume:
+            raise InputError("folder", None, "the folder of the run to go on with")
+        return None
+    path = wish.folder / JOURNAL
+    if path.exists() and not wish.resume:
+        told = "a folder without an earlier run, or resume=True to go on with that"
+        raise InputError("folder", str(wish.folder), told)
+    wish.folder.mkdir(parents=True, exist_ok=True)
+    return FileJournal(path, CheckpointFolder(wish.folder / "checkpoints"))
+
+
+@contextmanager
+def _recorder(folder: Path | None) -> Iterator[Callable[[Step], None] | None]:
+    """Step by step: what a run that was killed had decided is there."""
+    if folder is None:
+        yield None
+        return
+    with (folder / TRACE).open("wb") as file:
+
+        def record(step: Step) -> None:
+            file.write(msgspec.json.encode(step) + b"\n")
+            file.flush()
+
+        yield record
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], str]]:
+    """The first one (Ctrl-C) ends the search, and what it found is returned; the second comes through."""
+    asked: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    ours = threading.current_thread() is threading.main_thread() and before is not None
+    if ours:
+        signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: INTERRUPTED if asked else ""
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
+
+
+def _nobody_looks(live: LiveTuning) -> None:
+    """No progress was asked for."""

@@ -1,0 +1,169 @@
+"""A slot: a process on one GPU that trains what it is told to, one run after another.
+
+A thread hears orders, and beats meanwhile: an iteration may be long, and says nothing of whether the process
+is alive. Where runs share the process by lanes, each has a thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from functools import cached_property
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread, get_ident
+from types import FrameType
+from typing import Any
+
+from astrarium.engines.tuning_builds import named, opened
+from astrarium.engines.tuning_member import Dropped, Member
+from astrarium.engines.tuning_orders import Beat, Begin, Leave, Order, Ready, Said, Setup, Warm
+from astrarium.engines.tuning_training import Build
+
+_DROP = signal.SIGUSR1
+
+
+class Slot:
+    def __init__(self, pipe: Connection, setup: Setup) -> None:
+        self._pipe, self._setup = pipe, setup
+        self._sending = Lock()
+        self._members: dict[tuple[int, int], Member] = {}
+        self._next: SimpleQueue[Member] = SimpleQueue()
+        self._main = get_ident()
+        self._current: Member | None = None
+
+    def serve(self) -> None:
+        """For ever: it ends when the crew closes the pipe."""
+        signal.signal(_DROP, self._interrupt)
+        Thread(target=self._listen, daemon=True).start()
+        self.tell(Ready(os.getpid()))
+        self._warm_up()
+        self.tell(Warm())
+        while True:
+            member = self._next.get()
+            if self._setup.lanes:
+                Thread(target=self._in_a_lane, args=(member,), daemon=True).start()
+            else:
+                self._alone(member)
+
+    def tell(self, said: Said) -> None:
+        try:
+            with self._sending:
+                self._pipe.send(said)
+        except OSError:
+            os._exit(0)  # the crew is gone
+
+    # runs
+
+    def _alone(self, member: Member) -> None:
+        self._current = member
+        self._limit_memory(member)
+        ended = member.train(self._build)
+        self._current = None
+        self._forget(member)
+        if self._on_gpu:
+            self._clean_up()  # its memory is free when that is said
+        self.tell(ended)
+        if not self._on_gpu:
+            self._clean_up()
+
+    def _in_a_lane(self, member: Member) -> None:
+        try:
+            with self._lanes.job(f"trial {member.work.trial}") as job:
+                member.turn = job.iteration
+                ended = member.train(self._build)
+        except BaseException as error:  # of the lanes: it was not let in, say
+            ended = member.failed(error)
+        self._clean_up()
+        self._forget(member)
+        self.tell(ended)
+
+    def _forget(self, member: Member) -> None:
+        self._members.pop(member.key, None)
+
+    @cached_property
+    def _lanes(self) -> Any:
+        from astrarium.engines.lanes_torch import TorchGpu
+
+        ground = named(self._setup.ground)() if self._setup.ground else None
+        return TorchGpu(self._setup.lanes, ground)
+
+    @cached_property
+    def _opened(self) -> Build | BaseException:
+        """An error in it is the end of each run, and not of the slot."""
+        try:
+            return opened(Path(self._setup.build).read_bytes())
+        except BaseException as error:
+            return error
+
+    def _build(self) -> Build:
+        if isinstance(self._opened, BaseException):
+            raise self._opened
+        return self._opened
+
+    # the GPU
+
+    def _warm_up(self) -> None:
+        import torch
+
+        if self._on_gpu:
+            torch.zeros(1, device=self._setup.device)
+        else:
+            torch.set_num_threads(self._setup.threads)
+        _ = self._opened
+
+    def _limit_memory(self, member: Member) -> None:
+        """To its share: one that takes more fails by itself, and not its neighbours."""
+        if self._on_gpu:
+            import torch
+
+            torch.cuda.set_per_process_memory_fraction(1 / member.work.place.parts)
+
+    def _clean_up(self) -> None:
+        """Nothing of the run stays. Trainings have cycles in them, which only a collection finds."""
+        gc.collect()
+        if self._on_gpu and not self._setup.lanes:
+            import torch
+
+            torch.cuda.empty_cache()
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self._setup.device.startswith("cuda")
+
+    # orders
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                if self._pipe.poll(self._setup.beat):
+                    self._hear(self._pipe.recv())
+                else:
+                    self.tell(Beat())
+        except (EOFError, OSError):
+            os._exit(0)
+
+    def _hear(self, order: Order) -> None:
+        if isinstance(order, Begin):
+            member = Member(order, self._setup, self.tell)
+            self._members[member.key] = member
+            self._next.put(member)
+        else:
+            self._leave(order)
+
+    def _leave(self, order: Leave) -> None:
+        member = self._members.get((order.trial, order.run))
+        if member is None:
+            return
+        member.leave = True
+        if order.drop:
+            member.dropped = True
+            signal.pthread_kill(self._main, _DROP)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread, wherever it is. Runs in lanes leave at the end of their iterations."""
+        member = self._current
+        if member is not None and member.dropped and member.interruptible:
+            raise Dropped

@@ -1,0 +1,134 @@
+"""Tuning runs, as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from astrarium.report.cluster_tables import as_it_is, plain_table, unit_of
+from astrarium.report.tuning import CandidateSummary, TuningSummary
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+MOST_CANDIDATES, MOST_LETTERS = 20, 60
+Seeded = Mapping[str, Sequence[TuningSummary]]  # by policy: one for each seed
+
+
+def best_line(summary: TuningSummary) -> Text:
+    """A sentence: it is not wrapped."""
+    from rich.text import Text
+
+    best = summary.best
+    if best is None:
+        return Text(f"no candidate has a value: {summary.over}", no_wrap=True)
+    told = f"best: {_value(best.value)} after {best.iterations} iterations, candidate {best.candidate}: "
+    return Text(told + configuration(best.configuration), no_wrap=True)
+
+
+def configuration(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_value(value)}" for name, value in values.items())
+
+
+def _value(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def overview_table(runs: Seeded) -> Table:
+    """One row for each policy, means over seeds. Ratios are how many times sooner than the first policy."""
+    everyone = [each for summaries in runs.values() for each in summaries]
+    unit, size = unit_of(max(each.makespan_s for each in everyone))
+    goal = any(each.target is not None for each in everyone)
+    several = len(runs) > 1
+    times = [f"makespan {unit}", *(["x"] if several else [])]
+    times += [f"to target {unit}", *(["x"] if several else [])] if goal else []
+    table = plain_table("policy", "best", *times, "busy", "GPU-hours", "moves", "trials", "candidates")
+    first = next(iter(runs.values()))
+    for label, summaries in runs.items():
+        cells = _timed(summaries, first, "makespan_s", size, several)
+        cells += _timed(summaries, first, "time_to_target_s", size, several) if goal else []
+        table.add_row(as_it_is(label), _best(summaries), *cells, *_use(summaries))
+    table.caption = as_it_is(_caption(first, next(iter(runs)), several, goal))
+    return table
+
+
+def _caption(first: Sequence[TuningSummary], label: str, several: bool, goal: bool) -> str:
+    told = [f"target: {first[0].target:g} ({first[0].goal})"] if goal else []
+    told += (
+        [f"means over {len(first)} seeds; in brackets: the lowest and the highest"] if len(first) > 1 else []
+    )
+    told += [f"x: how many times sooner than {label}"] if several else []
+    return "; ".join([*told, "busy: the part of all GPUs that trials held"])
+
+
+def _timed(
+    mine: Sequence[TuningSummary], first: Sequence[TuningSummary], name: str, size: float, several: bool
+) -> list[str]:
+    found = [getattr(each, name) for each in mine]
+    known = [value for value in found if value is not None]
+    missing = f" ({len(known)} of {len(found)})" if 0 < len(known) < len(found) else ""
+    cells = [f"{fmean(known) / size:,.1f}{missing}" if known else "-"]
+    return [*cells, ratio_told(ratios(mine, first, name))] if several else cells
+
+
+def ratios(mine: Sequence[TuningSummary], first: Sequence[TuningSummary], name: str) -> list[float]:
+    """Seed by seed: how many times sooner; where both have such a time."""
+    pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(mine, first, strict=True)]
+    return [theirs / ours for ours, theirs in pairs if ours and theirs]
+
+
+def ratio_told(found: Sequence[float]) -> str:
+    if not found:
+        return "-"
+    spread = f" ({min(found):.2f}..{max(found):.2f})" if len(found) > 1 else ""
+    return f"{fmean(found):.2f}{spread}"
+
+
+def _best(summaries: Sequence[TuningSummary]) -> str:
+    values = [each.best.value for each in summaries if each.best is not None]
+    return f"{fmean(values):.5g}" if values else "-"
+
+
+def _use(summaries: Sequence[TuningSummary]) -> list[str]:
+    means = {name: fmean(getattr(each, name) for each in summaries) for name in ("utilization", "gpu_hours")}
+    counts = [fmean(getattr(each, name) for each in summaries) for name in ("moves", "trials", "candidates")]
+    return [
+        f"{means['utilization']:.1%}",
+        f"{means['gpu_hours']:,.3g}",
+        *(f"{count:,.4g}" for count in counts),
+    ]
+
+
+def candidates_table(candidates: Sequence[CandidateSummary]) -> Table:
+    """The best first."""
+    unit, size = unit_of(max((each.gpu_s for each in candidates), default=0.0))
+    table = plain_table("candidate", "value", "iterations", f"GPU time {unit}", "moves", "ended")
+    table.add_column("configuration", overflow="fold")
+    for each in candidates[:MOST_CANDIDATES]:
+        ended = each.standing if each.standing != "failed" else f"failed: {_last_line(each.reason)}"
+        source = "" if each.source is None else f" (from {each.source})"
+        value = "-" if each.value is None else _value(each.value)
+        numbers = (value, str(each.iterations), f"{each.gpu_s / size:,.1f}", str(each.moves))
+        told = as_it_is(configuration(each.configuration) + source)
+        table.add_row(str(each.candidate), *numbers, as_it_is(ended), told)
+    if len(candidates) > MOST_CANDIDATES:
+        table.caption = f"the best {MOST_CANDIDATES} of {len(candidates)} candidates"
+    return table
+
+
+def _last_line(error: str) -> str:
+    """Of a traceback: what went wrong."""
+    lines = error.strip().splitlines() or [""]
+    return lines[-1] if len(lines[-1]) <= MOST_LETTERS else lines[-1][: MOST_LETTERS - 3] + "..."
+
+
+def seeds_table(summaries: Mapping[int, TuningSummary]) -> Table:
+    unit, size = unit_of(max(each.makespan_s for each in summaries.values()))
+    table = plain_table("seed", "best", f"makespan {unit}", f"to target {unit}", "busy")
+    for seed, each in summaries.items():
+        reached = "-" if each.time_to_target_s is None else f"{each.time_to_target_s / size:,.1f}"
+        times = (f"{each.makespan_s / size:,.1f}", reached)
+        table.add_row(str(seed), _best([each]), *times, f"{each.utilization:.1%}")
+    return table

@@ -1,0 +1,31 @@
+"""A Ray cluster for tests: machines with GPUs that are not there, on the loopback device."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+
+@contextmanager
+def ray_cluster(gpus: Sequence[int], cpus: int = 16) -> Iterator[Any]:
+    """A head without GPUs, and a machine for each number of them; connected to."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray then stays on the loopback device
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
+    ray: Any = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    each = {"num_cpus": cpus, "object_store_memory": 80 * 2**20}
+    one = Cluster(initialize_head=True, head_node_args={**each, "num_gpus": 0, "include_dashboard": False})
+    try:
+        one.machines = [one.add_node(**each, num_gpus=count, wait=False) for count in gpus]
+        one.wait_for_nodes()
+        ray.init(address=one.address, log_to_driver=False, logging_level=logging.ERROR)
+        yield one
+    finally:
+        ray.shutdown()
+        one.shutdown()
