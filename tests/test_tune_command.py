@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from astrarium.cli.main import BAD_INPUT
-from astrarium.cli.tune_live import settings
+from astrarium.cli.tune_live import gpus, settings
 from astrarium.engines.tuning_crew import LocalCrew
 from astrarium.engines.tuning_ray import RayCrew
 from astrarium.scenario.tuning import load
@@ -256,7 +256,14 @@ def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
     failed = [each for each in found["by_candidate"] if each["standing"] == "failed"]
     assert [each["configuration"]["rate"] for each in failed] == [1.0]
     assert "too fast" in failed[0]["reason"]
-    assert "live on 2 GPUs" in told.err
+    assert "live on 2 emulated GPUs" in told.err
+    assert "candidate 4 failed: ValueError: too fast" in told.err
+    kept = Path(found["best"]["checkpoint"])
+    assert kept == Path("first/live/dynamic-fluid-0/checkpoints/2/9.pt")
+    assert f"its checkpoint: {kept}" in Path("first/tables.txt").read_text()
+    assert "1 of 5 candidates failed; the first, candidate 4: ValueError: too fast" in " ".join(
+        Path("first/tables.txt").read_text().split()
+    )
     assert "trials 0 done" in told.err
     assert "best 0.9, candidate 2: rate=0.5" in told.err
     assert Path("first/live/dynamic-fluid-0/journal.jsonl").is_file()
@@ -269,10 +276,16 @@ def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
     assert taken.code == BAD_INPUT
     assert "--resume goes on with" in taken.err
     again = call("tune", str(live), "--folder", "first", "--resume", "--json").json
-    assert again["best"]["configuration"] == {"rate": 0.5}
+    assert again["best"] == {**found["best"], "at_s": again["best"]["at_s"]}
+    assert again["remembered"] == again["trials"] == found["trials"]
+    assert again["standings"] == found["standings"]  # who failed is not tried again
+    assert Path("first/live/dynamic-fluid-0/trace.1.jsonl").is_file()
+    earlier = json.loads(Path("first/earlier-1/summary.json").read_text())
+    assert earlier["makespan_s"] == found["makespan_s"]
     assert Path("train.py.steps").read_text() == steps  # all of it was in the journal
     shown = call("tune", str(live), "--folder", "first", "--overwrite").out
     assert "failed: ValueError: too fast" in " ".join(shown.split())
+    assert not list(Path("first").glob("earlier-*"))  # they were overwritten
 
 
 def test_a_live_search_is_compared_and_simulated_from_the_same_file(call: Any, live: Path) -> None:
@@ -292,7 +305,8 @@ def test_a_search_in_which_all_fail_does_not_end_well(call: Any, live: Path) -> 
     assert "no candidate has a value" in told.out
 
 
-def test_an_interrupted_run_goes_on(live: Path, call: Any) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_goes_on(live: Path, call: Any, how: signal.Signals) -> None:
     text = LIVE.replace("iterations: 9}", "iterations: 90, smallest: 30}").replace("20ms", "50ms")
     live.write_text(text)
     words = [sys.executable, "-m", "astrarium", "tune", str(live), "--folder", "cut"]
@@ -301,7 +315,7 @@ def test_an_interrupted_run_goes_on(live: Path, call: Any) -> None:
         assert process.stderr is not None
         for line in process.stderr:  # ends when it does
             if " best " in line:
-                process.send_signal(signal.SIGINT)
+                process.send_signal(how)
                 break
         _, rest = process.communicate(timeout=60)
     finally:
@@ -320,6 +334,7 @@ def test_an_interrupted_run_goes_on(live: Path, call: Any) -> None:
         (["--resume"], "--resume: expected --folder DIR with it"),
         (["--resume", "--folder", "nothing"], "the folder of a live run, to go on with"),
         (["-o", "train=train.py:biuld"], "did you mean 'build'"),
+        (["-o", "live.packing=lanes"], "live.packing: expected processes: emulated GPUs have no lanes"),
         (["-o", "task=null", "--simulate"], "live.yaml: task: expected a task beside train"),
     ],
 )
@@ -329,11 +344,30 @@ def test_mistakes_about_live_runs(call: Any, live: Path, arguments: list[str], t
     assert told in answer.err
 
 
+def test_a_training_that_hangs_fails_alone(call: Any, live: Path) -> None:
+    hangs = TRAIN.replace('raise ValueError("too fast")', "__import__('time').sleep(1000)")
+    (live.parent / "train.py").write_text(hangs)
+    live.write_text(LIVE.replace("live: {", "live: {longest: 10s, "))
+    found = call("tune", str(live), "--no-folder", "--json").json
+    [failed] = [each for each in found["by_candidate"] if each["standing"] == "failed"]
+    assert failed["configuration"] == {"rate": 1.0}
+    assert failed["reason"] == "no iteration ended within 10 s, the longest it may take"
+    assert found["best"]["configuration"] == {"rate": 0.5}
+
+
+def test_real_gpus_are_all_that_there_are_unless_told(live: Path) -> None:
+    assert gpus(load(live)) == 2
+    real = live.read_text().replace("gpus: 2\n", "").replace("emulated: {packing: 1.2, scaling: 1.1}\n", "")
+    live.write_text(real)
+    assert gpus(load(live)) is None
+    assert gpus(load(live, ["gpus=3"])) == 3
+
+
 def test_the_settings_of_a_live_run_reach_its_crew(live: Path) -> None:
-    scenario = load(live, ["live.packing=lanes", "live.patience=5s"])
+    scenario = load(live, ["emulated=null", "live.packing=lanes", "live.patience=5s"])
     found = settings(scenario)
     assert found == {"checkpoint_seconds": 10.0, "patience": 5.0, "packing": "lanes", "threads": 1}
-    for kind, names in ((LocalCrew, found), (RayCrew, found.keys() - {"packing"} | {"address", "gate"})):
+    for kind, names in ((LocalCrew, found), (RayCrew, found.keys() | {"address", "gate"})):
         assert set(names) <= inspect.signature(kind).parameters.keys()
 
 

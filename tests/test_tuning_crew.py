@@ -20,9 +20,11 @@ from astrarium.engines.tuning_builds import named, opened, packed
 from astrarium.engines.tuning_checkpoints import Checkpoints, path, read, write
 from astrarium.engines.tuning_crew import LocalCrew
 from astrarium.engines.tuning_devices import environment, found_gpus
+from astrarium.engines.tuning_gangs import SlotCrew
 from astrarium.engines.tuning_member import Member
 from astrarium.engines.tuning_orders import Begin, Said, Setup
 from astrarium.engines.tuning_slot import Slot
+from astrarium.engines.tuning_slots import TRIES, Gpu, LocalSlots
 from astrarium.engines.tuning_training import Emulated, Workers
 from astrarium.tuning.crew import Checkpoint, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.places import Place, Width
@@ -261,6 +263,31 @@ def test_silence_is_death_and_in_between_checkpoints_count() -> None:
     assert not folder.exists()
 
 
+class Barren:
+    """A nursery whose slots die before they are there, as on a GPU that is broken."""
+
+    def fork(self, setup: Setup) -> Any:
+        ours, theirs = Pipe()
+        theirs.close()
+        return ours
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_gpu_on_which_no_process_comes_up_is_given_up(tmp_path: Path) -> None:
+    nursery: Any = Barren()
+    crew = SlotCrew(LocalSlots({0: Gpu(nursery, Setup())}), tmp_path, lambda: ("", 0))
+    news = crew.hear(1.0)
+    for run in range(TRIES):
+        crew.start(order(0, run, ONE, 2))
+        news += crew.hear(1.0)
+    news += crew.hear(0.0)
+    assert [each.ending for each in news if isinstance(each, RunEnded)] == ["lost"] * TRIES
+    assert [each for each in news if isinstance(each, GpusSeen)] == [GpusSeen((0,)), GpusSeen(())]
+    crew.close()
+
+
 def test_lanes_are_threads_of_one_process() -> None:
     ground = "astrarium.testing.ground:PlainGround"
     with LocalCrew(build, 1, Emulated(), packing="lanes", ground=ground) as crew:
@@ -290,7 +317,7 @@ crew = LocalCrew(build, 1, Emulated())
 crew.start(Work(0, 1, 0, {"pause": 0.1}, Place((0,)), 10_000))
 while not any(isinstance(each, Iterated) for each in crew.hear(1.0)):
     pass
-print(*crew.pids(), crew._local._made[0].nursery._process.pid, flush=True)
+print(crew.folder.parent, *crew.pids(), crew._local._made[0].nursery._process.pid, flush=True)
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), 9)
 raise RuntimeError("something else went wrong")
@@ -305,9 +332,10 @@ def test_slots_end_with_whoever_started_them(how: str) -> None:
         capture_output=True, text=True, timeout=LIMIT,
     )  # fmt: skip
     assert shown.returncode == (-signal.SIGKILL if how == "killed" else 1), shown.stderr
-    pids = [int(pid) for pid in shown.stdout.split()]
+    folder, *written = shown.stdout.split()
+    pids = [int(pid) for pid in written]
     limit = time.monotonic() + LIMIT
-    while not all(map(gone, pids)):
+    while not all(map(gone, pids)) or Path(folder).exists():
         assert time.monotonic() < limit
         time.sleep(0.05)
     assert len(pids) > 1
@@ -318,8 +346,9 @@ def test_shares_of_a_batch_are_all_of_it() -> None:
     parts = [Workers(rank, 3).share((batch, batch)) for rank in range(3)]
     assert [each for one, _ in parts for each in one] == batch
     assert max(len(one) for one, _ in parts) - min(len(one) for one, _ in parts) <= 1
-    with pytest.raises(InputError, match="3 or more"):
-        Workers(0, 3).share([1, 2])
+    few = [Workers(rank, 3).share([1, 2]) for rank in range(3)]  # the last batch of an epoch, say
+    assert few == [[1], [2], [1]]
+    assert Workers(0, 3).share([]) == []
 
 
 def test_emulated_places_are_as_slow_as_the_equation_says() -> None:

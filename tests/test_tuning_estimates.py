@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.tuning.estimates import Estimates
+from astrarium.tuning.estimates import PRIOR, Estimates
 from astrarium.tuning.runtime import Runtime, most_packed, most_spread, packed_times
 
 WIDTHS = [(1, 1), (1, 2), (1, 4), (2, 1), (4, 1)]  # GPUs, and trials on the GPU
+FREE = Runtime()
 
 
 def took(truth: Runtime, gpus: int, sharers: int) -> int:
@@ -47,6 +48,25 @@ def test_it_recovers_the_truth_from_noisy_samples(
         assert found.iteration == pytest.approx(truths[number].iteration, rel=0.12)
 
 
+@pytest.mark.parametrize("usual", [0, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_neighbours_of_all_kinds_blur_packing_and_not_the_candidates_own_time(usual: int, seed: int) -> None:
+    """Some slow others by 5 %, some by 60 %. Also where each run had one iteration only."""
+    chance, estimates = Random(seed), Estimates()
+    times = [round(chance.uniform(0.5, 2) * SECOND) for _ in range(24)]
+    slows = [chance.choice((1.05, 1.6)) for _ in times]
+    met: list[float] = []
+    for number, time in enumerate(times):
+        three = [slows[other] for other in chance.sample([n for n in range(24) if n != number], 3)]
+        met.append((three[0] * three[1] * three[2]) ** (1 / 3))
+        for sharers, factor in ((4, met[-1] ** 3), (1, 1.0)):
+            for count in range(1 + usual):
+                estimates.seen(number, 1, sharers, round(time * factor), first=count == 0)
+    for number, found in estimates.all().items():
+        assert found.iteration == pytest.approx(times[number], rel=0.01)
+        assert found.packing == pytest.approx(sum(met) / len(met), rel=0.1)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     samples=st.lists(
@@ -74,10 +94,12 @@ def test_it_never_believes_nonsense(samples: list[tuple[int, int, float, int, bo
     assert estimates.all().keys() == {sample[0] for sample in samples}
 
 
-def test_until_something_was_seen_all_is_worth_trying() -> None:
+def test_until_something_was_seen_packing_and_spreading_are_worth_trying() -> None:
+    assert most_packed(packed_times(PRIOR, 8)) >= 3
+    assert most_spread(PRIOR, 8) >= 4
     estimates = Estimates()
-    estimates.seen(0, 1, 4, SECOND)
-    assert estimates.all() == {0: Runtime(SECOND, 1.0, 1.0)}
+    estimates.seen(0, 1, 1, SECOND)
+    assert estimates.all() == {0: PRIOR}
     careful = Estimates(Runtime(packing=1.2, scaling=1.1))
     careful.seen(0, 2, 1, SECOND)
     assert careful.all()[0].iteration == pytest.approx(2 * SECOND / 1.1, rel=1e-6)
@@ -96,7 +118,7 @@ def test_one_candidate_at_two_widths_tells_of_all() -> None:
 
 def test_candidates_are_compared_half_heartedly() -> None:
     """Four at each width: half of what they differ by is believed."""
-    estimates = Estimates()
+    estimates = Estimates(FREE)
     for number in range(8):
         for _ in range(5):
             estimates.seen(number, 1, 1 + number % 2, SECOND if number % 2 == 0 else 2 * SECOND)
@@ -116,7 +138,7 @@ def test_the_first_iteration_counts_where_there_is_no_other() -> None:
 
 
 def test_news_are_told_once_and_again_when_they_have_changed() -> None:
-    estimates = Estimates(profile=2)
+    estimates = Estimates(FREE, profile=2)
     estimates.seen(0, 1, 1, SECOND)
     assert not estimates.news()
     estimates.seen(0, 1, 1, SECOND)

@@ -16,7 +16,14 @@ from astrarium.core.policy import SetTimer
 from astrarium.core.units import SECOND, Time
 from astrarium.drivers.simulate import simulate
 from astrarium.tuning.actions import Put
-from astrarium.tuning.events import Event, GpusChanged, GroupArrived, RuntimeMeasured, TrialWithdrawn
+from astrarium.tuning.events import (
+    Event,
+    GpusChanged,
+    GroupArrived,
+    RuntimeMeasured,
+    TrialFinished,
+    TrialWithdrawn,
+)
 from astrarium.tuning.ledger import Outcome, TrialRow
 from astrarium.tuning.model import TuningWorld
 from astrarium.tuning.places import Width
@@ -260,3 +267,19 @@ def test_a_timer_is_nothing_to_the_books() -> None:
     state = TuningState()
     state.commit(0, SetTimer(5))
     state.validate()
+
+
+def test_those_who_wait_are_planned_anew_when_more_can_share_a_gpu_than_was_believed() -> None:
+    """Three at a time were believed to pay; they turn out to slow each other by nothing."""
+    state = TuningState(0, Runtime(SECOND, 1.3, 1.0))
+    policy = made("dynamic-fluid", packed=8)
+    engine = Engine(state, policy, validate=True)
+    trials = tuple(Trial(number, 0, number, 10) for number in range(16))
+    engine.step(0, [GpusChanged((0,)), GroupArrived(0, trials)])
+    assert {row.place.parts for row in state.running() if row.place} == {3}
+    measured = [RuntimeMeasured(trial.candidate, Runtime(SECOND, 1.0, 1.0)) for trial in trials]
+    engine.step(SECOND, measured)
+    ended = [TrialFinished(row.trial.id, row.run) for row in state.running()]
+    engine.step(10 * SECOND, ended)
+    assert {row.place.parts for row in state.running() if row.place} == {8}
+    assert len(state.running()) == 8

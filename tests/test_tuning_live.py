@@ -152,9 +152,9 @@ def test_live_is_as_simulated(search: str, policy: str) -> None:
     expected = simulated(TASK, search, policy, 4, 1, SMALL[search], costs=costs)
     all_ended_well(played)
     found = played.live.record(policy)
-    # Live, the books hear how far a trial is when its runtime becomes known; simulated, they reckon with what
-    # was believed before. So others may be chosen to be moved.
-    near = 0.1 if policy == "dynamic-fluid" else 1e-6
+    # One that leaves and is given yet another place at that instant never begins at the first, live;
+    # simulated, it pays for both. Only PBT meets it here.
+    near = 0.01 if (search, policy) == ("pbt", "dynamic-fluid") else 1e-6
     assert found.end == pytest.approx(expected.end, rel=near)
     assert found.utilization() == pytest.approx(expected.utilization(), abs=near)
     if search in SYNCHRONOUS or policy == "fifo":
@@ -287,6 +287,18 @@ def test_a_failure_is_reported_and_its_gpu_is_free() -> None:
     assert played.outcomes() == {Outcome.FINISHED: 8, Outcome.FAILED: 1}
 
 
+def test_who_failed_is_not_trained_again_by_a_run_that_goes_on(tmp_path: Path) -> None:
+    path, shelf = tmp_path / "journal", Shelf()
+    first = Play("hyperband", "fifo", gpus=2, journal=FileJournal(path, shelf), kept=shelf.all)
+    first.crew.failing = lambda number, at: "out of memory" if number == 0 else ""
+    first.go()
+    again = Play("hyperband", "fifo", gpus=2, journal=FileJournal(path, shelf), kept=shelf.all).go()
+    assert again.endings() == first.endings()
+    assert not again.crew.started
+    assert again.live.session.candidates[0].reason == "out of memory"
+    assert again.outcomes() == first.outcomes()
+
+
 @pytest.mark.parametrize("value", [float("nan"), None])
 def test_a_value_that_is_no_number_is_a_failure(value: float | None) -> None:
     played = Play("random", "fifo")
@@ -295,6 +307,20 @@ def test_a_value_that_is_no_number_is_a_failure(value: float | None) -> None:
     played.go()
     assert played.live.session.candidates[3].standing is Standing.FAILED
     assert sum(each.standing is Standing.COMPLETE for each in played.live.session.candidates.values()) == 8
+
+
+def test_a_trial_whose_iteration_never_ends_fails() -> None:
+    """Its process lives on: the crew sees nothing wrong."""
+    options = Options(progress=FOREVER, patience=10 * SECOND, longest=1000 * SECOND)
+    played = Play("random", "fifo", gpus=2, options=options)
+    honest = played.crew._runtime
+    played.crew._runtime = lambda number: Runtime(FOREVER) if number == 3 else honest(number)
+    played.go()
+    assert played.outcomes() == {Outcome.FINISHED: 8, Outcome.FAILED: 1}
+    assert played.live.session.candidates[3].reason.startswith("no iteration ended within 1000 s")
+    row = played.rows[3]
+    assert 1000 * SECOND < row.ended - row.started <= 1010 * SECOND
+    assert ("drop", 3) in played.crew.orders
 
 
 def test_late_news_is_ignored() -> None:

@@ -12,10 +12,18 @@ import pytest
 from astrarium.core.units import SECOND
 from astrarium.experiments.tuning import run
 from astrarium.report.tuning import summarize, summarize_candidates
-from astrarium.report.tuning_heatmap import blocks, heat_map
+from astrarium.report.tuning_heatmap import blocks, fitting, heat_map
 from astrarium.report.tuning_plots import Drawn, boxes, draw_best, draw_heat, draw_trials
 from astrarium.report.tuning_rows import FILES, write_rows
-from astrarium.report.tuning_tables import best_line, candidates_table, overview_table, ratio_told, ratios
+from astrarium.report.tuning_tables import (
+    best_line,
+    candidates_table,
+    failures_line,
+    overview_table,
+    ratio_told,
+    ratios,
+    remembered_line,
+)
 from astrarium.tuning.candidates import Candidate, Scored
 from astrarium.tuning.ledger import Outcome, TrialRow
 from astrarium.tuning.places import Place
@@ -104,10 +112,20 @@ def test_very_many_gpus_are_not_all_shown() -> None:
     assert "(36 more)" in lines[-3]
 
 
-def shown(table: Any) -> str:
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_a_heat_map_fits_its_terminal(record: TuningRecord, columns: int) -> None:
+    many = TuningRecord("mine", SECOND, [Level(0, dict.fromkeys(range(12), 1.0))], [], [], [], "")
+    for each in (record, many):
+        width = fitting(columns, each.gpus)
+        lines = [line.plain for line in heat_map("", each, width=width)]
+        assert max(map(len, lines[1:])) <= columns
+        assert width == 72 or max(map(len, lines[1:])) == columns
+
+
+def shown(table: Any, width: int = 200) -> str:
     from rich.console import Console
 
-    console = Console(width=200)
+    console = Console(width=width)
     with console.capture() as captured:
         console.print(table)
     return captured.get()
@@ -123,6 +141,53 @@ def test_nothing_found_is_said() -> None:
     summary = summarize(nothing, "min", 1.0)
     assert best_line(summary).plain == "no candidate has a value: all failed"
     assert "-" in shown(overview_table({"mine": [summary]}))
+
+
+def test_a_run_that_ended_before_it_had_begun_has_a_report(tmp_path: Path) -> None:
+    nothing = TuningRecord("mine", 0, [], [], [], [], "it was interrupted")
+    summary = summarize(nothing, "min", None)
+    assert (summary.utilization, summary.trials, summary.best) == (0.0, 0, None)
+    assert len(heat_map("mine", nothing)) == 3
+    assert "mine" in shown(overview_table({"fifo": [summary], "mine": [summary]}))
+    write_rows(nothing, summarize_candidates(nothing, "min"), tmp_path)
+    drawn = [Drawn("mine", nothing, summary)]
+    for draw, name in ((draw_heat, "heat"), (draw_trials, "trials"), (draw_best, "best")):
+        draw(drawn, tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").is_file()
+
+
+def test_failures_are_told_though_they_are_last() -> None:
+    found = [candidate(number, [1.0 * number]) for number in range(30)]
+    broken = [candidate(number, [], Standing.FAILED) for number in (41, 40)]
+    for each in broken:
+        each.reason = f"Traceback ...\nValueError: {'no ' * 30}{each.number}"
+    record = TuningRecord("mine", SECOND, [Level(0, {0: 1.0})], [], [*found, *broken], [], "")
+    line = failures_line(summarize_candidates(record, "max"))
+    assert line is not None
+    assert line.plain.startswith("2 of 32 candidates failed; the first, candidate 40: ValueError: no")
+    assert line.plain.endswith("no 40")
+    assert "32 (2 failed)" in shown(overview_table({"mine": [summarize(record, "max", None)]}))
+    assert failures_line(summarize_candidates(TuningRecord("", 0, [], [], found, [], ""), "max")) is None
+
+
+def test_the_first_numbers_stay_whole_in_a_narrow_terminal(record: TuningRecord) -> None:
+    summary = summarize(record, "max", 3.5)
+    told = shown(overview_table({"mine": [summary], "another-policy": [summary]}), 60)
+    assert all(word in told for word in ("another-policy", "20.0", "1.00"))
+
+
+def test_a_run_that_went_on_says_whose_times_are_shown(record: TuningRecord) -> None:
+    assert remembered_line([summarize(record, "max", None)]) is None
+    record.remembered = 2
+    line = remembered_line([summarize(record, "max", None)])
+    assert line is not None
+    assert "2 of mine; times and GPUs below are of this run" in line.plain
+
+
+def test_a_policy_that_was_interrupted_has_fewer_seeds(record: TuningRecord) -> None:
+    summary = summarize(record, "max", None)
+    assert ratios([summary], [summary, summary], "makespan_s") == [1.0]
+    assert "mine" in shown(overview_table({"fifo": [summary, summary], "mine": [summary]}))
 
 
 def test_ratios_are_taken_seed_by_seed() -> None:

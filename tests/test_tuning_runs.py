@@ -17,13 +17,24 @@ from astrarium.core.units import SECOND, Time
 from astrarium.drivers.simulate import simulate
 from astrarium.experiments.tuning import Costs, ProfiledWorld, Truth, made, run
 from astrarium.tuning.actions import Put
-from astrarium.tuning.events import Event, GpusChanged, TrialFailed, TrialWithdrawn
+from astrarium.tuning.events import (
+    Event,
+    GpusChanged,
+    GroupArrived,
+    RuntimeMeasured,
+    TrialFailed,
+    TrialMoved,
+    TrialWithdrawn,
+)
 from astrarium.tuning.ledger import Outcome
+from astrarium.tuning.places import Place
 from astrarium.tuning.record import Level, TuningRecord
 from astrarium.tuning.registry import searches, tuning_policies
+from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.samplers import RandomSampler, Standing
 from astrarium.tuning.session import Searched, Session
 from astrarium.tuning.state import TuningState
+from astrarium.tuning.trials import Trial
 from astrarium.workloads.tuning_tasks import TASKS, task
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
@@ -282,3 +293,19 @@ def test_tasks_learn_and_good_configurations_reach_the_target(name: str) -> None
     times = [truth.runtime(n).iteration for n in range(200)]
     assert 0.5 * mine.iteration < sum(times) / 200 < 2 * mine.iteration
     assert max(times) > 1.3 * min(times)
+
+
+def test_a_new_belief_keeps_the_part_of_an_iteration_that_is_done() -> None:
+    state = TuningState(moving=5 * SECOND, runtime=Runtime(10 * SECOND))
+    state.apply(0, GpusChanged((0, 1)))
+    state.apply(0, GroupArrived(0, (Trial(0, 0, 0, 10),)))
+    state.commit(0, Put(0, Place((0,))))
+    row = state.open[0]
+    state.apply(25 * SECOND, RuntimeMeasured(0, Runtime(20 * SECOND)))
+    assert (row.done, state.left(25 * SECOND, row)) == (2, 7.5)
+    assert state.left(45 * SECOND, row) == 6.5
+    state.commit(45 * SECOND, Put(0, Place((1,))))
+    state.apply(55 * SECOND, TrialMoved(0, row.run, 4))
+    state.apply(57 * SECOND, RuntimeMeasured(0, Runtime(10 * SECOND)))  # it is on its way until 60 s
+    assert [state.left(at * SECOND, row) for at in (57, 60, 70)] == [6, 6, 5]
+    assert row.gpu_time == 55 * SECOND

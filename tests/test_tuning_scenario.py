@@ -138,7 +138,7 @@ def test_a_live_file_may_have_a_task_too(live: Path) -> None:
             "at most 100,000",
         ),
         (changed(KNOWN, search=["hyperband"]), "search", "a name, or a mapping"),
-        (changed(KNOWN, policy="fluid"), "policy.name", "one of dynamic-fluid, fifo, static-fluid"),
+        (changed(KNOWN, policy="fluid"), "policy.name", "dynamic-fluid, fifo, static-fluid"),
         (changed(KNOWN, policy="dynamic-fluit"), "policy.name", "did you mean 'dynamic-fluid'"),
         (changed(KNOWN, policy={"name": "fifo", "packed": 2}), "policy.packed", "no fields here"),
         (
@@ -284,6 +284,27 @@ def test_a_grid_search_takes_a_grid_unless_told() -> None:
     assert len(run_scenario(scenario).candidates) == 6  # 3 points x 2 options
 
 
+def test_options_are_numbers_where_they_look_like_some() -> None:
+    """YAML 1.1 takes 1e-3 for text."""
+    written = yaml.safe_load("{rate: {options: [1e-3, 1.5E+2, 2]}, kind: {options: [gru, '16', 1e]}}")
+    space = parse(changed(OWN, space=written)).space
+    assert space["rate"].options == (0.001, 150.0, 2)
+    assert space["kind"].options == ("gru", "16", "1e")
+
+
+@pytest.mark.parametrize("sampler", ["GridSampler", "BruteForceSampler"])
+def test_a_grid_of_optunas_ends(sampler: str) -> None:
+    """It is asked for all before it is told anything."""
+    space = {"rate": {"options": [0.1, 0.2, 0.3]}, "layers": {"low": 1, "high": 3, "whole": True}}
+    search = {"name": "grid", "iterations": 2}
+    raw = changed(
+        OWN, search=search, space=space, sampler={"optuna": sampler}, task={**OWN["task"], "knobs": {}}
+    )
+    record = run_scenario(parse(raw))
+    found = [(each.values["rate"], each.values["layers"]) for each in record.candidates]
+    assert sorted(found) == [(rate, layers) for rate in (0.1, 0.2, 0.3) for layers in (1, 2, 3)]
+
+
 def test_optuna_draws_a_whole_search() -> None:
     search = {"name": "sync-bohb", "iterations": 9}
     record = run_scenario(parse(changed(KNOWN, search=search, sampler={"optuna": "TPESampler"})))
@@ -296,6 +317,7 @@ def test_optuna_draws_a_whole_search() -> None:
     [
         ({"optuna": "TPEsampler"}, "sampler.optuna", "did you mean 'TPESampler'"),
         ({"optuna": {"sampler": "TPESampler", "n_start": 1}}, "sampler.optuna", "n_start"),
+        ({"optuna": "BruteForceSampler"}, "space.learning_rate", "a range of whole numbers"),
         ({"raytune": "optun"}, "sampler.raytune", "did you mean 'optuna'"),
         ({"raytune": "random"}, "sampler.raytune", "`sampler: random` is ours"),
     ],

@@ -116,6 +116,41 @@ def test_hyperband_has_the_printed_brackets() -> None:
     assert [group[0].begins for group in played.groups[:4]] == [0, 1, 3, 9]
 
 
+@pytest.mark.parametrize("at_once", [2, 3, 9])
+@pytest.mark.parametrize("pick", [lambda count: 0, lambda count: count - 1, lambda count: count // 2])
+def test_hyperband_with_brackets_at_once_tries_and_promotes_the_same(
+    at_once: int, pick: Callable[[int], int]
+) -> None:
+    """Whoever ends first: brackets share nothing."""
+
+    def worth(trial: Trial) -> float | None:
+        return None if trial.candidate % 7 == 3 else float(trial.candidate * 5 % 13)
+
+    usual = Played(made("hyperband"), worth)
+    played = Played(made("hyperband", brackets_at_once=at_once), worth, pick=pick)
+    assert Counter((trial.candidate, trial.total) for trial in played.trials) == Counter(
+        (trial.candidate, trial.total) for trial in usual.trials
+    )
+    assert played.standings() == usual.standings()
+    assert sorted(played.sizes()) == sorted(usual.sizes())
+
+
+def test_no_more_brackets_are_open_than_were_asked_for() -> None:
+    """The first one, whose first trial ends last, stays open all the time."""
+    played = Played(made("hyperband", brackets_at_once=2), by_number, pick=lambda count: count - 1)
+    assert played.sizes()[:2] == [(27, 1), (12, 3)]
+    assert played.sizes()[-3:] == [(9, 3), (3, 9), (1, 27)]
+    assert Played(made("hyperband", brackets_at_once=4), by_number).sizes()[:4] == [
+        *[(27, 1), (12, 3), (6, 9), (4, 27)]
+    ]
+
+
+def test_brackets_without_candidates_are_passed_over() -> None:
+    played = Played(made("hyperband", brackets_at_once=3), by_number, GridSampler(SPACE))
+    assert played.session.over == "the search is done"
+    assert len(played.session.candidates) == 9
+
+
 def test_hyperband_draws_before_any_result_and_synchronous_bohb_after_all_so_far() -> None:
     for search, drawn in (("hyperband", 27 + 12 + 6 + 4), ("sync-bohb", 27)):
         sampler = Noted()

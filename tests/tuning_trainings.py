@@ -14,7 +14,7 @@ from torch import nn
 
 from astrarium.engines import tuning_crew
 from astrarium.engines.tuning_nursery import Nursery
-from astrarium.tune import Workers
+from astrarium.tune import Workers, iterations
 
 BATCH = 12
 
@@ -100,8 +100,9 @@ def one_nursery() -> Iterator[None]:
     """Crews of a test file share it: loading PyTorch takes seconds each time."""
     made: dict[str, Nursery] = {}
 
-    def lent(environment: Any, preload: Any) -> Any:
-        key = repr((sorted(environment.items()), preload))
+    def lent(environment: Any, preload: Any, litter: str = "") -> Any:
+        told = {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
+        key = repr((sorted(told.items()), preload))
         if key not in made:
             made[key] = Nursery(environment, preload)
         return _Lent(made[key])
@@ -114,3 +115,58 @@ def one_nursery() -> Iterator[None]:
         patched.Nursery = real
         for each in made.values():
             each.close()
+
+
+class Odd(Small):
+    """What the value `kind` says happens in each iteration."""
+
+    def step(self) -> float:
+        return float(getattr(self, self.values["kind"])())
+
+    def untidy(self) -> float:
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        os.chdir("/")
+        os.environ["LEFT_BEHIND"] = "1"
+        return 0.0
+
+    def looks(self) -> float:
+        """How much it finds that another has changed."""
+        found = torch.get_default_dtype() != torch.float32, not torch.is_grad_enabled()
+        return sum([*found, os.getcwd() == "/", "LEFT_BEHIND" in os.environ])
+
+    def dies_before_its_child(self) -> float:
+        """The child has all that the process had, its pipe among it."""
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+            os._exit(0)
+        Path(self.values["child"]).write_text(str(child))
+        os._exit(3)
+
+    def stays(self) -> float:
+        time.sleep(0.01)
+        return 0.0
+
+    def close(self) -> None:
+        if self.values["kind"] == "stays" and self.workers.rank == 1:
+            time.sleep(600)
+
+
+class Unfinished:
+    def step(self) -> float:
+        return 0.0
+
+
+def odd(values: dict[str, Any], workers: Workers) -> Any:
+    return Unfinished() if values["kind"] == "unfinished" else Odd(values, workers)
+
+
+def attributed(trial: Any) -> float:
+    """An objective of Optuna that has something to say before, in and after its loop."""
+    trial.set_user_attr("before", trial.suggest_float("rate", 0.1, 1.0))
+    for epoch in iterations(trial, 2):
+        trial.set_user_attr("epoch", epoch)
+        trial.report(1.0, epoch)
+    trial.set_user_attr("after", ["all", 1])
+    return 1.0

@@ -1,6 +1,6 @@
 """All tables of the GPU benchmarks, part by part, into one folder with date, GPU and versions.
 
-    python benchmarks/gpu/run.py --out benchmarks/results              all parts: some 15 minutes
+    python benchmarks/gpu/run.py --out benchmarks/results              all parts: some 20 minutes
     python benchmarks/gpu/run.py --parts gate policies --out FOLDER    these
 
 A part that is cut short keeps the pairs that it has measured.
@@ -41,6 +41,7 @@ PARTS: dict[str, list[str]] = {
     "cost": ["gate_cost.py", "--hp", "resnet50:4,bert_base:2", "--be", "resnet50:32,bert_base:8"],
     "table2": ["table2.py"],
     "lanes": ["lanes.py"],
+    "tuning": ["tuning.py"],
 }
 
 
@@ -68,8 +69,8 @@ def run(part: str, trace: str, scratch: Path) -> dict[str, Any]:
     if script == "gate.py":
         words += ["--out", str(pairs), *(["--trace", trace] if part == "gate" and trace else [])]
         words += [] if trace or part != "gate" else ["--arrivals", "poisson"]
-    if script == "lanes.py":
-        words += ["--out", str(scratch / "lanes")]
+    if script in ("lanes.py", "tuning.py"):
+        words += ["--out", str(scratch / part)]
     command = [sys.executable, str(HERE / script), *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     print(done.stdout, flush=True)

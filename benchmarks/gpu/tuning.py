@@ -32,10 +32,10 @@ from astrarium.tuning.ledger import Outcome
 from astrarium.tuning.record import TuningRecord
 
 BUILD = f"{Path(__file__).resolve().with_name('tuning_cnn.py')}:build"
-TRIALS, ITERATIONS, PACKED, BAR = 27, 9, 9, 2.0
+TRIALS, ITERATIONS, PACKED, BAR = 27, 6, 9, 2.0
 ALONE, LANES = "fifo", "lanes"
 WAYS: dict[str, dict[str, Any]] = {
-    ALONE: {"policy": "fifo"},
+    ALONE: {"policy": "fifo", "gate": False},
     "processes, gate and MPS": {"policy": "dynamic-fluid", "packing": "processes", "gate": True},
     "processes, no gate": {"policy": "dynamic-fluid", "packing": "processes", "gate": False},
     LANES: {"policy": "dynamic-fluid", "packing": "lanes", "gate": False},

@@ -121,16 +121,45 @@ def variants(scenario: TuningScenario, specs: list[str], compare: bool) -> dict[
 
 def tables_of(runs: list[TuneRun]) -> list[Any]:
     """Heat maps of the first seed on one time axis; of a single run its candidates too."""
-    from astrarium.report.tuning_heatmap import heat_map
-    from astrarium.report.tuning_tables import best_line, candidates_table, overview_table, seeds_table
+    from astrarium.report import tuning_tables as made
 
     first = [run for run in runs if run.seed == runs[0].seed]
     by_policy = {run.label: [one.summary for one in runs if one.label == run.label] for run in first}
-    end = max(run.record.end for run in first)
-    maps = [line for run in first for line in heat_map(run.label, run.record, end)]
-    tables: list[Any] = [best_line(first[-1].summary), overview_table(by_policy), *maps]
+    lines = [made.failures_line(first[-1].candidates), made.remembered_line(run.summary for run in first)]
+    tables: list[Any] = [_best_line(runs), *(line for line in lines if line is not None)]
+    tables += [made.overview_table(by_policy), *_heat_maps(first, seeds=len(first) < len(runs))]
     if len(runs) == 1:
-        tables.append(candidates_table(runs[0].candidates))
+        tables.append(made.candidates_table(runs[0].candidates))
     if len(first) == 1 and len(runs) > 1:
-        tables.append(seeds_table({run.seed: run.summary for run in runs}))
+        tables.append(made.seeds_table({run.seed: run.summary for run in runs}))
     return tables
+
+
+def _best_line(runs: list[TuneRun]) -> Any:
+    """Of all runs; of equals that of the last policy, with the first seed."""
+    from astrarium.report.tuning_tables import best_line
+
+    sign = 1 if runs[0].scenario.goal == "min" else -1
+    places = [(sign * run.summary.best.value, run.seed, -n) for n, run in enumerate(runs) if run.summary.best]
+    if not places:
+        return best_line(runs[-1].summary)
+    run = runs[-min(places)[2]]
+    whose = [run.label] if len({one.label for one in runs}) > 1 else []
+    whose += [f"seed {run.seed}"] if len({one.seed for one in runs}) > 1 else []
+    return best_line(run.summary, ", ".join(whose))
+
+
+def _heat_maps(runs: list[TuneRun], seeds: bool) -> list[Any]:
+    from shutil import get_terminal_size
+
+    from astrarium.report.tuning import WINDOWS
+    from astrarium.report.tuning_heatmap import fitting, heat_map
+
+    end, width = max(run.record.end for run in runs), WINDOWS
+    if sys.stdout.isatty():
+        width = min(fitting(get_terminal_size().columns, run.record.gpus) for run in runs)
+    return [line for run in runs for line in heat_map(_label(run, seeds), run.record, end, width)]
+
+
+def _label(run: TuneRun, seeds: bool) -> str:
+    return f"{run.label}, seed {run.seed}" if seeds else run.label

@@ -27,7 +27,8 @@ class Wish(NamedTuple):
     resume: bool
 
 
-_LIVE_NOTE = {LIVE_STATE: "checkpoints and the recordings of live runs: `--resume` goes on with them"}
+EARLIER = "earlier"
+_LIVE_NOTE = {LIVE_STATE: "checkpoints, logs and recordings of live runs: `--resume` goes on with them"}
 
 
 def target(wish: Wish) -> output.Target:
@@ -65,8 +66,10 @@ def filled(at: output.Target, live: bool) -> Iterator[Path]:
     try:
         draft.mkdir(parents=True, exist_ok=True)
         yield draft
-        for part in draft.iterdir():
-            _replaced(part, at.path / part.name)
+        parts = list(draft.iterdir())
+        _make_room(at.path, {*FILES, *(part.name for part in parts)}, at.overwrite)
+        for part in parts:
+            part.replace(at.path / part.name)
     except OSError as error:
         told = f"a folder that can be written: {error.strerror}"
         raise InputError("--folder", str(at.path), told) from error
@@ -74,10 +77,17 @@ def filled(at: output.Target, live: bool) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _replaced(part: Path, place: Path) -> None:
-    if place.is_dir():
-        shutil.rmtree(place)
-    part.replace(place)
+def _make_room(folder: Path, names: set[str], overwrite: bool) -> None:
+    """The report that a run left before it went on has times that the new one has not: it stays."""
+    there = [folder / name for name in sorted(names) if (folder / name).exists()]
+    if not there:
+        return
+    aside = folder / f"{EARLIER}-{len(list(folder.glob(f'{EARLIER}-*'))) + 1}"
+    aside.mkdir()
+    for each in there:
+        each.rename(aside / each.name)
+    for each in folder.glob(f"{EARLIER}-*") if overwrite else ():
+        shutil.rmtree(each)
 
 
 def shown(runs: Sequence[TuneRun]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from astrarium.core.units import SECOND
 from astrarium.scenario.tuning import TuningScenario
 from astrarium.scenario.tuning_samplers import sampler_of
+from astrarium.tuning.live_memory import Options
 from astrarium.tuning.record import TuningRecord
 
 
@@ -34,15 +35,22 @@ def run_live(
         folder=folder,
         resume=resume,
         progress=progress,
+        options=Options() if scenario.live.longest is None else Options(longest=scenario.live.longest),
     )
     said = scenario.emulated
     emulated = None if said is None else Emulated(packing=said.packing, scaling=said.scaling)
     if scenario.engine == "local":
-        return run_local(build, wish, scenario.gpus, emulated, **settings(scenario))
+        return run_local(build, wish, gpus(scenario), emulated, **settings(scenario))
     from astrarium.engines.tuning_ray import RayCrew
 
     given = {"folder": folder, "seed": scenario.seed, **settings(scenario)}
-    return run_with(wish, lambda: RayCrew(build, scenario.gpus, emulated, **given))
+    return run_with(wish, lambda: RayCrew(build, gpus(scenario), emulated, **given))
+
+
+def gpus(scenario: TuningScenario) -> int | None:
+    """None: all that are there. What a simulation takes unless told is a guess about other machines."""
+    told = scenario.raw.get("gpus") is not None or scenario.emulated is not None
+    return scenario.gpus if told else None
 
 
 def settings(scenario: TuningScenario) -> dict[str, Any]:

@@ -7,12 +7,14 @@ import time
 from types import TracebackType
 from typing import Any, Protocol
 
-from astrarium.report.tuning_tables import configuration
+from astrarium.report.tuning_tables import LINE, configuration, last_line
 from astrarium.tuning.ledger import Outcome
+from astrarium.tuning.samplers import Standing
 from astrarium.tuning.session import Session
 from astrarium.tuning.state import TuningState
 
 SELDOM = 10.0  # seconds between lines of a log
+MOST_FAILURES = 5  # that are told one by one
 
 
 class Live(Protocol):
@@ -26,15 +28,16 @@ class Progress:
     """*show* is called with the live run after each of its steps. Better ones are told at once."""
 
     def __init__(self, label: str) -> None:
-        self._label, self._began, self._due = label, time.monotonic(), 0.0
-        self._told = 0  # best ones so far
+        self._label, self._due = label, 0.0
+        self._began: float | None = None  # when the first step was over: processes take a while to come up
+        self._told = self._failed = 0  # best ones, and failed ones, so far
         self._console: Any = None
 
     def __enter__(self) -> Progress:
         if sys.stderr.isatty():
             from rich.console import Console
 
-            self._console = Console(stderr=True).status(self._label)
+            self._console = Console(stderr=True).status(f"{self._label}: processes come up")
             self._console.start()
         return self
 
@@ -43,7 +46,10 @@ class Progress:
             self._console.stop()
 
     def show(self, live: Live) -> None:
-        seconds = time.monotonic() - self._began
+        now = time.monotonic()
+        self._began = now if self._began is None else self._began
+        seconds = now - self._began
+        self._tell_failures(live, seconds)
         for best in live.session.best[self._told :]:
             values = live.session.candidates[best.candidate].configuration.values
             self._say(
@@ -51,10 +57,17 @@ class Progress:
             )
         self._told = len(live.session.best)
         if self._console is not None:
-            self._console.update(f"{self._label}: {line(live, seconds)}")
+            self._console.update(f"{self._label}: {seconds:.0f} s, {line(live)}")
         elif seconds >= self._due:
             self._due = seconds + SELDOM
-            self._say(f"{seconds:8.1f}s  {line(live, seconds)}")
+            self._say(f"{seconds:8.1f}s  {line(live)}")
+
+    def _tell_failures(self, live: Live, seconds: float) -> None:
+        """The first few: whoever watches may want to stop, and mend something."""
+        failed = [each for each in live.session.candidates.values() if each.standing is Standing.FAILED]
+        for each in failed[self._failed : MOST_FAILURES]:
+            self._say(f"{seconds:8.1f}s  candidate {each.number} failed: {last_line(each.reason, LINE)}")
+        self._failed = len(failed)
 
     def _say(self, text: str) -> None:
         if self._console is not None:
@@ -63,7 +76,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
 
-def line(live: Live, seconds: float) -> str:
+def line(live: Live) -> str:
     """Trials done, running and waiting; iterations; GPUs that are held; the best so far."""
     state, session = live.state, live.session
     rows = list(state.ledger.rows.values())
@@ -73,5 +86,5 @@ def line(live: Live, seconds: float) -> str:
     best = f"best {session.best[-1].value:.5g}" if session.best else "no value yet"
     return (
         f"trials {done} done, {len(state.running())} running, {len(state.waiting())} waiting; "
-        f"{iterations} iterations; {float(busy):.3g} of {state.gpus} GPUs held; {best}; {seconds:.0f} s"
+        f"{iterations} iterations; {float(busy):.3g} of {state.gpus} GPUs held; {best}"
     )

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from astrarium.cli.output import file_name
 from astrarium.cli.progress import status
 from astrarium.core.errors import InputError
@@ -15,6 +17,7 @@ from astrarium.report.tuning import CandidateSummary, TuningSummary, summarize, 
 from astrarium.scenario.tuning import TuningScenario
 from astrarium.tuning.record import TuningRecord
 
+CHECKPOINTS = "checkpoints"  # in the folder of a live run
 LIVE_STATE, INTERRUPTED = "live", "it was interrupted"  # the latter is what a live run says
 
 
@@ -58,15 +61,29 @@ def _one(label: str, scenario: TuningScenario, place: LivePlace | None) -> TuneR
         record = _simulated(label, scenario) if place is None else _live(label, scenario, place)
     except InputError as error:
         raise error.read_from(scenario.source) from None
+    summary = summarize(record, scenario.goal, scenario.good)
+    state = None if place is None else place.state(label, scenario.seed)
     return TuneRun(
         label,
         scenario.seed,
         place is not None,
         scenario,
         record,
-        summarize(record, scenario.goal, scenario.good),
+        summary if state is None else _with_checkpoint(summary, state),
         summarize_candidates(record, scenario.goal),
     )
+
+
+def _with_checkpoint(summary: TuningSummary, state: Path) -> TuningSummary:
+    """Where what the best has learnt is kept."""
+    from astrarium.engines.tuning_checkpoints import path
+    from astrarium.tuning.crew import Checkpoint
+
+    if summary.best is None:
+        return summary
+    file = path(state / CHECKPOINTS, Checkpoint(summary.best.candidate, summary.best.iterations))
+    best = msgspec.structs.replace(summary.best, checkpoint=str(file) if file.is_file() else None)
+    return msgspec.structs.replace(summary, best=best)
 
 
 def _simulated(label: str, scenario: TuningScenario) -> TuningRecord:
@@ -82,12 +99,14 @@ def _simulated(label: str, scenario: TuningScenario) -> TuningRecord:
 
 
 def _live(label: str, scenario: TuningScenario, place: LivePlace) -> TuningRecord:
-    from astrarium.cli.tune_live import run_live
+    from astrarium.cli.tune_live import gpus, run_live
     from astrarium.cli.tune_progress import Progress
 
     state = place.state(label, scenario.seed)
     where = f"; checkpoints in {state}" if state is not None else ""
-    print(f"{label}, seed {scenario.seed}: live on {scenario.gpus} GPUs{where}", file=sys.stderr, flush=True)
+    count = gpus(scenario) or "all"
+    kind = "GPUs" if scenario.emulated is None else "emulated GPUs"
+    print(f"{label}, seed {scenario.seed}: live on {count} {kind}{where}", file=sys.stderr, flush=True)
     resume = place.resume and state is not None and state.is_dir()  # of several runs, some had not begun
     with Progress(label) as progress:
         return run_live(scenario, state, resume, progress.show)

@@ -60,7 +60,11 @@ def _pickled(build: Callable[..., Any]) -> bytes:
         return pickle.dumps(build)
     with from_extra("tune"):
         import cloudpickle  # type: ignore[import-untyped]
-    return bytes(cloudpickle.dumps(build))
+    try:
+        return bytes(cloudpickle.dumps(build))
+    except Exception as error:
+        told = f"a function that can be pickled with all that it refers to: {error}"
+        raise InputError("build", build, told) from error
 
 
 def opened(parcel: bytes) -> Callable[..., Any]:

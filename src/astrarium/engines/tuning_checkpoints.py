@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,16 @@ def write(folder: Path, checkpoint: Checkpoint, state: Any) -> None:
 
     final = path(folder, checkpoint)
     final.parent.mkdir(parents=True, exist_ok=True)
+    for old in final.parent.glob("*.draft"):  # of one that was killed while it wrote
+        old.unlink(missing_ok=True)
     draft = final.with_suffix(f".{os.getpid()}.draft")
-    torch.save({"state": state, "random": random_states()}, draft)
-    draft.replace(final)
+    try:
+        torch.save({"state": state, "random": random_states()}, draft)
+        draft.replace(final)
+    except (OSError, RuntimeError) as error:  # PyTorch does not say that a disk is full
+        draft.unlink(missing_ok=True)
+        free = shutil.disk_usage(final.parent).free // 2**20
+        raise OSError(f"{final} could not be written, with {free} MiB free there: {error}") from error
 
 
 def read(folder: Path, checkpoint: Checkpoint) -> Any:

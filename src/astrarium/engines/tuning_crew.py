@@ -8,6 +8,7 @@ with LocalCrew(build, gpus=4, emulated=Emulated(packing=1.2)) as crew:
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import socket
 import tempfile
@@ -21,11 +22,12 @@ from typing import Any, Self
 from astrarium.core.errors import InputError
 from astrarium.engines.tuning_builds import packed
 from astrarium.engines.tuning_devices import environment, found_gpus
-from astrarium.engines.tuning_gangs import TICK, Address, SlotCrew
+from astrarium.engines.tuning_gangs import TICK, Address, Note, SlotCrew
 from astrarium.engines.tuning_nursery import PRELOAD, Nursery
 from astrarium.engines.tuning_orders import Packing, Setup
 from astrarium.engines.tuning_slots import LOADING, Gpu, LocalSlots
 from astrarium.engines.tuning_training import Build, Emulated
+from astrarium.tuning.crew import News, Work
 
 LOOPBACK = "127.0.0.1"
 MEMORY = Path("/dev/shm")  # a folder that is in memory, on Linux
@@ -40,7 +42,7 @@ class LocalCrew(SlotCrew):
     *packing*: trials that share a GPU are "processes", each with its share of the memory, or threads of one
     process that take turns in "lanes". *gate*: slots come under the kernel gate, and MPS, where there is one.
     *most* slots are kept for each GPU. *patience*: seconds of silence after which a process is given up.
-    *preload*: modules that trainings need, and that take long to import.
+    *preload*: modules that trainings need, and that take long to import. *noted* is told what trainings note.
     """
 
     def __init__(
@@ -59,9 +61,12 @@ class LocalCrew(SlotCrew):
         seed: int = 0,
         ground: str = "",
         preload: Sequence[str] = (),
+        noted: Note | None = None,
     ) -> None:
         if find_spec("torch") is None:
             raise InputError("", None, "the package torch: pip install 'astrarium[torch]'")
+        for missing in [name for name in preload if find_spec(name.partition(".")[0]) is None]:
+            raise InputError("preload", missing, "a module that can be imported")
         if packing not in ("processes", "lanes"):
             raise InputError("packing", packing, "processes or lanes")
         found, parcel = found_gpus(gpus, emulated), packed(build)
@@ -81,9 +86,12 @@ class LocalCrew(SlotCrew):
             log="" if folder is None else str(home / "logs" / "slot"),
         )
         _prepare(home, parcel)
-        slots = LocalSlots(_gpus(found, setup, gate, preload), most, patience, packing == "lanes")
+        litter = "" if self._own is None else str(self._own)
+        gpus_made = _gpus(found, setup, gate, (*PRELOAD, *preload), litter)
+        slots = LocalSlots(gpus_made, most, patience, packing == "lanes")
         super().__init__(slots, home / "checkpoints", self._address, checkpoint_seconds)
-        self._local, self._closed = slots, False
+        self._local, self._closed, self._owner = slots, False, os.getpid()
+        self.noted = noted or self.noted
         atexit.register(self.close)
         if len(found) > 1:
             self._address()  # while the slots come up
@@ -99,12 +107,25 @@ class LocalCrew(SlotCrew):
         """It is wanted for something else: what runs there is lost."""
         self._local.withdraw(gpu)
 
+    def start(self, work: Work) -> None:
+        if self._closed:
+            raise RuntimeError("the crew was closed: make another")
+        super().start(work)
+
+    def hear(self, seconds: float) -> list[News]:
+        """A GPU that was given up does not come back: without any, nobody need wait."""
+        news = super().hear(seconds if self._local.gpus() else 0.0)
+        if not news and not self._closed and not self._local.gpus():
+            why = self._local.given_up or "they were all withdrawn"
+            raise InputError("gpus", None, f"one at least on which processes come up ({why})")
+        return news
+
     def pids(self) -> list[int]:
         """Of the slots that are up."""
         return self._local.pids()
 
     def close(self) -> None:
-        if self._closed:
+        if self._closed or os.getpid() != self._owner:  # a copy of it that was forked ends nobody
             return
         self._closed = True
         atexit.unregister(self.close)
@@ -128,7 +149,9 @@ class LocalCrew(SlotCrew):
         return LOOPBACK, int(self._server.port)
 
 
-def _gpus(found: Sequence[int], setup: Setup, gate: bool, more: Sequence[str]) -> dict[int, Gpu]:
+def _gpus(
+    found: Sequence[int], setup: Setup, gate: bool, preload: Sequence[str], litter: str
+) -> dict[int, Gpu]:
     """GPUs whose slots have the same environment share a nursery."""
     nurseries: dict[tuple[tuple[str, str], ...], Nursery] = {}
     made: dict[int, Gpu] = {}
@@ -136,7 +159,7 @@ def _gpus(found: Sequence[int], setup: Setup, gate: bool, more: Sequence[str]) -
         variables = environment(gpu, setup, gate)
         key = tuple(sorted(variables.items()))
         if key not in nurseries:
-            nurseries[key] = Nursery(variables, (*PRELOAD, *more))
+            nurseries[key] = Nursery(variables, preload, litter)
         made[gpu] = Gpu(nurseries[key], setup)
     return made
 

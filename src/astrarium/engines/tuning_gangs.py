@@ -10,7 +10,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from astrarium.engines.tuning_checkpoints import Checkpoints
-from astrarium.engines.tuning_orders import Begin, Ended, Gone, Leave, Saved, Started
+from astrarium.engines.tuning_orders import Begin, Ended, Gone, Leave, Noted, Saved, Started
 from astrarium.engines.tuning_slots import Heard, Slots
 from astrarium.tuning.crew import Ending, GpusSeen, Iterated, News, RunEnded, Work
 
@@ -18,6 +18,7 @@ GRACE = 2.0  # seconds for members of a gang that is over; then they are killed
 TICK = 0.25
 
 Address = tuple[str, int]
+Note = Callable[[int, str, str], object]  # of a candidate: a name, and what it stands for, as JSON
 
 
 class Change(NamedTuple):
@@ -50,6 +51,7 @@ class SlotCrew:
     ) -> None:
         self.slots, self.folder = slots, folder
         self.changes: deque[Change] = deque(maxlen=1000)
+        self.noted: Note = lambda candidate, name, value: None
         self._store, self._every = store, checkpoint_seconds
         self._checkpoints = Checkpoints(folder)
         self._gangs: dict[tuple[int, int], _Gang] = {}
@@ -112,14 +114,16 @@ class SlotCrew:
         slot, said = heard
         if isinstance(said, Gone):
             self._lost(slot, said.why)
-        elif isinstance(said, Started | Iterated | Saved | Ended):
+        elif isinstance(said, Started | Iterated | Saved | Noted | Ended):
             gang = self._gangs.get((said.trial, said.run))
             if gang is not None:
                 self._told(gang, slot, said)
 
-    def _told(self, gang: _Gang, slot: int, said: Started | Iterated | Saved | Ended) -> None:
+    def _told(self, gang: _Gang, slot: int, said: Started | Iterated | Saved | Noted | Ended) -> None:
         if isinstance(said, Iterated):
             self._news.append(said)
+        elif isinstance(said, Noted):
+            self.noted(gang.work.candidate, said.name, said.value)
         elif isinstance(said, Saved):
             self._wrote(gang, said.iterations)
         elif isinstance(said, Started):
@@ -148,7 +152,7 @@ class SlotCrew:
         gang.ends[rank] = ended
         if len(gang.ends) == len(gang.slots):
             self._over(gang)
-        elif ended is None or ended.ending == "failed":
+        elif ended is None or ended.ending == "failed" or rank == 0:
             self._end_soon(gang)
 
     def _end_soon(self, gang: _Gang) -> None:
@@ -216,4 +220,4 @@ def _ending(gang: _Gang, ended: list[Ended]) -> tuple[Ending, str]:
         return "lost", gang.why or (failed[0].error if failed else "")
     if any(end.ending == "finished" for end in ended):
         return "finished", ""
-    return ("left", "") if not gang.killed else ("lost", gang.why)
+    return ("left", "") if gang.ends.get(0) is not None else ("lost", gang.why)

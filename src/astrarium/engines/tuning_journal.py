@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from itertools import count, takewhile
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, Protocol
@@ -57,16 +58,25 @@ class FileJournal:
     def finished(self, candidate: int, values: Mapping[str, Any], total: int, value: float | None) -> None:
         self._add({"candidate": candidate, "values": _written(values), "total": total, "value": value})
 
+    def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
+        self._add({"candidate": candidate, "values": _written(values), "total": total, "error": error})
+
     def result(self, candidate: int, values: Mapping[str, Any], total: int) -> Known | None:
         written = _written(values)
         known = self._results.get((candidate, written, total))
-        there = self._values.get(candidate) == written and total in self._shelf.kept(candidate)
-        return known if there else None
+        if known is None or self._values.get(candidate) != written:
+            return None
+        return known if known.error or total in self._shelf.kept(candidate) else None
 
     def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:
         if self._values.get(candidate) != _written(values):
             return 0
         return max((each for each in self._shelf.kept(candidate) if each < below), default=0)
+
+    def tried(self) -> list[dict[str, Any]]:
+        """Values of candidates in the order in which they were drawn, as far as none is missing."""
+        known = takewhile(self._values.__contains__, count())
+        return [json.loads(self._values[candidate]) for candidate in known]
 
     # helpers
 
@@ -81,7 +91,8 @@ class FileJournal:
         candidate, written = line["candidate"], line["values"]
         self._values[candidate] = written
         if "total" in line:
-            self._results[candidate, written, line["total"]] = Known(line["value"])
+            known = Known(None, line["error"]) if "error" in line else Known(line["value"])
+            self._results[candidate, written, line["total"]] = known
 
     def _read(self) -> None:
         if not self._path.exists():

@@ -15,17 +15,19 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from time import monotonic, monotonic_ns
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from astrarium.core.streams import stream
 from astrarium.engines.tuning_checkpoints import read, seed_all, write
-from astrarium.engines.tuning_orders import Begin, Ended, Said, Saved, Setup, Started
+from astrarium.engines.tuning_orders import Begin, Ended, Noted, Said, Saved, Setup, Started
 from astrarium.engines.tuning_training import Build, Training, Workers
 from astrarium.tuning.crew import Checkpoint, Ending, Iterated
 
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
+MOST = 2000  # letters of an error that are told
+NEEDED = ("step", "save", "load")
 
 
 class Dropped(BaseException):
@@ -39,6 +41,7 @@ class Member:
         self.begin, self.work = begin, begin.work
         self.leave = self.dropped = False
         self.interruptible = False  # in the person's code, and nowhere else
+        self.broken = False  # it was in a gang that did not end as it should
         self.turn: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._setup, self._tell = setup, tell
         self._done = self.work.start.iterations if self.work.start is not None else 0
@@ -81,6 +84,7 @@ class Member:
         traceback.print_exception(error)
         sys.stderr.flush()
         told = traceback.format_exception_only(error)[-1].strip()
+        told = told if len(told) <= MOST else told[:MOST] + "..."
         return self._ended("failed", told, self.begin.size > 1 and _is_trouble(error))
 
     # before the first iteration
@@ -102,20 +106,21 @@ class Member:
             # Whoever holds it last ends its threads, and must not do so as PyTorch's reducer would: with
             # Python's lock, which those threads may be waiting for. We outlive the training.
             self._held = dist.group.WORLD
-        try:
-            yield
-        finally:
-            # The training goes first. If it were the last that knows the group, that would end its threads
-            # while it has Python's lock, which those threads want too.
-            gc.collect()
-            dist.destroy_process_group()
+        self.broken = True
+        yield
+        # One that is broken says so and is killed by its crew: to let go of the group might take for ever.
+        self.broken = False
+        # The training goes first. If it were the last that knows the group, that would end its threads
+        # while it has Python's lock, which those threads want too.
+        gc.collect()
+        dist.destroy_process_group()
 
     def _prepared(self, build: Callable[[], Build]) -> Training:
         workers = self._workers()
         if not self._setup.lanes:  # whose runs share the generators
             seed_all(workers.seed)
         with self._measured("build"), self._theirs():
-            training = build()(dict(self.work.values), workers)
+            training = _checked(build()(dict(self.work.values), workers))
         if self.work.start is not None:
             with self._measured("load"), self._theirs():
                 training.load(read(Path(self.begin.folder), self.work.start))
@@ -126,7 +131,10 @@ class Member:
         own = int(stream(self._setup.seed, "training", self.work.candidate).integers(2**31))
         rank, size, width = self.begin.rank, self.begin.size, self.work.place.width
         candidate = self.work.candidate
-        return Workers(rank, size, self._setup.device, width, self._setup.emulated, own, candidate)
+        workers = Workers(rank, size, self._setup.device, width, self._setup.emulated, own, candidate)
+        if rank == 0:
+            workers.noted = lambda name, value: self._tell(Noted(*self.key, name, value))
+        return workers
 
     # iterations
 
@@ -205,10 +213,18 @@ def _nothing() -> None:
     """It does not want to know."""
 
 
+def _checked(training: Any) -> Training:
+    missing = [name for name in NEEDED if not callable(getattr(training, name, None))]
+    if missing:
+        told = f"build must return a training, which has {', '.join(NEEDED)}"
+        raise TypeError(f"{told}; {type(training).__name__} has no {', no '.join(missing)}")
+    return cast("Training", training)
+
+
 def _number(value: Any) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError):  # the last by a tensor of several
         raise TypeError(f"step() must return a number, what the candidate is worth; not {value!r}") from None
 
 

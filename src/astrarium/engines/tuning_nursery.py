@@ -2,7 +2,7 @@
 
 A slot begins in milliseconds so, and never in the person's script, which need not be written for that. All
 slots of a nursery have its environment. It ends with its crew: the other end of its socket is closed then,
-and its slots end with it.
+and its slots end with it. A crew that was killed could not tidy up: its nursery does.
 """
 
 from __future__ import annotations
@@ -12,47 +12,69 @@ import gc
 import importlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
+from time import monotonic, sleep
 
 import msgspec
 
-from astrarium.engines.tuning_orders import Setup
+from astrarium.engines.tuning_orders import Gone, Setup
 
 # The last one takes seconds; the first optimizer would load it.
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
 PATIENCE = 5.0  # seconds for it to end by itself
+LEAVING = 2.0  # seconds for its slots, of which each finds out itself that the crew is gone
 _PDEATHSIG = 1  # of prctl: the signal that comes when the parent has died
 _MOST = 1 << 16  # bytes of a setup
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {module} import serve; serve(sys.argv)"
 
 
 class Nursery:
-    """The crew's end. *environment* is all that its processes have."""
+    """The crew's end. *environment* is all that its processes have. *litter*: a folder that is of no use when
+    the crew is gone."""
 
-    def __init__(self, environment: Mapping[str, str], preload: Sequence[str] = PRELOAD) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], preload: Sequence[str] = PRELOAD, litter: str = ""
+    ) -> None:
+        self._environment, self._told = dict(environment), [litter, *preload]
+        self._begin()
+
+    def _begin(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         searched = [path or os.getcwd() for path in sys.path]
         boot = _BOOT.format(module=__name__)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", boot, json.dumps(searched), str(theirs.fileno()), *preload],
-            pass_fds=[theirs.fileno()],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # an interrupt at the keyboard is the crew's business
-        )
-        theirs.close()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", boot, json.dumps(searched), str(theirs.fileno()), *self._told],
+                pass_fds=[theirs.fileno()],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # an interrupt at the keyboard is the crew's business
+            )
 
     def fork(self, setup: Setup) -> Connection:
-        """A slot, through which one speaks with it: its first word is Ready."""
+        """A slot, through which one speaks with it: its first word is Ready. A nursery that was killed is
+        replaced; where the new one dies too, that is the end of the slot."""
         ours, theirs = socket.socketpair()
-        socket.send_fds(self._control, [msgspec.json.encode(setup)], [theirs.fileno()])
-        theirs.close()
+        with theirs:
+            try:
+                self._ask_for(setup, theirs)
+            except OSError:
+                self.close()
+                self._begin()
+                with suppress(OSError):
+                    self._ask_for(setup, theirs)
         return Connection(ours.detach())
+
+    def _ask_for(self, setup: Setup, theirs: socket.socket) -> None:
+        socket.send_fds(self._control, [msgspec.json.encode(setup)], [theirs.fileno()])
 
     @property
     def alive(self) -> bool:
@@ -69,7 +91,7 @@ class Nursery:
 
 def serve(arguments: Sequence[str]) -> None:
     """The nursery itself."""
-    _, _, handle, *preload = arguments
+    _, _, handle, litter, *preload = arguments
     sys.argv = [sys.argv[0]]
     control = socket.socket(fileno=int(handle))
     for name in preload:
@@ -80,6 +102,7 @@ def serve(arguments: Sequence[str]) -> None:
     while True:
         message, handles, _, _ = socket.recv_fds(control, _MOST, 1)
         if not message:
+            _throw_away(litter)
             return
         if os.fork() == 0:
             control.close()
@@ -87,9 +110,22 @@ def serve(arguments: Sequence[str]) -> None:
         os.close(handles[0])
 
 
+def _throw_away(litter: str) -> None:
+    """Once nobody is left who writes there, or nearly so: the rest end with us."""
+    until = monotonic() + LEAVING
+    with suppress(ChildProcessError):  # there are none any more
+        while litter and monotonic() < until:
+            os.waitpid(-1, os.WNOHANG)
+            sleep(0.01)
+    if litter:
+        shutil.rmtree(litter, ignore_errors=True)
+
+
 def _become_slot(message: bytes, handle: int) -> None:
+    """Why it could not be one is said to the crew, and in full where trainings print."""
     from astrarium.engines.tuning_slot import Slot
 
+    pipe = Connection(handle)
     try:
         _end_with_parent()
         os.setpgid(0, 0)  # what it starts itself ends with it
@@ -97,9 +133,14 @@ def _become_slot(message: bytes, handle: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         setup = msgspec.json.decode(message, type=Setup)
         _write_to(setup.log)
-        Slot(Connection(handle), setup).serve()
+        Slot(pipe, setup).serve()
+    except BaseException as error:
+        traceback.print_exc()
+        with suppress(OSError):
+            pipe.send(Gone("its process ended: " + traceback.format_exception_only(error)[-1].strip()))
     finally:
-        os._exit(0)
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _end_with_parent() -> None:

@@ -9,7 +9,7 @@ would begin.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.core.errors import InputError
 from astrarium.engines.tuning_builds import named
+from astrarium.engines.tuning_candidate import CandidateTrial
 from astrarium.engines.tuning_optuna import OptunaSampler
-from astrarium.engines.tuning_run import Wish, bounded, run_local
+from astrarium.engines.tuning_run import Wish, bounded, run_local, tried
 from astrarium.engines.tuning_training import Emulated, Training, Workers, seat
 from astrarium.tuning.record import TuningRecord
 
@@ -36,40 +37,6 @@ class _Asked(BaseException):
 
 class _Over(BaseException):
     """It is wanted no more here."""
-
-
-class CandidateTrial:
-    """Stands in for an `optuna.Trial`. *number* is that of the candidate."""
-
-    def __init__(self, values: Mapping[str, Any], workers: Workers, loop: Loop) -> None:
-        self.number, self.params = workers.candidate, dict(values)
-        self.user_attrs: dict[str, Any] = {}
-        self.loop = loop
-
-    def suggest_float(self, name: str, low: float, high: float, **_: Any) -> float:
-        return float(self._value(name))
-
-    def suggest_int(self, name: str, low: int, high: int, **_: Any) -> int:
-        return int(self._value(name))
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        return self._value(name)
-
-    def report(self, value: float, step: int) -> None:
-        self.loop.value = float(value)
-
-    def should_prune(self) -> bool:
-        """Who goes on is decided between runs, by the search."""
-        return False
-
-    def set_user_attr(self, key: str, value: Any) -> None:
-        """Known in this run only."""
-        self.user_attrs[key] = value
-
-    def _value(self, name: str) -> Any:
-        if name not in self.params:
-            raise InputError("objective", name, "suggestions that are all made before the loop begins")
-        return self.params[name]
 
 
 class Loop:
@@ -138,14 +105,19 @@ class Loop:
         except _Over:
             self._said.put(False)
         except BaseException as error:
-            self._said.put(False if type(error).__name__ == "TrialPruned" else error)
+            leaves = self._began and type(error).__name__ == "TrialPruned"
+            self._said.put(False if leaves else error)
 
 
 class ObjectiveTraining:
     def __init__(self, objective: Callable[[Any], Any], values: dict[str, Any], workers: Workers) -> None:
         self._loop = Loop(lambda: objective(self._trial), workers)
         self._trial: Any = CandidateTrial(values, workers, self._loop)
-        self._loop.begin()
+        try:
+            self._loop.begin()
+        except BaseException:  # it was dropped meanwhile, say: the thread must not stay, with its model
+            self._loop.close()
+            raise
 
     def step(self) -> float:
         self._loop.next()
@@ -155,10 +127,12 @@ class ObjectiveTraining:
 
     def save(self) -> dict[str, Any]:
         objects = {name: plain(each).state_dict() for name, each in self._loop.objects.items()}
-        return {"done": self._loop.done, "objects": objects, "value": self._loop.value}
+        told = {"value": self._loop.value, "user_attrs": self._trial.user_attrs}
+        return {"done": self._loop.done, "objects": objects, **told}
 
     def load(self, state: dict[str, Any]) -> None:
         self._loop.done, self._loop.value = state["done"], state["value"]
+        self._trial.user_attrs.update(state["user_attrs"])
         for name, found in state["objects"].items():
             plain(self._loop.objects[name]).load_state_dict(found)
 
@@ -228,4 +202,6 @@ def optimize(
     settings = bounded(wish.policy, wish.policy_settings, spread)
     goal = sampler.goal or wish.goal
     wish = replace(wish, sampler=sampler, goal=goal, policy_settings=settings)
-    return run_local(build, wish, gpus, emulated, **crew)
+    for values in tried(wish):
+        study.enqueue_trial(values)  # a sampler that learns would choose others this time
+    return run_local(build, wish, gpus, emulated, noted=sampler.note, **crew)

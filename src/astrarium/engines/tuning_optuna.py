@@ -7,6 +7,7 @@ TPE learn from those of pruned trials too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ class OptunaSampler:
         self._suggest: Suggest | None = space if callable(space) else None
         self._fixed = None if callable(space) else distributions(space)
         self._trials: dict[int, optuna.Trial] = {}  # that have not ended
+        self._asked: list[int] = []  # their numbers, in the order of candidates
 
     def ask(self) -> Configuration | None:
         if self._left == 0:
@@ -54,6 +56,7 @@ class OptunaSampler:
         trial = self._study.ask(self._fixed)
         values = self._suggest(trial) if self._suggest is not None else None
         self._trials[trial.number] = trial
+        self._asked.append(trial.number)
         return Configuration(trial.number, dict(trial.params if values is None else values))
 
     def adopt(self, values: Values) -> Configuration:
@@ -64,6 +67,12 @@ class OptunaSampler:
         self._left = left
         assert found is not None
         return found
+
+    def note(self, candidate: int, name: str, value: str) -> None:
+        """An attribute that the objective has set; *value* as JSON."""
+        trial = self._trials.get(self._asked[candidate])
+        if trial is not None:
+            trial.set_user_attr(name, json.loads(value))
 
     def report(self, id: int, iterations: int, value: float) -> bool:
         trial = self._trials[id]

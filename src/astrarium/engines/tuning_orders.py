@@ -78,6 +78,15 @@ class Saved(msgspec.Struct, frozen=True):
     iterations: int
 
 
+class Noted(msgspec.Struct, frozen=True):
+    """What a training wants to be known of its candidate; *value* as JSON, which is safe to read."""
+
+    trial: int
+    run: int
+    name: str
+    value: str
+
+
 class Ended(msgspec.Struct, frozen=True):
     """Of one member. *trouble*: the error came from the connection to the others, and is not its own.
     *last*: when its last iteration ended; *saving*: seconds for the checkpoint after it."""
@@ -100,5 +109,5 @@ class Gone(msgspec.Struct, frozen=True):
     why: str
 
 
-Said: TypeAlias = Ready | Warm | Beat | Started | Iterated | Saved | Ended | Gone
+Said: TypeAlias = Ready | Warm | Beat | Started | Iterated | Saved | Noted | Ended | Gone
 Packing: TypeAlias = Literal["processes", "lanes"]

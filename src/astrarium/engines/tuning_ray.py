@@ -22,9 +22,10 @@ import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.engines.tuning_builds import packed
+from astrarium.engines.tuning_crew import LANES
 from astrarium.engines.tuning_gangs import Address, SlotCrew
 from astrarium.engines.tuning_nursery import PRELOAD
-from astrarium.engines.tuning_orders import Setup
+from astrarium.engines.tuning_orders import Packing, Setup
 from astrarium.engines.tuning_ray_agent import AgentSettings
 from astrarium.engines.tuning_ray_ground import connect, ground, the_ray
 from astrarium.engines.tuning_ray_slots import RaySlots
@@ -41,7 +42,7 @@ class RayCrew(SlotCrew):
 
     *cpus* go with each GPU. *patience*: seconds of silence after which an agent is gone. *most* slots are
     kept for each GPU. *preload*: modules that trainings need, and that take long to import. *gate*: slots
-    come under the kernel gate of their GPU, where there is one.
+    come under the kernel gate of their GPU, where there is one. *packing* as that of a `LocalCrew`.
     """
 
     def __init__(
@@ -59,7 +60,10 @@ class RayCrew(SlotCrew):
         seed: int = 0,
         preload: Sequence[str] = (),
         gate: bool = True,
+        packing: Packing = "processes",
     ) -> None:
+        if packing not in ("processes", "lanes"):
+            raise InputError("packing", packing, "processes or lanes")
         parcel = packed(build)
         connect(address)
         hosts = _hosts()
@@ -69,9 +73,10 @@ class RayCrew(SlotCrew):
         _prepare(home, parcel)
         device, log = "cuda:0" if emulated is None else "cpu", str(home / "logs" / "gpu")
         setup = Setup(device, str(home / "build.pkl"), emulated, seed, threads, BEAT)
-        setup = msgspec.structs.replace(setup, log="" if folder is None else log)
+        lanes = LANES if packing == "lanes" else ""
+        setup = msgspec.structs.replace(setup, lanes=lanes, log="" if folder is None else log)
         settings = AgentSettings(
-            setup, most, SLOT_PATIENCE, max(30.0, 10 * patience), gate=gate, alone=len(hosts) == 1,
+            setup, most, SLOT_PATIENCE, max(30.0, 10 * patience), bool(lanes), gate, len(hosts) == 1,
             preload=(*PRELOAD, *preload), searched=tuple(map(os.path.abspath, sys.path)),
         )  # fmt: skip
         self._server: Any = None

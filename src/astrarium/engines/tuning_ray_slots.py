@@ -9,7 +9,7 @@ placed its bundle again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from astrarium.engines.tuning_ray_ground import Ground, the_ray
 from astrarium.engines.tuning_slots import Heard
 
 FIRST_ANSWER = 120.0  # seconds that an agent may take to come up
+NOBODY = 0.1
 AGAIN = 2.0  # seconds before another agent is tried where one has failed
 
 
@@ -75,8 +76,8 @@ class RaySlots:
 
     def hear(self, seconds: float) -> list[Heard]:
         asked = {agent.pending: gpu for gpu, agent in self._agents.items()}
-        if not self._gone and asked:
-            self._ray.wait(list(asked), timeout=seconds)
+        if not self._gone:
+            self._wait(list(asked), seconds)
         ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0) if asked else ([], [])
         for answer in ready:
             self._gone += self._heard(asked[answer])
@@ -133,6 +134,13 @@ class RaySlots:
                 yield Heard(lease, _by_our_clock(said, agent.ahead))
                 if isinstance(said, Gone):
                     del self._leases[lease]
+
+    def _wait(self, asked: list[Any], seconds: float) -> None:
+        """For the first answer; where there is nobody to answer, others may be hired later."""
+        if asked:
+            self._ray.wait(asked, timeout=seconds)
+        else:
+            sleep(min(seconds, NOBODY))
 
     def _find_silent(self) -> None:
         now = monotonic()

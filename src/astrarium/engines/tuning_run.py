@@ -20,6 +20,7 @@ import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
+from astrarium.engines.tuning_again import go_on_as
 from astrarium.engines.tuning_crew import LocalCrew
 from astrarium.engines.tuning_journal import CheckpointFolder, FileJournal
 from astrarium.engines.tuning_training import Build, Emulated
@@ -67,7 +68,8 @@ def run_local(
 
     def make_crew() -> LocalCrew:
         made = LocalCrew(build, gpus, emulated, folder=wish.folder, seed=wish.seed, **crew)
-        made.warm_up()
+        with _closed_on_error(made):
+            made.warm_up()
         return made
 
     return run_with(wish, make_crew)
@@ -78,11 +80,23 @@ def run_with(wish: Wish, make_crew: Callable[[], Crew]) -> TuningRecord:
     parts = _parts(wish)
     journal = _journal(wish)
     with _recorder(wish.folder) as record, _interrupts() as interrupted:
-        live = live_tuning(*parts[:3], make_crew(), *parts[3:], journal=journal, options=wish.options,
-                           record=record)  # fmt: skip
+        crew = make_crew()
+        with _closed_on_error(crew):
+            live = live_tuning(*parts[:3], crew, *parts[3:], journal=journal, options=wish.options,
+                               record=record)  # fmt: skip
         began = monotonic_ns()
         live.run(lambda: monotonic_ns() - began, interrupted, wish.progress or _nobody_looks)
     return live.record(wish.policy)
+
+
+@contextmanager
+def _closed_on_error(crew: Crew) -> Iterator[None]:
+    """Until a live run takes care of it."""
+    try:
+        yield
+    except BaseException:
+        crew.close()
+        raise
 
 
 def bounded(policy: str, settings: Settings | None, spread: int) -> dict[str, Any]:
@@ -126,7 +140,15 @@ def _journal(wish: Wish) -> FileJournal | None:
         told = "a folder without an earlier run, or resume=True to go on with that"
         raise InputError("folder", str(wish.folder), told)
     wish.folder.mkdir(parents=True, exist_ok=True)
+    candidates = {"space": space_of(wish.space), "seed": wish.seed, "goal": wish.goal}
+    go_on_as(wish.folder, candidates, wish.resume)
     return FileJournal(path, CheckpointFolder(wish.folder / "checkpoints"))
+
+
+def tried(wish: Wish) -> list[dict[str, Any]]:
+    """What the run that this one goes on with had drawn."""
+    journal = _journal(wish) if wish.resume else None
+    return [] if journal is None else journal.tried()
 
 
 @contextmanager
@@ -135,6 +157,7 @@ def _recorder(folder: Path | None) -> Iterator[Callable[[Step], None] | None]:
     if folder is None:
         yield None
         return
+    _put_aside(folder / TRACE)
     with (folder / TRACE).open("wb") as file:
 
         def record(step: Step) -> None:
@@ -144,24 +167,37 @@ def _recorder(folder: Path | None) -> Iterator[Callable[[Step], None] | None]:
         yield record
 
 
+def _put_aside(trace: Path) -> None:
+    """That of the run which this one goes on with: trace.1.jsonl is the first."""
+    if trace.exists():
+        earlier = len(list(trace.parent.glob(f"{trace.stem}.*{trace.suffix}")))
+        trace.rename(trace.with_name(f"{trace.stem}.{earlier + 1}{trace.suffix}"))
+
+
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], str]]:
-    """The first one (Ctrl-C) ends the search, and what it found is returned; the second comes through."""
+    """The first one (Ctrl-C, or what ends a job) ends the search, and what it found is returned; the second
+    comes through."""
     asked: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread()
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM) if ours}
+
+    def set_back() -> None:
+        for one, handler in before.items():
+            if handler is not None:  # else it is not Python's
+                signal.signal(one, handler)
 
     def ask(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        signal.signal(signal.SIGINT, before)
+        set_back()
 
-    ours = threading.current_thread() is threading.main_thread() and before is not None
-    if ours:
-        signal.signal(signal.SIGINT, ask)
+    for one, handler in before.items():
+        if handler is not None:
+            signal.signal(one, ask)
     try:
         yield lambda: INTERRUPTED if asked else ""
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, before)
+        set_back()
 
 
 def _nobody_looks(live: LiveTuning) -> None:

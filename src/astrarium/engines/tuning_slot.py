@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from astrarium.engines.tuning_builds import named, opened
+from astrarium.engines.tuning_habits import Habits
 from astrarium.engines.tuning_member import Dropped, Member
 from astrarium.engines.tuning_orders import Beat, Begin, Leave, Order, Ready, Said, Setup, Warm
 from astrarium.engines.tuning_training import Build
@@ -28,7 +29,7 @@ _DROP = signal.SIGUSR1
 class Slot:
     def __init__(self, pipe: Connection, setup: Setup) -> None:
         self._pipe, self._setup = pipe, setup
-        self._sending = Lock()
+        self._sending, self._making = Lock(), Lock()
         self._members: dict[tuple[int, int], Member] = {}
         self._next: SimpleQueue[Member] = SimpleQueue()
         self._main = get_ident()
@@ -36,10 +37,10 @@ class Slot:
 
     def serve(self) -> None:
         """For ever: it ends when the crew closes the pipe."""
-        signal.signal(_DROP, self._interrupt)
         Thread(target=self._listen, daemon=True).start()
         self.tell(Ready(os.getpid()))
         self._warm_up()
+        self._habits = Habits()
         self.tell(Warm())
         while True:
             member = self._next.get()
@@ -58,20 +59,22 @@ class Slot:
     # runs
 
     def _alone(self, member: Member) -> None:
+        signal.signal(_DROP, self._interrupt)  # the one before may have set its own
         self._current = member
         self._limit_memory(member)
         ended = member.train(self._build)
         self._current = None
         self._forget(member)
-        if self._on_gpu:
+        if self._on_gpu and not member.broken:
             self._clean_up()  # its memory is free when that is said
         self.tell(ended)
+        self._habits.set_back()
         if not self._on_gpu:
             self._clean_up()
 
     def _in_a_lane(self, member: Member) -> None:
         try:
-            with self._lanes.job(f"trial {member.work.trial}") as job:
+            with self._the_lanes().job(f"trial {member.work.trial}") as job:
                 member.turn = job.iteration
                 ended = member.train(self._build)
         except BaseException as error:  # of the lanes: it was not let in, say
@@ -82,6 +85,11 @@ class Slot:
 
     def _forget(self, member: Member) -> None:
         self._members.pop(member.key, None)
+
+    def _the_lanes(self) -> Any:
+        """The same for all threads, whoever comes first."""
+        with self._making:
+            return self._lanes
 
     @cached_property
     def _lanes(self) -> Any:

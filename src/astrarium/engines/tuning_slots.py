@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -15,9 +12,10 @@ import msgspec
 
 from astrarium.engines.tuning_nursery import Nursery
 from astrarium.engines.tuning_orders import Gone, Order, Ready, Said, Setup, Warm
+from astrarium.engines.tuning_processes import SlotProcess
 
 LOADING = 120.0  # seconds that a slot may take to come up: PyTorch is loaded meanwhile
-TRIES = 3  # slots that die before they are there; then their GPU is taken to be gone
+TRIES = 3  # slots that die before they are ready for work; then their GPU is taken to be gone
 ENDING = 5.0
 
 
@@ -55,33 +53,6 @@ class Gpu(NamedTuple):
     setup: Setup
 
 
-class _Slot:
-    def __init__(self, gpu: int, pipe: Connection) -> None:
-        self.gpu, self.pipe = gpu, pipe
-        self.pid = 0
-        self.handle: int | None = None  # of the process: its number could be another's one day
-        self.runs, self.warm = 0, False
-        self.heard = monotonic()
-
-    def came_up(self, pid: int) -> None:
-        self.pid = pid
-        with suppress(OSError):
-            self.handle = os.pidfd_open(pid)
-
-    def end(self) -> None:
-        """Without waiting. One that is not up yet ends when it finds the pipe closed."""
-        if self.handle is not None and not _ended(self.handle, 0):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
-        self.pipe.close()
-
-    def wait(self, seconds: float) -> None:
-        if self.handle is not None:
-            _ended(self.handle, seconds)
-            os.close(self.handle)
-            self.handle = None
-
-
 class LocalSlots:
     """*most*: so many are kept for each GPU, and as long as there are fewer, one more than are in use.
     *patience*: seconds of silence after which a slot is taken to be gone. *shared*: one slot takes all runs
@@ -89,7 +60,9 @@ class LocalSlots:
 
     def __init__(self, gpus: Mapping[int, Gpu], most: int = 4, patience: float = 30.0, shared: bool = False):
         self._made, self._most, self._patience, self._shared = dict(gpus), most, patience, shared
-        self._slots: dict[int, _Slot] = {}
+        self._nurseries = {id(gpu.nursery): gpu.nursery for gpu in gpus.values()}
+        self.given_up = ""  # why the last GPU was
+        self._slots: dict[int, SlotProcess] = {}
         self._heard: list[Heard] = []
         self._failures: dict[int, int] = {}
         self._next = 0
@@ -142,10 +115,13 @@ class LocalSlots:
             self._lose(number, "its GPU is gone")
 
     def hear(self, seconds: float) -> list[Heard]:
-        pipes = {slot.pipe: number for number, slot in self._slots.items()}
-        for pipe in wait(list(pipes), 0 if self._heard else seconds):
-            assert isinstance(pipe, Connection)
-            self._drain(pipes[pipe])
+        sources: dict[Connection | int, int] = {slot.pipe: each for each, slot in self._slots.items()}
+        for number, slot in self._slots.items():
+            if slot.handle is not None:  # what it has started may hold its pipe open
+                sources[slot.handle] = number
+        ready = wait(list(sources), 0 if self._heard else seconds)
+        for number in sorted({sources[source] for source in ready}):  # type: ignore[index]
+            self._drain(number)
         self._find_silent()
         heard, self._heard = self._heard, []
         return heard
@@ -156,7 +132,7 @@ class LocalSlots:
             slot.end()
         for slot in slots:
             slot.wait(ENDING)
-        for nursery in {id(gpu.nursery): gpu.nursery for gpu in self._made.values()}.values():
+        for nursery in self._nurseries.values():
             nursery.close()
 
     # helpers
@@ -165,11 +141,11 @@ class LocalSlots:
         nursery, setup = self._made[gpu]
         if setup.log:
             setup = msgspec.structs.replace(setup, log=f"{setup.log}-{self._next}.txt")
-        self._slots[self._next] = _Slot(gpu, nursery.fork(setup))
+        self._slots[self._next] = SlotProcess(gpu, nursery.fork(setup))
         self._next += 1
         return self._next - 1
 
-    def _of(self, gpu: int) -> dict[int, _Slot]:
+    def _of(self, gpu: int) -> dict[int, SlotProcess]:
         return {number: slot for number, slot in self._slots.items() if slot.gpu == gpu}
 
     def _idle(self, gpu: int) -> list[int]:
@@ -182,26 +158,33 @@ class LocalSlots:
             self._start(gpu)
 
     def _drain(self, number: int) -> None:
-        slot = self._slots[number]
+        slot = self._slots.get(number)
+        if slot is None:  # it went with another of its GPU
+            return
         slot.heard = monotonic()
+        over = slot.over
         try:
             while slot.pipe.poll():
                 said = slot.pipe.recv()
                 if isinstance(said, Ready):
                     slot.came_up(said.pid)
-                    self._failures.pop(slot.gpu, None)
                 elif isinstance(said, Warm):
                     slot.warm = True
+                    self._failures.pop(slot.gpu, None)
+                elif isinstance(said, Gone):
+                    slot.last_words = said.why
                 else:
                     self._heard.append(Heard(number, said))
         except (EOFError, OSError):
-            self._lose(number, "its process ended")
+            over = True
+        if over:
+            self._lose(number, slot.last_words)
 
     def _find_silent(self) -> None:
         now = monotonic()
         for number, slot in list(self._slots.items()):
             patience = self._patience if slot.pid else max(LOADING, self._patience)
-            if now - slot.heard > patience:
+            if number in self._slots and now - slot.heard > patience:
                 self._lose(number, f"its process gave no sign of life for {patience:g} s")
 
     def _lose(self, number: int, why: str) -> None:
@@ -209,14 +192,8 @@ class LocalSlots:
         slot.end()
         slot.wait(ENDING)
         self._heard.append(Heard(number, Gone(why)))
-        if not slot.pid:
+        if not slot.warm:
             self._failures[slot.gpu] = self._failures.get(slot.gpu, 0) + 1
         if self._failures.get(slot.gpu, 0) >= TRIES and slot.gpu in self._made:
+            self.given_up = why
             self.withdraw(slot.gpu)
-
-
-def _ended(handle: int, seconds: float) -> bool:
-    """Whether the process has, within so many seconds."""
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    return bool(poll.poll(int(seconds * 1000)))

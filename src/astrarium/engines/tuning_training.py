@@ -18,7 +18,6 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from astrarium.core.errors import InputError
 from astrarium.tuning.places import Width
 from astrarium.tuning.runtime import Runtime
 
@@ -69,6 +68,7 @@ class Workers:
         self.rank, self.size, self.device = rank, size, device
         self.candidate, self.seed = candidate, seed
         self.width = Width(size) if width is None else width
+        self.noted: Callable[[str, str], object] = lambda name, value: None  # what the study should know
         self._emulated, self._began = emulated or Emulated(), time.monotonic()
 
     def parallel(self, model: Any) -> Any:
@@ -81,9 +81,10 @@ class Workers:
 
     def part(self, count: int) -> slice:
         """Which of so many examples are this worker's. Shares that are equal (sizes that divide the batch)
-        make gradients the same as those of one worker; others nearly."""
-        if count < self.size:
-            raise InputError("batch", count, f"a batch of {self.size} or more, for as many workers")
+        make gradients the same as those of one worker; others nearly. Where there are fewer than workers,
+        such as in the last batch of an epoch, some are given twice: nobody has nothing to do."""
+        if 0 < count < self.size:
+            return slice(self.rank % count, self.rank % count + 1)
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def share(self, batch: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from astrarium.drivers.simulate import simulate
 from astrarium.scenario.tuning import TuningScenario
 from astrarium.scenario.tuning_samplers import sampler_of
 from astrarium.tuning.actions import Action, Put
-from astrarium.tuning.events import Event, GpusChanged, RuntimeMeasured
+from astrarium.tuning.events import Event, GpusChanged, RuntimeMeasured, TrialStepped
 from astrarium.tuning.model import TuningWorld
 from astrarium.tuning.record import TuningRecord, Watch
 from astrarium.tuning.registry import made as made
@@ -74,12 +75,18 @@ class ProfiledWorld(TuningWorld):
     def consequences(self, now: Time, action: Action, state: TuningState) -> Iterator[tuple[Time, Event]]:
         yield from super().consequences(now, action, state)
         if type(action) is Put:
-            candidate = state.open[action.trial].trial.candidate
-            if candidate not in self._known:
-                self._known.add(candidate)
-                runtime = self._truth.runtime(candidate)
-                seen = self._costs.starting + self._costs.profile * round(runtime.at(action.place.width))
-                yield now + seen, RuntimeMeasured(candidate, runtime)
+            yield from self._profiled(now, action, state)
+
+    def _profiled(self, now: Time, put: Put, state: TuningState) -> Iterator[tuple[Time, Event]]:
+        """How far it is, is heard with it: the books would reckon with what was believed before."""
+        row = state.open[put.trial]
+        candidate, profile = row.trial.candidate, self._costs.profile
+        if candidate not in self._known:
+            self._known.add(candidate)
+            runtime = self._truth.runtime(candidate)
+            at = now + self._costs.starting + ceil(profile * runtime.at(put.place.width))
+            yield at, TrialStepped(put.trial, row.run, min(row.trial.iterations, row.done + profile))
+            yield at, RuntimeMeasured(candidate, runtime)
 
 
 def run(

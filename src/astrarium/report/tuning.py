@@ -22,6 +22,7 @@ class BestFound(msgspec.Struct, frozen=True):
     iterations: int  # that it had then
     at_s: float
     configuration: dict[str, Any]
+    checkpoint: str | None = None  # file with what it had learnt, where one is kept
 
 
 class CandidateSummary(msgspec.Struct, frozen=True):
@@ -40,7 +41,8 @@ class CandidateSummary(msgspec.Struct, frozen=True):
 
 class TuningSummary(msgspec.Struct, frozen=True):
     """*time_to_target_s*: None where there is no target, or nobody reached it. *gpu_hours* are those that
-    trials trained for; *utilization* is the part of all GPUs that they held."""
+    trials trained for; *utilization* is the part of all GPUs that they held. *remembered*: trials that had
+    ended in an earlier run, which this one went on with; times and GPUs are of this one."""
 
     policy: str
     goal: str
@@ -56,6 +58,7 @@ class TuningSummary(msgspec.Struct, frozen=True):
     gpu_hours: float
     moves: int
     best: BestFound | None
+    remembered: int = 0
 
 
 def summarize(record: TuningRecord, goal: Goal, target: float | None) -> TuningSummary:
@@ -76,6 +79,7 @@ def summarize(record: TuningRecord, goal: Goal, target: float | None) -> TuningS
         gpu_hours=sum(row.gpu_time for row in record.rows) / SECOND / 3600,
         moves=sum(row.moves for row in record.rows),
         best=best_found(record),
+        remembered=record.remembered,
     )
 
 

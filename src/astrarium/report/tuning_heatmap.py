@@ -35,6 +35,12 @@ def heat_map(label: str, record: TuningRecord, end: Time | None = None, width: i
     return [Text(line, no_wrap=True) for line in [*lines, ""]]
 
 
+def fitting(columns: int, gpus: Sequence[int]) -> int:
+    """Windows for which a terminal of so many columns has room."""
+    beside = len(f" GPU {max(gpus, default=0)} ││ 100%")
+    return max(12, min(WINDOWS, columns - beside))
+
+
 def blocks(parts: Sequence[float]) -> str:
     """Only what is empty looks empty, and only what is full looks full."""
     return "".join(_block(part) for part in parts)

@@ -41,7 +41,7 @@ def draw_heat(runs: Sequence[Drawn], path: Path) -> None:
     with picture(path, 12, _height(runs), len(runs), 1, sharex=True) as (figure, axes):
         margins(figure, left=0.7, right=1.1, bottom=0.5, top=0.35, w=0, h=0.4)
         for run, ax in zip(runs, axes.flat, strict=True):
-            rows = list(run.record.windows(_WINDOWS, end).values())
+            rows = list(run.record.windows(_WINDOWS, end).values()) or [[0.0] * _WINDOWS]
             extent = (0, end / SECOND / size, len(rows) - 0.5, -0.5)
             image = ax.imshow(rows, aspect="auto", extent=extent, cmap="YlGnBu", vmin=0, vmax=1)
             told = f"{run.label}: how much of each GPU was held ({run.record.utilization():.0%} in all)"
@@ -82,7 +82,7 @@ def draw_trials(runs: Sequence[Drawn], path: Path) -> None:
             _gpu_axis(
                 ax, f"{run.label}: which candidate trained where; a box on several lines: on several GPUs"
             )
-            ax.set(ylim=(len(run.record.gpus) - 0.5, -0.5))
+            ax.set(ylim=(max(1, len(run.record.gpus)) - 0.5, -0.5))
         axes.flat[-1].set(xlabel=f"time ({unit})", xlim=(0, end / SECOND / size))
 
 

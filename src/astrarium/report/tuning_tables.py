@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +13,25 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-MOST_CANDIDATES, MOST_LETTERS = 20, 60
+MOST_CANDIDATES, MOST_LETTERS, LINE = 20, 60, 200
 Seeded = Mapping[str, Sequence[TuningSummary]]  # by policy: one for each seed
 
 
-def best_line(summary: TuningSummary) -> Text:
-    """A sentence: it is not wrapped."""
+def best_line(summary: TuningSummary, whose: str = "") -> Text:
+    """A sentence: it is not wrapped. *whose* of several runs it is."""
     from rich.text import Text
 
     best = summary.best
     if best is None:
         return Text(f"no candidate has a value: {summary.over}", no_wrap=True)
-    told = f"best: {_value(best.value)} after {best.iterations} iterations, candidate {best.candidate}: "
-    return Text(told + configuration(best.configuration), no_wrap=True)
+    number = f"candidate {best.candidate}" + (f" of {whose}" if whose else "")
+    told = f"best: {_value(best.value)} after {_iterations(best.iterations)}, {number}: "
+    where = "" if best.checkpoint is None else f"\nits checkpoint: {best.checkpoint}"
+    return Text(told + configuration(best.configuration) + where, no_wrap=True)
+
+
+def _iterations(count: int) -> str:
+    return f"{count} iteration" if count == 1 else f"{count} iterations"
 
 
 def configuration(values: Mapping[str, Any]) -> str:
@@ -51,7 +57,15 @@ def overview_table(runs: Seeded) -> Table:
         cells += _timed(summaries, first, "time_to_target_s", size, several) if goal else []
         table.add_row(as_it_is(label), _best(summaries), *cells, *_use(summaries))
     table.caption = as_it_is(_caption(first, next(iter(runs)), several, goal))
+    _keep_whole(table, 4 if several else 3)
     return table
+
+
+def _keep_whole(table: Table, columns: int) -> None:
+    """In a narrow terminal the first ones stay readable: headings are folded, and no numbers."""
+    for column in table.columns[:columns]:
+        column.overflow = "fold"
+        column.min_width = max((len(str(cell)) for cell in list(column.cells)[1:]), default=1)
 
 
 def _caption(first: Sequence[TuningSummary], label: str, several: bool, goal: bool) -> str:
@@ -61,6 +75,32 @@ def _caption(first: Sequence[TuningSummary], label: str, several: bool, goal: bo
     )
     told += [f"x: how many times sooner than {label}"] if several else []
     return "; ".join([*told, "busy: the part of all GPUs that trials held"])
+
+
+def remembered_line(summaries: Iterable[TuningSummary]) -> Text | None:
+    from rich.text import Text
+
+    known = {each.policy: each.remembered for each in summaries if each.remembered}
+    if not known:
+        return None
+    counts = ", ".join(f"{count} of {policy}" for policy, count in known.items())
+    told = f"trials that had ended before this run went on: {counts}; times and GPUs below are of this run"
+    return Text(told, no_wrap=True)
+
+
+def failures_line(candidates: Sequence[CandidateSummary]) -> Text | None:
+    """They are last in the table, where few look and long ones are cut."""
+    from rich.text import Text
+
+    failed = sorted((each for each in candidates if each.standing == "failed"), key=_number)
+    if not failed:
+        return None
+    first = f"the first, candidate {failed[0].candidate}: {last_line(failed[0].reason, LINE)}"
+    return Text(f"{len(failed)} of {len(candidates)} candidates failed; {first}", no_wrap=True)
+
+
+def _number(candidate: CandidateSummary) -> int:
+    return candidate.candidate
 
 
 def _timed(
@@ -74,8 +114,9 @@ def _timed(
 
 
 def ratios(mine: Sequence[TuningSummary], first: Sequence[TuningSummary], name: str) -> list[float]:
-    """Seed by seed: how many times sooner; where both have such a time."""
-    pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(mine, first, strict=True)]
+    """Seed by seed: how many times sooner; where both have such a time. Of runs that were interrupted, the
+    last policy may have fewer seeds."""
+    pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(mine, first, strict=False)]
     return [theirs / ours for ours, theirs in pairs if ours and theirs]
 
 
@@ -94,11 +135,10 @@ def _best(summaries: Sequence[TuningSummary]) -> str:
 def _use(summaries: Sequence[TuningSummary]) -> list[str]:
     means = {name: fmean(getattr(each, name) for each in summaries) for name in ("utilization", "gpu_hours")}
     counts = [fmean(getattr(each, name) for each in summaries) for name in ("moves", "trials", "candidates")]
-    return [
-        f"{means['utilization']:.1%}",
-        f"{means['gpu_hours']:,.3g}",
-        *(f"{count:,.4g}" for count in counts),
-    ]
+    moves, trials, candidates = (f"{count:,.4g}" for count in counts)
+    failed = sum(each.standings.get("failed", 0) for each in summaries) / len(summaries)
+    told = f"{candidates} ({failed:,.4g} failed)" if failed else candidates
+    return [f"{means['utilization']:.1%}", f"{means['gpu_hours']:,.3g}", moves, trials, told]
 
 
 def candidates_table(candidates: Sequence[CandidateSummary]) -> Table:
@@ -107,21 +147,22 @@ def candidates_table(candidates: Sequence[CandidateSummary]) -> Table:
     table = plain_table("candidate", "value", "iterations", f"GPU time {unit}", "moves", "ended")
     table.add_column("configuration", overflow="fold")
     for each in candidates[:MOST_CANDIDATES]:
-        ended = each.standing if each.standing != "failed" else f"failed: {_last_line(each.reason)}"
+        ended = each.standing if each.standing != "failed" else f"failed: {last_line(each.reason)}"
         source = "" if each.source is None else f" (from {each.source})"
         value = "-" if each.value is None else _value(each.value)
         numbers = (value, str(each.iterations), f"{each.gpu_s / size:,.1f}", str(each.moves))
         told = as_it_is(configuration(each.configuration) + source)
         table.add_row(str(each.candidate), *numbers, as_it_is(ended), told)
+    _keep_whole(table, 3)
     if len(candidates) > MOST_CANDIDATES:
         table.caption = f"the best {MOST_CANDIDATES} of {len(candidates)} candidates"
     return table
 
 
-def _last_line(error: str) -> str:
+def last_line(error: str, most: int = MOST_LETTERS) -> str:
     """Of a traceback: what went wrong."""
     lines = error.strip().splitlines() or [""]
-    return lines[-1] if len(lines[-1]) <= MOST_LETTERS else lines[-1][: MOST_LETTERS - 3] + "..."
+    return lines[-1] if len(lines[-1]) <= most else lines[-1][: most - 3] + "..."
 
 
 def seeds_table(summaries: Mapping[int, TuningSummary]) -> Table:

@@ -10,6 +10,7 @@ With `train: file.py:function` in place of a task the search runs live. A file m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ SECTIONS = ("task", "train", "search", "sampler", "space", "goal", "target", "gp
             "costs", "emulated", "engine", "live")  # fmt: skip
 
 Settings = dict[str, Any]
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
 class TuningScenario(msgspec.Struct, frozen=True):
@@ -137,7 +139,7 @@ def _check(scenario: TuningScenario) -> None:
     check_search(searches.get(scenario.search), scenario.search_settings)
     check_grid(scenario.sampler.kind, scenario.space)
     check_target(scenario.target, scenario.task)
-    scenario.live.check(scenario.engine)
+    scenario.live.check(scenario.engine, scenario.emulated is not None)
     if scenario.train is None:
         for name in ("emulated", "engine", "live"):
             if name in scenario.raw:
@@ -172,6 +174,8 @@ def _numbers(raw: Any) -> Any:
     """YAML 1.1 takes 1e-3 for text: it wants 1.0e-3."""
     if isinstance(raw, dict):
         return {name: _numbers(value) for name, value in raw.items()}
+    if isinstance(raw, list):
+        return [float(each) if isinstance(each, str) and _EXPONENT.fullmatch(each) else each for each in raw]
     try:
         return float(raw) if isinstance(raw, str) and raw[:1] in "+-.0123456789" else raw
     except ValueError:

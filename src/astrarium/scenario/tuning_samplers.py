@@ -9,14 +9,17 @@ sampler: {raytune: {searcher: hyperopt, n_initial_points: 10}}
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from math import prod
 from typing import Any, Literal
+from warnings import catch_warnings, simplefilter
 
 import msgspec
 
 from astrarium.core.errors import InputError, did_you_mean, one_of
 from astrarium.core.extras import from_extra
 from astrarium.tuning.samplers import Goal, GridSampler, RandomSampler, Sampler
-from astrarium.tuning.spaces import Space
+from astrarium.tuning.spaces import Choice, Range, Space
 
 Kind = Literal["random", "grid", "optuna", "raytune"]
 KINDS = ["random", "grid", "optuna", "raytune"]
@@ -98,12 +101,38 @@ def _optuna(section: SamplerSection, space: Space, goal: Goal, seed: int) -> Sam
             "sampler.optuna", section.name, f"a sampler of Optuna: {one_of(names, section.name)}"
         )
     kind = getattr(optuna.samplers, section.name)
-    grid = {"search_space": {name: each.grid() for name, each in space.items()}}
-    given = {**({} if section.name != "GridSampler" else grid), **section.settings}
-    made = _made(kind, given, seed, "sampler.optuna")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # a line for each candidate is ours to print
+    choices = section.settings.get("search_space", _choices(section.name, space))
+    grid = {"search_space": choices} if section.name == "GridSampler" else {}
+    made = _made(kind, {**grid, **section.settings}, seed, "sampler.optuna")
+    _quiet_optuna()
     study = optuna.create_study(sampler=made, direction="minimize" if goal == "min" else "maximize")
-    return OptunaSampler(study, space)
+    return OptunaSampler(study, space, None if choices is None else prod(map(len, choices.values())))
+
+
+def _quiet_optuna() -> None:
+    """A line for each candidate is ours to print."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def _choices(sampler: str, space: Space) -> dict[str, Sequence[Any]] | None:
+    """What a sampler with an end may choose for each name; None of others. Optuna's end when they are told
+    results: a grid search, which asks for all at once, would ask for ever."""
+    if sampler not in _WITH_AN_END:
+        return None
+    if sampler == "BruteForceSampler":
+        return {name: _all_of(each, f"space.{name}") for name, each in space.items()}
+    return {name: each.grid() for name, each in space.items()}
+
+
+def _all_of(dimension: Range | Choice, field: str) -> Sequence[Any]:
+    if isinstance(dimension, Choice):
+        return dimension.options
+    if not dimension.whole:
+        told = "options, or a range of whole numbers: BruteForceSampler tries all that there are"
+        raise InputError(field, f"from {dimension.low:g} to {dimension.high:g}", told)
+    return range(int(dimension.low), int(dimension.high) + 1)
 
 
 def _is_sampler(kind: Any) -> bool:
@@ -118,6 +147,8 @@ def _ray(section: SamplerSection, space: Space, goal: Goal, seed: int) -> Sample
     if section.name not in SEARCH_ALG_IMPORT:
         told = f"a searcher of Ray Tune: {one_of(list(SEARCH_ALG_IMPORT), section.name)}"
         raise InputError("sampler.raytune", section.name, told)
+    if section.name == "optuna":
+        _quiet_optuna()
     load: Any = SEARCH_ALG_IMPORT[section.name]
     kind = load()
     if not issubclass(kind, Searcher):
@@ -131,6 +162,8 @@ def _made(kind: Any, settings: dict[str, Any], seed: int, field: str) -> Any:
     names = inspect.signature(kind).parameters
     name = next((each for each in ("seed", "random_state_seed") if each in names), None)
     try:
-        return kind(**({name: seed} if name else {}), **settings)
+        with catch_warnings():
+            simplefilter("ignore")  # whoever names a sampler knows that it may be experimental
+            return kind(**({name: seed} if name else {}), **settings)
     except (TypeError, ValueError, AssertionError, ImportError) as error:
         raise InputError(field, kind.__name__, f"settings that it takes: {error}") from None

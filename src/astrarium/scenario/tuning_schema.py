@@ -45,24 +45,26 @@ class EmulatedSection(msgspec.Struct, frozen=True):
 class LiveSection(msgspec.Struct, frozen=True):
     """How a live run trains; what is not written is up to its engine. *packing*: trials that share a GPU are
     processes, or threads in lanes of one; *gate*: under the kernel gate, where there is one. *checkpoints*
-    are so far apart in a trial that goes on; *patience* with a process that is silent. *threads* of the CPU
-    for each. *address*: of the Ray cluster."""
+    are so far apart in a trial that goes on; *patience* with a process that gives no sign of life. A trial
+    fails whose iteration takes more than *longest*. *threads* of the CPU for each. *address*: of the Ray
+    cluster."""
 
     packing: Literal["processes", "lanes"] | None = None
     gate: bool | None = None
     checkpoints: Duration | None = None
     patience: Duration | None = None
+    longest: Duration | None = None
     threads: Threads | None = None
     address: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("checkpoints", "patience"):
+        for name in ("checkpoints", "patience", "longest"):
             if getattr(self, name) == 0:
                 raise InputError(name, "0s", "a duration above 0")
 
-    def check(self, engine: EngineName) -> None:
-        if engine == "ray" and self.packing is not None:
-            raise InputError("live.packing", self.packing, "engine: local, which has it")
+    def check(self, engine: EngineName, emulated: bool) -> None:
+        if emulated and self.packing == "lanes":
+            raise InputError("live.packing", "lanes", "processes: emulated GPUs have no lanes")
         if engine == "local" and self.address is not None:
             raise InputError("live.address", self.address, "engine: ray, which has one")
 

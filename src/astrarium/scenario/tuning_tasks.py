@@ -24,7 +24,7 @@ def named_or_written(raw: Any, space: Space | None, target: Any, emulated: Emula
     entry: TaskEntry = Decoder().decode(TaskEntry, raw, "task")
     if space is None:
         raise InputError("space", None, "what may be chosen: a task that is written here has no space yet")
-    check_keys(dict(entry.knobs), list(space), "task.knobs")
+    check_keys(raw.get("knobs", {}), list(space), "task.knobs")
     knobs = {name: _knob(dimension, entry.knobs.get(name)) for name, dimension in space.items()}
     shared = emulated or EmulatedSection()
     return Task(
@@ -84,7 +84,7 @@ def check_fits(space: Space, task: Task) -> None:
 
 def _inside(mine: Range | Choice, known: Range | Choice) -> bool:
     if isinstance(known, Choice):
-        return isinstance(mine, Choice) and set(mine.options) <= set(known.options)
+        return isinstance(mine, Choice) and all(option in known.options for option in mine.options)
     if isinstance(mine, Choice):
         return all(_between(option, known) for option in mine.options)
     return known.low <= mine.low and mine.high <= known.high

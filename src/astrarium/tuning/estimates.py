@@ -2,12 +2,18 @@
 
 Equation 3.2 in logarithms is a straight line: an iteration takes log t + (c - 1) log alpha with c trials on
 its GPU, and log t - log w + (w - 1) log beta on w GPUs. Each candidate has its own t; alpha and beta are
-shared by all. They follow from how much one candidate's time differs between its widths. Where nobody was
-seen at two widths, candidates are compared with each other, and that is believed half-heartedly: those that
-are given more GPUs are the slow ones.
+shared by all. They follow from how much one candidate's time differs between its widths: its usual
+iterations, or the first ones of its runs where there is nothing else. Where nobody was seen at two widths,
+candidates are compared with each other, and that is believed half-heartedly: those that are given more GPUs
+are the slow ones.
+
+How much a trial is slowed depends on who is beside it. The alpha of all is the middle of that; a candidate's
+t is taken from where it ran alone on a GPU, or from what is nearest to that: there such differences matter
+least.
 
 Medians all the way, so that a hiccup changes nothing. Until something was seen, packing and spreading are
-believed to cost nothing: else nobody would ever try.
+believed to cost what they usually do: were they dear nobody would ever try, and were they free the first
+groups would be packed and spread beyond all sense.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from astrarium.core.units import Time
 from astrarium.tuning.places import Width
 from astrarium.tuning.runtime import Runtime
 
+PRIOR = Runtime(packing=1.3, scaling=1.2)  # as for most of the tasks that we know
 KEPT = 31  # samples of a candidate at one width
 ROUNDS = 4  # in which packing and spreading are told apart
 DOUBT = 4.0  # candidates that must be compared before it counts half
@@ -73,6 +80,7 @@ class _Bucket:
 
 
 _Buckets = dict[tuple[int, int], _Bucket]  # by GPUs, and by trials on the GPU
+_Views = Mapping[int, Sequence[View]]  # by candidate
 
 
 class Estimates:
@@ -80,7 +88,7 @@ class Estimates:
     *profile* iterations, and again when it is believed to take so much more or less time (*change*)."""
 
     def __init__(self, prior: Runtime | None = None, profile: int = 1, change: float = 0.1) -> None:
-        usual = prior or Runtime()
+        usual = prior or PRIOR
         self._prior = Overheads(log(max(1.0, usual.packing)), log(max(1.0, usual.scaling)))
         self._profile, self._change = profile, change
         self._usual: dict[int, _Buckets] = {}  # by candidate
@@ -108,7 +116,7 @@ class Estimates:
     def all(self) -> dict[int, Runtime]:
         """Of every candidate that has trained for long enough."""
         usual, first = _views(self._usual), _views(self._first)
-        overheads = fitted(usual, self._prior)
+        overheads = fitted(usual, first, self._prior)
         levels = {number: _level(views, overheads) for number, views in usual.items()}
         late = {number: _level(views, overheads) for number, views in first.items()}
         both = [late[number] - levels[number] for number in levels.keys() & late.keys()]
@@ -127,13 +135,13 @@ class Estimates:
         )
 
 
-def fitted(views: Mapping[int, Sequence[View]], prior: Overheads) -> Overheads:
+def fitted(usual: _Views, first: _Views, prior: Overheads) -> Overheads:
     """By turns, each with what is believed of the other."""
     found = prior
     for _ in range(ROUNDS):
-        packing = _slope(views, prior.packing, "packed", Overheads(0.0, found.scaling))
+        packing = _slope(usual, first, prior.packing, "packed", Overheads(0.0, found.scaling))
         found = Overheads(packing, found.scaling)
-        scaling = _slope(views, prior.scaling, "spread", Overheads(found.packing, 0.0))
+        scaling = _slope(usual, first, prior.scaling, "spread", Overheads(found.packing, 0.0))
         found = Overheads(found.packing, scaling)
     return found
 
@@ -143,13 +151,14 @@ class _Slope(NamedTuple):
     weight: float
 
 
-def _slope(views: Mapping[int, Sequence[View]], prior: float, axis: str, other: Overheads) -> float:
+def _slope(usual: _Views, first: _Views, prior: float, axis: str, other: Overheads) -> float:
     """How fast times grow along one axis, once what the other costs is left out."""
-    slopes = [slope for each in views.values() for slope in _slopes(each, axis, other)]
-    if slopes:
-        found = _weighted_median([_Slope(prior, 1.0), *slopes])
-    else:
-        found = _compared(views, prior, axis, other)
+    found = _compared(usual, prior, axis, other)
+    for views in (usual, first):  # what the first iteration of a run compiles is in all of the latter
+        slopes = [slope for each in views.values() for slope in _slopes(each, axis, other)]
+        if slopes:
+            found = _weighted_median([_Slope(prior, 1.0), *slopes])
+            break
     return min(MOST, max(0.0, found))
 
 
@@ -161,7 +170,7 @@ def _slopes(views: Iterable[View], axis: str, other: Overheads) -> Iterator[_Slo
             yield _Slope(rise / apart, min(one.weight, two.weight) * abs(apart))
 
 
-def _compared(views: Mapping[int, Sequence[View]], prior: float, axis: str, other: Overheads) -> float:
+def _compared(views: _Views, prior: float, axis: str, other: Overheads) -> float:
     """Between candidates: each has been seen at one width only."""
     levels: dict[int, list[float]] = {}
     for view in (view for each in views.values() for view in each):
@@ -193,7 +202,11 @@ def _views(seen: Mapping[int, _Buckets]) -> dict[int, list[View]]:
 
 
 def _level(views: Sequence[View], overheads: Overheads) -> float:
-    return _weighted_median([_Slope(overheads.left_out(view), view.weight) for view in views])
+    """The less there was beside it, the less of that is a guess."""
+    beside = [view.packed + view.spread for view in views]
+    levels = [overheads.left_out(view) for view in views]
+    weights = [view.weight / (1 + more) for view, more in zip(views, beside, strict=True)]
+    return _weighted_median([_Slope(*each) for each in zip(levels, weights, strict=True)])
 
 
 def _runtime(level: float, overheads: Overheads) -> Runtime:

@@ -28,6 +28,7 @@ class TrialRow:
     outcome: Outcome = Outcome.OPEN
     reason: str = ""
     done: int = 0  # iterations, at the instant `since`
+    part: float = 0.0  # of the next one, as reckoned then
     since: Time = 0
     place: Place | None = None  # where it runs
     going: Place | None = None  # where it will run from its next iteration on

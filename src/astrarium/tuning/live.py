@@ -17,8 +17,15 @@ from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.tuning.crew import Checkpoint, Crew, GpusSeen, News, Work
-from astrarium.tuning.estimates import Beliefs, Estimates
-from astrarium.tuning.events import Event, GpusChanged, TrialFinished, TrialPaused, TrialStepped
+from astrarium.tuning.estimates import PRIOR, Beliefs, Estimates
+from astrarium.tuning.events import (
+    Event,
+    GpusChanged,
+    TrialFailed,
+    TrialFinished,
+    TrialPaused,
+    TrialStepped,
+)
 from astrarium.tuning.ledger import TrialRow
 from astrarium.tuning.live_memory import Journal, NoJournal, Options, Reports
 from astrarium.tuning.live_news import Newsroom
@@ -59,6 +66,7 @@ class LiveTuning:
         self._timers: dict[str, Time] = {}
         self._met: set[int] = set()  # trials that the journal was asked about
         self._began: set[int] = set()  # candidates
+        self._known = 0  # trials that an earlier run had ended
 
     @property
     def over(self) -> str:
@@ -106,24 +114,32 @@ class LiveTuning:
             self._crew.close()
 
     def record(self, policy: str) -> TuningRecord:
-        return self.watch.record(policy, self.session)
+        record = self.watch.record(policy, self.session)
+        record.remembered = self._known
+        return record
 
     # what is heard
 
     def _events(self, now: Time, heard: Sequence[News]) -> Iterator[Event]:
         seen = [news.gpus for news in heard if isinstance(news, GpusSeen)]
         for event in self._newsroom.events(now, heard, seen[-1] if seen else None):
-            if type(event) is TrialFinished:
-                self._write_down(self.state.open[event.trial])
+            self._write_down(event)
             yield event
         if seen and seen[-1] != self._gpus:
             begins, self._gpus = self._gpus is None, seen[-1]
             yield GpusChanged(self._gpus)
             yield from self.session.begin(len(self._gpus)) if begins else ()
 
-    def _write_down(self, row: TrialRow) -> None:
-        trial, value = row.trial, self._reports.worth(row.trial)
-        self._journal.finished(trial.candidate, self._values(row), trial.total, value)
+    def _write_down(self, event: Event) -> None:
+        """How a trial ends."""
+        if not isinstance(event, TrialFinished | TrialFailed):
+            return
+        row = self.state.open[event.trial]
+        candidate, total = row.trial.candidate, row.trial.total
+        if isinstance(event, TrialFailed):
+            self._journal.failed(candidate, self._values(row), total, event.error)
+        else:
+            self._journal.finished(candidate, self._values(row), total, self._reports.worth(row.trial))
 
     def _remembered(self) -> Iterator[Event]:
         """What an earlier run did of trials that have just come."""
@@ -136,7 +152,10 @@ class LiveTuning:
         trial, values = row.trial, self._values(row)
         known = self._journal.result(trial.candidate, values, trial.total)
         kept = self._journal.kept(trial.candidate, values, trial.total) - trial.begins
-        if known is not None:
+        self._known += known is not None
+        if known is not None and known.error:
+            yield TrialFailed(trial.id, row.run, known.error)
+        elif known is not None:
             self._reports.hear(trial.id, trial.total, known.value)
             yield TrialFinished(trial.id, row.run)
         elif kept > 0:
@@ -210,7 +229,7 @@ def live_tuning(
     """All of it put together. *more*: what else `LiveTuning` takes."""
     reports = Reports()
     session = Session(search, sampler, reports.worth, goal, target, space)
-    return LiveTuning(session, state or TuningState(), policy, crew, reports, **more)
+    return LiveTuning(session, state or TuningState(runtime=PRIOR), policy, crew, reports, **more)
 
 
 def _checkpoint(trial: Trial, kept: int) -> Checkpoint | None:

@@ -7,17 +7,20 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.tuning.trials import Trial
 
 
 class Options(msgspec.Struct, frozen=True):
     """A trial whose runs are lost *retries* times without getting further fails. News of progress reach the
-    policy no more often than *progress*; in between, the books reckon. A loop waits *patience* for news."""
+    policy no more often than *progress*; in between, the books reckon. A loop waits *patience* for news. A
+    trial fails whose iteration takes more than *longest*, or that has not ended its first one so long after
+    its run was started."""
 
     retries: int = 3
     progress: Time = SECOND
     patience: Time = SECOND // 2
+    longest: Time = FOREVER
 
 
 class Reported(NamedTuple):
@@ -45,9 +48,10 @@ class Reports:
 
 
 class Known(NamedTuple):
-    """A result of an earlier run."""
+    """A result of an earlier run; *error*: it failed with that."""
 
     value: float | None
+    error: str = ""
 
 
 class Journal(Protocol):
@@ -59,6 +63,9 @@ class Journal(Protocol):
 
     def finished(self, candidate: int, values: Mapping[str, Any], total: int, value: float | None) -> None:
         """When it returns, it will be found again."""
+
+    def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
+        """Neither is it tried again by a run that goes on: the search has gone on without it."""
 
     def result(self, candidate: int, values: Mapping[str, Any], total: int) -> Known | None:
         """Of a trial that need not be run again: what comes next finds its checkpoint."""
@@ -74,6 +81,9 @@ class NoJournal:
         pass
 
     def finished(self, candidate: int, values: Mapping[str, Any], total: int, value: float | None) -> None:
+        pass
+
+    def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
         pass
 
     def result(self, candidate: int, values: Mapping[str, Any], total: int) -> Known | None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from statistics import median
 
-from astrarium.core.units import Time
+from astrarium.core.units import SECOND, Time
 from astrarium.tuning.crew import Iterated, News, RunEnded
 from astrarium.tuning.estimates import Beliefs
 from astrarium.tuning.events import (
@@ -52,6 +52,7 @@ class Newsroom:
         yield from (RuntimeMeasured(candidate, runtime) for candidate, runtime in measured.items())
         yield from self._moving()
         yield from ends
+        yield from self._stuck(now)
 
     # iterations
 
@@ -128,6 +129,15 @@ class Newsroom:
         if row.settled and row.place != run.work.place:  # it was put elsewhere before it had left
             return TrialStepped(news.trial, row.run, done)
         return TrialPaused(news.trial, row.run, done)
+
+    def _stuck(self, now: Time) -> Iterator[TrialFailed]:
+        """Its process lives, which is all that its crew can tell."""
+        longest = self._options.longest
+        for number, run in self._runs.alive.items():
+            row = self._state.open.get(number)
+            if row is not None and now - run.iterated > longest:
+                error = f"no iteration ended within {longest / SECOND:g} s, the longest it may take"
+                yield TrialFailed(number, row.run, error)
 
     def nowhere(self) -> Iterator[Event]:
         """Who shall leave a place at which it never began has left."""

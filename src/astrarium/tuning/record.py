@@ -52,6 +52,7 @@ class TuningRecord:
     over: str
     stays: list[Stay] = field(default_factory=list)  # in order of their ends
     decisions: list[Decision] = field(default_factory=list)
+    remembered: int = 0  # trials whose results an earlier run has left
 
     @property
     def gpus(self) -> list[int]:
@@ -68,7 +69,8 @@ class TuningRecord:
         end = self.end if end is None else end
         length = max(1, end) / count
         held = {gpu: [0.0] * count for gpu in self.gpus}
-        for level, until in zip(self.levels, [*(each.at for each in self.levels[1:]), self.end], strict=True):
+        ends = [*(each.at for each in self.levels[1:]), self.end]
+        for level, until in zip(self.levels, ends, strict=False):  # none: it ended before it had begun
             for window, share in _overlaps(level.at, min(until, end), length, count):
                 for gpu, part in level.shares.items():
                     held[gpu][window] += part * share

@@ -97,7 +97,9 @@ def space_of(written: Mapping[str, Any], field: str = "space") -> dict[str, Rang
 def _dimension(written: Any, field: str) -> Range | Choice:
     if isinstance(written, Range | Choice):
         return written
-    kind: type[Range | Choice] = Choice if isinstance(written, Mapping) and "options" in written else Range
+    if not isinstance(written, Mapping):
+        raise InputError(field, written, "a range such as {low: 0.001, high: 1}, or {options: [gru, lstm]}")
+    kind: type[Range | Choice] = Choice if "options" in written else Range
     try:
         return msgspec.convert(written, kind)
     except msgspec.ValidationError as error:

@@ -92,7 +92,7 @@ class TuningState:
 
     def left(self, now: Time, row: TrialRow) -> float:
         """Iterations that it still has to do, as far as one can tell between two of its reports."""
-        done = float(row.done)
+        done = row.done + row.part
         if row.place is not None:
             done += max(0, now - row.since) / self.runtime(row).at(row.place.width)
         return max(0.0, row.trial.iterations - done)
@@ -113,9 +113,11 @@ class TuningState:
             self.open[trial.id] = self.ledger.rows[trial.id] = TrialRow(trial, now, since=now)
 
     def _measured(self, now: Time, event: RuntimeMeasured) -> None:
+        """What is done so far was done as fast as was believed then. Who is on its way has done nothing."""
         for row in self.running():
-            if row.trial.candidate == event.candidate:
-                self._report(now, row, int(row.trial.iterations - self.left(now, row)))
+            if row.trial.candidate == event.candidate and row.since < now:
+                done = row.trial.iterations - self.left(now, row)
+                self._report(now, row, int(done), done % 1)
         self._runtimes[event.candidate] = event.runtime
         known = list(self._runtimes.values())
         means = (sum(values) / len(known) for values in zip(*map(_numbers, known), strict=True))
@@ -212,10 +214,10 @@ class TuningState:
             raise InvalidAction(f"{action!r}: it has ended, or is about to move or to pause")
         return row
 
-    def _report(self, now: Time, row: TrialRow, done: int) -> None:
+    def _report(self, now: Time, row: TrialRow, done: int, part: float = 0.0) -> None:
         if row.place is not None:
             row.gpu_time += float(row.place.width) * max(0, now - row.since)
-        row.done, row.since = done, now
+        row.done, row.part, row.since = done, part, now
 
     def _stop(self, now: Time, row: TrialRow) -> None:
         self._report(now, row, row.done)

@@ -30,5 +30,9 @@ def fluid_widths(
     """At most *packed* on one GPU and *spread* GPUs for one, and no further than it is believed to pay."""
     times = {row.trial.id: round(state.time_left(now, row, Width(1))) for row in rows}
     limits = {row.trial.id: min(spread, most_spread(state.runtime(row), gpus)) for row in rows}
-    most = min((most_packed(packed_times(state.runtime(row), packed)) for row in rows), default=1)
-    return water_filled(times, gpus, most, limits)
+    return water_filled(times, gpus, packs(rows, state, packed), limits)
+
+
+def packs(rows: Sequence[TrialRow], state: TuningState, packed: int) -> int:
+    """c: on one GPU as many as are believed to pay for each of them, and at most *packed*."""
+    return min((most_packed(packed_times(state.runtime(row), packed)) for row in rows), default=1)

@@ -1,13 +1,14 @@
 """DynamicFluid (Algorithm 3.2): StaticFluid, and when GPUs are free and nobody waits, trials that run are
 made wider or narrower where that pays for the move.
 
-Four rules are ours. A trial is not made narrower where it would then end after all others: the printed rule
+Five rules are ours. A trial is not made narrower where it would then end after all others: the printed rule
 compares areas, and would shrink one that is about to end. One that cannot be as wide as it should be takes
 what there is. GPUs that the printed rule leaves over, as it rounds down, go to those that would end last:
 where there are as many trials as GPUs, it packs all that are shorter than the mean, and half of the GPUs have
 nothing to do. And who comes while others run is planned together with them, on all GPUs. An asynchronous
 search asks for one trial whenever one ends: planned on the one GPU that is idle then, each would have that
-one, and those that a search promotes, which have most to do, would never have more.
+one, and those that a search promotes, which have most to do, would never have more. Last, those who wait are
+planned anew where measurements show that more, or fewer, can share a GPU than was believed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from collections.abc import Iterator, Sequence
 
 from astrarium.core.units import Time
 from astrarium.tuning.actions import Action, Put
-from astrarium.tuning.events import Event, GroupArrived
+from astrarium.tuning.events import Event, GroupArrived, RuntimeMeasured
 from astrarium.tuning.ledger import TrialRow
 from astrarium.tuning.places import Place, Width
 from astrarium.tuning.policies._queue import widest
 from astrarium.tuning.policies._topping import topped_up
+from astrarium.tuning.policies._widths import packs
 from astrarium.tuning.policies.static_fluid import StaticFluid
 from astrarium.tuning.registry import tuning_policies
 from astrarium.tuning.state import TuningState
@@ -28,7 +30,13 @@ from astrarium.tuning.state import TuningState
 
 @tuning_policies.register("dynamic-fluid")
 class DynamicFluid(StaticFluid):
+    def __init__(self, parameters: StaticFluid.Parameters) -> None:
+        super().__init__(parameters)
+        self._packs = 0  # as was believed when those who wait were planned
+
     def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
+        if any(type(event) is RuntimeMeasured for event in events):
+            self._plan_again(now, state)
         yield from super().decide(now, events, state)
         if not state.waiting() and state.strips.idle:
             yield from self._again(now, state)
@@ -37,6 +45,14 @@ class DynamicFluid(StaticFluid):
         widths = self._wide(now, list(state.open.values()), state.gpus, state)
         mine = [trial.id for trial in group.trials if trial.id in state.open]
         self._widths |= {trial: widths[trial] for trial in mine}
+        self._packs = packs(state.waiting(), state, self.parameters.packed)
+
+    def _plan_again(self, now: Time, state: TuningState) -> None:
+        waiting = [row for row in state.waiting() if row.trial.id in self._widths]
+        if waiting and packs(waiting, state, self.parameters.packed) != self._packs:
+            widths = self._wide(now, list(state.open.values()), state.gpus, state)
+            self._widths |= {row.trial.id: widths[row.trial.id] for row in waiting}
+            self._packs = packs(waiting, state, self.parameters.packed)
 
     def _again(self, now: Time, state: TuningState) -> Iterator[Action]:
         rows = state.running()

@@ -7,15 +7,15 @@ begins, with candidates of a sampler that has heard of all that has ended. Earli
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Annotated
 
 import msgspec
 
 from astrarium.tuning.registry import searches
+from astrarium.tuning.search._begun import Begun
 from astrarium.tuning.search._brackets import brackets
 from astrarium.tuning.search._rungs import Concurrency, Count, Eta, Iterations, at_a_time, halved
-from astrarium.tuning.searching import Course, Pool, Results, Want, Wanted, drawn
+from astrarium.tuning.searching import Course, Pool, Want, Wanted, drawn
 
 
 @searches.register("bohb")
@@ -30,7 +30,7 @@ class Bohb:
         self.parameters = parameters
 
     def run(self, pool: Pool) -> Course:
-        begun: list[_Begun] = []
+        begun: list[Begun] = []
         later = self._later(pool)
         while True:
             wanted = tuple(self._more(begun, later, at_a_time(pool, self.parameters.concurrency)))
@@ -41,14 +41,14 @@ class Bohb:
             for each in begun:
                 each.heard(results)
 
-    def _more(self, begun: list[_Begun], later: Iterator[Course], most: int) -> Iterator[Want]:
+    def _more(self, begun: list[Begun], later: Iterator[Course], most: int) -> Iterator[Want]:
         """Of the earliest bracket first; where none has any, the next one begins."""
         while sum(each.running for each in begun) < most:
             ready = next((each for each in begun if each.waiting), None)
             if ready is not None:
                 yield ready.waiting.pop(0)
             elif (course := next(later, None)) is not None:
-                begun.append(_Begun(course))
+                begun.append(Begun(course))
             else:
                 return
 
@@ -56,29 +56,3 @@ class Bohb:
         chosen = self.parameters
         for count, rungs in brackets(chosen.iterations, chosen.eta) * chosen.passes:
             yield halved(pool, drawn(pool, count), rungs, chosen.eta)
-
-
-class _Begun:
-    """A bracket: what its rung still waits for, and the part of it that nobody was asked for yet."""
-
-    def __init__(self, course: Course) -> None:
-        self._course = course
-        self._next(next(course))
-
-    @property
-    def running(self) -> int:
-        return len(self.missing) - len(self.waiting)
-
-    def heard(self, results: Results) -> None:
-        """With the last of a rung, the next one begins."""
-        mine = {candidate: value for candidate, value in results.items() if candidate in self.missing}
-        self._results |= mine
-        self.missing -= mine.keys()
-        if mine and not self.missing:
-            with suppress(StopIteration):
-                self._next(self._course.send(self._results))
-
-    def _next(self, wanted: Wanted) -> None:
-        self.waiting = list(wanted.trials)
-        self.missing = {want.candidate for want in wanted.trials}
-        self._results: dict[int, float | None] = {}

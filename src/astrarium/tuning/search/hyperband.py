@@ -4,19 +4,23 @@ With 27 iterations and eta 3, candidates x iterations in all are 27x1 9x3 3x9 1x
 and 4x27.
 Who goes on begins with its checkpoint, so that a rung of 9 after one of 3 runs 6 more.
 
-All candidates are drawn at the start: no result changes what is tried.
+All candidates are drawn at the start: no result changes what is tried. So brackets need not wait for each
+other, and several may be run at once: as many GPUs are then wanted at the end of one as at the start of the
+next. That is ours.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 
 from astrarium.tuning.registry import searches
+from astrarium.tuning.search._begun import Begun
 from astrarium.tuning.search._brackets import brackets
 from astrarium.tuning.search._rungs import Count, Eta, Iterations, halved
-from astrarium.tuning.searching import Course, Pool, drawn
+from astrarium.tuning.searching import Course, Pool, Want, Wanted, drawn
 
 
 @searches.register("hyperband")
@@ -25,6 +29,7 @@ class Hyperband:
         iterations: Iterations = 27
         eta: Eta = 3
         passes: Annotated[Count, msgspec.Meta(description="times that all brackets are run")] = 1
+        brackets_at_once: Annotated[Count, msgspec.Meta(description="brackets that are run at a time")] = 1
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
@@ -32,5 +37,29 @@ class Hyperband:
     def run(self, pool: Pool) -> Course:
         chosen = self.parameters
         plan = brackets(chosen.iterations, chosen.eta) * chosen.passes
-        for candidates, rungs in [(drawn(pool, count), rungs) for count, rungs in plan]:
-            yield from halved(pool, candidates, rungs, chosen.eta)
+        all_drawn = [(drawn(pool, count), rungs) for count, rungs in plan]
+        courses = [halved(pool, candidates, rungs, chosen.eta) for candidates, rungs in all_drawn]
+        if chosen.brackets_at_once > 1:
+            yield from _side_by_side(courses, chosen.brackets_at_once)
+        else:
+            for course in courses:
+                yield from course
+
+
+def _side_by_side(courses: list[Course], most: int) -> Course:
+    """With the end of one, the next begins."""
+    later, begun = iter(courses), list[Begun]()
+    while True:
+        begun = [each for each in begun if each.missing]
+        while len(begun) < most and (course := next(later, None)) is not None:
+            begun += [each for each in [Begun(course)] if each.missing]  # the sampler may have had no more
+        if not begun:
+            return
+        results = yield Wanted(tuple(_asked(begun)), each=True)
+        for each in begun:
+            each.heard(results)
+
+
+def _asked(begun: list[Begun]) -> Iterator[Want]:
+    for each in begun:
+        yield from each.asked()

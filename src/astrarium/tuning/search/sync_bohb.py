@@ -6,15 +6,26 @@ A bracket's candidates are drawn when all results before it are told. What BOHB 
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
 from astrarium.tuning.registry import searches
 from astrarium.tuning.search._brackets import brackets
-from astrarium.tuning.search._rungs import halved
-from astrarium.tuning.search.hyperband import Hyperband
+from astrarium.tuning.search._rungs import Count, Eta, Iterations, halved
 from astrarium.tuning.searching import Course, Pool, drawn
 
 
 @searches.register("sync-bohb")
-class SyncBohb(Hyperband):
+class SyncBohb:
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        iterations: Iterations = 27
+        eta: Eta = 3
+        passes: Annotated[Count, msgspec.Meta(description="times that all brackets are run")] = 1
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+
     def run(self, pool: Pool) -> Course:
         chosen = self.parameters
         for count, rungs in brackets(chosen.iterations, chosen.eta) * chosen.passes:
