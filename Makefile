@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 SERVABLE := $(VENV)/.servable
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup serve demo test native-here test-gpu bench-gpu lint bench reproduce clean
+.PHONY: setup serve demo test test-thorough native-here test-gpu bench-gpu lint bench reproduce clean
 
 setup: $(READY)
 
@@ -32,7 +32,11 @@ demo: setup
 
 # Two files at a time; what they share, such as a compiled gate, is made for each.
 test: setup lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Real processes and a real Ray where `test` has a quicker look at the same.
+test-thorough: setup
+	$(BIN)/python -m pytest -m thorough
 
 # On a machine with a GPU, with the Python and the torch that it has: native code is built beside the package,
 # and nothing is installed. It needs cmake, ninja and nanobind.

@@ -145,6 +145,7 @@ def test_who_leads_a_gang_does_not_wait_for_those_who_will_not_leave(crew: Local
     assert end(crew, begun(crew, "looks", BOTH)).ending == "finished"
 
 
+@pytest.mark.thorough
 def test_a_nursery_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning_crew, "Nursery", Nursery)
     with LocalCrew(odd, 1, Emulated()) as crew:
@@ -156,7 +157,8 @@ def test_a_nursery_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -
         assert end(crew, trial).ending == "lost"
         until(lambda: all(map(gone, pids)))
         crew.hear(0.0)
-        again = end(crew, begun(crew, "looks"))
+        tries = (end(crew, begun(crew, "looks")) for _ in range(3))
+        again = next(each for each in tries if each.ending != "lost")  # its slot may have been a dying one
         assert (again.ending, again.error) == ("finished", "")
         folder = crew.folder
     assert not folder.exists()
