@@ -25,7 +25,33 @@ FIRST = (
 )
 
 
+# Tests that take long and have shorter ones beside them: `make test-thorough` runs them.
+THOROUGH = {
+    "test_docs_tuning_ray": ("followed", "example"),
+    "test_tuning_allocation": ("in_ray_tunes_own_loop",),
+    "test_tuning_trainables": ("trainables_are_searched",),
+    "test_tune_command": ("a_live_run_trains", "is_compared_and_simulated", "interrupted", "hangs"),
+    "test_tuning_slots": ("nursery_that_is_killed",),
+    "test_reproduce_tuning": ("findings", "faster", "brackets", "draw"),
+    "test_reproduce_fluid": (
+        "figure3_7",
+        "figure3_10",
+        "figure3_11",
+        "figure3_13",
+        "synchronous_searches",
+        "as_printed_pbt",
+        "overheads",
+    ),
+    "test_reproduce_themis": ("figure14", "figure15", "figure18", "figure19"),
+    "test_reproduce_elvinger": ("figure6_1]", "figure6_10", "figure6_15"),
+}
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(word in item.name for word in THOROUGH.get(item.path.stem, ())):
+            item.add_marker(pytest.mark.thorough)
     place = {name: number for number, name in enumerate(FIRST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(FIRST)))
 

@@ -48,7 +48,6 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
     assert checked == 3
 
 
-@pytest.mark.thorough
 def test_the_example_runs(tmp_path: Path) -> None:
     assert called(tmp_path, sys.executable, str(EXAMPLE)).startswith("loss 0.")
 

@@ -288,7 +288,6 @@ def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
     assert not list(Path("first").glob("earlier-*"))  # they were overwritten
 
 
-@pytest.mark.thorough
 def test_a_live_search_is_compared_and_simulated_from_the_same_file(call: Any, live: Path) -> None:
     found = call("tune", str(live), "--compare", "--no-folder", "--json").json
     assert found["live"]
@@ -306,7 +305,6 @@ def test_a_search_in_which_all_fail_does_not_end_well(call: Any, live: Path) -> 
     assert "no candidate has a value" in told.out
 
 
-@pytest.mark.thorough
 def test_an_interrupted_run_goes_on(live: Path, call: Any) -> None:
     text = LIVE.replace("iterations: 9}", "iterations: 45, smallest: 15}").replace("20ms", "50ms")
     live.write_text(text)
@@ -345,7 +343,6 @@ def test_mistakes_about_live_runs(call: Any, live: Path, arguments: list[str], t
     assert told in answer.err
 
 
-@pytest.mark.thorough
 def test_a_training_that_hangs_fails_alone(call: Any, live: Path) -> None:
     hangs = TRAIN.replace('raise ValueError("too fast")', "__import__('time').sleep(1000)")
     (live.parent / "train.py").write_text(hangs)

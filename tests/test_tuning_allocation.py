@@ -208,7 +208,6 @@ def cluster() -> Iterator[Any]:
         yield one
 
 
-@pytest.mark.thorough
 def test_in_ray_tunes_own_loop_the_longest_trial_ends_on_more_gpus(cluster: Any, tmp_path: Path) -> None:
     """Three trials are short; what they leave goes to the fourth, which goes on where it was."""
     from ray import tune

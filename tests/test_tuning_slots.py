@@ -145,7 +145,6 @@ def test_who_leads_a_gang_does_not_wait_for_those_who_will_not_leave(crew: Local
     assert end(crew, begun(crew, "looks", BOTH)).ending == "finished"
 
 
-@pytest.mark.thorough
 def test_a_nursery_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning_crew, "Nursery", Nursery)
     with LocalCrew(odd, 1, Emulated()) as crew:
