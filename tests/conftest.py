@@ -44,6 +44,11 @@ THOROUGH = {
     ),
     "test_reproduce_themis": ("figure14", "figure15", "figure18", "figure19"),
     "test_reproduce_elvinger": ("figure6_1]", "figure6_10", "figure6_15"),
+    "test_reproduce_orion": ("figure10", "figure13"),
+    "test_cluster_ray": ("every_job_ends",),
+    "test_cluster_local": ("again_and_again", "ctrl_c"),
+    "test_express": ("after_an_accident",),
+    "test_gpu_pairs": ("a_second_one_has_nothing",),
 }
 
 
