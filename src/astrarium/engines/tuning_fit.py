@@ -11,10 +11,9 @@ from astrarium.core.extras import from_extra
 from astrarium.engines.tuning_crew import LocalCrew
 from astrarium.engines.tuning_ray import RayCrew
 from astrarium.engines.tuning_raytune import RayTuneSampler
-from astrarium.engines.tuning_run import Wish, run_with
+from astrarium.engines.tuning_run import Wish, bounded, run_with
 from astrarium.engines.tuning_trainables import trainable_build
 from astrarium.tuning.record import TuningRecord
-from astrarium.tuning.registry import tuning_policies
 from astrarium.tuning.samplers import Goal
 from astrarium.tuning.spaces import Choice, Range, space_of
 
@@ -53,7 +52,7 @@ def fit(
         wish,
         space=space.chosen,
         sampler=_sampler(space, searcher, wish.goal, metric),
-        policy_settings=_spread(wish.policy, wish.policy_settings, spread),
+        policy_settings=bounded(wish.policy, wish.policy_settings, spread),
     )
     settings = {"folder": wish.folder, "seed": wish.seed, "preload": PRELOAD, **crew}
     return run_with(wish, lambda: CREWS[on](build, **settings))
@@ -112,10 +111,3 @@ def _sampler(space: Split, searcher: Searcher | None, goal: Goal, metric: str) -
         )
         raise InputError(f"param_space.{name}", domain, expected)
     return None
-
-
-def _spread(policy: str, settings: Mapping[str, Any] | None, spread: int) -> dict[str, Any]:
-    """One that knows nothing of workers would do the same on all GPUs."""
-    kind: Any = tuning_policies.get(policy)
-    known = "spread" in kind.Parameters.__struct_fields__
-    return {**({"spread": spread} if known else {}), **(settings or {})}
