@@ -7,22 +7,18 @@ with LocalCrew(build, gpus=4, emulated=Emulated(packing=1.2)) as crew:
 
 from __future__ import annotations
 
-import atexit
-import os
-import shutil
-import socket
 import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
-from typing import Any, Self
 
 from astrarium.core.errors import InputError
 from astrarium.engines.tuning_builds import packed
 from astrarium.engines.tuning_devices import environment, found_gpus
-from astrarium.engines.tuning_gangs import TICK, Address, Note, SlotCrew
+from astrarium.engines.tuning_gangs import TICK, Note
+from astrarium.engines.tuning_home import Home, HousedCrew
+from astrarium.engines.tuning_meeting import Meeting
 from astrarium.engines.tuning_nursery import PRELOAD, Nursery
 from astrarium.engines.tuning_orders import Packing, Setup
 from astrarium.engines.tuning_slots import LOADING, Gpu, LocalSlots
@@ -34,7 +30,7 @@ MEMORY = Path("/dev/shm")  # a folder that is in memory, on Linux
 LANES = "pack"  # the iteration policy by which trials share a process
 
 
-class LocalCrew(SlotCrew):
+class LocalCrew(HousedCrew):
     """*gpus*: so many, or these; all of this machine unless given. *folder* keeps checkpoints, under
     `checkpoints`, and `logs` of what trainings print; without one they are kept while the crew is there, in
     *memory* if asked.
@@ -70,31 +66,24 @@ class LocalCrew(SlotCrew):
         if packing not in ("processes", "lanes"):
             raise InputError("packing", packing, "processes or lanes")
         found, parcel = found_gpus(gpus, emulated), packed(build)
-        self._own = None if folder is not None else _temporary(memory)
-        home = Path(folder).absolute() if folder is not None else self._own
-        assert home is not None
-        self._server: Any = None
+        home = Home(Path(folder) if folder is not None else _temporary(memory), parcel, folder is None)
         setup = Setup(
             device="cpu" if emulated is not None else "cuda:0",
-            build=str(home / "build.pkl"),
+            build=home.build,
             emulated=emulated,
             seed=seed,
             threads=threads,
             beat=max(0.05, min(1.0, patience / 4)),
             lanes=LANES if packing == "lanes" else "",
             ground=ground,
-            log="" if folder is None else str(home / "logs" / "slot"),
+            log=home.log("slot"),
         )
-        _prepare(home, parcel)
-        litter = "" if self._own is None else str(self._own)
-        gpus_made = _gpus(found, setup, gate, (*PRELOAD, *preload), litter)
-        slots = LocalSlots(gpus_made, most, patience, packing == "lanes")
-        super().__init__(slots, home / "checkpoints", self._address, checkpoint_seconds)
-        self._local, self._closed, self._owner = slots, False, os.getpid()
+        gpus_made = _gpus(found, setup, gate, (*PRELOAD, *preload), home.litter)
+        self._local = LocalSlots(gpus_made, most, patience, packing == "lanes")
+        super().__init__(self._local, home, Meeting(lambda: LOOPBACK), checkpoint_seconds)
         self.noted = noted or self.noted
-        atexit.register(self.close)
         if len(found) > 1:
-            self._address()  # while the slots come up
+            self._meeting()  # while the slots come up
 
     def warm_up(self, seconds: float = LOADING) -> None:
         """Wait until all slots that were started are ready for work, or for so long."""
@@ -124,30 +113,6 @@ class LocalCrew(SlotCrew):
         """Of the slots that are up."""
         return self._local.pids()
 
-    def close(self) -> None:
-        if self._closed or os.getpid() != self._owner:  # a copy of it that was forked ends nobody
-            return
-        self._closed = True
-        atexit.unregister(self.close)
-        super().close()
-        self._server = None
-        if self._own is not None:
-            shutil.rmtree(self._own, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _address(self) -> Address:
-        """One store for the crew's life: gangs meet there under names of their own."""
-        if self._server is None:
-            self._server = _serve_store()
-        return LOOPBACK, int(self._server.port)
-
 
 def _gpus(
     found: Sequence[int], setup: Setup, gate: bool, preload: Sequence[str], litter: str
@@ -164,24 +129,6 @@ def _gpus(
     return made
 
 
-def _serve_store() -> Any:
-    """On loopback only."""
-    from torch._C._distributed_c10d import TCPStore
-
-    listening = socket.socket()
-    listening.bind((LOOPBACK, 0))
-    listening.listen()
-    port = listening.getsockname()[1]
-    handle = listening.detach()  # the store closes it
-    return TCPStore(LOOPBACK, port, None, True, wait_for_workers=False, master_listen_fd=handle)
-
-
 def _temporary(memory: bool) -> Path:
     where = str(MEMORY) if memory and MEMORY.is_dir() else None
     return Path(tempfile.mkdtemp(prefix="astrarium-tune-", dir=where))
-
-
-def _prepare(home: Path, parcel: bytes) -> None:
-    for name in ("checkpoints", "logs"):
-        (home / name).mkdir(parents=True, exist_ok=True)
-    (home / "build.pkl").write_bytes(parcel)

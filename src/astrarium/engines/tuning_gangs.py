@@ -10,6 +10,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from astrarium.engines.tuning_checkpoints import Checkpoints
+from astrarium.engines.tuning_meeting import Address
 from astrarium.engines.tuning_orders import Begin, Ended, Gone, Leave, Noted, Saved, Started
 from astrarium.engines.tuning_slots import Heard, Slots
 from astrarium.tuning.crew import Ending, GpusSeen, Iterated, News, RunEnded, Work
@@ -17,7 +18,6 @@ from astrarium.tuning.crew import Ending, GpusSeen, Iterated, News, RunEnded, Wo
 GRACE = 2.0  # seconds for members of a gang that is over; then they are killed
 TICK = 0.25
 
-Address = tuple[str, int]
 Note = Callable[[int, str, str], object]  # of a candidate: a name, and what it stands for, as JSON
 
 

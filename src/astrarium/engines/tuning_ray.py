@@ -7,23 +7,17 @@ machine of whoever runs the search.
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
-
-import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.engines.tuning_builds import packed
 from astrarium.engines.tuning_crew import LANES
-from astrarium.engines.tuning_gangs import Address, SlotCrew
+from astrarium.engines.tuning_home import Home, HousedCrew
+from astrarium.engines.tuning_meeting import Meeting
 from astrarium.engines.tuning_nursery import PRELOAD
 from astrarium.engines.tuning_orders import Packing, Setup
 from astrarium.engines.tuning_ray_agent import AgentSettings
@@ -35,7 +29,7 @@ BEAT = 1.0  # seconds between signs of life of a slot
 SLOT_PATIENCE = 30.0  # of its agent with a silent slot
 
 
-class RayCrew(SlotCrew):
+class RayCrew(HousedCrew):
     """*gpus*: so many; all that the cluster has unless given, or those of the placement group that the
     environment names. *folder* keeps checkpoints, under `checkpoints`, and `logs`; it may be left out where
     all machines of the cluster are this one. *address*: of the cluster, where the environment does not say.
@@ -67,60 +61,28 @@ class RayCrew(SlotCrew):
         parcel = packed(build)
         connect(address)
         hosts = _hosts()
-        self._own = _temporary(hosts) if folder is None else None
-        home = Path(folder).absolute() if folder is not None else self._own
-        assert home is not None
-        _prepare(home, parcel)
-        device, log = "cuda:0" if emulated is None else "cpu", str(home / "logs" / "gpu")
-        setup = Setup(device, str(home / "build.pkl"), emulated, seed, threads, BEAT)
-        lanes = LANES if packing == "lanes" else ""
-        setup = msgspec.structs.replace(setup, lanes=lanes, log="" if folder is None else log)
+        home = Home(Path(folder) if folder is not None else _temporary(hosts), parcel, folder is None)
+        setup = Setup(
+            device="cuda:0" if emulated is None else "cpu",
+            build=home.build,
+            emulated=emulated,
+            seed=seed,
+            threads=threads,
+            beat=BEAT,
+            lanes=LANES if packing == "lanes" else "",
+            log=home.log("gpu"),
+        )
         settings = AgentSettings(
-            setup, most, SLOT_PATIENCE, max(30.0, 10 * patience), bool(lanes), gate, len(hosts) == 1,
+            setup, most, SLOT_PATIENCE, max(30.0, 10 * patience), bool(setup.lanes), gate, len(hosts) == 1,
             preload=(*PRELOAD, *preload), searched=tuple(map(os.path.abspath, sys.path)),
         )  # fmt: skip
-        self._server: Any = None
-        self._closed = False
         slots = RaySlots(ground(gpus, cpus), settings, patience)
-        super().__init__(slots, home / "checkpoints", self._address, checkpoint_seconds)
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        atexit.unregister(self.close)
-        super().close()
-        self._server = None
-        if self._own is not None:
-            shutil.rmtree(self._own, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _address(self) -> Address:
-        """One store for the crew's life: gangs meet there under names of their own."""
-        host = str(the_ray().util.get_node_ip_address())
-        if self._server is None:
-            self._server = _serve_store(host)
-        return host, int(self._server.port)
+        super().__init__(slots, home, Meeting(_this_machine), checkpoint_seconds)
 
 
-def _serve_store(host: str) -> Any:
-    """On the address by which Ray knows this machine, and on no other."""
-    from torch._C._distributed_c10d import TCPStore
-
-    listening = socket.socket()
-    listening.bind((host, 0))
-    listening.listen()
-    port = listening.getsockname()[1]
-    handle = listening.detach()  # the store closes it
-    return TCPStore(host, port, None, True, wait_for_workers=False, master_listen_fd=handle)
+def _this_machine() -> str:
+    """As Ray knows it."""
+    return str(the_ray().util.get_node_ip_address())
 
 
 def _hosts() -> list[str]:
@@ -131,9 +93,3 @@ def _temporary(hosts: Sequence[str]) -> Path:
     if len(hosts) > 1:
         raise InputError("folder", None, f"one that all of {', '.join(hosts)} see under the same path")
     return Path(tempfile.mkdtemp(prefix="astrarium-tune-"))
-
-
-def _prepare(home: Path, parcel: bytes) -> None:
-    for name in ("checkpoints", "logs"):
-        (home / name).mkdir(parents=True, exist_ok=True)
-    (home / "build.pkl").write_bytes(parcel)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -115,12 +115,12 @@ class LocalSlots:
             self._lose(number, "its GPU is gone")
 
     def hear(self, seconds: float) -> list[Heard]:
-        sources: dict[Connection | int, int] = {slot.pipe: each for each, slot in self._slots.items()}
+        sources: dict[Any, int] = {slot.pipe: each for each, slot in self._slots.items()}
         for number, slot in self._slots.items():
             if slot.handle is not None:  # what it has started may hold its pipe open
                 sources[slot.handle] = number
         ready = wait(list(sources), 0 if self._heard else seconds)
-        for number in sorted({sources[source] for source in ready}):  # type: ignore[index]
+        for number in sorted({sources[source] for source in ready}):
             self._drain(number)
         self._find_silent()
         heard, self._heard = self._heard, []
