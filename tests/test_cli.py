@@ -15,7 +15,7 @@ import pytest
 
 import astrarium
 from astrarium.cli.bench import find_script
-from astrarium.cli.compare import parse_policy
+from astrarium.cli.variants import parse_policy
 from astrarium.core.errors import InputError
 
 pytest_plugins = ("cli_fixtures",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -105,23 +105,18 @@ def _loaded(file: Path, override: list[str] | None, seed: int | None) -> Cluster
 
 
 def variants(scenario: ClusterScenario, specs: list[str]) -> dict[str, ClusterScenario]:
-    """A scenario for each policy, all of them checked before the first is run."""
-    from astrarium.cli.compare import parse_policy
+    """All of them checked before the first is run."""
+    from astrarium.cli.variants import variants_of
     from astrarium.cluster.registry import cluster_policies
-    from astrarium.core.errors import InputError
+
+    def made(name: str, parameters: dict[str, Any]) -> ClusterScenario:
+        own = name == scenario.policy and not parameters
+        return scenario if own else scenario.with_policy(name, **parameters)
 
     if not specs:
         return {scenario.policy: scenario}
-    found = {}
-    for spec in [name for each in specs for name in (cluster_policies.names() if each == "all" else [each])]:
-        name, parameters = parse_policy(spec)
-        own = name == scenario.policy and not parameters
-        try:
-            variant = scenario if own else scenario.with_policy(name, **parameters)
-        except InputError as error:
-            raise InputError(error.field, error.value, error.expected, f"-p {spec}") from None
-        found[f"{name} ({spec.partition(':')[2]})" if parameters else name] = variant
-    return found
+    every = cluster_policies.names()
+    return variants_of([name for each in specs for name in (every if each == "all" else [each])], made)
 
 
 def _check_app(name: str, built: Built) -> None:

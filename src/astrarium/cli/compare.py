@@ -19,6 +19,7 @@ from astrarium.cli.options import (
     Seed,
 )
 from astrarium.cli.plan_options import Interference
+from astrarium.cli.variants import FORM, variants_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,10 +30,9 @@ if TYPE_CHECKING:
 
     Run = tuple[str, ServingRecord, Summary]  # with its label
 
-_FORM = "a policy, with parameters if any: timeout or timeout:timeout=10%,gather=fcfs"
 Policies = Annotated[
     list[str] | None,
-    typer.Option("-p", "--policy", metavar="POLICY", help=f"{_FORM}. Repeat it. All policies unless given."),
+    typer.Option("-p", "--policy", metavar="POLICY", help=f"{FORM}. Repeat it. All policies unless given."),
 ]
 
 
@@ -90,34 +90,17 @@ def compare(
 
 
 def variants(scenario: Scenario, specs: list[str], placed: bool = False) -> dict[str, Scenario]:
-    """A scenario for each policy, all of them checked before the first is run; by a plan, if *placed*."""
-    from astrarium.core.errors import InputError
+    """All of them checked before the first is run; by a plan, if *placed*."""
     from astrarium.scenario import build
     from astrarium.serving.registry import serving_policies
 
-    found = {}
-    for spec in specs or serving_policies.names():
-        name, parameters = parse_policy(spec)
+    def made(name: str, parameters: dict[str, Any]) -> Scenario:
         own = name == scenario.policy.name and not parameters
         variant = scenario if own else scenario.with_policy(name, **parameters)
-        try:
-            build.policy(variant, build.setup(variant, placed))
-        except InputError as error:
-            raise error.read_from(f"-p {spec}") from None
-        found[f"{name} ({spec.partition(':')[2]})" if parameters else name] = variant
-    return found
+        build.policy(variant, build.setup(variant, placed))
+        return variant
 
-
-def parse_policy(spec: str) -> tuple[str, dict[str, Any]]:
-    """'timeout:timeout=10%,gather=fcfs' -> ('timeout', {'timeout': '10%', 'gather': 'fcfs'})"""
-    from astrarium.core.errors import InputError
-    from astrarium.scenario.yaml_file import parse_yaml
-
-    name, _, rest = spec.partition(":")
-    pairs = [part.partition("=") for part in rest.split(",") if part]
-    if not name or any(not key or not equals for key, equals, _ in pairs):
-        raise InputError("-p", spec, _FORM)
-    return name, {key.strip(): parse_yaml(value, f"-p {spec}") for key, _, value in pairs}
+    return variants_of(specs or serving_policies.names(), made)
 
 
 def _write_runs(

@@ -97,26 +97,18 @@ def _leave(runs: list[TuneRun], folder: Path | None) -> None:
 
 
 def variants(scenario: TuningScenario, specs: list[str], compare: bool) -> dict[str, TuningScenario]:
-    """A scenario for each policy, all of them checked before the first is run; the baseline first."""
-    from astrarium.cli.compare import parse_policy
-    from astrarium.core.errors import InputError
+    """All of them checked before the first is run; the baseline first."""
+    from astrarium.cli.variants import variants_of
     from astrarium.scenario.tuning import DEFAULT_POLICY
+
+    def made(name: str, settings: dict[str, Any]) -> TuningScenario:
+        same = name == scenario.policy and not settings
+        return scenario if same else scenario.with_policy(name, **settings)
 
     own = DEFAULT_POLICY if scenario.policy == BASELINE else scenario.policy
     if compare and len(specs) < 2:
         specs = [BASELINE, *(specs or [own])]
-    if not specs:
-        return {scenario.policy: scenario}
-    found = {}
-    for spec in specs:
-        name, settings = parse_policy(spec)
-        same = name == scenario.policy and not settings
-        try:
-            variant = scenario if same else scenario.with_policy(name, **settings)
-        except InputError as error:
-            raise InputError(error.field, error.value, error.expected, f"-p {spec}") from None
-        found[f"{name} ({spec.partition(':')[2]})" if settings else name] = variant
-    return found
+    return variants_of(specs, made) if specs else {scenario.policy: scenario}
 
 
 def tables_of(runs: list[TuneRun]) -> list[Any]:
