@@ -64,6 +64,21 @@ def test_a_search_trains_and_is_found_again_and_resumed(tmp_path: Path) -> None:
     assert told(again) == told(record)
 
 
+def test_nobody_else_may_search_in_the_folder_meanwhile(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def look(live: LiveTuning) -> None:
+        if not refused:
+            with pytest.raises(InputError, match="no other search is running") as error:
+                search(folder=tmp_path, resume=True)
+            refused.append(str(error.value))
+
+    record = search(folder=tmp_path, progress=look)
+    assert refused
+    assert record.over == "the search is done"
+    assert told(search(folder=tmp_path, resume=True)) == told(record)  # the refused one changed nothing
+
+
 class Impatient:
     """Sends an interrupt, as the keyboard would, once a search has results."""
 

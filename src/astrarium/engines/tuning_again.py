@@ -1,10 +1,12 @@
-"""A run that goes on with an earlier one must search in the same place: its candidates would be others, and
-what is kept of theirs would be thrown away without a word."""
+"""Who may use the folder of a run: one at a time, and only to search in the same place. Else candidates would
+be others, and what is kept of the earlier ones would be thrown away without a word."""
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,22 @@ import msgspec
 
 from astrarium.core.errors import InputError
 
-FILE = "search.json"
+FILE, LOCK = "search.json", "search.lock"
+
+
+@contextmanager
+def alone_in(folder: Path | None) -> Iterator[None]:
+    """The lock goes with its process, however that ends."""
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError("folder", str(folder), "one in which no other search is running") from None
+        yield
 
 
 def go_on_as(folder: Path, told: Mapping[str, Any], again: bool) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
-from astrarium.engines.tuning_again import go_on_as
+from astrarium.engines.tuning_again import alone_in, go_on_as
 from astrarium.engines.tuning_crew import LocalCrew
 from astrarium.engines.tuning_journal import CheckpointFolder, FileJournal
 from astrarium.engines.tuning_training import Build, Emulated
@@ -36,6 +36,7 @@ JOURNAL, TRACE = "journal.jsonl", "trace.jsonl"
 INTERRUPTED = "it was interrupted"
 Settings = Mapping[str, Any]
 Look = Callable[[LiveTuning], None]
+_Parts = tuple[Any, Any, Any, Goal, float | None, Space]
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ def run_local(
 def run_with(wish: Wish, make_crew: Callable[[], Crew]) -> TuningRecord:
     """What a person wrote is checked before anything is started."""
     parts = _parts(wish)
+    with alone_in(wish.folder):
+        return _run(wish, parts, make_crew)
+
+
+def _run(wish: Wish, parts: _Parts, make_crew: Callable[[], Crew]) -> TuningRecord:
     journal = _journal(wish)
     with _recorder(wish.folder) as record, _interrupts() as interrupted:
         crew = make_crew()
@@ -107,7 +113,7 @@ def bounded(policy: str, settings: Settings | None, spread: int) -> dict[str, An
     return {**({"spread": spread} if known else {}), **(settings or {})}
 
 
-def _parts(wish: Wish) -> tuple[Any, Any, Any, Goal, float | None, Space]:
+def _parts(wish: Wish) -> _Parts:
     if wish.goal not in ("min", "max"):
         raise InputError("goal", wish.goal, "min or max")
     space = space_of(wish.space)
@@ -139,7 +145,6 @@ def _journal(wish: Wish) -> FileJournal | None:
     if path.exists() and not wish.resume:
         told = "a folder without an earlier run, or resume=True to go on with that"
         raise InputError("folder", str(wish.folder), told)
-    wish.folder.mkdir(parents=True, exist_ok=True)
     candidates = {"space": space_of(wish.space), "seed": wish.seed, "goal": wish.goal}
     go_on_as(wish.folder, candidates, wish.resume)
     return FileJournal(path, CheckpointFolder(wish.folder / "checkpoints"))
@@ -147,8 +152,11 @@ def _journal(wish: Wish) -> FileJournal | None:
 
 def tried(wish: Wish) -> list[dict[str, Any]]:
     """What the run that this one goes on with had drawn."""
-    journal = _journal(wish) if wish.resume else None
-    return [] if journal is None else journal.tried()
+    if not wish.resume:
+        return []
+    with alone_in(wish.folder):
+        journal = _journal(wish)
+        return [] if journal is None else journal.tried()
 
 
 @contextmanager
