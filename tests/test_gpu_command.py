@@ -227,8 +227,8 @@ def test_a_profile_is_written_over_nothing_but_a_profile(call: Call) -> None:
     assert "a new file, or a kernel profile" in call("profile", "--out", "program.py", "--", "true")[2]
     assert "a folder that is there" in call("profile", "--out", "no/file", "--", "true")[2]
     assert "it launched no kernels" in call("profile", "--out", "file", "--", "true")[2]
-    killed = call("profile", "--out", "file", "--", "sh", "-c", "kill -INT $$")
-    assert "a signal ended it before it could write (exit code 130)" in killed[2]
+    killed = call("profile", "--out", "file", "--", "sh", "-c", "kill -TERM $$")
+    assert "a signal ended it before it could write (exit code 143)" in killed[2]
     assert not Path("file").exists()
 
 
