@@ -6,6 +6,9 @@ READY  := $(VENV)/.ready
 SERVABLE := $(VENV)/.servable
 NATIVE := $(shell find native -type f 2>/dev/null)
 
+# Tests start many processes: what one has compiled, the next need not, nor what nobody imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup serve demo test test-thorough native-here test-gpu bench-gpu lint bench reproduce clean
 
 setup: $(READY)
@@ -20,7 +23,7 @@ $(SERVABLE): pyproject.toml $(NATIVE)
 $(READY): pyproject.toml $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q -e '.[dev]'
+	$(BIN)/python -m pip install -q --no-compile -e '.[dev]'
 	touch $@
 
 # The main job on an embedded default: emulated GPUs, two emulated models and two real ones. Ctrl-C drains it.
@@ -30,9 +33,9 @@ serve: $(SERVABLE)
 demo: setup
 	$(BIN)/astrarium compare examples/quickstart.yaml -p astrarium -p deferred -p eager --out runs/demo --overwrite
 
-# Two files at a time; what they share, such as a compiled gate, is made for each.
+# Three files at a time, since some wait; what they share, such as a compiled gate, is made for each.
 test: setup lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Real processes and a real Ray where `test` has a quicker look at the same.
 test-thorough: setup
@@ -54,7 +57,7 @@ bench-gpu: native-here
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 
 bench: setup
 	$(BIN)/astrarium bench

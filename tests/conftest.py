@@ -27,11 +27,6 @@ FIRST = (
 
 # Tests that take long and have shorter ones beside them: `make test-thorough` runs them.
 THOROUGH = {
-    "test_docs_tuning_ray": ("followed", "example"),
-    "test_tuning_allocation": ("in_ray_tunes_own_loop",),
-    "test_tuning_trainables": ("trainables_are_searched",),
-    "test_tune_command": ("a_live_run_trains", "is_compared_and_simulated", "interrupted", "hangs"),
-    "test_tuning_slots": ("nursery_that_is_killed",),
     "test_reproduce_tuning": ("findings", "faster", "brackets", "draw"),
     "test_reproduce_fluid": (
         "figure3_7",

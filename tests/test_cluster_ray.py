@@ -17,6 +17,7 @@ import pytest
 
 from astrarium.engines.cluster_local import free_port
 from cluster_jobs import LONGEST, arbiter, check_accounts, results
+from tuning_ray_cluster import QUIET
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +51,7 @@ for seed in map(int, sys.argv[2].split(",")):
 @pytest.fixture
 def cluster(alone: object) -> Iterator[Any]:
     """Without CPUs, Ray starts no workers that nobody needs."""
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray then stays on the loopback device
+    os.environ.update(QUIET)
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 

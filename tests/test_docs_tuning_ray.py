@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tuning_ray_cluster import QUIET
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "tuning" / "ray_tune.md"
 EXAMPLE = ROOT / "examples" / "tuning" / "ray_trainable.py"
@@ -22,8 +24,7 @@ pytest.importorskip("torch")
 
 
 def called(place: Path, *words: str) -> str:
-    """On the loopback device, if it starts a Ray."""
-    environment = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PYTHONPATH": str(place)}
+    environment = {**os.environ, **QUIET, "PYTHONPATH": str(place)}
     done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, timeout=LONGEST)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

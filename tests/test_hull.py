@@ -100,7 +100,7 @@ def assert_best(answer: int, naive: ExactQueue, slope: float) -> None:
 
 @pytest.mark.parametrize("family", POINTS)
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_it_answers_like_a_queue_that_sorts(family: str, data: st.DataObject) -> None:
     queue, twin, naive = HullQueue(), NativeQueue(), ExactQueue()
     for slope in play([queue, twin, naive], data.draw(steps(POINTS[family]))):
@@ -114,7 +114,7 @@ def test_it_answers_like_a_queue_that_sorts(family: str, data: st.DataObject) ->
 
 @pytest.mark.parametrize("family", POINTS)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_the_tree_is_what_it_says(family: str, data: st.DataObject) -> None:
     queue, twin = HullQueue(), NativeQueue()
     for number, slope in enumerate(play([queue, twin], data.draw(steps(POINTS[family])))):

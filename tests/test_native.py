@@ -45,7 +45,7 @@ def shortened(scenario: Scenario) -> Scenario:
     """At most a few thousand requests of it."""
     if scenario.workload.arrivals == "trace":
         return scenario
-    raw = {"seconds": min(scenario.duration / 1e9, 8000 / scenario.total_rate)}
+    raw = {"seconds": min(scenario.duration / 1e9, 3000 / scenario.total_rate)}
     import msgspec
 
     from astrarium.core.quantities import Duration

@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 
+# On the loopback device, and without processes that nobody may need.
+QUIET = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+
 
 @contextmanager
 def ray_cluster(gpus: Sequence[int], cpus: int = 16) -> Iterator[Any]:
     """A head without GPUs, and a machine for each number of them; connected to."""
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray then stays on the loopback device
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
+    os.environ.update(QUIET)
     ray: Any = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
