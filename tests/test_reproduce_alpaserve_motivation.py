@@ -8,13 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from astrarium.core.units import SECOND
 from astrarium.experiments import alpaserve as cases
-from astrarium.reproduce import registry
 from astrarium.reproduce.alpaserve import _queueing, _two_models, _utilization, figure4, figure8, figure10
 from astrarium.reproduce.alpaserve._settings import (
     MODEL,
@@ -26,20 +24,12 @@ from astrarium.reproduce.alpaserve._settings import (
     replicated,
     traffic,
 )
-from astrarium.reproduce.findings import Effort
 from astrarium.serving.placement.groups import DEFAULT
 from astrarium.serving.placement.problem import ALONE, Shape
+from reproductions import check_complete, check_drawn, check_explained, listed, measured_once
 
-QUICK = Effort(quick=True)
 NAMES = [f"figure{number}" for number in (1, 2, 4, 5, 6, 7, 8, 10)]
-_done: dict[str, registry.Reproduction] = {}
-
-
-def reproduced(name: str) -> registry.Reproduction:
-    """Each is measured once for all the tests here."""
-    if name not in _done:
-        _done[name] = registry.run(f"alpaserve/{name}", QUICK)
-    return _done[name]
+reproduced = measured_once("alpaserve")
 
 
 def row(name: str, words: str) -> Any:
@@ -56,34 +46,22 @@ def holds(name: str, words: str) -> bool:
 
 
 def test_they_are_listed_in_their_order() -> None:
-    listed = [name for name in registry.names() if name.startswith("alpaserve/figure")]
-    assert [name for name in listed if name.removeprefix("alpaserve/") in NAMES] == [
-        f"alpaserve/{name}" for name in NAMES
-    ]
+    assert [name for name in listed("alpaserve") if name in NAMES] == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_findings_are_complete_and_plain(name: str) -> None:
-    found = reproduced(name)
-    assert found.rows
-    assert found.claims
-    assert all(math.isfinite(row.ours) and row.what for row in found.rows)
-    assert len({row.what for row in found.rows}) == len(found.rows)
-    assert all(claim.note for claim in found.claims)
-    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+    check_complete(reproduced(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    found = reproduced(name)
-    found.module.draw(msgspec.json.decode(msgspec.json.encode(found.findings.data)), tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    check_drawn(reproduced(name), tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_that_differs_says_why(name: str) -> None:
-    for row in reproduced(name).rows:
-        assert row.verdict in ("agrees", "no number") or row.note, row.what
+    check_explained(reproduced(name))
 
 
 def test_figure1_is_the_papers_sum_and_more_where_the_overhead_keeps_gpus_busy() -> None:

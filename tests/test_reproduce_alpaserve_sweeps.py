@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from astrarium.experiments.alpaserve import Case
@@ -19,11 +18,10 @@ from astrarium.reproduce.alpaserve._panels import (
     REPLICATION,
 )
 from astrarium.reproduce.alpaserve._sweeps import known
-from astrarium.reproduce.findings import Effort
 from astrarium.reproduce.symphony import figure16 as subclusters
 from astrarium.workloads import alpaserve
+from reproductions import QUICK, check_complete, check_drawn, check_explained
 
-QUICK = Effort(quick=True)
 NAMES = [
     "alpaserve/table2",
     "alpaserve/figure12",
@@ -33,14 +31,7 @@ NAMES = [
     "alpaserve/figure17",
     "symphony/figure16",
 ]
-_done: dict[str, registry.Reproduction] = {}
-
-
-def reproduced(name: str) -> registry.Reproduction:
-    """Each is measured once for all the tests here."""
-    if name not in _done:
-        _done[name] = registry.run(name, QUICK)
-    return _done[name]
+reproduced = cache(lambda name: registry.run(name, QUICK))
 
 
 def claim(name: str, words: str) -> bool:
@@ -54,26 +45,17 @@ def claim(name: str, words: str) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_findings_are_complete_and_plain(name: str) -> None:
     assert name in registry.names()
-    found = reproduced(name)
-    assert found.rows
-    assert found.claims
-    assert all(math.isfinite(row.ours) and row.what for row in found.rows)
-    assert len({row.what for row in found.rows}) == len(found.rows)
-    assert all(claim.note for claim in found.claims)
-    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+    check_complete(reproduced(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    found = reproduced(name)
-    found.module.draw(msgspec.json.decode(msgspec.json.encode(found.findings.data)), tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    check_drawn(reproduced(name), tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_that_differs_says_why(name: str) -> None:
-    for row in reproduced(name).rows:
-        assert row.verdict in ("agrees", "given", "no number") or row.note, row.what
+    check_explained(reproduced(name))
 
 
 # the tables and figures

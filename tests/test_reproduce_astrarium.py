@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from astrarium.reproduce import registry
 from astrarium.reproduce.astrarium import _lines, _page, ablation, figure7, goodput, heldout, overload
 from astrarium.reproduce.astrarium._in_time import in_time
 from astrarium.reproduce.astrarium._settings import ASTRARIUM, FEW_GPUS, OURS, POLICIES, built_for
 from astrarium.reproduce.findings import Effort
 from astrarium.reproduce.symphony.figure7 import Setting, every_setting, sample
+from reproductions import QUICK, check_complete, check_drawn, listed, measured_once
 
-QUICK = Effort(quick=True)
 NAMES = ("ablation", "goodput", "heldout", "overload", "figure7")
 PAGE = Path(__file__).parent.parent / "docs" / "astrarium.md"
-_done: dict[str, registry.Reproduction] = {}
-
-
-def reproduced(name: str) -> registry.Reproduction:
-    """Each is measured once for all the tests here."""
-    if name not in _done:
-        _done[name] = registry.run(f"astrarium/{name}", QUICK)
-    return _done[name]
+reproduced = measured_once("astrarium")
 
 
 def decoded(name: str) -> dict[str, Any]:
@@ -39,27 +30,18 @@ def decoded(name: str) -> dict[str, Any]:
 
 
 def test_they_are_listed() -> None:
-    listed = [name for name in registry.names() if name.startswith("astrarium/")]
-    for other in ("sharing", "tuning"):  # are about other levels, and have tests of their own
-        listed.remove(f"astrarium/{other}")
-    assert listed == [f"astrarium/{name}" for name in NAMES]
+    others = {"sharing", "tuning"}  # are about other levels, and have tests of their own
+    assert [name for name in listed("astrarium") if name not in others] == list(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_findings_are_complete_and_plain(name: str) -> None:
-    found = reproduced(name)
-    assert found.rows
-    assert found.claims
-    assert all(math.isfinite(row.ours) and row.what for row in found.rows)
-    assert len({row.what for row in found.rows}) == len(found.rows)
-    assert all(claim.note for claim in found.claims)
-    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+    check_complete(reproduced(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    reproduced(name).module.draw(decoded(name), tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    check_drawn(reproduced(name), tmp_path)
 
 
 # goodput

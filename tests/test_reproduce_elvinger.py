@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.reproduce import registry
 from astrarium.reproduce.elvinger import _lines, _world, figure6_15
-from astrarium.reproduce.findings import Effort
 from astrarium.scenario.v100 import problem
 from astrarium.serving.placement.evaluation import STAGES
 from astrarium.serving.placement.interference import Tenant
+from reproductions import QUICK, check_complete, check_drawn, check_explained, listed, measured_once
 
-QUICK = Effort(quick=True)
 NAMES = ["figure6_1", "figure6_6", "figure6_10", "figure6_15"]
-_done: dict[str, registry.Reproduction] = {}
-
-
-def reproduced(name: str) -> registry.Reproduction:
-    """Each is measured once for all the tests here."""
-    if name not in _done:
-        _done[name] = registry.run(f"elvinger/{name}", QUICK)
-    return _done[name]
+reproduced = measured_once("elvinger")
 
 
 def row(name: str, what: str) -> Any:
@@ -43,30 +32,22 @@ def claim(name: str, beginning: str) -> Any:
 
 
 def test_they_are_listed_in_their_order() -> None:
-    found = [name for name in registry.names() if name.startswith("elvinger/")]
-    assert found == [f"elvinger/{name}" for name in NAMES]
+    assert listed("elvinger") == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_findings_are_complete_and_plain(name: str) -> None:
-    found = reproduced(name)
-    assert all(math.isfinite(row.ours) and row.what for row in found.rows)
-    assert len({row.what for row in found.rows}) == len(found.rows)
-    assert all(claim.note for claim in found.claims)
-    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+    check_complete(reproduced(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    found = reproduced(name)
-    found.module.draw(msgspec.json.decode(msgspec.json.encode(found.findings.data)), tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    check_drawn(reproduced(name), tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_that_differs_says_why(name: str) -> None:
-    for each in reproduced(name).rows:
-        assert each.verdict in ("agrees", "given", "no number") or each.note, each.what
+    check_explained(reproduced(name))
 
 
 @pytest.mark.parametrize(

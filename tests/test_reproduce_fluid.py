@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from astrarium.reproduce import registry
-from astrarium.reproduce.findings import Effort
 from astrarium.reproduce.fluid import _runs, figure3_5, figure3_12, figure3_13, table3_2
 from astrarium.reproduce.fluid._grids import grid_times
 from astrarium.reproduce.fluid._runs import ALONE, CIFAR, DYNAMIC, STATIC, WLM
+from reproductions import check_complete, check_drawn, check_explained, listed, measured_once
 
-QUICK = Effort(quick=True)
 NAMES = [
     "table3_2",
     "figure3_5",
@@ -27,14 +24,7 @@ NAMES = [
     "figure3_12",
     "figure3_13",
 ]
-_done: dict[str, registry.Reproduction] = {}
-
-
-def reproduced(name: str) -> registry.Reproduction:
-    """Each is measured once for all the tests here."""
-    if name not in _done:
-        _done[name] = registry.run(f"fluid/{name}", QUICK)
-    return _done[name]
+reproduced = measured_once("fluid")
 
 
 def ours(name: str, what: str) -> float:
@@ -47,30 +37,22 @@ def claims(name: str) -> dict[str, bool]:
 
 
 def test_they_are_listed_in_their_order() -> None:
-    assert [name for name in registry.names() if name.startswith("fluid/")] == [f"fluid/{n}" for n in NAMES]
+    assert listed("fluid") == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_findings_are_complete_and_plain(name: str) -> None:
-    found = reproduced(name)
-    assert found.claims
-    assert all(math.isfinite(row.ours) and row.what for row in found.rows)
-    assert len({row.what for row in found.rows}) == len(found.rows)
-    assert all(claim.note for claim in found.claims)
-    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+    check_complete(reproduced(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    found = reproduced(name)
-    found.module.draw(msgspec.json.decode(msgspec.json.encode(found.findings.data)), tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    check_drawn(reproduced(name), tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_that_differs_says_why(name: str) -> None:
-    for row in reproduced(name).rows:
-        assert row.verdict == "agrees" or row.note, row.what
+    check_explained(reproduced(name))
 
 
 def test_the_toy_example_is_as_printed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +23,19 @@ from astrarium.experiments.gate import (
     share,
     uniform,
 )
-from astrarium.reproduce import registry
-from astrarium.reproduce.findings import Effort
 from astrarium.reproduce.orion import _pairs, _settings, figure10, figure11, figure13, figure14
 from astrarium.reproduce.orion._settings import V100
 from astrarium.workloads import kernel_sets
 from astrarium.workloads.kernel_profiles import KernelProfile, KernelTrace, Use
+from reproductions import QUICK, check_complete, check_drawn, listed, measured_once
 
-QUICK = Effort(quick=True)
 NAMES = ["table2", "figure6", "figure7", "figure10", "figure11", "figure12", "figure13", "figure14"]
-_done: dict[str, registry.Reproduction] = {}
+reproduced = measured_once("orion")
 
 
 @pytest.fixture(autouse=True)
 def no_trace_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(_settings.APOLLO, raising=False)
-
-
-def reproduced(name: str) -> registry.Reproduction:
-    """Each is measured once for all the tests here."""
-    if name not in _done:
-        _done[name] = registry.run(f"orion/{name}", QUICK)
-    return _done[name]
 
 
 def ours(name: str, words: str) -> float:
@@ -56,25 +46,17 @@ def ours(name: str, words: str) -> float:
 
 
 def test_they_are_listed_in_their_order() -> None:
-    assert [name for name in registry.names() if name.startswith("orion/")] == [f"orion/{n}" for n in NAMES]
+    assert listed("orion") == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_findings_are_complete_and_plain(name: str) -> None:
-    found = reproduced(name)
-    assert found.rows
-    assert all(math.isfinite(row.ours) and row.what for row in found.rows)
-    assert len({row.what for row in found.rows}) == len(found.rows)
-    assert all(claim.note for claim in found.claims)
-    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+    check_complete(reproduced(name), claims=name != "table2")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    found = reproduced(name)
-    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found.findings.data))
-    found.module.draw(data, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    check_drawn(reproduced(name), tmp_path)
 
 
 def tails(name: str) -> dict[str, float]:

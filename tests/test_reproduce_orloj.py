@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from astrarium.core.profiles import Dynamic
 from astrarium.core.units import MILLISECOND
-from astrarium.reproduce import registry
-from astrarium.reproduce.findings import Effort, Findings
+from astrarium.reproduce.findings import Findings
 from astrarium.reproduce.orloj import _claims, _finish, figure4_12, figure4_14
 from astrarium.reproduce.orloj._settings import LOAD, MAX_BATCH, RIVALS, SYSTEMS
 from astrarium.reproduce.orloj._tables import FINISH_RATES, MULTIPLES, TABLE_4_1
 from astrarium.reproduce.orloj._workloads import Case, modes, real, static, two_modes
 from astrarium.scenario import build
 from astrarium.workloads import zoo
+from reproductions import QUICK, check_complete, check_drawn, listed, measured_once
 
-QUICK = Effort(quick=True)
 FIGURES = [f"figure4_{number}" for number in range(7, 15)]
-_done: dict[str, registry.Reproduction] = {}
-
-
-def reproduced(name: str) -> registry.Reproduction:
-    """Each figure is measured once for all the tests here."""
-    if name not in _done:
-        _done[name] = registry.run(f"orloj/{name}", QUICK)
-    return _done[name]
+reproduced = measured_once("orloj")
 
 
 def claim(findings: Findings, words: str) -> bool:
@@ -48,26 +38,17 @@ def profile(case: Case) -> Dynamic:
 
 
 def test_the_figures_are_listed_in_their_order() -> None:
-    assert [name for name in registry.names() if name.startswith("orloj/")] == [f"orloj/{n}" for n in FIGURES]
+    assert listed("orloj") == FIGURES
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_findings_are_complete_and_plain(name: str) -> None:
-    found = reproduced(name)
-    assert found.rows
-    assert found.claims
-    assert all(math.isfinite(row.ours) and row.what for row in found.rows)
-    assert len({row.what for row in found.rows}) == len(found.rows)
-    assert all(claim.note for claim in found.claims)
-    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+    check_complete(reproduced(name))
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    found = reproduced(name)
-    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found.findings.data))
-    found.module.draw(data, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    check_drawn(reproduced(name), tmp_path)
 
 
 @pytest.mark.parametrize("name", FIGURES[:5])

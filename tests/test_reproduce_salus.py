@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import msgspec
 import pytest
 
 from astrarium.cli.reproduce import _chosen
@@ -16,24 +14,17 @@ from astrarium.core.units import SECOND
 from astrarium.device.record import summary
 from astrarium.experiments.jobs import play
 from astrarium.reproduce import registry
-from astrarium.reproduce.findings import Claim, Effort, Row
+from astrarium.reproduce.findings import Claim, Row
 from astrarium.reproduce.markdown import overview
 from astrarium.reproduce.salus import _readings, figure2_8, figure2_9, figure2_11, table2_1
 from astrarium.reproduce.salus._settings import MEMORY, MINUTE, named
 from astrarium.scenario.jobs_build import arrivals_of, job_of
 from astrarium.workloads import salus
 from astrarium.workloads.salus_trace import LENGTHS, lengths_of, trace
+from reproductions import check_complete, check_drawn, check_explained, listed, measured_once
 
-QUICK = Effort(quick=True)
 NAMES = ["table2_1", "figure2_8", "figure2_9", "figure2_10", "figure2_11"]
-_done: dict[str, registry.Reproduction] = {}
-
-
-def reproduced(name: str) -> registry.Reproduction:
-    """Each is measured once for all the tests here."""
-    if name not in _done:
-        _done[name] = registry.run(f"salus/{name}", QUICK)
-    return _done[name]
+reproduced = measured_once("salus")
 
 
 def row(name: str, what: str) -> Any:
@@ -49,7 +40,7 @@ def claims(name: str) -> dict[str, bool]:
 
 
 def test_they_are_listed_in_their_order() -> None:
-    assert [name for name in registry.names() if name.startswith("salus/")] == [f"salus/{n}" for n in NAMES]
+    assert listed("salus") == NAMES
 
 
 def test_a_name_may_have_the_dot_that_the_paper_has() -> None:
@@ -61,25 +52,17 @@ def test_a_name_may_have_the_dot_that_the_paper_has() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_findings_are_complete_and_plain(name: str) -> None:
-    found = reproduced(name)
-    assert found.claims
-    assert all(math.isfinite(row.ours) and row.what for row in found.rows)
-    assert len({row.what for row in found.rows}) == len(found.rows)
-    assert all(claim.note for claim in found.claims)
-    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+    check_complete(reproduced(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    found = reproduced(name)
-    found.module.draw(msgspec.json.decode(msgspec.json.encode(found.findings.data)), tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    check_drawn(reproduced(name), tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_that_differs_says_why(name: str) -> None:
-    for row in reproduced(name).rows:
-        assert row.verdict in ("agrees", "no number") or row.note, row.what
+    check_explained(reproduced(name))
 
 
 @pytest.mark.parametrize(

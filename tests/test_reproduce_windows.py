@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
-from astrarium.reproduce import registry
 from astrarium.reproduce.findings import Effort, Findings
 from astrarium.reproduce.symphony import figure6a, figure6b, figure7, figure14, figure15
 from astrarium.scenario.rates import spans
+from reproductions import QUICK, check_complete, check_drawn, measured_once
 
-QUICK = Effort(quick=True)
 FIGURES = ("figure6a", "figure6b", "figure7", "figure14", "figure15")
-_done: dict[str, registry.Reproduction] = {}
-
-
-def reproduced(name: str) -> registry.Reproduction:
-    """Each figure is measured once for all the tests here."""
-    if name not in _done:
-        _done[name] = registry.run(f"symphony/{name}", QUICK)
-    return _done[name]
+reproduced = measured_once("symphony")
 
 
 def claim(findings: Findings, words: str) -> bool:
@@ -32,19 +22,12 @@ def claim(findings: Findings, words: str) -> bool:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_findings_are_complete_and_plain(name: str) -> None:
-    found = reproduced(name)
-    assert found.rows
-    assert found.claims
-    assert all(claim.note for claim in found.claims)
-    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+    check_complete(reproduced(name))
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    found = reproduced(name)
-    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found.findings.data))
-    found.module.draw(data, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    check_drawn(reproduced(name), tmp_path)
 
 
 def test_figure6a_eager_falls_behind_as_batching_gets_stronger() -> None:
