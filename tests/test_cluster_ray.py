@@ -1,4 +1,4 @@
-"""A live cluster on a real Ray of four machines: one of them is killed, and so is the arbiter.
+"""A live cluster on a real Ray, of which a machine is killed; in the longer test so is the arbiter.
 
 Whatever happens to them, jobs end with the result that they have when nothing happens.
 """
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from cluster_jobs import LONGEST, arbiter, check_accounts, results
 from tuning_ray_cluster import QUIET
 
 pytestmark = pytest.mark.slow
+pytest_plugins = ("cluster_fixtures",)
 
 TRAIN = Path(__file__).parent.parent / "examples" / "cluster" / "train.py"
 STEPS, PAUSE = 60, 0.1  # together longer than a lease: some must be stopped
@@ -48,21 +50,33 @@ for seed in map(int, sys.argv[2].split(",")):
 """
 
 
-@pytest.fixture
-def cluster(alone: object) -> Iterator[Any]:
-    """Without CPUs, Ray starts no workers that nobody needs."""
+@contextmanager
+def machines(count: int, gpus: int) -> Iterator[Any]:
+    """Without CPUs: they are for other tests."""
     os.environ.update(QUIET)
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    each = {"num_cpus": 0, "num_gpus": 4, "object_store_memory": 80 * 2**20}
+    each = {"num_cpus": 0, "num_gpus": gpus, "object_store_memory": 80 * 2**20}
     one = Cluster(initialize_head=True, head_node_args={**each, "include_dashboard": False})
     try:
-        nodes = [one.add_node(**each, wait=False) for _ in range(3)]
+        nodes = [one.add_node(**each, wait=False) for _ in range(count - 1)]
         one.wait_for_nodes()
         yield one, nodes
     finally:
         one.shutdown()
+
+
+@pytest.fixture
+def four(alone: object) -> Iterator[Any]:
+    with machines(4, gpus=4) as found:
+        yield found
+
+
+@pytest.fixture
+def two() -> Iterator[Any]:
+    with machines(2, gpus=2) as found:
+        yield found
 
 
 def command(seed: int) -> str:
@@ -110,8 +124,34 @@ def _lives(part: Path) -> bool:
     return (part.parent / "ready").exists() and not (part / "outcome.json").exists()
 
 
-def test_every_job_ends_with_the_result_it_would_have_had(cluster: Any, alone: Alone, tmp_path: Path) -> None:
-    ray, nodes = cluster
+SHORT = """\
+machines: [{{count: 2, gpus: 2}}]
+apps:
+  - {{name: one, gpus: 2, length: 5s, processes: job, command: {python} {script} 60 0.05}}
+  - {{name: other, gpus: 2, length: 5s, processes: job, command: {python} {script} 50 0.05}}
+  - {{name: late, length: 3s, arrival: 1s, command: {python} {script} 40 0.05}}
+policy: {{name: tiresias, lease: 5s}}
+live: {{backend: ray, address: "{address}", jobs: "{jobs}", grace: 60s, least: 1s, patience: 10s,
+       checkpoints: 500ms}}
+"""
+
+
+def test_a_machine_is_lost_and_no_job(two: Any, script: Path, tmp_path: Path) -> None:
+    ray, nodes = two
+    file, home, jobs = (tmp_path / name for name in ("live.yaml", "live.state", "jobs"))
+    file.write_text(SHORT.format(address=ray.address, jobs=jobs, python=sys.executable, script=script))
+    with arbiter(file, home) as one:
+        one.start()
+        ray.remove_node(one.waited(lambda: in_use(jobs, nodes), "a machine in use"), allow_graceful=False)
+        one.waited(lambda: one.query(LOST), "the loss is seen")
+        one.end()
+        check_accounts(one)
+        counts = {app: said["count"] for (app, _), said in results(jobs).items()}
+        assert counts == {"one": 60, "other": 50, "late": 40}
+
+
+def test_every_job_ends_with_the_result_it_would_have_had(four: Any, alone: Alone, tmp_path: Path) -> None:
+    ray, nodes = four
     seeds = dict(zip(("one", "two", "three", "four", "five", "six"), map(command, range(1, 7)), strict=True))
     file, home, jobs = (tmp_path / name for name in ("live.yaml", "live.state", "jobs"))
     file.write_text(TEXT.format(address=ray.address, jobs=jobs, **seeds))
