@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from astrarium.engines.tuning_crew import LocalCrew
 from astrarium.engines.tuning_ray import RayCrew
 from astrarium.scenario.tuning import load
 from astrarium.tuning.registry import searches, tuning_policies
+from tuning_trainings import one_nursery
 
 pytest_plugins = ("cli_fixtures",)
 
@@ -41,6 +43,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def tune(call: Any, file: Path) -> Any:
     return lambda *arguments: call("tune", str(file), *arguments)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nursery() -> Iterator[None]:
+    with one_nursery():
+        yield
 
 
 def test_a_run_shows_the_best_its_gpus_and_its_candidates(tune: Any) -> None:

@@ -6,6 +6,7 @@ import gc
 import json
 import tempfile
 import threading
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,13 @@ torch = pytest.importorskip("torch")
 from ray import tune  # noqa: E402
 
 from astrarium.engines.tuning_fit import split  # noqa: E402
+from tuning_trainings import one_nursery  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nursery() -> Iterator[None]:
+    with one_nursery():
+        yield
 
 
 class Falling(tune.Trainable):

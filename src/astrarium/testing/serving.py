@@ -49,7 +49,7 @@ from astrarium.testing.observations import all_in_time, batches, endings, first_
 from astrarium.testing.strategies import SHIFT, cases, gpu_changes, networks
 
 BOUNDED = settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     derandomize=True,  # the same examples on every machine
     database=None,
