@@ -15,6 +15,7 @@ import pytest
 
 from astrarium.cli.main import BAD_INPUT
 from astrarium.cli.tune_live import gpus, settings
+from astrarium.engines.tuning_again import alone_in
 from astrarium.engines.tuning_crew import LocalCrew
 from astrarium.engines.tuning_ray import RayCrew
 from astrarium.scenario.tuning import load
@@ -294,6 +295,16 @@ def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
     shown = call("tune", str(live), "--folder", "first", "--overwrite").out
     assert "failed: ValueError: too fast" in " ".join(shown.split())
     assert not list(Path("first").glob("earlier-*"))  # they were overwritten
+
+
+def test_a_search_that_is_running_is_left_alone(call: Any, live: Path) -> None:
+    state = live.parent / "running" / "live" / "dynamic-fluid-0"
+    with alone_in(state):
+        for option in ("--resume", "--overwrite"):
+            refused = call("tune", str(live), "--folder", "running", option)
+            assert refused.code == BAD_INPUT
+            assert "one in which no other search is running" in refused.err
+    assert [file.name for file in state.iterdir()] == ["search.lock"]
 
 
 def test_a_live_search_is_compared_and_simulated_from_the_same_file(call: Any, live: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from astrarium.cli import output
 from astrarium.cli.tune_run import LIVE_STATE, TuneRun
 from astrarium.core.errors import InputError
+from astrarium.engines.tuning_again import alone_in
 from astrarium.report import folder
 from astrarium.report.tuning import WINDOWS
 from astrarium.report.tuning_rows import FILES, write_rows
@@ -51,7 +52,9 @@ def _cleared(folder: Path, overwrite: bool) -> None:
     if not overwrite:
         told = "an empty or new folder: a live run is here, which --resume goes on with (or add --overwrite)"
         raise InputError("--folder", str(folder), told)
-    shutil.rmtree(folder / LIVE_STATE)
+    for state in (folder / LIVE_STATE).iterdir():
+        with alone_in(state):
+            shutil.rmtree(state)
 
 
 @contextmanager
