@@ -44,6 +44,9 @@ THOROUGH = {
     "test_cluster_local": ("again_and_again", "ctrl_c"),
     "test_express": ("after_an_accident",),
     "test_gpu_pairs": ("a_second_one_has_nothing",),
+    "test_lanes_benchmark": ("runs_to_the_end",),
+    "test_goodput": ("processes_find_the_same",),
+    "test_dynamic_line": ("unknown_and_drifting",),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def module_name(path: Path) -> str:
     return ".".join([HOUSE.name, *path.relative_to(HOUSE).with_suffix("").parts]).removesuffix(".__init__")
 
 
+@cache
 def imports(path: Path, types: bool = True) -> set[str]:
     name = module_name(path)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]

@@ -26,7 +26,7 @@ class Case:
 
     def __init__(self, profiles: list[tuple[int, int, int]], gpus: int, rate: float, **options: Any) -> None:
         random = np.random.default_rng(options.get("seed", 1))
-        count = options.get("requests", 20_000)
+        count = options.get("requests", 6_000)
         self.gpus, self.profiles = gpus, profiles
         self.network = options.get("network", NO_DELAYS)
         self.tables = [table(*profile) for profile in profiles]
