@@ -293,13 +293,14 @@ def test_lanes_are_threads_of_one_process() -> None:
     with LocalCrew(build, 1, Emulated(), packing="lanes", ground=ground) as crew:
         until = Until(crew)
         for trial in range(2):
-            crew.start(order(trial, 1, HALF, 200 if trial else 6, pause=0.01))
+            crew.start(order(trial, 1, HALF, 10_000 if trial else 6, pause=0.01))
         assert until.ended(0, 1).ending == "finished"
+        until.iterated(1, 1)
         assert len(crew.pids()) == 1
         crew.stop(1, 1)
         left = until.ended(1, 1)
         assert left.ending == "left"
-        assert 0 < left.iterations < 200
+        assert 0 < left.iterations < 10_000
 
 
 ORPHANS = """
