@@ -33,13 +33,13 @@ serve: $(SERVABLE)
 demo: setup
 	$(BIN)/astrarium compare examples/quickstart.yaml -p astrarium -p deferred -p eager --out runs/demo --overwrite
 
-# Three files at a time, since some wait; what they share, such as a compiled gate, is made for each.
+# Two files at a time; what they share, such as a compiled gate, is made for each.
 test: setup lint
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Real processes and a real Ray where `test` has a quicker look at the same.
 test-thorough: setup
-	$(BIN)/python -m pytest -m thorough
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m thorough
 
 # On a machine with a GPU, with the Python and the torch that it has: native code is built beside the package,
 # and nothing is installed. It needs cmake, ninja and nanobind.
