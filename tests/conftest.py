@@ -27,6 +27,8 @@ FIRST = (
 
 # Tests that take long and have shorter ones beside them: `make test-thorough` runs them.
 THOROUGH = {
+    "test_tuning_allocation": ("in_ray_tunes_own_loop",),  # so does the guide
+    "test_native_orloj": ("in_any_world",),
     "test_reproduce_tuning": ("findings", "faster", "brackets", "draw"),
     "test_reproduce_fluid": (
         "figure3_7",
@@ -38,8 +40,8 @@ THOROUGH = {
         "overheads",
     ),
     "test_reproduce_themis": ("figure14", "figure15", "figure18", "figure19"),
-    "test_reproduce_elvinger": ("figure6_1]", "figure6_10", "figure6_15"),
-    "test_reproduce_orion": ("figure10", "figure13"),
+    "test_reproduce_elvinger": ("figure6_1]", "figure6_10", "figure6_15", "printed_placements"),
+    "test_reproduce_orion": ("figure10", "figure13", "training_beside_training"),
     "test_cluster_ray": ("every_job_ends",),
     "test_cluster_local": ("again_and_again", "ctrl_c"),
     "test_express": ("after_an_accident",),
