@@ -299,12 +299,17 @@ def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
 
 def test_a_search_that_is_running_is_left_alone(call: Any, live: Path) -> None:
     state = live.parent / "running" / "live" / "dynamic-fluid-0"
+    over = [state.with_name(name) for name in ("astrarium-0", "fifo-0")]  # of a comparison that is under way
+    for each in over:
+        each.mkdir(parents=True)
+        (each / "journal.jsonl").touch()
     with alone_in(state):
         for option in ("--resume", "--overwrite"):
             refused = call("tune", str(live), "--folder", "running", option)
             assert refused.code == BAD_INPUT
             assert "one in which no other search is running" in refused.err
     assert [file.name for file in state.iterdir()] == ["search.lock"]
+    assert all((each / "journal.jsonl").exists() for each in over)
 
 
 def test_a_live_search_is_compared_and_simulated_from_the_same_file(call: Any, live: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,9 +52,10 @@ def _cleared(folder: Path, overwrite: bool) -> None:
     if not overwrite:
         told = "an empty or new folder: a live run is here, which --resume goes on with (or add --overwrite)"
         raise InputError("--folder", str(folder), told)
-    for state in (folder / LIVE_STATE).iterdir():
-        with alone_in(state):
-            shutil.rmtree(state)
+    with ExitStack() as locks:  # all or nothing: of several runs, one may be under way
+        for state in [each for each in (folder / LIVE_STATE).iterdir() if each.is_dir()]:
+            locks.enter_context(alone_in(state))
+        shutil.rmtree(folder / LIVE_STATE)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -25,11 +25,18 @@ def alone_in(folder: Path | None) -> Iterator[None]:
         return
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError("folder", str(folder), "one in which no other search is running") from None
+        _lock(file, folder)
         yield
+
+
+def _lock(file: IO[str], folder: Path) -> None:
+    """Where the file system knows no locks, as that of some clusters, nobody can tell."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError("folder", str(folder), "one in which no other search is running") from None
+    except OSError:
+        return
 
 
 def go_on_as(folder: Path, told: Mapping[str, Any], again: bool) -> None:
