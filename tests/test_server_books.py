@@ -52,6 +52,9 @@ class Source:
     def counters(self) -> dict[str, tuple[str, float]]:
         return {"policy_errors": ("Errors.", 3)}
 
+    def counters_by(self) -> dict[str, tuple[str, str, dict[str, int]]]:
+        return {"long_way": ("Calls.", "reason", {"grpc": 4, "text": 1})}
+
 
 def shown(source: Source) -> dict[str, dict[tuple[str, ...], float]]:
     families = text_string_to_metric_families(Metrics(source).text().decode())
@@ -82,6 +85,7 @@ def test_metrics_show_what_the_books_hold() -> None:
     assert found["astrarium_ended_total"]["a", "dropped", "expired"] == 1
     assert found["astrarium_ended_total"]["a", "failed", "worker_lost"] == 1
     assert found["astrarium_refused_total"]["a", "overloaded"] == 2
+    assert found["astrarium_long_way_total"] == {("grpc",): 4, ("text",): 1}
     assert found["astrarium_latency_seconds_bucket"]["0.01", "a"] == 1
     assert found["astrarium_latency_seconds_bucket"]["0.005", "a"] == 0
     assert found["astrarium_batch_size_bucket"]["4", "a"] == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
@@ -117,14 +117,24 @@ class Express(Protocol):
     memory: memoryview
     deliver: Deliver  # set by the protocol: sends the answers, all at once
 
-    def cards(self) -> Sequence[tuple[int, ModelCard]]:
-        """The models whose requests may come this way, with their numbers."""
+    def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
+        """The models with their numbers, and why none of their requests may come this way (empty: they
+        may)."""
 
     def card(self, model: int) -> ModelCard:
         """The same object as long as nothing changes."""
 
     def take(self, client: ExpressClient, received: Time) -> None:
         """Refused where it is not let in; else the client hears how it ended."""
+
+    def needed(self, model: int) -> Time:
+        """What a lone request of this model takes from when it is read until its client has the answer."""
+
+    def planned(self) -> object:
+        """What `needed` follows from: the same object as long as nothing changes."""
+
+    def unread(self, model: int) -> None:
+        """A call of this model was refused because nobody had read it in time: for the books."""
 
 
 class Stages(NamedTuple):
@@ -167,7 +177,7 @@ class ModelCard:
     reason: str = ""  # of a state that is not READY
     version: str = "1"
     applications: tuple[str, ...] = ()
-    priorities: tuple[int, ...] = ()
+    priorities: Mapping[int, Time] = field(default_factory=dict)  # their objectives
 
 
 @dataclass(frozen=True)
@@ -220,6 +230,9 @@ class Service(Protocol):
 
     def turned_away(self, model: str, refused: Refused) -> None:
         """A call of this model did not even become an `InferCall`: for the books."""
+
+    def went_long_way(self, reason: str) -> None:
+        """A call did not go the short way: for the books."""
 
     def statistics(self, model: str) -> ModelStatistics: ...
 

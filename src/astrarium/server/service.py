@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.units import SECOND, Time
 from astrarium.engines.arena import Memory
 from astrarium.engines.courier import Courier, new_courier
+from astrarium.engines.garbage import GarbageKeeper
 from astrarium.engines.interface import Listener, Workers
 from astrarium.engines.orders import Ping
 from astrarium.server.contract import (
@@ -74,6 +76,9 @@ class LiveService:
             self._closed,
             self._courier,
         )
+        self.garbage = GarbageKeeper()
+        self.long_way: Counter[str] = Counter()  # calls that did not go the short way, by reason
+        self._accepted = 0  # calls, when the watch last looked
         self._watch: asyncio.Task[None] | None = None
         self.draining = False
 
@@ -105,6 +110,7 @@ class LiveService:
             self.control.close()
         await self.workers.stop(grace=2.0)
         self._preparer.close()
+        self.garbage.rest()
 
     @property
     def ready(self) -> bool:
@@ -155,6 +161,9 @@ class LiveService:
     def turned_away(self, model: str, refused: Refused) -> None:
         self.calls.turned_away(self.repository.find(model), refused)
 
+    def went_long_way(self, reason: str) -> None:
+        self.long_way[reason] += 1
+
     def statistics(self, model: str) -> ModelStatistics:
         return self.books[self.repository.find(model).plan.index].statistics()
 
@@ -199,6 +208,13 @@ class LiveService:
             "plan_revisions": ("Times that batches or delays had drifted.", self._drift.revisions),
         }
 
+    def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
+        long_way = "Calls that went the long way, which costs about ten times as much, by reason."
+        return {
+            "long_way": (long_way, "reason", self.long_way),
+            "collections": ("Garbage collections of the frontend.", "moment", self.garbage.collections),
+        }
+
     # helpers
 
     async def _until_workers_are_up(self) -> None:
@@ -224,6 +240,7 @@ class LiveService:
             try:
                 self.fleet.check_for_stuck()
                 self._follow_drift()
+                self._collect_garbage()
             except Exception:  # looking after things must not end with one of them
                 log.exception("looking after workers and plans failed")
 
@@ -233,6 +250,14 @@ class LiveService:
             response = revised.network.response / 1e6
             log.info("batches or answers have drifted; planning anew, response delay %.2f ms", response)
             self.control.begin(revised)
+
+    def _collect_garbage(self) -> None:
+        """An idle moment: nothing is open, and nothing came since the last look."""
+        before, self._accepted = self._accepted, sum(books.accepted for books in self.books)
+        if self._accepted == before and not self.desk.open:
+            self.garbage.idle_moment()
+        else:
+            self.garbage.busy_moment()
 
     async def _until(self, holds: Callable[[], bool], limit: float | None = None) -> bool:
         end = None if limit is None else self.clock() + limit * SECOND

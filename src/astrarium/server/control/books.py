@@ -64,6 +64,7 @@ class ModelBooks:
 
     name: str
     accepted: int = 0
+    ended_in_all: int = 0
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)  # (outcome, reason)
     refused: Counter[str] = field(default_factory=Counter)  # at the door, by kind: never accepted
     retried: int = 0
@@ -86,9 +87,10 @@ class ModelBooks:
 
     @property
     def open(self) -> int:
-        return self.accepted - sum(self.ended.values())
+        return self.accepted - self.ended_in_all
 
     def call_ended(self, outcome: Outcome, reason: str, took: Time) -> None:
+        self.ended_in_all += 1
         self.ended[OUTCOMES[outcome], reason] += 1
         (self.success if outcome in (Outcome.IN_TIME, Outcome.LATE) else self.fail).add(took)
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from astrarium.core.units import MICROSECOND, Time
+from astrarium.core.units import MICROSECOND, MILLISECOND, Time
 from astrarium.engines.courier import Courier
 from astrarium.server.contract import (
     Deliver,
@@ -27,7 +27,7 @@ from astrarium.server.contract import (
     Stages,
 )
 from astrarium.server.control.desk import Desk
-from astrarium.server.control.door import let_in
+from astrarium.server.control.door import best_time, let_in, needed_alone
 from astrarium.server.control.drift import DriftWatch
 from astrarium.server.control.flights import Flight
 from astrarium.server.control.preparing import Preparer
@@ -37,6 +37,7 @@ from astrarium.server.control.tickets import Cloakroom, Ticket, Waiter
 from astrarium.server.timelines import Timelines
 from astrarium.serving.actions import EXPIRED, UNSERVED
 from astrarium.serving.ledger import Outcome
+from astrarium.serving.setup import Setup
 
 RETRY_AFTER = 1.0
 # A call of one row, its client's line, its room, how large that is, its place in the batch.
@@ -65,16 +66,27 @@ class Calls:
         self._cloakroom: Cloakroom = control.desk.cloakroom
         self.memory = self._cloakroom.memory.view
         self.deliver: Deliver = _nowhere
+        self._backlog_of: Setup | None = None  # the setup of `_each`: GPU time of a request, by model
+        self._each: list[float] = []
         self.taken = self.by_courier = 0  # calls that came the short way, and those the courier answered
         control.post_office = self
 
-    def cards(self) -> Sequence[tuple[int, ModelCard]]:
-        """Those models that take tensors as they come."""
+    def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
+        """Tensors that have to be made first cannot be placed as they come."""
         entries = self._repository.entries
-        return [(entry.plan.index, entry.card()) for entry in entries if entry.plan.preprocess is None]
+        return [(one.plan.index, one.card(), "preprocess" if one.plan.preprocess else "") for one in entries]
 
     def card(self, model: int) -> ModelCard:
         return self._repository.entries[model].card()
+
+    def needed(self, model: int) -> Time:
+        return needed_alone(self._control.setup, model)
+
+    def planned(self) -> Setup:
+        return self._control.setup
+
+    def unread(self, model: int) -> None:
+        self._control.books[model].refused[Kind.OVERLOADED.name.lower()] += 1
 
     # the long way
 
@@ -121,6 +133,7 @@ class Calls:
         call = InferCall(name, (), packed.rows, received, timeout, packed.priority, packed.application)
         self._admit(call, entry, _NOBODY, client)
         self.taken += 1
+        self._control.keep_pace()
 
     def leaving(self, flight: Flight) -> None:
         """The courier answers these calls by itself, unless their batch may still be stopped."""
@@ -186,6 +199,7 @@ class Calls:
         if desk.open >= control.plan.queue:
             raise _overloaded(f"{desk.open} calls are open already, the most that may be")
         index = entry.plan.index
+        self._check_backlog(index, promise.deadline - call.received)
         ticket = Ticket(call, index, entry.tensors, promise.application, promise.deadline, answer, client)
         ticket.packed = client.packed if client is not None else None
         self._take_in(ticket, entry)
@@ -194,6 +208,18 @@ class Calls:
         for request in desk.open_parts(ticket):
             control.arrive(request, ticket)
         return ticket
+
+    def _check_backlog(self, model: int, objective: Time) -> None:
+        """Refuse what could not be in time even if its GPUs had nothing else and the best batches to do."""
+        control = self._control
+        if control.setup is not self._backlog_of:
+            self._backlog_of, self._each = control.setup, [best_time(spec) for spec in control.setup.models]
+        ahead = control.books[model].open
+        if ahead * self._each[model] > len(control.present) * objective:
+            name, limit = self._repository.entries[model].plan.name, objective / MILLISECOND
+            raise _overloaded(
+                f"model {name} has {ahead} calls open, more than can be answered in {limit:g} ms"
+            )
 
     def turned_away(self, entry: Entry, refused: Refused) -> None:
         self._control.books[entry.plan.index].refused[refused.kind.name.lower()] += 1

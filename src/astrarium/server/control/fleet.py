@@ -139,6 +139,9 @@ class Fleet:
 
     # news
 
+    def hear(self) -> None:
+        self._workers.hear()
+
     def heard(self, worker: int, news: News) -> None:
         post = self._posts[worker]
         match news:

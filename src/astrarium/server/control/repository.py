@@ -48,7 +48,7 @@ class Entry:
             state=self.state,
             reason=self.reason,
             applications=plan.applications,
-            priorities=tuple(plan.priorities),
+            priorities=plan.priorities,
         )
 
 

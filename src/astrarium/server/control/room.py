@@ -201,12 +201,12 @@ class Control:
     def _unload(self, flight: Flight, done: BatchDone | None) -> None:
         """Answers first: the books can wait."""
         self.desk.disembark(flight, done)
-        if self.post_office is None:
-            return
         try:
-            self.post_office.landed(flight, answer=done is not None and not flight.cancelled)
+            if self.post_office is not None:
+                self.post_office.landed(flight, answer=done is not None and not flight.cancelled)
         except Exception:  # the books must hear of this batch whatever became of its answers
             log.exception("the answers of batch %d could not be sent", flight.tag)
+        flight.aboard = []  # its tickets point back at it: a cycle would be left to the garbage collector
 
     def _free(self, flight: Flight) -> None:
         """A GPU that worked for an earlier scheduler joins the present one when it is done."""
@@ -234,6 +234,12 @@ class Control:
         self.scheduler.arrived(
             request, ticket.model, ticket.call.received, ticket.deadline, ticket.application
         )
+
+    def keep_pace(self) -> None:
+        """An event loop with much to read would leave GPUs idle: news and decisions come in between."""
+        if self.scheduler is not None and self.scheduler.behind:
+            self._fleet.hear()
+            self.scheduler.decide_now()
 
     def _count(self, flight: Flight, done: BatchDone) -> None:
         spans = done.computing - done.started, done.computed - done.computing, done.finished - done.computed

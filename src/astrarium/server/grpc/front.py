@@ -134,6 +134,7 @@ class GrpcFront:
     async def _inferred(
         self, request: Any, metadata: Metadata, received: int, remaining: float | None
     ) -> tuple[Any, str]:
+        self._service.went_long_way("grpc")
         card = self._service.card(request.model_name)
         tag = metadata.get(b"x-astrarium-application", b"").decode("latin-1")
         try:

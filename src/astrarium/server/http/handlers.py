@@ -21,7 +21,7 @@ from astrarium.server.http.bodies import Body, BodyReader, asked_encoding, compr
 from astrarium.server.http.infer import read_call, timeline_header, written_answer
 from astrarium.server.http.json_tensors import not_json
 from astrarium.server.http.replies import HttpRefusal, Reply, json_reply
-from astrarium.server.http.routing import Request
+from astrarium.server.http.routing import LONG_WAY, Request
 
 Form = TypeVar("Form")
 # What bodies come as: JSON, JSON with binary tensors, and what curl says of `-d` by itself.
@@ -78,6 +78,8 @@ class Handlers:
         return json_reply(statistics_answer(self._service.statistics(card.name) for card in cards))
 
     async def infer(self, request: Request) -> Reply:
+        if reason := request.scope.get(LONG_WAY):
+            self._service.went_long_way(reason)
         card = self._card(request)
         body = await self._body(request)
         try:
