@@ -21,6 +21,7 @@ from astrarium.server.contract import (
     Deliver,
     Delivery,
     ExpressClient,
+    Full,
     InferAnswer,
     InferCall,
     Kind,
@@ -152,7 +153,8 @@ class FakeExpress:
         self._names = list(service.models)
         self.memory = memoryview(mmap.mmap(-1, 1 << 24))
         self.deliver: Deliver = lambda deliveries: None
-        self.taken = self.refused_unread = self.needed_ns = 0
+        self.full: Full = lambda model, calls: None
+        self.taken = self.hopeless_calls = self.needed_ns = 0
         self._waiting: set[asyncio.Task[None]] = set()
 
     def cards(self) -> list[tuple[int, ModelCard, str]]:
@@ -164,8 +166,8 @@ class FakeExpress:
     def planned(self) -> object:
         return self
 
-    def unread(self, model: int) -> None:
-        self.refused_unread += 1
+    def hopeless(self, model: int) -> None:
+        self.hopeless_calls += 1
 
     def card(self, model: int) -> ModelCard:
         return self._service.models[self._names[model]]

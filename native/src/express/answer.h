@@ -71,16 +71,19 @@ class AnswerWriter {
   }
 
   // The refusal of a request that nobody had read in time.
-  void refuse(std::string_view model, std::int64_t objective, std::int64_t waited) {
-    json_ = R"({"error":"overloaded: model )";
-    escaped(model);
+  void refuse_unread(std::string_view model, std::int64_t objective, std::int64_t waited) {
+    json_ = R"({"error":"overloaded: model )", escaped(model);
     json_ += ": the request had waited ", milliseconds(waited), json_ += " ms before it was read, and what is left of ";
     milliseconds(objective), json_ += R"( ms is too short"})";
-    binary_.clear();
-    head_ = "HTTP/1.1 429 Too Many Requests\r\ndate: ";
-    head_ += date();
-    head_ += "\r\ncontent-type: application/json\r\nretry-after: 1\r\nx-astrarium-retry-after-ms: 1000\r\ncontent-length: ";
-    head_ += std::to_string(json_.size()) + "\r\n\r\n";
+    overloaded();
+  }
+
+  // The refusal of a request that has too many others before it.
+  void refuse_for_others(std::string_view model, std::int64_t objective, std::int64_t open) {
+    json_ = R"({"error":"overloaded: model )", escaped(model);
+    json_ += " has ", number(open), json_ += " calls open, more than can be answered in ";
+    milliseconds(objective), json_ += R"( ms"})";
+    overloaded();
   }
 
   // Bytes that the socket took at once; what it did not take is for `rest`.
@@ -106,6 +109,14 @@ class AnswerWriter {
   }
 
  private:
+  void overloaded() {
+    binary_.clear();
+    head_ = "HTTP/1.1 429 Too Many Requests\r\ndate: ";
+    head_ += date();
+    head_ += "\r\ncontent-type: application/json\r\nretry-after: 1\r\nx-astrarium-retry-after-ms: 1000\r\ncontent-length: ";
+    head_ += std::to_string(json_.size()) + "\r\n\r\n";
+  }
+
   std::vector<iovec> pieces() {
     std::vector<iovec> found{{head_.data(), head_.size()}, {json_.data(), json_.size()}};
     for (const auto piece : binary_) found.push_back({const_cast<char*>(piece.data()), piece.size()});

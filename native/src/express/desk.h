@@ -18,11 +18,12 @@ namespace astrarium::express {
 
 struct LongWay { std::string_view why; };  // not for us
 struct Missing { std::size_t bytes; };     // of the body
-struct TooLate {                           // it waited unread for so long that no answer would be in time
+struct Hopeless {                          // no answer to it would be in time
   std::shared_ptr<const Model> model;
   std::int64_t objective;
+  std::int64_t open;  // calls of its model that are; 0: not they are in the way, it waited too long unread
 };
-using Read = std::variant<LongWay, Missing, TooLate, std::unique_ptr<Call>>;
+using Read = std::variant<LongWay, Missing, Hopeless, std::unique_ptr<Call>>;
 
 class Desk {
  public:
@@ -43,6 +44,9 @@ class Desk {
 
   // What a lone request of this model needs, in nanoseconds, from when it is read until its client has the answer.
   void plan(int model, std::int64_t needed) { needed_[model] = needed; }
+
+  // So many calls of this model are open that a further one could not be in time; 0: it could.
+  void full(int model, std::int64_t open) { full_[model] = open; }
 
   // *waited* is how long the request lay unread, in nanoseconds.
   Read read(std::string_view data, std::int64_t waited) const {
@@ -75,9 +79,12 @@ class Desk {
     return sent < writer_.size() ? std::optional(writer_.rest(sent)) : std::nullopt;
   }
 
-  // Sends a refusal that has no more to say than what is known here; what the socket would not take comes back.
-  std::string turn_down(int socket, const TooLate& late, std::int64_t waited) {
-    writer_.refuse(late.model->name, late.objective, waited);
+  // Sends a refusal; what the socket would not take comes back.
+  std::string turn_down(int socket, const Hopeless& call, std::int64_t waited) {
+    if (call.open)
+      writer_.refuse_for_others(call.model->name, call.objective, call.open);
+    else
+      writer_.refuse_unread(call.model->name, call.objective, waited);
     const std::size_t sent = writer_.send(socket);
     return sent < writer_.size() ? writer_.rest(sent) : std::string();
   }
@@ -94,7 +101,8 @@ class Desk {
     BodyReader reader(*call, body.substr(0, json), body.substr(json), largest_body_);
     if (!reader.read()) return LongWay{reader.why()};
     const std::int64_t objective = objective_of(*call);
-    if (too_late(*call, objective, waited)) return TooLate{std::move(model), objective};
+    if (too_late(*call, objective, waited)) return Hopeless{std::move(model), objective, 0};
+    if (const auto open = in_the_way(*call, objective)) return Hopeless{std::move(model), objective, open};
     return call;
   }
 
@@ -112,6 +120,11 @@ class Desk {
     return objective && waited && needed != needed_.end() && waited > (objective - needed->second) / 2;
   }
 
+  std::int64_t in_the_way(const Call& call, std::int64_t objective) const {
+    const auto known = full_.find(call.model->index);
+    return known == full_.end() || objective > call.model->objective ? 0 : known->second;
+  }
+
   static std::unique_ptr<Call> started(const Head& head, std::shared_ptr<const Model> model) {
     auto call = std::make_unique<Call>();
     call->model = std::move(model);
@@ -125,7 +138,7 @@ class Desk {
   std::size_t size_, largest_head_, largest_body_;
   std::map<std::string, std::shared_ptr<const Model>, std::less<>> models_;
   std::map<std::string, std::string, std::less<>> withheld_;  // with the reason
-  std::unordered_map<int, std::int64_t> needed_;              // by model
+  std::unordered_map<int, std::int64_t> needed_, full_;       // by model
   AnswerWriter writer_;
 };
 

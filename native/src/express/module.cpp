@@ -81,8 +81,10 @@ nb::object read_request(nb::object self, nb::bytes data, std::int64_t waited, in
   Desk& desk = *nb::cast<BoundDesk&>(self).desk;
   Read found = desk.read({data.c_str(), data.size()}, socket < 0 ? 0 : waited);
   if (auto* missing = std::get_if<Missing>(&found)) return nb::int_(missing->bytes);
-  if (auto* late = std::get_if<TooLate>(&found))
-    return nb::make_tuple(late->model->index, bytes(desk.turn_down(socket, *late, waited)));
+  if (auto* hopeless = std::get_if<Hopeless>(&found)) {
+    if (socket >= 0) return nb::make_tuple(hopeless->model->index, bytes(desk.turn_down(socket, *hopeless, waited)));
+    return nb::str("busy");
+  }
   if (auto* other = std::get_if<LongWay>(&found)) return nb::str(other->why.data(), other->why.size());
   return nb::cast(BoundCall{std::move(std::get<std::unique_ptr<Call>>(found)), data, self});
 }
@@ -218,6 +220,7 @@ NB_MODULE(_express, m) {
       .def(nb::init<nb::handle, std::size_t, std::size_t>(), "memory"_a, "largest_head"_a, "largest_body"_a)
       .def("serve", &serve, "index"_a, "name"_a, "version"_a, "inputs"_a, "outputs"_a, "max_batch"_a,
            "objective"_a = 0, "priorities"_a = std::map<std::int64_t, std::int64_t>())
+      .def("full", [](BoundDesk& self, int model, std::int64_t open) { self.desk->full(model, open); }, "model"_a, "open"_a)
       .def("plan", [](BoundDesk& self, int model, std::int64_t needed) { self.desk->plan(model, needed); }, "model"_a, "needed"_a)
       .def("withhold", [](BoundDesk& self, const std::string& name, std::string why) { self.desk->withhold(name, std::move(why)); }, "name"_a, "why"_a)
       .def("read", &read_request, "data"_a, "waited"_a = 0, "socket"_a = -1)

@@ -109,6 +109,8 @@ class Delivery(NamedTuple):
 
 
 Deliver = Callable[[Sequence[Delivery]], None]
+# A model, and how many calls of it are open: too many for a further one to be in time; 0: not any more.
+Full = Callable[[int, int], None]
 
 
 class Express(Protocol):
@@ -116,6 +118,7 @@ class Express(Protocol):
 
     memory: memoryview
     deliver: Deliver  # set by the protocol: sends the answers, all at once
+    full: Full  # set by the protocol: refuses further calls of a model, or no longer
 
     def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
         """The models with their numbers, and why none of their requests may come this way (empty: they
@@ -133,8 +136,9 @@ class Express(Protocol):
     def planned(self) -> object:
         """What `needed` follows from: the same object as long as nothing changes."""
 
-    def unread(self, model: int) -> None:
-        """A call of this model was refused because nobody had read it in time: for the books."""
+    def hopeless(self, model: int) -> None:
+        """A call of this model was refused as soon as it was read: it could not be in time any more. For the
+        books."""
 
 
 class Stages(NamedTuple):

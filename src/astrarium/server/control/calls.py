@@ -18,6 +18,7 @@ from astrarium.server.contract import (
     Deliver,
     Delivery,
     ExpressClient,
+    Full,
     InferAnswer,
     InferCall,
     Kind,
@@ -42,6 +43,7 @@ from astrarium.serving.setup import Setup
 RETRY_AFTER = 1.0
 # A call of one row, its client's line, its room, how large that is, its place in the batch.
 Parcel = tuple[PackedCall, object, int, int, int]
+_OVERLOADED = Kind.OVERLOADED.name.lower()
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
 
 
@@ -66,6 +68,8 @@ class Calls:
         self._cloakroom: Cloakroom = control.desk.cloakroom
         self.memory = self._cloakroom.memory.view
         self.deliver: Deliver = _nowhere
+        self.full: Full = _nothing
+        self._is_full: set[int] = set()
         self._backlog_of: Setup | None = None  # the setup of `_each`: GPU time of a request, by model
         self._each: list[float] = []
         self.taken = self.by_courier = 0  # calls that came the short way, and those the courier answered
@@ -85,8 +89,8 @@ class Calls:
     def planned(self) -> Setup:
         return self._control.setup
 
-    def unread(self, model: int) -> None:
-        self._control.books[model].refused[Kind.OVERLOADED.name.lower()] += 1
+    def hopeless(self, model: int) -> None:
+        self._control.books[model].refused[_OVERLOADED] += 1
 
     # the long way
 
@@ -199,7 +203,7 @@ class Calls:
         if desk.open >= control.plan.queue:
             raise _overloaded(f"{desk.open} calls are open already, the most that may be")
         index = entry.plan.index
-        self._check_backlog(index, promise.deadline - call.received)
+        self._check_backlog(entry, promise.deadline - call.received)
         ticket = Ticket(call, index, entry.tensors, promise.application, promise.deadline, answer, client)
         ticket.packed = client.packed if client is not None else None
         self._take_in(ticket, entry)
@@ -209,17 +213,29 @@ class Calls:
             control.arrive(request, ticket)
         return ticket
 
-    def _check_backlog(self, model: int, objective: Time) -> None:
+    def _check_backlog(self, entry: Entry, objective: Time) -> None:
         """Refuse what could not be in time even if its GPUs had nothing else and the best batches to do."""
+        ahead = self._too_many(entry.plan.index, objective)
+        if not ahead:
+            return
+        if objective >= entry.plan.slo:  # the next ones need not even be taken
+            self._is_full.add(entry.plan.index)
+            self.full(entry.plan.index, ahead)
+        told = f"model {entry.plan.name} has {ahead} calls open"
+        raise _overloaded(f"{told}, more than can be answered in {objective / MILLISECOND:g} ms")
+
+    def _too_many(self, model: int, objective: Time) -> int:
+        """How many calls of the model are open, where a further one could not be in time; else 0."""
         control = self._control
         if control.setup is not self._backlog_of:
             self._backlog_of, self._each = control.setup, [best_time(spec) for spec in control.setup.models]
         ahead = control.books[model].open
-        if ahead * self._each[model] > len(control.present) * objective:
-            name, limit = self._repository.entries[model].plan.name, objective / MILLISECOND
-            raise _overloaded(
-                f"model {name} has {ahead} calls open, more than can be answered in {limit:g} ms"
-            )
+        return ahead if ahead * self._each[model] > len(control.present) * objective else 0
+
+    def _look_whether_still_full(self, model: int) -> None:
+        if not self._too_many(model, self._repository.entries[model].plan.slo):
+            self._is_full.discard(model)
+            self.full(model, 0)
 
     def turned_away(self, entry: Entry, refused: Refused) -> None:
         self._control.books[entry.plan.index].refused[refused.kind.name.lower()] += 1
@@ -248,6 +264,8 @@ class Calls:
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
         control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
         control.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
+        if ticket.model in self._is_full:
+            self._look_whether_still_full(ticket.model)
         if ticket.client is not None:
             self._express_ended(ticket, ticket.client)
         elif ticket.answer.done():  # nobody waits for it any more
@@ -286,6 +304,10 @@ _UNEQUAL = "model {}: the rows of one call have answers of unequal shapes"
 
 def _nowhere(deliveries: Sequence[Delivery]) -> None:
     raise AssertionError(f"{len(deliveries)} packed calls, and no protocol that they came from")
+
+
+def _nothing(model: int, open_calls: int) -> None:
+    """No protocol reads calls in native code: nobody has to know."""
 
 
 def _plain(flight: Flight) -> list[tuple[int, Ticket]]:

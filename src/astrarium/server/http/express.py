@@ -44,7 +44,7 @@ class Lane:
         self._planned: object = None
         self._cards: dict[int, ModelCard] = {}  # as the desk knows them
         self._looked: Time = 0
-        service.deliver = self._deliver
+        service.deliver, service.full = self._deliver, self._desk.full
         self._look(monotonic_ns())
 
     def read(self, request: bytes, now: Time, waited: Time, socket: int) -> PackedCall | int | str | bytes:
@@ -61,7 +61,7 @@ class Lane:
         if kind is int:
             return "key" if self._keys else cast(int, found)  # who shows no key has no body kept either
         if kind is tuple:
-            self._service.unread(found[0])
+            self._service.hopeless(found[0])
             return cast(bytes, found[1])
         if self._service.card(found.model) is not self._cards[found.model]:
             self._look(now)
