@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from astrarium.core.errors import AstrariumError, InputError
-from astrarium.core.units import SECOND, Time
+from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.engines.arena import Memory
 from astrarium.engines.courier import Courier, new_courier
 from astrarium.engines.interface import Listener, Workers
@@ -26,7 +26,7 @@ from astrarium.server.control.calibration import Calibration
 from astrarium.server.control.calls import Calls
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.drift import DriftWatch
-from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.fleet import LOOK_EVERY, Fleet
 from astrarium.server.control.loop import EventLoop
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.preparing import Preparer
@@ -38,7 +38,6 @@ from astrarium.server.timelines import Timelines
 from astrarium.serving.setup import Network
 
 START_LIMIT = 120.0  # seconds for the workers to come up with their models
-WATCH_EVERY = 0.1
 POLL = 0.01
 log = logging.getLogger("astrarium.service")
 NewWorkers = Callable[[Memory, Listener, Courier | None], Workers]
@@ -62,7 +61,8 @@ class LiveService:
         self._preparer = Preparer(self._cloakroom, self.fleet.pump_all)
         self._timelines = Timelines()
         self._metrics = Metrics(self)
-        self._drift = DriftWatch(len(plan.models), loop.clock(), plan.measured_delays)
+        pinged = self._calibration.delays if plan.measured_delays else None
+        self._drift = DriftWatch(plan.setup, loop.clock(), pinged)
         self.control.listeners.append(self._drift.saw)
         self.calls = Calls(
             self.control,
@@ -220,9 +220,10 @@ class LiveService:
 
     async def _look_after(self) -> None:
         while True:
-            await asyncio.sleep(WATCH_EVERY)
+            await asyncio.sleep(LOOK_EVERY / SECOND)
             try:
                 self.fleet.check_for_stuck()
+                self._calibration.ping_one(self.fleet.idle())
                 self._follow_drift()
             except Exception:  # looking after things must not end with one of them
                 log.exception("looking after workers and plans failed")
@@ -230,8 +231,8 @@ class LiveService:
     def _follow_drift(self) -> None:
         revised = self._drift.revised(self.control.setup, self.clock())
         if revised is not None:
-            response = revised.network.response / 1e6
-            log.info("batches or answers have drifted; planning anew, response delay %.2f ms", response)
+            delays = revised.network.control / MILLISECOND, revised.network.response / MILLISECOND
+            log.info("batches or delays have drifted; now control %.2f ms, response %.2f ms", *delays)
             self.control.begin(revised)
 
     async def _until(self, holds: Callable[[], bool], limit: float | None = None) -> bool:

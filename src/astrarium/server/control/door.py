@@ -7,6 +7,7 @@ from typing import NamedTuple
 from astrarium.core.errors import one_of
 from astrarium.core.units import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall, Kind, Refused
+from astrarium.server.control.bounds import alone
 from astrarium.server.control.repository import Entry
 from astrarium.serving.setup import Setup
 
@@ -22,8 +23,7 @@ def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
         raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.reason}")
     objective = min(_objective(call, entry), FOREVER if call.patience is None else call.patience)
     deadline = call.received + objective
-    spec, network = setup.models[entry.plan.index], setup.network
-    needed = network.delay(1) + spec.latency[1] + network.response
+    needed = alone(setup.models[entry.plan.index], setup.network)
     if now + needed > deadline:
         passed = (now - call.received) / MILLISECOND
         raise Refused(
