@@ -76,12 +76,14 @@ def test_metrics_show_what_the_books_hold() -> None:
     books.answered(Stages(0, 1, 2, 4 * MILLISECOND, 9 * MILLISECOND, 10 * MILLISECOND), 1)
     books.batch_done(3, 1, 5 * MILLISECOND, 1, 0)
     books.refused["overloaded"] += 2
+    books.refusing = "it has turned away all of the last 33 calls"
     found = shown(source)
     assert found["astrarium_accepted_total"] == {("a",): 5, ("b",): 0}
     assert found["astrarium_open"] == {("a",): 1, ("b",): 0}
     assert found["astrarium_ended_total"]["a", "dropped", "expired"] == 1
     assert found["astrarium_ended_total"]["a", "failed", "worker_lost"] == 1
     assert found["astrarium_refused_total"]["a", "overloaded"] == 2
+    assert found["astrarium_refuses_all"] == {("a",): 1, ("b",): 0}
     assert found["astrarium_latency_seconds_bucket"]["0.01", "a"] == 1
     assert found["astrarium_latency_seconds_bucket"]["0.005", "a"] == 0
     assert found["astrarium_batch_size_bucket"]["4", "a"] == 1

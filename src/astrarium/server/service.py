@@ -30,6 +30,7 @@ from astrarium.server.control.fleet import LOOK_EVERY, Fleet
 from astrarium.server.control.loop import EventLoop
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.preparing import Preparer
+from astrarium.server.control.refusals import RefusalWatch
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.room import Control, Recorder
 from astrarium.server.control.tickets import Cloakroom
@@ -64,6 +65,7 @@ class LiveService:
         pinged = self._calibration.delays if plan.measured_delays else None
         self._drift = DriftWatch(plan.setup, loop.clock(), pinged)
         self.control.listeners.append(self._drift.saw)
+        self._refusals = RefusalWatch(self.control.books, loop.clock())
         self.calls = Calls(
             self.control,
             self.repository,
@@ -108,7 +110,9 @@ class LiveService:
 
     @property
     def ready(self) -> bool:
-        return not self._closed()
+        """Not where every model that was asked of late refuses everybody. One alone does not take the others'
+        callers away: it says so of itself."""
+        return not self._closed() and not self._refusals.answers_nobody
 
     def _closed(self) -> str:
         """Why no call is taken now; empty where they are."""
@@ -225,6 +229,7 @@ class LiveService:
                 self.fleet.check_for_stuck()
                 self._calibration.ping_one(self.fleet.idle())
                 self._follow_drift()
+                self._look_for_refusals()
             except Exception:  # looking after things must not end with one of them
                 log.exception("looking after workers and plans failed")
 
@@ -234,6 +239,18 @@ class LiveService:
             delays = revised.network.control / MILLISECOND, revised.network.response / MILLISECOND
             log.info("batches or delays have drifted; now control %.2f ms, response %.2f ms", *delays)
             self.control.begin(revised)
+
+    def _look_for_refusals(self) -> None:
+        for model in self._refusals.look(self.clock()):
+            entry = self.repository.entries[model]
+            entry.refusing = self.books[model].refusing
+            told = {"model": entry.plan.name, "reason": entry.refusing}
+            if entry.refusing:
+                log.warning("model %(model)s is not ready: %(reason)s; planning anew", told, extra=told)
+                # A policy that learnt something wrong in a bad moment gives way to one that has not.
+                self.control.begin(self.control.setup)
+            else:
+                log.info("model %(model)s no longer turns away all calls", told, extra=told)
 
     async def _until(self, holds: Callable[[], bool], limit: float | None = None) -> bool:
         end = None if limit is None else self.clock() + limit * SECOND

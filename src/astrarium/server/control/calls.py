@@ -27,7 +27,7 @@ from astrarium.server.contract import (
     Stages,
 )
 from astrarium.server.control.desk import Desk
-from astrarium.server.control.door import let_in
+from astrarium.server.control.door import asks_what_was_promised, let_in
 from astrarium.server.control.drift import DriftWatch
 from astrarium.server.control.flights import Flight
 from astrarium.server.control.preparing import Preparer
@@ -42,6 +42,7 @@ RETRY_AFTER = 1.0
 # A call of one row, its client's line, its room, how large that is, its place in the batch.
 Parcel = tuple[PackedCall, object, int, int, int]
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
+_DECLINING = (Kind.DEADLINE, Kind.OVERLOADED)  # other refusals are the caller's fault, or known to be ours
 
 
 class Calls:
@@ -174,7 +175,13 @@ class Calls:
             return self._admitted(call, entry, answer, client)
         except Refused as refused:
             self.turned_away(entry, refused)
+            if refused.kind in _DECLINING:
+                self._decline(call, entry, refused.reason)
             raise
+
+    def _decline(self, call: InferCall, entry: Entry, reason: str) -> None:
+        if asks_what_was_promised(call, entry):
+            self._control.books[entry.plan.index].decline(reason)
 
     def _admitted(
         self, call: InferCall, entry: Entry, answer: Waiter, client: ExpressClient | None
@@ -221,6 +228,9 @@ class Calls:
         if ticket.answered and ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
         control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
+        if ticket.outcome is Outcome.DROPPED and ticket.cause != UNSERVED:
+            entry = self._repository.entries[ticket.model]
+            self._decline(ticket.call, entry, f"dropped: {ticket.cause}")
         control.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
         if ticket.client is not None:
             self._express_ended(ticket, ticket.client)

@@ -34,6 +34,12 @@ def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
     return Promise(deadline, _application(call, entry))
 
 
+def asks_what_was_promised(call: InferCall, entry: Entry) -> bool:
+    """Whether a refusal is the model's: a call that allows less than its objective has itself to blame."""
+    slo, timeout, patience = entry.plan.slo, call.timeout, call.patience
+    return (timeout is None or timeout >= slo) and (patience is None or patience >= slo)
+
+
 def _objective(call: InferCall, entry: Entry) -> Time:
     """The call's own timeout, or that of its priority, or the model's."""
     if call.timeout is not None:
