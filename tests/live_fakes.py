@@ -30,6 +30,7 @@ from astrarium.engines.tensors import Tensor, TensorSpec
 from astrarium.server.contract import InferCall
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.flights import Flight
 from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository
 from astrarium.server.control.room import Control
@@ -215,6 +216,12 @@ class Stage:
         for request in self.desk.open_parts(ticket):
             self.control.arrive(request, ticket)
         return ticket
+
+    def first_flight(self) -> Flight:
+        """Of a call that has just left for GPU 0."""
+        self.call()
+        self.wait(1)
+        return next(iter(self.control._airborne[0]))
 
     def check_the_books(self) -> None:
         """Nothing open, nothing unaccounted, no memory kept."""

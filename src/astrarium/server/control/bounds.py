@@ -22,8 +22,9 @@ def bounded(setup: Setup, stated: Setup) -> Setup:
     rooms = [_room(spec, stated.network) for spec in stated.models]
     most = min(room - spec.latency[1] for room, spec in zip(rooms, stated.models, strict=True))
     network = _within(setup.network, max(0, most))
-    models = (_fitting(spec, room - around(network)) for spec, room in zip(setup.models, rooms, strict=True))
-    return replace(setup, models=tuple(models), network=network)
+    pairs = zip(setup.models, stated.models, rooms, strict=True)
+    models = tuple(_fitting(spec, said, room - around(network)) for spec, said, room in pairs)
+    return replace(setup, models=models, network=network)
 
 
 def alone(spec: ModelSpec, network: Network) -> Time:
@@ -50,12 +51,13 @@ def _room(spec: ModelSpec, network: Network) -> Time:
 
 
 def _within(network: Network, most: Time) -> Network:
-    planned = around(network)
-    if planned <= most:
+    """The response delay yields first, which answers will show; delays of the scenario's own always fit."""
+    if around(network) <= most:
         return network
-    share = most / planned
-    return Network(int(network.control * share), int(network.data * share), int(network.response * share))
+    control = min(network.control, most)
+    return replace(network, control=control, response=most - control)
 
 
-def _fitting(spec: ModelSpec, most: Time) -> ModelSpec:
-    return spec if spec.latency[1] <= most else scaled(spec, most / spec.latency[1])
+def _fitting(spec: ModelSpec, said: ModelSpec, most: Time) -> ModelSpec:
+    """Scale what was *said*, so that the same bound is the same table however it was reached."""
+    return spec if spec.latency[1] <= most else scaled(said, most / said.latency[1])

@@ -1,5 +1,5 @@
-"""Plans follow drift: where batches have come to take longer (or less) than the profile says, or messages and
-answers are longer under way than was planned with, the policy is told anew.
+"""Plans follow drift: where batches have come to take longer (or less) than the profile says, or answers are
+longer under way than was planned with, the policy is told anew.
 
 What is compared is the same quantile that a profile holds: most batches must end within the estimate, or
 answers are late by a hair. The whole table of a model is scaled, so that its shape stays as measured. The
@@ -30,7 +30,7 @@ SLOWER, FASTER = 1.15, 0.85  # ratios of measured to estimated that count as dri
 LARGEST_STEP = 2.0
 ANSWERED, FEWEST_ANSWERS = 0.9, 1000  # the quantile of delays to plan with, and of how many
 SMALLEST_CHANGE = 500 * MICROSECOND  # of a delay
-LARGEST_DELAYS = 0.2  # of the tightest objective: beyond that, waiting costs more than being late
+LARGEST_RESPONSE = 0.2  # of the tightest objective: beyond that, waiting costs more than being late
 EVERY = 30 * SECOND  # a fresh policy has to learn the rates again
 RECENT = 60 * SECOND  # how long evidence holds where it is little
 Samples = deque[tuple[Time, float]]  # when, and what was found
@@ -84,10 +84,11 @@ class DriftWatch:
         if self._pinged is None:
             return setup.network
         pinged, planned = self._pinged(), setup.network
-        most = LARGEST_DELAYS * min(spec.slo for spec in setup.models)
-        control = _moved(planned.control, pinged.control, most)
+        most = LARGEST_RESPONSE * min(spec.slo for spec in setup.models)
         found = _found(self._delays, ANSWERED, planned.response, pinged.response, now)
-        return Network(control=control, response=_moved(planned.response, found, most - control))
+        # The control delay only comes down: where orders take longer so do answers, and the other delay grows.
+        control = _moved(planned.control, min(planned.control, pinged.control))
+        return Network(control=control, response=_moved(planned.response, max(0, min(found, most))))
 
 
 def _found(samples: Samples, quantile: float, planned: float, least: float, now: Time) -> float:
@@ -108,6 +109,5 @@ def _quantile(values: Iterable[float], quantile: float) -> float:
     return ordered[int(quantile * len(ordered))]
 
 
-def _moved(planned: Time, wanted: float, most: float) -> Time:
-    new = round(max(0, min(wanted, most)))
-    return new if abs(new - planned) >= SMALLEST_CHANGE else planned
+def _moved(planned: Time, wanted: float) -> Time:
+    return round(wanted) if abs(wanted - planned) >= SMALLEST_CHANGE else planned
