@@ -86,7 +86,7 @@ class DriftWatch:
         pinged, planned = self._pinged(), setup.network
         most = LARGEST_RESPONSE * min(spec.slo for spec in setup.models)
         found = _found(self._delays, ANSWERED, planned.response, pinged.response, now)
-        # The control delay only comes down: where orders take longer so do answers, and the other delay grows.
+        # The control delay only comes down: slower orders make slower answers, and the response delay grows.
         control = _moved(planned.control, min(planned.control, pinged.control))
         return Network(control=control, response=_moved(planned.response, max(0, min(found, most))))
 
