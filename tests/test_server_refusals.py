@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.engines.orders import Ping
 from astrarium.scenario import load
 from astrarium.server.contract import InferCall, Refused
 from astrarium.server.control.books import ModelBooks
@@ -23,6 +26,7 @@ from astrarium.server.control.refusals import FEWEST, WHILE, RefusalWatch
 from astrarium.server.service import LiveService
 from astrarium.server.timelines import Timelines
 from astrarium.serving.ledger import Outcome
+from astrarium.serving.setup import Network
 from live_fakes import FakeLoop, FakeWorkers, Stage, make_plan
 
 START = 5 * SECOND
@@ -181,6 +185,34 @@ def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogC
     said = [record.getMessage() for record in caplog.records]
     assert len([line for line in said if "model m0 is not ready" in line and "too slow" in line]) == 1
     assert len([line for line in said if "no longer turns away all calls" in line]) == 1
+
+
+def test_a_service_goes_on_measuring_delays_and_says_where_they_do_not_fit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def ping() -> None:
+        made = replace(make_plan(1, 1, "eager", 25 * MILLISECOND, 1 << 20), measured_delays=True)
+        loop = FakeLoop()
+        service = LiveService(made, lambda _, listener, __: FakeWorkers(loop, listener, made.setup))
+        workers = cast(FakeWorkers, service.workers)
+
+        async def measured(_: object) -> Network:
+            return Network(20 * MILLISECOND, 0, 20 * MILLISECOND)
+
+        service._calibration.measure = measured  # type: ignore[method-assign]
+        service.repository.start()
+        service.fleet.start(service.workers)
+        loop.run_until(loop.now + SECOND)
+        await service._begin()
+        looking = asyncio.create_task(service._look_after())
+        async with asyncio.timeout(30):
+            while not any(isinstance(order, Ping) for _, order in workers.orders):
+                await asyncio.sleep(0.01)
+        looking.cancel()
+        service.control.close()
+
+    asyncio.run(ping())
+    assert "delays of 40.00 ms were measured, and the objective of model m0 leaves 16.50 ms" in caplog.text
 
 
 def test_an_objective_that_one_request_alone_cannot_keep_is_refused_at_the_start(tmp_path: Path) -> None:

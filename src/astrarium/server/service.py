@@ -22,6 +22,7 @@ from astrarium.server.contract import (
     Refused,
 )
 from astrarium.server.control.books import ModelBooks, Recent
+from astrarium.server.control.bounds import around, tightest
 from astrarium.server.control.calibration import Calibration
 from astrarium.server.control.calls import Calls
 from astrarium.server.control.desk import Desk
@@ -40,6 +41,10 @@ from astrarium.serving.setup import Network
 
 START_LIMIT = 120.0  # seconds for the workers to come up with their models
 POLL = 0.01
+_DELAYS_CUT = (
+    "delays of %(measured_ms).2f ms were measured, and the objective of model %(model)s leaves "
+    "%(planned_ms).2f ms for them: answers may be late"
+)
 log = logging.getLogger("astrarium.service")
 NewWorkers = Callable[[Memory, Listener, Courier | None], Workers]
 
@@ -89,7 +94,7 @@ class LiveService:
         self.repository.start()
         self.fleet.start(self.workers)
         await self._until_workers_are_up()
-        self.control.begin(replace(self.plan.setup, network=await self._delays()))
+        await self._begin()
         self._watch = asyncio.get_running_loop().create_task(self._look_after())
 
     async def drain(self, grace: float) -> None:
@@ -213,6 +218,17 @@ class LiveService:
         if not up:
             story = f"the workers did not start within {START_LIMIT:g} s: {self.fleet.last_death}"
             raise AstrariumError(story)
+
+    async def _begin(self) -> None:
+        measured = await self._delays()
+        self.control.begin(replace(self.plan.setup, network=measured))
+        if self.control.setup.network != measured:
+            told = {
+                "measured_ms": around(measured) / MILLISECOND,
+                "planned_ms": around(self.control.setup.network) / MILLISECOND,
+                "model": tightest(self.plan.setup).name,
+            }
+            log.warning(_DELAYS_CUT, told, extra=told)
 
     async def _delays(self) -> Network:
         if not self.plan.measured_delays:

@@ -19,12 +19,16 @@ SLACK = 0.1
 
 def bounded(setup: Setup, stated: Setup) -> Setup:
     """Return *setup* with its delays and profiles cut; *stated* is what the scenario says."""
-    rooms = [_room(spec, stated.network) for spec in stated.models]
-    most = min(room - spec.latency[1] for room, spec in zip(rooms, stated.models, strict=True))
-    network = _within(setup.network, max(0, most))
-    pairs = zip(setup.models, stated.models, rooms, strict=True)
-    models = tuple(_fitting(spec, said, room - around(network)) for spec, said, room in pairs)
+    least = tightest(stated)
+    network = _within(setup.network, max(0, _room(least, stated) - least.latency[1]))
+    pairs = zip(setup.models, stated.models, strict=True)
+    models = tuple(_fitting(spec, said, _room(said, stated) - around(network)) for spec, said in pairs)
     return replace(setup, models=models, network=network)
+
+
+def tightest(stated: Setup) -> ModelSpec:
+    """The model that leaves least for delays."""
+    return min(stated.models, key=lambda spec: _room(spec, stated) - spec.latency[1])
 
 
 def alone(spec: ModelSpec, network: Network) -> Time:
@@ -44,9 +48,9 @@ def scaled(spec: ModelSpec, scale: float) -> ModelSpec:
     return replace(spec, latency=(0, *times))
 
 
-def _room(spec: ModelSpec, network: Network) -> Time:
+def _room(spec: ModelSpec, stated: Setup) -> Time:
     """The longest that one request alone may be planned to take."""
-    spare = max(0, spec.slo - alone(spec, network))
+    spare = max(0, spec.slo - alone(spec, stated.network))
     return spec.slo - min(round(SLACK * spec.slo), spare // 2)
 
 
