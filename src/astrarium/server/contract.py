@@ -182,6 +182,13 @@ class ModelCard:
     version: str = "1"
     applications: tuple[str, ...] = ()
     priorities: Mapping[int, Time] = field(default_factory=dict)  # their objectives
+    refusing: str = ""  # why it is no use to be READY: calls are taken, and all of them are turned away
+
+    @property
+    def health(self) -> tuple[ModelState, str]:
+        """The state that others are told, and why it is not READY."""
+        refuses = self.state == "READY" and self.refusing
+        return ("UNAVAILABLE", self.refusing) if refuses else (self.state, self.reason)
 
 
 @dataclass(frozen=True)
@@ -216,7 +223,7 @@ class Service(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests: its workers are up, and it is not draining."""
+        """Whether it takes requests and answers any: its workers are up, and it is not draining."""
 
     def cards(self) -> list[ModelCard]: ...
 

@@ -86,16 +86,20 @@ class Metrics(Collector):
             "astrarium_refused", "Calls turned away at the door.", labels=["model", "reason"]
         )
         retried = CounterMetricFamily("astrarium_retried", "Requests tried again.", labels=["model"])
+        refusing = GaugeMetricFamily(
+            "astrarium_refuses_all", "1 while the model turns away all calls.", labels=["model"]
+        )
         still = GaugeMetricFamily("astrarium_open", "Accepted calls that have not ended.", labels=["model"])
         for books in self._sources.books:
             accepted.add_metric([books.name], books.accepted)
             retried.add_metric([books.name], books.retried)
             still.add_metric([books.name], books.open)
+            refusing.add_metric([books.name], bool(books.refusing))
             for outcome, reason in sorted(_ALWAYS_SHOWN | books.ended.keys()):
                 ended.add_metric([books.name, outcome, reason], books.ended[outcome, reason])
             for kind, number in books.refused.items():
                 refused.add_metric([books.name, kind], number)
-        yield from (accepted, ended, refused, retried, still)
+        yield from (accepted, ended, refused, retried, still, refusing)
 
     def _times(self) -> Iterator[Metric]:
         shown = (

@@ -81,6 +81,9 @@ class ModelBooks:
     outputs: _Sum = field(default_factory=_Sum)
     by_size: dict[int, _Sum] = field(default_factory=dict)
     last_ms: int = 0  # of the wall clock
+    declined: int = 0  # calls that asked for no more than was promised, refused or dropped all the same
+    declined_because: str = ""  # the last of them
+    refusing: str = ""  # why the model is said to refuse everybody; empty where it is not
 
     def total(self, outcome: str) -> int:
         return sum(number for (ended, _), number in self.ended.items() if ended == outcome)
@@ -88,6 +91,10 @@ class ModelBooks:
     @property
     def open(self) -> int:
         return self.accepted - self.ended_in_all
+
+    def decline(self, reason: str) -> None:
+        self.declined += 1
+        self.declined_because = reason
 
     def call_ended(self, outcome: Outcome, reason: str, took: Time) -> None:
         self.ended_in_all += 1

@@ -27,8 +27,9 @@ from astrarium.server.contract import (
     Refused,
     Stages,
 )
+from astrarium.server.control.bounds import alone
 from astrarium.server.control.desk import Desk
-from astrarium.server.control.door import best_time, let_in, needed_alone
+from astrarium.server.control.door import asks_what_was_promised, best_time, let_in
 from astrarium.server.control.drift import DriftWatch
 from astrarium.server.control.flights import Flight
 from astrarium.server.control.preparing import Preparer
@@ -45,6 +46,7 @@ RETRY_AFTER = 1.0
 Parcel = tuple[PackedCall, object, int, int, int]
 _OVERLOADED = Kind.OVERLOADED.name.lower()
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
+_DECLINING = (Kind.DEADLINE, Kind.OVERLOADED)  # other refusals are the caller's fault, or known to be ours
 
 
 class Calls:
@@ -84,13 +86,16 @@ class Calls:
         return self._repository.entries[model].card()
 
     def needed(self, model: int) -> Time:
-        return needed_alone(self._control.setup, model)
+        setup = self._control.setup
+        return alone(setup.models[model], setup.network)
 
     def planned(self) -> Setup:
         return self._control.setup
 
     def hopeless(self, model: int) -> None:
-        self._control.books[model].refused[_OVERLOADED] += 1
+        books = self._control.books[model]
+        books.refused[_OVERLOADED] += 1
+        books.decline("it is overloaded")
 
     # the long way
 
@@ -191,7 +196,13 @@ class Calls:
             return self._admitted(call, entry, answer, client)
         except Refused as refused:
             self.turned_away(entry, refused)
+            if refused.kind in _DECLINING:
+                self._decline(call, entry, refused.reason)
             raise
+
+    def _decline(self, call: InferCall, entry: Entry, reason: str) -> None:
+        if asks_what_was_promised(call, entry):
+            self._control.books[entry.plan.index].decline(reason)
 
     def _admitted(
         self, call: InferCall, entry: Entry, answer: Waiter, client: ExpressClient | None
@@ -263,6 +274,9 @@ class Calls:
         if ticket.answered and ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
         control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
+        if ticket.outcome is Outcome.DROPPED and ticket.cause != UNSERVED:
+            entry = self._repository.entries[ticket.model]
+            self._decline(ticket.call, entry, f"dropped: {ticket.cause}")
         control.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
         if ticket.model in self._is_full:
             self._look_whether_still_full(ticket.model)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from astrarium.core.errors import one_of
 from astrarium.core.units import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall, Kind, Refused
+from astrarium.server.control.bounds import alone
 from astrarium.server.control.repository import Entry
 from astrarium.serving.setup import ModelSpec, Setup
 
@@ -22,7 +23,7 @@ def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
         raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.reason}")
     objective = min(_objective(call, entry), FOREVER if call.patience is None else call.patience)
     deadline = call.received + objective
-    needed = needed_alone(setup, entry.plan.index)
+    needed = alone(setup.models[entry.plan.index], setup.network)
     if now + needed > deadline:
         passed = (now - call.received) / MILLISECOND
         raise Refused(
@@ -33,17 +34,17 @@ def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
     return Promise(deadline, _application(call, entry))
 
 
-def needed_alone(setup: Setup, model: int) -> Time:
-    """What one request takes on an idle GPU, from the decision until its client has the answer."""
-    network = setup.network
-    return network.delay(1) + setup.models[model].latency[1] + network.response
-
-
 def best_time(spec: ModelSpec) -> float:
     """The least GPU time that one request can take: its share of the best batch. 0 where times vary."""
     if spec.dynamic is not None:
         return 0.0
     return min(spec.latency[size] / size for size in range(1, spec.max_batch + 1))
+
+
+def asks_what_was_promised(call: InferCall, entry: Entry) -> bool:
+    """Whether a refusal is the model's: a call that allows less than its objective has itself to blame."""
+    slo, timeout, patience = entry.plan.slo, call.timeout, call.patience
+    return (timeout is None or timeout >= slo) and (patience is None or patience >= slo)
 
 
 def _objective(call: InferCall, entry: Entry) -> Time:

@@ -91,7 +91,7 @@ class GrpcFront:
 
     async def model_ready(self, request: Any, _: Context) -> Any:
         card = self._card(request.name, request.version)
-        return message("ModelReadyResponse")(ready=card.state == "READY")
+        return message("ModelReadyResponse")(ready=card.health[0] == "READY")
 
     async def server_metadata(self, _: Any, __: Context) -> Any:
         return _message("ServerMetadataResponse", server_metadata())

@@ -27,6 +27,7 @@ Form = TypeVar("Form")
 # What bodies come as: JSON, JSON with binary tensors, and what curl says of `-d` by itself.
 CONTENT_TYPES = (b"application/json", b"application/octet-stream", b"application/x-www-form-urlencoded")
 DEFAULT_LAST = 1000
+_NOT_READY = "server: its workers are not up yet, it is shutting down, or it has turned away all calls lately"
 
 
 class Handlers:
@@ -49,7 +50,7 @@ class Handlers:
 
     async def ready(self, _: Request) -> Reply:
         if not self._service.ready:
-            raise Refused(Kind.UNAVAILABLE, "server: its workers are not up yet, or it is shutting down")
+            raise Refused(Kind.UNAVAILABLE, _NOT_READY)
         return json_reply(wire.Ready(True))
 
     def _card(self, request: Request) -> ModelCard:
@@ -62,9 +63,10 @@ class Handlers:
 
     async def model_ready(self, request: Request) -> Reply:
         card = self._card(request)
-        if card.state != "READY":
-            because = f": {card.reason}" if card.reason else ""
-            raise Refused(Kind.UNAVAILABLE, f"model {card.name}: it is {card.state}{because}")
+        state, reason = card.health
+        if state != "READY":
+            because = f": {reason}" if reason else ""
+            raise Refused(Kind.UNAVAILABLE, f"model {card.name}: it is {state}{because}")
         return json_reply(wire.Ready(True))
 
     async def config(self, request: Request) -> Reply:
