@@ -99,6 +99,13 @@ class FakeWorkers:
         self.refuses: set[int] = set()  # models that cannot be loaded
         self.slower = 1.0
         self.orders: list[tuple[int, Order]] = []
+        self.heard = 0  # times that news were asked for
+
+    def batches(self) -> list[RunBatch]:
+        return [order for _, order in self.orders if isinstance(order, RunBatch)]
+
+    def hear(self) -> None:
+        self.heard += 1
 
     def start(self, spec: WorkerSpec) -> None:
         gpu = spec.worker

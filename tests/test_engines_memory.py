@@ -232,3 +232,19 @@ def test_tensors_of_a_block_are_aligned() -> None:
     shapes = whole_shapes(specs, 1)
     assert block_bytes(shapes) == 2 * ALIGNMENT
     assert fixed_bytes(specs) == 2 * ALIGNMENT
+
+
+def test_a_batch_is_gathered_where_its_model_wants_it() -> None:
+    memory, specs = Memory.create(1 << 17), (TensorSpec("a", "INT32", (2,)), TensorSpec("b", "FP32", (1,)))
+    calls = [[np.array([[n, n + 1]], np.int32), np.array([[n]], np.float32)] for n in range(3)]
+    members = written(memory, specs, calls)
+    staged = np.zeros((3, 2), np.int32)
+    batch = gathered(memory.view, specs, members, {"a": staged})
+    assert batch.inputs["a"] is staged
+    assert staged.tolist() == [[0, 1], [1, 2], [2, 3]]
+    assert batch.inputs["b"].tolist() == [[0], [1], [2]]
+    alone = np.zeros((1, 2), np.int32)
+    assert gathered(memory.view, specs, members[1:2], {"a": alone}).inputs["a"] is alone
+    assert alone.tolist() == [[1, 2]]
+    other = gathered(memory.view, specs, members, {"a": np.zeros((4, 2), np.int32)})  # not of this size
+    assert other.inputs["a"].tolist() == [[0, 1], [1, 2], [2, 3]]

@@ -308,6 +308,19 @@ def test_profiles_follow_batches_that_have_become_slower() -> None:
     assert watch.revised(revised, stage.loop.now + EVERY) is None
 
 
+def test_a_plan_from_a_profile_alone_is_soon_held_against_reality() -> None:
+    stage = Stage(gpus=1, slo_ms=100)
+    watch, began = DriftWatch(stage.plan.setup, stage.loop.now), stage.loop.now
+    looked = [at for at in range(0, 200 * SECOND, SECOND // 10) if _judges(watch, stage, began + at)]
+    assert looked[:5] == [5 * SECOND, 15 * SECOND, 35 * SECOND, 65 * SECOND, 95 * SECOND]
+
+
+def _judges(watch: DriftWatch, stage: Stage, now: int) -> bool:
+    before = watch._judged
+    watch.revised(stage.plan.setup, now)
+    return watch._judged != before
+
+
 def drifted(stage: Stage, slower: float) -> DriftWatch:
     """A watch that has twice seen enough batches this much slower, and the plan that follows from it."""
     watch = DriftWatch(stage.plan.setup, stage.loop.now)

@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.engines.orders import Ping
+from astrarium.engines.tensors import Tensor
 from astrarium.scenario import load
 from astrarium.server.contract import InferCall, Refused
 from astrarium.server.control.books import ModelBooks
@@ -27,7 +28,7 @@ from astrarium.server.service import LiveService
 from astrarium.server.timelines import Timelines
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.setup import Network
-from live_fakes import FakeLoop, FakeWorkers, Stage, make_plan
+from live_fakes import FakeAnswer, FakeLoop, FakeWorkers, Stage, make_plan
 
 START = 5 * SECOND
 
@@ -148,6 +149,50 @@ def calls_of(stage: Stage) -> Calls:
     preparer = Preparer(stage.cloakroom, lambda: None)
     clock = stage.loop.clock
     return Calls(stage.control, stage.repository, preparer, Timelines(), watch, clock, lambda: "")
+
+
+# Overload
+
+
+def ask(stage: Stage, calls: Calls, **wishes: Any) -> None:
+    """A call that comes now; nobody waits for its end."""
+    data = Tensor("INPUT", "FP32", (1, 2), bytes(8))
+    call = InferCall("m0", [data], 1, stage.loop.now, **wishes)
+    calls._admit(call, stage.repository.entries[0], FakeAnswer())
+
+
+def test_more_calls_than_can_be_answered_in_time_are_refused_and_the_protocol_is_told() -> None:
+    """Batches of 8 take 13 ms, so that two GPUs answer 30 calls within 25 ms, and not 31."""
+    stage = Stage(gpus=2)
+    calls, told = calls_of(stage), list[tuple[int, int]]()
+    stage.desk._ended = calls.ticket_ended
+    calls.full = lambda model, calls: told.append((model, calls))
+    for _ in range(31):
+        ask(stage, calls)
+    with pytest.raises(Refused, match="model m0 has 31 calls open, more than can be answered in 25 ms"):
+        ask(stage, calls)
+    assert told == [(0, 31)]
+    ask(stage, calls, timeout=60 * MILLISECOND)  # that one has the time
+    stage.wait(60)
+    assert stage.control.books[0].open == 0
+    assert told == [(0, 31), (0, 0)]
+    assert stage.control.books[0].refused == {"overloaded": 1}
+    ask(stage, calls)
+
+
+def test_a_loop_with_much_to_read_decides_in_between() -> None:
+    """The event loop has no turn here: what is read meanwhile must not keep GPUs idle."""
+    stage = Stage(gpus=1)
+    calls = calls_of(stage)
+    ask(stage, calls)
+    stage.loop.now += MILLISECOND // 2
+    stage.control.keep_pace()
+    assert stage.control.waiting == 0
+    assert not stage.workers.batches()
+    stage.loop.now += MILLISECOND // 2
+    stage.control.keep_pace()
+    assert len(stage.workers.batches()) == 1
+    assert stage.workers.heard == 1, "news come first"
 
 
 # The service

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -14,11 +15,16 @@ from astrarium.engines.orders import Member
 from astrarium.engines.tensors import BYTES, DATATYPES, Array, Tensor, TensorSpec, to_array
 
 
-def gathered(view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member]) -> Batch:
-    """One array for each input, the items in the order of *members*."""
+def gathered(
+    view: memoryview,
+    specs: Sequence[TensorSpec],
+    members: Sequence[Member],
+    staging: Mapping[str, Array] = MappingProxyType({}),
+) -> Batch:
+    """One array for each input, the items in the order of *members*; in those of *staging* where they fit."""
     applications = [member.application for member in members]
     if _are_alike(specs, members):
-        return Batch(len(members), _of_one_shape(view, specs, members), applications)
+        return Batch(len(members), _of_one_shape(view, specs, members, staging), applications)
     named = _pieces(view, specs, members)
     own = {name: _item_shapes(piece) for name, piece in named.items() if not _alike(piece)}
     inputs = {name: _joined(piece, name in own) for name, piece in named.items()}
@@ -33,20 +39,29 @@ def _are_alike(specs: Sequence[TensorSpec], members: Sequence[Member]) -> bool:
 
 
 def _of_one_shape(
-    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member]
+    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member], staging: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Bytes are joined before they become an array: for small items an array of each costs far more."""
     blocks = [member.block for member in members]
     inputs, at = {}, 0
     for spec, (shape, size) in zip(specs, members[0].shapes or whole_shapes(specs, 1), strict=True):
-        kind = DATATYPES[spec.datatype]
-        if len(blocks) == 1:
+        kind, staged = DATATYPES[spec.datatype], staging.get(spec.name)
+        if staged is not None and staged.nbytes == len(blocks) * size:
+            _copy(view, [block + at for block in blocks], size, staged)
+            inputs[spec.name] = staged
+        elif len(blocks) == 1:
             inputs[spec.name] = np.ndarray(shape, kind, view, blocks[0] + at)
         else:
             whole = bytearray().join([view[block + at : block + at + size] for block in blocks])
             inputs[spec.name] = np.ndarray((len(blocks), *shape[1:]), kind, whole)
         at += aligned(size)
     return inputs
+
+
+def _copy(view: memoryview, places: Sequence[int], size: int, to: Array) -> None:
+    data = to.reshape(-1).view(np.uint8).data
+    for item, place in enumerate(places):
+        data[item * size : (item + 1) * size] = view[place : place + size]
 
 
 def _pieces(

@@ -6,7 +6,7 @@ while the GPU is busy with another; the replies are written while the GPU is bus
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from astrarium.core.units import Time
@@ -14,6 +14,7 @@ from astrarium.engines.backends.contract import Batch, Launched, LoadedModel, Ra
 from astrarium.engines.gather import gathered
 from astrarium.engines.orders import RunBatch, Shapes
 from astrarium.engines.replies import rehearse, write_replies
+from astrarium.engines.tensors import Array
 
 Clock = Callable[[], Time]
 
@@ -81,7 +82,9 @@ class Turn:
         return Spent(started, Ran(result, began, clock()))
 
     def _batch(self, model: LoadedModel) -> Batch:
-        return gathered(self._view, model.inputs, self.order.members)
+        members = self.order.members
+        staging: Callable[[int], Mapping[str, Array]] | None = getattr(model, "staging", None)
+        return gathered(self._view, model.inputs, members, staging(len(members)) if staging else {})
 
     def _loaded(self) -> LoadedModel:
         if self.model is None:

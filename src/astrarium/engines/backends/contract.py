@@ -98,6 +98,17 @@ class Launching(LoadedModel, Protocol):
     def launch(self, batch: Batch, not_before: int) -> Launched: ...
 
 
+class Staging(LoadedModel, Protocol):
+    """Optional: a model that has a place of its own for inputs, such as pinned memory.
+
+    The worker gathers a batch right there where it can, which saves a copy; `run` is then given these very
+    arrays. What they hold is needed until `run` returns, and no longer.
+    """
+
+    def staging(self, size: int) -> Mapping[str, Array]:
+        """An array for each input of a batch of this size; none of those that have no such place."""
+
+
 class BackendFactory(Protocol):
     """What is registered under a backend's name."""
 

@@ -34,6 +34,7 @@ from astrarium.engines.backends.references import existing, resolved
 from astrarium.engines.backends.registry import backends
 from astrarium.engines.backends.torch_cpu import CpuRunner
 from astrarium.engines.backends.torch_cuda import CudaRunner
+from astrarium.engines.tensors import Array
 
 OPTIONS = ("model", "arguments", "dtype", "graphs", "compile", "threads")
 _UNKNOWN = "a list such as [{name: IMAGE, datatype: FP32, shape: [3, 224, 224]}]: only a .pt2 file can tell"
@@ -63,6 +64,10 @@ class TorchModel:
         except Exception as error:
             raise ModelFailed(blamed(error)) from error
         return result(answer, self.outputs, batch)
+
+    def staging(self, size: int) -> Mapping[str, Array]:
+        rooms = self._runner.staging(size)
+        return {spec.name: room for spec, room in zip(self.inputs, rooms, strict=False) if room is not None}
 
     def close(self) -> None:
         self._runner.close()

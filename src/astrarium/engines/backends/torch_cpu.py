@@ -17,6 +17,10 @@ class CpuRunner:
     def capture(self, sizes: Sequence[int], model: str) -> None:
         """There is nothing to capture: launching costs little here."""
 
+    def staging(self, size: int) -> Sequence[Array | None]:
+        """Inputs need no place of their own here."""
+        return ()
+
     def run(self, arrays: Sequence[Array], size: int) -> dict[str, Array]:
         with self._torch.inference_mode():
             tensors = [self._torch.from_numpy(writable(array)) for array in arrays]

@@ -24,6 +24,14 @@ class Captured(NamedTuple):
     outputs: Mapping[str, Any]  # static, as the inputs are
 
 
+class Room(NamedTuple):
+    """Where an input lies for the largest batch: in pinned memory (a tensor, and as an array), on the GPU."""
+
+    pinned: Any
+    array: Array
+    static: Any
+
+
 class CudaRunner:
     def __init__(self, torch: Any, program: Program, names: Sequence[str], device: str, largest: int) -> None:
         self._torch, self._call, self._names = torch, program.call, names
@@ -46,6 +54,12 @@ class CudaRunner:
         self._stream.synchronize()
         return {name: tensor.numpy() for name, tensor in back.items()}
 
+    def staging(self, size: int) -> Sequence[Array | None]:
+        """The pinned memory of each input, as far as a batch of this size needs it."""
+        if size > self._largest:
+            return ()
+        return [None if room is None else room.array[:size] for room in self._inputs]
+
     def capture(self, sizes: Sequence[int], model: str) -> None:
         """Large ones first: the small ones find room in the memory of those."""
         if any(room is None for room in self._inputs):
@@ -67,18 +81,18 @@ class CudaRunner:
         self._inputs = []
         del self._call
 
-    def _room(self, spec: TensorSpec) -> tuple[Any, Any] | None:
-        """(pinned, on the GPU) for the largest batch; None where the size is open."""
+    def _room(self, spec: TensorSpec) -> Room | None:
+        """For the largest batch; None where the size is open."""
         if spec.item_bytes is None:
             return None
         kind = self._torch.from_numpy(_empty(spec)).dtype
         shape = (self._largest, *spec.shape)
         pinned = self._torch.zeros(shape, dtype=kind, pin_memory=True)
-        return pinned, self._torch.zeros(shape, dtype=kind, device=self._device)
+        return Room(pinned, pinned.numpy(), self._torch.zeros(shape, dtype=kind, device=self._device))
 
     def _captured(self, size: int, pool: Any) -> Captured:
         torch = self._torch
-        fixed = [room[1][:size] for room in self._inputs if room is not None]
+        fixed = [room.static[:size] for room in self._inputs if room is not None]
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             for _ in range(_BEFORE_CAPTURE):
                 self._answer(fixed)
@@ -96,15 +110,16 @@ class CudaRunner:
         """The batch on the GPU: through the static inputs where it fits."""
         if size <= self._largest and all(room is not None for room in self._inputs):
             self._send(arrays, size, size)
-            return [room[1][:size] for room in self._inputs if room is not None]
+            return [room.static[:size] for room in self._inputs if room is not None]
         return [self._torch.from_numpy(writable(array)).to(self._device) for array in arrays]
 
     def _send(self, arrays: Sequence[Array], size: int, padded: int) -> None:
         for array, room in zip(arrays, self._inputs, strict=True):
             assert room is not None
-            pinned, static = room
-            pinned[:size].numpy()[...] = array
-            static[:size].copy_(pinned[:size], non_blocking=True)
+            if array.ctypes.data != room.array.ctypes.data:  # else it was gathered there
+                room.array[:size] = array
+            static = room.static
+            static[:size].copy_(room.pinned[:size], non_blocking=True)
             if padded > size:
                 static[size:padded].zero_()  # not what the last batch left there
 

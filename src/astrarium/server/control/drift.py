@@ -31,7 +31,9 @@ LARGEST_STEP = 2.0
 ANSWERED, FEWEST_ANSWERS = 0.9, 1000  # the quantile of delays to plan with, and of how many
 SMALLEST_CHANGE = 500 * MICROSECOND  # of a delay
 LARGEST_RESPONSE = 0.2  # of the tightest objective: beyond that, waiting costs more than being late
-EVERY = 30 * SECOND  # a fresh policy has to learn the rates again
+# A fresh policy has to learn the rates again, so plans that have been held against reality are looked at
+# seldom. The first one comes from a profile alone, and may be far off.
+FIRST, EVERY = 5 * SECOND, 30 * SECOND
 RECENT = 60 * SECOND  # how long evidence holds where it is little
 Samples = deque[tuple[Time, float]]  # when, and what was found
 
@@ -47,7 +49,7 @@ class DriftWatch:
         self._stated, self._pinged = stated, pinged
         self._ratios: list[Samples] = [deque(maxlen=FEWEST) for _ in stated.models]  # to the stated profile
         self._delays: Samples = deque(maxlen=FEWEST_ANSWERS)
-        self._judged = now
+        self._judged, self._pause = now, FIRST
         self.revisions = 0
 
     def saw(self, flight: Flight, done: BatchDone) -> None:
@@ -61,9 +63,9 @@ class DriftWatch:
 
     def revised(self, setup: Setup, now: Time) -> Setup | None:
         """None where nothing has drifted far enough."""
-        if now - self._judged < EVERY:
+        if now - self._judged < self._pause:
             return None
-        self._judged = now
+        self._judged, self._pause = now, min(2 * self._pause, EVERY)
         models = tuple(self._model(spec, now) for spec in setup.models)
         new = bounded(replace(setup, models=models, network=self._network(setup, now)), self._stated)
         if new == setup:
