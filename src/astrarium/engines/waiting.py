@@ -41,10 +41,11 @@ def _on_terminal(what: str, over: Event, say: Say) -> None:
     if over.wait(PATIENCE):
         return
     from rich.console import Console
+    from rich.text import Text
 
     with Console(stderr=True).status("") as line:
         while not over.is_set():
-            line.update(f"{what} ... {monotonic() - began:.0f} s")
+            line.update(Text(f"{what} ... {monotonic() - began:.0f} s"))
             over.wait(EVERY_SECOND)
 
 
