@@ -140,9 +140,14 @@ def begin(home: Path, name: str, words: list[str]) -> Command:
     with (home / "err.txt").open("wb") as err, (home / "out.txt").open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, *words], cwd=home, stdout=out, stderr=err, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": searched, MARK: mark},
+            env={**os.environ, "PYTHONPATH": searched, MARK: mark}, preexec_fn=_hear_interrupts,
         )  # fmt: skip
     return Command(home, process, mark)
+
+
+def _hear_interrupts() -> None:
+    """Also where the tests run in the background of a shell, which has them ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="module")
