@@ -49,6 +49,7 @@ THOROUGH = {
     "test_lanes_benchmark": ("runs_to_the_end",),
     "test_goodput": ("processes_find_the_same",),
     "test_dynamic_line": ("unknown_and_drifting",),
+    "test_startup": ("goodput",),  # two processes that compute
 }
 
 

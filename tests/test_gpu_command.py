@@ -141,6 +141,12 @@ def running(*options: str, code: int = 0) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.usefixtures("stub")
 def test_the_driver_is_asked_for_its_gpu(gate_built: Built) -> None:
     assert probe(gate_built.stub, "0") == driver.Gpu("Stub GPU", 132)
+    assert driver.count_gpus({driver.DRIVER_VARIABLE: str(gate_built.stub)}) == 1
+
+
+def test_without_a_driver_that_answers_there_are_no_gpus(tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").write_bytes(b"no library")
+    assert driver.count_gpus({driver.DRIVER_VARIABLE: str(tmp_path / "libcuda.so.1")}) == 0
 
 
 @pytest.mark.usefixtures("stub")

@@ -7,22 +7,27 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from astrarium import tune
 from astrarium.core.errors import InputError
 from astrarium.core.trace import read_trace
 from astrarium.engines.tuning_run import INTERRUPTED, Wish, run_with
+from astrarium.scenario.tuning import load
 from astrarium.tuning.actions import Action
 from astrarium.tuning.events import Event, TrialFinished
 from astrarium.tuning.ledger import Outcome
 from astrarium.tuning.live import LiveTuning
 from astrarium.tuning.record import TuningRecord
-from tuning_trainings import Small, build, one_nursery
+from astrarium.tuning.samplers import Configuration, RandomSampler
+from astrarium.tuning.spaces import space_of
+from tuning_trainings import Small, Troubled, build, one_nursery
 
 SPACE = {"rate": {"low": 0.001, "high": 0.1, "log": True}, "pause": {"options": [0.005]}}
 HALVING = {"candidates": 6, "iterations": 9}
@@ -101,6 +106,67 @@ def test_an_interrupt_ends_the_search_with_what_it_found() -> None:
     assert {row.outcome for row in record.rows} >= {Outcome.WITHDRAWN}
     assert signal.getsignal(signal.SIGINT) is before
     assert not [each for each in threading.enumerate() if each.name == "slots"]
+
+
+class Interrupted(RandomSampler):
+    """Somebody loses patience while it draws."""
+
+    def ask(self) -> Configuration:
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().ask()
+
+
+def test_an_interrupt_before_the_first_trial_comes_through_and_leaves_nothing(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        search(sampler=Interrupted(space_of(SPACE), 0), folder=tmp_path / "runs" / "first")
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_others_put_beside_a_search_that_never_began_stays(tmp_path: Path) -> None:
+    def neighbour() -> Any:
+        (tmp_path / "runs" / "second").mkdir()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_with(Wish(SPACE, folder=tmp_path / "runs" / "first"), neighbour)
+    assert [each.name for each in (tmp_path / "runs").iterdir()] == ["second"]
+
+
+def hanging(values: dict[str, Any], workers: tune.Workers) -> Small:
+    return Troubled({**values, "trouble": "sleep"}, workers)
+
+
+def hanging_objective(trial: Any) -> None:
+    trial.suggest_float("rate", 0.1, 1.0)
+    for _ in tune.iterations(trial, 3):
+        time.sleep(600)
+
+
+def test_an_iteration_may_take_so_long_and_no_longer() -> None:
+    one: dict[str, Any] = {"search_settings": {"candidates": 1, "iterations": 3}, "gpus": 1, "longest": "2s"}
+    told = "no iteration ended within 2 s, the longest it may take"
+    assert [each.reason for each in search(build=hanging, search="random", **one).candidates] == [told]
+    study = optuna.create_study()
+    record = tune.optimize(study, hanging_objective, search="random", emulated=tune.Emulated(), **one)
+    assert [each.reason for each in record.candidates] == [told]
+    assert [trial.state.name for trial in study.trials] == ["FAIL"]
+
+
+@pytest.mark.parametrize("longest", ["0s", "soon", 10, "-3s"])
+@pytest.mark.parametrize("verb", [tune.run, tune.fit, tune.optimize])
+def test_the_limit_is_read_as_that_of_a_file(verb: Any, longest: Any, tmp_path: Path) -> None:
+    """Before anything else is looked at."""
+    (tmp_path / "train.py").write_text("def build(values, workers): ...")
+    file = tmp_path / "live.yaml"
+    space = "space: {rate: {low: 1, high: 2}}"
+    file.write_text(f"train: train.py:build\ngoal: min\n{space}\nlive: {{longest: {longest}}}\n")
+    with pytest.raises(InputError) as of_file:
+        load(file)
+    with pytest.raises(InputError) as of_python:
+        verb(None, {}, *(["metric"] if verb is tune.fit else []), longest=longest)
+    assert str(of_file.value) == f"{file}: live.{of_python.value}"
 
 
 def test_the_example_learns() -> None:

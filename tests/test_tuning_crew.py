@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 import torch
 
-from astrarium.core.errors import InputError
+from astrarium.core.errors import AstrariumError, InputError
 from astrarium.engines.tuning_builds import named, opened, packed
 from astrarium.engines.tuning_checkpoints import Checkpoints, path, read, write
 from astrarium.engines.tuning_crew import LocalCrew
 from astrarium.engines.tuning_devices import environment, found_gpus
 from astrarium.engines.tuning_gangs import SlotCrew
+from astrarium.engines.tuning_meeting import Meeting
 from astrarium.engines.tuning_member import Member
-from astrarium.engines.tuning_orders import Begin, Said, Setup
+from astrarium.engines.tuning_orders import Begin, Meet, Said, Setup
 from astrarium.engines.tuning_slot import Slot
 from astrarium.engines.tuning_slots import TRIES, Gpu, LocalSlots
 from astrarium.engines.tuning_training import Emulated, Workers
@@ -286,6 +287,35 @@ def test_a_gpu_on_which_no_process_comes_up_is_given_up(tmp_path: Path) -> None:
     assert [each.ending for each in news if isinstance(each, RunEnded)] == ["lost"] * TRIES
     assert [each for each in news if isinstance(each, GpusSeen)] == [GpusSeen((0,)), GpusSeen(())]
     crew.close()
+
+
+class Keepers:
+    """A nursery of processes that keep a store: each says its port, or ends without a word."""
+
+    def __init__(self, *ports: int | None) -> None:
+        self._ports, self.pipes = list(ports), list[Any]()
+
+    def fork(self, role: Meet) -> Any:
+        ours, theirs = Pipe()
+        port = self._ports.pop(0)
+        if port is None:
+            theirs.close()
+        else:
+            theirs.send(port)
+        self.pipes.append(theirs)
+        return ours
+
+
+def test_a_store_that_died_is_replaced() -> None:
+    nursery: Any = Keepers(4001, 4002, None)
+    meeting = Meeting(lambda: "127.0.0.1", nursery)
+    meeting.begin()
+    assert meeting() == meeting() == ("127.0.0.1", 4001)
+    nursery.pipes[0].close()
+    assert meeting() == ("127.0.0.1", 4002)
+    nursery.pipes[1].close()
+    with pytest.raises(AstrariumError, match="no store came up"):
+        meeting()
 
 
 def test_lanes_are_threads_of_one_process() -> None:

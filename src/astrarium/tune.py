@@ -55,6 +55,7 @@ def run(
     folder: Path | str | None = None,
     resume: bool = False,
     progress: Callable[[Any], None] | None = None,
+    longest: str | None = None,
     **crew: Any,
 ) -> TuningRecord:
     """Search, live, from start to end. *build* may be named: "file.py:function" or "module:function".
@@ -62,15 +63,18 @@ def run(
     *gpus*: so many, or these; all of this machine unless given. *emulated*: none of them is real, and each
     iteration takes as long as `Workers.emulate` says. *target*: good enough, the search ends there. *folder*
     keeps checkpoints and results, and *resume* goes on with what is there. *progress* is called with the live
-    run after each step. More settings are those of `LocalCrew`. Ctrl-C ends the search, and what it found so
-    far is returned.
+    run after each step. *longest*: how long an iteration may take, with what comes before the first, such as
+    "10min"; a trial beyond it fails. More settings are those of `LocalCrew`.
+
+    Ctrl-C ends the search, and what it found so far is returned; while the processes start, it is a
+    KeyboardInterrupt.
     """
-    from astrarium.engines.tuning_run import Wish, run_local
+    from astrarium.engines.tuning_run import Wish, options, run_local
 
     kept = None if folder is None else Path(folder)
     wish = Wish(
         space, search, search_settings, sampler, policy, policy_settings, goal, target, seed, kept, resume,
-        progress,
+        progress, options(longest),
     )  # fmt: skip
     return run_local(build, wish, gpus, emulated, **crew)
 
@@ -92,22 +96,24 @@ def fit(
     folder: Path | str | None = None,
     resume: bool = False,
     progress: Callable[[Any], None] | None = None,
+    longest: str | None = None,
     **crew: Any,
 ) -> TuningRecord:
     """`run` for a trainable of Ray Tune, as it is: a class, or a function that reports.
 
     *param_space* as Ray Tune writes it; *searcher* is one of `ray.tune.search`, random unless given. *metric*
     is what candidates are worth, by its name in reports. *spread*: GPUs for a trial at most; above one, the
-    trainable must ask for `workers()`. *on* a Ray cluster, or on this machine. More settings are those of
-    `RayCrew` and `LocalCrew`.
+    trainable must ask for `workers()`. *on* a Ray cluster, or on this machine. *longest* is the most that an
+    iteration may take. More settings are those of `RayCrew` and `LocalCrew`.
     """
     from astrarium.engines.tuning_fit import fit as fit_trainable
-    from astrarium.engines.tuning_run import Wish
+    from astrarium.engines.tuning_run import Wish, options
 
     kept = None if folder is None else Path(folder)
     wish = Wish(
-        {}, search, search_settings, None, policy, policy_settings, mode, target, seed, kept, resume, progress
-    )
+        {}, search, search_settings, None, policy, policy_settings, mode, target, seed, kept, resume,
+        progress, options(longest),
+    )  # fmt: skip
     return fit_trainable(trainable, param_space, metric, wish, searcher, spread, on, **crew)
 
 
@@ -129,22 +135,25 @@ def optimize(
     folder: Path | str | None = None,
     resume: bool = False,
     progress: Callable[[Any], None] | None = None,
+    longest: str | None = None,
     **crew: Any,
 ) -> TuningRecord:
     """`run` for an objective of Optuna whose loop is over `iterations`, in place of `study.optimize`.
 
     *iterations*: what the search gives to the best at most. The study's sampler chooses, of *n_trials* at
     most, and the study hears what became of each. *pruning*: its pruner is asked too, after each rung.
-    *spread*: GPUs for a trial at most; above one, the objective must ask for `workers()`.
+    *spread*: GPUs for a trial at most; above one, the objective must ask for `workers()`. *longest* is the
+    most that an iteration may take.
     """
     from astrarium.engines.tuning_objective import optimize as optimize_objective
-    from astrarium.engines.tuning_run import Wish
+    from astrarium.engines.tuning_run import Wish, options
 
     kept = None if folder is None else Path(folder)
     settings = {"iterations": iterations, **(search_settings or {})}
     wish = Wish(
-        {}, search, settings, None, policy, policy_settings, "min", target, seed, kept, resume, progress
-    )
+        {}, search, settings, None, policy, policy_settings, "min", target, seed, kept, resume, progress,
+        options(longest),
+    )  # fmt: skip
     return optimize_objective(study, objective, wish, n_trials, pruning, spread, gpus, emulated, **crew)
 
 

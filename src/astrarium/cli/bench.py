@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +53,10 @@ def _run(script: Path, arguments: list[str], echo: bool) -> str:
 
     lines = []
     with subprocess.Popen(
-        [sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(script), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # an interrupt at the keyboard is for us
     ) as child:
         assert child.stdout is not None
         try:
@@ -61,7 +66,7 @@ def _run(script: Path, arguments: list[str], echo: bool) -> str:
                     sys.stdout.write(line)
                     sys.stdout.flush()
         except BaseException:
-            child.terminate()
+            os.killpg(child.pid, signal.SIGTERM)  # with the servers and clients that it has started
             raise
     if child.returncode:
         raise AstrariumError(f"{script.name} ended with exit code {child.returncode}")

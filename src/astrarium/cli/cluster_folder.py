@@ -31,7 +31,7 @@ class ClusterRun(NamedTuple):
 
 
 def run_one(label: str, scenario: ClusterScenario, built: Built) -> ClusterRun:
-    with bar(label, built.work_ends) as progress:
+    with bar(f"simulating {label}", built.work_ends) as progress:
         record = run(scenario, progress, built)
     apps = summarize_apps(record)
     return ClusterRun(label, record, summarize(record, apps), apps, scenario)
@@ -43,7 +43,7 @@ def explained(scenario: ClusterScenario, built: Built, app: str, at: Time | None
     def look(now: Time, state: ClusterState, allocator: Allocator) -> None:
         found.append(view(now, state, allocator))
 
-    with bar(label, built.work_ends) as progress:
+    with bar(f"simulating {label}", built.work_ends) as progress:
         record = run(scenario, progress, built, None if at is None else (at, look))
     number = built.apps[app].id
     place = next(place for place, row in enumerate(record.rows) if row.app.id == number)

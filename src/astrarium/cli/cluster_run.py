@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,21 +41,23 @@ def run(
     from astrarium.cli.cluster_status import told
     from astrarium.cli.output import emit
     from astrarium.engines.cluster_arbiter import Office
+    from astrarium.engines.waiting import waiting
 
     scenario = _loaded(file, policy, override)
     home = (state or Path(scenario.live.state or file.with_suffix(".state").name)).resolve()
     setting = settings(scenario)
     jobs = Path(scenario.live.jobs or home).resolve()
-    with disk_errors(home):
-        backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
-        with _Drain() as drain:
+    with disk_errors(home), ExitStack() as closing:
+        with waiting(f"looking for the machines ({scenario.live.backend})"):
+            backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
             office = Office(home, setting, backend)
-            try:
-                _announce(scenario, home, office)
-                _turns(office, stay, scenario.live.look / 1e9, drain)
-                status = office.status(alive=False)
-            finally:
-                _close(office, backend)
+        # Who is interrupted before leaves all as it is: agents that have not answered may have jobs to keep.
+        closing.callback(getattr(backend, "close", _nothing_to_close))
+        closing.callback(office.close)
+        with _Drain() as drain:
+            _announce(scenario, home, office)
+            _turns(office, stay, scenario.live.look / 1e9, drain)
+            status = office.status(alive=False)
     emit(json, status, told(status), None)
     if drain.asked:
         again = " ".join(["astrarium cluster run", *_again(file, policy, override, state, stay)])
@@ -63,13 +66,8 @@ def run(
         raise typer.Exit(1)
 
 
-def _close(office: Office, backend: Backend) -> None:
-    try:
-        office.close()
-    finally:
-        close = getattr(backend, "close", None)
-        if close is not None:
-            close()
+def _nothing_to_close() -> None:
+    """Not all backends hold something."""
 
 
 def _again(

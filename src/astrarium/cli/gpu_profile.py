@@ -73,9 +73,11 @@ def _record(command: list[str], name: str, gpu: int, place: Path) -> int:
     from astrarium.engines.gate.driver import chosen_gpu
     from astrarium.engines.gate.environment import Client
     from astrarium.engines.gate.launch import alone
+    from astrarium.engines.waiting import waiting
 
     draft = place.absolute().with_name(f".{place.name}.{os.getpid()}")
-    ready = alone(Client(name, chosen_gpu(gpu), record=draft))
+    with waiting(f"asking the driver for GPU {gpu}"):
+        ready = alone(Client(name, chosen_gpu(gpu), record=draft))
     print(f"astrarium: recording {name} on {ready.said}", file=sys.stderr, flush=True)
     code = _run(command, ready.environment)
     if not draft.exists():

@@ -49,12 +49,16 @@ def run(
 ) -> None:
     """Run a program under the gate, on a GPU that it shares with others."""
     from astrarium.engines.gate.driver import NoGpu
+    from astrarium.engines.waiting import waiting
 
     _check(kind, profile, policy, no_mps)
     check_command(command)
     called = name_of(command, name)
     try:
-        environment = _environment(called, kind, gpu, policy, profile, coverage, settings or [], not no_mps)
+        with waiting(f"asking the driver for GPU {gpu}"):
+            environment = _environment(
+                called, kind, gpu, policy, profile, coverage, settings or [], not no_mps
+            )
     except NoGpu as error:
         if not allow_no_gpu:
             raise

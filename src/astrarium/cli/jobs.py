@@ -101,7 +101,7 @@ def _run(file: Path, scenarios: list[JobScenario]) -> Runs:
     except InputError as error:
         raise error.read_from(str(file)) from None
     for scenario in scenarios:
-        with bar(scenario.policy, total) as progress:
+        with bar(f"simulating {scenario.policy}", total) as progress:
             record = run(scenario, progress)
         runs[scenario.policy] = (scenario, record, summarize(record))
     return runs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import sys
 from types import FrameType
@@ -38,7 +40,19 @@ class Verbs(TyperGroup):
         except AstrariumError as error:
             _leave(BAD_INPUT, f"error: {' '.join(str(error).split())}")
         except KeyboardInterrupt:
-            _leave(INTERRUPTED, "interrupted")
+            print("interrupted", file=sys.stderr)
+            _leave_threads_behind(INTERRUPTED)
+            raise SystemExit(INTERRUPTED) from None
+
+
+def _leave_threads_behind(code: int) -> None:
+    """Python waits at its end for threads that work, which may take minutes: nobody wants their results."""
+    pools = sys.modules.get("astrarium.experiments.pools")
+    if pools is not None and pools.left_behind():
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _leave(code: int, message: str) -> None:

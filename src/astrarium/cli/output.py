@@ -30,6 +30,7 @@ class Target:
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
+        from astrarium.engines.waiting import waiting
         from astrarium.report.folder import run_folder
 
         assert self.path is not None
@@ -38,7 +39,10 @@ class Target:
         def placed(place: Path) -> None:
             self.path = home / place.name
 
-        with run_folder(self.path, self.overwrite, placed if self.proposed else None) as draft:
+        with (
+            run_folder(self.path, self.overwrite, placed if self.proposed else None) as draft,
+            waiting("writing tables and drawing plots"),
+        ):
             yield draft
 
 

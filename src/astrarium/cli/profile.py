@@ -75,13 +75,15 @@ def profile(
     from astrarium.cli import profile_run, profile_target, profile_write
     from astrarium.cli.output import emit
     from astrarium.engines.measure import Care
+    from astrarium.engines.waiting import waiting
 
     chance = _chance(quantile)
     specs = [profile_target.tensor_of(text) for text in input_ or []]
     target = profile_target.find(model, name, backend, specs, _options(option))
     largest, limit = max_batch or target.largest, _limit(slo, target)
     profile_write.check(target, out, write)
-    loaded = _load(target, device, largest)
+    with waiting(f"loading {target.name}"):
+        loaded = _load(target, device, largest)
     wanted = profile_run.Wanted(target.name, largest, limit, chance, slack)
     try:
         if getattr(loaded, "applications", None):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from astrarium.cli.progress import bar
 from astrarium.core.quantities import write_duration
 from astrarium.engines import measure
+from astrarium.engines.waiting import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,8 @@ class Outcome(NamedTuple):
 
 def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted: Wanted) -> Outcome:
     sizes = measure.sizes_up_to(wanted.largest)
-    model.warm_up([1])
+    with waiting(f"warming up {wanted.name}"):
+        model.warm_up([1])
     measured: list[Measured] = []
 
     def enough(found: Measured) -> bool:

@@ -1,4 +1,4 @@
-"""Progress on stderr, when somebody watches."""
+"""Progress on stderr: a bar or a changing line where somebody watches, a line now and then where not."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from astrarium.engines.waiting import waiting
+
 
 @contextmanager
 def bar(title: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    """Called with how far the work is. None without a terminal: then nothing is paid for it either."""
+    """Called with how far the work is. None without a terminal: then nothing is paid for it either, and only
+    how long the work takes is told."""
     if not sys.stderr.isatty() or total <= 0:
-        yield None
+        with waiting(title):
+            yield None
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -38,7 +42,8 @@ def _seldom(report: Callable[[int], None], step: int) -> Callable[[int], None]:
 def status(title: str) -> Iterator[Callable[[str], None] | None]:
     """For work of unknown length: what it is doing now."""
     if not sys.stderr.isatty():
-        yield None
+        with waiting(title):
+            yield None
         return
     from rich.console import Console
 

@@ -22,6 +22,7 @@ def replay(file: RecordingFile) -> None:
     from astrarium.core.engine import Engine
     from astrarium.core.errors import InputError
     from astrarium.drivers.replay import replay as feed
+    from astrarium.engines.waiting import waiting
     from astrarium.scenario import build, parse
     from astrarium.server.recording import Recorded
     from astrarium.serving.state import ServingState
@@ -34,7 +35,8 @@ def replay(file: RecordingFile) -> None:
     for setup, section in recorded.sections():
         counted = _Counted(section)
         sections += 1
-        found = feed(Engine(ServingState(setup), build.policy(scenario, setup)), counted)
+        with waiting(f"replaying scheduler {sections}"):
+            found = feed(Engine(ServingState(setup), build.policy(scenario, setup)), counted)
         steps += counted.steps
         if found is not None:
             print(f"{file}: decided otherwise at {found.recorded.now / 1e9:.6f} s of scheduler {sections}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def run_with_progress(scenario: Scenario, engine: str, label: str = "") -> ServingRecord:
     from astrarium.experiments.run import run
 
-    with bar(label or scenario.policy.name, scenario.workload.duration or 0) as progress:
+    with bar(f"simulating {label or scenario.policy.name}", scenario.workload.duration or 0) as progress:
         return run(scenario, cast("EngineName", engine), progress)
 
 
@@ -57,7 +57,7 @@ class PlanTaken(NamedTuple):
         from astrarium.experiments.planned.run import run_planned
 
         chosen = cast("EngineName", engine)
-        with bar(label or scenario.policy.name, scenario.workload.duration or 0) as progress:
+        with bar(f"simulating {label or scenario.policy.name}", scenario.workload.duration or 0) as progress:
             return run_planned(scenario, self.plan, self.problem, self.interference, chosen, progress)
 
     def summary(self, done: PlannedRun) -> PlanSummary:

@@ -19,6 +19,7 @@ Host = Annotated[str | None, typer.Option(metavar="HOST", help="Instead of the f
 Record = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Record what the policy hears and decides, for `replay`.")
 ]
+MOST_NAMES = 8  # of models, in one line
 Log = Annotated[str | None, typer.Option(metavar="FORM", help="text or json.")]
 
 
@@ -44,15 +45,32 @@ def _run(scenario: Scenario) -> None:
     from astrarium.core.errors import InputError
 
     try:
+        from contextlib import ExitStack
+        from logging import getLogger
+
         import uvloop
 
+        from astrarium.engines.waiting import waiting
         from astrarium.server.logs import start_logging
         from astrarium.server.running import serve as run
     except ImportError as error:
         expected = f"the packages for serving: pip install 'astrarium[serve]' ({error})"
         raise InputError("serve", None, expected) from error
     start_logging(scenario.server.log)
-    uvloop.run(run(scenario, lambda running: _announce(scenario, running)))
+    with ExitStack() as starting:
+        starting.enter_context(waiting(_starting(scenario), getLogger("astrarium.server").info))
+
+        def started(running: Running) -> None:
+            starting.close()
+            _announce(scenario, running)
+
+        uvloop.run(run(scenario, started))
+
+
+def _starting(scenario: Scenario) -> str:
+    names = list(scenario.models)
+    shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+    return f"starting {_number(scenario.cluster.size, 'worker')}, which load {shown}"
 
 
 def _announce(scenario: Scenario, running: Running) -> None:

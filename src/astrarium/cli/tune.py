@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,7 +78,8 @@ def tune(
         raise InputError("--resume", None, "a live run, of a file with train: a simulation is run again")
     at = tune_folder.target(tune_folder.Wish(file, folder, overwrite, no_folder, resume))
     place = LivePlace(at.path, resume) if live else None
-    runs = run_all(chosen, seeds, place)
+    with _told_how_to_go_on(at.path):
+        runs = run_all(chosen, seeds, place)
     tables, shown = tables_of(runs), tune_folder.shown(runs)
     if at.path is not None:
         with tune_folder.filled(at, live) as draft:
@@ -89,11 +92,29 @@ def _leave(runs: list[TuneRun], folder: Path | None) -> None:
     """Who was interrupted, or found nothing at all, does not end well."""
     if runs[-1].interrupted:
         if folder is not None:
-            told = f"add --folder {folder} --resume to the command, and it goes on"
-            print(f"interrupted: {told}", file=sys.stderr)
+            _tell_how_to_go_on(folder)
         raise typer.Exit(INTERRUPTED)
     if any(run.summary.best is None for run in runs):
         raise typer.Exit(1)
+
+
+@contextmanager
+def _told_how_to_go_on(folder: Path | None) -> Iterator[None]:
+    """A run that was interrupted while it started leaves nothing; those before it can be gone on with."""
+    from astrarium.cli.tune_run import LIVE_STATE
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is None or not (folder / LIVE_STATE).is_dir():
+            raise
+        _tell_how_to_go_on(folder)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _tell_how_to_go_on(folder: Path) -> None:
+    told = f"add --folder {folder} --resume to the command, and it goes on"
+    print(f"interrupted: {told}", file=sys.stderr)
 
 
 def variants(scenario: TuningScenario, specs: list[str], compare: bool) -> dict[str, TuningScenario]:

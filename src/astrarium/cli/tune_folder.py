@@ -12,6 +12,7 @@ from astrarium.cli import output
 from astrarium.cli.tune_run import LIVE_STATE, TuneRun
 from astrarium.core.errors import InputError
 from astrarium.engines.tuning_again import alone_in
+from astrarium.engines.waiting import waiting
 from astrarium.report import folder
 from astrarium.report.tuning import WINDOWS
 from astrarium.report.tuning_rows import FILES, write_rows
@@ -69,7 +70,8 @@ def filled(at: output.Target, live: bool) -> Iterator[Path]:
     draft = at.path / ".draft"
     try:
         draft.mkdir(parents=True, exist_ok=True)
-        yield draft
+        with waiting("writing tables and drawing plots"):
+            yield draft
         parts = list(draft.iterdir())
         _make_room(at.path, {*FILES, *(part.name for part in parts)}, at.overwrite)
         for part in parts:

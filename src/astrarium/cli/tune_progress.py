@@ -34,11 +34,6 @@ class Progress:
         self._console: Any = None
 
     def __enter__(self) -> Progress:
-        if sys.stderr.isatty():
-            from rich.console import Console
-
-            self._console = Console(stderr=True).status(f"{self._label}: processes come up")
-            self._console.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
@@ -47,7 +42,9 @@ class Progress:
 
     def show(self, live: Live) -> None:
         now = time.monotonic()
-        self._began = now if self._began is None else self._began
+        if self._began is None:
+            self._began = now
+            self._begin()
         seconds = now - self._began
         self._tell_failures(live, seconds)
         for best in live.session.best[self._told :]:
@@ -61,6 +58,14 @@ class Progress:
         elif seconds >= self._due:
             self._due = seconds + SELDOM
             self._say(f"{seconds:8.1f}s  {line(live)}")
+
+    def _begin(self) -> None:
+        """Not before there is something to show: the start tells of itself."""
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            self._console = Console(stderr=True).status(self._label)
+            self._console.start()
 
     def _tell_failures(self, live: Live, seconds: float) -> None:
         """The first few: whoever watches may want to stop, and mend something."""

@@ -89,7 +89,7 @@ def _with_checkpoint(summary: TuningSummary, state: Path) -> TuningSummary:
 def _simulated(label: str, scenario: TuningScenario) -> TuningRecord:
     from astrarium.experiments.tuning import run_scenario
 
-    with status(f"{label}, seed {scenario.seed}") as say:
+    with status(f"simulating {label}, seed {scenario.seed}") as say:
 
         def progress(now: Time) -> None:
             if say is not None:

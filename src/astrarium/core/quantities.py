@@ -70,6 +70,11 @@ def _read(parse: Callable[[object], Any], raw: object, form: str) -> Any:
         raise ValueError(f"{form}, not below 0" if negative else form) from None
 
 
+def check_above_zero(field: str, duration: Duration) -> None:
+    if duration == 0:
+        raise InputError(field, "0s", "a duration above 0")
+
+
 def check_order(moments: Sequence[Duration]) -> None:
     """Changes take place one after the other, and after the start."""
     last = Duration(0)

@@ -8,7 +8,8 @@ with LocalCrew(build, gpus=4, emulated=Emulated(packing=1.2)) as crew:
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -23,6 +24,7 @@ from astrarium.engines.tuning_nursery import PRELOAD, Nursery
 from astrarium.engines.tuning_orders import Packing, Setup
 from astrarium.engines.tuning_slots import LOADING, Gpu, LocalSlots
 from astrarium.engines.tuning_training import Build, Emulated
+from astrarium.engines.waiting import waiting
 from astrarium.tuning.crew import News, Work
 
 LOOPBACK = "127.0.0.1"
@@ -78,19 +80,26 @@ class LocalCrew(HousedCrew):
             ground=ground,
             log=home.log("slot"),
         )
-        gpus_made = _gpus(found, setup, gate, (*PRELOAD, *preload), home.litter)
-        self._local = LocalSlots(gpus_made, most, patience, packing == "lanes")
-        super().__init__(self._local, home, Meeting(lambda: LOOPBACK), checkpoint_seconds)
+        environments = {gpu: environment(gpu, setup, gate) for gpu in found}
+        with ExitStack() as undo:  # an interrupt leaves nothing behind
+            undo.callback(home.close)
+            nurseries = _nurseries(environments, (*PRELOAD, *preload), home.litter, undo)
+            gpus_made = {gpu: Gpu(nurseries[gpu], setup) for gpu in found}
+            self._local = LocalSlots(gpus_made, most, patience, packing == "lanes")
+            meeting = Meeting(lambda: LOOPBACK, nurseries[found[0]])
+            if len(found) > 1:
+                meeting.begin()  # while the slots come up
+            super().__init__(self._local, home, meeting, checkpoint_seconds)
+            undo.pop_all()
         self.noted = noted or self.noted
-        if len(found) > 1:
-            self._meeting()  # while the slots come up
 
     def warm_up(self, seconds: float = LOADING) -> None:
         """Wait until all slots that were started are ready for work, or for so long."""
         until = monotonic() + seconds
-        while not self._local.warm and monotonic() < until:
-            for heard in self._local.hear(TICK):
-                self._heard(heard)
+        with waiting(f"starting {self._local.count} processes, which import torch and the training"):
+            while not self._local.warm and monotonic() < until:
+                for heard in self._local.hear(TICK):
+                    self._heard(heard)
 
     def withdraw(self, gpu: int) -> None:
         """It is wanted for something else: what runs there is lost."""
@@ -114,19 +123,17 @@ class LocalCrew(HousedCrew):
         return self._local.pids()
 
 
-def _gpus(
-    found: Sequence[int], setup: Setup, gate: bool, preload: Sequence[str], litter: str
-) -> dict[int, Gpu]:
-    """GPUs whose slots have the same environment share a nursery."""
-    nurseries: dict[tuple[tuple[str, str], ...], Nursery] = {}
-    made: dict[int, Gpu] = {}
-    for gpu in found:
-        variables = environment(gpu, setup, gate)
+def _nurseries(
+    environments: Mapping[int, Mapping[str, str]], preload: Sequence[str], litter: str, undo: ExitStack
+) -> dict[int, Nursery]:
+    """GPUs whose slots have the same environment share one."""
+    made: dict[tuple[tuple[str, str], ...], Nursery] = {}
+    for variables in environments.values():
         key = tuple(sorted(variables.items()))
-        if key not in nurseries:
-            nurseries[key] = Nursery(variables, preload, litter)
-        made[gpu] = Gpu(nurseries[key], setup)
-    return made
+        if key not in made:
+            made[key] = Nursery(variables, preload, litter)
+            undo.callback(made[key].close)
+    return {gpu: made[tuple(sorted(variables.items()))] for gpu, variables in environments.items()}
 
 
 def _temporary(memory: bool) -> Path:

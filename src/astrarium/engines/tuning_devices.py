@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from astrarium.core.errors import InputError
-from astrarium.engines.gate.driver import VISIBLE, NoGpu, chosen_gpu
+from astrarium.engines.gate.driver import VISIBLE, NoGpu, chosen_gpu, count_gpus
 from astrarium.engines.tuning_orders import Setup
 from astrarium.engines.tuning_training import Emulated
 
@@ -21,18 +21,12 @@ def found_gpus(gpus: int | Sequence[int] | None, emulated: Emulated | None) -> t
         if gpus is None:
             raise InputError("gpus", None, "how many GPUs are emulated")
         return tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
-    there = _count()
+    there = count_gpus()
     wanted = tuple(range(there if gpus is None else gpus)) if not isinstance(gpus, Sequence) else tuple(gpus)
     missing = [gpu for gpu in wanted if gpu not in range(there)]
     if missing or not wanted:
         raise InputError("gpus", gpus, f"GPUs of this machine, which has {there}; others can be emulated")
     return wanted
-
-
-def _count() -> int:
-    import torch
-
-    return int(torch.cuda.device_count())
 
 
 def environment(

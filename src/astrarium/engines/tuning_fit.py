@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astrarium.core.errors import InputError
 from astrarium.core.extras import from_extra
-from astrarium.engines.tuning_crew import LocalCrew
 from astrarium.engines.tuning_ray import RayCrew
 from astrarium.engines.tuning_raytune import RayTuneSampler
-from astrarium.engines.tuning_run import Wish, bounded, run_with
+from astrarium.engines.tuning_run import Wish, bounded, run_local, run_with
 from astrarium.engines.tuning_trainables import trainable_build
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Goal
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
 PRELOAD = ("ray.tune",)  # which takes seconds to import
-CREWS: dict[str, Callable[..., LocalCrew | RayCrew]] = {"local": LocalCrew, "ray": RayCrew}
 
 
 class Split(NamedTuple):
@@ -44,7 +42,7 @@ def fit(
     **crew: Any,
 ) -> TuningRecord:
     """*wish* is that of a search whose space and sampler are those of *param_space* and *searcher*."""
-    if on not in CREWS:
+    if on not in ("local", "ray"):
         raise InputError("on", on, "local or ray")
     space = split(param_space)
     build = trainable_build(trainable, metric, space.fixed)
@@ -54,8 +52,10 @@ def fit(
         sampler=_sampler(space, searcher, wish.goal, metric),
         policy_settings=bounded(wish.policy, wish.policy_settings, spread),
     )
-    settings = {"folder": wish.folder, "seed": wish.seed, "preload": PRELOAD, **crew}
-    return run_with(wish, lambda: CREWS[on](build, **settings))
+    settings = {"preload": PRELOAD, **crew}
+    if on == "local":
+        return run_local(build, wish, **settings)
+    return run_with(wish, lambda: RayCrew(build, folder=wish.folder, seed=wish.seed, **settings))
 
 
 def split(param_space: Mapping[str, Any]) -> Split:

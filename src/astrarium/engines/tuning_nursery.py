@@ -2,7 +2,8 @@
 
 A slot begins in milliseconds so, and never in the person's script, which need not be written for that. All
 slots of a nursery have its environment. It ends with its crew: the other end of its socket is closed then,
-and its slots end with it. A crew that was killed could not tidy up: its nursery does.
+also while it still loads, and its slots end with it. A crew that was killed could not tidy up: its nursery
+does.
 """
 
 from __future__ import annotations
@@ -12,24 +13,26 @@ import gc
 import importlib
 import json
 import os
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from threading import Event, Thread
 from time import monotonic, sleep
 
 import msgspec
 
-from astrarium.engines.tuning_orders import Gone, Setup
+from astrarium.engines.tuning_orders import Gone, Meet, Setup
 
 # The last one takes seconds; the first optimizer would load it.
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
-PATIENCE = 5.0  # seconds for it to end by itself
+LOOKING = 100  # milliseconds between looks for the crew, while it loads
 LEAVING = 2.0  # seconds for its slots, of which each finds out itself that the crew is gone
 _PDEATHSIG = 1  # of prctl: the signal that comes when the parent has died
 _MOST = 1 << 16  # bytes of a setup
@@ -59,34 +62,32 @@ class Nursery:
                 start_new_session=True,  # an interrupt at the keyboard is the crew's business
             )
 
-    def fork(self, setup: Setup) -> Connection:
-        """A slot, through which one speaks with it: its first word is Ready. A nursery that was killed is
-        replaced; where the new one dies too, that is the end of the slot."""
+    def fork(self, role: Setup | Meet) -> Connection:
+        """A process with that role, through which one speaks with it: the first word of a slot is Ready. A
+        nursery that was killed is replaced; where the new one dies too, that is the end of the process."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._ask_for(setup, theirs)
+                self._ask_for(role, theirs)
             except OSError:
                 self.close()
                 self._begin()
                 with suppress(OSError):
-                    self._ask_for(setup, theirs)
+                    self._ask_for(role, theirs)
         return Connection(ours.detach())
 
-    def _ask_for(self, setup: Setup, theirs: socket.socket) -> None:
-        socket.send_fds(self._control, [msgspec.json.encode(setup)], [theirs.fileno()])
+    def _ask_for(self, role: Setup | Meet, theirs: socket.socket) -> None:
+        socket.send_fds(self._control, [msgspec.json.encode(role)], [theirs.fileno()])
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
     def close(self) -> None:
+        """At once: it has nothing to save, and its slots end with it."""
         self._control.close()
-        try:
-            self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:  # it may still be loading
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
 
 
 def serve(arguments: Sequence[str]) -> None:
@@ -94,8 +95,9 @@ def serve(arguments: Sequence[str]) -> None:
     _, _, handle, litter, *preload = arguments
     sys.argv = [sys.argv[0]]
     control = socket.socket(fileno=int(handle))
-    for name in preload:
-        importlib.import_module(name)
+    with _while_there_is_a_crew(control, litter):
+        for name in preload:
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what is loaded stays: slots need not look through it again
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for slots: the crew hears of their ends
@@ -106,8 +108,30 @@ def serve(arguments: Sequence[str]) -> None:
             return
         if os.fork() == 0:
             control.close()
-            _become_slot(message, handles[0])
+            _become(message, handles[0])
         os.close(handles[0])
+
+
+@contextmanager
+def _while_there_is_a_crew(control: socket.socket, litter: str) -> Iterator[None]:
+    """Whose crew goes meanwhile ends: what is loaded here may take a minute, and nobody wants it any more."""
+    loaded = Event()
+    watch = Thread(target=_end_with_crew, args=(control, litter, loaded))
+    watch.start()
+    try:
+        yield
+    finally:
+        loaded.set()
+        watch.join()  # none may be there when slots are forked
+
+
+def _end_with_crew(control: socket.socket, litter: str, loaded: Event) -> None:
+    poll = select.poll()
+    poll.register(control, 0)  # the other end is closed: that is always told
+    while not loaded.is_set():
+        if poll.poll(LOOKING):
+            _throw_away(litter)
+            os._exit(0)
 
 
 def _throw_away(litter: str) -> None:
@@ -121,19 +145,15 @@ def _throw_away(litter: str) -> None:
         shutil.rmtree(litter, ignore_errors=True)
 
 
-def _become_slot(message: bytes, handle: int) -> None:
-    """Why it could not be one is said to the crew, and in full where trainings print."""
-    from astrarium.engines.tuning_slot import Slot
-
+def _become(message: bytes, handle: int) -> None:
+    """Why it could not be what it should is said to the crew, and in full where trainings print."""
     pipe = Connection(handle)
     try:
         _end_with_parent()
         os.setpgid(0, 0)  # what it starts itself ends with it
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        setup = msgspec.json.decode(message, type=Setup)
-        _write_to(setup.log)
-        Slot(pipe, setup).serve()
+        _play(pipe, msgspec.json.decode(message, type=Setup | Meet))
     except BaseException as error:
         traceback.print_exc()
         with suppress(OSError):
@@ -141,6 +161,17 @@ def _become_slot(message: bytes, handle: int) -> None:
     finally:
         sys.stderr.flush()
         os._exit(1)
+
+
+def _play(pipe: Connection, role: Setup | Meet) -> None:
+    from astrarium.engines.tuning_meeting import keep_store
+    from astrarium.engines.tuning_slot import Slot
+
+    if isinstance(role, Meet):
+        keep_store(pipe, role.host)
+    else:
+        _write_to(role.log)
+        Slot(pipe, role).serve()
 
 
 def _end_with_parent() -> None:

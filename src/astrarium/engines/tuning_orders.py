@@ -10,7 +10,7 @@ from astrarium.engines.tuning_training import Emulated
 from astrarium.tuning.crew import Ending, Iterated, Work
 
 
-class Setup(msgspec.Struct, frozen=True):
+class Setup(msgspec.Struct, frozen=True, tag=True):
     """What a slot is for all its life. *device* is what trainings are told; *lanes*: the policy by which runs
     share the process and its GPU, none: one run at a time."""
 
@@ -23,6 +23,12 @@ class Setup(msgspec.Struct, frozen=True):
     lanes: str = ""
     ground: str = ""  # "module:class" of what lanes are made of, where it is not the GPU
     log: str = ""  # file for what trainings print; none: where the crew prints
+
+
+class Meet(msgspec.Struct, frozen=True, tag=True):
+    """A process that keeps the store in which gangs meet, on that address of this machine."""
+
+    host: str
 
 
 class Begin(msgspec.Struct, frozen=True):

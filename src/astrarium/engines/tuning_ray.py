@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from astrarium.core.errors import InputError
@@ -24,6 +25,7 @@ from astrarium.engines.tuning_ray_agent import AgentSettings
 from astrarium.engines.tuning_ray_ground import connect, ground, the_ray
 from astrarium.engines.tuning_ray_slots import RaySlots
 from astrarium.engines.tuning_training import Build, Emulated
+from astrarium.engines.waiting import waiting
 
 BEAT = 1.0  # seconds between signs of life of a slot
 SLOT_PATIENCE = 30.0  # of its agent with a silent slot
@@ -59,7 +61,8 @@ class RayCrew(HousedCrew):
         if packing not in ("processes", "lanes"):
             raise InputError("packing", packing, "processes or lanes")
         parcel = packed(build)
-        connect(address)
+        with waiting("connecting to the Ray cluster"):
+            connect(address)
         hosts = _hosts()
         home = Home(Path(folder) if folder is not None else _temporary(hosts), parcel, folder is None)
         setup = Setup(
@@ -76,8 +79,15 @@ class RayCrew(HousedCrew):
             setup, most, SLOT_PATIENCE, max(30.0, 10 * patience), bool(setup.lanes), gate, len(hosts) == 1,
             preload=(*PRELOAD, *preload), searched=tuple(map(os.path.abspath, sys.path)),
         )  # fmt: skip
-        slots = RaySlots(ground(gpus, cpus), settings, patience)
-        super().__init__(slots, home, Meeting(_this_machine), checkpoint_seconds)
+        with waiting("starting agents on the Ray cluster"), ExitStack() as undo:
+            undo.callback(home.close)
+            there, meeting = ground(gpus, cpus), Meeting(_this_machine)
+            undo.callback(meeting.close)
+            if len(there.bundles) > 1:
+                meeting.begin()  # while the agents come up
+            slots = RaySlots(there, settings, patience)
+            super().__init__(slots, home, meeting, checkpoint_seconds)
+            undo.pop_all()
 
 
 def _this_machine() -> str:

@@ -68,7 +68,12 @@ def _new(gpus: int | None, cpus: float) -> Ground:
         raise InputError("gpus", gpus, f"1 to {there}, as many as the Ray cluster has")
     bundle = {"GPU": 1.0, **({"CPU": cpus} if cpus else {})}
     group = ray.util.placement_group([bundle] * count, strategy="PACK")
-    if not group.wait(PLACING):
+    try:
+        placed = group.wait(PLACING)
+    except BaseException:  # an interrupt: nobody else would remove it
+        ray.util.remove_placement_group(group)
+        raise
+    if not placed:
         ray.util.remove_placement_group(group)
         free = int(ray.available_resources().get("GPU", 0))
         raise InputError("gpus", count, f"GPUs that are free on the Ray cluster; {free} are")

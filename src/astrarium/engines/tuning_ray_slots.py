@@ -51,9 +51,13 @@ class RaySlots:
         self._leases: dict[int, int] = {}  # their GPUs
         self._gone: list[Heard] = []
         self._next = 0
-        for gpu, _ in enumerate(ground.bundles):
-            self._hire(gpu)
-        self._wait_for_agents()
+        try:
+            for gpu, _ in enumerate(ground.bundles):
+                self._hire(gpu)
+            self._wait_for_agents()
+        except BaseException:  # an interrupt among them
+            self.close()
+            raise
 
     def gpus(self) -> tuple[int, ...]:
         return tuple(gpu for gpu in sorted(self._agents) if self._agents[gpu].up)
@@ -114,7 +118,6 @@ class RaySlots:
         while len(self.gpus()) < len(self._ground.bundles) and monotonic() < ends:
             self._gone += self.hear(0.5)
         if not self.gpus():
-            self.close()
             raise InputError("gpus", len(self._ground.bundles), "GPUs on which Ray can start processes")
 
     def _heard(self, gpu: int) -> Iterator[Heard]:

@@ -6,10 +6,11 @@ decided, for replay) and what the crew keeps.
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
@@ -19,6 +20,7 @@ from typing import Any
 import msgspec
 
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import check_above_zero, read_duration
 from astrarium.core.trace import Step
 from astrarium.engines.tuning_again import alone_in, go_on_as
 from astrarium.engines.tuning_crew import LocalCrew
@@ -58,6 +60,18 @@ class Wish:
     options: Options | None = None
 
 
+def options(longest: str | None) -> Options:
+    """*longest* as a file has it under `live`: `90s`; None: no limit."""
+    if longest is None:
+        return Options()
+    try:
+        found = read_duration(longest)
+    except ValueError as error:
+        raise InputError("longest", longest, str(error)) from None
+    check_above_zero("longest", found)
+    return Options(longest=found)
+
+
 def run_local(
     build: Build | str,
     wish: Wish,
@@ -79,20 +93,45 @@ def run_local(
 def run_with(wish: Wish, make_crew: Callable[[], Crew]) -> TuningRecord:
     """What a person wrote is checked before anything is started."""
     parts = _parts(wish)
-    with alone_in(wish.folder):
+    with _unless_for_nothing(wish.folder), alone_in(wish.folder):
         return _run(wish, parts, make_crew)
+
+
+@contextmanager
+def _unless_for_nothing(folder: Path | None) -> Iterator[None]:
+    """A folder that was made for a search which never began goes again: its name is free, as before."""
+    missing = [] if folder is None else [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        yield
+    except BaseException:
+        if missing and not (missing[0] / JOURNAL).exists():
+            shutil.rmtree(missing[0], ignore_errors=True)
+            with suppress(OSError):  # others have put something there meanwhile
+                for each in missing[1:]:
+                    each.rmdir()
+        raise
 
 
 def _run(wish: Wish, parts: _Parts, make_crew: Callable[[], Crew]) -> TuningRecord:
     journal = _journal(wish)
-    with _recorder(wish.folder) as record, _interrupts() as interrupted:
+    with _recorder(wish.folder) as record:
         crew = make_crew()
-        with _closed_on_error(crew):
+        with _closed_on_error(crew), _interrupts() as interrupts:
             live = live_tuning(*parts[:3], crew, *parts[3:], journal=journal, options=wish.options,
                                record=record)  # fmt: skip
-        began = monotonic_ns()
-        live.run(lambda: monotonic_ns() - began, interrupted, wish.progress or _nobody_looks)
+            _search(live, interrupts, wish.progress or _nobody_looks)
     return live.record(wish.policy)
+
+
+def _search(live: LiveTuning, interrupts: _Interrupts, look: Look) -> None:
+    """Once the first trials are under way, an interrupt leaves something to return."""
+
+    def after(live: LiveTuning) -> None:
+        interrupts.hold()
+        look(live)
+
+    began = monotonic_ns()
+    live.run(lambda: monotonic_ns() - began, interrupts.why, after)
 
 
 @contextmanager
@@ -182,30 +221,42 @@ def _put_aside(trace: Path) -> None:
         trace.rename(trace.with_name(f"{trace.stem}.{earlier + 1}{trace.suffix}"))
 
 
+class _Interrupts:
+    """Interrupts (Ctrl-C, or what ends a job) come through until they are held. Then the first one ends the
+    search, and what it found is returned; the second comes through."""
+
+    def __init__(self) -> None:
+        self._asked = self._held = False
+        ours = threading.current_thread() is threading.main_thread()
+        found = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM) if ours}
+        self._before = {one: handler for one, handler in found.items() if handler is not None}  # of Python
+
+    def hold(self) -> None:
+        if not self._held:
+            self._held = True
+            for one in self._before:
+                signal.signal(one, self._ask)
+
+    def why(self) -> str:
+        """Why the search must end; empty where it need not."""
+        return INTERRUPTED if self._asked else ""
+
+    def set_back(self) -> None:
+        for one, handler in self._before.items() if self._held else ():
+            signal.signal(one, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        self.set_back()
+
+
 @contextmanager
-def _interrupts() -> Iterator[Callable[[], str]]:
-    """The first one (Ctrl-C, or what ends a job) ends the search, and what it found is returned; the second
-    comes through."""
-    asked: list[int] = []
-    ours = threading.current_thread() is threading.main_thread()
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM) if ours}
-
-    def set_back() -> None:
-        for one, handler in before.items():
-            if handler is not None:  # else it is not Python's
-                signal.signal(one, handler)
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        set_back()
-
-    for one, handler in before.items():
-        if handler is not None:
-            signal.signal(one, ask)
+def _interrupts() -> Iterator[_Interrupts]:
+    made = _Interrupts()
     try:
-        yield lambda: INTERRUPTED if asked else ""
+        yield made
     finally:
-        set_back()
+        made.set_back()
 
 
 def _nobody_looks(live: LiveTuning) -> None:

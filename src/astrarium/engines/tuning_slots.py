@@ -77,6 +77,10 @@ class LocalSlots:
         """All are up, and have loaded what they need."""
         return all(slot.warm for slot in self._slots.values())
 
+    @property
+    def count(self) -> int:
+        return len(self._slots)
+
     def pids(self) -> list[int]:
         return [slot.pid for slot in self._slots.values() if slot.pid]
 

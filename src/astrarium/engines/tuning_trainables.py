@@ -13,8 +13,9 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import finalize
 
 from astrarium.core.errors import InputError
@@ -23,7 +24,8 @@ from astrarium.engines.tuning_reports import Files, Report, Session, TrialInfo, 
 from astrarium.engines.tuning_training import Training, Workers, seat
 
 
-class TrainableBuild(NamedTuple):
+@dataclass(frozen=True)
+class TrainableBuild:
     """*metric* is what a candidate is worth, by its name in reports; *fixed* values are the same for all."""
 
     trainable: Any

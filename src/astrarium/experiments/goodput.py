@@ -9,7 +9,6 @@ is searched on its own; the interval spans what the seeds found.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from threading import Event
 
@@ -20,6 +19,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_duration
 from astrarium.core.units import Time
 from astrarium.experiments import native
+from astrarium.experiments.pools import processes, threads
 from astrarium.experiments.run import run
 from astrarium.scenario import Scenario, build
 from astrarium.scenario.rates import spans
@@ -203,12 +203,10 @@ def _map(
     processes."""
     if jobs <= 1:
         return [search_one(seed) for seed in seeds]
-    pool: Executor = ProcessPoolExecutor(jobs) if stop is None else ThreadPoolExecutor(jobs)
-    try:
-        return list(pool.map(search_one, seeds))
-    except BaseException:
-        if stop is not None:
-            stop.set()  # whoever is in the middle of a run leaves it
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with processes(jobs) if stop is None else threads(jobs) as pool:
+        try:
+            return list(pool.map(search_one, seeds))
+        except BaseException:
+            if stop is not None:
+                stop.set()  # whoever is in the middle of a run leaves it
+            raise

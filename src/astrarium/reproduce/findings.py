@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
+
+from astrarium.experiments.pools import threads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -96,5 +97,7 @@ class Effort(msgspec.Struct, frozen=True):
     def each(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """The work on every item, as many at a time as there are jobs. Threads do: native runs let go of the
         interpreter."""
-        with ThreadPoolExecutor(max(1, self.jobs)) as pool:
+        if self.jobs <= 1:
+            return [work(item) for item in items]
+        with threads(self.jobs) as pool:
             return list(pool.map(work, items))

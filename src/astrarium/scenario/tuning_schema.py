@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration
+from astrarium.core.quantities import Duration, check_above_zero
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.tuning.samplers import Goal
 
@@ -59,8 +59,8 @@ class LiveSection(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name in ("checkpoints", "patience", "longest"):
-            if getattr(self, name) == 0:
-                raise InputError(name, "0s", "a duration above 0")
+            if getattr(self, name) is not None:
+                check_above_zero(name, getattr(self, name))
 
     def check(self, engine: EngineName, emulated: bool) -> None:
         if emulated and self.packing == "lanes":

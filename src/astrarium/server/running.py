@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +18,11 @@ from astrarium.server.http.server import RunningHttp, serve_http
 from astrarium.server.recording import Header, Recording
 from astrarium.server.service import LiveService
 from astrarium.server.settings import Address, HttpLimits, Security
+from astrarium.server.signals import ends_at_once, told_to_stop
 
 DRAIN_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
+WORKER_SECONDS = 2.0
 log = logging.getLogger("astrarium.server")
 
 
@@ -36,28 +36,25 @@ class Running:
 
 
 async def serve(scenario: Scenario, started: Callable[[Running], None]) -> None:
-    """Until SIGTERM or SIGINT; then no new calls, answers to those that were accepted, and the end."""
-    stop = _told_to_stop()
+    """Until SIGTERM or SIGINT; then no new calls, answers to those that were accepted, and the end. A signal
+    while it starts, and a second one while it drains, end it at once."""
     recording = _recording(scenario)
     service = LiveService(plan(scenario), LocalWorkers, recording.section if recording else None)
+    grace = 0.0  # for workers that may still be loading, and hear nothing meanwhile
     try:
-        await service.start()
-        running = await _listen(service, scenario.server)
-        service.garbage.settle()
-        started(running)
-        await stop.wait()
-        await _finish(running)
+        with ends_at_once():
+            await service.start()
+            running = await _listen(service, scenario.server)
+            service.garbage.settle()
+            started(running)
+        await told_to_stop()
+        with ends_at_once():
+            await _finish(running)
+        grace = WORKER_SECONDS
     finally:
-        await service.stop()
+        await service.stop(grace)
         if recording is not None:
             recording.close()
-
-
-def _told_to_stop() -> asyncio.Event:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
 
 
 def _recording(scenario: Scenario) -> Recording | None:

@@ -107,15 +107,15 @@ class LiveService:
         self.draining = True
         await self._until(lambda: not self.desk.open, grace)
 
-    async def stop(self) -> None:
-        """What is still open ends here, with a reason."""
+    async def stop(self, grace: float = 2.0) -> None:
+        """What is still open ends here, with a reason. Workers have *grace* seconds to leave."""
         self.draining = self.fleet.closing = True
         if self._watch is not None:
             self._watch.cancel()
         self.workers.hush()
         if self.control.scheduler is not None:
             self.control.close()
-        await self.workers.stop(grace=2.0)
+        await self.workers.stop(grace)
         self._preparer.close()
         self.garbage.rest()
 

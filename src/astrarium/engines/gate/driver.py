@@ -44,7 +44,7 @@ name = ctypes.create_string_buffer(256)
 ask("cuDeviceGet", ctypes.byref(device), 0)
 ask("cuDeviceGetName", name, 256, device)
 ask("cuDeviceGetAttribute", ctypes.byref(sms), 16, device)
-print(f'{sms.value} {name.value.decode(errors="replace")}')
+print(f'{count.value} {sms.value} {name.value.decode(errors="replace")}')
 """
 
 
@@ -117,7 +117,21 @@ def chosen_gpu(number: int = 0, environ: Mapping[str, str] = os.environ) -> str:
 
 def probe(driver: Path, gpu: str, environ: Mapping[str, str] = os.environ) -> Gpu:
     """Asks the driver itself: cuInit, devices, their name and size."""
-    asking = {name: value for name, value in environ.items() if name != "LD_PRELOAD"} | {VISIBLE: gpu}
+    _, sms, name = _asked(driver, gpu, {**environ, VISIBLE: gpu})
+    return Gpu(name, int(sms))
+
+
+def count_gpus(environ: Mapping[str, str] = os.environ) -> int:
+    """GPUs that programs of this environment see. PyTorch knows too, but takes seconds to import."""
+    try:
+        return int(_asked(find_driver(environ), environ.get(VISIBLE, "of this machine"), environ)[0])
+    except NoGpu:
+        return 0
+
+
+def _asked(driver: Path, gpu: str, environ: Mapping[str, str]) -> list[str]:
+    """How many devices there are, the size of the first one and its name."""
+    asking = {name: value for name, value in environ.items() if name != "LD_PRELOAD"}
     command = [sys.executable, "-I", "-S", "-c", _QUESTION, str(driver)]
     try:
         told = subprocess.run(command, env=asking, capture_output=True, text=True, timeout=PATIENCE)
@@ -125,8 +139,7 @@ def probe(driver: Path, gpu: str, environ: Mapping[str, str] = os.environ) -> Gp
         raise NoGpu(f"{driver} did not answer within {PATIENCE:.0f} s") from None
     if told.returncode != 0:
         raise NoGpu(f"no GPU {gpu}: {_reason(told, driver)} ({_device_files()})")
-    sms, _, name = told.stdout.strip().partition(" ")
-    return Gpu(name, int(sms))
+    return told.stdout.strip().split(" ", 2)
 
 
 def _reason(told: subprocess.CompletedProcess[str], driver: Path) -> str:

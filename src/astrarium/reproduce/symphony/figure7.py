@@ -9,8 +9,6 @@ models instead of the six listed. It does not say which; we sample from our 7602
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,21 +85,13 @@ def run(effort: Effort) -> Findings:
     found: dict[str, list[dict[str, Any]]] = {}
     skipped = 0
     for panel, settings in panels(effort).items():
-        ratios = list(_in_threads(lambda setting: _ratio(setting, effort), settings, effort.jobs))
+        ratios = effort.each(lambda setting: _ratio(setting, effort), settings)
         kept = [
             (setting, ratio) for setting, ratio in zip(settings, ratios, strict=True) if ratio is not None
         ]
         skipped += len(settings) - len(kept)
         found[panel] = [{**setting._asdict(), "ratio": ratio} for setting, ratio in kept]
     return Findings(_rows(found, skipped), _claims(found), {"panels": found, "skipped": skipped})
-
-
-def _in_threads(
-    measure: Callable[[Setting], float | None], settings: Iterable[Setting], jobs: int
-) -> list[float | None]:
-    """The native twin lets go of the interpreter, so threads do."""
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(measure, settings))
 
 
 def _ratio(setting: Setting, effort: Effort) -> float | None:

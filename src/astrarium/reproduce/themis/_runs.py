@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from astrarium.cluster.machines import Machine
 from astrarium.cluster.record import ClusterRecord
 from astrarium.core.units import Time
 from astrarium.experiments import cluster
+from astrarium.experiments.pools import processes
 from astrarium.report.cluster import AppSummary, summarize_apps
 from astrarium.reproduce.findings import Effort
 from astrarium.reproduce.themis._workloads import Drawing, drawn
@@ -88,7 +88,7 @@ def measured(tasks: Sequence[Task], effort: Effort) -> dict[Task, Measured]:
     """Simulations are pure Python: several at a time need processes."""
     new = [task for task in dict.fromkeys(tasks) if task not in _KNOWN]
     if effort.jobs > 1 and len(new) > 1:
-        with ProcessPoolExecutor(effort.jobs) as pool:
+        with processes(effort.jobs) as pool:
             _gather(new, pool.map(measure, new), effort)
     else:
         _gather(new, map(measure, new), effort)

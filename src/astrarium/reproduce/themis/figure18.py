@@ -10,12 +10,12 @@ point from which on a lie hurts is one of `LIES`, so that it is known no better 
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from astrarium.experiments import cluster
+from astrarium.experiments.pools import processes
 from astrarium.report.cluster import summarize_apps
 from astrarium.reproduce.findings import Claim, Effort, Findings, Row
 from astrarium.scenario.cluster import parse
@@ -44,7 +44,7 @@ def run(effort: Effort) -> Findings:
     lies, liars = effort.pick(((0, 100), (3,)), (LIES, range(0, APPS, 2)))
     tasks = [Lie(kind, way, x, liar) for kind in KINDS for way in WAYS for x in lies for liar in liars]
     if effort.jobs > 1:
-        with ProcessPoolExecutor(effort.jobs) as pool:
+        with processes(effort.jobs) as pool:
             found = list(pool.map(completion, tasks, chunksize=8))
     else:
         found = list(map(completion, tasks))

@@ -1,0 +1,53 @@
+"""Slow work says what it is doing: on stderr, once it has taken two seconds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from time import monotonic
+
+PATIENCE = 2.0  # seconds: people who wait for longer wonder whether anything happens
+EVERY_SECOND, SELDOM = 1.0, 10.0  # between words on a terminal, and between lines of a log
+
+Say = Callable[[str], object]
+
+
+@contextmanager
+def waiting(what: str, say: Say | None = None) -> Iterator[None]:
+    """Tell *what* the block is doing, and for how long: on a terminal in one line that changes and goes with
+    the block, elsewhere in a line now and then. *say* gets these lines in place of stderr."""
+    over = Event()
+    told = _on_terminal if say is None and sys.stderr.isatty() else _in_lines
+    teller = Thread(target=told, args=(what, over, say or _print), daemon=True, name="waiting")
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
+def _in_lines(what: str, over: Event, say: Say) -> None:
+    began, pause = monotonic(), PATIENCE
+    while not over.wait(pause):
+        say(f"{what} ... {monotonic() - began:.0f} s")
+        pause = SELDOM
+
+
+def _on_terminal(what: str, over: Event, say: Say) -> None:
+    began = monotonic()
+    if over.wait(PATIENCE):
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status("") as line:
+        while not over.is_set():
+            line.update(Text(f"{what} ... {monotonic() - began:.0f} s"))
+            over.wait(EVERY_SECOND)
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
