@@ -1,6 +1,7 @@
 // The express desk: reads requests that are plain enough, and sends their answers.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +16,10 @@
 
 namespace astrarium::express {
 
+// Bytes of a body: a larger one is copied so often until it is whole that the long way, which takes it piece by piece,
+// keeps others waiting for less time (64 MiB: 15 ms instead of 50).
+inline constexpr std::size_t kMostBody = 16 << 20;
+
 struct LongWay {};                                          // not for us
 struct Missing { std::size_t bytes; };                      // of the body
 using Read = std::variant<LongWay, Missing, std::unique_ptr<Call>>;
@@ -23,14 +28,14 @@ class Desk {
  public:
   // *memory* is what workers share; no head or body beyond these bytes goes the short way.
   Desk(char* memory, std::size_t size, std::size_t largest_head, std::size_t largest_body)
-      : memory_(memory), size_(size), largest_head_(largest_head), largest_body_(largest_body) {}
+      : memory_(memory), size_(size), largest_head_(largest_head), largest_body_(std::min(largest_body, kMostBody)) {}
 
   void serve(std::shared_ptr<const Model> model) { models_[model->name] = std::move(model); }
   void withhold(const std::string& name) { models_.erase(name); }
 
   Read read(std::string_view data) const {
     const auto head = HeadReader::read(data, largest_head_);
-    if (!head || head->body > largest_body_ || head->application.size() > kLongestTag) return LongWay{};
+    if (!head || head->body > largest_body_ || head->json.value_or(head->body) > kMostJson || head->application.size() > kLongestTag) return LongWay{};
     const auto known = models_.find(head->model);
     if (known == models_.end() || (!head->version.empty() && head->version != known->second->version)) return LongWay{};
     const std::string_view body = data.substr(head->size);

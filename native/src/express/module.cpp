@@ -15,6 +15,7 @@
 
 #include "courier.h"
 #include "desk.h"
+#include "tensors_module.h"
 
 namespace nb = nanobind;
 
@@ -177,6 +178,7 @@ NB_MODULE(_express, m) {
   using namespace nb::literals;
   nb::set_leak_warnings(false);  // a server holds its desk until the process ends
   m.attr("ALIGNMENT") = kAlignment;
+  bind_tensors(m);
   nb::class_<BoundCall>(m, "Call")
       .def_prop_ro("model", [](const BoundCall& self) { return self.call->model->index; })
       .def_prop_ro("rows", [](const BoundCall& self) { return self.call->rows; })
