@@ -15,6 +15,7 @@
 #include "json_outline.h"
 #include "json_tensor.h"
 #include "model.h"
+#include "proto_tensor.h"
 
 namespace astrarium::express {
 
@@ -104,12 +105,48 @@ inline nb::object to_json(nb::handle data, const std::string& type) {
   return copied(writer.json);
 }
 
+// Of a ModelInferRequest: the outline, where the raw contents lie, and the typed ones by input. False where more than
+// *most* bytes would be left, None where it is no message.
+inline nb::object message_outline(nb::handle message, std::size_t most) {
+  const Bytes bytes(message);
+  ProtoOutline outline(bytes.view(), most);
+  const bool whole = outline.cut();
+  if (outline.too_large()) return nb::bool_(false);
+  if (!whole) return nb::none();
+  const auto places = [](const std::vector<Range>& ranges) {
+    nb::list found;
+    for (const auto& [begin, end] : ranges) found.append(nb::make_tuple(begin, end));
+    return found;
+  };
+  nb::list contents;
+  for (const auto& ranges : outline.contents) contents.append(places(ranges));
+  return nb::make_tuple(copied(outline.text), places(outline.raw), contents);
+}
+
+// The binary layout of typed contents; or how many elements were right.
+inline nb::object from_contents(nb::handle contents, const std::string& type, std::size_t elements) {
+  const Datatype* known = datatype(type);
+  if (known == nullptr || known->kind == Kind::kF16) throw std::invalid_argument("no datatype " + type);
+  const Bytes bytes(contents);
+  ProtoTensor tensor(known->kind, elements);
+  nb::object made = new_bytes(known->bytes * elements);
+  bool right = false;
+  {
+    nb::gil_scoped_release release;
+    right = tensor.parse(bytes.view(), PyBytes_AS_STRING(made.ptr()));
+  }
+  if (!right) return nb::int_(tensor.read);
+  return known->kind == Kind::kBytes ? copied(tensor.made) : made;
+}
+
 inline void bind_tensors(nb::module_& m) {
   using namespace nb::literals;
   m.def("bytes_elements", &count_elements, "data"_a, "most"_a);
   m.def("outline", &outline, "json"_a);
   m.def("from_json", &from_json, "json"_a, "datatype"_a, "shape"_a);
   m.def("to_json", &to_json, "data"_a, "datatype"_a);
+  m.def("message_outline", &message_outline, "message"_a, "most"_a);
+  m.def("from_contents", &from_contents, "contents"_a, "datatype"_a, "elements"_a);
 }
 
 }  // namespace astrarium::express
