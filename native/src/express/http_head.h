@@ -33,6 +33,8 @@ inline bool whole_number(std::string_view text, std::size_t& found) {
   return true;
 }
 
+inline constexpr int kMostHeaders = 256;  // as in server/settings.py
+
 class HeadReader {
  public:
   // Nothing where the head is not whole, or not of a request that goes the short way.
@@ -43,8 +45,8 @@ class HeadReader {
     reader.head_.size = end + 4;
     std::string_view rest = data.substr(0, end + 2);
     if (!reader.first_line(next_line(rest))) return std::nullopt;
-    while (!rest.empty())
-      if (!reader.header(next_line(rest))) return std::nullopt;
+    for (int left = kMostHeaders; !rest.empty(); --left)
+      if (left == 0 || !reader.header(next_line(rest))) return std::nullopt;
     return reader.seen_[kLength] ? std::optional(reader.head_) : std::nullopt;
   }
 
