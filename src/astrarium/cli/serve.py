@@ -37,10 +37,10 @@ def serve(
     options = [f"server.{name}={value}" for name, value in given.items() if value is not None]
     from astrarium.scenario import load
 
-    _run(load(file, [*(override or []), *options], serving=True))
+    _run(load(file, [*(override or []), *options], serving=True), str(file))
 
 
-def _run(scenario: Scenario) -> None:
+def _run(scenario: Scenario, source: str) -> None:
     from astrarium.core.errors import InputError
 
     try:
@@ -52,7 +52,10 @@ def _run(scenario: Scenario) -> None:
         expected = f"the packages for serving: pip install 'astrarium[serve]' ({error})"
         raise InputError("serve", None, expected) from error
     start_logging(scenario.server.log)
-    uvloop.run(run(scenario, lambda running: _announce(scenario, running)))
+    try:
+        uvloop.run(run(scenario, lambda running: _announce(scenario, running)))
+    except InputError as error:
+        raise error.read_from(source) from None
 
 
 def _announce(scenario: Scenario, running: Running) -> None:

@@ -49,6 +49,12 @@ def write_duration(time: Time) -> str:
     return f"{time}ns" if time else "0ms"
 
 
+def rounded_duration(time: Time, digits: int = 3) -> str:
+    """About how long, as people say it: a few digits, in a unit that needs no power of ten."""
+    unit, size = next((pair for pair in _UNITS if time >= pair[1]), _UNITS[-1])
+    return f"{time / size:.{digits}g} {unit}" if time < 999 * size else f"{time / size:.0f} {unit}"
+
+
 def write_rate(rate: float) -> str:
     return f"{rate!r}/s" if rate % 1 or rate >= 1e15 else f"{int(rate)}/s"
 
