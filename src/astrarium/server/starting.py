@@ -54,7 +54,7 @@ def _check_host(host: str) -> None:
     try:
         _bound(host, 0)
     except OSError as error:
-        raise InputError("server.host", host, f"an address of this machine: {error.strerror}") from None
+        raise InputError("server.host", host, f"an address of this machine: {_told(error)}") from None
 
 
 def _check_port(field: str, host: str, port: int) -> None:
@@ -62,8 +62,12 @@ def _check_port(field: str, host: str, port: int) -> None:
         _bound(host, port)
     except OSError as error:
         way_out = f"stop what listens there, or choose another: -o server.{field}=PORT, 0 for any free one"
-        expected = f"a port of {host} that can be listened on ({error.strerror}); {way_out}"
+        expected = f"a port of {host} that can be listened on ({_told(error)}); {way_out}"
         raise InputError(f"server.{field}", port, expected) from None
+
+
+def _told(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
 
 
 def _bound(host: str, port: int) -> None:
