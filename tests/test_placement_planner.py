@@ -221,7 +221,7 @@ def test_neighbours_are_named() -> None:
 
 def test_what_is_missing_says_what_it_takes() -> None:
     late = placed(Problem((model(0, slo=1000), model(1)), gpus(1)))
-    assert late.missing[0].startswith("an objective of 5.5 ms, which one request takes: not 1 us")
+    assert late.missing[0].startswith("an objective of 5.5 ms, which one request takes: not 0.001 ms")
     large = placed(Problem((model(0, weights=90 * GIB, shapes=(ALONE,)), model(1)), gpus(1)))
     assert large.missing == {0: "90.01 GiB on a GPU"}
     full = placed(Problem(tuple(model(i, weights=10 * GIB, shapes=(ALONE,)) for i in range(2)), gpus(1)))

@@ -95,9 +95,9 @@ def test_workers_that_are_late_and_what_they_load() -> None:
 @pytest.mark.parametrize(
     ("time", "said"),
     [
-        (0, "0 us"),
-        (150, "0.15 us"),
-        (10 * MICROSECOND, "10 us"),
+        (0, "0 ms"),
+        (150, "150 ns"),
+        (10 * MICROSECOND, "0.01 ms"),
         (25 * MILLISECOND, "25 ms"),
         (3_431_234, "3.43 ms"),
         (999 * MILLISECOND + 900_000, "1000 ms"),

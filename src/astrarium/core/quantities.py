@@ -12,6 +12,8 @@ from astrarium.core.errors import InputError
 from astrarium.core.units import (
     BYTES_FORM,
     DURATION_FORM,
+    MICROSECOND,
+    MILLISECOND,
     RATE_FORM,
     SECOND,
     Time,
@@ -50,8 +52,10 @@ def write_duration(time: Time) -> str:
 
 
 def rounded_duration(time: Time, digits: int = 3) -> str:
-    """About how long, as people say it: a few digits, in a unit that needs no power of ten."""
-    unit, size = next((pair for pair in _UNITS if time >= pair[1]), _UNITS[-1])
+    """About how long, as people say it: in seconds, or milliseconds below one; a few digits, no exponent."""
+    if time < MICROSECOND:
+        return f"{time} ns" if time else "0 ms"
+    unit, size = ("s", SECOND) if time >= SECOND else ("ms", MILLISECOND)
     return f"{time / size:.{digits}g} {unit}" if time < 999 * size else f"{time / size:.0f} {unit}"
 
 
