@@ -16,7 +16,16 @@ import numpy as np
 import pytest
 
 from astrarium.core.native import extension
-from astrarium.engines.tensors import DATATYPES, Tensor, TensorSpec, pack_bytes, to_bytes
+from astrarium.engines import tensors
+from astrarium.engines.tensors import (
+    DATATYPES,
+    Tensor,
+    TensorSpec,
+    pack_bytes,
+    to_array,
+    to_bytes,
+    unpack_bytes,
+)
 from astrarium.server import checking
 from astrarium.server.checking import Placed, bytes_elements
 from astrarium.server.contract import Refused
@@ -153,6 +162,34 @@ def test_elements_are_counted_no_further_than_the_shape(
     if not is_native:
         monkeypatch.setattr(checking, "extension", lambda name: None)
     assert bytes_elements(data, most) == found
+
+
+@needs_native
+@pytest.mark.parametrize("elements", [[], [b""], [b"a", b"", b"bcd"], ["é", b"x"], [b"a", bytearray(b"b")]])
+def test_elements_are_packed_and_unpacked_alike_by_native_code(
+    elements: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = pack_bytes(elements)
+    unpacked = unpack_bytes(packed)
+    assert unpacked == [one.encode() if isinstance(one, str) else bytes(one) for one in elements]
+    monkeypatch.setattr(tensors, "extension", lambda name: None)
+    assert (pack_bytes(elements), unpack_bytes(packed)) == (packed, unpacked)
+
+
+@needs_native
+@pytest.mark.parametrize("data", [b"\1", b"\5\0\0\0a", pack_bytes([b"a"]) + b"\0\0"])
+def test_lengths_that_do_not_add_up_are_not_unpacked(data: bytes) -> None:
+    with pytest.raises(ValueError, match="length"):
+        unpack_bytes(data)
+
+
+@needs_native
+def test_a_worker_makes_objects_of_texts_natively(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "_unpacked", None)
+    monkeypatch.setattr(tensors, "_as_bytes", None)
+    tensor = Tensor("IN", "BYTES", (2, 2), pack_bytes([b"a", b"b", b"", b"c"]))
+    array = to_array(tensor)
+    assert (array.tolist(), to_bytes(array)) == ([[b"a", b"b"], [b"", b"c"]], tensor.data)
 
 
 def test_the_number_of_inputs_is_looked_at_before_any_of_them() -> None:

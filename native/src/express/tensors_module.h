@@ -57,6 +57,44 @@ inline std::pair<std::size_t, std::size_t> count_elements(nb::handle data, std::
   return bytes_elements(bytes.view(), most);
 }
 
+// The elements as objects of their own, or None where the lengths do not add up.
+inline nb::object unpack_bytes(nb::handle data) {
+  const Bytes bytes(data);
+  const std::string_view all = bytes.view();
+  const auto [count, end] = bytes_elements(all, all.size());
+  if (end != all.size()) return nb::none();
+  nb::object made = nb::steal(PyList_New(static_cast<Py_ssize_t>(count)));
+  if (!made.is_valid()) throw nb::python_error();
+  std::size_t at = 0;
+  for (std::size_t place = 0; place < count; ++place) {
+    std::uint32_t length;
+    std::memcpy(&length, all.data() + at, sizeof length);
+    PyObject* element = PyBytes_FromStringAndSize(all.data() + at + sizeof length, length);
+    if (element == nullptr) throw nb::python_error();
+    PyList_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(place), element);
+    at += sizeof length + length;
+  }
+  return made;
+}
+
+// The binary layout of a list of bytes, or None where something else is among them.
+inline nb::object pack_bytes(nb::list elements) {
+  std::size_t size = 0;
+  for (nb::handle one : elements) {
+    if (!PyBytes_Check(one.ptr())) return nb::none();
+    size += sizeof(std::uint32_t) + static_cast<std::size_t>(PyBytes_GET_SIZE(one.ptr()));
+  }
+  nb::object made = new_bytes(size);
+  char* out = PyBytes_AS_STRING(made.ptr());
+  for (nb::handle one : elements) {
+    const auto length = static_cast<std::uint32_t>(PyBytes_GET_SIZE(one.ptr()));
+    std::memcpy(out, &length, sizeof length);
+    std::memcpy(out + sizeof length, PyBytes_AS_STRING(one.ptr()), length);
+    out += sizeof length + length;
+  }
+  return made;
+}
+
 // The outline and where the pieces lie; or the byte at which it stopped making sense.
 inline nb::object outline(nb::handle json) {
   const Bytes bytes(json);
@@ -142,6 +180,8 @@ inline nb::object from_contents(nb::handle contents, const std::string& type, st
 inline void bind_tensors(nb::module_& m) {
   using namespace nb::literals;
   m.def("bytes_elements", &count_elements, "data"_a, "most"_a);
+  m.def("unpack_bytes", &unpack_bytes, "data"_a);
+  m.def("pack_bytes", &pack_bytes, "elements"_a);
   m.def("outline", &outline, "json"_a);
   m.def("from_json", &from_json, "json"_a, "datatype"_a, "shape"_a);
   m.def("to_json", &to_json, "data"_a, "datatype"_a);

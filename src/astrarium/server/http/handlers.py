@@ -171,9 +171,7 @@ class Handlers:
             last = msgspec.convert(given, wire.Last, strict=False)
         except msgspec.ValidationError as error:
             raise bad("last", given, str(error).removeprefix("Expected ")) from None
-        trace = await to_thread(
-            self._service.timeline, last
-        )  # of thousands of calls: others are served meanwhile
+        trace = await to_thread(self._service.timeline, last)  # it may tell of thousands of calls
         return Reply(200, [(b"content-type", b"application/json")], trace)
 
     async def openapi(self, _: Request) -> Reply:
