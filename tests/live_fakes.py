@@ -30,6 +30,7 @@ from astrarium.engines.tensors import Tensor, TensorSpec
 from astrarium.server.contract import InferCall
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.flights import Flight
 from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository
 from astrarium.server.control.room import Control
@@ -201,18 +202,26 @@ class Stage:
     def wait(self, ms: float) -> None:
         self.loop.run_until(self.loop.now + round(ms * MILLISECOND))
 
-    def call(self, model: int = 0, rows: int = 1, timeout_ms: float | None = None) -> Ticket:
+    def call(
+        self, model: int = 0, rows: int = 1, timeout_ms: float | None = None, received: Time | None = None
+    ) -> Ticket:
         given = Tensor("INPUT", "FP32", (rows, 2), bytes(8 * rows))
         name = self.plan.models[model].name
-        call = InferCall(name, [given], rows, self.loop.now)
+        call = InferCall(name, [given], rows, self.loop.now if received is None else received)
         slo = self.plan.models[model].slo if timeout_ms is None else round(timeout_ms * MILLISECOND)
         tensors = self.repository.entries[model].tensors
-        ticket = Ticket(call, model, tensors, 0, self.loop.now + slo, FakeAnswer())  # type: ignore[arg-type]
+        ticket = Ticket(call, model, tensors, 0, call.received + slo, FakeAnswer())  # type: ignore[arg-type]
         assert self.cloakroom.take_in(ticket, call.inputs)
         self.control.books[model].accepted += 1
         for request in self.desk.open_parts(ticket):
             self.control.arrive(request, ticket)
         return ticket
+
+    def first_flight(self) -> Flight:
+        """Of a call that has just left for GPU 0."""
+        self.call()
+        self.wait(1)
+        return next(iter(self.control._airborne[0]))
 
     def check_the_books(self) -> None:
         """Nothing open, nothing unaccounted, no memory kept."""

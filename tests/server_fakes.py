@@ -21,6 +21,7 @@ from astrarium.server.contract import (
     Deliver,
     Delivery,
     ExpressClient,
+    Full,
     InferAnswer,
     InferCall,
     Kind,
@@ -42,7 +43,7 @@ def echo_card(name: str, *specs: tuple[str, str, tuple[int, ...]], max_batch: in
     """A model whose output OUT_x is its input x."""
     inputs = tuple(TensorSpec(*spec) for spec in specs)
     outputs = tuple(TensorSpec(f"OUT_{spec.name}", spec.datatype, spec.shape) for spec in inputs)
-    return ModelCard(name, "fake", inputs, outputs, max_batch, slo=100 * MS, priorities=(1, 2))
+    return ModelCard(name, "fake", inputs, outputs, max_batch, slo=100 * MS, priorities={1: 10**9, 2: 10**9})
 
 
 REFUSALS = {
@@ -66,6 +67,7 @@ class FakeService:
     held: int = 0  # answers not released
     models: dict[str, ModelCard] = field(default_factory=dict)
     gate: asyncio.Event | None = None
+    long_way: list[str] = field(default_factory=list)  # why calls did not go the short way
 
     def __post_init__(self) -> None:
         one = ("IN", "FP32", (-1,))
@@ -83,6 +85,9 @@ class FakeService:
 
     def _state(self, name: str, state: str, reason: str = "") -> None:
         self.models[name] = replace(self.models[name], state=state, reason=reason)
+
+    def went_long_way(self, reason: str) -> None:
+        self.long_way.append(reason)
 
     def turned_away(self, model: str, refused: Refused) -> None:
         self.refusals[model] += 1
@@ -148,11 +153,21 @@ class FakeExpress:
         self._names = list(service.models)
         self.memory = memoryview(mmap.mmap(-1, 1 << 24))
         self.deliver: Deliver = lambda deliveries: None
-        self.taken = 0
+        self.full: Full = lambda model, calls: None
+        self.taken = self.hopeless_calls = self.needed_ns = 0
         self._waiting: set[asyncio.Task[None]] = set()
 
-    def cards(self) -> list[tuple[int, ModelCard]]:
-        return [(index, self.card(index)) for index in range(len(self._names))]
+    def cards(self) -> list[tuple[int, ModelCard, str]]:
+        return [(index, self.card(index), "") for index in range(len(self._names))]
+
+    def needed(self, model: int) -> int:
+        return self.needed_ns
+
+    def planned(self) -> object:
+        return self
+
+    def hopeless(self, model: int) -> None:
+        self.hopeless_calls += 1
 
     def card(self, model: int) -> ModelCard:
         return self._service.models[self._names[model]]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import socket
+import struct
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,6 +74,14 @@ def desk() -> Desk:
     return Desk()
 
 
+def fill(line: socket.socket) -> None:
+    """Send until it takes no more."""
+    line.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            line.send(bytes(1 << 16))
+
+
 def request(body: bytes, model: str = "fp32", *lines: str) -> bytes:
     head = [f"POST /v2/models/{model}/infer HTTP/1.1", "Host: here", f"Content-Length: {len(body)}", *lines]
     return "\r\n".join([*head, "", ""]).encode() + body
@@ -129,6 +140,7 @@ def test_the_alignment_is_the_one_of_the_arena() -> None:
 
 numbers: Mapping[str, st.SearchStrategy[Any]] = {
     "BOOL": st.booleans(),
+    "FP16": st.floats(width=16, allow_nan=False, allow_infinity=False),
     "FP32": st.floats(width=32, allow_nan=False, allow_infinity=False),
     "FP64": st.floats(allow_nan=False, allow_infinity=False),
 }
@@ -150,7 +162,7 @@ def values(datatype: str, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
     """Plain ones, in every form that a client may choose."""
-    datatype = draw(st.sampled_from([kind for kind in NUMBERS if kind != "FP16"]))
+    datatype = draw(st.sampled_from(NUMBERS))
     rows, length = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     sides = [("A", datatype, (rows, 2)), ("B", "FP32", (rows, length, 2))]
     inputs, binary = [], b""
@@ -207,7 +219,7 @@ def test_what_it_takes_after_an_accident_the_long_way_takes_too(data: bytes, dra
                 changed[at:at] = changed[at : at + drawn.draw(st.integers(1, 9))]
     desk = Desk()
     call = desk.read(bytes(changed))
-    if call is not None and not isinstance(call, int):
+    if not isinstance(call, int | str):
         same(desk, call, bytes(changed))
 
 
@@ -245,69 +257,151 @@ BODIES = {
     "not a number": json.dumps(plain()).replace("1.5", "NaN").encode(),
     "a negative size": json.dumps(plain()).replace('[1, 2], "datatype"', '[-1, 2], "datatype"').encode(),
 }
-LINES = [
-    "Transfer-Encoding: chunked",
-    "Content-Encoding: gzip",
-    "Accept-Encoding: gzip",
-    "Expect: 100-continue",
-    "Connection: close",
-    "Connection: upgrade",
-    "Content-Length: 5",
-    "Content-Type: text/plain",
-    "Content-Type: application/json; charset=utf-8",
-    "Inference-Header-Content-Length: 99999999",
-    "X-Astrarium-Timeline: 1",
-    "X-Astrarium-Application: " + 300 * "a",
-    " folded",
-    "no colon",
-    "sp ace: x",
-    "Odd\x01: x",
-]
+LINES = {
+    "Transfer-Encoding: chunked": "transfer-encoding",
+    "Content-Encoding: gzip": "content-encoding",
+    "Accept-Encoding: gzip": "accept-encoding",
+    "Expect: 100-continue": "expect",
+    "Connection: close": "connection",
+    "Connection: upgrade": "connection",
+    "Content-Length: 5": "content-length",
+    "Content-Type: text/plain": "content-type",
+    "Content-Type: application/json; charset=utf-8": "content-type",
+    "Inference-Header-Content-Length: 99999999": "body",
+    "X-Astrarium-Timeline: 1": "x-astrarium-timeline",
+    "X-Astrarium-Application: " + 300 * "a": "too_large",
+    " folded": "header",
+    "no colon": "header",
+    "sp ace: x": "header",
+    "Odd\x01: x": "header",
+}
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_an_unusual_body_goes_the_long_way(desk: Desk, body: bytes) -> None:
-    assert desk.read(request(json.dumps(plain()).encode())) is not None
-    assert desk.read(request(body)) is None
+    assert not isinstance(desk.read(request(json.dumps(plain()).encode())), str)
+    assert desk.read(request(body)) == "body"
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_an_unusual_head_goes_the_long_way(desk: Desk, line: str) -> None:
-    assert desk.read(request(json.dumps(plain()).encode(), "fp32", line)) is None
+@pytest.mark.parametrize(("line", "why"), LINES.items())
+def test_an_unusual_head_goes_the_long_way(desk: Desk, line: str, why: str) -> None:
+    assert desk.read(request(json.dumps(plain()).encode(), "fp32", line)) == why
 
 
 @pytest.mark.parametrize(
-    "first",
+    ("first", "why"),
     [
-        "GET /v2/models/fp32/infer HTTP/1.1",
-        "POST /v2/models/fp32/infer HTTP/1.0",
-        "POST /v2/models/other/infer HTTP/1.1",
-        "POST /v2/models/fp32/versions/2/infer HTTP/1.1",
-        "POST /v2/models/fp32/infer?x=1 HTTP/1.1",
-        "POST /v2/models/fp%33%32/infer HTTP/1.1",
-        "POST /v2/models//infer HTTP/1.1",
-        "POST /v2/models/fp32 HTTP/1.1",
+        ("GET /v2/models/fp32/infer HTTP/1.1", "path"),
+        ("POST /v2/models/fp32/infer HTTP/1.0", "path"),
+        ("POST /v2/models/other/infer HTTP/1.1", "unknown_model"),
+        ("POST /v2/models/fp32/versions/2/infer HTTP/1.1", "version"),
+        ("POST /v2/models/fp32/infer?x=1 HTTP/1.1", "path"),
+        ("POST /v2/models/fp%33%32/infer HTTP/1.1", "path"),
+        ("POST /v2/models//infer HTTP/1.1", "path"),
+        ("POST /v2/models/fp32 HTTP/1.1", "path"),
     ],
 )
-def test_another_first_line_goes_the_long_way(desk: Desk, first: str) -> None:
+def test_another_first_line_goes_the_long_way(desk: Desk, first: str, why: str) -> None:
     data = request(json.dumps(plain()).encode())
-    assert desk.read(data.replace(b"POST /v2/models/fp32/infer HTTP/1.1", first.encode())) is None
+    assert desk.read(data.replace(b"POST /v2/models/fp32/infer HTTP/1.1", first.encode())) == why
 
 
 def test_limits_hold(desk: Desk) -> None:
     body = json.dumps(plain()).encode()
-    assert desk.read(request(body, "fp32", "X: " + HEAD * "x")) is None
-    assert desk.read(request(body + b" " * BODY)) is None
-    assert (
-        desk.read(request(body).replace(b"Content-Length: ", b"Content-Length: 99999999999999999999")) is None
-    )
-    assert desk.read(request(body) * 2) is None  # two at once
+    assert desk.read(request(body, "fp32", "X: " + HEAD * "x")) == "head_in_pieces"
+    assert desk.read(request(body + b" " * BODY)) == "too_large"
+    longest = request(body).replace(b"Content-Length: ", b"Content-Length: 99999999999999999999")
+    assert desk.read(longest) == "content-length"
+    assert desk.read(request(body) * 2) == "pipelined"
 
 
-def test_a_withheld_model_goes_the_long_way() -> None:
+def test_a_withheld_model_goes_the_long_way_and_says_why() -> None:
     desk, data = Desk(), request(json.dumps(plain()).encode())
-    desk.native.withhold("fp32")
-    assert desk.read(data) is None
+    desk.native.withhold("fp32", "preprocess")
+    assert desk.read(data) == "preprocess"
+
+
+def test_text_goes_the_long_way_unless_it_is_asked_for_in_binary() -> None:
+    desk, number = Desk(), ("A", "FP32", [1])
+    desk.native.serve(99, "says", "1", [number], [("T", "BYTES", [1])], 1)
+    desk.native.serve(98, "hears", "1", [("A", "BYTES", [1])], [number], 1)
+    asked = {"inputs": [tensor("A", "FP32", [[1]])]}
+    assert desk.read(request(json.dumps(asked).encode(), "says")) == "text"
+    binary = asked | {"parameters": {"binary_data_output": True}}
+    assert desk.read(request(json.dumps(binary).encode(), "says")).rows == 1
+    text = {"inputs": [{"name": "A", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}]}
+    assert desk.read(request(json.dumps(text).encode(), "hears")) == "text"
+
+
+# who waited too long
+
+MS = 1_000_000
+
+
+def late(desk: Desk, waited: int, **body: Any) -> Any:
+    data = request(json.dumps(plain(**body)).encode())
+    return desk.native.read(data, waited, desk.ours.fileno())
+
+
+@pytest.fixture
+def planned() -> Desk:
+    """A model with an objective of 25 ms, 50 ms at priority 2; alone a request takes 5 ms."""
+    desk, card = Desk(), next(card for card in CARDS if card.name == "fp32")
+    sides = ([(s.name, s.datatype, list(s.shape)) for s in side] for side in (card.inputs, card.outputs))
+    desk.native.serve(7, "fp32", "1", *sides, 3, 25 * MS, {2: 50 * MS})
+    desk.native.plan(7, 5 * MS)
+    return desk
+
+
+def test_who_was_read_too_late_to_be_answered_in_time_is_refused_at_once(planned: Desk) -> None:
+    assert late(planned, 10 * MS).rows == 1
+    assert late(planned, 11 * MS) == (7, b"")
+    answer = planned.theirs.recv(1 << 16)
+    head, _, content = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 429 ")
+    assert f"content-length: {len(content)}".encode() in head
+    assert b"retry-after: 1\r\n" in head
+    assert json.loads(content) == {
+        "error": "overloaded: model fp32: the request had waited 11 ms before it was read, "
+        "and what is left of 25 ms is too short"
+    }
+
+
+def test_a_call_is_too_late_by_its_own_objective(planned: Desk) -> None:
+    assert late(planned, 11 * MS, parameters={"timeout": 30_000}).rows == 1
+    assert late(planned, 13 * MS, parameters={"timeout": 30_000}) == (7, b"")
+    assert late(planned, 20 * MS, parameters={"priority": 2}).rows == 1
+    assert late(planned, 23 * MS, parameters={"priority": 2}) == (7, b"")
+    assert (
+        late(planned, 99 * MS, parameters={"priority": 3}).rows == 1
+    )  # the long way explains that there is none
+
+
+def test_without_a_plan_nobody_is_refused_here() -> None:
+    assert late(Desk(), 10_000 * MS).rows == 1
+
+
+def test_a_refusal_that_the_socket_does_not_take_comes_back(planned: Desk) -> None:
+    fill(planned.ours)
+    model, rest = late(planned, 12 * MS)
+    assert model == 7
+    assert rest.startswith(b"HTTP/1.1 429 ")
+
+
+def test_a_socket_tells_how_long_its_bytes_have_waited() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as one,
+    ):
+        other, _ = server.accept()
+        with other:
+            one.send(b"x")
+            time.sleep(0.1)
+            assert 0.05 < _express.unread_for(other.fileno()) / 1e9 < 30
+            one.send(b"x")
+            assert _express.unread_for(other.fileno()) < 0.05e9
+    assert _express.unread_for(-1) == 0
+    assert _express.unread_for(socket.socketpair()[0].fileno()) == 0
 
 
 def test_a_call_is_placed_once_and_where_there_is_room(desk: Desk) -> None:
@@ -322,9 +416,7 @@ def test_a_call_is_placed_once_and_where_there_is_room(desk: Desk) -> None:
 # answers
 
 
-@given(
-    st.sampled_from([kind for kind in NUMBERS if kind != "FP16"]), st.integers(1, 3), st.booleans(), st.data()
-)
+@given(st.sampled_from(NUMBERS), st.integers(1, 3), st.booleans(), st.data())
 @settings(max_examples=200, deadline=None)
 def test_an_answer_says_what_the_long_way_says(
     datatype: str, rows: int, binary: bool, drawn: st.DataObject
@@ -338,7 +430,7 @@ def test_an_answer_says_what_the_long_way_says(
     data = request(json.dumps(body).encode(), card.name)
     call = desk.read(data)
     xs, ys = drawn.draw(values(datatype, (rows, 2))), drawn.draw(values("FP32", (rows, 3, 2)))
-    if drawn.draw(st.booleans()) and datatype in ("FP32", "FP64"):
+    if drawn.draw(st.booleans()) and datatype in ("FP16", "FP32", "FP64"):
         xs[0, 0] = drawn.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
     room, offset = aligned(xs[0].nbytes) + aligned(ys[0].nbytes), 1024
     for row in range(rows):
@@ -366,12 +458,7 @@ def test_what_a_socket_does_not_take_comes_back(desk: Desk) -> None:
     call = desk.read(request(json.dumps(plain()).encode()))
     call.place(0)
     ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    while True:
-        try:
-            ours.send(bytes(1 << 16))
-        except BlockingIOError:
-            break
+    fill(ours)
     [(place, rest)] = desk.native.answer([(call, ours.fileno(), 0, 128, [((1, 2), 8), ((1, 1, 2), 8)])])
     assert place == 0
     assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -392,7 +479,39 @@ def test_an_answer_that_cannot_be_there_is_told_apart_from_the_others(desk: Desk
 
 def test_a_shape_of_a_thousand_dimensions_goes_the_long_way(desk: Desk) -> None:
     body = json.dumps(plain()).replace('"shape": [1, 2]', '"shape": [1, 2' + 1000 * ", 1" + "]")
-    assert desk.read(request(body.encode())) is None
+    assert desk.read(request(body.encode())) == "body"
+
+
+def test_every_half_precision_number_is_written_and_read_as_numpy_does() -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    desk = Desk()
+    desk.native.serve(50, "halves", "1", [("A", "FP16", [-1])], [("X", "FP16", [-1])], 1)
+    finite = every[np.isfinite(every)]
+    for part in np.array_split(finite, 16):
+        asked = {"inputs": [tensor("A", "FP16", part[None].astype(float))]}
+        call = desk.read(request(json.dumps(asked).encode(), "halves"))
+        [(shape, data)] = desk.tensors(call)
+        assert shape == (1, len(part))
+        assert data == part.tobytes()
+    for part in np.array_split(every, 16):
+        desk.memory[4096 : 4096 + part.nbytes] = part.tobytes()
+        sent = desk.sent(call, 4096, aligned(part.nbytes), [((1, len(part)), part.nbytes)])
+        told = json.loads(sent.partition(b"\r\n\r\n")[2])["outputs"][0]["data"]
+        assert told == [float(x) if np.isfinite(x) else None for x in part]
+
+
+@given(st.floats(-70000, 70000) | st.floats(-1e-4, 1e-4))
+@settings(max_examples=300, deadline=None)
+def test_a_number_becomes_the_nearest_half(value: float) -> None:
+    desk = Desk()
+    desk.native.serve(50, "half", "1", [("A", "FP16", [1])], [("X", "FP16", [1])], 1)
+    call = desk.read(request(json.dumps({"inputs": [tensor("A", "FP16", [[value]])]}).encode(), "half"))
+    try:
+        expected = struct.pack("<e", value)
+    except OverflowError:
+        assert call == "body"  # the long way says that it is too large
+    else:
+        assert desk.tensors(call) == [((1, 1), expected)]
 
 
 def test_a_refusal_of_the_long_way_stays_one() -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
-from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND
+from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.drivers.replay import replay
 from astrarium.engines.orders import BatchCancelled, LoadModel, RunBatch
+from astrarium.server.control.bounds import alone, bounded
 from astrarium.server.control.drift import EVERY, FEWEST, FEWEST_ANSWERS, DriftWatch
-from astrarium.server.control.fleet import FIRST_PAUSE, LONGEST_PAUSE
+from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
 from astrarium.server.control.flights import Flight
 from astrarium.server.control.room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.serving.actions import Dispatch, Preempt
 from astrarium.serving.ledger import Outcome
+from astrarium.serving.registry import serving_policies
+from astrarium.serving.setup import GpuSpec, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.state import ServingState
 from live_fakes import Stage
 
@@ -101,13 +105,90 @@ def test_a_worker_that_holds_a_batch_too_long_is_killed() -> None:
     stage = Stage(gpus=1)
     stage.workers.stuck = {0}
     ticket = stage.call()
-    for _ in range(11):
-        stage.wait(100)
-        stage.fleet.check_for_stuck()
+    looks_until_killed(stage)
     stage.wait(1)
     assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
     assert "stuck" in ticket.reason
     stage.check_the_books()
+
+
+def looks_until_killed(stage: Stage, gap_ms: float = 100) -> int:
+    """How many looks *gap_ms* apart pass before the only worker is taken for stuck."""
+    for look in range(100):
+        stage.wait(gap_ms)
+        stage.fleet.check_for_stuck()
+        if not stage.workers.alive[0]:
+            return look
+    raise AssertionError("it was never killed")
+
+
+def test_a_pause_of_the_frontend_is_not_counted_against_workers() -> None:
+    """The news of a batch lies unheard while the frontend is stopped; several pauses add up to nothing."""
+    stage = Stage(gpus=1)
+    stage.fleet.check_for_stuck()
+    for _ in range(6):
+        stage.call()
+        stage.wait(0)
+        stage.loop.now += 1500 * MILLISECOND  # nothing is heard meanwhile
+        stage.fleet.check_for_stuck()  # before the news, as the loop may have it
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+        assert not stage.fleet._posts[0].sent
+    assert stage.fleet.restarts == 0
+
+
+def test_pauses_in_the_middle_of_one_batch_do_not_add_up() -> None:
+    stage = Stage(gpus=1)
+    stage.workers.slower = 5000 / 6  # the batch takes 5 s, most of which the frontend is not there
+    stage.call()
+    stage.fleet.check_for_stuck()
+    for _ in range(3):
+        stage.loop.now += 1500 * MILLISECOND
+        stage.fleet.check_for_stuck()
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    stage.wait(300)
+    assert not stage.fleet._posts[0].sent
+    assert stage.fleet.restarts == 0
+
+
+def test_news_that_was_not_heard_yet_when_the_limit_was_reached_saves_its_worker() -> None:
+    stage = Stage(gpus=1)
+    stage.workers.slower = 1050 / 6  # the batch takes 1.05 s; the limit is 1 s
+    stage.call()
+    for _ in range(10):
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    stage.loop.now += 150 * MILLISECOND  # its news has come, and the look is before it
+    stage.fleet.check_for_stuck()
+    stage.wait(100)
+    stage.fleet.check_for_stuck()
+    assert stage.fleet.restarts == 0
+
+
+def test_a_stuck_worker_is_killed_on_a_starved_machine_too_but_later() -> None:
+    quick, starved = (Stage(gpus=1) for _ in range(2))
+    for stage, gap in ((quick, 100), (starved, 400)):
+        stage.workers.stuck = {0}
+        stage.call()
+        looks = looks_until_killed(stage, gap)
+        assert (looks + 1) * gap >= 1000
+        stage.wait(0)
+    assert quick.fleet._posts[0].pause == FIRST_PAUSE
+    assert starved.fleet._posts[0].pause == 300 * MILLISECOND  # as late as the frontend was
+
+
+def test_a_late_look_is_forgotten_after_a_while() -> None:
+    stage = Stage(gpus=1)
+    stage.fleet.check_for_stuck()
+    stage.wait(5000)
+    stage.fleet.check_for_stuck()
+    for _ in range(LATE_FOR // LOOK_EVERY + 1):
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    stage.workers.kill(0)
+    stage.wait(0)
+    assert stage.fleet._posts[0].pause == FIRST_PAUSE
 
 
 def test_a_model_that_raises_fails_its_batch_with_its_words() -> None:
@@ -211,7 +292,7 @@ def test_a_recording_replays_with_the_same_decisions() -> None:
 
 def test_profiles_follow_batches_that_have_become_slower() -> None:
     stage = Stage(gpus=1, slo_ms=100)
-    watch = DriftWatch(1, stage.loop.now)
+    watch = DriftWatch(stage.plan.setup, stage.loop.now)
     stage.control.listeners.append(watch.saw)
     stage.workers.slower = 1.5
     for _ in range(FEWEST):
@@ -221,16 +302,135 @@ def test_profiles_follow_batches_that_have_become_slower() -> None:
     revised = watch.revised(setup, stage.loop.now + EVERY)
     assert revised is not None
     assert revised.models[0].latency[1] == pytest.approx(1.5 * setup.models[0].latency[1], rel=0.01)
-    assert watch.revised(revised, stage.loop.now + 3 * EVERY) is None
+    stage.wait(EVERY / MILLISECOND)
+    stage.call()
+    stage.wait(20)
+    assert watch.revised(revised, stage.loop.now + EVERY) is None
+
+
+def drifted(stage: Stage, slower: float) -> DriftWatch:
+    """A watch that has twice seen enough batches this much slower, and the plan that follows from it."""
+    watch = DriftWatch(stage.plan.setup, stage.loop.now)
+    stage.control.listeners.append(watch.saw)
+    stage.workers.slower = slower
+    for _ in range(2):  # at most twofold at once
+        for _ in range(FEWEST):
+            stage.call()
+            stage.wait(20 * slower)
+        follow(stage, watch)
+    return watch
+
+
+def follow(stage: Stage, watch: DriftWatch) -> None:
+    """What the server does now and then."""
+    stage.wait(EVERY / MILLISECOND)
+    revised = watch.revised(stage.control.setup, stage.loop.now)
+    if revised is not None:
+        stage.control.begin(revised)
+
+
+def planned_alone(stage: Stage) -> Time:
+    return alone(stage.control.setup.models[0], stage.control.setup.network)
+
+
+@pytest.mark.parametrize("policy", serving_policies.names())
+def test_however_slow_a_model_was_a_lone_request_is_tried_under_every_policy(policy: str) -> None:
+    """The plan has room for the delays and for reading the request, which takes 2 ms here."""
+    stage = Stage(gpus=1, policy=policy)
+    stage.control.begin(replace(stage.control.setup, network=Network(MILLISECOND, 0, MILLISECOND)))
+    watch = drifted(stage, slower=10.0)
+    assert 20 * MILLISECOND < planned_alone(stage) <= 22.5 * MILLISECOND
+    stage.workers.slower = 1.0
+    if policy == "clockwork":  # which keeps 5 ms of every objective for itself: the plan must be forgotten
+        follow(stage, watch)
+        follow(stage, watch)
+    assert lone_outcome(stage, read_in=2 * MILLISECOND) is Outcome.IN_TIME
+
+
+def test_a_model_slower_than_any_plan_may_say_is_not_planned_anew_again_and_again() -> None:
+    stage = Stage(gpus=1)
+    watch = drifted(stage, slower=10.0)
+    for _ in range(3):
+        stage.call()
+        follow(stage, watch)
+    assert watch.revisions == 2
+
+
+def test_answers_slower_than_any_plan_may_say_are_not_planned_anew_again_and_again() -> None:
+    """A model of 20 ms with an objective of 25 ms leaves 2.5 ms for delays."""
+    spec = ModelSpec(0, "tight", 25 * MILLISECOND, latency_table([20 * MILLISECOND]))
+    stated = Setup((spec,), (GpuSpec(0),))
+    watch = DriftWatch(stated, 0, lambda: Network(MILLISECOND, 0, MILLISECOND))
+    setup = replace(stated, network=Network(MILLISECOND, 0, MILLISECOND))
+    flight = Stage(gpus=1).first_flight()
+    for _ in range(3):
+        flight.planned_end += EVERY
+        answered = flight.planned_end + 5 * MILLISECOND
+        for _ in range(FEWEST_ANSWERS):
+            watch.answered(flight, answered)
+        setup = watch.revised(setup, answered) or setup
+        assert setup.network == Network(MILLISECOND, 0, 1_500_000)
+    assert watch.revisions == 1
+
+
+def lone_outcome(stage: Stage, read_in: Time) -> Outcome:
+    stage.wait(100)
+    ticket = stage.call(received=stage.loop.now - read_in)
+    stage.wait(100)
+    return ticket.outcome
+
+
+def test_a_model_that_is_fast_again_is_planned_so_after_a_few_batches() -> None:
+    stage = Stage(gpus=1)
+    watch = drifted(stage, slower=2.5)
+    assert planned_alone(stage) == pytest.approx(15 * MILLISECOND)
+    stage.workers.slower = 1.0
+    for _ in range(4):
+        follow(stage, watch)
+        stage.call()
+    assert planned_alone(stage) == 6 * MILLISECOND
+
+
+def test_a_slow_plan_that_nobody_confirms_is_forgotten() -> None:
+    """Clients that allow less than the plan are refused, and nobody runs a batch that would show better."""
+    stage = Stage(gpus=1)
+    watch = drifted(stage, slower=2.0)
+    assert planned_alone(stage) == 12 * MILLISECOND
+    for _ in range(3):
+        follow(stage, watch)
+    assert planned_alone(stage) == 6 * MILLISECOND
+
+
+def test_delays_measured_in_a_bad_moment_are_bounded_and_follow_the_pings() -> None:
+    stage = Stage(gpus=1)
+    pings = [Network(15 * MILLISECOND, 0, 30 * MILLISECOND), Network(MILLISECOND // 5, 0, MILLISECOND // 2)]
+    watch = DriftWatch(stage.plan.setup, stage.loop.now, lambda: pings[0])
+    stage.control.begin(replace(stage.plan.setup, network=pings[0]))
+    assert planned_alone(stage) <= 22.5 * MILLISECOND
+    assert stage.control.setup.network.control == 15 * MILLISECOND  # the response delay yields first
+    del pings[0]
+    follow(stage, watch)
+    assert stage.control.setup.network == pings[0]
+    pings[0] = Network(5 * MILLISECOND, 0, 5 * MILLISECOND)
+    follow(stage, watch)
+    assert watch.revisions == 1  # up, only answers bring the delays
+
+
+def test_a_profile_that_leaves_little_of_its_objective_leaves_others_their_delays() -> None:
+    """Half of the rest is for the delays, half for reading the request."""
+    tight = ModelSpec(0, "tight", 25 * MILLISECOND, latency_table([24 * MILLISECOND]))
+    stated = Setup((tight,), (GpuSpec(0),))
+    found = bounded(replace(stated, network=Network(MILLISECOND, 0, MILLISECOND)), stated)
+    assert found.models == stated.models
+    assert found.network == Network(MILLISECOND // 2, 0, 0)
+    assert bounded(found, stated) == found
 
 
 def test_the_response_delay_follows_what_answers_take() -> None:
     stage = Stage(gpus=1, slo_ms=100)
-    stage.call()
-    stage.wait(1)
-    flight = next(iter(stage.control._airborne[0]))
+    flight = stage.first_flight()
     setup = stage.control.setup
-    told, fixed = DriftWatch(1, stage.loop.now), DriftWatch(1, stage.loop.now, delays_too=False)
+    told, fixed = DriftWatch(setup, stage.loop.now, Network), DriftWatch(setup, stage.loop.now)
     for watch in (told, fixed):
         for number in range(FEWEST_ANSWERS):
             watch.answered(flight, flight.planned_end + number * MICROSECOND)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ cluster: {gpus: 2}
 models:
   quick: {profile: {alpha: 0.1ms, beta: 1ms}, slo: 20s}
   slow: {profile: {table: {1: 1500ms, 8: 1600ms}}, slo: 60s, loaded: true}
+  steady: {profile: {table: {1: 100ms, 8: 100ms}}, slo: 20s}
   spare: {profile: {alpha: 0.1ms, beta: 1ms}, slo: 20s, loaded: false}
   broken: {profile: {alpha: 1ms, beta: 1ms}, slo: 20s, backend: {python: broken.py:run},
            inputs: [{name: X, datatype: FP32, shape: [1]}], outputs: [{name: Y, datatype: FP32, shape: [1]}]}
@@ -186,6 +188,35 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(server: Server) 
     assert set(server.workers()).isdisjoint(before)
     assert server.metric("astrarium_retried_total", model="slow") == 2
     assert server.metric("astrarium_unaccounted") == 0
+
+
+def test_a_frontend_that_was_stopped_kills_no_worker(server: Server) -> None:
+    """It wakes with batches that are far over their limit by the clock, and has not heard their news yet."""
+
+    async def stop_and_go() -> list[float]:
+        async with GrpcClient(server.grpc) as client:
+            asked = (client.infer("steady", values([float(n)], module=over_grpc)) for n in range(64))
+            calls = [asyncio.create_task(call) for call in asked]
+            await asyncio.to_thread(eventually, in_batches, "a batch is under way")
+            for _ in range(2):
+                server.process.send_signal(signal.SIGSTOP)
+                await asyncio.sleep(1.5)
+                server.process.send_signal(signal.SIGCONT)
+                await asyncio.sleep(0.05)
+            return [answer.as_numpy("OUTPUT").item() for answer in await asyncio.gather(*calls)]
+
+    def in_batches() -> bool:
+        return server.metric("astrarium_gpu_busy_seconds_total") > busy
+
+    restarts, retried = (
+        server.metric("astrarium_worker_restarts_total"),
+        server.metric("astrarium_retried_total"),
+    )
+    busy = server.metric("astrarium_gpu_busy_seconds_total")
+    assert asyncio.run(stop_and_go()) == list(range(64))
+    time.sleep(0.5)  # looks for workers that are stuck
+    assert server.metric("astrarium_worker_restarts_total") == restarts
+    assert server.metric("astrarium_retried_total") == retried
 
 
 def test_clients_that_leave_while_workers_die_cost_nobody_an_answer(server: Server) -> None:

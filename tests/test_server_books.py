@@ -16,7 +16,7 @@ from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.engines.tensors import Tensor
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
 from astrarium.server.control.books import ModelBooks, Recent
-from astrarium.server.control.calibration import CONTROL_MARGIN, RESPONSE_MARGIN, delays_from
+from astrarium.server.control.calibration import CONTROL_MARGIN, PINGS, RESPONSE_MARGIN, Calibration
 from astrarium.server.control.devices import device_chooser, visible_gpus
 from astrarium.server.control.door import let_in
 from astrarium.server.control.preparing import Preparer
@@ -29,7 +29,7 @@ from astrarium.server.timelines import Timelines
 from astrarium.serving.actions import Dispatch
 from astrarium.serving.events import Request, RequestArrived
 from astrarium.serving.ledger import Outcome
-from astrarium.serving.setup import GpuSpec, ModelSpec, Setup, latency_table
+from astrarium.serving.setup import GpuSpec, ModelSpec, Network, Setup, latency_table
 from live_fakes import Stage
 
 SETUP = Setup((ModelSpec(0, "m", 25, latency_table([5, 6])),), (GpuSpec(0),))
@@ -51,6 +51,9 @@ class Source:
 
     def counters(self) -> dict[str, tuple[str, float]]:
         return {"policy_errors": ("Errors.", 3)}
+
+    def counters_by(self) -> dict[str, tuple[str, str, dict[str, int]]]:
+        return {"long_way": ("Calls.", "reason", {"grpc": 4, "text": 1})}
 
 
 def shown(source: Source) -> dict[str, dict[tuple[str, ...], float]]:
@@ -76,12 +79,15 @@ def test_metrics_show_what_the_books_hold() -> None:
     books.answered(Stages(0, 1, 2, 4 * MILLISECOND, 9 * MILLISECOND, 10 * MILLISECOND), 1)
     books.batch_done(3, 1, 5 * MILLISECOND, 1, 0)
     books.refused["overloaded"] += 2
+    books.refusing = "it has turned away all of the last 33 calls"
     found = shown(source)
     assert found["astrarium_accepted_total"] == {("a",): 5, ("b",): 0}
     assert found["astrarium_open"] == {("a",): 1, ("b",): 0}
     assert found["astrarium_ended_total"]["a", "dropped", "expired"] == 1
     assert found["astrarium_ended_total"]["a", "failed", "worker_lost"] == 1
     assert found["astrarium_refused_total"]["a", "overloaded"] == 2
+    assert found["astrarium_long_way_total"] == {("grpc",): 4, ("text",): 1}
+    assert found["astrarium_refuses_all"] == {("a",): 1, ("b",): 0}
     assert found["astrarium_latency_seconds_bucket"]["0.01", "a"] == 1
     assert found["astrarium_latency_seconds_bucket"]["0.005", "a"] == 0
     assert found["astrarium_batch_size_bucket"]["4", "a"] == 1
@@ -183,10 +189,26 @@ def test_json_logs_carry_what_was_given_beside_the_message() -> None:
 
 
 def test_delays_are_taken_from_the_slow_trips() -> None:
-    trips = [100_000] * 90 + [1_000_000] * 10
-    network = delays_from(trips)
-    assert network.control == 500_000 + CONTROL_MARGIN
-    assert network.response == 500_000 + RESPONSE_MARGIN
+    now = 0
+    calibration = Calibration(lambda worker: None, lambda: now)
+    assert calibration.delays() == Network(control=CONTROL_MARGIN, response=RESPONSE_MARGIN)
+    for there, back in [(100_000, 200_000)] * 180 + [(1_000_000, 3_000_000)] * 20:
+        now = there + back
+        calibration.pong(0, there)
+    assert calibration.delays() == Network(
+        control=1_000_000 + CONTROL_MARGIN, response=3_000_000 + RESPONSE_MARGIN
+    )
+    for _ in range(PINGS - 5):  # a bad moment is forgotten
+        calibration.pong(0, now)
+    assert calibration.delays().response == RESPONSE_MARGIN
+
+
+def test_idle_workers_are_pinged_in_turn_while_the_server_serves() -> None:
+    pinged: list[int] = []
+    calibration = Calibration(pinged.append, lambda: 0)
+    for idle in ([0, 1], [0, 1], [], [1], [0, 1, 2]):
+        calibration.ping_one(idle)
+    assert pinged == [0, 1, 1, 0]
 
 
 def promise(

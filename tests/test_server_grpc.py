@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,17 @@ def test_a_server_that_is_not_ready_says_so(server: Served, client: Any) -> None
         assert not client.is_server_ready()
     finally:
         server.service.ready = True
+
+
+def test_a_model_that_refuses_everybody_is_not_ready_and_says_why(server: Served, client: Any) -> None:
+    card = server.service.models["echo"]
+    server.service.models["echo"] = replace(card, refusing="it has turned away all of the last 33 calls")
+    try:
+        assert not client.is_model_ready("echo")
+        told = {entry.name: entry for entry in client.get_model_repository_index().models}["echo"]
+        assert (told.state, told.reason) == ("UNAVAILABLE", "it has turned away all of the last 33 calls")
+    finally:
+        server.service.models["echo"] = card
 
 
 def test_statistics_and_repository(client: Any) -> None:

@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
@@ -85,6 +86,24 @@ def test_a_server_that_is_not_ready_says_so(server: Served, client: Any) -> None
         assert client.is_server_live()
     finally:
         server.service.ready = True
+
+
+def test_a_model_that_refuses_everybody_is_not_ready_and_says_why(server: Served, client: Any) -> None:
+    card = server.service.models["echo"]
+    server.service.models["echo"] = replace(card, refusing="it has turned away all of the last 33 calls")
+    try:
+        assert not client.is_model_ready("echo")
+        answer, said = by_hand(server, "GET", "/v2/models/echo/ready")
+        assert answer.status == 503
+        assert b"it is UNAVAILABLE: it has turned away all of the last 33 calls" in said
+        told = {entry["name"]: entry for entry in client.get_model_repository_index()}["echo"]
+        assert (told["state"], told["reason"]) == (
+            "UNAVAILABLE",
+            "it has turned away all of the last 33 calls",
+        )
+        assert client.infer("echo", [tensor(np.zeros((1, 2), np.float32), "FP32")])  # calls are still taken
+    finally:
+        server.service.models["echo"] = card
 
 
 def test_configuration_has_the_items_shape_and_the_deadline(client: Any) -> None:

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "call.h"
+#include "half.h"
 #include "model.h"
 
 namespace astrarium::express {
@@ -69,6 +70,22 @@ class AnswerWriter {
     head();
   }
 
+  // The refusal of a request that nobody had read in time.
+  void refuse_unread(std::string_view model, std::int64_t objective, std::int64_t waited) {
+    json_ = R"({"error":"overloaded: model )", escaped(model);
+    json_ += ": the request had waited ", milliseconds(waited), json_ += " ms before it was read, and what is left of ";
+    milliseconds(objective), json_ += R"( ms is too short"})";
+    overloaded();
+  }
+
+  // The refusal of a request that has too many others before it.
+  void refuse_for_others(std::string_view model, std::int64_t objective, std::int64_t open) {
+    json_ = R"({"error":"overloaded: model )", escaped(model);
+    json_ += " has ", number(open), json_ += " calls open, more than can be answered in ";
+    milliseconds(objective), json_ += R"( ms"})";
+    overloaded();
+  }
+
   // Bytes that the socket took at once; what it did not take is for `rest`.
   std::size_t send(int socket) {
     std::vector<iovec> pieces = this->pieces();
@@ -92,6 +109,14 @@ class AnswerWriter {
   }
 
  private:
+  void overloaded() {
+    binary_.clear();
+    head_ = "HTTP/1.1 429 Too Many Requests\r\ndate: ";
+    head_ += date();
+    head_ += "\r\ncontent-type: application/json\r\nretry-after: 1\r\nx-astrarium-retry-after-ms: 1000\r\ncontent-length: ";
+    head_ += std::to_string(json_.size()) + "\r\n\r\n";
+  }
+
   std::vector<iovec> pieces() {
     std::vector<iovec> found{{head_.data(), head_.size()}, {json_.data(), json_.size()}};
     for (const auto piece : binary_) found.push_back({const_cast<char*>(piece.data()), piece.size()});
@@ -157,6 +182,7 @@ class AnswerWriter {
       case Kind::kI16: return whole<std::int16_t>(data, size);
       case Kind::kI32: return whole<std::int32_t>(data, size);
       case Kind::kI64: return whole<std::int64_t>(data, size);
+      case Kind::kF16: return each<std::uint16_t>(data, size, [this](auto bits) { json_ += HalfTexts::all()[bits]; });
       case Kind::kF32: return each<float>(data, size, [this](float v) { real(v); });
       case Kind::kF64: return each<double>(data, size, [this](double v) { real(v); });
       default: return;  // a call that wants these in JSON goes the long way
@@ -185,29 +211,25 @@ class AnswerWriter {
     json_.append(digits, end);
   }
 
-  // As short as reads back the same, and always recognisable as no whole number; JSON has no NaN.
+  void milliseconds(std::int64_t nanoseconds) { number((nanoseconds + 500'000) / 1'000'000); }
+
   void real(double value) {
-    if (!std::isfinite(value)) {
-      json_ += "null";
-      return;
-    }
-    char digits[40];
-    const double size = std::fabs(value);
-    const bool fixed = value == 0 || (size >= 1e-5 && size < 1e16);
-    const auto form = fixed ? std::chars_format::fixed : std::chars_format::scientific;
-    const auto [end, _] = std::to_chars(digits, digits + sizeof digits, value, form);
-    json_.append(digits, end);
-    if (fixed && std::find(digits, end, '.') == end) json_ += ".0";
+    char digits[48];
+    json_.append(digits, write_real(value, digits, digits + sizeof digits));
   }
 
   // Names and ids are printable; only quotes and backslashes need care.
   void quoted(std::string_view text) {
     json_ += '"';
+    escaped(text);
+    json_ += '"';
+  }
+
+  void escaped(std::string_view text) {
     for (const char c : text) {
       if (c == '"' || c == '\\') json_ += '\\';
       json_ += c;
     }
-    json_ += '"';
   }
 
   std::string head_, json_, date_;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "half.h"
 #include "http_head.h"
 #include "json_scan.h"
 #include "model.h"
@@ -57,7 +58,7 @@ struct Call {
   }
 };
 
-// Fills a Call from a body. Every `false` sends the request the long way.
+// Fills a Call from a body. Every `false` sends the request the long way; `why` says for what reason.
 class BodyReader {
  public:
   BodyReader(Call& call, std::string_view json, std::string_view binary, std::size_t limit)
@@ -67,6 +68,8 @@ class BodyReader {
     call_.inputs.resize(call_.model->inputs.size());
     return scan_.object([this](std::string_view key) { return field(key); }) && scan_.at_end() && complete();
   }
+
+  std::string_view why() const { return why_; }
 
  private:
   static constexpr std::int64_t kLongestTimeout = 1'000'000'000'000'000, kLargestPriority = 0xffffffff;
@@ -142,6 +145,7 @@ class BodyReader {
     const auto at = place_of(call_.model->inputs, given.name);
     if (at == call_.inputs.size() || std::exchange(call_.inputs[at].given, true)) return nullptr;
     const Spec& spec = call_.model->inputs[at];
+    if (spec.type->bytes == 0) why_ = kText;
     if (spec.type->name != given.type || spec.type->bytes == 0) return nullptr;
     const auto bytes = spec.bytes(given.shape, limit_);
     if (!bytes || given.shape[0] > call_.model->max_batch) return nullptr;
@@ -181,6 +185,7 @@ class BodyReader {
       case Kind::kI16: return whole<std::int16_t>();
       case Kind::kI32: return whole<std::int32_t>();
       case Kind::kI64: return whole<std::int64_t>();
+      case Kind::kF16: return half();
       case Kind::kF32: return real<float>();
       case Kind::kF64: return real<double>();
       default: return false;
@@ -205,6 +210,12 @@ class BodyReader {
   bool real() {
     T value{};
     return scan_.real(value) && put(value);
+  }
+
+  bool half() {
+    double value = 0;
+    std::uint16_t bits = 0;
+    return scan_.real(value) && to_half(value, bits) && put(bits);
   }
 
   bool boolean() {
@@ -241,10 +252,16 @@ class BodyReader {
       for (std::size_t at = 0; at < call_.model->outputs.size(); ++at) asked_.emplace_back(at, std::nullopt);
     for (const auto& [at, binary] : asked_) {
       call_.outputs.push_back({at, binary.value_or(all_binary_)});
-      if (!call_.outputs.back().binary && !call_.model->outputs[at].speaks_json()) return false;
-      if (!call_.outputs.back().binary && expected_bytes(call_.model->outputs[at]) > kMostJson) return false;
+      const bool in_json = !call_.outputs.back().binary;
+      if (in_json && !call_.model->outputs[at].speaks_json()) return refused(kText);
+      if (in_json && expected_bytes(call_.model->outputs[at]) > kMostJson) return refused(kLargeJson);
     }
     return true;
+  }
+
+  bool refused(std::string_view why) {
+    why_ = why;
+    return false;
   }
 
   // Of an output; where its size is open, it is expected to follow the inputs.
@@ -266,6 +283,8 @@ class BodyReader {
   char* out_end_ = nullptr;
   bool seen_[kFields] = {}, told_[kParameterCount] = {};
   bool all_binary_ = false;
+  static constexpr std::string_view kText = "text", kBody = "body", kLargeJson = "large_json";
+  std::string_view why_ = kBody;
   std::vector<std::pair<std::size_t, std::optional<bool>>> asked_;
 };
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -20,9 +21,14 @@ namespace astrarium::express {
 // keeps others waiting for less time (64 MiB: 15 ms instead of 50).
 inline constexpr std::size_t kMostBody = 16 << 20;
 
-struct LongWay {};                                          // not for us
-struct Missing { std::size_t bytes; };                      // of the body
-using Read = std::variant<LongWay, Missing, std::unique_ptr<Call>>;
+struct LongWay { std::string_view why; };  // not for us
+struct Missing { std::size_t bytes; };     // of the body
+struct Hopeless {                          // no answer to it would be in time
+  std::shared_ptr<const Model> model;
+  std::int64_t objective;
+  std::int64_t open;  // calls of its model that are; 0: not they are in the way, it waited too long unread
+};
+using Read = std::variant<LongWay, Missing, Hopeless, std::unique_ptr<Call>>;
 
 class Desk {
  public:
@@ -30,21 +36,38 @@ class Desk {
   Desk(char* memory, std::size_t size, std::size_t largest_head, std::size_t largest_body)
       : memory_(memory), size_(size), largest_head_(largest_head), largest_body_(std::min(largest_body, kMostBody)) {}
 
-  void serve(std::shared_ptr<const Model> model) { models_[model->name] = std::move(model); }
-  void withhold(const std::string& name) { models_.erase(name); }
+  void serve(std::shared_ptr<const Model> model) {
+    HalfTexts::all();  // made now, and not when the first answer needs them
+    withheld_.erase(model->name);
+    models_[model->name] = std::move(model);
+  }
+  // *why* its requests go the long way.
+  void withhold(const std::string& name, std::string why) {
+    models_.erase(name);
+    withheld_[name] = std::move(why);
+  }
 
-  Read read(std::string_view data) const {
-    const auto head = HeadReader::read(data, largest_head_);
-    if (!head || head->body > largest_body_ || head->json.value_or(head->body) > kMostJson || head->application.size() > kLongestTag) return LongWay{};
+  // What a lone request of this model needs, in nanoseconds, from when it is read until its client has the answer.
+  void plan(int model, std::int64_t needed) { needed_[model] = needed; }
+
+  // So many calls of this model are open that a further one could not be in time; 0: it could.
+  void full(int model, std::int64_t open) { full_[model] = open; }
+
+  // *waited* is how long the request lay unread, in nanoseconds.
+  Read read(std::string_view data, std::int64_t waited) const {
+    std::string_view why;
+    const auto head = HeadReader::read(data, largest_head_, why);
+    if (!head) return LongWay{why};
+    if (head->body > largest_body_ || head->application.size() > kLongestTag) return LongWay{"too_large"};
+    if (std::min(head->json.value_or(head->body), head->body) > kMostJson) return LongWay{"large_json"};
     const auto known = models_.find(head->model);
-    if (known == models_.end() || (!head->version.empty() && head->version != known->second->version)) return LongWay{};
+    if (known == models_.end()) return LongWay{why_withheld(head->model)};
+    if (!head->version.empty() && head->version != known->second->version) return LongWay{"version"};
     const std::string_view body = data.substr(head->size);
     if (body.size() < head->body) return Missing{head->body - body.size()};
-    if (body.size() > head->body || head->json.value_or(0) > head->body) return LongWay{};
-    auto call = started(*head, known->second);
-    const std::size_t json = head->json.value_or(head->body);
-    if (!BodyReader(*call, body.substr(0, json), body.substr(json), largest_body_).read()) return LongWay{};
-    return call;
+    if (body.size() > head->body) return LongWay{"pipelined"};
+    if (head->json.value_or(0) > head->body) return LongWay{"body"};
+    return checked(*head, known->second, body, waited);
   }
 
   void place(const Call& call, std::size_t offset) {
@@ -62,7 +85,52 @@ class Desk {
     return sent < writer_.size() ? std::optional(writer_.rest(sent)) : std::nullopt;
   }
 
+  // Sends a refusal; what the socket would not take comes back.
+  std::string turn_down(int socket, const Hopeless& call, std::int64_t waited) {
+    if (call.open)
+      writer_.refuse_for_others(call.model->name, call.objective, call.open);
+    else
+      writer_.refuse_unread(call.model->name, call.objective, waited);
+    const std::size_t sent = writer_.send(socket);
+    return sent < writer_.size() ? writer_.rest(sent) : std::string();
+  }
+
  private:
+  std::string_view why_withheld(std::string_view name) const {
+    const auto known = withheld_.find(name);
+    return known == withheld_.end() ? "unknown_model" : std::string_view(known->second);
+  }
+
+  Read checked(const Head& head, std::shared_ptr<const Model> model, std::string_view body, std::int64_t waited) const {
+    auto call = started(head, model);
+    const std::size_t json = head.json.value_or(head.body);
+    BodyReader reader(*call, body.substr(0, json), body.substr(json), largest_body_);
+    if (!reader.read()) return LongWay{reader.why()};
+    const std::int64_t objective = objective_of(*call);
+    if (too_late(*call, objective, waited)) return Hopeless{std::move(model), objective, 0};
+    if (const auto open = in_the_way(*call, objective)) return Hopeless{std::move(model), objective, open};
+    return call;
+  }
+
+  // The call's own, or that of its priority, or the model's; 0: none, or none that is known here.
+  static std::int64_t objective_of(const Call& call) {
+    if (call.timeout_us) return 1000 * call.timeout_us;
+    if (!call.priority || call.model->priorities.empty()) return call.model->objective;
+    const auto known = call.model->priorities.find(call.priority);
+    return known == call.model->priorities.end() ? 0 : known->second;
+  }
+
+  // A loop that came this late to a request will need as long again before its batch leaves.
+  bool too_late(const Call& call, std::int64_t objective, std::int64_t waited) const {
+    const auto needed = needed_.find(call.model->index);
+    return objective && waited && needed != needed_.end() && waited > (objective - needed->second) / 2;
+  }
+
+  std::int64_t in_the_way(const Call& call, std::int64_t objective) const {
+    const auto known = full_.find(call.model->index);
+    return known == full_.end() || objective > call.model->objective ? 0 : known->second;
+  }
+
   static std::unique_ptr<Call> started(const Head& head, std::shared_ptr<const Model> model) {
     auto call = std::make_unique<Call>();
     call->model = std::move(model);
@@ -75,6 +143,8 @@ class Desk {
   char* memory_;
   std::size_t size_, largest_head_, largest_body_;
   std::map<std::string, std::shared_ptr<const Model>, std::less<>> models_;
+  std::map<std::string, std::string, std::less<>> withheld_;  // with the reason
+  std::unordered_map<int, std::int64_t> needed_, full_;       // by model
   AnswerWriter writer_;
 };
 

@@ -37,21 +37,34 @@ inline constexpr int kMostHeaders = 256;  // as in server/settings.py
 
 class HeadReader {
  public:
-  // Nothing where the head is not whole, or not of a request that goes the short way.
-  static std::optional<Head> read(std::string_view data, std::size_t largest) {
+  // Nothing where the head is not whole, or not of a request that goes the short way; *why* then says for what
+  // reason: one of a few words, or the header that is in the way.
+  static std::optional<Head> read(std::string_view data, std::size_t largest, std::string_view& why) {
     const auto end = data.substr(0, largest).find("\r\n\r\n");
+    why = "head_in_pieces";
     if (end == std::string_view::npos) return std::nullopt;
     HeadReader reader;
     reader.head_.size = end + 4;
     std::string_view rest = data.substr(0, end + 2);
+    why = "path";
     if (!reader.first_line(next_line(rest))) return std::nullopt;
-    for (int left = kMostHeaders; !rest.empty(); --left)
-      if (left == 0 || !reader.header(next_line(rest))) return std::nullopt;
+    for (int left = kMostHeaders; !rest.empty(); --left) {
+      if (left > 0 && reader.header(next_line(rest))) continue;
+      why = left > 0 ? reader.why_ : "too_large";
+      return std::nullopt;
+    }
+    why = kNames[kLength];
     return reader.seen_[kLength] ? std::optional(reader.head_) : std::nullopt;
   }
 
  private:
   enum Known { kLength, kJson, kApplication, kAuthorization, kApiKey, kType, kConnection, kAccepts, kCount };
+  static constexpr std::string_view kNames[kCount] = {
+      "content-length", "inference-header-content-length", "x-astrarium-application", "authorization",
+      "x-api-key",      "content-type",                    "connection",              "accept-encoding"};
+  // What these ask for, the short way does not do.
+  static constexpr std::string_view kUnusual[] = {"transfer-encoding", "content-encoding", "expect",
+                                                  "upgrade",           "proxy-connection", "x-astrarium-timeline"};
 
   static std::string_view next_line(std::string_view& rest) {
     const auto end = rest.find("\r\n");
@@ -93,6 +106,7 @@ class HeadReader {
   }
 
   bool header(std::string_view line) {
+    why_ = "header";
     const auto colon = line.find(':');
     if (colon == 0 || colon == std::string_view::npos || !visible(line)) return false;
     const auto name = line.substr(0, colon);
@@ -105,19 +119,25 @@ class HeadReader {
 
   // Whether a header, and its value, change nothing that the short way would not do.
   bool meant(std::string_view name, std::string_view value) {
-    if (same_word(name, "content-length")) return once(kLength) && whole_number(value, head_.body);
-    if (same_word(name, "content-type")) return once(kType) && known_type(value);
-    if (same_word(name, "connection")) return once(kConnection) && same_word(value, "keep-alive");
-    if (same_word(name, "accept-encoding"))
-      return once(kAccepts) && !same_word(value, "gzip") && !same_word(value, "deflate");
-    if (same_word(name, "inference-header-content-length")) return once(kJson) && whole_number(value, head_.json.emplace());
-    if (same_word(name, "x-astrarium-application")) return once(kApplication) && keep(head_.application, value);
-    if (same_word(name, "authorization")) return once(kAuthorization) && keep(head_.authorization, value);
-    if (same_word(name, "x-api-key")) return once(kApiKey) && keep(head_.api_key, value);
-    for (const std::string_view other :
-         {"transfer-encoding", "content-encoding", "expect", "upgrade", "proxy-connection", "x-astrarium-timeline"})
-      if (same_word(name, other)) return false;
+    for (const std::string_view other : kUnusual)
+      if (same_word(name, other)) return why_ = other, false;
+    for (int known = 0; known < kCount; ++known)
+      if (same_word(name, kNames[known])) return why_ = kNames[known], once(known) && taken(static_cast<Known>(known), value);
     return true;
+  }
+
+  bool taken(Known header, std::string_view value) {
+    switch (header) {
+      case kLength: return whole_number(value, head_.body);
+      case kJson: return whole_number(value, head_.json.emplace());
+      case kType: return known_type(value);
+      case kConnection: return same_word(value, "keep-alive");
+      case kAccepts: return !same_word(value, "gzip") && !same_word(value, "deflate");
+      case kApplication: return keep(head_.application, value);
+      case kAuthorization: return keep(head_.authorization, value);
+      case kApiKey: return keep(head_.api_key, value);
+      default: return false;
+    }
   }
 
   static bool known_type(std::string_view value) {
@@ -130,12 +150,13 @@ class HeadReader {
     return true;
   }
 
-  bool once(Known header) {
+  bool once(int header) {
     if (seen_[header]) return false;
     return seen_[header] = true;
   }
 
   Head head_;
+  std::string_view why_;
   bool seen_[kCount] = {};
 };
 

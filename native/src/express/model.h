@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,7 +44,7 @@ struct Spec {
   Shape item;  // of one item, without the batch; -1 is any size
 
   // Whether elements of it can be written in JSON here.
-  bool speaks_json() const { return type->kind != Kind::kF16 && type->kind != Kind::kBytes; }
+  bool speaks_json() const { return type->kind != Kind::kBytes; }
 
   // The bytes of a tensor of this shape (batch first), or nothing where it does not fit or exceeds *limit*.
   std::optional<std::size_t> bytes(const Shape& shape, std::size_t limit) const {
@@ -64,6 +65,8 @@ struct Model {
   std::string name, version;
   std::vector<Spec> inputs, outputs;
   std::int64_t max_batch;
+  std::int64_t objective = 0;                        // nanoseconds; 0: nobody is refused here for being late
+  std::map<std::int64_t, std::int64_t> priorities;  // their objectives
 };
 
 inline std::size_t place_of(const std::vector<Spec>& specs, std::string_view name) {

@@ -1,11 +1,17 @@
 // The express desk as the HTTP front sees it.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -51,6 +57,8 @@ struct BoundCall {
   }
 };
 
+nb::bytes bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
 std::vector<Spec> specs(nb::list given) {
   std::vector<Spec> found;
   for (nb::handle one : given) {
@@ -63,16 +71,37 @@ std::vector<Spec> specs(nb::list given) {
 }
 
 void serve(BoundDesk& self, int index, std::string name, std::string version, nb::list inputs, nb::list outputs,
-           std::int64_t max_batch) {
-  self.desk->serve(std::make_shared<const Model>(
-      Model{index, std::move(name), std::move(version), specs(inputs), specs(outputs), max_batch}));
+           std::int64_t max_batch, std::int64_t objective, std::map<std::int64_t, std::int64_t> priorities) {
+  self.desk->serve(std::make_shared<const Model>(Model{index, std::move(name), std::move(version), specs(inputs),
+                                                       specs(outputs), max_batch, objective, std::move(priorities)}));
 }
 
-nb::object read_request(nb::object self, nb::bytes data) {
-  Read found = nb::cast<BoundDesk&>(self).desk->read({data.c_str(), data.size()});
+// A call; or how many bytes are missing; or, of a request that was refused on *socket*, its model and what the
+// socket would not take; or why it has to go the long way.
+nb::object read_request(nb::object self, nb::bytes data, std::int64_t waited, int socket) {
+  Desk& desk = *nb::cast<BoundDesk&>(self).desk;
+  Read found = desk.read({data.c_str(), data.size()}, socket < 0 ? 0 : waited);
   if (auto* missing = std::get_if<Missing>(&found)) return nb::int_(missing->bytes);
-  auto* call = std::get_if<std::unique_ptr<Call>>(&found);
-  return call == nullptr ? nb::none() : nb::cast(BoundCall{std::move(*call), data, self});
+  if (auto* hopeless = std::get_if<Hopeless>(&found)) {
+    if (socket >= 0) return nb::make_tuple(hopeless->model->index, bytes(desk.turn_down(socket, *hopeless, waited)));
+    return nb::str("busy");
+  }
+  if (auto* other = std::get_if<LongWay>(&found)) return nb::str(other->why.data(), other->why.size());
+  return nb::cast(BoundCall{std::move(std::get<std::unique_ptr<Call>>(found)), data, self});
+}
+
+// How long the newest bytes of a TCP connection have been here, in nanoseconds. The system counts in ticks; one
+// that may just have begun is not counted. 0 where it does not know.
+std::int64_t unread_for(int socket) {
+  static const std::int64_t tick = [] {
+    timespec found{};
+    clock_getres(CLOCK_MONOTONIC_COARSE, &found);
+    return std::int64_t{1'000'000'000} * found.tv_sec + found.tv_nsec;
+  }();
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  return std::max<std::int64_t>(0, std::int64_t{1'000'000} * info.tcpi_last_data_recv - tick);
 }
 
 Rooms rooms(const Call& call, std::size_t bytes, nb::handle shapes) {
@@ -104,8 +133,6 @@ nb::list answer(BoundDesk& self, nb::list given) {
   }
   return left;
 }
-
-nb::bytes bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
 nb::list shapes(const BoundCall& self) {
   nb::list found;
@@ -179,6 +206,7 @@ NB_MODULE(_express, m) {
   nb::set_leak_warnings(false);  // a server holds its desk until the process ends
   m.attr("ALIGNMENT") = kAlignment;
   bind_tensors(m);
+  m.def("unread_for", &unread_for, "socket"_a);
   nb::class_<BoundCall>(m, "Call")
       .def_prop_ro("model", [](const BoundCall& self) { return self.call->model->index; })
       .def_prop_ro("rows", [](const BoundCall& self) { return self.call->rows; })
@@ -192,9 +220,12 @@ NB_MODULE(_express, m) {
       .def("place", &BoundCall::place, "offset"_a);
   nb::class_<BoundDesk>(m, "Desk")
       .def(nb::init<nb::handle, std::size_t, std::size_t>(), "memory"_a, "largest_head"_a, "largest_body"_a)
-      .def("serve", &serve, "index"_a, "name"_a, "version"_a, "inputs"_a, "outputs"_a, "max_batch"_a)
-      .def("withhold", [](BoundDesk& self, const std::string& name) { self.desk->withhold(name); }, "name"_a)
-      .def("read", &read_request, "data"_a)
+      .def("serve", &serve, "index"_a, "name"_a, "version"_a, "inputs"_a, "outputs"_a, "max_batch"_a,
+           "objective"_a = 0, "priorities"_a = std::map<std::int64_t, std::int64_t>())
+      .def("full", [](BoundDesk& self, int model, std::int64_t open) { self.desk->full(model, open); }, "model"_a, "open"_a)
+      .def("plan", [](BoundDesk& self, int model, std::int64_t needed) { self.desk->plan(model, needed); }, "model"_a, "needed"_a)
+      .def("withhold", [](BoundDesk& self, const std::string& name, std::string why) { self.desk->withhold(name, std::move(why)); }, "name"_a, "why"_a)
+      .def("read", &read_request, "data"_a, "waited"_a = 0, "socket"_a = -1)
       .def("answer", &answer, "answers"_a);
   nb::class_<BoundLine>(m, "Line").def(nb::init<int>(), "socket"_a);
   nb::class_<BoundCourier>(m, "Courier")

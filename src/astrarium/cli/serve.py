@@ -69,6 +69,9 @@ def _announce(scenario: Scenario, running: Running) -> None:
     print(f"  HTTP  {address}")
     if running.grpc is not None:
         print(f"  gRPC  {running.grpc.host}:{running.grpc.port}")
+    if long_way := running.http.always_long():
+        named = ", ".join(f"{name} ({why})" for name, why in long_way.items())
+        print(f"  the long way, about ten times dearer over HTTP: {named}")
     print(f"  metrics {address}/metrics   timeline {address}/timeline   API {address}/openapi.json")
     print("try:")
     print(f"  {curl_line(running, address, scenario.server)}", flush=True)

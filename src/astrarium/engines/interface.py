@@ -36,6 +36,9 @@ class Workers(Protocol):
     def kill(self, worker: int, reason: str) -> None:
         """At once; `died` follows with this reason."""
 
+    def hear(self) -> None:
+        """Tell the news that have come by now, without waiting for the event loop."""
+
     def hush(self) -> None:
         """What the workers have said is told now; nothing more will be heard."""
 

@@ -68,6 +68,13 @@ class LocalWorkers:
             running.reason = reason
             running.process.kill()
 
+    def hear(self) -> None:
+        if self._courier is not None:
+            self._collect(self._courier)
+            return
+        for worker, running in list(self._running.items()):
+            self._read(worker, running)
+
     def hush(self) -> None:
         courier, self._courier = self._courier, None
         if courier is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ from astrarium.engines.backends.contract import LoadedModel, ModelFiles, Place
 from astrarium.engines.backends.errors import Interrupted
 from astrarium.engines.backends.registry import backends
 from astrarium.engines.backends.waiting import Watch, fine_timers, watching
+from astrarium.engines.garbage import GarbageKeeper
 from astrarium.engines.orders import (
     LARGEST_MESSAGE,
     BatchBroken,
@@ -52,6 +54,7 @@ from astrarium.engines.tensors import TensorSpec
 from astrarium.engines.turns import Clock, Turn
 
 _PR_SET_PDEATHSIG = 1
+_QUIET = 0.1  # seconds without an order: nobody is in a hurry
 _FIRST_SPARE = 1_000_000  # nanoseconds: what launching ahead may take, as long as nobody has measured it
 
 
@@ -77,14 +80,19 @@ class Worker:
         self._free = 0  # when the GPU is done with what it was given
         self._spare = _FIRST_SPARE
         self._leaving = False
+        self._garbage = GarbageKeeper()
+        self._unsettled = True  # models were loaded since the garbage keeper last looked at all there is
 
     def serve(self) -> None:
         """Until told to stop, or until the other end is gone."""
+        self._garbage.hold()
         self._say(WorkerUp(os.getpid()))
         while self._turns or not self._leaving:
             if self._turns:
                 self._take(self._turns.popleft())
+                self._garbage.busy_moment()
             else:
+                self._tidy_up()
                 self._listen()
             self._close_retired()
 
@@ -96,6 +104,17 @@ class Worker:
         if not packet:
             raise SystemExit  # the frontend is gone, and with it everybody who waits
         self._obey(decode_order(packet), received)
+
+    def _tidy_up(self) -> None:
+        """Collect garbage, where there is some and no order comes for a while."""
+        if not (self._unsettled or self._garbage.worth_it):
+            return
+        if select.select([self._line], [], [], _QUIET)[0]:
+            return
+        if self._unsettled:
+            self._unsettled = False
+            self._garbage.settle()
+        self._garbage.idle_moment()
 
     def _obey(self, order: Order, received: int) -> None:
         match order:
@@ -143,6 +162,8 @@ class Worker:
             self._say(ModelRefused(order.model, _told(error)))
             return
         replaced, self._models[order.model] = self._models.get(order.model), model
+        self._garbage.hold()
+        self._unsettled = True
         self._retire(replaced)
         self._say(ModelLoaded(order.model, _plain(model.inputs), _plain(model.outputs)))
 

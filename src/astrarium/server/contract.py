@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
@@ -109,6 +109,8 @@ class Delivery(NamedTuple):
 
 
 Deliver = Callable[[Sequence[Delivery]], None]
+# A model, and how many calls of it are open: too many for a further one to be in time; 0: not any more.
+Full = Callable[[int, int], None]
 
 
 class Express(Protocol):
@@ -116,15 +118,27 @@ class Express(Protocol):
 
     memory: memoryview
     deliver: Deliver  # set by the protocol: sends the answers, all at once
+    full: Full  # set by the protocol: refuses further calls of a model, or no longer
 
-    def cards(self) -> Sequence[tuple[int, ModelCard]]:
-        """The models whose requests may come this way, with their numbers."""
+    def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
+        """The models with their numbers, and why none of their requests may come this way (empty: they
+        may)."""
 
     def card(self, model: int) -> ModelCard:
         """The same object as long as nothing changes."""
 
     def take(self, client: ExpressClient, received: Time) -> None:
         """Refused where it is not let in; else the client hears how it ended."""
+
+    def needed(self, model: int) -> Time:
+        """What a lone request of this model takes from when it is read until its client has the answer."""
+
+    def planned(self) -> object:
+        """What `needed` follows from: the same object as long as nothing changes."""
+
+    def hopeless(self, model: int) -> None:
+        """A call of this model was refused as soon as it was read: it could not be in time any more. For the
+        books."""
 
 
 class Stages(NamedTuple):
@@ -167,7 +181,14 @@ class ModelCard:
     reason: str = ""  # of a state that is not READY
     version: str = "1"
     applications: tuple[str, ...] = ()
-    priorities: tuple[int, ...] = ()
+    priorities: Mapping[int, Time] = field(default_factory=dict)  # their objectives
+    refusing: str = ""  # why it is no use to be READY: calls are taken, and all of them are turned away
+
+    @property
+    def health(self) -> tuple[ModelState, str]:
+        """The state that others are told, and why it is not READY."""
+        refuses = self.state == "READY" and self.refusing
+        return ("UNAVAILABLE", self.refusing) if refuses else (self.state, self.reason)
 
 
 @dataclass(frozen=True)
@@ -202,7 +223,7 @@ class Service(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests: its workers are up, and it is not draining."""
+        """Whether it takes requests and answers any: its workers are up, and it is not draining."""
 
     def cards(self) -> list[ModelCard]: ...
 
@@ -220,6 +241,9 @@ class Service(Protocol):
 
     def turned_away(self, model: str, refused: Refused) -> None:
         """A call of this model did not even become an `InferCall`: for the books."""
+
+    def went_long_way(self, reason: str) -> None:
+        """A call did not go the short way: for the books."""
 
     def statistics(self, model: str) -> ModelStatistics: ...
 

@@ -104,7 +104,7 @@ def _duration(tally: Tally) -> Duration:
 
 def index_entries(cards: Iterable[ModelCard], only_ready: bool) -> list[IndexEntry]:
     return [
-        IndexEntry(card.name, card.version, card.state, card.reason)
+        IndexEntry(card.name, card.version, *card.health)
         for card in cards
-        if card.state == "READY" or not only_ready
+        if card.health[0] == "READY" or not only_ready
     ]

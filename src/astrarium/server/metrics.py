@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
@@ -42,6 +42,9 @@ class Sources(Protocol):
     def counters(self) -> dict[str, tuple[str, float]]:
         """The same for what only grows."""
 
+    def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
+        """The same by the values of a label: name to explanation, label and counts."""
+
     def clock(self) -> Time: ...
 
 
@@ -68,6 +71,11 @@ class Metrics(Collector):
             yield GaugeMetricFamily(f"astrarium_{name}", explanation, value)
         for name, (explanation, value) in self._sources.counters().items():
             yield CounterMetricFamily(f"astrarium_{name}", explanation, value)
+        for name, (explanation, label, counts) in self._sources.counters_by().items():
+            family = CounterMetricFamily(f"astrarium_{name}", explanation, labels=[label])
+            for kind, number in sorted(counts.items()):
+                family.add_metric([kind], number)
+            yield family
 
     def _calls(self) -> Iterator[Metric]:
         accepted = CounterMetricFamily("astrarium_accepted", "Calls let in.", labels=["model"])
@@ -78,16 +86,20 @@ class Metrics(Collector):
             "astrarium_refused", "Calls turned away at the door.", labels=["model", "reason"]
         )
         retried = CounterMetricFamily("astrarium_retried", "Requests tried again.", labels=["model"])
+        refusing = GaugeMetricFamily(
+            "astrarium_refuses_all", "1 while the model turns away all calls.", labels=["model"]
+        )
         still = GaugeMetricFamily("astrarium_open", "Accepted calls that have not ended.", labels=["model"])
         for books in self._sources.books:
             accepted.add_metric([books.name], books.accepted)
             retried.add_metric([books.name], books.retried)
             still.add_metric([books.name], books.open)
+            refusing.add_metric([books.name], bool(books.refusing))
             for outcome, reason in sorted(_ALWAYS_SHOWN | books.ended.keys()):
                 ended.add_metric([books.name, outcome, reason], books.ended[outcome, reason])
             for kind, number in books.refused.items():
                 refused.add_metric([books.name, kind], number)
-        yield from (accepted, ended, refused, retried, still)
+        yield from (accepted, ended, refused, retried, still, refusing)
 
     def _times(self) -> Iterator[Metric]:
         shown = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 from collections.abc import Callable
@@ -46,7 +45,7 @@ async def serve(scenario: Scenario, started: Callable[[Running], None]) -> None:
     try:
         await service.start()
         running = await _listen(service, scenario.server)
-        _settle_memory()
+        service.garbage.settle()
         started(running)
         await stop.wait()
         await _finish(running)
@@ -54,13 +53,6 @@ async def serve(scenario: Scenario, started: Callable[[Running], None]) -> None:
         await service.stop()
         if recording is not None:
             recording.close()
-
-
-def _settle_memory() -> None:
-    """What has been made by now stays: the collector need not look at it again and again while we serve."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def _told_to_stop() -> asyncio.Event:

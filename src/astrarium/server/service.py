@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import rounded_duration, write_duration
-from astrarium.core.units import SECOND, Time
+from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.engines.arena import Memory
 from astrarium.engines.courier import Courier, new_courier
+from astrarium.engines.garbage import GarbageKeeper
 from astrarium.engines.interface import Listener, Workers
 from astrarium.engines.orders import Ping
 from astrarium.server.contract import (
@@ -23,14 +25,16 @@ from astrarium.server.contract import (
     Refused,
 )
 from astrarium.server.control.books import ModelBooks, Recent
+from astrarium.server.control.bounds import around, tightest
 from astrarium.server.control.calibration import Calibration
 from astrarium.server.control.calls import Calls
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.drift import DriftWatch
-from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.fleet import LOOK_EVERY, Fleet
 from astrarium.server.control.loop import EventLoop
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.preparing import Preparer
+from astrarium.server.control.refusals import RefusalWatch
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.room import Control, Recorder
 from astrarium.server.control.tickets import Cloakroom
@@ -38,8 +42,11 @@ from astrarium.server.metrics import Metrics
 from astrarium.server.timelines import Timelines
 from astrarium.serving.setup import Network
 
-WATCH_EVERY = 0.1
 POLL = 0.01
+_DELAYS_CUT = (
+    "delays of %(measured_ms).2f ms were measured, and the objective of model %(model)s leaves "
+    "%(planned_ms).2f ms for them: answers may be late"
+)
 log = logging.getLogger("astrarium.service")
 NewWorkers = Callable[[Memory, Listener, Courier | None], Workers]
 
@@ -62,8 +69,10 @@ class LiveService:
         self._preparer = Preparer(self._cloakroom, self.fleet.pump_all)
         self._timelines = Timelines()
         self._metrics = Metrics(self)
-        self._drift = DriftWatch(len(plan.models), loop.clock(), plan.measured_delays)
+        pinged = self._calibration.delays if plan.measured_delays else None
+        self._drift = DriftWatch(plan.setup, loop.clock(), pinged)
         self.control.listeners.append(self._drift.saw)
+        self._refusals = RefusalWatch(self.control.books, loop.clock())
         self.calls = Calls(
             self.control,
             self.repository,
@@ -74,6 +83,9 @@ class LiveService:
             self._closed,
             self._courier,
         )
+        self.garbage = GarbageKeeper()
+        self.long_way: Counter[str] = Counter()  # calls that did not go the short way, by reason
+        self._accepted = 0  # calls, when the watch last looked
         self._watch: asyncio.Task[None] | None = None
         self.draining = False
 
@@ -87,7 +99,7 @@ class LiveService:
         self.repository.start()
         self.fleet.start(self.workers)
         await self._until_workers_are_up()
-        self.control.begin(replace(self.plan.setup, network=await self._delays()))
+        await self._begin()
         self._watch = asyncio.get_running_loop().create_task(self._look_after())
 
     async def drain(self, grace: float) -> None:
@@ -105,10 +117,13 @@ class LiveService:
             self.control.close()
         await self.workers.stop(grace=2.0)
         self._preparer.close()
+        self.garbage.rest()
 
     @property
     def ready(self) -> bool:
-        return not self._closed()
+        """Not where every model that was asked of late refuses everybody. One alone does not take the others'
+        callers away: it says so of itself."""
+        return not self._closed() and not self._refusals.answers_nobody
 
     def _closed(self) -> str:
         """Why no call is taken now; empty where they are."""
@@ -155,6 +170,9 @@ class LiveService:
     def turned_away(self, model: str, refused: Refused) -> None:
         self.calls.turned_away(self.repository.find(model), refused)
 
+    def went_long_way(self, reason: str) -> None:
+        self.long_way[reason] += 1
+
     def statistics(self, model: str) -> ModelStatistics:
         return self.books[self.repository.find(model).plan.index].statistics()
 
@@ -199,6 +217,13 @@ class LiveService:
             "plan_revisions": ("Times that batches or delays had drifted.", self._drift.revisions),
         }
 
+    def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
+        long_way = "Calls that went the long way, which costs about ten times as much, by reason."
+        return {
+            "long_way": (long_way, "reason", self.long_way),
+            "collections": ("Garbage collections of the frontend.", "moment", self.garbage.collections),
+        }
+
     # helpers
 
     async def _until_workers_are_up(self) -> None:
@@ -221,6 +246,17 @@ class LiveService:
         ]
         return f"a time in which all models are loaded; {'; '.join(late)}; {self.fleet.last_death}"
 
+    async def _begin(self) -> None:
+        measured = await self._delays()
+        self.control.begin(replace(self.plan.setup, network=measured))
+        if self.control.setup.network != measured:
+            told = {
+                "measured_ms": around(measured) / MILLISECOND,
+                "planned_ms": around(self.control.setup.network) / MILLISECOND,
+                "model": tightest(self.plan.setup).name,
+            }
+            log.warning(_DELAYS_CUT, told, extra=told)
+
     async def _delays(self) -> Network:
         if not self.plan.measured_delays:
             return self.plan.setup.network
@@ -231,19 +267,42 @@ class LiveService:
 
     async def _look_after(self) -> None:
         while True:
-            await asyncio.sleep(WATCH_EVERY)
+            await asyncio.sleep(LOOK_EVERY / SECOND)
             try:
                 self.fleet.check_for_stuck()
+                self._calibration.ping_one(self.fleet.idle())
                 self._follow_drift()
+                self._collect_garbage()
+                self._look_for_refusals()
             except Exception:  # looking after things must not end with one of them
                 log.exception("looking after workers and plans failed")
 
     def _follow_drift(self) -> None:
         revised = self._drift.revised(self.control.setup, self.clock())
         if revised is not None:
-            response = revised.network.response / 1e6
-            log.info("batches or answers have drifted; planning anew, response delay %.2f ms", response)
+            delays = revised.network.control / MILLISECOND, revised.network.response / MILLISECOND
+            log.info("batches or delays have drifted; now control %.2f ms, response %.2f ms", *delays)
             self.control.begin(revised)
+
+    def _collect_garbage(self) -> None:
+        """An idle moment: nothing is open, and nothing came since the last look."""
+        before, self._accepted = self._accepted, sum(books.accepted for books in self.books)
+        if self._accepted == before and not self.desk.open:
+            self.garbage.idle_moment()
+        else:
+            self.garbage.busy_moment()
+
+    def _look_for_refusals(self) -> None:
+        for model in self._refusals.look(self.clock()):
+            entry = self.repository.entries[model]
+            entry.refusing = self.books[model].refusing
+            told = {"model": entry.plan.name, "reason": entry.refusing}
+            if entry.refusing:
+                log.warning("model %(model)s is not ready: %(reason)s; planning anew", told, extra=told)
+                # A policy that learnt something wrong in a bad moment gives way to one that has not.
+                self.control.begin(self.control.setup)
+            else:
+                log.info("model %(model)s no longer turns away all calls", told, extra=told)
 
     async def _until(self, holds: Callable[[], bool], limit: float | None = None) -> bool:
         end = None if limit is None else self.clock() + limit * SECOND

@@ -64,6 +64,7 @@ class ModelBooks:
 
     name: str
     accepted: int = 0
+    ended_in_all: int = 0
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)  # (outcome, reason)
     refused: Counter[str] = field(default_factory=Counter)  # at the door, by kind: never accepted
     retried: int = 0
@@ -80,15 +81,23 @@ class ModelBooks:
     outputs: _Sum = field(default_factory=_Sum)
     by_size: dict[int, _Sum] = field(default_factory=dict)
     last_ms: int = 0  # of the wall clock
+    declined: int = 0  # calls that asked for no more than was promised, refused or dropped all the same
+    declined_because: str = ""  # the last of them
+    refusing: str = ""  # why the model is said to refuse everybody; empty where it is not
 
     def total(self, outcome: str) -> int:
         return sum(number for (ended, _), number in self.ended.items() if ended == outcome)
 
     @property
     def open(self) -> int:
-        return self.accepted - sum(self.ended.values())
+        return self.accepted - self.ended_in_all
+
+    def decline(self, reason: str) -> None:
+        self.declined += 1
+        self.declined_because = reason
 
     def call_ended(self, outcome: Outcome, reason: str, took: Time) -> None:
+        self.ended_in_all += 1
         self.ended[OUTCOMES[outcome], reason] += 1
         (self.success if outcome in (Outcome.IN_TIME, Outcome.LATE) else self.fail).add(took)
 

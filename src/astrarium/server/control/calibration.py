@@ -1,19 +1,22 @@
 """How long messages take here: what a scenario that says nothing of delays is planned with.
 
 A policy plans its batches to end `response` before the deadline and to be sent `control` before they start.
-Too little, and answers are late by a hair; too much, and GPUs wait. Workers are asked to answer a number of
-pings, and the delays are taken from the slow ones among them.
+Too little, and answers are late by a hair; too much, and GPUs wait. Workers are asked to answer pings, many
+when the server starts and one now and then while it serves, and the delays are taken from the slow ones among
+the last: a bad moment is forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 
 from astrarium.core.units import MICROSECOND, Time
 from astrarium.serving.setup import Network
 
-PINGS = 200
+PINGS = 200  # at the start, and how many of the last ones count
 # Beyond the trip itself: decoding, deciding and gathering inputs on the way there; writing answers, the
 # books and the protocol on the way back. Of several margins tried near the goodput of one and of two emulated
 # GPUs, these let most requests be in time; half of them costs late answers, twice of them drops.
@@ -22,29 +25,41 @@ RESPONSE_MARGIN = 400 * MICROSECOND
 
 
 class Calibration:
-    """*ping* sends one to a worker; `pong` hears when it came back."""
+    """*ping* sends one to a worker; `pong` hears when it was there and that it came back."""
 
     def __init__(self, ping: Callable[[int], None], clock: Callable[[], Time]) -> None:
         self._ping, self._clock = ping, clock
-        self._trips: list[Time] = []
+        self._there: deque[Time] = deque(maxlen=PINGS)
+        self._back: deque[Time] = deque(maxlen=PINGS)
+        self._turns = count()
         self._heard = asyncio.Event()
 
-    def pong(self, sent: Time) -> None:
-        self._trips.append(self._clock() - sent)
+    def pong(self, sent: Time, received: Time) -> None:
+        self._there.append(received - sent)
+        self._back.append(self._clock() - received)
         self._heard.set()
 
-    async def measure(self, workers: list[int]) -> Network:
-        for turn in range(PINGS):
+    async def measure(self, workers: Sequence[int]) -> Network:
+        for _ in range(PINGS):
             self._heard.clear()
-            self._ping(workers[turn % len(workers)])
+            self.ping_one(workers)
             try:
                 await asyncio.wait_for(self._heard.wait(), 1.0)
             except TimeoutError:
                 continue  # that worker is gone; the others tell enough
-        return delays_from(self._trips)
+        return self.delays()
+
+    def ping_one(self, idle: Sequence[int]) -> None:
+        """Ping one of these workers, in turn: one that runs a batch would answer after it."""
+        if idle:
+            self._ping(idle[next(self._turns) % len(idle)])
+
+    def delays(self) -> Network:
+        control, response = _slow(self._there) + CONTROL_MARGIN, _slow(self._back) + RESPONSE_MARGIN
+        return Network(control=control, response=response)
 
 
-def delays_from(trips: list[Time]) -> Network:
-    """Half a round trip each way, taken at the 95th percentile, and the margins."""
-    slow = sorted(trips)[len(trips) * 95 // 100] if trips else 0
-    return Network(control=slow // 2 + CONTROL_MARGIN, response=slow // 2 + RESPONSE_MARGIN)
+def _slow(trips: Iterable[Time]) -> Time:
+    """The 95th percentile."""
+    ordered = sorted(trips)
+    return ordered[len(ordered) * 95 // 100] if ordered else 0

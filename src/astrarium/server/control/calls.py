@@ -12,12 +12,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from astrarium.core.units import MICROSECOND, Time
+from astrarium.core.units import MICROSECOND, MILLISECOND, Time
 from astrarium.engines.courier import Courier
 from astrarium.server.contract import (
     Deliver,
     Delivery,
     ExpressClient,
+    Full,
     InferAnswer,
     InferCall,
     Kind,
@@ -26,8 +27,9 @@ from astrarium.server.contract import (
     Refused,
     Stages,
 )
+from astrarium.server.control.bounds import alone
 from astrarium.server.control.desk import Desk
-from astrarium.server.control.door import let_in
+from astrarium.server.control.door import asks_what_was_promised, best_time, let_in
 from astrarium.server.control.drift import DriftWatch
 from astrarium.server.control.flights import Flight
 from astrarium.server.control.preparing import Preparer
@@ -37,11 +39,14 @@ from astrarium.server.control.tickets import Cloakroom, Ticket, Waiter
 from astrarium.server.timelines import Timelines
 from astrarium.serving.actions import EXPIRED, UNSERVED
 from astrarium.serving.ledger import Outcome
+from astrarium.serving.setup import Setup
 
 RETRY_AFTER = 1.0
 # A call of one row, its client's line, its room, how large that is, its place in the batch.
 Parcel = tuple[PackedCall, object, int, int, int]
+_OVERLOADED = Kind.OVERLOADED.name.lower()
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
+_DECLINING = (Kind.DEADLINE, Kind.OVERLOADED)  # other refusals are the caller's fault, or known to be ours
 
 
 class Calls:
@@ -65,16 +70,32 @@ class Calls:
         self._cloakroom: Cloakroom = control.desk.cloakroom
         self.memory = self._cloakroom.memory.view
         self.deliver: Deliver = _nowhere
+        self.full: Full = _nothing
+        self._is_full: set[int] = set()
+        self._backlog_of: Setup | None = None  # the setup of `_each`: GPU time of a request, by model
+        self._each: list[float] = []
         self.taken = self.by_courier = 0  # calls that came the short way, and those the courier answered
         control.post_office = self
 
-    def cards(self) -> Sequence[tuple[int, ModelCard]]:
-        """Those models that take tensors as they come."""
+    def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
+        """Tensors that have to be made first cannot be placed as they come."""
         entries = self._repository.entries
-        return [(entry.plan.index, entry.card()) for entry in entries if entry.plan.preprocess is None]
+        return [(one.plan.index, one.card(), "preprocess" if one.plan.preprocess else "") for one in entries]
 
     def card(self, model: int) -> ModelCard:
         return self._repository.entries[model].card()
+
+    def needed(self, model: int) -> Time:
+        setup = self._control.setup
+        return alone(setup.models[model], setup.network)
+
+    def planned(self) -> Setup:
+        return self._control.setup
+
+    def hopeless(self, model: int) -> None:
+        books = self._control.books[model]
+        books.refused[_OVERLOADED] += 1
+        books.decline("it is overloaded")
 
     # the long way
 
@@ -121,6 +142,7 @@ class Calls:
         call = InferCall(name, (), packed.rows, received, timeout, packed.priority, packed.application)
         self._admit(call, entry, _NOBODY, client)
         self.taken += 1
+        self._control.keep_pace()
 
     def leaving(self, flight: Flight) -> None:
         """The courier answers these calls by itself, unless their batch may still be stopped."""
@@ -174,7 +196,13 @@ class Calls:
             return self._admitted(call, entry, answer, client)
         except Refused as refused:
             self.turned_away(entry, refused)
+            if refused.kind in _DECLINING:
+                self._decline(call, entry, refused.reason)
             raise
+
+    def _decline(self, call: InferCall, entry: Entry, reason: str) -> None:
+        if asks_what_was_promised(call, entry):
+            self._control.books[entry.plan.index].decline(reason)
 
     def _admitted(
         self, call: InferCall, entry: Entry, answer: Waiter, client: ExpressClient | None
@@ -186,6 +214,7 @@ class Calls:
         if desk.open >= control.plan.queue:
             raise _overloaded(f"{desk.open} calls are open already, the most that may be")
         index = entry.plan.index
+        self._check_backlog(entry, promise.deadline - call.received)
         ticket = Ticket(call, index, entry.tensors, promise.application, promise.deadline, answer, client)
         ticket.packed = client.packed if client is not None else None
         self._take_in(ticket, entry)
@@ -194,6 +223,30 @@ class Calls:
         for request in desk.open_parts(ticket):
             control.arrive(request, ticket)
         return ticket
+
+    def _check_backlog(self, entry: Entry, objective: Time) -> None:
+        """Refuse what could not be in time even if its GPUs had nothing else and the best batches to do."""
+        ahead = self._too_many(entry.plan.index, objective)
+        if not ahead:
+            return
+        if objective >= entry.plan.slo:  # the next ones need not even be taken
+            self._is_full.add(entry.plan.index)
+            self.full(entry.plan.index, ahead)
+        told = f"model {entry.plan.name} has {ahead} calls open"
+        raise _overloaded(f"{told}, more than can be answered in {objective / MILLISECOND:g} ms")
+
+    def _too_many(self, model: int, objective: Time) -> int:
+        """How many calls of the model are open, where a further one could not be in time; else 0."""
+        control = self._control
+        if control.setup is not self._backlog_of:
+            self._backlog_of, self._each = control.setup, [best_time(spec) for spec in control.setup.models]
+        ahead = control.books[model].open
+        return ahead if ahead * self._each[model] > len(control.present) * objective else 0
+
+    def _look_whether_still_full(self, model: int) -> None:
+        if not self._too_many(model, self._repository.entries[model].plan.slo):
+            self._is_full.discard(model)
+            self.full(model, 0)
 
     def turned_away(self, entry: Entry, refused: Refused) -> None:
         self._control.books[entry.plan.index].refused[refused.kind.name.lower()] += 1
@@ -221,7 +274,12 @@ class Calls:
         if ticket.answered and ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
         control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
+        if ticket.outcome is Outcome.DROPPED and ticket.cause != UNSERVED:
+            entry = self._repository.entries[ticket.model]
+            self._decline(ticket.call, entry, f"dropped: {ticket.cause}")
         control.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
+        if ticket.model in self._is_full:
+            self._look_whether_still_full(ticket.model)
         if ticket.client is not None:
             self._express_ended(ticket, ticket.client)
         elif ticket.answer.done():  # nobody waits for it any more
@@ -260,6 +318,10 @@ _UNEQUAL = "model {}: the rows of one call have answers of unequal shapes"
 
 def _nowhere(deliveries: Sequence[Delivery]) -> None:
     raise AssertionError(f"{len(deliveries)} packed calls, and no protocol that they came from")
+
+
+def _nothing(model: int, open_calls: int) -> None:
+    """No protocol reads calls in native code: nobody has to know."""
 
 
 def _plain(flight: Flight) -> list[tuple[int, Ticket]]:

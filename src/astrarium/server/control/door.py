@@ -8,8 +8,9 @@ from astrarium.core.errors import one_of
 from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import FOREVER, Time
 from astrarium.server.contract import InferCall, Kind, Refused
+from astrarium.server.control.bounds import alone
 from astrarium.server.control.repository import Entry
-from astrarium.serving.setup import Setup
+from astrarium.serving.setup import ModelSpec, Setup
 
 
 class Promise(NamedTuple):
@@ -23,16 +24,28 @@ def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
         raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.reason}")
     objective = min(_objective(call, entry), FOREVER if call.patience is None else call.patience)
     deadline = call.received + objective
-    spec, network = setup.models[entry.plan.index], setup.network
-    needed = network.delay(1) + spec.latency[1] + network.response
+    needed = alone(setup.models[entry.plan.index], setup.network)
     if now + needed > deadline:
-        asked, alone, passed = map(rounded_duration, (objective, needed, now - call.received))
+        asked, takes, passed = map(rounded_duration, (objective, needed, now - call.received))
         raise Refused(
             Kind.DEADLINE,
-            f"model {call.model} cannot answer within {asked}: one request alone takes {alone}, "
+            f"model {call.model} cannot answer within {asked}: one request alone takes {takes}, "
             f"and {passed} had passed",
         )
     return Promise(deadline, _application(call, entry))
+
+
+def best_time(spec: ModelSpec) -> float:
+    """The least GPU time that one request can take: its share of the best batch. 0 where times vary."""
+    if spec.dynamic is not None:
+        return 0.0
+    return min(spec.latency[size] / size for size in range(1, spec.max_batch + 1))
+
+
+def asks_what_was_promised(call: InferCall, entry: Entry) -> bool:
+    """Whether a refusal is the model's: a call that allows less than its objective has itself to blame."""
+    slo, timeout, patience = entry.plan.slo, call.timeout, call.patience
+    return (timeout is None or timeout >= slo) and (patience is None or patience >= slo)
 
 
 def _objective(call: InferCall, entry: Entry) -> Time:

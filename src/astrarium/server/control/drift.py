@@ -5,89 +5,109 @@ What is compared is the same quantile that a profile holds: most batches must en
 answers are late by a hair. The whole table of a model is scaled, so that its shape stays as measured. The
 response delay is what passes between a batch's planned end and an answer: everything that nobody planned for.
 A new plan means a new scheduler, so small differences are left alone.
+
+Whatever is planned beyond what the scenario says, or beyond what pings show, needs evidence of the last
+minute: where there is little, the slowest of it counts, and where there is none, the plan goes back. So a bad
+moment is forgotten even if it left nobody to show that it is over.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from astrarium.core.units import FOREVER, MICROSECOND, SECOND, Time
+from astrarium.core.units import MICROSECOND, SECOND, Time
 from astrarium.engines.orders import BatchDone
+from astrarium.server.control.bounds import bounded, scaled
 from astrarium.server.control.flights import Flight
-from astrarium.serving.setup import ModelSpec, Setup
+from astrarium.serving.setup import ModelSpec, Network, Setup
 
 QUANTILE = 0.95
-FEWEST = 200  # batches of a model before its profile is judged
+FEWEST = 200  # batches of a model before it is taken for slower, or for faster than the scenario says
 SLOWER, FASTER = 1.15, 0.85  # ratios of measured to estimated that count as drift
 LARGEST_STEP = 2.0
 ANSWERED, FEWEST_ANSWERS = 0.9, 1000  # the quantile of delays to plan with, and of how many
-SMALLEST_CHANGE = 500 * MICROSECOND  # of the response delay
+SMALLEST_CHANGE = 500 * MICROSECOND  # of a delay
 LARGEST_RESPONSE = 0.2  # of the tightest objective: beyond that, waiting costs more than being late
 EVERY = 30 * SECOND  # a fresh policy has to learn the rates again
+RECENT = 60 * SECOND  # how long evidence holds where it is little
+Samples = deque[tuple[Time, float]]  # when, and what was found
 
 
 class DriftWatch:
-    """Sees every finished batch; `revised` now and then answers with a setup that fits better."""
+    """Sees every finished batch; `revised` now and then answers with a setup that fits better.
 
-    def __init__(self, models: int, now: Time, delays_too: bool = True) -> None:
-        self._delays_too = delays_too  # not where the scenario says what they are
-        self._ratios: list[deque[float]] = [deque(maxlen=FEWEST) for _ in range(models)]
-        self._delays: deque[Time] = deque(maxlen=FEWEST_ANSWERS)
+    *stated* is the scenario's own setup; *pinged* says what messages take now, and is left out where the
+    scenario says what delays are.
+    """
+
+    def __init__(self, stated: Setup, now: Time, pinged: Callable[[], Network] | None = None) -> None:
+        self._stated, self._pinged = stated, pinged
+        self._ratios: list[Samples] = [deque(maxlen=FEWEST) for _ in stated.models]  # to the stated profile
+        self._delays: Samples = deque(maxlen=FEWEST_ANSWERS)
         self._judged = now
         self.revisions = 0
 
     def saw(self, flight: Flight, done: BatchDone) -> None:
-        spec = flight.scheduler.setup.models[flight.model]
+        spec = self._stated.models[flight.model]
         if spec.dynamic is None:  # others vary by nature, and their policies learn how
             took = done.finished - done.started
-            self._ratios[flight.model].append(took / spec.latency[len(flight.requests)])
+            self._ratios[flight.model].append((done.finished, took / spec.latency[len(flight.requests)]))
 
     def answered(self, flight: Flight, now: Time) -> None:
-        self._delays.append(now - flight.planned_end)
+        self._delays.append((now, now - flight.planned_end))
 
     def revised(self, setup: Setup, now: Time) -> Setup | None:
         """None where nothing has drifted far enough."""
         if now - self._judged < EVERY:
             return None
         self._judged = now
-        network = replace(setup.network, response=self._response(setup))
-        new = replace(setup, models=self._models(setup), network=network)
+        models = tuple(self._model(spec, now) for spec in setup.models)
+        new = bounded(replace(setup, models=models, network=self._network(setup, now)), self._stated)
         if new == setup:
             return None
+        self._delays.clear()  # they were against the ends that the old plan had
         self.revisions += 1
-        self._delays.clear()
         return new
 
-    def _models(self, setup: Setup) -> tuple[ModelSpec, ...]:
-        changed = {spec.index: scale for spec in setup.models if (scale := self._scale(spec))}
-        for index in changed:
-            self._ratios[index].clear()
-        return tuple(scaled(spec, changed.get(spec.index, 1.0)) for spec in setup.models)
+    def _model(self, spec: ModelSpec, now: Time) -> ModelSpec:
+        stated = self._stated.models[spec.index]
+        planned = spec.latency[1] / stated.latency[1]
+        step = _found(self._ratios[spec.index], QUANTILE, planned, 1.0, now) / planned
+        if FASTER < step < SLOWER:
+            return spec
+        return scaled(stated, planned * min(max(step, 1 / LARGEST_STEP), LARGEST_STEP))
 
-    def _response(self, setup: Setup) -> Time:
-        planned = setup.network.response
-        if not self._delays_too or len(self._delays) < FEWEST_ANSWERS:
-            return planned
-        most = round(LARGEST_RESPONSE * min(spec.slo for spec in setup.models))
-        found = sorted(self._delays)[int(ANSWERED * len(self._delays))]
-        wanted = max(0, min(found, most))
-        return wanted if abs(wanted - planned) >= SMALLEST_CHANGE else planned
-
-    def _scale(self, spec: ModelSpec) -> float | None:
-        ratios = self._ratios[spec.index]
-        if len(ratios) < FEWEST:
-            return None
-        ratio = sorted(ratios)[int(QUANTILE * len(ratios))]
-        if FASTER < ratio < SLOWER:
-            return None
-        largest = spec.slo / spec.latency[1]  # one request alone must keep its objective, in theory
-        return min(max(ratio, 1 / LARGEST_STEP), LARGEST_STEP, largest)
+    def _network(self, setup: Setup, now: Time) -> Network:
+        if self._pinged is None:
+            return setup.network
+        pinged, planned = self._pinged(), setup.network
+        most = LARGEST_RESPONSE * min(spec.slo for spec in setup.models)
+        found = _found(self._delays, ANSWERED, planned.response, pinged.response, now)
+        # The control delay only comes down: slower orders make slower answers, and the response delay grows.
+        control = _moved(planned.control, min(planned.control, pinged.control))
+        return Network(control=control, response=_moved(planned.response, max(0, min(found, most))))
 
 
-def scaled(spec: ModelSpec, scale: float) -> ModelSpec:
-    if scale == 1.0:
-        return spec
-    times = tuple(time if time >= FOREVER else max(1, round(time * scale)) for time in spec.latency[1:])
-    return replace(spec, latency=(0, *times))
+def _found(samples: Samples, quantile: float, planned: float, least: float, now: Time) -> float:
+    """What *samples* say should be planned with: a quantile of them where there are enough.
+
+    Few of them can only bring down what is *planned*, and no lower than *least*, which needs no evidence.
+    """
+    enough = len(samples) == samples.maxlen
+    found = _quantile((value for _, value in samples), quantile) if enough else planned
+    recent = [value for at, value in samples if now - at < RECENT]
+    if len(recent) == samples.maxlen:
+        return found
+    return min(found, max(least, _quantile(recent, quantile))) if recent else min(found, least)
+
+
+def _quantile(values: Iterable[float], quantile: float) -> float:
+    ordered = sorted(values)
+    return ordered[int(quantile * len(ordered))]
+
+
+def _moved(planned: Time, wanted: float) -> Time:
+    return round(wanted) if abs(wanted - planned) >= SMALLEST_CHANGE else planned

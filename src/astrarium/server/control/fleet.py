@@ -2,6 +2,10 @@
 
 A worker that dies is started anew after a pause that doubles from death to death and is forgotten once the
 worker has lived a while. A worker that holds a batch far longer than it should is taken for stuck and killed.
+
+Only time in which the frontend listened counts against a worker. How late the frontend itself has lately been
+is what this machine does to any process now: workers are given as much more time, both before they are taken
+for stuck and before they are started again.
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ from astrarium.server.control.flights import Flight
 
 FIRST_PAUSE, LONGEST_PAUSE = 100 * MILLISECOND, 10 * SECOND
 GOOD_LIFE = 30 * SECOND  # after this a death counts as the first
+LOOK_EVERY = 100 * MILLISECOND  # between two calls of `check_for_stuck`, as planned
+LATE_FOR = 30 * SECOND  # how long a late look is remembered
 log = logging.getLogger("astrarium.fleet")
 
 
@@ -62,7 +68,7 @@ class _Post:
     pause: Time = 0
     unsent: deque[Flight] = field(default_factory=deque)  # inputs still being made
     sent: deque[Flight] = field(default_factory=deque)
-    head_since: Time = 0
+    held: Time = 0  # how long the first of `sent` has been there, by the looks since
 
 
 class Fleet:
@@ -82,6 +88,8 @@ class Fleet:
         self.restarts = 0
         self.last_death = "none of them died"
         self.closing = False
+        self._looked = 0  # 0: not yet
+        self._late, self._late_at = 0, 0  # how late the latest look came, and when that was
 
     def start(self, workers: Workers) -> None:
         self.workers = workers
@@ -95,6 +103,10 @@ class Fleet:
         """Workers that are not ready: the models that each still has to load, and since when it runs."""
         late = [post for post in self._posts if not post.ready]
         return [(post.spec.worker, sorted(post.loading), post.started) for post in late]
+
+    def idle(self) -> list[int]:
+        """Workers that have nothing to do but to answer."""
+        return [post.spec.worker for post in self._posts if post.ready and not post.sent]
 
     # orders
 
@@ -136,13 +148,32 @@ class Fleet:
                 self._order(post.spec.worker, UnloadModel(model))
 
     def check_for_stuck(self) -> None:
-        now = self._clock()
+        """Kill workers that were over their limit at the last look already.
+
+        News that lay in the sockets while the frontend was stopped or starved is heard between two looks. A
+        look that comes late counts no more than one that does not.
+        """
+        passed = self._look()
         for post in self._posts:
-            if post.sent and now - post.head_since > post.sent[0].limit:
-                held = (now - post.head_since) / SECOND
-                self._workers.kill(post.spec.worker, f"was stuck: it held a batch for {held:.1f} s")
+            if post.sent and post.held > post.sent[0].limit + self._late:
+                reason = f"was stuck: it held a batch for {post.held / SECOND:.1f} s"
+                self._workers.kill(post.spec.worker, reason)
+            post.held += passed
+
+    def _look(self) -> Time:
+        """Return how much of the time since the last look counts; remember how late this one comes."""
+        now = self._clock()
+        since = now - self._looked if self._looked else LOOK_EVERY
+        self._looked = now
+        late = max(0, since - LOOK_EVERY)
+        if late >= self._late or now - self._late_at > LATE_FOR:
+            self._late, self._late_at = late, now
+        return min(since, LOOK_EVERY)
 
     # news
+
+    def hear(self) -> None:
+        self._workers.hear()
 
     def heard(self, worker: int, news: News) -> None:
         post = self._posts[worker]
@@ -192,7 +223,8 @@ class Fleet:
     def _restart_later(self, post: _Post, reason: str) -> None:
         lived = self._clock() - post.started
         doubled = min(2 * post.pause or FIRST_PAUSE, LONGEST_PAUSE)
-        post.pause = FIRST_PAUSE if lived > GOOD_LIFE else doubled
+        pause = FIRST_PAUSE if lived > GOOD_LIFE else doubled
+        post.pause = min(max(pause, self._late), LONGEST_PAUSE)
         self.restarts += 1
         self.last_death = f"worker {post.spec.worker} {reason}"
         told = {"worker": post.spec.worker, "reason": reason, "pause_s": post.pause / SECOND}
@@ -211,7 +243,7 @@ class Fleet:
     def _send(self, post: _Post, flight: Flight) -> None:
         flight.sent = self._clock()
         if not post.sent:
-            post.head_since = flight.sent
+            post.held = 0
         post.sent.append(flight)
         members = self._chief.members(flight)
         self._order(flight.gpu, RunBatch(flight.tag, flight.model, members, flight.start))
@@ -219,7 +251,7 @@ class Fleet:
     def _take(self, post: _Post, tag: int) -> Flight | None:
         if not post.sent or post.sent[0].tag != tag:
             return None
-        post.head_since = self._clock()
+        post.held = 0
         return post.sent.popleft()
 
 

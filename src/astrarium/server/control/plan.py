@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from astrarium.core.errors import InputError
 from astrarium.core.profiles import Dynamic
+from astrarium.core.quantities import write_duration
 from astrarium.core.units import Time
 from astrarium.engines.backends.contract import ModelFiles, Place
 from astrarium.engines.interface import WorkerSpec
 from astrarium.engines.tensors import TensorSpec
 from astrarium.scenario import Scenario, build
 from astrarium.scenario.serving_schema import ServerOptions
+from astrarium.server.control.bounds import alone
 from astrarium.server.control.devices import device_chooser, visible_gpus
 from astrarium.serving.registry import ServingPolicy
 from astrarium.serving.setup import Setup
@@ -55,6 +58,7 @@ class ServingPlan:
 
 def plan(scenario: Scenario) -> ServingPlan:
     setup = build.setup(scenario)
+    _check_objectives(setup)
     files = {kind: build.model_files(scenario, kind) for kind in scenario.cluster.kinds}
     device = device_chooser(scenario.server.device, visible_gpus())
     names = enumerate(scenario.models)
@@ -70,6 +74,15 @@ def plan(scenario: Scenario) -> ServingPlan:
         start_limit=scenario.server.start_limit,
         measured_delays=scenario.network == type(scenario.network)(),
     )
+
+
+def _check_objectives(setup: Setup) -> None:
+    """A model that cannot keep its own objective on an idle GPU would refuse every call."""
+    for spec in setup.models:
+        needed = alone(spec, setup.network)
+        if spec.slo <= needed:
+            expected = f"more than {write_duration(needed)}, what one request takes, delays included"
+            raise InputError(f"models.{spec.name}.slo", write_duration(spec.slo), expected)
 
 
 def _model(scenario: Scenario, setup: Setup, files: Any, index: int, name: str) -> ModelPlan:

@@ -22,6 +22,7 @@ class Entry:
     reason: str = "it was not loaded"
     tensors: Tensors = field(default_factory=lambda: Tensors((), ()))
     failure: str = ""  # of the last load
+    refusing: str = ""  # why it is said to refuse everybody, although it is ready; it goes on taking calls
     holders: set[int] = field(default_factory=set)  # GPUs that have it, perhaps an older one
     waiting: set[int] = field(default_factory=set)  # GPUs that have not answered yet
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -31,7 +32,7 @@ class Entry:
 
     def card(self) -> ModelCard:
         """Every call asks for it, so it is kept while nothing changes."""
-        now = self.state, self.reason, self.tensors
+        now = self.state, self.reason, self.tensors, self.refusing
         if self._card is None or self._card_of != now:
             self._card, self._card_of = self._made_card(), now
         return self._card
@@ -47,8 +48,9 @@ class Entry:
             slo=plan.slo,
             state=self.state,
             reason=self.reason,
+            refusing=self.refusing,
             applications=plan.applications,
-            priorities=tuple(plan.priorities),
+            priorities=plan.priorities,
         )
 
 

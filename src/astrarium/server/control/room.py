@@ -25,6 +25,7 @@ from astrarium.engines.orders import (
     Pong,
 )
 from astrarium.server.control.books import ModelBooks, Recent
+from astrarium.server.control.bounds import alone, bounded
 from astrarium.server.control.calibration import Calibration
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
@@ -73,7 +74,8 @@ class Control:
     # one scheduler after the other
 
     def begin(self, setup: Setup) -> None:
-        """From now on a fresh policy decides, with this setup; what waits goes over to it."""
+        """From now on a fresh policy decides, with this setup, bounded; what waits goes over to it."""
+        setup = bounded(setup, self.plan.setup)
         policy = self.plan.new_policy(setup)  # a setup that no policy takes changes nothing
         old, new = self.scheduler, self._scheduler(setup, policy)
         handed = [] if old is None else [(old.base, request) for request in old.retire()]
@@ -189,7 +191,7 @@ class Control:
 
     def pong(self, gpu: int, news: Pong) -> None:
         assert self.calibration is not None
-        self.calibration.pong(news.sent)
+        self.calibration.pong(news.sent, news.received)
 
     # helpers
 
@@ -201,12 +203,12 @@ class Control:
     def _unload(self, flight: Flight, done: BatchDone | None) -> None:
         """Answers first: the books can wait."""
         self.desk.disembark(flight, done)
-        if self.post_office is None:
-            return
         try:
-            self.post_office.landed(flight, answer=done is not None and not flight.cancelled)
+            if self.post_office is not None:
+                self.post_office.landed(flight, answer=done is not None and not flight.cancelled)
         except Exception:  # the books must hear of this batch whatever became of its answers
             log.exception("the answers of batch %d could not be sent", flight.tag)
+        flight.aboard = []  # its tickets point back at it: a cycle would be left to the garbage collector
 
     def _free(self, flight: Flight) -> None:
         """A GPU that worked for an earlier scheduler joins the present one when it is done."""
@@ -219,8 +221,7 @@ class Control:
 
     def _may_retry(self, request: int) -> bool:
         ticket = self.desk.ticket_of(request)
-        spec, network = self.setup.models[ticket.model], self.setup.network
-        soonest = self._loop.clock() + network.delay(1) + spec.latency[1] + network.response
+        soonest = self._loop.clock() + alone(self.setup.models[ticket.model], self.setup.network)
         again = not ticket.retried and not ticket.answered
         return again and self.scheduler is not None and soonest <= ticket.deadline
 
@@ -234,6 +235,12 @@ class Control:
         self.scheduler.arrived(
             request, ticket.model, ticket.call.received, ticket.deadline, ticket.application
         )
+
+    def keep_pace(self) -> None:
+        """An event loop with much to read would leave GPUs idle: news and decisions come in between."""
+        if self.scheduler is not None and self.scheduler.behind:
+            self._fleet.hear()
+            self.scheduler.decide_now()
 
     def _count(self, flight: Flight, done: BatchDone) -> None:
         spans = done.computing - done.started, done.computed - done.computing, done.finished - done.computed

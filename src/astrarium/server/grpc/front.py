@@ -102,7 +102,7 @@ class GrpcFront:
 
     async def model_ready(self, request: Any, _: Context) -> Any:
         card = self._card(request.name, request.version)
-        return message("ModelReadyResponse")(ready=card.state == "READY")
+        return message("ModelReadyResponse")(ready=card.health[0] == "READY")
 
     async def server_metadata(self, _: Any, __: Context) -> Any:
         return _message("ServerMetadataResponse", server_metadata())
@@ -145,6 +145,7 @@ class GrpcFront:
     async def _inferred(
         self, given: Given, metadata: Metadata, received: int, remaining: float | None
     ) -> tuple[Any, str]:
+        self._service.went_long_way("grpc")
         request = given.request
         card = self._service.card(request.model_name)
         tag = metadata.get(b"x-astrarium-application", b"").decode("latin-1")

@@ -20,13 +20,12 @@ from astrarium.server.http.replies import (
     send_reply,
 )
 from astrarium.server.http.routes import routes_of
-from astrarium.server.http.routing import Request, Router
+from astrarium.server.http.routing import RECEIVED, Request, Router
 from astrarium.server.keys import Keys
 from astrarium.server.settings import HttpLimits, Security
 from astrarium.server.wire import ErrorAnswer
 
 log = logging.getLogger(__name__)
-RECEIVED = "astrarium.received"  # in the scope: when the request's first byte came, where the server can tell
 Scope = MutableMapping[str, Any]
 # Liveness and readiness are for load balancers, which have no key.
 OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})

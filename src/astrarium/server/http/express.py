@@ -13,6 +13,7 @@ from time import monotonic_ns
 from typing import Any, Protocol, cast
 
 from astrarium.core.units import MILLISECOND, Time
+from astrarium.engines.tensors import BYTES
 from astrarium.server.contract import Delivery, Express, ExpressClient, Kind, ModelCard, PackedCall, Refused
 from astrarium.server.http.bodies import BodyReader
 from astrarium.server.keys import Keys
@@ -39,22 +40,32 @@ class Lane:
         limits = bodies.limits
         self._service, self._keys, self._bodies = service, keys, bodies
         self._desk = native.Desk(service.memory, limits.head_bytes, limits.body_bytes)
-        self.new_line = native.Line
+        self.new_line, self.unread_for = native.Line, native.unread_for
+        self._planned: object = None
         self._cards: dict[int, ModelCard] = {}  # as the desk knows them
         self._looked: Time = 0
-        service.deliver = self._deliver
+        service.deliver, service.full = self._deliver, self._desk.full
         self._look(monotonic_ns())
 
-    def read(self, request: bytes, now: Time) -> PackedCall | int | None:
-        """A call, the bytes that are still missing, or None: the long way."""
-        found: Any = self._desk.read(request)
-        if found is None or type(found) is int:
-            if found is None and now - self._looked > LOOK_AGAIN:
+    def read(self, request: bytes, now: Time, waited: Time, socket: int) -> PackedCall | int | str | bytes:
+        """Return a call, or the bytes that are still missing, or why it goes the long way. A request that had
+        *waited* too long unread was refused on its socket: what is left of that answer to be sent."""
+        if waited and self._service.planned() is not self._planned:
+            self._plan()
+        found: Any = self._desk.read(request, waited, socket)
+        kind = type(found)
+        if kind is str:
+            if now - self._looked > LOOK_AGAIN:
                 self._look(now)
-            return None if self._keys else found  # who shows no key has no body kept either
+            return cast(str, found)
+        if kind is int:
+            return "key" if self._keys else cast(int, found)  # who shows no key has no body kept either
+        if kind is tuple:
+            self._service.hopeless(found[0])
+            return cast(bytes, found[1])
         if self._service.card(found.model) is not self._cards[found.model]:
             self._look(now)
-            return None
+            return "model"
         return cast(PackedCall, found)
 
     def take(self, client: Connection, received: Time) -> None:
@@ -76,19 +87,30 @@ class Lane:
     def _look(self, now: Time) -> None:
         """Models are loaded and unloaded: the desk serves those that are ready, as they are now."""
         self._looked = now
-        for index, card in self._service.cards():
+        for index, card, why in self._service.cards():
             if self._cards.get(index) is not card:
                 self._cards[index] = card
-                self._learn(index, card)
+                self._learn(index, card, why or _why_long(card))
 
-    def _learn(self, index: int, card: ModelCard) -> None:
-        names = [card.name, *(spec.name for spec in (*card.inputs, *card.outputs))]
-        if card.state == "READY" and card.outputs and all(map(_plain, names)):
+    def always_long(self) -> dict[str, str]:
+        """The models of which no request can go the short way, or none that does not ask for binary answers,
+        with the reason."""
+        found = {card.name: why or _why_long(card) or _text(card) for _, card, why in self._service.cards()}
+        return {name: why for name, why in found.items() if why}
+
+    def _learn(self, index: int, card: ModelCard, why: str) -> None:
+        if not why:
             sides = card.inputs, card.outputs
             tensors = ([(spec.name, spec.datatype, list(spec.shape)) for spec in side] for side in sides)
-            self._desk.serve(index, card.name, card.version, *tensors, card.max_batch)
+            objectives = card.slo, dict(card.priorities)
+            self._desk.serve(index, card.name, card.version, *tensors, card.max_batch, *objectives)
         else:
-            self._desk.withhold(card.name)
+            self._desk.withhold(card.name, why)
+
+    def _plan(self) -> None:
+        self._planned = self._service.planned()
+        for index in self._cards:
+            self._desk.plan(index, self._service.needed(index))
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
         all_of_them = [(one, cast(Connection, one.client)) for one in deliveries]
@@ -103,5 +125,13 @@ class Lane:
                 client.sent(rest)
 
 
-def _plain(name: str) -> bool:
-    return name.isascii() and name.isprintable()
+def _why_long(card: ModelCard) -> str:
+    """Why no request of the model can go the short way now; empty where they can."""
+    if card.state != "READY":
+        return "not_ready"
+    names = [card.name, *(spec.name for spec in (*card.inputs, *card.outputs))]
+    return "" if card.outputs and all(name.isascii() and name.isprintable() for name in names) else "names"
+
+
+def _text(card: ModelCard) -> str:
+    return "text" if any(spec.datatype == BYTES for spec in (*card.inputs, *card.outputs)) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from asyncio import Transport
 from time import monotonic_ns
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -46,19 +46,28 @@ class ExpressProtocol(BoundedProtocol):
         elif self._parts is not None:
             self._go_on(data)
         elif self._arriving or (self.cycle is not None and not self.cycle.response_complete):
-            super().data_received(data)
+            self._go_long_way(data, "pipelined")
         else:
-            self._since = monotonic_ns()
-            self._try(data)
+            waited = self.lane.unread_for(self._fd)
+            self._since = monotonic_ns() - waited
+            self._try(data, waited)
 
-    def _try(self, data: bytes) -> None:
-        found = self.lane.read(data, self._since) if self._welcome() else None
-        if found is None:
-            super().data_received(data)
-        elif isinstance(found, int):
-            self._wait_for(found, data)
+    def _try(self, data: bytes, waited: Time) -> None:
+        """*waited* is how long the last bytes of the request lay unread."""
+        found = self.lane.read(data, self._since, waited, self._fd) if self._welcome() else "busy"
+        kind = type(found)
+        if kind is str:
+            self._go_long_way(data, cast(str, found))
+        elif kind is int:
+            self._wait_for(cast(int, found), data)
+        elif kind is bytes:
+            self.sent(cast(bytes, found))
         else:
-            self._take(found)
+            self._take(cast(PackedCall, found))
+
+    def _go_long_way(self, data: bytes, why: str) -> None:
+        self.long_way = why
+        super().data_received(data)
 
     def _welcome(self) -> bool:
         """Nothing on its way that an answer might overtake, and not too many connections."""
@@ -68,7 +77,7 @@ class ExpressProtocol(BoundedProtocol):
     def _wait_for(self, missing: int, data: bytes) -> None:
         """The rest of a body, as long as all connections together do not keep too much."""
         if not self.lane.hold(len(data)):
-            super().data_received(data)
+            self._go_long_way(data, "held")
             return
         self._parts, self._missing = bytearray(data), missing
         self._deadline = self.loop.call_later(self.limits.request_seconds, self._too_slow)
@@ -76,12 +85,12 @@ class ExpressProtocol(BoundedProtocol):
     def _go_on(self, data: bytes) -> None:
         assert self._parts is not None
         if not self.lane.hold(len(data)):
-            super().data_received(self._whole() + data)
+            self._go_long_way(self._whole() + data, "held")
             return
         self._parts += data
         self._missing -= len(data)
         if self._missing <= 0:
-            self._try(self._whole())
+            self._try(self._whole(), self.lane.unread_for(self._fd))
 
     def _whole(self) -> bytes:
         """The parts put together; nothing is being waited for any more."""
@@ -170,7 +179,7 @@ class ExpressProtocol(BoundedProtocol):
             self._closing = True
             return
         if self._parts is not None:
-            super().data_received(self._whole())
+            self._go_long_way(self._whole(), "held")
         super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:

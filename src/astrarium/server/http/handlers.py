@@ -30,12 +30,13 @@ from astrarium.server.http.infer import (
 from astrarium.server.http.json_tensors import not_json
 from astrarium.server.http.large import LARGE, check_keys
 from astrarium.server.http.replies import HttpRefusal, Reply, json_reply
-from astrarium.server.http.routing import Request
+from astrarium.server.http.routing import LONG_WAY, Request
 
 Form = TypeVar("Form")
 # What bodies come as: JSON, JSON with binary tensors, and what curl says of `-d` by itself.
 CONTENT_TYPES = (b"application/json", b"application/octet-stream", b"application/x-www-form-urlencoded")
 DEFAULT_LAST = 1000
+_NOT_READY = "server: its workers are not up yet, it is shutting down, or it has turned away all calls lately"
 
 
 class Handlers:
@@ -58,7 +59,7 @@ class Handlers:
 
     async def ready(self, _: Request) -> Reply:
         if not self._service.ready:
-            raise Refused(Kind.UNAVAILABLE, "server: its workers are not up yet, or it is shutting down")
+            raise Refused(Kind.UNAVAILABLE, _NOT_READY)
         return json_reply(wire.Ready(True))
 
     def _card(self, request: Request) -> ModelCard:
@@ -71,9 +72,10 @@ class Handlers:
 
     async def model_ready(self, request: Request) -> Reply:
         card = self._card(request)
-        if card.state != "READY":
-            because = f": {card.reason}" if card.reason else ""
-            raise Refused(Kind.UNAVAILABLE, f"model {card.name}: it is {card.state}{because}")
+        state, reason = card.health
+        if state != "READY":
+            because = f": {reason}" if reason else ""
+            raise Refused(Kind.UNAVAILABLE, f"model {card.name}: it is {state}{because}")
         return json_reply(wire.Ready(True))
 
     async def config(self, request: Request) -> Reply:
@@ -87,6 +89,8 @@ class Handlers:
         return json_reply(statistics_answer(self._service.statistics(card.name) for card in cards))
 
     async def infer(self, request: Request) -> Reply:
+        if reason := request.scope.get(LONG_WAY):
+            self._service.went_long_way(reason)
         card = self._card(request)
         body = await self._body(request)
         try:

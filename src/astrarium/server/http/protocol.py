@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from astrarium.server.http.app import RECEIVED
+from astrarium.server.http.routing import LONG_WAY, RECEIVED
 from astrarium.server.settings import HttpLimits
 from astrarium.server.wire import ErrorAnswer
 
@@ -31,6 +31,7 @@ class BoundedProtocol(HttpToolsProtocol):
     long, or which is not whole in time, is refused: a client cannot hold memory or a connection for ever."""
 
     limits = HttpLimits()
+    long_way = ""  # why requests go this way and not the short one
     _arriving, _in_head, _head_bytes, _received = False, False, 0, 0
     _deadline: TimerHandle | None = None
     _open = 0  # requests with a whole head and no answer
@@ -59,6 +60,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope[RECEIVED] = monotonic_ns()  # type: ignore[literal-required]
+        self.scope[LONG_WAY] = self.long_way  # type: ignore[literal-required]
         self._arriving, self._in_head, self._head_bytes, self._received = True, True, 0, 0
 
     def on_url(self, url: bytes) -> None:
@@ -126,5 +128,5 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def bounded_protocol(limits: HttpLimits) -> type[BoundedProtocol]:
-    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits})
+def bounded_protocol(limits: HttpLimits, long_way: str = "") -> type[BoundedProtocol]:
+    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "long_way": long_way})

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 from astrarium.core.units import Time
 from astrarium.server.http.replies import HttpRefusal, Reply
 
+# Of a scope, where the server can tell: when the request's first byte came, why it did not go the short way.
+RECEIVED, LONG_WAY = "astrarium.received", "astrarium.long_way"
+
 
 class Request(NamedTuple):
     """What a handler needs to know of a request, but for its body."""

@@ -16,7 +16,7 @@ from astrarium.core.native import extension
 from astrarium.server.contract import Express, Service
 from astrarium.server.http.app import HttpFront
 from astrarium.server.http.express import Lane
-from astrarium.server.http.express_protocol import express_protocol
+from astrarium.server.http.express_protocol import ExpressProtocol, express_protocol
 from astrarium.server.http.protocol import BoundedProtocol, bounded_protocol
 from astrarium.server.settings import Address, HttpLimits, Security
 
@@ -42,9 +42,17 @@ class _Server(uvicorn.Server):
 class RunningHttp:
     """A server that answers on `host` and `port` until it is stopped."""
 
-    def __init__(self, server: _Server, task: asyncio.Task[None], host: str, port: int) -> None:
-        self._server, self._task = server, task
+    def __init__(
+        self, server: _Server, task: asyncio.Task[None], host: str, port: int, protocol: type[BoundedProtocol]
+    ) -> None:
+        self._server, self._task, self._protocol = server, task, protocol
         self.host, self.port = host, port
+
+    def always_long(self) -> dict[str, str]:
+        """What goes the long way whatever a client does, with the reason: some models, or `all models`."""
+        if issubclass(self._protocol, ExpressProtocol):
+            return self._protocol.lane.always_long()
+        return {"all models": self._protocol.long_way} if self._protocol.long_way else {}
 
     async def stop(self, grace: float) -> None:
         """Takes no more connections; requests under way get *grace* seconds to be answered."""
@@ -63,13 +71,14 @@ async def serve_http(
     """Returns once it listens. *express* is the short way into the service, where it has one."""
     address, limits, security = address or Address(), limits or HttpLimits(), security or Security()
     front = HttpFront(service, limits, security)
-    config = _config(front, _protocol(front, limits, security, express), limits, security)
+    protocol = _protocol(front, limits, security, express)
+    config = _config(front, protocol, limits, security)
     listener = _listener(address)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     host, port = listener.getsockname()[:2]
     await _until_listening(server, task)
-    return RunningHttp(server, task, host, port)
+    return RunningHttp(server, task, host, port, protocol)
 
 
 def _protocol(
@@ -78,7 +87,7 @@ def _protocol(
     """The short way needs the native extension, and bytes on the wire that nobody encrypts."""
     native = extension("_express")
     if express is None or native is None or security.certificate is not None:
-        return bounded_protocol(limits)
+        return bounded_protocol(limits, "no_extension" if native is None else "tls" if express else "")
     return express_protocol(limits, Lane(express, native, front.bodies, front.keys))
 
 

@@ -1,0 +1,74 @@
+"""Models that refuse everybody: loaded, and no use to anyone.
+
+A model is said to refuse everybody once it has turned away a number of calls in a row, for a while. It goes
+on taking calls, and is said to be ready again with its first answer, or when nobody has asked for a while: a
+load balancer that sends nothing to a server that is not ready would else never learn that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from astrarium.core.units import SECOND, Time
+from astrarium.server.control.books import ModelBooks
+
+FEWEST = 10  # calls in a row: one client with bad luck is not everybody
+WHILE = 10 * SECOND  # what overload turns away in a burst shorter than this says nothing of the model
+
+
+class RefusalWatch:
+    """Looks at the books now and then; `ModelBooks.refusing` holds what it finds."""
+
+    def __init__(self, books: Sequence[ModelBooks], now: Time) -> None:
+        self._rows = [_Row(one, now) for one in books]
+        self._looked = now
+
+    def look(self, now: Time) -> Iterator[int]:
+        """The models of which it has to say something else than before."""
+        self._looked = now
+        for model, row in enumerate(self._rows):
+            row.look(now)
+            reason = row.reason(now)
+            if bool(reason) != bool(row.books.refusing):
+                row.books.refusing = reason
+                yield model
+
+    @property
+    def answers_nobody(self) -> bool:
+        """Whether some model refuses everybody, and none has answered for a while."""
+        refusing = any(row.books.refusing for row in self._rows)
+        return refusing and all(self._looked - row.answered_at >= WHILE for row in self._rows)
+
+
+class _Row:
+    """The calls of one model that were turned away since the last answer."""
+
+    def __init__(self, books: ModelBooks, now: Time) -> None:
+        self.books, self.answered_at = books, now - WHILE
+        self._began = self._last = now
+        self._answered = self._before = self._declined = 0
+
+    def look(self, now: Time) -> None:
+        if self.books.success.count != self._answered:
+            self.answered_at = now
+            self._begin(now)
+        elif self.books.declined != self._declined:
+            self._began = self._began if self._length else now
+            self._declined, self._last = self.books.declined, now
+        elif now - self._last >= WHILE:
+            self._begin(now)
+
+    def reason(self, now: Time) -> str:
+        """Empty where it does not refuse everybody, as far as one can tell."""
+        if self._length < FEWEST or now - self._began < WHILE:
+            return ""
+        return f"it has turned away all of the last {self._length} calls ({self.books.declined_because})"
+
+    @property
+    def _length(self) -> int:
+        return self._declined - self._before
+
+    def _begin(self, now: Time) -> None:
+        self._answered = self.books.success.count
+        self._before = self._declined = self.books.declined
+        self._began = self._last = now
