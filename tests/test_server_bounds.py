@@ -11,6 +11,7 @@ from http.client import HTTPConnection
 from itertools import pairwise
 from typing import Any
 
+import grpc
 import msgspec
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from astrarium.engines.tensors import (
 from astrarium.server import checking
 from astrarium.server.checking import Placed, bytes_elements
 from astrarium.server.contract import Refused
+from astrarium.server.grpc.messages import message
 from astrarium.server.http import handlers, json_tensors, large
 from server_fakes import Served, served
 
@@ -143,6 +145,41 @@ def test_bytes_of_many_elements_keep_nobody_waiting(server: Served, elements: in
 
     assert longest_stall(server, act) < STALL
     assert answers[0][0] == status
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("model", "datatype", "elements", "contents", "wanted"),
+    [
+        ("text", "BYTES", 8_000_000, {}, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ("text", "BYTES", 1, {}, grpc.StatusCode.INVALID_ARGUMENT),
+        ("all_int8", "INT8", NUMBERS, {"int_contents": [1] * NUMBERS}, None),
+        ("all_int8", "INT8", 1, {"int_contents": [1] * NUMBERS}, grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+def test_large_messages_keep_nobody_waiting(
+    server: Served,
+    model: str,
+    datatype: str,
+    elements: int,
+    contents: dict[str, list[int]],
+    wanted: grpc.StatusCode | None,
+) -> None:
+    request = message("ModelInferRequest")(model_name=model)
+    request.inputs.add(name="IN", datatype=datatype, shape=[1, elements], contents=contents or None)
+    if not contents:
+        request.raw_input_contents.append(bytes(32_000_000))
+    data, ended = request.SerializeToString(), [None]
+
+    def act() -> None:
+        try:
+            with grpc.insecure_channel(server.grpc_url) as channel:
+                channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(data)
+        except grpc.RpcError as error:
+            ended[0] = error.code()
+
+    assert longest_stall(server, act) < STALL
+    assert ended == [wanted]
 
 
 @pytest.mark.parametrize("is_native", [True, False])

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1024 * 1024
+# Bytes of a request or an answer: what is smaller takes Python less than 50 ms, were every byte an element.
+# What is larger is read and written by native code and in a thread, and nothing but tensors may be.
+LARGE = 256 * 1024
 
 
 @dataclass(frozen=True)

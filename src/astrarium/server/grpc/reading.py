@@ -11,8 +11,8 @@ from astrarium.core.native import extension
 from astrarium.engines.tensors import BYTES
 from astrarium.server.contract import Kind, ModelCard, Refused
 from astrarium.server.grpc.messages import message
+from astrarium.server.settings import LARGE
 
-LARGE = 256 * 1024  # bytes; what is smaller takes Python less than 50 ms even where every byte is an element
 Data = bytes | memoryview
 
 

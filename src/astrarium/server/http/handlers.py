@@ -28,9 +28,10 @@ from astrarium.server.http.infer import (
     written_answer,
 )
 from astrarium.server.http.json_tensors import not_json
-from astrarium.server.http.large import LARGE, check_keys
+from astrarium.server.http.large import check_keys
 from astrarium.server.http.replies import HttpRefusal, Reply, json_reply
 from astrarium.server.http.routing import LONG_WAY, Request
+from astrarium.server.settings import LARGE
 
 Form = TypeVar("Form")
 # What bodies come as: JSON, JSON with binary tensors, and what curl says of `-d` by itself.

@@ -23,8 +23,9 @@ from astrarium.server.checking import (
 from astrarium.server.contract import InferAnswer, InferCall, ModelCard
 from astrarium.server.http.bodies import Body
 from astrarium.server.http.json_tensors import from_json, not_json, to_json
-from astrarium.server.http.large import LARGE, Json, check_keys, outline
+from astrarium.server.http.large import Json, check_keys, outline
 from astrarium.server.http.replies import JSON, Headers
+from astrarium.server.settings import LARGE
 from astrarium.server.stages import stage_line
 from astrarium.server.wire import InferRequest, InferResponse, InputTensor, OutputTensor, Parameters
 

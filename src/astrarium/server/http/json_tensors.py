@@ -13,7 +13,8 @@ import numpy as np
 from astrarium.engines.tensors import BYTES, DATATYPES, Tensor, pack_bytes, unpack_bytes
 from astrarium.server.checking import Placed, bad
 from astrarium.server.contract import Refused
-from astrarium.server.http.large import LARGE, native, read_elements, write_elements
+from astrarium.server.http.large import native, read_elements, write_elements
+from astrarium.server.settings import LARGE
 
 _CODES = {
     "BOOL": "?",

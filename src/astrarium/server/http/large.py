@@ -16,8 +16,8 @@ from astrarium.core.native import extension
 from astrarium.engines.tensors import Tensor
 from astrarium.server.checking import Placed, bad
 from astrarium.server.contract import Kind, Refused
+from astrarium.server.settings import LARGE
 
-LARGE = 256 * 1024  # bytes; what is smaller takes Python less than 50 ms even where every byte is an element
 Json = bytes | bytearray | memoryview
 _SHOWN = 40  # bytes of what is wrong
 
