@@ -16,15 +16,22 @@ from live_fakes import Stage
 from live_server import PATIENCE, Server, eventually, serving
 
 
+@pytest.fixture(autouse=True)
+def _collector_as_it_was() -> Iterator[None]:
+    watched = list(gc.callbacks)
+    yield
+    gc.callbacks[:] = watched
+    gc.unfreeze()
+    gc.enable()
+
+
 @pytest.fixture
-def keeper() -> Iterator[GarbageKeeper]:
-    """One whose pile a test decides on; the interpreter is left as it was."""
+def keeper() -> GarbageKeeper:
+    """One whose pile a test decides on."""
     keeper = GarbageKeeper(lambda: keeper.pile)
     keeper.pile = 0
     keeper.settle()
-    yield keeper
-    keeper.rest()
-    assert gc.isenabled()
+    return keeper
 
 
 def test_the_interpreter_does_not_collect_by_itself_any_more(keeper: GarbageKeeper) -> None:
@@ -55,15 +62,12 @@ def test_a_busy_moment_collects_only_before_memory_runs_out(keeper: GarbageKeepe
 def test_what_is_left_behind_is_collected_in_the_next_idle_moment() -> None:
     keeper = GarbageKeeper()
     keeper.settle()
-    try:
-        for _ in range(WORTH_IT):
-            cycle: list[object] = []
-            cycle.append(cycle)
-        assert keeper.worth_it
-        keeper.idle_moment()
-        assert not keeper.worth_it
-    finally:
-        keeper.rest()
+    for _ in range(WORTH_IT):
+        cycle: list[object] = []
+        cycle.append(cycle)
+    assert keeper.worth_it
+    keeper.idle_moment()
+    assert not keeper.worth_it
 
 
 @pytest.mark.parametrize("slower", [1.0, 3.0])  # answered in time; some late, some dropped
@@ -72,16 +76,13 @@ def test_calls_leave_no_cycles(slower: float) -> None:
     stage.workers.slower = slower
     gc.collect()
     gc.disable()
-    try:
-        for _ in range(50):
-            stage.call()
-            stage.wait(4)
-        stage.wait(200)
-        ended = len(stage.ended)
-        stage.ended.clear()
-        tickets = [one for one in gc.get_objects() if isinstance(one, Ticket)]
-    finally:
-        gc.enable()
+    for _ in range(50):
+        stage.call()
+        stage.wait(4)
+    stage.wait(200)
+    ended = len(stage.ended)
+    stage.ended.clear()
+    tickets = [one for one in gc.get_objects() if isinstance(one, Ticket)]
     assert ended == 50
     assert len(tickets) <= 1, "only the last call may still be known to somebody"
 

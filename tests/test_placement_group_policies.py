@@ -26,7 +26,7 @@ def test_each_replica_says_what_its_group_is_and_what_it_answers() -> None:
     for number, replica in enumerate(plan.replicas):
         group = f"group {number // 2} of 2 GPUs in 2 stages, shared with 1 model: answers "
         assert replica.why.startswith(group)
-        assert replica.why.endswith(" of 1975 ms if nobody waits")
+        assert replica.why.endswith(" of 1.975 s if nobody waits")
 
 
 def test_words_for_every_shape_and_for_what_answers_nothing() -> None:

@@ -127,6 +127,32 @@ def test_a_profile_never_falls_and_has_slack() -> None:
     assert measure.rising(measured, 0.5, slack=0.2) == {1: 6, 2: 6, 4: 12}
 
 
+def test_one_hiccup_lifts_no_larger_size(stepping: Any) -> None:
+    """The machine is busy during the whole of the second size, and during one run of the third."""
+    model = stepping(lambda batch: (32 if len(model.sizes) in {6, 7, 8, 9, 10, 13} else batch.size) * MS)
+    care = Care(warm_up=0, repeats=5)
+    found = list(measure.by_size(model, (X,), [1, 2, 4, 8], care, never))
+    assert measure.rising(found, 0.95) == {1: MS, 2: 32 * MS, 4: 32 * MS, 8: 32 * MS}
+    found = measure.in_order(model, (X,), found, care, 0.95)
+    assert measure.rising(found, 0.95) == {1: MS, 2: 2 * MS, 4: 4 * MS, 8: 8 * MS}
+    assert len(model.sizes) == 6 * 5  # two sizes were measured once more, the others not
+
+
+def test_a_size_that_is_slower_than_a_larger_one_stays_so(stepping: Any) -> None:
+    model = stepping(lambda batch: {1: 1, 3: 9, 4: 4}[batch.size] * MS)
+    care = Care(0, 5)
+    found = measure.in_order(
+        model, (X,), list(measure.by_size(model, (X,), [1, 3, 4], care, never)), care, 0.95
+    )
+    assert measure.rising(found, 0.95) == {1: MS, 3: 9 * MS, 4: 9 * MS}
+
+
+def test_one_hiccup_is_not_enough(stepping: Any) -> None:
+    model = stepping(lambda batch: (32 if len(model.sizes) == 3 else batch.size) * MS)
+    found = list(measure.by_size(model, (X,), [1, 2], Care(0, 5), lambda each: each.times[-1] > 20 * MS))
+    assert [each.times[-1] for each in found] == [MS, 2 * MS]
+
+
 def test_the_times_of_applications_are_found_again(stepping: Any) -> None:
     """A machine that pads to the longest: a batch of k takes 1 ms + 0.5 k max."""
 

@@ -144,6 +144,9 @@ BAD = [
     ("models.real.priorities={3: 0.5ms}", "models.real.priorities.3", "at least 1ms, what one request takes"),
     ("models.real.loaded=maybe", "models.real.loaded", "true or false"),
     ("models.real.profile=none.yaml", "models.real.profile", "a file with a profile; there is none at"),
+    ("models.short={slo: 5ms}", "models.short.profile", "`astrarium profile FILE --model NAME --write`"),
+    ("server.start_limit=0s", "server.start_limit", "a time above 0"),
+    ("server.start_limit=10", "server.start_limit", "a duration with its unit"),
     ("server.http=70000", "server.http", "a whole number <= 65535"),
     ("server.grpc=-1", "server.grpc", "a whole number >= 0"),
     ("server={http: 9000, grpc: 9000}", "server.grpc", "another port"),
@@ -163,6 +166,15 @@ def test_bad_fields(home: Path, override: str, field: str, right: str) -> None:
         load(home, override)
     assert caught.value.field == field
     assert right in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["org/model", "/", ".", ".."])
+def test_a_name_is_one_part_of_a_url(home: Path, name: str) -> None:
+    raw = yaml.safe_load(SERVED)
+    raw["models"][name] = raw["models"].pop("short")
+    with pytest.raises(InputError, match=r"a name without '/' .* one part of a URL") as caught:
+        scenario.parse(raw, base=home)
+    assert (caught.value.field, caught.value.value) == (f"models.{name}", name)
 
 
 @pytest.mark.parametrize(

@@ -329,3 +329,19 @@ def test_a_model_that_cannot_be_loaded_stops_the_start_with_its_name(folder: Pat
     assert shown.returncode == 2
     assert "models.broken.backend" in shown.stderr
     assert "there_is_no_such_package" in shown.stderr
+
+
+def test_a_start_that_takes_too_long_says_what_was_loading(folder: Path) -> None:
+    (folder / "slow.py").write_text("import time\n\ntime.sleep(60)\n\ndef run(X):\n    return X\n")
+    file = folder / "late.yaml"
+    file.write_text(SCENARIO.replace("broken.py:run", "slow.py:run") + "server: {start_limit: 3s}\n")
+    command = [sys.executable, "-m", "astrarium", "serve", str(file), "--http", "0", "--grpc", "0"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert shown.returncode == 2
+    (line,) = [line for line in shown.stderr.splitlines() if line.startswith("error:")]
+    assert line.startswith(
+        f"error: {file}: server.start_limit: expected a time in which all models are loaded;"
+    )
+    assert line.count("worker") == 2
+    assert re.search(r"worker 0, started [\d.]+ s ago, (was still loading .*broken|is not up)", line), line
+    assert line.endswith("(got '3s')")

@@ -132,7 +132,7 @@ def test_a_timeline_has_a_slice_for_each_stage_and_forgets_old_calls() -> None:
 
 
 def test_a_recording_holds_each_schedulers_steps_apart(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "recording.jsonl"
+    file = tmp_path / "recording.jsonl"
     recording = Recording(file, Header("cluster: {}", "1"))
     first = recording.section(SETUP)
     first(STEP)

@@ -127,6 +127,17 @@ def test_requests_that_come_too_early_are_answered_in_order() -> None:
     asyncio.run(run())
 
 
+def test_large_json_goes_the_long_way_which_reads_it_in_a_thread() -> None:
+    async def run() -> None:
+        async with connected() as (server, connection):
+            tensor = {"name": "IN", "shape": [1, 300_000], "datatype": "FP32", "data": [0.5] * 300_000}
+            status, _, answer = await connection.ask(request(json.dumps({"inputs": [tensor]})))
+            assert (status, answer["outputs"][0]["data"][-1]) == (200, 0.5)
+            assert server.express.taken == 0
+
+    asyncio.run(run())
+
+
 def test_refusals_say_what_the_long_way_says() -> None:
     async def run() -> None:
         async with connected() as (server, connection):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,9 +22,12 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from astrarium.core.errors import InputError
+from astrarium.core.native import extension
 from astrarium.engines.tensors import BYTES, DATATYPES, Array
+from astrarium.server.grpc import reading
 from astrarium.server.grpc.messages import COMPILED, message, pool
 from astrarium.server.grpc.server import serve_grpc
+from astrarium.server.logs import Sparing
 from astrarium.server.settings import Address
 from server_fakes import REFUSALS, FakeService, Served, served, serving, until_closed
 
@@ -368,6 +372,108 @@ def test_a_defect_of_ours_keeps_its_secrets(client: Any, caplog: pytest.LogCaptu
         client.infer("buggy", [tensor(ROWS)])
     assert caught.value.message() == "the server failed, not the request: ZeroDivisionError"
     assert "a secret" in caplog.text
+
+
+# Bytes that are no message
+
+
+def unparsed(channel: grpc.Channel, method: str, data: bytes) -> Any:
+    return channel.unary_unary(f"/inference.GRPCInferenceService/{method}")(data)
+
+
+@pytest.mark.parametrize("size", [0, 1 << 20])
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelMetadata", "ServerLive"])
+def test_what_is_no_message_is_the_clients_fault(
+    server: Served, method: str, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with grpc.insecure_channel(server.grpc_url) as channel, pytest.raises(grpc.RpcError) as caught:
+        unparsed(channel, method, b"\xff\xff\xff garbage" + bytes(size))
+    large = size and method != "ModelInfer"  # of these nobody looks at a megabyte
+    wanted = grpc.StatusCode.RESOURCE_EXHAUSTED if large else grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.code() is wanted
+    assert f"{method}Request" in caught.value.details()
+    assert "Traceback" not in caplog.text
+
+
+def test_broken_clients_are_logged_by_their_address_and_sparingly(caplog: pytest.LogCaptureFixture) -> None:
+    with served() as fresh, grpc.insecure_channel(fresh.grpc_url) as channel:
+        for _ in range(20):
+            with pytest.raises(grpc.RpcError):
+                unparsed(channel, "ModelInfer", b"\xff")
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith("ModelInfer from ipv4:127.0.0.1:")
+
+
+def test_lines_that_were_left_out_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    sparing = Sparing(logging.getLogger("test"), seconds=10, clock=lambda: now[0])
+    for now[0] in (0, 1, 9, 10, 30):
+        sparing.warning("from %s", "somebody")
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["from somebody", "from somebody (2 more since the last such line)", "from somebody"]
+
+
+def test_a_stream_goes_on_after_what_is_no_message(server: Served) -> None:
+    good = raw(bytes(8)).SerializeToString()
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        call = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
+        answers = list(call(iter([good, b"\xff", good])))
+    assert [answer.error_message[:18] for answer in answers] == ["", "[INVALID_ARGUMENT]", ""]
+
+
+# Large requests are read natively, and mean what small ones mean
+
+
+@pytest.mark.parametrize("datatype", CONTENTS)
+def test_typed_contents_mean_the_same_in_a_large_message(
+    datatype: str, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field, values = CONTENTS[datatype]
+    model = f"all_{datatype.lower()}"
+    request = typed(model, datatype, field, values, [1, 2])
+    small = stub.ModelInfer(request)
+    monkeypatch.setattr(reading, "LARGE", request.ByteSize() - 1)
+    assert stub.ModelInfer(request).raw_output_contents == small.raw_output_contents
+    for wrong in ([*values, values[0]], values[:1]):
+        code, details = refused(stub, typed(model, datatype, field, wrong, [1, 2]))
+        assert (code, field in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+
+
+@pytest.mark.parametrize(("wrong", "what"), WRONG)
+def test_wrong_large_messages_are_refused(
+    stub: Any, wrong: Any, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LARGE", wrong.ByteSize() - 1)
+    code, details = refused(stub, wrong)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert what in details or "numbers that INT8" in what
+
+
+def test_the_outline_of_a_message_is_the_message_without_elements() -> None:
+    request = typed("echo", "FP32", "fp32_contents", [1.0] * 1000, [1, 1000])
+    request.inputs.append(raw().inputs[0])
+    request.raw_input_contents.append(b"z" * 1000)
+    request.outputs.add(name="OUT")
+    data = request.SerializeToString()
+    native: Any = extension("_express")
+    text, raws, contents = native.message_outline(data, 1000)
+    assert [data[begin:end] for begin, end in raws] == [b"z" * 1000]
+    (first, second) = contents
+    assert (data[slice(*first[0])], second) == (request.inputs[0].contents.SerializeToString(), [])
+    request.inputs[0].ClearField("contents")
+    request.ClearField("raw_input_contents")
+    assert service_pb2.ModelInferRequest.FromString(text) == request
+    assert native.message_outline(data, len(text) // 2) is False
+    assert native.message_outline(data[:-1], 1000) is None
+
+
+def test_many_inputs_are_counted_before_they_are_read(stub: Any, server: Served) -> None:
+    with grpc.insecure_channel(server.grpc_url) as channel, pytest.raises(grpc.RpcError) as caught:
+        unparsed(channel, "ModelInfer", b"\x0a\x04echo" + b"\x2a\x00" * 5_000_000)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 # The rest

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import re
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
@@ -319,6 +322,67 @@ def test_types_of_content_that_clients_send(server: Served, kind: str) -> None:
 
 
 # The rest
+
+
+def by_socket(server: Served, sent: bytes) -> tuple[list[int], str]:
+    """The statuses of all answers, and the error in the last one; the server must close the connection."""
+    with socket.create_connection(("127.0.0.1", server.http), timeout=20) as connection:
+        connection.sendall(sent)
+        answered = b""
+        with contextlib.suppress(ConnectionResetError):  # closed before all of it was read
+            while part := connection.recv(1 << 16):
+                answered += part
+    statuses = [int(found) for found in re.findall(rb"HTTP/1.1 (\d+) ", answered)]
+    return statuses, json.loads(answered.rpartition(b"\r\n\r\n")[2])["error"]
+
+
+def whole(*lines: str, path: str = "/v2/models/echo/infer") -> bytes:
+    head = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {len(BODY)}", *lines, "", BODY]
+    return "\r\n".join(head).encode()
+
+
+CHUNKED = b"POST /v2/models/echo/infer HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+LIVE = b"GET /v2/health/live HTTP/1.1\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (b"\x00garbage\r\n\r\n", [400]),
+        (whole() + b"\x00garbage\r\n\r\n", [200, 400]),
+        (whole() + LIVE + whole() + b"\x00", [200, 200, 200, 400]),
+        (LIVE + b"no such thing\r\n\r\n", [200, 400]),
+        (CHUNKED + b"zz\r\n", [400]),
+        (whole() + CHUNKED + b"zz\r\n", [200, 400]),
+        (CHUNKED.replace(b"echo", b"nobody") + b"3\r\nabc\r\nzz\r\n", [400]),
+    ],
+)
+def test_requests_before_garbage_are_answered(server: Served, sent: bytes, statuses: list[int]) -> None:
+    assert by_socket(server, sent) == (statuses, "Invalid HTTP request received.")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        whole("x-long: " + "x" * 100_000),
+        whole(*["a: b"] * 10_000),
+        whole(*["a:b"] * 257),
+        whole(path="/" + "x" * 100_000),
+    ],
+)
+def test_a_head_in_one_piece_has_its_limits_too(server: Served, head: bytes) -> None:
+    said = "head: expected at most 65536 bytes and 256 headers"
+    assert by_socket(server, head) == ([431], said)
+    assert by_socket(server, whole() + head) == ([200, 431], said)
+
+
+def test_a_body_that_breaks_after_its_answer_closes_the_connection(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.http), timeout=20) as connection:
+        connection.sendall(b"POST /no/such/path HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        assert b"404" in connection.recv(1 << 16)
+        connection.sendall(b"zz\r\n")
+        while connection.recv(1 << 16):
+            pass
 
 
 def test_pages_for_people_and_their_tools(server: Served) -> None:

@@ -18,6 +18,9 @@
 namespace astrarium::express {
 
 inline constexpr std::size_t kLongestTag = 256, kMostDimensions = 32;
+// Bytes of JSON in a request, or of elements that its answer has in JSON: reading or writing more takes so long (20 ms
+// and more) that the long way does it, in a thread.
+inline constexpr std::size_t kMostJson = 1 << 20;
 
 struct Part {
   Shape shape;
@@ -71,6 +74,7 @@ class BodyReader {
  private:
   static constexpr std::int64_t kLongestTimeout = 1'000'000'000'000'000, kLargestPriority = 0xffffffff;
   enum Field { kInputs, kOutputs, kId, kParameters, kFields };
+  enum Parameter { kTimeout, kPriority, kApplication, kBinary, kParameterCount };
   struct Announced {
     std::string_view name, type;
     Shape shape;
@@ -97,10 +101,11 @@ class BodyReader {
   }
 
   bool parameter(std::string_view name) {
-    if (name == "timeout") return bounded(call_.timeout_us, 1, kLongestTimeout);
-    if (name == "priority") return bounded(call_.priority, 0, kLargestPriority);
-    if (name == "application") return text(call_.application) && call_.application.size() <= kLongestTag;
-    if (name == "binary_data_output") return scan_.boolean(all_binary_);
+    if (name == "timeout") return once(told_[kTimeout]) && bounded(call_.timeout_us, 1, kLongestTimeout);
+    if (name == "priority") return once(told_[kPriority]) && bounded(call_.priority, 0, kLargestPriority);
+    if (name == "application")
+      return once(told_[kApplication]) && text(call_.application) && call_.application.size() <= kLongestTag;
+    if (name == "binary_data_output") return once(told_[kBinary]) && scan_.boolean(all_binary_);
     return false;
   }
 
@@ -247,11 +252,26 @@ class BodyReader {
       for (std::size_t at = 0; at < call_.model->outputs.size(); ++at) asked_.emplace_back(at, std::nullopt);
     for (const auto& [at, binary] : asked_) {
       call_.outputs.push_back({at, binary.value_or(all_binary_)});
-      if (call_.outputs.back().binary || call_.model->outputs[at].speaks_json()) continue;
-      why_ = kText;
-      return false;
+      const bool in_json = !call_.outputs.back().binary;
+      if (in_json && !call_.model->outputs[at].speaks_json()) return refused(kText);
+      if (in_json && expected_bytes(call_.model->outputs[at]) > kMostJson) return refused(kLargeJson);
     }
     return true;
+  }
+
+  bool refused(std::string_view why) {
+    why_ = why;
+    return false;
+  }
+
+  // Of an output; where its size is open, it is expected to follow the inputs.
+  std::size_t expected_bytes(const Spec& output) const {
+    std::size_t size = output.type->bytes * static_cast<std::size_t>(call_.rows);
+    for (const std::int64_t length : output.item) {
+      if (length < 0) return call_.block_bytes();
+      size *= static_cast<std::size_t>(length);
+    }
+    return size;
   }
 
   Call& call_;
@@ -261,9 +281,9 @@ class BodyReader {
   const Spec* spec_ = nullptr;
   char* out_ = nullptr;
   char* out_end_ = nullptr;
-  bool seen_[kFields] = {};
+  bool seen_[kFields] = {}, told_[kParameterCount] = {};
   bool all_binary_ = false;
-  static constexpr std::string_view kText = "text", kBody = "body";
+  static constexpr std::string_view kText = "text", kBody = "body", kLargeJson = "large_json";
   std::string_view why_ = kBody;
   std::vector<std::pair<std::size_t, std::optional<bool>>> asked_;
 };

@@ -1,6 +1,7 @@
 // The express desk: reads requests that are plain enough, and sends their answers.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,10 @@
 
 namespace astrarium::express {
 
+// Bytes of a body: a larger one is copied so often until it is whole that the long way, which takes it piece by piece,
+// keeps others waiting for less time (64 MiB: 15 ms instead of 50).
+inline constexpr std::size_t kMostBody = 16 << 20;
+
 struct LongWay { std::string_view why; };  // not for us
 struct Missing { std::size_t bytes; };     // of the body
 struct Hopeless {                          // no answer to it would be in time
@@ -29,7 +34,7 @@ class Desk {
  public:
   // *memory* is what workers share; no head or body beyond these bytes goes the short way.
   Desk(char* memory, std::size_t size, std::size_t largest_head, std::size_t largest_body)
-      : memory_(memory), size_(size), largest_head_(largest_head), largest_body_(largest_body) {}
+      : memory_(memory), size_(size), largest_head_(largest_head), largest_body_(std::min(largest_body, kMostBody)) {}
 
   void serve(std::shared_ptr<const Model> model) {
     HalfTexts::all();  // made now, and not when the first answer needs them
@@ -54,6 +59,7 @@ class Desk {
     const auto head = HeadReader::read(data, largest_head_, why);
     if (!head) return LongWay{why};
     if (head->body > largest_body_ || head->application.size() > kLongestTag) return LongWay{"too_large"};
+    if (std::min(head->json.value_or(head->body), head->body) > kMostJson) return LongWay{"large_json"};
     const auto known = models_.find(head->model);
     if (known == models_.end()) return LongWay{why_withheld(head->model)};
     if (!head->version.empty() && head->version != known->second->version) return LongWay{"version"};

@@ -33,6 +33,8 @@ inline bool whole_number(std::string_view text, std::size_t& found) {
   return true;
 }
 
+inline constexpr int kMostHeaders = 256;  // as in server/settings.py
+
 class HeadReader {
  public:
   // Nothing where the head is not whole, or not of a request that goes the short way; *why* then says for what
@@ -46,9 +48,9 @@ class HeadReader {
     std::string_view rest = data.substr(0, end + 2);
     why = "path";
     if (!reader.first_line(next_line(rest))) return std::nullopt;
-    while (!rest.empty()) {
-      if (reader.header(next_line(rest))) continue;
-      why = reader.why_;
+    for (int left = kMostHeaders; !rest.empty(); --left) {
+      if (left > 0 && reader.header(next_line(rest))) continue;
+      why = left > 0 ? reader.why_ : "too_large";
       return std::nullopt;
     }
     why = kNames[kLength];

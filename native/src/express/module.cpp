@@ -21,6 +21,7 @@
 
 #include "courier.h"
 #include "desk.h"
+#include "tensors_module.h"
 
 namespace nb = nanobind;
 
@@ -204,6 +205,7 @@ NB_MODULE(_express, m) {
   using namespace nb::literals;
   nb::set_leak_warnings(false);  // a server holds its desk until the process ends
   m.attr("ALIGNMENT") = kAlignment;
+  bind_tensors(m);
   m.def("unread_for", &unread_for, "socket"_a);
   nb::class_<BoundCall>(m, "Call")
       .def_prop_ro("model", [](const BoundCall& self) { return self.call->model->index; })

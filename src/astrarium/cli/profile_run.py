@@ -48,6 +48,7 @@ def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted:
             measured.append(found)
             if progress is not None:
                 progress(len(measured))
+    measured = measure.in_order(model, specs, measured, care, wanted.chance)
     table = measure.rising(measured, wanted.chance, wanted.slack)
     times = {size: write_duration(time) for size, time in table.items()}
     return Outcome({"table": times}, _size_table(measured, table))

@@ -38,10 +38,10 @@ def serve(
     options = [f"server.{name}={value}" for name, value in given.items() if value is not None]
     from astrarium.scenario import load
 
-    _run(load(file, [*(override or []), *options], serving=True))
+    _run(load(file, [*(override or []), *options], serving=True), str(file))
 
 
-def _run(scenario: Scenario) -> None:
+def _run(scenario: Scenario, source: str) -> None:
     from astrarium.core.errors import InputError
 
     try:
@@ -64,7 +64,10 @@ def _run(scenario: Scenario) -> None:
             starting.close()
             _announce(scenario, running)
 
-        uvloop.run(run(scenario, started))
+        try:
+            uvloop.run(run(scenario, started))
+        except InputError as error:
+            raise error.read_from(source) from None
 
 
 def _starting(scenario: Scenario) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+_LONGEST_NAME = 200  # characters; looking for what is close to a text takes as long as the text
+
 
 class AstrariumError(Exception):
     """Root of every error this package raises on purpose."""
@@ -50,5 +52,6 @@ def one_of(names: list[str], value: object = None) -> str:
 
 def did_you_mean(names: list[str], value: object) -> str:
     """'; did you mean b?' where a name is close, else nothing."""
-    close = get_close_matches(str(value), names, n=1) if value is not None else []
+    given = "" if value is None else str(value)
+    close = get_close_matches(given, names, n=1) if 0 < len(given) <= _LONGEST_NAME else []
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -12,6 +12,8 @@ from astrarium.core.errors import InputError
 from astrarium.core.units import (
     BYTES_FORM,
     DURATION_FORM,
+    MICROSECOND,
+    MILLISECOND,
     RATE_FORM,
     SECOND,
     Time,
@@ -47,6 +49,14 @@ def write_duration(time: Time) -> str:
         if time >= size and "e" not in text and parse_duration(text) == time:
             return text
     return f"{time}ns" if time else "0ms"
+
+
+def rounded_duration(time: Time, digits: int = 3) -> str:
+    """About how long, as people say it: in seconds, or milliseconds below one; a few digits, no exponent."""
+    if time < MICROSECOND:
+        return f"{time} ns" if time else "0 ms"
+    unit, size = ("s", SECOND) if time >= SECOND else ("ms", MILLISECOND)
+    return f"{time / size:.{digits}g} {unit}" if time < 999 * size else f"{time / size:.0f} {unit}"
 
 
 def write_rate(rate: float) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 WORTH_IT = 5_000  # new objects from which an idle moment is used: half a millisecond's work
@@ -38,13 +37,6 @@ class GarbageKeeper:
         gc.unfreeze()
         self._collect()
         self.hold()
-
-    def rest(self) -> None:
-        """Stop counting, and leave the collector as Python has it."""
-        with suppress(ValueError):
-            gc.callbacks.remove(self._saw)
-        gc.unfreeze()
-        gc.enable()
 
     @property
     def worth_it(self) -> bool:

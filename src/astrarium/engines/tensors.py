@@ -1,6 +1,7 @@
 """Tensors as the Open Inference Protocol knows them: named, typed, row-major, little-endian.
 
-Imports nothing but numpy: workers on machines with few packages use it too.
+Needs nothing but numpy: workers on machines with few packages use it too. Native code, if there is any, makes
+objects of the elements of BYTES, and bytes of them again: a batch may have very many.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from astrarium.core.native import extension
 
 Array = npt.NDArray[Any]
 
@@ -81,16 +84,28 @@ def to_array(tensor: Tensor) -> Array:
 def to_bytes(array: Array) -> bytes | memoryview:
     """The binary layout of *array*: a view where it lies contiguous already."""
     if array.dtype.kind in "OSU":
-        return pack_bytes([_as_bytes(element) for element in array.ravel()])
+        return pack_bytes(array.ravel().tolist())
     return np.ascontiguousarray(array).data.cast("B") if array.size else b""
 
 
-def pack_bytes(elements: list[bytes]) -> bytes:
-    return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
+def pack_bytes(elements: list[Any]) -> bytes:
+    """The binary layout of texts or bytes."""
+    native = extension("_express")
+    found: bytes | None = native.pack_bytes(elements) if native is not None else None
+    if found is not None:
+        return found
+    each = map(_as_bytes, elements)
+    return b"".join(len(element).to_bytes(4, "little") + element for element in each)
 
 
 def unpack_bytes(data: bytes | bytearray | memoryview) -> list[bytes]:
     """Raises ValueError where the lengths do not add up to the data."""
+    native = extension("_express")
+    found: list[bytes] | None = native.unpack_bytes(data) if native is not None else None
+    return _unpacked(data) if found is None else found
+
+
+def _unpacked(data: bytes | bytearray | memoryview) -> list[bytes]:
     elements, at, view = [], 0, memoryview(data)
     while at < len(view):
         start = at + 4

@@ -29,6 +29,7 @@ PROFILE_FORM = (
     "zoo:GPU/MODEL, FILE.yaml, {alpha, beta}, {table: ...}, {kinds: ...} or {dynamic: ...}, "
     "such as zoo:1080Ti/ResNet50 or {alpha: 1.053ms, beta: 5.072ms}"
 )
+_MEASURED = "`astrarium profile FILE --model NAME --write` measures the profile of a model with a backend"
 DISTRIBUTION_FORM = (
     f"one distribution: {', '.join(DISTRIBUTIONS)}, such as {{normal: {{mean: 10ms, std: 2ms}}}}"
 )
@@ -70,8 +71,9 @@ class ModelReader:
 
     def _models(self, name: Any, raw: Any) -> list[tuple[str, Model]]:
         field = f"models.{name}"
-        if not isinstance(name, str) or not name:
-            raise InputError(field, name, "a name that is text; put it in quotes")
+        _check_name(name, field)
+        if isinstance(raw, dict) and "profile" not in raw:
+            raise InputError(f"{field}.profile", None, f"{PROFILE_FORM}; {_MEASURED}")
         entry: ModelEntry = self.decoder.decode_struct(ModelEntry, raw, field)
         profile = self._profile(entry.profile, f"{field}.profile")
         slo = entry.slo if entry.slo is not None else _zoo_slo(entry.profile)
@@ -131,6 +133,15 @@ class ModelReader:
         file = str(self._base / self.decoder.decode(str, raw, field))
         times = _from(field, raw, file)
         return constructed(Samples, raw, field, times=tuple(times), file=file)
+
+
+def _check_name(name: Any, field: str) -> None:
+    """Clients ask for a model by its name, in a URL and over gRPC: the same one everywhere."""
+    if not isinstance(name, str) or not name:
+        raise InputError(field, name, "a name that is text; put it in quotes")
+    if "/" in name or name in (".", ".."):
+        expected = "a name without '/' (and not . or ..): it is one part of a URL, /v2/models/NAME/infer"
+        raise InputError(field, name, expected)
 
 
 def _check_parallel(parallel: dict[str, Parallel], field: str) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.quantities import Bytes, write_bytes
+from astrarium.core.quantities import Bytes, Duration, write_bytes, write_duration
+from astrarium.core.units import SECOND
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Size = Annotated[int, msgspec.Meta(ge=-1)]
@@ -65,6 +66,7 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls: Tls | None = None
     record: str | None = None  # a file for the recording that can be replayed
     log: Literal["text", "json"] = "text"
+    start_limit: Duration = Duration(120 * SECOND)  # for the workers to come up with their models
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where real models run; auto: on CUDA if there is any
 
     def __post_init__(self) -> None:
@@ -72,6 +74,8 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("grpc", self.grpc, "another port than that of http")
         if self.payload < 1:
             raise InputError("payload", write_bytes(self.payload), "a size above 0")
+        if self.start_limit < 1:
+            raise InputError("start_limit", write_duration(self.start_limit), "a time above 0")
         if self.memory < self.payload:
             expected = f"at least {write_bytes(self.payload)}, the largest payload"
             raise InputError("memory", write_bytes(self.memory), expected)

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, NamedTuple, Protocol
 
 from astrarium.core.errors import InputError, one_of
+from astrarium.core.native import extension
 from astrarium.core.units import FOREVER, MICROSECOND, Time
 from astrarium.engines.tensors import BYTES, DATATYPES, Tensor, TensorSpec
 from astrarium.server.contract import Kind, ModelCard, Refused
@@ -14,6 +15,8 @@ from astrarium.server.contract import Kind, ModelCard, Refused
 LARGEST_PRIORITY = 2**32 - 1
 LARGEST_TIMEOUT = FOREVER // MICROSECOND
 LONGEST_TAG = 256
+MOST_TEXTS = 1_000_000  # elements of one BYTES tensor: a worker makes objects of them in some 30 ms
+_SHOWN = 16  # names or sizes in a refusal
 _LENGTH_BYTES = 4  # in front of each element of BYTES
 _ELEMENT_BYTES = {name: dtype.itemsize for name, dtype in DATATYPES.items()} | {BYTES: _LENGTH_BYTES}
 
@@ -53,9 +56,11 @@ def placed_inputs(card: ModelCard, given: Sequence[Described], limit: int) -> li
     if card.state != "READY":  # of a model that is not loaded nobody knows the inputs
         raise Refused(Kind.UNAVAILABLE, f"model {card.name} is not ready: {card.reason}")
     specs = {spec.name: spec for spec in card.inputs}
+    if len(given) > len(specs):  # first: a client may send any number of them
+        raise _wrong_names(card, given)
     placed = [_placed(card, specs, tensor, at, limit) for at, tensor in enumerate(given)]
-    if len(given) != len(specs) or len({each.spec.name for each in placed}) != len(specs):
-        raise _wrong_names(card, [tensor.name for tensor in given])
+    if len({each.spec.name for each in placed}) != len(specs):
+        raise _wrong_names(card, given)
     _check_same_rows(card, placed)
     return placed
 
@@ -74,6 +79,9 @@ def _placed(card: ModelCard, specs: dict[str, TensorSpec], given: Described, at:
     if size > limit:
         expected = f"a tensor of at most {limit} bytes, not {size}"
         raise Refused(Kind.TOO_LARGE, bad(f"inputs[{at}].shape", list(shape), expected, card.name).reason)
+    if spec.datatype == BYTES and elements > MOST_TEXTS:
+        expected = f"at most {MOST_TEXTS} elements of {BYTES}"
+        raise Refused(Kind.TOO_LARGE, bad(f"inputs[{at}].shape", list(shape), expected, card.name).reason)
     return Placed(spec, shape, elements, at)
 
 
@@ -82,14 +90,15 @@ def _check_shape(card: ModelCard, spec: TensorSpec, shape: tuple[int, ...], fiel
     if not shape or (item != spec.shape and not spec.admits(item)) or min(shape) < 0:
         wanted = ", ".join(map(str, ("rows", *spec.shape)))
         any_size = ", where -1 is any size" if -1 in spec.shape else ""
-        raise bad(field, list(shape[:16]), f"[{wanted}] for {spec.name}{any_size}", card.name)
+        raise bad(field, list(shape[:_SHOWN]), f"[{wanted}] for {spec.name}{any_size}", card.name)
     if not 1 <= shape[0] <= card.max_batch:
         raise bad(field, list(shape), f"from 1 to {card.max_batch} rows (the first dimension)", card.name)
 
 
-def _wrong_names(card: ModelCard, names: list[str]) -> Refused:
+def _wrong_names(card: ModelCard, given: Sequence[Described]) -> Refused:
     wanted = ", ".join(spec.name for spec in card.inputs)
-    return bad("inputs", names[:16], f"each of {wanted or 'no inputs at all'} exactly once", card.name)
+    names = [tensor.name for tensor in given[:_SHOWN]]
+    return bad("inputs", names, f"each of {wanted or 'no inputs at all'} exactly once", card.name)
 
 
 def _check_same_rows(card: ModelCard, placed: list[Placed]) -> None:
@@ -119,10 +128,11 @@ def check_size(placed: Placed, data: bytes | memoryview, model: str) -> None:
 
 def check_elements(placed: Placed, data: bytes | memoryview, model: str) -> None:
     """Whether the lengths inside binary BYTES *data* add up, without copying an element."""
-    at, found, end = 0, 0, len(data)
-    while at + _LENGTH_BYTES <= end:
-        at += _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "little")
-        found += 1
+    end = len(data)
+    found, at = bytes_elements(data, placed.elements)
+    if found > placed.elements and at <= end:
+        expected = f"{placed.elements} elements for shape {list(placed.shape)}"
+        raise bad(f"{placed.field}.data", "more elements", expected, model)
     if at != end:
         expected = f"elements that end with the data, after {end} bytes"
         raise bad(f"{placed.field}.data", f"element {max(found - 1, 0)} ends after {at}", expected, model)
@@ -131,14 +141,29 @@ def check_elements(placed: Placed, data: bytes | memoryview, model: str) -> None
         raise bad(f"{placed.field}.data", f"{found} elements", expected, model)
 
 
+def bytes_elements(data: bytes | memoryview, most: int) -> tuple[int, int]:
+    """How many elements binary BYTES *data* holds (at most one more than *most*), and where the last ends."""
+    native = extension("_express")
+    if native is not None:
+        counted: tuple[int, int] = native.bytes_elements(data, most)
+        return counted
+    found, at = 0, 0
+    while at + _LENGTH_BYTES <= len(data) and found <= most:
+        at += _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "little")
+        found += 1
+    return found, at
+
+
 def wanted_outputs(card: ModelCard, names: Sequence[str]) -> list[str]:
     """Which outputs to answer with: those asked for, in that order, or all."""
     known = [spec.name for spec in card.outputs]
+    if len(names) > len(known):
+        raise bad("outputs", list(names[:_SHOWN]), "each output at most once", card.name)
     for at, name in enumerate(names):
         if name not in known:
             raise bad(f"outputs[{at}].name", name, one_of(known, name), card.name)
     if len(set(names)) != len(names):
-        raise bad("outputs", list(names)[:16], "each output at most once", card.name)
+        raise bad("outputs", list(names[:_SHOWN]), "each output at most once", card.name)
     return list(names) or known
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
+from math import inf
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -25,6 +28,24 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class Sparing:
+    """Writes warnings that others can cause at will: one line in every *seconds*; the rest is counted."""
+
+    def __init__(
+        self, log: logging.Logger, seconds: float = 10.0, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._log, self._seconds, self._clock = log, seconds, clock
+        self._next, self._left_out = -inf, 0
+
+    def warning(self, text: str, *given: object) -> None:
+        if self._clock() < self._next:
+            self._left_out += 1
+            return
+        more = f" ({self._left_out} more since the last such line)" if self._left_out else ""
+        self._log.warning(text + "%s", *given, more)
+        self._next, self._left_out = self._clock() + self._seconds, 0
 
 
 def start_logging(form: str, level: str = "info") -> None:

@@ -41,17 +41,21 @@ class Row(msgspec.Struct, frozen=True, tag="step", array_like=True):
 
 
 class Recording:
-    """Written as it happens; a crash loses at most what was buffered."""
+    """Written as it happens; a crash loses at most what was buffered. There is no file before the first
+    section: a server that does not start leaves an older recording as it is."""
 
     def __init__(self, path: Path, header: Header, limit: int = LIMIT) -> None:
-        self._path, self._limit, self._written = path, limit, 0
+        self._path, self._header, self._limit, self._written = path, header, limit, 0
         self._encode = msgspec.json.Encoder().encode
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[bytes] | None = path.open("wb", buffering=_BUFFER)
-        self._write(header)
+        self._file: IO[bytes] | None = None
+        self._begun = False
 
     def section(self, setup: Setup) -> Callable[[Step], None]:
         """Where a new scheduler notes its steps."""
+        if not self._begun:
+            self._begun = True
+            self._file = self._path.open("wb", buffering=_BUFFER)
+            self._write(self._header)
         self._write(Section(setup))
         return self._step
 

@@ -12,6 +12,7 @@ from astrarium.core.errors import InputError
 from astrarium.engines.local import LocalWorkers
 from astrarium.scenario import Scenario
 from astrarium.scenario.serving_schema import ServerOptions
+from astrarium.server import starting
 from astrarium.server.control.plan import plan
 from astrarium.server.grpc.server import RunningGrpc, serve_grpc
 from astrarium.server.http.server import RunningHttp, serve_http
@@ -38,6 +39,7 @@ class Running:
 async def serve(scenario: Scenario, started: Callable[[Running], None]) -> None:
     """Until SIGTERM or SIGINT; then no new calls, answers to those that were accepted, and the end. A signal
     while it starts, and a second one while it drains, end it at once."""
+    starting.check(scenario.server)
     recording = _recording(scenario)
     service = LiveService(plan(scenario), LocalWorkers, recording.section if recording else None)
     grace = 0.0  # for workers that may still be loading, and hear nothing meanwhile

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from astrarium.core.errors import AstrariumError, InputError
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import rounded_duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.engines.arena import Memory
 from astrarium.engines.courier import Courier, new_courier
@@ -41,7 +42,6 @@ from astrarium.server.metrics import Metrics
 from astrarium.server.timelines import Timelines
 from astrarium.serving.setup import Network
 
-START_LIMIT = 120.0  # seconds for the workers to come up with their models
 POLL = 0.01
 _DELAYS_CUT = (
     "delays of %(measured_ms).2f ms were measured, and the objective of model %(model)s leaves "
@@ -117,7 +117,6 @@ class LiveService:
             self.control.close()
         await self.workers.stop(grace)
         self._preparer.close()
-        self.garbage.rest()
 
     @property
     def ready(self) -> bool:
@@ -227,13 +226,24 @@ class LiveService:
     # helpers
 
     async def _until_workers_are_up(self) -> None:
-        up = await self._until(lambda: len(self.control.present) == len(self.plan.workers), START_LIMIT)
+        limit = self.plan.start_limit
+        up = await self._until(lambda: len(self.control.present) == len(self.plan.workers), limit / SECOND)
         for entry in self.repository.entries:
             if entry.plan.loaded and entry.state == "UNAVAILABLE":
                 raise InputError(f"models.{entry.plan.name}.backend", entry.plan.backend, _loadable(entry))
         if not up:
-            story = f"the workers did not start within {START_LIMIT:g} s: {self.fleet.last_death}"
-            raise AstrariumError(story)
+            raise InputError("server.start_limit", write_duration(limit), self._late_start())
+
+    def _late_start(self) -> str:
+        """Which workers are not up, and what they are at."""
+        now = self.clock()
+        names = [entry.plan.name for entry in self.repository.entries]
+        late = [
+            f"worker {worker}, started {rounded_duration(now - since)} ago, "
+            + (f"was still loading {', '.join(names[model] for model in models)}" if models else "is not up")
+            for worker, models, since in self.fleet.late()
+        ]
+        return f"a time in which all models are loaded; {'; '.join(late)}; {self.fleet.last_death}"
 
     async def _begin(self) -> None:
         measured = await self._delays()

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1024 * 1024
+# Bytes of a request or an answer: what is smaller takes Python less than 50 ms, were every byte an element.
+# What is larger is read and written by native code and in a thread, and nothing but tensors may be.
+LARGE = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -13,6 +16,7 @@ class HttpLimits:
     """What a client may ask of us, over HTTP and gRPC alike."""
 
     head_bytes: int = 64 * 1024  # of a request's first line and headers, about
+    headers: int = 256  # of a request; those that clients and proxies send are a few dozen
     body_bytes: int = 64 * MIB  # of one request, after decompression too
     held_bytes: int = 1024 * MIB  # of all requests over HTTP that are being read or answered
     request_seconds: float = 60.0  # for a request over HTTP to arrive whole

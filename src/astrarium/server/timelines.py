@@ -42,6 +42,7 @@ class Timelines:
         self._passed.append(Passed(self._count, model, gpu, batch, size, in_time, stages))
 
     def trace(self, last: int) -> bytes:
+        # In one step, since calls are added while another thread is here.
         shown = list(self._passed)[-last:] if last > 0 else []
         events = [*_names(shown), *_batches(shown), *(event for call in shown for event in _call(call))]
         meta = {"calls_answered": self._count, "calls_shown": len(shown)}

@@ -39,7 +39,7 @@ class OutputTensor(Struct, omit_defaults=True):
     name: str
     datatype: str
     shape: list[int]
-    data: list[Any] | UnsetType = UNSET
+    data: list[Any] | Raw | UnsetType = UNSET
     parameters: Parameters | UnsetType = UNSET
 
 

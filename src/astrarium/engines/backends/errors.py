@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 import traceback
 from importlib import import_module
@@ -12,6 +13,8 @@ from astrarium.core.errors import AstrariumError, InputError
 
 _OURS = os.path.dirname(__file__) + os.sep
 _INSTALLED = ("site-packages", "dist-packages", sysconfig.get_paths()["stdlib"])
+
+_LONGEST = 200  # characters of a library's own words
 
 
 class ModelFailed(AstrariumError):
@@ -33,6 +36,12 @@ def blamed(error: BaseException) -> str:
     written = [place for place in theirs if not any(part in place[0] for part in _INSTALLED)]
     where = "".join(f"{os.path.basename(file)}:{line}: " for file, line in (written or theirs)[-1:])
     return f"{where}{type(error).__name__}: {error}"
+
+
+def first_sentence(error: BaseException) -> str:
+    """What went wrong, without the advice and the traces that libraries add to it."""
+    text = " ".join(str(error).split())
+    return re.split(r"(?<=\w)\. ", text)[0].removesuffix(".")[:_LONGEST]
 
 
 def package(name: str, extra: str) -> Any:

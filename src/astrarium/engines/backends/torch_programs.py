@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -11,7 +13,7 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.engines.backends import examples, references
 from astrarium.engines.backends.contract import ModelFiles
-from astrarium.engines.backends.errors import blamed, package
+from astrarium.engines.backends.errors import blamed, first_sentence, package
 from astrarium.engines.tensors import BYTES, Array, TensorSpec, datatype_of
 
 ENDINGS = (".pt2", ".pt")
@@ -69,10 +71,13 @@ def _common(short: tuple[int, ...], long: tuple[int, ...]) -> tuple[int, ...]:
 def _exported(torch: Any, path: Path, files: ModelFiles, device: str) -> tuple[Any, tuple[TensorSpec, ...]]:
     if files.options.get("dtype"):
         raise InputError("dtype", files.options["dtype"], "no such option for a .pt2: export it in that type")
+    warned: list[BaseException] = []
     try:
-        program = torch.export.load(str(path))
+        with _unlogged("torch.export", warned):
+            program = torch.export.load(str(path))
     except Exception as error:
-        raise InputError("model", str(path), f"a file of torch.export.save; {error}") from error
+        told = first_sentence((warned or [error])[0])
+        raise InputError("model", str(path), f"a file of torch.export.save; {told}") from error
     found = _exported_inputs(program)
     if files.inputs and len(files.inputs) != len(found):
         raise InputError("inputs", len(files.inputs), f"{len(found)} inputs, as in the exported program")
@@ -80,6 +85,26 @@ def _exported(torch: Any, path: Path, files: ModelFiles, device: str) -> tuple[A
         program = package("torch.export.passes", "torch").move_to_device_pass(program, device)
     keywords = list((program.example_inputs or ((), {}))[1])
     return _by_position(program.module(), len(found) - len(keywords), keywords), files.inputs or found
+
+
+@contextmanager
+def _unlogged(name: str, errors: list[BaseException]) -> Iterator[None]:
+    """Keep PyTorch from logging what goes wrong, with its traceback; the error that it raises says less.
+
+    *errors* hears of it instead.
+    """
+
+    def hear(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        errors.extend([error] if error is not None else [])
+        return False
+
+    logger = logging.getLogger(name)
+    logger.addFilter(hear)
+    try:
+        yield
+    finally:
+        logger.removeFilter(hear)
 
 
 def _by_position(module: Any, positional: int, keywords: Sequence[str]) -> Any:
@@ -123,7 +148,7 @@ def _scripted(torch: Any, path: Path) -> Any:
     try:
         return torch.jit.load(str(path), map_location="cpu")
     except Exception as error:
-        raise InputError("model", str(path), f"a file of torch.jit.save; {error}") from error
+        raise InputError("model", str(path), f"a file of torch.jit.save; {first_sentence(error)}") from error
 
 
 def _made(factory: Any, arguments: Mapping[str, Any], model: str) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from astrarium.core.errors import one_of
-from astrarium.core.units import FOREVER, MILLISECOND, Time
+from astrarium.core.quantities import rounded_duration
+from astrarium.core.units import FOREVER, Time
 from astrarium.server.contract import InferCall, Kind, Refused
 from astrarium.server.control.bounds import alone
 from astrarium.server.control.repository import Entry
@@ -25,11 +26,11 @@ def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
     deadline = call.received + objective
     needed = alone(setup.models[entry.plan.index], setup.network)
     if now + needed > deadline:
-        passed = (now - call.received) / MILLISECOND
+        asked, takes, passed = map(rounded_duration, (objective, needed, now - call.received))
         raise Refused(
             Kind.DEADLINE,
-            f"model {call.model} cannot answer within {objective / MILLISECOND:g} ms: one request alone "
-            f"takes {needed / MILLISECOND:.3g} ms, and {passed:.3g} ms had passed",
+            f"model {call.model} cannot answer within {asked}: one request alone takes {takes}, "
+            f"and {passed} had passed",
         )
     return Promise(deadline, _application(call, entry))
 

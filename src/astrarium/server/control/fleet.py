@@ -99,6 +99,11 @@ class Fleet:
     def ready(self) -> list[int]:
         return [post.spec.worker for post in self._posts if post.ready]
 
+    def late(self) -> list[tuple[int, list[int], Time]]:
+        """Workers that are not ready: the models that each still has to load, and since when it runs."""
+        late = [post for post in self._posts if not post.ready]
+        return [(post.spec.worker, sorted(post.loading), post.started) for post in late]
+
     def idle(self) -> list[int]:
         """Workers that have nothing to do but to answer."""
         return [post.spec.worker for post in self._posts if post.ready and not post.sent]

@@ -14,6 +14,7 @@ from astrarium.engines.backends.contract import ModelFiles, Place
 from astrarium.engines.interface import WorkerSpec
 from astrarium.engines.tensors import TensorSpec
 from astrarium.scenario import Scenario, build
+from astrarium.scenario.serving_schema import ServerOptions
 from astrarium.server.control.bounds import alone
 from astrarium.server.control.devices import device_chooser, visible_gpus
 from astrarium.serving.registry import ServingPolicy
@@ -52,6 +53,7 @@ class ServingPlan:
     queue: int
     memory: int
     measured_delays: bool  # the scenario says nothing of delays: measure them
+    start_limit: Time = ServerOptions().start_limit
 
 
 def plan(scenario: Scenario) -> ServingPlan:
@@ -69,6 +71,7 @@ def plan(scenario: Scenario) -> ServingPlan:
         profiled_share=scenario.profiling.share,
         queue=scenario.server.queue,
         memory=scenario.server.memory,
+        start_limit=scenario.server.start_limit,
         measured_delays=scenario.network == type(scenario.network)(),
     )
 

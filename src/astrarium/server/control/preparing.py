@@ -43,9 +43,7 @@ class Preparer:
     async def _prepare(self, ticket: Ticket, reference: str) -> None:
         loop = asyncio.get_running_loop()
         try:
-            given = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
-            answer = await loop.run_in_executor(self._threads, lambda: self._hooks[reference](**given))
-            made = [_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
+            made = await loop.run_in_executor(self._threads, self._made_inputs, ticket, reference)
             if not self._cloakroom.take_in(ticket, made):
                 ticket.broken = "there is no shared memory left for its inputs"
         except Exception as error:
@@ -53,6 +51,12 @@ class Preparer:
         ticket.inputs_ready = True
         self._cloakroom.settle(ticket)  # its call may have ended meanwhile
         self._made()
+
+    def _made_inputs(self, ticket: Ticket, reference: str) -> list[Tensor]:
+        """All of it in the thread: texts become objects and bytes again one by one."""
+        given = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
+        answer = self._hooks[reference](**given)
+        return [_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

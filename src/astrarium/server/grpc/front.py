@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from asyncio import to_thread
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
@@ -22,8 +24,10 @@ from astrarium.server.describing import (
 from astrarium.server.grpc.errors import Context, Metadata, abort, abort_by_our_fault, metadata_of
 from astrarium.server.grpc.infer import read_call, written_answer
 from astrarium.server.grpc.messages import SERVICE, filled, message
+from astrarium.server.grpc.reading import Given, Unreadable, read_infer, read_message
 from astrarium.server.grpc.stream import answered
 from astrarium.server.keys import Keys
+from astrarium.server.logs import Sparing
 from astrarium.server.settings import HttpLimits
 from astrarium.server.stages import stage_line
 
@@ -35,12 +39,13 @@ OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
 class GrpcFront:
     def __init__(self, service: Service, limits: HttpLimits, keys: Keys) -> None:
         self._service, self._limits, self._keys = service, limits, keys
+        self._unreadable = Sparing(log)
 
     def handler(self) -> Any:
         """What a grpc server is given."""
         methods = {name: self._unary(name, answering) for name, answering in self._methods().items()}
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self.model_stream_infer, message("ModelInferRequest").FromString, _serialized
+            self.model_stream_infer, response_serializer=_serialized
         )
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
@@ -61,13 +66,15 @@ class GrpcFront:
 
     def _unary(self, name: str, answering: Answering) -> Any:
         guarded = self._keys and name not in OPEN_METHODS
+        read = read_infer if name == "ModelInfer" else partial(read_message, f"{name}Request")
 
-        async def call(request: Any, context: Context) -> Any:
+        async def call(data: bytes, context: Context) -> Any:
             try:
                 if guarded:
                     self._keys.check(metadata_of(context))
-                return await answering(request, context)
+                return await answering(read(data), context)
             except Refused as refused:
+                self._tell_of(refused, name, context)
                 await abort(context, refused)
             except grpc.aio.AbortError:
                 raise
@@ -75,8 +82,12 @@ class GrpcFront:
                 log.exception("%s failed", name)
                 await abort_by_our_fault(context, error)
 
-        read = message(f"{name}Request").FromString
-        return grpc.unary_unary_rpc_method_handler(call, read, _serialized)
+        return grpc.unary_unary_rpc_method_handler(call, response_serializer=_serialized)
+
+    def _tell_of(self, refused: Refused, method: str, context: Context) -> None:
+        """Log a client that sends what is no message, now and then: it is broken, or no client at all."""
+        if isinstance(refused, Unreadable):
+            self._unreadable.warning("%s from %s: %s", method, context.peer(), refused.reason)
 
     def _card(self, name: str, version: str) -> ModelCard:
         card = self._service.card(name)
@@ -123,22 +134,25 @@ class GrpcFront:
         await self._service.unload(self._service.card(request.model_name).name)
         return message("RepositoryModelUnloadResponse")()
 
-    async def model_infer(self, request: Any, context: Context) -> Any:
+    async def model_infer(self, given: Given, context: Context) -> Any:
         received = monotonic_ns()
         metadata = metadata_of(context)
-        response, line = await self._inferred(request, metadata, received, context.time_remaining())
+        response, line = await self._inferred(given, metadata, received, context.time_remaining())
         if line:
             context.set_trailing_metadata((("x-astrarium-timeline", line),))
         return response
 
     async def _inferred(
-        self, request: Any, metadata: Metadata, received: int, remaining: float | None
+        self, given: Given, metadata: Metadata, received: int, remaining: float | None
     ) -> tuple[Any, str]:
         self._service.went_long_way("grpc")
+        request = given.request
         card = self._service.card(request.model_name)
         tag = metadata.get(b"x-astrarium-application", b"").decode("latin-1")
+        reading = card, given, tag, received, remaining, self._limits.body_bytes
         try:
-            asked = read_call(card, request, tag, received, remaining, self._limits.body_bytes)
+            slow = given.reads_slowly(card)
+            asked = await to_thread(read_call, *reading) if slow else read_call(*reading)
         except Refused as refused:
             self._service.turned_away(card.name, refused)
             raise
@@ -150,18 +164,27 @@ class GrpcFront:
         wants_line = metadata.get(b"x-astrarium-timeline") not in (None, b"", b"0")
         return response, stage_line(answer) if wants_line else ""
 
-    async def model_stream_infer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+    async def model_stream_infer(
+        self, requests: AsyncIterator[bytes], context: Context
+    ) -> AsyncIterator[Any]:
         metadata = metadata_of(context)
         try:
             self._keys.check(metadata)
         except Refused as refused:
             await abort(context, refused)
 
-        async def answering(request: Any) -> Any:
-            response, _ = await self._inferred(request, metadata, monotonic_ns(), context.time_remaining())
+        async def answering(given: Given) -> Any:
+            response, _ = await self._inferred(given, metadata, monotonic_ns(), context.time_remaining())
             return response
 
-        async for response in answered(requests, answering):
+        def reading(data: bytes) -> Given:
+            try:
+                return read_infer(data)
+            except Refused as refused:
+                self._tell_of(refused, "ModelStreamInfer", context)
+                raise
+
+        async for response in answered(requests, reading, answering):
             yield response
 
 

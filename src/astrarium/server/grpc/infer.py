@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from astrarium.core.native import extension
 from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.engines.tensors import Tensor
 from astrarium.server.checking import (
@@ -20,6 +21,7 @@ from astrarium.server.checking import (
 )
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused
 from astrarium.server.grpc.messages import message
+from astrarium.server.grpc.reading import Data, Given
 from astrarium.server.http.json_tensors import packed
 
 _CONTENTS = {
@@ -44,11 +46,12 @@ class Asked(NamedTuple):
 
 
 def read_call(
-    card: ModelCard, request: Any, tag: str, received: Time, remaining: float | None, limit: int
+    card: ModelCard, given: Given, tag: str, received: Time, remaining: float | None, limit: int
 ) -> Asked:
     """*remaining* is what the client's own deadline leaves, in seconds; *limit* is of a tensor, in bytes."""
+    request = given.request
     check_version(card, request.model_version)
-    tensors = _tensors(card, request, limit)
+    tensors = _tensors(card, given, limit)
     wish = wishes(_plain(request.parameters), tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
     wished = wish.timeout, wish.priority, wish.application
@@ -65,12 +68,12 @@ def _patience(remaining: float | None, model: str) -> Time | None:
     return int(min(remaining * SECOND, FOREVER))
 
 
-def _tensors(card: ModelCard, request: Any, limit: int) -> list[Tensor]:
-    placed = placed_inputs(card, request.inputs, limit)
-    for each, given in zip(placed, request.inputs, strict=True):
-        check_tensor_parameters(each.field, given.parameters, card.name)
-    raw = request.raw_input_contents
-    data = _raw(placed, request, card.name) if raw else _typed(placed, request.inputs, card.name)
+def _tensors(card: ModelCard, given: Given, limit: int) -> list[Tensor]:
+    inputs = given.request.inputs
+    placed = placed_inputs(card, inputs, limit)
+    for each, one in zip(placed, inputs, strict=True):
+        check_tensor_parameters(each.field, one.parameters, card.name)
+    data = _raw(placed, given, card.name) if given.raw else _typed(placed, given, card.name)
     tensors = [
         Tensor(each.spec.name, each.spec.datatype, each.shape, content)
         for each, content in zip(placed, data, strict=True)
@@ -78,26 +81,46 @@ def _tensors(card: ModelCard, request: Any, limit: int) -> list[Tensor]:
     return in_card_order(card, tensors)
 
 
-def _raw(placed: Sequence[Placed], request: Any, model: str) -> Sequence[bytes]:
-    raw: Sequence[bytes] = list(request.raw_input_contents)
+def _raw(placed: Sequence[Placed], given: Given, model: str) -> Sequence[Data]:
+    raw = given.raw
     if len(raw) != len(placed):
         raise bad("raw_input_contents", f"{len(raw)} of them", f"one for each of {len(placed)} inputs", model)
-    for each, given, data in zip(placed, request.inputs, raw, strict=True):
-        if given.HasField("contents"):
+    typed = given.contents or [one.HasField("contents") or None for one in given.request.inputs]
+    for each, contents, data in zip(placed, typed, raw, strict=True):
+        if contents is not None:
             raise bad(f"{each.field}.contents", "both", "either contents or raw_input_contents", model)
         check_size(each, data, model)
     return raw
 
 
-def _typed(placed: Sequence[Placed], inputs: Sequence[Any], model: str) -> list[bytes]:
-    return [_contents(each, given.contents, model) for each, given in zip(placed, inputs, strict=True)]
+def _typed(placed: Sequence[Placed], given: Given, model: str) -> list[bytes]:
+    if given.contents is not None:
+        return [_native(each, data or b"", model) for each, data in zip(placed, given.contents, strict=True)]
+    inputs = given.request.inputs
+    return [_contents(each, one.contents, model) for each, one in zip(placed, inputs, strict=True)]
 
 
-def _contents(placed: Placed, contents: Any, model: str) -> bytes:
+def _native(placed: Placed, data: Data, model: str) -> bytes:
+    """Typed contents as they came, of a request that is large."""
+    field, native = _contents_field(placed, model), extension("_express")
+    assert native is not None
+    found: bytes | int = native.from_contents(data, placed.spec.datatype, placed.elements)
+    if isinstance(found, bytes):
+        return found
+    expected = f"{placed.elements} elements in {field} for shape {list(placed.shape)}, and nothing else"
+    raise bad(f"{placed.field}.contents", f"{found} that are right", expected, model)
+
+
+def _contents_field(placed: Placed, model: str) -> str:
     field = _CONTENTS.get(placed.spec.datatype)
     if field is None:
         expected = f"raw_input_contents: {placed.spec.datatype} has no typed contents"
         raise bad(f"{placed.field}.contents", None, expected, model)
+    return field
+
+
+def _contents(placed: Placed, contents: Any, model: str) -> bytes:
+    field = _contents_field(placed, model)
     others = [descriptor.name for descriptor, _ in contents.ListFields() if descriptor.name != field]
     values = getattr(contents, field)
     if others or len(values) != placed.elements:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from typing import TypeVar
 from urllib.parse import parse_qs
 
@@ -18,10 +19,19 @@ from astrarium.server.describing import (
     statistics_answer,
 )
 from astrarium.server.http.bodies import Body, BodyReader, asked_encoding, compressed
-from astrarium.server.http.infer import read_call, timeline_header, written_answer
+from astrarium.server.http.infer import (
+    Asked,
+    read_call,
+    reads_slowly,
+    timeline_header,
+    writes_slowly,
+    written_answer,
+)
 from astrarium.server.http.json_tensors import not_json
+from astrarium.server.http.large import check_keys
 from astrarium.server.http.replies import HttpRefusal, Reply, json_reply
 from astrarium.server.http.routing import LONG_WAY, Request
+from astrarium.server.settings import LARGE
 
 Form = TypeVar("Form")
 # What bodies come as: JSON, JSON with binary tensors, and what curl says of `-d` by itself.
@@ -91,14 +101,13 @@ class Handlers:
 
     async def _inferred(self, card: ModelCard, request: Request, body: Body) -> Reply:
         headers = request.headers
-        try:
-            asked = read_call(card, body, headers, request.received, self._bodies.limits.body_bytes)
-        except Refused as refused:
-            self._service.turned_away(card.name, refused)
-            raise
+        asked = await self._asked(card, request, body)
         answer = await self._service.infer(asked.call)
         try:
-            described_by, content = written_answer(card, asked, answer)
+            if writes_slowly(asked, answer):
+                described_by, content = await to_thread(written_answer, card, asked, answer)
+            else:
+                described_by, content = written_answer(card, asked, answer)
         finally:
             answer.release()
         described_by += timeline_header(headers, answer)
@@ -108,6 +117,16 @@ class Handlers:
             return Reply(200, described_by, content)
         described_by.append((b"content-encoding", wanted.encode()))
         return Reply(200, described_by, await compressed(content, wanted))
+
+    async def _asked(self, card: ModelCard, request: Request, body: Body) -> Asked:
+        given = card, body, request.headers, request.received, self._bodies.limits.body_bytes
+        try:
+            if reads_slowly(card, body, request.headers):
+                return await to_thread(read_call, *given)
+            return read_call(*given)
+        except Refused as refused:
+            self._service.turned_away(card.name, refused)
+            raise
 
     async def _body(self, request: Request) -> Body:
         content_type = request.headers.get(b"content-type")
@@ -119,8 +138,13 @@ class Handlers:
         """The body as *form*; an empty one is the form with nothing filled in."""
         body = await self._body(request)
         self._bodies.let_go(body)
+        if len(body) > LARGE:
+            raise Refused(Kind.TOO_LARGE, f"body: expected at most {LARGE} bytes here (got {len(body)})")
         try:
-            return msgspec.json.decode(body.strip() or b"{}", type=form)
+            given = body.strip() or b"{}"
+            found = msgspec.json.decode(given, type=form)
+            check_keys(given)
+            return found
         except RecursionError:
             raise bad("body", None, "JSON that is not nested this deep") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -152,7 +176,8 @@ class Handlers:
             last = msgspec.convert(given, wire.Last, strict=False)
         except msgspec.ValidationError as error:
             raise bad("last", given, str(error).removeprefix("Expected ")) from None
-        return Reply(200, [(b"content-type", b"application/json")], self._service.timeline(last))
+        trace = await to_thread(self._service.timeline, last)  # it may tell of thousands of calls
+        return Reply(200, [(b"content-type", b"application/json")], trace)
 
     async def openapi(self, _: Request) -> Reply:
         return Reply(200, [(b"content-type", b"application/json")], self.description)

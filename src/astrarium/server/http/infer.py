@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from astrarium.core.units import Time
-from astrarium.engines.tensors import Tensor
+from astrarium.engines.tensors import BYTES, Tensor
 from astrarium.server.checking import (
     Placed,
     bad,
@@ -23,7 +23,9 @@ from astrarium.server.checking import (
 from astrarium.server.contract import InferAnswer, InferCall, ModelCard
 from astrarium.server.http.bodies import Body
 from astrarium.server.http.json_tensors import from_json, not_json, to_json
+from astrarium.server.http.large import Json, check_keys, outline
 from astrarium.server.http.replies import JSON, Headers
+from astrarium.server.settings import LARGE
 from astrarium.server.stages import stage_line
 from astrarium.server.wire import InferRequest, InferResponse, InputTensor, OutputTensor, Parameters
 
@@ -57,6 +59,19 @@ def read_call(
     return Asked(call, request.id, _wanted(card, request))
 
 
+def reads_slowly(card: ModelCard, body: Body, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request takes so long to read that a thread should: the event loop has others to serve."""
+    if len(body) <= LARGE:
+        return False
+    return _json_size(headers, body) > LARGE or any(spec.datatype == BYTES for spec in card.inputs)
+
+
+def writes_slowly(asked: Asked, answer: InferAnswer) -> bool:
+    """The same of an answer in JSON."""
+    in_json = [tensor for tensor in answer.outputs if asked.outputs.get(tensor.name) is False]
+    return sum(len(tensor.data) for tensor in in_json) > LARGE
+
+
 def _json_size(headers: Mapping[bytes, bytes], body: Body) -> int:
     given = headers.get(HEADER_LENGTH)
     if given is None:
@@ -68,11 +83,33 @@ def _json_size(headers: Mapping[bytes, bytes], body: Body) -> int:
 
 
 def _request(body: Body, size: int) -> InferRequest:
+    """What the JSON says. Of a large one only what is beside the elements of its tensors is read here."""
     json = body if size == len(body) else memoryview(body)[:size]
     try:
-        return _decode(json)
+        return _small(json) if size <= LARGE else _large(json)
     except RecursionError:
         raise bad("body", None, "JSON that is not nested this deep") from None
+
+
+def _small(json: Json) -> InferRequest:
+    request = _decoded(json)
+    check_keys(outline(json).text)
+    return request
+
+
+def _large(json: Json) -> InferRequest:
+    text, pieces = outline(json)
+    request = _decoded(text)
+    check_keys(text)
+    for given in request.inputs:
+        if pieces is not None and given.data is not UNSET:
+            given.data = pieces[int(given.data)]
+    return request
+
+
+def _decoded(json: Json) -> InferRequest:
+    try:
+        return _decode(json)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise not_json(json, error) from None
 

@@ -13,6 +13,8 @@ import numpy as np
 from astrarium.engines.tensors import BYTES, DATATYPES, Tensor, pack_bytes, unpack_bytes
 from astrarium.server.checking import Placed, bad
 from astrarium.server.contract import Refused
+from astrarium.server.http.large import native, read_elements, write_elements
+from astrarium.server.settings import LARGE
 
 _CODES = {
     "BOOL": "?",
@@ -35,6 +37,8 @@ _BYTE = re.compile(r"\(byte (\d+)\)$")
 
 def from_json(raw: msgspec.Raw, placed: Placed, model: str) -> bytes:
     """The binary layout of a JSON list, refused where it is not exactly what was announced."""
+    if len(memoryview(raw)) > LARGE and (reader := native()) is not None:
+        return read_elements(reader, raw, placed, model)
     depth = len(placed.shape) if _NESTED.match(raw) else 1
     try:
         values = _decoder(placed.spec.datatype, depth).decode(raw)
@@ -58,12 +62,21 @@ def packed(placed: Placed, values: Any, model: str) -> bytes:
         raise _out_of_range(placed, values, model) from None
 
 
-def to_json(tensor: Tensor) -> list[Any]:
+def to_json(tensor: Tensor) -> list[Any] | msgspec.Raw:
     """A flat list. NaN and the infinities, which JSON cannot write, become null."""
+    if len(tensor.data) > LARGE and (writer := native()) is not None:
+        return _written(tensor, writer)
     if tensor.datatype == BYTES:
         return [_text(tensor.name, at, element) for at, element in enumerate(unpack_bytes(tensor.data))]
     values: list[Any] = np.frombuffer(tensor.data, DATATYPES[tensor.datatype]).tolist()
     return values
+
+
+def _written(tensor: Tensor, writer: Any) -> msgspec.Raw:
+    found = write_elements(writer, tensor)
+    if not isinstance(found, int):
+        return found
+    raise _no_text(tensor.name, found, unpack_bytes(tensor.data)[found])
 
 
 @cache
@@ -107,8 +120,12 @@ def _text(name: str, at: int, element: bytes) -> str:
     try:
         return element.decode()
     except UnicodeDecodeError:
-        expected = "text in UTF-8; ask for this output with the parameter binary_data: true"
-        raise bad(f"output {name}, element {at}", element[:20], expected) from None
+        raise _no_text(name, at, element) from None
+
+
+def _no_text(name: str, at: int, element: bytes) -> Refused:
+    expected = "text in UTF-8; ask for this output with the parameter binary_data: true"
+    return bad(f"output {name}, element {at}", element[:20], expected)
 
 
 def not_json(body: bytes | bytearray | memoryview, error: Exception) -> Refused:

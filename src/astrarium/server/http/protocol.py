@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from asyncio import TimerHandle
 from time import monotonic_ns
+from typing import NamedTuple
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -12,6 +14,17 @@ from astrarium.server.http.routing import LONG_WAY, RECEIVED
 from astrarium.server.settings import HttpLimits
 from astrarium.server.wire import ErrorAnswer
 
+_AROUND_A_HEADER = 4  # bytes: a colon, a space and the end of the line
+
+
+class _HeadTooLarge(Exception):
+    """Ends the parser's work on a head."""
+
+
+class Refusal(NamedTuple):
+    status: int
+    reason: str
+
 
 class BoundedProtocol(HttpToolsProtocol):
     """Notes when a request's first byte came (its own task may start much later). A request whose head is too
@@ -19,10 +32,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     limits = HttpLimits()
     long_way = ""  # why requests go this way and not the short one
-    _arriving, _in_head, _head_bytes = False, False, 0
+    _arriving, _in_head, _head_bytes, _received = False, False, 0, 0
     _deadline: TimerHandle | None = None
+    _open = 0  # requests with a whole head and no answer
+    _last_words: Refusal | None = None  # what is sent before the connection is closed
 
     def data_received(self, data: bytes) -> None:
+        if self._last_words is not None:
+            return  # after what was no request, nobody knows where the next one begins
         super().data_received(data)
         if self._arriving:
             self._part_received(len(data))
@@ -33,9 +50,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def _part_received(self, size: int) -> None:
         if self._deadline is None:
             self._deadline = self.loop.call_later(self.limits.request_seconds, self._too_slow)
-        self._head_bytes += size if self._in_head else 0
-        if self._head_bytes > self.limits.head_bytes:
-            self.refuse(431, f"head: expected at most {self.limits.head_bytes} bytes")
+        self._received += size if self._in_head else 0  # a line that never ends is in no header yet
+        if self._received > self.limits.head_bytes:
+            self.refuse(*self._head_too_large())
 
     def _too_slow(self) -> None:
         self.refuse(408, f"request: expected whole within {self.limits.request_seconds} s")
@@ -44,11 +61,36 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope[RECEIVED] = monotonic_ns()  # type: ignore[literal-required]
         self.scope[LONG_WAY] = self.long_way  # type: ignore[literal-required]
-        self._arriving, self._in_head, self._head_bytes = True, True, 0
+        self._arriving, self._in_head, self._head_bytes, self._received = True, True, 0, 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count_head(len(name) + len(value) + _AROUND_A_HEADER)
+
+    def _count_head(self, size: int) -> None:
+        """A head that comes in one piece is whole before anybody has counted the pieces."""
+        self._head_bytes += size
+        if self._head_bytes > self.limits.head_bytes or len(self.headers) > self.limits.headers:
+            raise _HeadTooLarge  # reaches `send_400_response`
+
+    def _head_too_large(self) -> Refusal:
+        limits = self.limits
+        return Refusal(431, f"head: expected at most {limits.head_bytes} bytes and {limits.headers} headers")
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
         super().on_headers_complete()
+        self._in_head = False
+        self._open += 1
+
+    def on_response_complete(self) -> None:
+        self._open -= 1
+        super().on_response_complete()
+        if self._last_words is not None and not self._open:
+            self._close_with(self._last_words)
 
     def on_message_complete(self) -> None:
         self._arriving = False
@@ -60,12 +102,26 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        self.refuse(400, msg)
+        error = sys.exception()
+        too_large = error is not None and isinstance(error.__context__, _HeadTooLarge)
+        self.refuse(*(self._head_too_large() if too_large else Refusal(400, msg)))
 
     def refuse(self, status: int, reason: str) -> None:
-        """The last answer on this connection, where no request has got as far as the application."""
+        """The last answer on this connection; requests that came whole before it are answered first."""
+        if self.transport.is_closing() or self._last_words is not None:
+            return
+        self._last_words = Refusal(status, reason)
+        if self._arriving and not self._in_head and not self.cycle.response_complete:
+            self._open -= 1  # what is refused got as far as the application, which waits for the rest
+            if self.pipeline:
+                self.pipeline.popleft()
+        if not self._open:
+            self._close_with(self._last_words)
+
+    def _close_with(self, refusal: Refusal) -> None:
         if self.transport.is_closing():
             return
+        status, reason = refusal
         body = msgspec.json.encode(ErrorAnswer(reason))
         head = STATUS_LINE[status] + b"content-type: application/json\r\nconnection: close\r\n"
         self.transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import to_ms
 from astrarium.serving.placement.plan import Plan
 from astrarium.serving.placement.planner.draft import (
@@ -116,8 +117,9 @@ class Words:
             return "a form: none of it is known"
         shapes = self._options.shapes(place)
         if not shapes:
-            fastest = to_ms(min(form.latency(1) for form in model.forms.values()))
-            return f"an objective of {fastest:.4g} ms, which one request takes: not {to_ms(model.slo):.4g} ms"
+            fastest = min(form.latency(1) for form in model.forms.values())
+            alone, wanted = rounded_duration(fastest, 4), rounded_duration(model.slo, 4)
+            return f"an objective of {alone}, which one request takes: not {wanted}"
         if not self._problem.gpus:
             return "a GPU: there is none"
         if not any(self._fits_somewhere(place, shape) for shape in shapes):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import to_ms
 from astrarium.serving.placement.groups import REJECTED, Group, Ints, Layout
 from astrarium.serving.placement.policies._partition import capacities, largest_node
@@ -27,8 +28,8 @@ class GroupWords:
 
     def why(self, number: int, model: int) -> str:
         group, place = self._groups[number], self._ground.tables.place[model]
-        took = to_ms(self._ground.tables.latency(group.shape, place))
-        within = f"{took:.4g} of {to_ms(self._ground.models[place].slo):.4g} ms if nobody waits"
+        took = rounded_duration(self._ground.tables.latency(group.shape, place), 4)
+        within = f"{took} of {rounded_duration(self._ground.models[place].slo, 4)} if nobody waits"
         return f"group {number} of {_shaped(group)}: {self._use(number, place)}; {within}"
 
     def _use(self, number: int, place: int) -> str:
