@@ -109,7 +109,7 @@ def simulated(ours: Ours, arrivals: list[int], gpus: int, folder: Path, network:
     workload = {"arrivals": "trace", "file": "trace.csv", "warmup": f"{WARMUP_S:g}s"}
     scenario = {**json.loads(ours.scenario(gpus, workload)), "network": network}
     (folder / "scenario.yaml").write_text(json.dumps(scenario), encoding="utf-8")
-    command = [COMMAND, "simulate", str(folder / "scenario.yaml"), "--json", "--out", str(folder / "run")]
+    command = [*COMMAND, "simulate", str(folder / "scenario.yaml"), "--json", "--out", str(folder / "run")]
     told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     model = told["models"][ours.model_names()[0]]
     with np.load(folder / "run" / "requests.npz") as requests:

@@ -13,7 +13,7 @@ from load import Template
 
 from .peer import V2_BODY, Peer, Place, Settings
 
-COMMAND = str(Path(sys.executable).with_name("astrarium"))
+COMMAND = [sys.executable, "-m", "astrarium"]
 
 
 class Ours(Peer):
@@ -52,7 +52,7 @@ class Ours(Peer):
     def command(self, place: Place, gpus: int, settings: Settings) -> list[str]:
         path = place.folder / "scenario.yaml"
         path.write_text(self.scenario(gpus), encoding="utf-8")
-        return [COMMAND, "serve", str(path), "--http", str(place.port), "--grpc", str(place.grpc_port)]
+        return [*COMMAND, "serve", str(path), "--http", str(place.port), "--grpc", str(place.grpc_port)]
 
     def template(self) -> Template:
         return self.templates()[0]
@@ -70,6 +70,6 @@ class Ours(Peer):
         """What the simulator says that the policy reaches with this many GPUs."""
         path = folder / f"promise-{gpus}.yaml"
         path.write_text(self.scenario(gpus), encoding="utf-8")
-        command = [COMMAND, "goodput", str(path), "--json", "--no-folder"]
+        command = [*COMMAND, "goodput", str(path), "--json", "--no-folder"]
         told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         return float(json.loads(told)["goodput"])
