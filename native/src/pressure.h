@@ -11,7 +11,7 @@
 namespace astrarium {
 
 inline constexpr double kReserve = 2.0, kRisk = 7.0, kSaves = 0.8, kRest = 0.2, kHold = 0.7, kEnough = 0.85;
-inline constexpr double kSure = 2.5, kTolerable = 0.02, kOverload = 0.05, kWaste = 2.0;
+inline constexpr double kSure = 3.0, kTolerable = 0.02, kOverload = 0.05, kWaste = 2.0;
 inline constexpr double kPriceless = std::numeric_limits<double>::infinity();
 inline constexpr int kHalvings = 24;
 
