@@ -212,7 +212,7 @@ def test_a_share_lies_between_the_part_and_the_whole(
 
 
 @pytest.mark.parametrize(
-    ("noise", "patience", "hold", "enough"), [(0.1, 0.8, 15, 17), (0.01, 0.86, 16, 18), (0.0, 1.0, 20, 20)]
+    ("noise", "patience", "hold", "enough"), [(0.1, 0.8, 15, 17), (0.01, 0.832, 16, 18), (0.0, 1.0, 20, 20)]
 )
 def test_doubt_leaves_time_to_find_a_gpu_and_asks_for_less_than_the_target(
     noise: float, patience: float, hold: int, enough: int
