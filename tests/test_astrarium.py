@@ -68,9 +68,37 @@ def test_a_line_gathers_as_a_window_does(
 # when a batch leaves
 
 
-def test_alone_a_request_waits_four_fifths_of_the_way() -> None:
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_on_idle_gpus_a_lone_request_leaves_at_once(gpus: int) -> None:
+    """Whatever the model, at the start and when rates have been measured."""
+    at = desk(model(slo=12), model(slo=200), model(), gpus=gpus)
+    for number in range(60):
+        now = 40 * number
+        assert at.arrive(now, number, model=number % 3) == [Dispatch(0, (number,), ms(now))]
+        at.finish(now + 6, 0, started=now)
+
+
+@pytest.mark.parametrize(("gpus", "rate"), [(1, 10), (2, 80), (8, 500)])
+def test_at_light_load_every_batch_is_that_of_eager(gpus: int, rate: float) -> None:
+    setup = cluster([resnet50(), model(slo=100)], gpus)
+    ours, theirs = (simulated(name, setup, rate, 4).ledger for name in ("astrarium", "eager"))
+    assert list(ours.batch) == list(theirs.batch)
+    assert list(ours.batch_dispatched) == list(theirs.batch_dispatched)
+    assert list(ours.batch_gpu) == list(theirs.batch_gpu)
+
+
+def test_preferring_few_gpus_fewer_are_used() -> None:
+    setup = cluster([resnet50()], 8)
+    used = {
+        prefer: len(set(simulated("astrarium", setup, 1500, 3, prefer=prefer).ledger.batch_gpu))
+        for prefer in ("latency", "few-gpus")
+    }
+    assert used["few-gpus"] < used["latency"] == 8
+
+
+def test_preferring_few_gpus_a_lone_request_waits_four_fifths_of_the_way() -> None:
     """Due at 12, it could be joined until 12 - l(2) = 5."""
-    at = desk(model(slo=12))
+    at = desk(model(slo=12), prefer="few-gpus")
     assert at.arrive(0, 0) == []
     assert at.timers == {"wake": ms(4)}
     assert at.wake("wake") == [Dispatch(0, (0,), ms(4))]
@@ -96,7 +124,7 @@ def test_a_full_batch_never_waits() -> None:
 def test_the_way_begins_at_the_heads_arrival_and_ends_a_network_delay_early() -> None:
     """Due at 11 on the GPU, l(2) = 7 and an input of 0.25: frontrun is 3.75, of which 0.8 are 3.0; the order
     takes 1.25."""
-    at = desk(model(slo=12), network=Network(ms(1), ms(0.25), ms(1)))
+    at = desk(model(slo=12), network=Network(ms(1), ms(0.25), ms(1)), prefer="few-gpus")
     at.arrive(0, 0)
     assert at.timers == {"wake": ms(3.0 - 1.25)}
     assert at.wake("wake") == [Dispatch(0, (0,), ms(3.0))]
@@ -235,15 +263,17 @@ def test_overload_insists_on_the_target(overload: float, expected: tuple[int, in
 
 
 def test_many_losses_are_noticed_as_overload_and_forgotten_when_they_are_over() -> None:
+    """Two come at a time: requests that came evenly would leave no doubt that all of the target pays."""
     at = desk(model(slo=80), patience=0.0)
     line = at.policy._queues[0]
-    for number in range(700):
+    for number in range(0, 700, 2):
         now = 10 * number
         if number < 100:
-            assert at.arrive(now, 1000 + number, slo=1) == [Drop(1000 + number, EXPIRED)]
-        at.arrive(now, number)
-        at.finish(now + 6, 0, started=now)
-        if number == 99:
+            lost = [1000 + number, 1001 + number]
+            assert at.arrive(now, *lost, slo=1) == [Drop(id_, EXPIRED) for id_ in lost]
+        at.arrive(now, number, number + 1)
+        at.finish(now + 7, 0, started=now)
+        if number == 98:
             assert line.stance.hold == line._target == 8
     assert line._target == 6  # l(b) + b / rate = b + 5 + 10 b
     assert line.stance.hold == 5
@@ -332,6 +362,7 @@ def test_on_dynamic_workloads_it_finishes_no_fewer_than_orloj(case: Workload, mu
         ({"patience": 2}, "policy.patience"),
         ({"patience": -0.1}, "policy.patience"),
         ({"patience": "much"}, "policy.patience"),
+        ({"prefer": "gpus"}, "policy.prefer"),
         ({"lines": "x"}, "policy.lines"),
         ({"lookahead": 3}, "policy.lookahead"),
         ({"gather": "fcfs"}, "policy.gather"),

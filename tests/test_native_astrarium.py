@@ -23,6 +23,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 parameters = st.fixed_dictionaries(
     {
+        "prefer": st.sampled_from(["latency", "latency", "few-gpus"]),
         "patience": st.sampled_from([None, None, 0.0, 0.3, 1.0]),
         "lookahead": st.sampled_from([True, True, False]),
     }
@@ -93,7 +94,7 @@ def test_the_twin_agrees_in_any_world(policy: dict[str, Any], world: dict[str, A
     both(scenario(policy, world))
 
 
-@pytest.mark.parametrize("policy", [{}, {"lookahead": False}, {"patience": 0.5}])
+@pytest.mark.parametrize("policy", [{}, {"prefer": "few-gpus"}, {"lookahead": False}, {"patience": 0.5}])
 def test_a_busy_run_has_everything_to_disagree_about(policy: dict[str, Any]) -> None:
     """Parity on runs in which nobody is given up and no stance changes would say little."""
     record = both(scenario(policy, BUSY))

@@ -1,23 +1,35 @@
-"""How scarce GPUs are, and what a line makes of it."""
+"""What GPU time is worth, and what a line makes of it."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.core.units import MILLISECOND as MS
-from astrarium.core.units import SECOND
 from astrarium.serving.policies import _pressure as pressure
-from astrarium.serving.policies._pressure import CALM, Climate, Demand, climate, patience, ramp, share, stance
+from astrarium.serving.policies._pressure import (
+    CALM,
+    Climate,
+    Demand,
+    climate,
+    fits,
+    load,
+    ramp,
+    share,
+    stance,
+    worthwhile,
+)
 
-SCARCE = Climate(1.0, 0.0, 0.2)  # and too noisy to bet on
-SWAMPED = Climate(1.0, 1.0, 0.2)
+PRICELESS = Climate(math.inf, 0.0, 0.02)  # no price makes demand fit
+SWAMPED = Climate(math.inf, 1.0, 0.02)
 
 parts = st.floats(0, 1)
-gains = st.floats(0, 4)
-noises = st.floats(0, 0.5)
-climates = st.builds(Climate, parts, parts, noises)
+prices = st.one_of(st.just(0.0), st.floats(0, 1000), st.just(math.inf))
+climates = st.builds(Climate, prices, parts, st.floats(0, 0.5))
 
 
 def demand(
@@ -27,14 +39,13 @@ def demand(
     return Demand(rate / SECOND, dispersion, target, round(time * MS), 5 * MS, round(slo * MS))
 
 
-def gaining(gain: float, dispersion: float = 1.0) -> Demand:
-    """Requests at the rate that gives this gain."""
-    usual = demand(dispersion=dispersion)
-    return usual._replace(rate=gain * (usual.target + 1) / usual.fixed)
+loads = st.builds(
+    demand, st.floats(0, 5000), st.floats(0, 20), st.integers(1, 50), st.floats(5, 200), st.floats(5, 1000)
+)
 
 
-def waits(gain: float, weather: Climate) -> float:
-    return patience(gaining(gain), weather)
+def waits(one: Demand, weather: Climate) -> Time:
+    return stance(one, weather).wait
 
 
 # the parts
@@ -50,33 +61,55 @@ def test_a_ramp_without_width_is_a_step(value: float, expected: float) -> None:
     assert ramp(value, 0, 0) == expected
 
 
-def test_the_gain_is_what_one_more_request_saves_over_what_it_takes_to_come() -> None:
-    """At 1000/s one comes every millisecond; eleven share a launch of 5 ms."""
-    assert demand().gain == pytest.approx(5 / 11)
-    assert demand(rate=3000).gain == pytest.approx(15 / 11)
-    assert demand().each == 2 * MS
+@pytest.mark.parametrize(("price", "size", "each"), [(0, 1, 6.5), (3.2, 4, 2.75), (20, 10, 2), (1e9, 10, 2)])
+def test_batches_grow_with_the_root_of_the_price(price: float, size: float, each: float) -> None:
+    """At 1000/s, 5 requests come while a launch is paid; a request takes 1.5 ms, and its share of the 5."""
+    assert demand().size(price) == pytest.approx(size)
+    assert demand().each(price) == pytest.approx(each * MS)
+    assert demand().highest_price == pytest.approx(20)
+
+
+def test_the_economic_size_is_the_cheapest() -> None:
+    """A batch that waits (b - 1) / r: what that costs, and its share of a launch at a price of 3."""
+    one, price = demand(), 3.0
+
+    def cost(size: float) -> float:
+        return (size - 1) / one.rate + price * one.fixed / size
+
+    best = one.size(price)
+    assert cost(best) < min(cost(best - 0.1), cost(best + 0.1))
+
+
+def test_company_comes_at_the_rate_and_with_bursts() -> None:
+    """In a burst of 21, of the 20 others half come later, within 100 ms."""
+    assert demand().wait_for(4.0) == 3 * MS
+    assert demand(dispersion=0.2).company == demand().rate
+    assert demand(dispersion=21).company == pytest.approx(1100 / SECOND)
+    assert demand(rate=0).wait_for(1.0) == 0
+    assert demand(rate=1e-9).wait_for(1e9) == FOREVER
 
 
 # the climate
 
 
-@pytest.mark.parametrize(("gpus", "scarcity"), [(4, 0.0), (3, 0.5), (2, 1.0)])
-def test_demand_with_two_standard_deviations_is_held_against_the_gpus(gpus: int, scarcity: float) -> None:
-    """1000/s of 2 ms each keep 2 GPUs busy; 100 +- 10 of them in 100 ms are 2 +- 0.2: with its reserve,
-    2.4 GPUs, which is 0.6, 0.8 and 1.2 of those there are."""
+def test_demand_has_a_mean_and_a_deviation() -> None:
+    """1000/s of 2 ms each keep 2 GPUs busy; 100 +- 10 of them in 100 ms are 2 +- 0.2."""
+    assert load([demand()], 20.0) == pytest.approx((2.0, 0.2))
+    assert load([demand()] * 4, 20.0) == pytest.approx((8.0, 0.4))  # not 0.8
+    assert load([demand(dispersion=9.0)], 20.0) == pytest.approx((2.0, 0.6))
+
+
+@pytest.mark.parametrize(("gpus", "price"), [(8, 0.0), (4, True), (3, True), (2, math.inf)])
+def test_the_price_is_the_lowest_at_which_demand_with_its_reserve_fits(gpus: int, price: float) -> None:
+    """In batches of one, 6.5 GPUs and two times 0.65 for the reserve; of ten, 2 and two times 0.2."""
     found = climate([demand()], gpus, 0.0)
     assert found.noise == pytest.approx(0.2 / gpus)
-    assert found.scarcity == pytest.approx(scarcity)
-    assert found.overload == 0
-
-
-def test_independent_lines_add_their_means_and_their_variances() -> None:
-    four = climate([demand()] * 4, 8, 0.0)
-    assert four.noise == pytest.approx(0.4 / 8)  # not 0.8
-    assert four.scarcity == 1  # (8 + 2 * 0.4) / 8
-    bursty = climate([demand(dispersion=9.0)], 4, 0.0)
-    assert bursty.noise == pytest.approx(0.6 / 4)
-    assert bursty.scarcity == pytest.approx(0.5)  # (2 + 1.2) / 4
+    if price is not True:
+        assert found.price == price
+        return
+    assert 0 < found.price < 20
+    assert fits([demand()], found.price, gpus)
+    assert not fits([demand()], found.price * 0.999, gpus)
 
 
 @pytest.mark.parametrize(("lost", "overload"), [(0.0, 0), (0.02, 0), (0.035, 0.5), (0.05, 1), (0.4, 1)])
@@ -89,98 +122,70 @@ def test_nothing_asked_of_nothing_is_calm() -> None:
     assert climate([demand(rate=0)], 0, 0.0) == CALM
 
 
-loads = st.builds(
-    demand, st.floats(0, 5000), st.floats(0, 20), st.integers(1, 50), st.floats(1, 200), st.floats(5, 1000)
-)
-
-
 @given(several=st.lists(loads, max_size=5), one=loads, gpus=st.integers(1, 64), lost=parts)
-def test_more_demand_is_scarcer_and_more_gpus_are_not(
+def test_more_demand_is_dearer_and_more_gpus_are_not(
     several: list[Demand], one: Demand, gpus: int, lost: float
 ) -> None:
     before, after = climate(several, gpus, lost), climate([*several, one], gpus, lost)
-    assert before.scarcity <= after.scarcity
-    assert before.noise <= after.noise
     relieved = climate([*several, one], gpus + 1, lost)
-    assert relieved.scarcity <= after.scarcity
+    slack = 1e-5 * (1.0 + max((each.highest_price for each in [*several, one]), default=0.0))
+    assert before.price <= after.price + slack
+    assert relieved.price <= after.price + slack
+    assert before.noise <= after.noise + 1e-12
     assert relieved.noise <= after.noise
 
 
-# patience
+@pytest.mark.parametrize(("price", "scarcity"), [(0.0, 0.0), (1.0, 0.5), (3.0, 0.75), (math.inf, 1.0)])
+def test_scarcity_is_the_price_as_a_share(price: float, scarcity: float) -> None:
+    assert Climate(price, 0.0, 0.1).scarcity == scarcity
 
 
-NOISY = Climate(0.0, 0.0, 0.5)
+# waiting
 
 
-def test_while_gpus_are_plenty_waiting_is_free() -> None:
-    for gain in (0.0, 0.3, 0.6):
-        assert waits(gain, CALM) == pytest.approx(0.8)
-        assert waits(gain, NOISY) == pytest.approx(0.8)
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.5])
+@pytest.mark.parametrize("rate", [0, 1, 1000])
+def test_while_gpus_are_plenty_nobody_waits(noise: float, rate: float) -> None:
+    assert waits(demand(rate), Climate(0.0, 0.0, noise)) == 0
 
 
-@pytest.mark.parametrize(("gain", "expected"), [(0.6, 0.8), (0.8, 0.9), (1.0, 1.0), (9.0, 1.0)])
-def test_what_pays_is_waited_for_to_the_end_while_it_is_quiet(gain: float, expected: float) -> None:
-    for weather in (CALM, Climate(1.0, 0.0, 0.03)):
-        assert waits(gain, weather) == pytest.approx(expected)
+@pytest.mark.parametrize("price", [0.0, 3.2])
+def test_preferring_few_gpus_everybody_waits_while_demand_fits(price: float) -> None:
+    assert stance(demand(), Climate(price, 0.0, 0.1), few_gpus=True).wait == FOREVER
+    assert stance(demand(), PRICELESS, few_gpus=True) == stance(demand(), PRICELESS)
 
 
-@pytest.mark.parametrize(("gain", "expected"), [(1.5, 0.8), (2.0, 0.9), (2.5, 1.0), (9.0, 1.0)])
-def test_what_surely_pays_is_waited_for_to_the_end_whatever_the_noise(gain: float, expected: float) -> None:
-    for weather in (NOISY, SCARCE):
-        assert waits(gain, weather) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("gain", "expected"), [(0.9, 0.0), (1.15, 0.4), (1.4, 0.8)])
-def test_a_risky_bet_is_taken_for_a_gain_well_above_the_noise(gain: float, expected: float) -> None:
-    """4.5 to 7 times a noise of 0.2."""
-    assert waits(gain, SCARCE) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("noise", "expected"), [(0.03, 0.8), (0.04, 0.4), (0.05, 0.0)])
-def test_a_quiet_cluster_bets_whatever_the_gain(noise: float, expected: float) -> None:
-    assert waits(0.0, Climate(1.0, 0.0, noise)) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("gain", "expected"), [(0.4, 0.0), (0.5, 0.42), (0.6, 0.88), (0.9, 1.0)])
-def test_in_overload_the_gain_alone_decides(gain: float, expected: float) -> None:
-    assert waits(gain, SWAMPED) == pytest.approx(expected)
-    assert waits(gain, SWAMPED._replace(noise=0.0)) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("dispersion", "expected"), [(1, 0.0), (545, 0.0), (633, 0.4), (721, 0.8), (999, 0.8)]
-)
-def test_a_burst_is_waited_for_where_the_rest_of_it_comes_soon_enough(
-    dispersion: float, expected: float
+@pytest.mark.parametrize(("price", "noise", "size"), [(3.2, 0.02, 4), (3.2, 0.25, 5 / 1.75), (3.2, 0.9, 1)])
+def test_a_line_waits_for_its_economic_size_and_no_longer_than_is_worth_the_risk(
+    price: float, noise: float, size: float
 ) -> None:
-    """With each request come so many others within the 80 ms that a batch has; eleven share 5 ms. A gain of
-    0.4 by the mean rate is 3.5 in the burst if 3.1 * 11 * 80 / 5 = 545.6 others come, 4.5 with 721.6."""
-    bursty = gaining(0.4, float(dispersion))
-    assert bursty.burst_gain == pytest.approx(0.4 + (dispersion - 1) * 5 / 80 / 11)
-    assert patience(bursty, SCARCE) == pytest.approx(expected, abs=0.01)
+    """The risk is seven times the noise; five launches' worth of requests come while one is paid."""
+    assert waits(demand(), Climate(price, 0.0, noise)) == pytest.approx((size - 1) * MS)
 
 
-def test_a_burst_lasts_a_while() -> None:
-    """Even where a batch takes all of the objective."""
-    assert demand(dispersion=2.0, time=100, slo=100).burst_gain == demand(dispersion=2.0, time=95).burst_gain
-    assert demand(dispersion=0.5).burst_gain == demand().gain
-
-
-@given(gain=gains, more=gains, weather=climates, dispersion=st.floats(0, 1000))
-def test_patience_is_a_share_that_grows_with_the_gain(
-    gain: float, more: float, weather: Climate, dispersion: float
+@pytest.mark.parametrize(("noise", "size"), [(0.02, 5 / 0.14), (0.1, 5 / 0.7), (0.8, 1)])
+def test_where_nothing_fits_waiting_ends_when_its_gain_has_fallen_to_its_risk(
+    noise: float, size: float
 ) -> None:
-    less, most = (patience(gaining(value, dispersion), weather) for value in (gain, gain + more))
-    assert 0 <= less <= most + 1e-12
-    assert most <= 1
+    assert waits(demand(), PRICELESS._replace(noise=noise)) == pytest.approx((size - 1) * MS)
 
 
-@given(gain=gains, weather=climates, more=parts)
-def test_scarcity_and_noise_never_add_patience(gain: float, weather: Climate, more: float) -> None:
-    usual = waits(gain, weather)
-    scarcer = weather._replace(scarcity=min(1.0, weather.scarcity + more))
-    assert waits(gain, scarcer) <= usual + 1e-12
-    assert waits(gain, weather._replace(noise=weather.noise + more)) <= usual + 1e-12
+def test_in_overload_the_gain_alone_decides() -> None:
+    assert waits(demand(), SWAMPED) == waits(demand(), SWAMPED._replace(noise=0.5))
+    assert waits(demand(), SWAMPED) == pytest.approx((5 / pressure.SAVES - 1) * MS)
+
+
+@given(one=loads, more=st.floats(0, 5000), weather=climates)
+def test_more_company_is_never_worth_less(one: Demand, more: float, weather: Climate) -> None:
+    faster = one._replace(rate=one.rate + more / SECOND)
+    assert worthwhile(one, weather) <= worthwhile(faster, weather)
+
+
+@given(one=loads, weather=climates, more=parts)
+def test_a_price_never_takes_and_noise_never_adds_waiting(one: Demand, weather: Climate, more: float) -> None:
+    usual = waits(one, weather)
+    assert waits(one, weather._replace(price=weather.price + more)) >= usual
+    assert waits(one, weather._replace(noise=weather.noise + more)) <= usual
 
 
 # the rest of the stance
@@ -191,41 +196,42 @@ def test_scarcity_and_noise_never_add_patience(gain: float, weather: Climate, mo
     [(1, 0.7, 1), (2, 0.7, 2), (4, 0.7, 4), (5, 0.7, 4), (12, 0.7, 9), (6, 0.85, 6), (7, 0.85, 6)],
 )
 def test_a_small_target_is_kept_nearly_whole(target: int, part: float, expected: int) -> None:
-    assert share(target, part, 0.0) == expected
-    assert share(target, part, 1.0) == target
+    assert share(target, part, 1.0) == expected
+    assert share(target, part, 0.0) == target
 
 
-@given(target=st.integers(1, 200), part=parts, insist=parts, more=parts)
+@given(target=st.integers(1, 200), part=parts, doubt=parts, less=parts)
 def test_a_share_lies_between_the_part_and_the_whole(
-    target: int, part: float, insist: float, more: float
+    target: int, part: float, doubt: float, less: float
 ) -> None:
-    found = share(target, part, insist)
+    found = share(target, part, doubt)
     assert 1 <= found <= target
     assert found >= part * target - 0.5
-    assert found <= share(target + 1, part, insist)
-    assert found <= share(target, part, min(1.0, insist + more))
+    assert found <= share(target + 1, part, doubt)
+    assert found <= share(target, part, max(0.0, doubt - less))
 
 
-def test_wasted_time_has_a_price_where_gpus_are_scarce() -> None:
-    weak, strong = demand(rate=1000), demand(rate=2500)  # gains of 0.45 and 1.14
-    assert stance(strong, CALM).price == 0
-    assert stance(weak, SCARCE).price == pytest.approx(pressure.CHEAP)
-    assert stance(strong, SCARCE).price == pytest.approx(pressure.DEAR)
-    assert stance(strong, Climate(0.5, 0.0, 0.2)).price == pytest.approx(pressure.DEAR / 2)
+@pytest.mark.parametrize(
+    ("noise", "patience", "hold", "enough"), [(0.1, 0.8, 15, 17), (0.01, 0.832, 16, 18), (0.0, 1.0, 20, 20)]
+)
+def test_doubt_leaves_time_to_find_a_gpu_and_asks_for_less_than_the_target(
+    noise: float, patience: float, hold: int, enough: int
+) -> None:
+    """A target of 20; 71 would be worth waiting for with a noise of 0.01."""
+    found = stance(demand(target=20), Climate(math.inf, 0.0, noise))
+    assert found.patience == pytest.approx(patience, abs=0.001)
+    assert (found.hold, found.enough) == (hold, enough)
 
 
-def test_overload_insists_on_the_target() -> None:
-    many = demand(target=20)
-    calm, swamped = stance(many, CALM), stance(many, SWAMPED)
-    assert (calm.hold, calm.enough) == (15, 17)
-    assert (swamped.hold, swamped.enough) == (20, 20)
+def test_nothing_known_is_doubtful_and_overload_is_not() -> None:
+    assert stance(demand(rate=0, target=20), CALM)[1:4] == (0.8, 15, 17)
+    assert stance(demand(target=20), SWAMPED)[1:4] == (1.0, 20, 20)
 
 
-@pytest.mark.parametrize(("noise", "enough"), [(0.03, 20), (0.05, 17)])
-def test_what_pays_is_worth_the_whole_target_while_it_is_quiet(noise: float, enough: int) -> None:
-    paying = demand(rate=5000, target=20)
-    assert paying.gain == pytest.approx(25 / 21)
-    assert stance(paying, Climate(1.0, 0.0, noise)).enough == enough
+def test_wasted_time_has_a_price_where_gpu_time_has() -> None:
+    assert stance(demand(), CALM).price == 0
+    assert stance(demand(), Climate(1.0, 0.0, 0.2)).price == pressure.WASTE / 2
+    assert stance(demand(), PRICELESS).price == pressure.WASTE
 
 
 @given(one=loads, weather=climates)
@@ -233,3 +239,5 @@ def test_what_is_held_for_is_no_more_than_what_is_enough(one: Demand, weather: C
     found = stance(one, weather)
     assert 1 <= found.hold <= found.enough <= one.target
     assert found.price >= 0
+    assert 1 - pressure.REST <= found.patience <= 1
+    assert 0 <= found.wait <= FOREVER

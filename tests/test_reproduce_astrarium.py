@@ -8,14 +8,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from astrarium.reproduce.astrarium import _lines, _page, ablation, figure7, goodput, heldout, overload
+from astrarium.reproduce.astrarium import (
+    _lines,
+    _page,
+    ablation,
+    figure7,
+    goodput,
+    heldout,
+    latency,
+    overload,
+)
 from astrarium.reproduce.astrarium._in_time import in_time
 from astrarium.reproduce.astrarium._settings import ASTRARIUM, FEW_GPUS, OURS, POLICIES, built_for
 from astrarium.reproduce.findings import Effort
 from astrarium.reproduce.symphony.figure7 import Setting, every_setting, sample
 from reproductions import QUICK, check_complete, check_drawn, listed, measured_once
 
-NAMES = ("ablation", "goodput", "heldout", "overload", "figure7")
+NAMES = ("ablation", "goodput", "heldout", "latency", "overload", "figure7")
 PAGE = Path(__file__).parent.parent / "docs" / "astrarium.md"
 reproduced = measured_once("astrarium")
 
@@ -74,6 +83,31 @@ def test_a_bar_is_met_or_not(rate: float, holds: bool) -> None:
     claim = goodput._claim(FEW_GPUS[0], {FEW_GPUS[0].name: goodputs(astrarium=rate, deferred=202.5)})
     assert claim.holds is holds
     assert ("2.000 x deferred" in claim.note) is holds
+
+
+# latency
+
+
+def test_at_light_load_answers_come_as_soon_as_from_eager() -> None:
+    findings = reproduced("latency").findings
+    (shares,) = findings.data.values()
+    assert list(shares) == ["0.1", "0.25", "0.5"]
+    assert latency.ratio(shares["0.1"], "mean") == pytest.approx(1, abs=0.02)
+    assert latency.ratio(shares["0.1"], "mean", latency.FEW_GPUS) > 1.5
+    assert findings.claims[0].holds
+
+
+def test_latency_is_measured_wherever_goodput_is() -> None:
+    assert latency.settings(Effort()) == [*built_for(Effort()), *heldout.SETTINGS]
+
+
+@pytest.mark.parametrize(("mean", "holds"), [(13.0, True), (13.1, False)])
+def test_the_slowest_setting_is_held_against_the_bar(mean: float, holds: bool) -> None:
+    found = {"astrarium": {"mean": mean}, "eager": {"mean": 10.0}}
+    quick = {"astrarium": {"mean": 5.0}, "eager": {"mean": 10.0}}
+    claim = latency.claim({"a": {"0.1": quick, "0.5": found}})
+    assert claim.holds is holds
+    assert claim.note.endswith("a at 0.5")
 
 
 # overload

@@ -13,20 +13,16 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
   friend WindowScheduler;
 
  public:
-  Astrarium(const Setup& setup, double patience, bool lookahead)
+  Astrarium(const Setup& setup, double patience, bool lookahead, bool few_gpus)
       : WindowScheduler(setup), lookahead_(lookahead) {
-    for (const Model& model : setup.models) queues_.emplace_back(model, network_, patience, lookahead);
+    for (const Model& model : setup.models) queues_.emplace_back(model, network_, patience, lookahead, few_gpus);
   }
 
  private:
   static constexpr Time kPlanEvery = 50 * kMillisecond;
   static constexpr int kAhead = 2;
 
-  Time opens(const Line& line) const {
-    if (line.blocked()) return -kForever;
-    const Time arrived = arrivals_->time[line.head()];
-    return arrived + static_cast<Time>(line.patience() * static_cast<double>(line.frontrun() - arrived));
-  }
+  Time opens(const Line& line) const { return line.opens(arrivals_->time[line.head()]); }
 
   void plan(Time now, const Books& books) {
     if (now < plan_at_) return;
@@ -97,7 +93,8 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
 };
 
 inline std::unique_ptr<Policy> make_astrarium(const Setup& setup, const Parameters& p) {
-  return std::make_unique<Astrarium>(setup, p.reals.at("patience"), p.integers.at("lookahead") != 0);
+  return std::make_unique<Astrarium>(setup, p.reals.at("patience"), p.integers.at("lookahead") != 0,
+                                     p.integers.at("few_gpus") != 0);
 }
 
 }  // namespace astrarium

@@ -13,9 +13,10 @@ namespace astrarium {
 class Line : public ModelQueue {
  public:
   // A negative patience adapts.
-  Line(const Model& model, const Network& network, double patience, bool lookahead)
-      : ModelQueue(model, network, Gather::kWindow), patience_(patience), lookahead_(lookahead),
-        stance_(stance_of({0.0, 1.0, target_, 0, 0, 1}, {})) {}
+  Line(const Model& model, const Network& network, double patience, bool lookahead, bool few_gpus)
+      : ModelQueue(model, network, Gather::kWindow), patience_(patience), lookahead_(lookahead), few_gpus_(few_gpus) {
+    adapt({0.0, 1.0, target_, 0, 0, 1}, {});
+  }
 
   int gather(Time now, Time gpu_free) {
     first_ = 0;
@@ -31,8 +32,10 @@ class Line : public ModelQueue {
     return lost;
   }
 
-  bool blocked() const { return first_ > 0; }
-  double patience() const { return stance_.patience; }
+  Time opens(Time arrived) const {
+    if (first_ > 0) return -kForever;
+    return arrived + std::min(stance_.wait, static_cast<Time>(stance_.patience * static_cast<double>(frontrun() - arrived)));
+  }
   Time latest() const { return deadline(first_) - latency(size); }
 
   // The candidate was chosen just now, for this GPU, and is enough.
@@ -56,8 +59,10 @@ class Line : public ModelQueue {
   }
 
   void adapt(const Demand& demand, const Climate& climate) {
-    stance_ = stance_of(demand, climate);
-    if (patience_ >= 0) stance_.patience = patience_;
+    stance_ = stance_of(demand, climate, few_gpus_);
+    if (patience_ < 0) return;
+    stance_.wait = kForever;
+    stance_.patience = patience_;
   }
 
  private:
@@ -131,10 +136,10 @@ class Line : public ModelQueue {
   }
 
   double patience_;
-  bool lookahead_;
+  bool lookahead_, few_gpus_;
   int first_ = 0;
   Time as_of_ = -1;
-  Stance stance_;
+  Stance stance_{};
 };
 
 }  // namespace astrarium

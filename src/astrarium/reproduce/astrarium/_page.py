@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from astrarium.reproduce.astrarium import _lines, ablation, figure7, overload
-from astrarium.reproduce.astrarium._settings import BUILT_FOR, POLICIES
+from astrarium.reproduce.astrarium import _lines, ablation, figure7, latency, overload
+from astrarium.reproduce.astrarium._settings import BUILT_FOR, OURS, POLICIES
 from astrarium.reproduce.markdown import table
 
 PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -71,6 +71,26 @@ def _overloaded(one: Mapping[str, float]) -> str:
     return f"{one['rate']:,.0f} (worst model {one['worst']:.0%})"
 
 
+def _latency(data: Data) -> str:
+    header = ("mean (median) over eager's", *(f"at {share:g} of goodput" for share in latency.SHARES))
+    return table(
+        (*header, f"{latency.FEW_GPUS}, at {latency.SHARES[0]:g}"),
+        [
+            (
+                setting,
+                *map(_over_eager, shares.values()),
+                _over_eager(next(iter(shares.values())), latency.FEW_GPUS),
+            )
+            for setting, shares in data.items()
+        ],
+    )
+
+
+def _over_eager(found: latency.Latencies, policy: str = OURS) -> str:
+    mean, median = (latency.ratio(found, what, policy) for what in ("mean", "median"))
+    return f"{mean:.2f} ({median:.2f})"
+
+
 def _figure7(data: Data) -> str:
     header = (
         "settings",
@@ -121,6 +141,7 @@ def _line_table(data: Data) -> str:
 
 TABLES: dict[str, tuple[str, Callable[[Data], str]]] = {
     "goodput": ("goodput", _goodput),
+    "latency": ("latency", _latency),
     "overload": ("overload", _overload),
     "figure7": ("figure7", _figure7),
     "heldout": ("heldout", _heldout),

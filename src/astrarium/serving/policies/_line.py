@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from astrarium.core.units import Time
+from astrarium.core.units import FOREVER, Time
 from astrarium.serving.events import Request
 from astrarium.serving.policies import _pressure as pressure
 from astrarium.serving.policies._gather import finish, gather_fcfs, gather_window
@@ -25,7 +25,8 @@ class Line(ModelQueue):
         self._as_of: Time = -1  # when the candidate was chosen
         self._largest = model.max_batch
         self._patience, self._patient = parameters.patience, parameters.lookahead
-        self.stance = pressure.stance(pressure.Demand(0.0, 1.0, self._target, 0, 0, 1), pressure.CALM)
+        self._few_gpus = parameters.prefer == "few-gpus"
+        self.adapt(pressure.Demand(0.0, 1.0, self._target, 0, 0, 1), pressure.CALM)
 
     def gather(self, now: Time, gpu_free: Time) -> list[Request]:
         """Choose the candidate; returns those who are lost in any case."""
@@ -79,9 +80,16 @@ class Line(ModelQueue):
         return pressure.Demand(rate, dispersion, self._target, time, fixed, self.model.slo)
 
     def adapt(self, demand: pressure.Demand, climate: pressure.Climate) -> None:
-        self.stance = pressure.stance(demand, climate)
+        self.stance = pressure.stance(demand, climate, self._few_gpus)
         if self._patience is not None:
-            self.stance = self.stance._replace(patience=self._patience)
+            self.stance = self.stance._replace(wait=FOREVER, patience=self._patience)
+
+    def opens(self) -> Time:
+        """When the candidate stops waiting for company."""
+        if self.first:
+            return -FOREVER  # somebody is about to be lost: any GPU will do
+        arrived = self.requests[0].arrival
+        return arrived + min(self.stance.wait, int(self.stance.patience * (self.frontrun() - arrived)))
 
     def _prospect(self) -> Prospect:
         return Prospect(self._rate(), self.stance.enough, self._target, self.stance.price, self.model.slo)

@@ -1,38 +1,36 @@
-"""How scarce GPUs are, and what follows for a line of requests. All from measured rates, 20 times a second.
+"""What GPU time is worth, and how long a line of requests waits for company at that price.
 
-Waiting for one more request saves its share of what a launch costs whatever its size, and loses the time in
-between. With requests at a rate r, batches of b and a fixed cost of f, it pays by itself as soon as r f / b
-is above one: the next batch would start before the fixed cost of this one is paid. That is the `gain`. Below
-one, waiting is a bet that a GPU will be there later, and the risk of that bet is the `noise`: how far demand
-strays from its mean, in which bursts and small clusters count. While GPUs are plenty waiting costs nothing:
-it makes large batches and leaves GPUs idle for others.
+All of it follows from measured rates, 20 times a second. A batch of b takes alpha b + f on a GPU: f is what a
+launch costs whatever its size. Requests come at a rate r, so a line whose batches wait w sends batches of
+1 + r w. Waiting costs latency and saves GPU time. If GPU time has a *price* (the waiting of a request that a
+unit of it is worth), the cheapest batch is sqrt(price f r): the economic order quantity of inventory theory.
+The price is the lowest at which mean demand with two standard deviations fits in the GPUs. So nobody waits
+while GPUs are plenty, and lines that gain much by batching wait first.
 
-The numbers were chosen with part of Symphony's Figure 7 in view; docs/astrarium.md says which, and how they
-do on settings that nobody had looked at.
+Where no price makes demand fit, latency is not what holds a line back but risk: a GPU that is idle now may
+be taken later. One more request comes after 1 / r and saves f / b: the *gain* r f / b of waiting for it falls
+as the batch grows. A line waits until its gain has fallen to a multiple of the *noise*, the standard
+deviation of demand as a share of the GPUs: bursts raise it, and many GPUs lower it. Where far more than the
+target would be worth waiting for, there is less *doubt*: more of the way is waited, more of the target asked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.units import FOREVER, Time
 
 RESERVE = 2.0  # standard deviations of demand: the staffing rule of many-server queues
-PLENTY, SCARCE = 0.7, 0.9  # demand with its reserve, as a share of the GPUs
-NOT_WORTH, WORTH = 4.5, 7.0  # gain over noise under which one does not wait, and from which one does
-QUIET, LOUD = 0.03, 0.05  # noise up to which the bet is safe whatever the gain, and from which it is not
-PATIENCE = 0.8  # of the way to where nobody could join any more; the rest is time to find a GPU
-BURST, LARGE_BURST = 3.5, 4.5  # gain within a burst at which one does not wait for its end, and does
-SHORTEST: Time = 5 * MILLISECOND  # that a burst is taken to last
-PAYS, PAYS_WELL = 0.6, 1.0  # the gain that, while it is quiet, is worth all of the way and all of the target
-SURE, SUREST = 1.5, 2.5  # the gain from which more of the way is waited, up to all of it
-SAVES, SAVES_MUCH, SAVES_MOST = 0.4, 0.6, 0.9  # the gain when too many are lost to fear the noise
-ENOUGH, HOLD = 0.85, 0.7  # shares of the target, see `Stance`
+RISK = 7.0  # the gain over the noise at which waiting ends; goodput is much the same from 4 to 10
+SAVES = 0.8  # the gain at which it ends in overload: somebody is lost in any case, so noise is no risk
+REST = 0.2  # of the way to where nobody could join any more: the time left to find a GPU
+HOLD, ENOUGH = 0.7, 0.85  # shares of the target, see `Stance`
+SURE = 3.0  # how many times the target must be worth waiting for until there is less doubt
 TOLERABLE, OVERLOAD = 0.02, 0.05  # shares of requests lost
-CHEAP, DEAR = 1.0, 3.0  # what wasted GPU time is worth in lost requests while GPUs are scarce,
-WEAK, STRONG = 0.5, 1.0  # by the gain
+WASTE = 2.0  # what wasted GPU time is worth in lost requests where no price makes demand fit
+HALVINGS = 24  # of the range in which the price is searched for
 
 
 class Demand(NamedTuple):
@@ -45,80 +43,122 @@ class Demand(NamedTuple):
     fixed: Time  # of which a launch costs whatever its size
     slo: Time
 
-    @property
-    def each(self) -> float:
-        """GPU time of one request."""
-        return self.time / self.target
+    def size(self, price: float) -> float:
+        """The economic batch size at a price of GPU time."""
+        return min(max(1.0, math.sqrt(price * self.fixed * self.rate)), self.target)
+
+    def each(self, price: float) -> float:
+        """GPU time of one request in batches of that size."""
+        return (self.time - self.fixed) / self.target + self.fixed / self.size(price)
 
     @property
-    def gain(self) -> float:
-        return self.rate * self.fixed / (self.target + 1)
+    def company(self) -> float:
+        """The rate at which others come once a request is there: with it come as many more as arrivals are
+        dispersed, within its objective, and on the mean half of those come after it."""
+        return self.rate + max(0.0, self.dispersion - 1.0) / (2.0 * self.slo)
+
+    def wait_for(self, size: float) -> Time:
+        """How long it takes until so many have come, the first of them at once."""
+        return int(min((size - 1.0) / self.company, FOREVER)) if size > 1.0 else 0
 
     @property
-    def burst_gain(self) -> float:
-        """The same within a burst: with each request come as many more as arrivals are dispersed."""
-        window = max(self.slo - self.time, SHORTEST)
-        rate = self.rate + max(0.0, self.dispersion - 1.0) / window
-        return rate * self.fixed / (self.target + 1)
+    def highest_price(self) -> float:
+        """From this price on, its batches are of the target size."""
+        launches = self.fixed * self.rate
+        return self.target * self.target / launches if launches > 0.0 else 0.0
 
 
 class Climate(NamedTuple):
-    scarcity: float  # 0: GPUs are plenty, 1: every bit of their time counts
+    price: float  # of GPU time; 0: GPUs are plenty; infinite: no waiting makes demand fit
     overload: float  # 0: at most a tolerable share of requests is lost, 1: many are
-    noise: float  # standard deviation of demand, as a share of the GPUs
+    noise: float  # standard deviation of demand in batches of the target size, as a share of the GPUs
 
     @property
-    def quiet(self) -> float:
-        return 1.0 - ramp(self.noise, QUIET, LOUD)
+    def scarcity(self) -> float:
+        """The price as a share: 0 while GPUs are plenty, 1 where no price makes demand fit."""
+        return self.price / (1.0 + self.price) if self.price < math.inf else 1.0
 
 
 CALM = Climate(0.0, 0.0, 0.0)
 
 
 class Stance(NamedTuple):
-    """How a line behaves: it waits a share of the way; its candidate is no smaller than `hold` if it can be
-    helped; with a GPU at hand, a batch of `enough` needs nobody given up; wasted GPU time has a price."""
+    """How a line behaves: its candidate waits for `wait`, and no more than a share of the way to Symphony's
+    frontrun; it is no smaller than `hold` if it can be helped; with a GPU at hand, a batch of `enough` needs
+    nobody given up; wasted GPU time has a price in lost requests."""
 
+    wait: Time
     patience: float
     hold: int
     enough: int
     price: float
 
 
-def climate(demands: Iterable[Demand], gpus: int, lost: float) -> Climate:
+def climate(demands: Sequence[Demand], gpus: int, lost: float) -> Climate:
+    gpus = max(1, gpus)
+    highest = max((demand.highest_price for demand in demands), default=0.0)
+    _, deviation = load(demands, highest)
+    return Climate(lowest_price(demands, highest, gpus), ramp(lost, TOLERABLE, OVERLOAD), deviation / gpus)
+
+
+def lowest_price(demands: Sequence[Demand], highest: float, gpus: int) -> float:
+    """The lowest price of GPU time at which demand with its reserve fits in the GPUs; infinite if none."""
+    if fits(demands, 0.0, gpus):
+        return 0.0
+    if not fits(demands, highest, gpus):
+        return math.inf
+    low, high = 0.0, highest
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if fits(demands, middle, gpus) else (middle, high)
+    return high
+
+
+def fits(demands: Sequence[Demand], price: float, gpus: int) -> bool:
+    mean, deviation = load(demands, price)
+    return mean + RESERVE * deviation <= gpus
+
+
+def load(demands: Sequence[Demand], price: float) -> tuple[float, float]:
+    """Mean and standard deviation of the GPUs that demand keeps busy at a price of GPU time."""
     mean = variance = 0.0
     for demand in demands:
-        mean += demand.rate * demand.each
-        variance += demand.each * demand.each * demand.dispersion * demand.rate / demand.slo
-    mean, noise = mean / max(1, gpus), math.sqrt(variance) / max(1, gpus)
-    return Climate(ramp(mean + RESERVE * noise, PLENTY, SCARCE), ramp(lost, TOLERABLE, OVERLOAD), noise)
+        each = demand.each(price)
+        mean += demand.rate * each
+        variance += each * each * demand.dispersion * demand.rate / demand.slo
+    return mean, math.sqrt(variance)
 
 
-def stance(demand: Demand, climate: Climate) -> Stance:
-    insist = max(climate.overload, climate.quiet * ramp(demand.gain, PAYS, PAYS_WELL))
+def stance(demand: Demand, climate: Climate, few_gpus: bool = False) -> Stance:
+    """*few_gpus*: a line waits while GPUs are plenty as well, so that few of them do the work."""
+    worth = worthwhile(demand, climate)
+    doubt = (1.0 - climate.overload) * min(1.0, SURE * demand.target / worth if worth > 0.0 else 1.0)
     return Stance(
-        patience(demand, climate),
-        share(demand.target, HOLD, insist),
-        share(demand.target, ENOUGH, insist),
-        (CHEAP + (DEAR - CHEAP) * ramp(demand.gain, WEAK, STRONG)) * climate.scarcity,
+        FOREVER if few_gpus and climate.price < math.inf else wait(demand, climate, worth),
+        1.0 - REST * doubt,
+        share(demand.target, HOLD, doubt),
+        share(demand.target, ENOUGH, doubt),
+        WASTE * climate.scarcity,
     )
 
 
-def patience(demand: Demand, climate: Climate) -> float:
-    """The share of the way to Symphony's frontrun that a candidate waits."""
-    gain, calm, noise, quiet = demand.gain, 1.0 - climate.overload, climate.noise, climate.quiet
-    burst = ramp(demand.burst_gain, BURST, LARGE_BURST)
-    bet = max(ramp(gain, NOT_WORTH * noise, WORTH * noise), quiet, burst)
-    worth = calm * bet + climate.overload * ramp(gain, SAVES, SAVES_MUCH)
-    in_overload = climate.overload * ramp(gain, SAVES, SAVES_MOST)
-    farther = max(in_overload, quiet * ramp(gain, PAYS, PAYS_WELL), ramp(gain, SURE, SUREST))
-    most = PATIENCE + (1.0 - PATIENCE) * farther
-    return most * (1.0 - climate.scarcity * (1.0 - worth))
+def worthwhile(demand: Demand, climate: Climate) -> float:
+    """The batch size at which the gain of waiting has fallen to its risk."""
+    risk = (1.0 - climate.overload) * RISK * climate.noise + climate.overload * SAVES
+    launches = demand.company * demand.fixed
+    return launches / risk if risk > 0.0 else math.inf if launches > 0.0 else 0.0
 
 
-def share(target: int, part: float, insist: float) -> int:
-    """A part of the target, nearly all of a small one, and all of it where one must insist."""
-    missing = (1.0 - part) * (1.0 - insist)
+def wait(demand: Demand, climate: Climate, worth: float) -> Time:
+    """How long a candidate waits: until its size is economic, and no longer than is worth the risk."""
+    if climate.price < math.inf:
+        worth = min(worth, demand.size(climate.price))
+    return demand.wait_for(worth)
+
+
+def share(target: int, part: float, doubt: float) -> int:
+    """A part of the target, nearly all of a small one, and all of it where there is no doubt."""
+    missing = (1.0 - part) * doubt
     return target - int(missing * max(0, target - 2) + 0.3)
 
 

@@ -2,8 +2,8 @@
 
 - Requests stand in lines of alike times: one for each static model, one for each group of alike applications
   of a dynamic model, whose batch times are learnt, and whose batches are chosen by who waits.
-- A candidate waits for others a part of the way to Symphony's frontrun; how far depends on what waiting
-  gains, on how scarce GPUs are and on how noisy demand is.
+- A candidate waits for others as long as the GPU time that this saves is worth it, by a price that is zero
+  while GPUs are plenty, and at most a part of the way to Symphony's frontrun.
 - Nobody is given up before a GPU is at hand; then the next grants are played through, and the number of
   heads with the fewest losses is dropped.
 docs/astrarium.md says why, and what each part brings.
@@ -53,6 +53,13 @@ class Astrarium(WindowScheduler[Line]):
     listens_to_profiler = True
 
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        prefer: Annotated[
+            Literal["latency", "few-gpus"],
+            msgspec.Meta(
+                description="what idle GPUs are for: `latency` lets requests leave at once while GPUs are "
+                "plenty, `few-gpus` lets them wait for company, so that GPUs can be released"
+            ),
+        ] = "latency"
         patience: Annotated[
             Annotated[float, msgspec.Meta(ge=0, le=1)] | None,
             msgspec.Meta(description="share of the way to frontrun that a batch waits; none: as it pays"),
@@ -87,7 +94,7 @@ class Astrarium(WindowScheduler[Line]):
     def native_parameters(self) -> NativeParameters:
         given = self.parameters
         return (
-            {"lookahead": int(given.lookahead)},
+            {"lookahead": int(given.lookahead), "few_gpus": int(given.prefer == "few-gpus")},
             {"patience": -1.0 if given.patience is None else given.patience},
             {},
         )
@@ -153,10 +160,7 @@ class Astrarium(WindowScheduler[Line]):
     # what has happened
 
     def opens(self, queue: Line) -> Time:
-        if queue.first:
-            return -FOREVER  # somebody is about to be lost: any GPU will do
-        arrived = queue.requests[0].arrival
-        return arrived + int(queue.stance.patience * (queue.frontrun() - arrived))
+        return queue.opens()
 
     def _hear(self, now: Time, events: Sequence[Event], state: ServingState) -> set[int]:
         changed = super()._hear(now, events, state)
