@@ -195,15 +195,15 @@ def served(peer: Peer, guess: float, plan: Plan) -> dict[str, Any]:
         offer(server.url, server.templates, 500.0, 2.0, plan.slo_ms)  # everything has been touched once
         quiet = usable(server, QUIET, plan, 5)
         runs = [once(server, rate, plan) for rate in RATES] if isinstance(peer, OnGpu) else []
-        for run in (quiet, *runs):
-            say(f"{peer.name} {line(run)}")
+        for run, cpu in ((quiet, 0.0), *runs):
+            say(f"{peer.name} {line(run)}, CPU of a request {cpu:.0f} us")
         found = goodput(server, guess, plan)
         over = usable(server, 2 * found.median, plan, 9)
         say(f"{peer.name} goodput {found.rates}, twice that: {line(over)}")
         counted = counters(server) if isinstance(peer, OnGpu) else {}
     return {
         "quiet": spread(quiet),
-        "rates": {f"{run.rate:g}": spread(run) for run in runs},
+        "rates": {f"{run.rate:g}": {**spread(run), "cpu_us": cpu} for run, cpu in runs},
         "goodput": found.rates,
         "kept_at_twice": over.in_time_rate / found.median if found.median else 0.0,
         "versions": peer.versions(),
@@ -211,10 +211,14 @@ def served(peer: Peer, guess: float, plan: Plan) -> dict[str, Any]:
     }
 
 
-def once(server: Running, rate: float, plan: Plan) -> Result:
-    """A rate that may be beyond what the generator can offer: its lag is told beside the result."""
+def once(server: Running, rate: float, plan: Plan) -> tuple[Result, float]:
+    """A rate that may be beyond what the generator can offer: its lag is told beside the result. And the CPU
+    time of all of the server's processes for a request, in microseconds."""
     until_quiet(server)
-    return offer(server.url, server.templates, rate, plan.seconds, plan.slo_ms, 7, plan.warmup)
+    before = server.tree.cpu_s()
+    run = offer(server.url, server.templates, rate, plan.seconds, plan.slo_ms, 7, plan.warmup)
+    requests = run.rate * (plan.seconds + plan.warmup)
+    return run, 1e6 * (server.tree.cpu_s() - before) / requests
 
 
 def line(run: Result) -> str:
