@@ -34,6 +34,19 @@ def test_a_call_is_answered_in_time_and_its_memory_given_back() -> None:
     stage.check_the_books()
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("models", [1, 3])
+def test_on_idle_gpus_a_lone_call_is_computed_at_once_by_default(gpus: int, models: int) -> None:
+    """A batch of one takes 6 ms; the policy that a scenario has by default does not hold it back."""
+    stage = Stage(gpus, models, policy="astrarium", slo_ms=50)
+    for number in range(30):
+        ticket = stage.call(number % models)
+        stage.wait(6)
+        assert stage.ended[-1] is ticket
+        stage.wait(74)
+    stage.check_the_books()
+
+
 def test_a_call_of_several_rows_fills_one_batch_and_ends_once() -> None:
     stage = Stage(gpus=1)
     ticket = stage.call(rows=3)
