@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from datetime import date
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +94,17 @@ def circumstances(day: date, load_before: float) -> dict[str, Any]:
         "load_before": round(load_before, 2),
         "load_after": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
-        "versions": {name: version(name) for name in ("astrarium", "numpy", "msgspec", "matplotlib")}
+        "versions": {name: installed(name) for name in ("astrarium", "numpy", "msgspec", "matplotlib")}
         | {"python": platform.python_version()},
     }
+
+
+def installed(name: str) -> str:
+    """The version of a package; a machine may have it on its path only."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "from its path"
 
 
 def cpu() -> str:

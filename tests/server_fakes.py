@@ -160,6 +160,9 @@ class FakeExpress:
     def cards(self) -> list[tuple[int, ModelCard, str]]:
         return [(index, self.card(index), "") for index in range(len(self._names))]
 
+    def keep_pace(self) -> None:
+        """There is nothing to decide here."""
+
     def needed(self, model: int) -> int:
         return self.needed_ns
 

@@ -215,10 +215,16 @@ def once(server: Running, rate: float, plan: Plan) -> tuple[Result, float]:
     """A rate that may be beyond what the generator can offer: its lag is told beside the result. And the CPU
     time of all of the server's processes for a request, in microseconds."""
     until_quiet(server)
-    before = server.tree.cpu_s()
+    before, lost = server.tree.cpu_s(), stolen()
     run = offer(server.url, server.templates, rate, plan.seconds, plan.slo_ms, 7, plan.warmup)
+    say(f"stolen from this machine meanwhile: {stolen() - lost:.2f} s of CPU time")
     requests = run.rate * (plan.seconds + plan.warmup)
     return run, 1e6 * (server.tree.cpu_s() - before) / requests
+
+
+def stolen() -> float:
+    """Seconds of CPU time that this machine wanted and its host did not give it, so far."""
+    return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def line(run: Result) -> str:

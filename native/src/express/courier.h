@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <map>
@@ -120,8 +121,11 @@ class Courier {
     return found.empty() ? Delivered{} : std::move(found.mapped());
   }
 
+  bool has_news() const { return news_.load(std::memory_order_relaxed); }  // whether there are packets
+
   std::vector<Packet> packets() {
     const std::lock_guard lock(mutex_);
+    news_.store(false, std::memory_order_relaxed);
     std::uint64_t count = 0;
     if (::read(bell_, &count, sizeof count) < 0 && errno != EAGAIN) throw std::runtime_error("eventfd failed");
     return std::exchange(packets_, {});
@@ -182,6 +186,7 @@ class Courier {
   void pass_on(Packet packet) {
     const std::lock_guard lock(mutex_);
     packets_.push_back(std::move(packet));
+    news_.store(true, std::memory_order_relaxed);
     ring(bell_);
   }
 
@@ -237,6 +242,7 @@ class Courier {
   std::map<std::int64_t, std::vector<Parcel>> expected_;
   std::map<std::int64_t, Delivered> delivered_;
   std::vector<Packet> packets_;
+  std::atomic<bool> news_ = false;
   std::string buffer_ = std::string(std::size_t{1} << 18, '\0');
   AnswerWriter writer_;
   std::thread thread_;

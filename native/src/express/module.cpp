@@ -90,18 +90,21 @@ nb::object read_request(nb::object self, nb::bytes data, std::int64_t waited, in
   return nb::cast(BoundCall{std::move(std::get<std::unique_ptr<Call>>(found)), data, self});
 }
 
+// Of the system's coarse clock, in nanoseconds.
+std::int64_t tick() {
+  timespec found{};
+  clock_getres(CLOCK_MONOTONIC_COARSE, &found);
+  return std::int64_t{1'000'000'000} * found.tv_sec + found.tv_nsec;
+}
+
 // How long the newest bytes of a TCP connection have been here, in nanoseconds. The system counts in ticks; one
 // that may just have begun is not counted. 0 where it does not know.
 std::int64_t unread_for(int socket) {
-  static const std::int64_t tick = [] {
-    timespec found{};
-    clock_getres(CLOCK_MONOTONIC_COARSE, &found);
-    return std::int64_t{1'000'000'000} * found.tv_sec + found.tv_nsec;
-  }();
+  static const std::int64_t one = tick();
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
-  return std::max<std::int64_t>(0, std::int64_t{1'000'000} * info.tcpi_last_data_recv - tick);
+  return std::max<std::int64_t>(0, std::int64_t{1'000'000} * info.tcpi_last_data_recv - one);
 }
 
 Rooms rooms(const Call& call, std::size_t bytes, nb::handle shapes) {
@@ -206,6 +209,7 @@ NB_MODULE(_express, m) {
   nb::set_leak_warnings(false);  // a server holds its desk until the process ends
   m.attr("ALIGNMENT") = kAlignment;
   bind_tensors(m);
+  m.attr("TICK") = tick();
   m.def("unread_for", &unread_for, "socket"_a);
   nb::class_<BoundCall>(m, "Call")
       .def_prop_ro("model", [](const BoundCall& self) { return self.call->model->index; })
@@ -235,6 +239,7 @@ NB_MODULE(_express, m) {
       .def("forget", [](BoundCourier& self, int worker) { self.courier->forget(worker); }, "worker"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("expect", &expect, "run"_a, "parcels"_a)
       .def("collect", &collect, "run"_a)
+      .def("has_news", [](const BoundCourier& self) { return self.courier->has_news(); })
       .def("packets", &packets)
       .def("stop", [](BoundCourier& self) { self.courier->stop(); }, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -18,6 +18,9 @@ class Courier(Protocol):
     def forget(self, worker: int) -> None:
         """Hear what is left of its words, then no more of it."""
 
+    def has_news(self) -> bool:
+        """Whether there are packets."""
+
     def packets(self) -> list[tuple[int, bytes]]:
         """Who said what since the last time."""
 

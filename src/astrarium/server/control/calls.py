@@ -29,9 +29,10 @@ from astrarium.server.contract import (
 )
 from astrarium.server.control.bounds import alone
 from astrarium.server.control.desk import Desk
-from astrarium.server.control.door import asks_what_was_promised, best_time, let_in
+from astrarium.server.control.door import asks_what_was_promised, let_in
 from astrarium.server.control.drift import DriftWatch
 from astrarium.server.control.flights import Flight
+from astrarium.server.control.pace import Pace
 from astrarium.server.control.preparing import Preparer
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.room import Control
@@ -72,8 +73,7 @@ class Calls:
         self.deliver: Deliver = _nowhere
         self.full: Full = _nothing
         self._is_full: set[int] = set()
-        self._backlog_of: Setup | None = None  # the setup of `_each`: GPU time of a request, by model
-        self._each: list[float] = []
+        self._set_paces(control.setup, 0, clock())
         self.taken = self.by_courier = 0  # calls that came the short way, and those the courier answered
         control.post_office = self
 
@@ -142,6 +142,8 @@ class Calls:
         call = InferCall(name, (), packed.rows, received, timeout, packed.priority, packed.application)
         self._admit(call, entry, _NOBODY, client)
         self.taken += 1
+
+    def keep_pace(self) -> None:
         self._control.keep_pace()
 
     def leaving(self, flight: Flight) -> None:
@@ -237,11 +239,14 @@ class Calls:
 
     def _too_many(self, model: int, objective: Time) -> int:
         """How many calls of the model are open, where a further one could not be in time; else 0."""
-        control = self._control
-        if control.setup is not self._backlog_of:
-            self._backlog_of, self._each = control.setup, [best_time(spec) for spec in control.setup.models]
-        ahead = control.books[model].open
-        return ahead if ahead * self._each[model] > len(control.present) * objective else 0
+        now, setup, gpus = self._clock(), self._control.setup, len(self._control.present)
+        if self._paces_of[0] is not setup or self._paces_of[1] != gpus:
+            self._set_paces(setup, gpus, now)
+        ahead = self._control.books[model].open
+        return ahead if self._paces[model].too_many(ahead, objective, now) else 0
+
+    def _set_paces(self, setup: Setup, gpus: int, now: Time) -> None:
+        self._paces, self._paces_of = [Pace(spec, gpus, now) for spec in setup.models], (setup, gpus)
 
     def _look_whether_still_full(self, model: int) -> None:
         if not self._too_many(model, self._repository.entries[model].plan.slo):
@@ -271,8 +276,9 @@ class Calls:
     def ticket_ended(self, ticket: Ticket) -> None:
         """What the desk calls when the last part of a call has ended."""
         now, control = ticket.answered or self._clock(), self._control
-        if ticket.answered and ticket.outcome in _ANSWERED:  # known better than the plan knew it
+        if ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
+            self._paces[ticket.model].answered()
         control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
         if ticket.outcome is Outcome.DROPPED and ticket.cause != UNSERVED:
             entry = self._repository.entries[ticket.model]
@@ -297,6 +303,7 @@ class Calls:
         stages = Stages(call.received, ticket.admitted, *moments)
         self._control.books[ticket.model].answered(stages, call.rows)
         self._drift.answered(flight, stages.answered)
+        self._control.margins.answered(flight, stages.answered)
         in_time = ticket.outcome is Outcome.IN_TIME
         self._timelines.add(call.model, flight.gpu, flight.tag, len(flight.requests), in_time, stages)
         return stages

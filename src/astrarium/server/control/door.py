@@ -10,7 +10,7 @@ from astrarium.core.units import FOREVER, Time
 from astrarium.server.contract import InferCall, Kind, Refused
 from astrarium.server.control.bounds import alone
 from astrarium.server.control.repository import Entry
-from astrarium.serving.setup import ModelSpec, Setup
+from astrarium.serving.setup import Setup
 
 
 class Promise(NamedTuple):
@@ -33,13 +33,6 @@ def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
             f"and {passed} had passed",
         )
     return Promise(deadline, _application(call, entry))
-
-
-def best_time(spec: ModelSpec) -> float:
-    """The least GPU time that one request can take: its share of the best batch. 0 where times vary."""
-    if spec.dynamic is not None:
-        return 0.0
-    return min(spec.latency[size] / size for size in range(1, spec.max_batch + 1))
 
 
 def asks_what_was_promised(call: InferCall, entry: Entry) -> bool:

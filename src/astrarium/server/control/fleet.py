@@ -172,6 +172,9 @@ class Fleet:
 
     # news
 
+    def has_news(self) -> bool:
+        return self._workers.has_news()
+
     def hear(self) -> None:
         self._workers.hear()
 

@@ -31,6 +31,7 @@ from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.flights import Flight
 from astrarium.server.control.loop import Loop
+from astrarium.server.control.margins import Margins
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Repository
 from astrarium.server.control.scheduler import Scheduler
@@ -67,6 +68,7 @@ class Control:
         self.calibration: Calibration | None = None
         self.present: set[int] = set()  # GPUs whose workers can run batches
         self.policy_errors = 0
+        self.margins = Margins(len(plan.models))
         self._airborne: list[set[Flight]] = [set() for _ in plan.workers]  # by GPU
         self.post_office: PostOffice | None = None
         self.listeners: list[Callable[[Flight, BatchDone], None]] = []  # who wants to see finished batches
@@ -232,13 +234,12 @@ class Control:
 
     def arrive(self, request: int, ticket: Ticket) -> None:
         assert self.scheduler is not None
-        self.scheduler.arrived(
-            request, ticket.model, ticket.call.received, ticket.deadline, ticket.application
-        )
+        deadline = self.margins.planned(ticket.model, ticket.deadline, self.setup, self._loop.clock())
+        self.scheduler.arrived(request, ticket.model, ticket.call.received, deadline, ticket.application)
 
     def keep_pace(self) -> None:
         """An event loop with much to read would leave GPUs idle: news and decisions come in between."""
-        if self.scheduler is not None and self.scheduler.behind:
+        if self.scheduler is not None and (self.scheduler.behind or self._fleet.has_news()):
             self._fleet.hear()
             self.scheduler.decide_now()
 

@@ -8,16 +8,18 @@ here explains anything to a client. Connections change from one way to the other
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from asyncio import get_running_loop
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any, Protocol, cast
 
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.units import MICROSECOND, MILLISECOND, Time
 from astrarium.engines.tensors import BYTES
 from astrarium.server.contract import Delivery, Express, ExpressClient, Kind, ModelCard, PackedCall, Refused
 from astrarium.server.http.bodies import BodyReader
 from astrarium.server.keys import Keys
 
+AT_ONCE = 100 * MICROSECOND  # a loop that finds something to read so soon did not have to wait for it
 LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way makes us look for changed models
 
 
@@ -33,6 +35,39 @@ class Connection(ExpressClient, Protocol):
         """-1 where earlier bytes are still on their way: the answer must queue up behind them."""
 
 
+class ReadingLag:
+    """How long requests lie unread before the event loop comes to them.
+
+    The system tells by connection, in ticks of some milliseconds. The loop itself tells more closely: what it
+    finds as soon as it looks came while it was busy with the turn before, on the mean in the middle of it.
+    """
+
+    def __init__(self, native: Any) -> None:
+        self._unread_for: Callable[[int], Time] = native.unread_for
+        self._unsure = 2 * native.TICK
+        self._loop = get_running_loop()
+        self._in_turn = False
+        self._began: Time = 0  # when this turn of the loop, or the last one, began to read
+        self._ended: Time = 0  # when the last one was over
+        self._before: Time = 0  # how long before this turn its requests came, on the mean
+
+    def of(self, socket: int, now: Time) -> Time:
+        """The bytes that were read just now had waited so long."""
+        if not self._in_turn:
+            self._begin(now)
+        least = self._unread_for(socket)
+        return max(least, min(now - self._began + self._before, least + self._unsure))
+
+    def _begin(self, now: Time) -> None:
+        at_once = now - self._ended < AT_ONCE
+        self._before = (now - self._began) // 2 if at_once else 0
+        self._in_turn, self._began = True, now
+        self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        self._in_turn, self._ended = False, monotonic_ns()
+
+
 class Lane:
     """The short way into one service."""
 
@@ -40,7 +75,7 @@ class Lane:
         limits = bodies.limits
         self._service, self._keys, self._bodies = service, keys, bodies
         self._desk = native.Desk(service.memory, limits.head_bytes, limits.body_bytes)
-        self.new_line, self.unread_for = native.Line, native.unread_for
+        self.new_line, self.lag = native.Line, ReadingLag(native)
         self._planned: object = None
         self._cards: dict[int, ModelCard] = {}  # as the desk knows them
         self._looked: Time = 0
@@ -50,6 +85,7 @@ class Lane:
     def read(self, request: bytes, now: Time, waited: Time, socket: int) -> PackedCall | int | str | bytes:
         """Return a call, or the bytes that are still missing, or why it goes the long way. A request that had
         *waited* too long unread was refused on its socket: what is left of that answer to be sent."""
+        self._service.keep_pace()
         if waited and self._service.planned() is not self._planned:
             self._plan()
         found: Any = self._desk.read(request, waited, socket)

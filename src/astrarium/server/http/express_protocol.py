@@ -48,8 +48,9 @@ class ExpressProtocol(BoundedProtocol):
         elif self._arriving or (self.cycle is not None and not self.cycle.response_complete):
             self._go_long_way(data, "pipelined")
         else:
-            waited = self.lane.unread_for(self._fd)
-            self._since = monotonic_ns() - waited
+            now = monotonic_ns()
+            waited = self.lane.lag.of(self._fd, now)
+            self._since = now - waited
             self._try(data, waited)
 
     def _try(self, data: bytes, waited: Time) -> None:
@@ -90,7 +91,7 @@ class ExpressProtocol(BoundedProtocol):
         self._parts += data
         self._missing -= len(data)
         if self._missing <= 0:
-            self._try(self._whole(), self.lane.unread_for(self._fd))
+            self._try(self._whole(), self.lane.lag.of(self._fd, monotonic_ns()))
 
     def _whole(self) -> bytes:
         """The parts put together; nothing is being waited for any more."""
