@@ -44,7 +44,7 @@ class ReadingLag:
 
     def __init__(self, native: Any) -> None:
         self._unread_for: Callable[[int], Time] = native.unread_for
-        self._unsure = 2 * native.TICK
+        self._unsure: Time = 2 * native.TICK
         self._loop = get_running_loop()
         self._in_turn = False
         self._began: Time = 0  # when this turn of the loop, or the last one, began to read
