@@ -20,7 +20,6 @@ from astrarium.server.contract import InferCall, Refused
 from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.calls import Calls
 from astrarium.server.control.door import asks_what_was_promised
-from astrarium.server.control.drift import DriftWatch
 from astrarium.server.control.plan import plan
 from astrarium.server.control.preparing import Preparer
 from astrarium.server.control.refusals import FEWEST, WHILE, RefusalWatch
@@ -145,10 +144,9 @@ def test_calls_that_are_refused_or_dropped_are_counted_where_the_model_is_to_bla
 
 
 def calls_of(stage: Stage) -> Calls:
-    watch = DriftWatch(stage.plan.setup, stage.loop.now)
     preparer = Preparer(stage.cloakroom, lambda: None)
     clock = stage.loop.clock
-    return Calls(stage.control, stage.repository, preparer, Timelines(), watch, clock, lambda: "")
+    return Calls(stage.control, stage.repository, preparer, Timelines(), clock, lambda: "")
 
 
 # Overload

@@ -131,7 +131,7 @@ class Express(Protocol):
         """Refused where it is not let in; else the client hears how it ended."""
 
     def keep_pace(self) -> None:
-        """Called before each request that is read, since there may be many before the event loop turns."""
+        """Called whenever something was read, since there may be much before the event loop turns."""
 
     def needed(self, model: int) -> Time:
         """What a lone request of this model takes from when it is read until its client has the answer."""

@@ -78,7 +78,6 @@ class LiveService:
             self.repository,
             self._preparer,
             self._timelines,
-            self._drift,
             loop.clock,
             self._closed,
             self._courier,

@@ -30,7 +30,6 @@ from astrarium.server.contract import (
 from astrarium.server.control.bounds import alone
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.door import asks_what_was_promised, let_in
-from astrarium.server.control.drift import DriftWatch
 from astrarium.server.control.flights import Flight
 from astrarium.server.control.pace import Pace
 from astrarium.server.control.preparing import Preparer
@@ -59,14 +58,13 @@ class Calls:
         repository: Repository,
         preparer: Preparer,
         timelines: Timelines,
-        drift: DriftWatch,
         clock: Callable[[], Time],
         closed: Callable[[], str],
         courier: Courier | None = None,
     ) -> None:
         self._courier = courier
         self._control, self._repository, self._preparer = control, repository, preparer
-        self._timelines, self._drift, self._clock, self._closed = timelines, drift, clock, closed
+        self._timelines, self._clock, self._closed = timelines, clock, closed
         self._desk: Desk = control.desk
         self._cloakroom: Cloakroom = control.desk.cloakroom
         self.memory = self._cloakroom.memory.view
@@ -302,7 +300,6 @@ class Calls:
         moments = flight.dispatched, done.started, done.finished, ticket.answered
         stages = Stages(call.received, ticket.admitted, *moments)
         self._control.books[ticket.model].answered(stages, call.rows)
-        self._drift.answered(flight, stages.answered)
         self._control.margins.answered(flight, stages.answered)
         in_time = ticket.outcome is Outcome.IN_TIME
         self._timelines.add(call.model, flight.gpu, flight.tag, len(flight.requests), in_time, stages)

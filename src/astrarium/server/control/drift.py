@@ -1,14 +1,13 @@
-"""Plans follow drift: where batches have come to take longer (or less) than the profile says, or answers are
-longer under way than was planned with, the policy is told anew.
+"""Plans follow drift: where batches have come to take longer (or less) than the profile says, the policy is
+told anew, and delays that were measured in a bad moment come down to what pings show since.
 
 What is compared is the same quantile that a profile holds: most batches must end within the estimate, or
-answers are late by a hair. The whole table of a model is scaled, so that its shape stays as measured. The
-response delay is what passes between a batch's planned end and an answer: everything that nobody planned for.
-A new plan means a new scheduler, so small differences are left alone.
+answers are late by a hair. The whole table of a model is scaled, so that its shape stays as measured. A new
+plan means a new scheduler, so small differences are left alone; what comes and goes is for `margins`.
 
-Whatever is planned beyond what the scenario says, or beyond what pings show, needs evidence of the last
-minute: where there is little, the slowest of it counts, and where there is none, the plan goes back. So a bad
-moment is forgotten even if it left nobody to show that it is over.
+Whatever is planned beyond what the scenario says needs evidence of the last minute: where there is little,
+the slowest of it counts, and where there is none, the plan goes back. So a bad moment is forgotten even if it
+left nobody to show that it is over.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ QUANTILE = 0.95
 FEWEST = 200  # batches of a model before it is taken for slower, or for faster than the scenario says
 SLOWER, FASTER = 1.15, 0.85  # ratios of measured to estimated that count as drift
 LARGEST_STEP = 2.0
-ANSWERED, FEWEST_ANSWERS = 0.9, 1000  # the quantile of delays to plan with, and of how many
 SMALLEST_CHANGE = 500 * MICROSECOND  # of a delay
-LARGEST_RESPONSE = 0.2  # of the tightest objective: beyond that, waiting costs more than being late
 # A fresh policy has to learn the rates again, so plans that have been held against reality are looked at
 # seldom. The first one comes from a profile alone, and may be far off.
 FIRST, EVERY = 5 * SECOND, 30 * SECOND
@@ -48,7 +45,6 @@ class DriftWatch:
     def __init__(self, stated: Setup, now: Time, pinged: Callable[[], Network] | None = None) -> None:
         self._stated, self._pinged = stated, pinged
         self._ratios: list[Samples] = [deque(maxlen=FEWEST) for _ in stated.models]  # to the stated profile
-        self._delays: Samples = deque(maxlen=FEWEST_ANSWERS)
         self._judged, self._pause = now, FIRST
         self.revisions = 0
 
@@ -58,19 +54,15 @@ class DriftWatch:
             took = done.finished - done.started
             self._ratios[flight.model].append((done.finished, took / spec.latency[len(flight.requests)]))
 
-    def answered(self, flight: Flight, now: Time) -> None:
-        self._delays.append((now, now - flight.planned_end))
-
     def revised(self, setup: Setup, now: Time) -> Setup | None:
         """None where nothing has drifted far enough."""
         if now - self._judged < self._pause:
             return None
         self._judged, self._pause = now, min(2 * self._pause, EVERY)
         models = tuple(self._model(spec, now) for spec in setup.models)
-        new = bounded(replace(setup, models=models, network=self._network(setup, now)), self._stated)
+        new = bounded(replace(setup, models=models, network=self._network(setup.network)), self._stated)
         if new == setup:
             return None
-        self._delays.clear()  # they were against the ends that the old plan had
         self.revisions += 1
         return new
 
@@ -82,15 +74,13 @@ class DriftWatch:
             return spec
         return scaled(stated, planned * min(max(step, 1 / LARGEST_STEP), LARGEST_STEP))
 
-    def _network(self, setup: Setup, now: Time) -> Network:
+    def _network(self, planned: Network) -> Network:
+        """Delays only come down: what makes orders and answers slower now and then is a matter of margins."""
         if self._pinged is None:
-            return setup.network
-        pinged, planned = self._pinged(), setup.network
-        most = LARGEST_RESPONSE * min(spec.slo for spec in setup.models)
-        found = _found(self._delays, ANSWERED, planned.response, pinged.response, now)
-        # The control delay only comes down: slower orders make slower answers, and the response delay grows.
-        control = _moved(planned.control, min(planned.control, pinged.control))
-        return Network(control=control, response=_moved(planned.response, max(0, min(found, most))))
+            return planned
+        pinged = self._pinged()
+        control, response = _lower(planned.control, pinged.control), _lower(planned.response, pinged.response)
+        return replace(planned, control=control, response=response)
 
 
 def _found(samples: Samples, quantile: float, planned: float, least: float, now: Time) -> float:
@@ -111,5 +101,5 @@ def _quantile(values: Iterable[float], quantile: float) -> float:
     return ordered[int(quantile * len(ordered))]
 
 
-def _moved(planned: Time, wanted: float) -> Time:
-    return round(wanted) if abs(wanted - planned) >= SMALLEST_CHANGE else planned
+def _lower(planned: Time, found: Time) -> Time:
+    return found if planned - found >= SMALLEST_CHANGE else planned

@@ -15,7 +15,7 @@ from astrarium.serving.setup import Setup
 
 PUNCTUAL = 0.9  # the share of answers that are to come within the margin
 STEP = 100 * MICROSECOND  # how far one answer can move it, nearly: a millisecond in eleven answers
-LARGEST = 0.2  # of an objective: beyond that, being early costs more answers than being late
+LARGEST = 0.4  # of an objective: with less than the rest of it, hardly a batch could be planned
 
 
 class Margins:

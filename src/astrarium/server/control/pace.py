@@ -10,6 +10,7 @@ from astrarium.core.units import MILLISECOND, Time
 from astrarium.serving.setup import ModelSpec
 
 STRETCH = 100 * MILLISECOND  # long enough for some batches to end
+SHARE = 0.5  # of the objective that calls may queue for then: a longer queue answers nobody more, only later
 RECOVERY = 1.5  # by which a limit is forgotten after each stretch in which calls did not queue up
 
 
@@ -35,7 +36,7 @@ class Pace:
 
     def _next_stretch(self, now: Time) -> None:
         if self._always_queued:
-            self._rate = min(self._promised, self._answers / (now - self._began))
+            self._rate = min(self._promised, SHARE * self._answers / (now - self._began))
         else:
             self._rate = min(self._promised, RECOVERY * self._rate)
         self._began, self._answers, self._always_queued = now, 0, True

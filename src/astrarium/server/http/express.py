@@ -39,7 +39,7 @@ class ReadingLag:
     """How long requests lie unread before the event loop comes to them.
 
     The system tells by connection, in ticks of some milliseconds. The loop itself tells more closely: what it
-    finds as soon as it looks came while it was busy with the turn before, on the mean in the middle of it.
+    finds as soon as it looks came while it was busy with the turn before.
     """
 
     def __init__(self, native: Any) -> None:
@@ -49,18 +49,20 @@ class ReadingLag:
         self._in_turn = False
         self._began: Time = 0  # when this turn of the loop, or the last one, began to read
         self._ended: Time = 0  # when the last one was over
-        self._before: Time = 0  # how long before this turn its requests came, on the mean
+        self._before: Time = 0  # how long the turn before this one took, if this one followed at once
 
-    def of(self, socket: int, now: Time) -> Time:
-        """The bytes that were read just now had waited so long."""
+    def of(self, socket: int, now: Time) -> tuple[Time, Time]:
+        """The bytes that were read just now had waited so long: probably, and at most."""
         if not self._in_turn:
             self._begin(now)
-        least = self._unread_for(socket)
-        return max(least, min(now - self._began + self._before, least + self._unsure))
+        least, here = self._unread_for(socket), now - self._began
+        most = least + self._unsure
+        probably, longest = min(here + self._before // 2, most), min(here + self._before, most)
+        return max(least, probably), max(least, longest)
 
     def _begin(self, now: Time) -> None:
         at_once = now - self._ended < AT_ONCE
-        self._before = (now - self._began) // 2 if at_once else 0
+        self._before = now - self._began if at_once else 0
         self._in_turn, self._began = True, now
         self._loop.call_soon(self._end)
 
@@ -79,13 +81,13 @@ class Lane:
         self._planned: object = None
         self._cards: dict[int, ModelCard] = {}  # as the desk knows them
         self._looked: Time = 0
+        self.keep_pace = service.keep_pace
         service.deliver, service.full = self._deliver, self._desk.full
         self._look(monotonic_ns())
 
     def read(self, request: bytes, now: Time, waited: Time, socket: int) -> PackedCall | int | str | bytes:
         """Return a call, or the bytes that are still missing, or why it goes the long way. A request that had
         *waited* too long unread was refused on its socket: what is left of that answer to be sent."""
-        self._service.keep_pace()
         if waited and self._service.planned() is not self._planned:
             self._plan()
         found: Any = self._desk.read(request, waited, socket)

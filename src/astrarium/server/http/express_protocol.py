@@ -28,7 +28,7 @@ class ExpressProtocol(BoundedProtocol):
     _fd = -1
     _waiting = False  # for the answer to `packed`
     _next = b""  # came meanwhile
-    _parts: bytearray | None = None  # of a request whose body is not whole
+    _parts: list[bytes] | None = None  # of a request whose body is not whole
     _missing = 0
     _since: Time = 0  # when the first byte of the last request came, or when it was answered
     _closing = False  # after the answer
@@ -40,6 +40,7 @@ class ExpressProtocol(BoundedProtocol):
     # requests
 
     def data_received(self, data: bytes) -> None:
+        self.lane.keep_pace()
         if self._waiting:
             self._next += data
             self.transport.pause_reading()
@@ -49,8 +50,8 @@ class ExpressProtocol(BoundedProtocol):
             self._go_long_way(data, "pipelined")
         else:
             now = monotonic_ns()
-            waited = self.lane.lag.of(self._fd, now)
-            self._since = now - waited
+            waited, at_most = self.lane.lag.of(self._fd, now)
+            self._since = now - at_most
             self._try(data, waited)
 
     def _try(self, data: bytes, waited: Time) -> None:
@@ -80,7 +81,7 @@ class ExpressProtocol(BoundedProtocol):
         if not self.lane.hold(len(data)):
             self._go_long_way(data, "held")
             return
-        self._parts, self._missing = bytearray(data), missing
+        self._parts, self._missing = [data], missing
         self._deadline = self.loop.call_later(self.limits.request_seconds, self._too_slow)
 
     def _go_on(self, data: bytes) -> None:
@@ -88,14 +89,14 @@ class ExpressProtocol(BoundedProtocol):
         if not self.lane.hold(len(data)):
             self._go_long_way(self._whole() + data, "held")
             return
-        self._parts += data
+        self._parts.append(data)
         self._missing -= len(data)
         if self._missing <= 0:
-            self._try(self._whole(), self.lane.lag.of(self._fd, monotonic_ns()))
+            self._try(self._whole(), self.lane.lag.of(self._fd, monotonic_ns())[0])
 
     def _whole(self) -> bytes:
         """The parts put together; nothing is being waited for any more."""
-        parts, self._parts = bytes(self._parts or b""), None
+        parts, self._parts = b"".join(self._parts or ()), None
         self.lane.let_go(len(parts))
         if self._deadline is not None:
             self._deadline.cancel()
