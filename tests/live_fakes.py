@@ -104,9 +104,6 @@ class FakeWorkers:
     def batches(self) -> list[RunBatch]:
         return [order for _, order in self.orders if isinstance(order, RunBatch)]
 
-    def has_news(self) -> bool:
-        return False
-
     def hear(self) -> None:
         self.heard += 1
 

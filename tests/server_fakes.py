@@ -160,7 +160,7 @@ class FakeExpress:
     def cards(self) -> list[tuple[int, ModelCard, str]]:
         return [(index, self.card(index), "") for index in range(len(self._names))]
 
-    def keep_pace(self) -> None:
+    def keep_pace(self, now: int) -> None:
         """There is nothing to decide here."""
 
     def needed(self, model: int) -> int:

@@ -23,6 +23,7 @@ from astrarium.server.control.door import asks_what_was_promised
 from astrarium.server.control.plan import plan
 from astrarium.server.control.preparing import Preparer
 from astrarium.server.control.refusals import FEWEST, WHILE, RefusalWatch
+from astrarium.server.control.room import PACE
 from astrarium.server.service import LiveService
 from astrarium.server.timelines import Timelines
 from astrarium.serving.ledger import Outcome
@@ -182,15 +183,16 @@ def test_a_loop_with_much_to_read_decides_in_between() -> None:
     """The event loop has no turn here: what is read meanwhile must not keep GPUs idle."""
     stage = Stage(gpus=1)
     calls = calls_of(stage)
+    calls.keep_pace(stage.loop.now)
     ask(stage, calls)
-    stage.loop.now += MILLISECOND // 2
-    stage.control.keep_pace()
-    assert stage.control.waiting == 0
+    calls.keep_pace(stage.loop.now + PACE)
     assert not stage.workers.batches()
-    stage.loop.now += MILLISECOND // 2
-    stage.control.keep_pace()
+    calls.keep_pace(stage.loop.now + PACE + 1)
     assert len(stage.workers.batches()) == 1
-    assert stage.workers.heard == 1, "news come first"
+    assert stage.workers.heard == 2, "news come first"
+    stage.control.has_news = lambda: True  # a batch has ended: the next one need not wait for the loop
+    calls.keep_pace(stage.loop.now + PACE + 2)
+    assert stage.workers.heard == 3
 
 
 # The service

@@ -39,12 +39,9 @@ class LiveDriver:
         self._timers: dict[str, Time] = {}
         self._set_for = FOREVER
         self._called = False
-        self._posted: Time = 0  # when the first of what is pending was
 
     def post(self, event: Any) -> None:
         """Something happened; it is decided on with all else that is heard before the next step."""
-        if not self._inbox:
-            self._posted = self._clock()
         self._inbox.append(event)
         if not self._called:
             self._called = True
@@ -54,11 +51,6 @@ class LiveDriver:
     def pending(self) -> bool:
         """Whether something was posted that no step has taken yet."""
         return bool(self._inbox)
-
-    @property
-    def behind(self) -> Time:
-        """How long something has been waiting for a step."""
-        return self._clock() - self._posted if self._inbox else 0
 
     def step(self) -> None:
         self._called = False

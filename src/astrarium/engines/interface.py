@@ -36,9 +36,6 @@ class Workers(Protocol):
     def kill(self, worker: int, reason: str) -> None:
         """At once; `died` follows with this reason."""
 
-    def has_news(self) -> bool:
-        """Whether news have come that were not told yet, as far as is known without asking the system."""
-
     def hear(self) -> None:
         """Tell the news that have come by now, without waiting for the event loop."""
 

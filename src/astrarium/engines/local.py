@@ -68,9 +68,6 @@ class LocalWorkers:
             running.reason = reason
             running.process.kill()
 
-    def has_news(self) -> bool:
-        return self._courier is not None and self._courier.has_news()
-
     def hear(self) -> None:
         if self._courier is not None:
             self._collect(self._courier)

@@ -130,7 +130,7 @@ class Express(Protocol):
     def take(self, client: ExpressClient, received: Time) -> None:
         """Refused where it is not let in; else the client hears how it ended."""
 
-    def keep_pace(self) -> None:
+    def keep_pace(self, now: Time) -> None:
         """Called whenever something was read, since there may be much before the event loop turns."""
 
     def needed(self, model: int) -> Time:

@@ -64,6 +64,8 @@ class LiveService:
         self.fleet = self.control.fleet = Fleet(plan.workers, self.control, loop.clock, loop.later)
         self.repository = self.control.repository = Repository(plan.models, self.fleet)
         self._courier = new_courier(self._cloakroom.memory.view)
+        if self._courier is not None:
+            self.control.has_news = self._courier.has_news
         self.workers = new_workers(self._cloakroom.memory, self.fleet, self._courier)
         self._calibration = self.control.calibration = Calibration(self._ping, loop.clock)
         self._preparer = Preparer(self._cloakroom, self.fleet.pump_all)

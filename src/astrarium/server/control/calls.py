@@ -141,8 +141,8 @@ class Calls:
         self._admit(call, entry, _NOBODY, client)
         self.taken += 1
 
-    def keep_pace(self) -> None:
-        self._control.keep_pace()
+    def keep_pace(self, now: Time) -> None:
+        self._control.keep_pace(now)
 
     def leaving(self, flight: Flight) -> None:
         """The courier answers these calls by itself, unless their batch may still be stopped."""

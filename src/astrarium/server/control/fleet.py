@@ -172,9 +172,6 @@ class Fleet:
 
     # news
 
-    def has_news(self) -> bool:
-        return self._workers.has_news()
-
     def hear(self) -> None:
         self._workers.hear()
 

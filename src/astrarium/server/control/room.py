@@ -40,6 +40,7 @@ from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.registry import ServingPolicy
 from astrarium.serving.setup import Setup
 
+PACE = MILLISECOND  # that arrivals and news may wait while the event loop reads
 WORKER_LOST, MODEL_ERROR, POLICY_ERROR = "worker_lost", "model_error", "policy_error"
 Recorder = Callable[[Setup], Callable[[Step], None]]  # given anew to every scheduler
 log = logging.getLogger("astrarium.control")
@@ -69,6 +70,8 @@ class Control:
         self.present: set[int] = set()  # GPUs whose workers can run batches
         self.policy_errors = 0
         self.margins = Margins(len(plan.models))
+        self.has_news: Callable[[], bool] = lambda: False  # whether workers have said what nobody heard yet
+        self._kept_pace: Time = 0
         self._airborne: list[set[Flight]] = [set() for _ in plan.workers]  # by GPU
         self.post_office: PostOffice | None = None
         self.listeners: list[Callable[[Flight, BatchDone], None]] = []  # who wants to see finished batches
@@ -237,9 +240,10 @@ class Control:
         deadline = self.margins.planned(ticket.model, ticket.deadline, self.setup, self._loop.clock())
         self.scheduler.arrived(request, ticket.model, ticket.call.received, deadline, ticket.application)
 
-    def keep_pace(self) -> None:
+    def keep_pace(self, now: Time) -> None:
         """An event loop with much to read would leave GPUs idle: news and decisions come in between."""
-        if self.scheduler is not None and (self.scheduler.behind or self._fleet.has_news()):
+        if (now - self._kept_pace > PACE or self.has_news()) and self.scheduler is not None:
+            self._kept_pace = now
             self._fleet.hear()
             self.scheduler.decide_now()
 

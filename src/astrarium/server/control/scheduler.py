@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.core.units import SECOND, Time
 from astrarium.drivers.live import Alarm, LiveDriver
 from astrarium.server.control.flights import Flight
 from astrarium.server.control.loop import Loop
@@ -37,7 +37,6 @@ from astrarium.serving.state import Batch, ServingState
 _tags = count(1)
 log = logging.getLogger("astrarium.scheduler")
 _STUCK_AFTER, _SHORTEST_LIMIT = 10, SECOND  # times its estimate, and never sooner than this
-_PACE = MILLISECOND  # that an arrival may wait for a decision: GPUs idle meanwhile
 
 
 class Crew(Protocol):
@@ -105,11 +104,6 @@ class Scheduler:
 
     def profiled(self, request: Request, time: Time) -> None:
         self._driver.post(RequestProfiled(request.id, request.model, request.application, time))
-
-    @property
-    def behind(self) -> bool:
-        """Whether the event loop, which has much to read, has not come to decide for too long."""
-        return self._driver.behind >= _PACE
 
     def decide_now(self) -> None:
         """What would be done at the loop's next turn; never from inside a decision."""

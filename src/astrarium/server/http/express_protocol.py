@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from asyncio import Transport
 from time import monotonic_ns
-from typing import Any, cast
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -40,16 +40,16 @@ class ExpressProtocol(BoundedProtocol):
     # requests
 
     def data_received(self, data: bytes) -> None:
-        self.lane.keep_pace()
+        now = monotonic_ns()
+        self.lane.keep_pace(now)
         if self._waiting:
             self._next += data
             self.transport.pause_reading()
         elif self._parts is not None:
-            self._go_on(data)
+            self._go_on(data, now)
         elif self._arriving or (self.cycle is not None and not self.cycle.response_complete):
             self._go_long_way(data, "pipelined")
         else:
-            now = monotonic_ns()
             waited, at_most = self.lane.lag.of(self._fd, now)
             self._since = now - at_most
             self._try(data, waited)
@@ -57,15 +57,21 @@ class ExpressProtocol(BoundedProtocol):
     def _try(self, data: bytes, waited: Time) -> None:
         """*waited* is how long the last bytes of the request lay unread."""
         found = self.lane.read(data, self._since, waited, self._fd) if self._welcome() else "busy"
-        kind = type(found)
-        if kind is str:
-            self._go_long_way(data, cast(str, found))
-        elif kind is int:
-            self._wait_for(cast(int, found), data)
-        elif kind is bytes:
-            self.sent(cast(bytes, found))
+        if isinstance(found, bytes):
+            self._refused(found)
+        elif isinstance(found, str):
+            self._go_long_way(data, found)
+        elif isinstance(found, int):
+            self._wait_for(found, data)
         else:
-            self._take(cast(PackedCall, found))
+            self._take(found)
+
+    def _refused(self, unsent: bytes) -> None:
+        """The refusal is on its way already, but for these bytes."""
+        if unsent:
+            self.transport.write(unsent)
+        if self.timeout_keep_alive_task is None:
+            self._arm(self.timeout_keep_alive)
 
     def _go_long_way(self, data: bytes, why: str) -> None:
         self.long_way = why
@@ -84,7 +90,7 @@ class ExpressProtocol(BoundedProtocol):
         self._parts, self._missing = [data], missing
         self._deadline = self.loop.call_later(self.limits.request_seconds, self._too_slow)
 
-    def _go_on(self, data: bytes) -> None:
+    def _go_on(self, data: bytes, now: Time) -> None:
         assert self._parts is not None
         if not self.lane.hold(len(data)):
             self._go_long_way(self._whole() + data, "held")
@@ -92,7 +98,7 @@ class ExpressProtocol(BoundedProtocol):
         self._parts.append(data)
         self._missing -= len(data)
         if self._missing <= 0:
-            self._try(self._whole(), self.lane.lag.of(self._fd, monotonic_ns())[0])
+            self._try(self._whole(), self.lane.lag.of(self._fd, now)[0])
 
     def _whole(self) -> bytes:
         """The parts put together; nothing is being waited for any more."""
