@@ -59,7 +59,8 @@ _FIRST_SPARE = 1_000_000  # nanoseconds: what launching ahead may take, as long 
 
 
 class Worker:
-    """*clock* and *watch* (see waiting.py) may be others in tests."""
+    """*clock* and *watch* (see waiting.py) may be others in tests. *garbage* is for a process that only serves:
+    it turns Python's own collector off."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Worker:
         place: Place,
         clock: Clock = monotonic_ns,
         watch: Watch = watching,
+        garbage: GarbageKeeper | None = None,
     ) -> None:
         self._line, self._memory, self._place, self._clock = line, memory, place, clock
         self._wait_until = watch(line.fileno(), self._heard, self._nearly)
@@ -80,17 +82,16 @@ class Worker:
         self._free = 0  # when the GPU is done with what it was given
         self._spare = _FIRST_SPARE
         self._leaving = False
-        self._garbage = GarbageKeeper()
-        self._unsettled = True  # models were loaded since the garbage keeper last looked at all there is
+        self._garbage = garbage
+        self._unsettled = False  # models were loaded since the garbage keeper last looked at all there is
 
     def serve(self) -> None:
         """Until told to stop, or until the other end is gone."""
-        self._garbage.hold()
+        self._hold_garbage()
         self._say(WorkerUp(os.getpid()))
         while self._turns or not self._leaving:
             if self._turns:
                 self._take(self._turns.popleft())
-                self._garbage.busy_moment()
             else:
                 self._tidy_up()
                 self._listen()
@@ -105,16 +106,23 @@ class Worker:
             raise SystemExit  # the frontend is gone, and with it everybody who waits
         self._obey(decode_order(packet), received)
 
+    def _hold_garbage(self) -> None:
+        self._unsettled = True
+        if self._garbage is not None:
+            self._garbage.hold()
+
     def _tidy_up(self) -> None:
         """Collect garbage, where there is some and no order comes for a while."""
-        if not (self._unsettled or self._garbage.worth_it):
+        garbage = self._garbage
+        if garbage is None or not (self._unsettled or garbage.worth_it):
             return
         if select.select([self._line], [], [], _QUIET)[0]:
             return
         if self._unsettled:
             self._unsettled = False
-            self._garbage.settle()
-        self._garbage.idle_moment()
+            garbage.settle()
+        else:
+            garbage.idle_moment()
 
     def _obey(self, order: Order, received: int) -> None:
         match order:
@@ -162,8 +170,7 @@ class Worker:
             self._say(ModelRefused(order.model, _told(error)))
             return
         replaced, self._models[order.model] = self._models.get(order.model), model
-        self._garbage.hold()
-        self._unsettled = True
+        self._hold_garbage()
         self._retire(replaced)
         self._say(ModelLoaded(order.model, _plain(model.inputs), _plain(model.outputs)))
 
@@ -213,6 +220,8 @@ class Worker:
             self._free = self._clock()
             self._say(BatchBroken(run, min(started, self._free), self._free, _told(error)))
         self._running = None
+        if self._garbage is not None:
+            self._garbage.busy_moment()
 
     def _done(self, turn: Turn) -> BatchDone:
         run, received, now = turn.order.run, turn.received, self._clock()
@@ -271,7 +280,8 @@ def main(arguments: Sequence[str]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # not even a hung model outlives us
     fine_timers()
     place = Place(int(gpu), kind, device)
-    Worker(socket.socket(fileno=int(line)), Memory(int(memory), int(size)), place).serve()
+    orders, tensors = socket.socket(fileno=int(line)), Memory(int(memory), int(size))
+    Worker(orders, tensors, place, garbage=GarbageKeeper()).serve()
 
 
 if __name__ == "__main__":
