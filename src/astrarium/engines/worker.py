@@ -59,8 +59,8 @@ _FIRST_SPARE = 1_000_000  # nanoseconds: what launching ahead may take, as long 
 
 
 class Worker:
-    """*clock* and *watch* (see waiting.py) may be others in tests. *garbage* is for a process that only serves:
-    it turns Python's own collector off."""
+    """*clock* and *watch* (see waiting.py) may be others in tests. *garbage* is for a process that only
+    serves: it turns Python's own collector off."""
 
     def __init__(
         self,
