@@ -103,7 +103,7 @@ class Lane:
             return cast(bytes, found[1])
         if self._service.card(found.model) is not self._cards[found.model]:
             self._look(now)
-            return "model"
+            return "not_ready"  # as it was known here; the next one finds it as it is
         return cast(PackedCall, found)
 
     def take(self, client: Connection, received: Time) -> None:
@@ -142,6 +142,7 @@ class Lane:
             tensors = ([(spec.name, spec.datatype, list(spec.shape)) for spec in side] for side in sides)
             objectives = card.slo, dict(card.priorities)
             self._desk.serve(index, card.name, card.version, *tensors, card.max_batch, *objectives)
+            self._planned = None  # what it needs alone is not known yet
         else:
             self._desk.withhold(card.name, why)
 
