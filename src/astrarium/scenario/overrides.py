@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.scenario.models import written_out
 from astrarium.scenario.yaml_file import parse_yaml
 
 FORM = "KEY=VALUE, such as policy.name=eager or workload.rate=4000/s"
+Named = Mapping[str, Callable[[Any], Any]]
 
 
-def overridden(raw: Any, overrides: Sequence[str]) -> Any:
-    """A changed copy; fields that no scenario has are left for the check to name."""
+def overridden(raw: Any, overrides: Sequence[str], named: Named | None = None) -> Any:
+    """Return a changed copy; fields that no scenario has are left for the check to name.
+
+    *named* holds the sections whose entries have names that must be there already, such as models, each with
+    the function that writes a short form of the whole section out.
+    """
     changed = copy.deepcopy(raw)
     for text in overrides:
         key, equals, value = text.partition("=")
@@ -24,13 +28,13 @@ def overridden(raw: Any, overrides: Sequence[str]) -> Any:
             raise InputError("-o", text, FORM)
         if not isinstance(changed, dict):
             raise InputError(key, value, "a scenario file that is a mapping")
-        _set(changed, parts, parse_yaml(value, f"-o {text}"), text)
+        _set(changed, parts, parse_yaml(value, f"-o {text}"), text, named or {})
     return changed
 
 
-def _set(raw: dict[str, Any], parts: list[str], value: Any, text: str) -> None:
-    if parts[0] == "models" and len(parts) > 2:
-        raw["models"] = written_out(raw.get("models"))
+def _set(raw: dict[str, Any], parts: list[str], value: Any, text: str, named: Named) -> None:
+    if (section := parts[0]) in named and len(parts) > 2:
+        raw[section] = named[section](raw.get(section))
     place: Any = raw
     path: list[str] = []
     while True:
@@ -40,11 +44,11 @@ def _set(raw: dict[str, Any], parts: list[str], value: Any, text: str) -> None:
         if not parts:
             place[key] = value
             return
-        if path[0] == "models" and len(path) == 2 and key not in place:
-            names = [str(model) for model in place]
-            raise InputError(
-                ".".join(path), value, f"a model of the file: {one_of(names, name)}", f"-o {text}"
+        if section in named and len(path) == 2 and key not in place:
+            expected = (
+                f"a {section.removesuffix('s')} of the file: {one_of([str(each) for each in place], name)}"
             )
+            raise InputError(".".join(path), value, expected, f"-o {text}")
         inside = place.get(key) if isinstance(place, dict) else place[key]
         if not isinstance(inside, dict | list):  # a section the file leaves out, or a form without fields
             inside = place[key] = {}

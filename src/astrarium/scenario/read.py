@@ -13,7 +13,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration
 from astrarium.scenario import build, rates
 from astrarium.scenario.decode import check_keys
-from astrarium.scenario.models import ModelReader
+from astrarium.scenario.models import ModelReader, written_out
 from astrarium.scenario.overrides import overridden
 from astrarium.scenario.schema import (
     DEFAULT_POLICY,
@@ -45,7 +45,7 @@ def load(
     source = str(path)
     raw = read_yaml(Path(path))
     try:
-        raw = overridden(raw, overrides)
+        raw = overridden(raw, overrides, {"models": written_out})
     except InputError as error:
         raise error.read_from(source) from None
     try:
