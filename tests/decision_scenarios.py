@@ -212,12 +212,9 @@ def tuned_example(name: str) -> TuningScenario:
 
 def tuned_searches(name: str) -> dict[str, TuningScenario]:
     """With other searches than its own; but known tasks have large grids."""
-    raw, home = tuned_example(name).raw, EXAMPLES / "tuning" / name
-    return {
-        search: parse_tuning({**raw, "search": how}, home)
-        for search, how in SEARCHES.items()
-        if search != "grid"
-    }
+    own, home = tuned_example(name), EXAMPLES / "tuning" / name
+    others = {search: how for search, how in SEARCHES.items() if search not in (own.search, "grid")}
+    return {search: parse_tuning({**own.raw, "search": how}, home) for search, how in others.items()}
 
 
 SEARCHES: dict[str, dict[str, Any]] = {

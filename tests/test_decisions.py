@@ -22,6 +22,7 @@ from decision_scenarios import random_serving
 from decisions import Case, cases, decided, digest, serving_steps
 
 RECORDED: dict[str, str] = json.loads((Path(__file__).parent / "decisions.json").read_text())
+ON_PURPOSE = "Then: python tests/decisions.py > tests/decisions.json"
 CASES = [
     pytest.param(case, id=case.name, marks=[pytest.mark.thorough] if case.thorough else [])
     for case in cases()
@@ -36,7 +37,8 @@ def test_every_digest_belongs_to_a_scenario_that_is_run() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_decisions_are_as_recorded(case: Case) -> None:
     recorded = {key: value for key, value in RECORDED.items() if case.has(key)}
-    assert differences(recorded, case.digests()) == []
+    changed = differences(recorded, case.digests())
+    assert not changed, f"{'; '.join(changed)}. Is it on purpose? {ON_PURPOSE}"
 
 
 def differences(recorded: dict[str, str], found: dict[str, str]) -> list[str]:
