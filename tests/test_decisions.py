@@ -1,0 +1,77 @@
+"""No policy decides otherwise than it was recorded to, on any level, in Python or natively.
+
+`decisions.py` says what is run, and how the recording is written again where decisions change on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from astrarium.core.engine import Engine
+from astrarium.core.trace import Step, read_trace, write_trace
+from astrarium.drivers.replay import replay
+from astrarium.scenario import build
+from astrarium.serving.actions import Action
+from astrarium.serving.events import Event
+from astrarium.serving.registry import serving_policies
+from astrarium.serving.state import ServingState
+from decision_scenarios import random_serving
+from decisions import Case, cases, decided, digest, serving_steps
+
+RECORDED: dict[str, str] = json.loads((Path(__file__).parent / "decisions.json").read_text())
+ON_PURPOSE = "Then: python tests/decisions.py > tests/decisions.json"
+CASES = [
+    pytest.param(case, id=case.name, marks=[pytest.mark.thorough] if case.thorough else [])
+    for case in cases()
+]
+
+
+def test_every_digest_belongs_to_a_scenario_that_is_run() -> None:
+    known = cases()
+    assert [key for key in RECORDED if sum(case.has(key) for case in known) != 1] == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_decisions_are_as_recorded(case: Case) -> None:
+    recorded = {key: value for key, value in RECORDED.items() if case.has(key)}
+    changed = differences(recorded, case.digests())
+    assert not changed, f"{'; '.join(changed)}. Is it on purpose? {ON_PURPOSE}"
+
+
+def differences(recorded: dict[str, str], found: dict[str, str]) -> list[str]:
+    """In words, one for each policy on each engine."""
+    keys = sorted(recorded.keys() | found.keys())
+    return [
+        f"{key}: {_decisions(found.get(key))}, recorded were {_decisions(recorded.get(key))}"
+        for key in keys
+        if recorded.get(key) != found.get(key)
+    ]
+
+
+def _decisions(known: str | None) -> str:
+    if known is None:
+        return "none"
+    count, what = known.split()
+    return f"{count} decisions {what[:8]}"
+
+
+def test_a_changed_decision_is_named() -> None:
+    steps = serving_steps(random_serving(1).with_policy("eager"))
+    later = [Step(step.now + 1, step.events, step.actions) for step in steps]
+    [told] = differences({"serving/eager": digest(decided(steps))}, {"serving/eager": digest(decided(later))})
+    assert told.startswith("serving/eager: ")
+    assert digest(decided(steps)[:-1]) != digest(decided(steps))
+
+
+@pytest.mark.parametrize("policy", serving_policies.names())
+def test_a_replayed_trace_has_the_same_digest(policy: str, tmp_path: Path) -> None:
+    """Written to a file, read again, and decided by a fresh policy."""
+    scenario = random_serving(2).with_policy(policy)
+    write_trace(tmp_path / "trace", serving_steps(scenario))
+    setup, again = build.setup(scenario), list[Step]()
+    engine = Engine(ServingState(setup), build.policy(scenario, setup), record=again.append)
+    assert replay(engine, read_trace(tmp_path / "trace", Event, Action)) is None
+    assert digest(decided(again)) == RECORDED[f"serving/{policy}/python/random-2"]
