@@ -21,7 +21,7 @@ from astrarium.scenario import cluster_schema as schema
 from astrarium.scenario.cluster import CLUSTERS
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "cluster.md"
+PAGE = ROOT / "docs" / "cluster" / "index.md"
 TEXT = PAGE.read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.yaml)\n")
