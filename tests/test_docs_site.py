@@ -24,6 +24,7 @@ FENCED = re.compile(r"^(`{3,}).*?^\1 *$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 HEADING = re.compile(r"^#{1,6} +(.*?) *$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED = re.compile(r"`((?:src|tests|native|docs|examples|benchmarks|papers)/[\w./-]+)")
 ELSEWHERE = re.compile(r"[a-z]+:")
 
 
@@ -74,6 +75,14 @@ def test_a_wrong_link_is_noticed(tmp_path: Path) -> None:
         "#one-two",
         "#one--two",
     ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page: Path) -> None:
+    named = (
+        NAMED.findall(prose(page)) if page.name != "CHANGELOG.md" else []
+    )  # it tells of files as they were
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def names(part: Any) -> list[str]:
