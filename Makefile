@@ -9,7 +9,7 @@ NATIVE := $(shell find native -type f 2>/dev/null)
 # Tests start many processes: what one has compiled, the next need not, nor what nobody imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup serve demo test test-thorough native-here test-gpu bench-gpu lint bench reproduce clean
+.PHONY: setup serve demo test test-thorough native-here test-gpu bench-gpu lint hooks docs docs-serve bench reproduce clean
 
 setup: $(READY)
 
@@ -58,6 +58,18 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -n 2
+
+# Before each commit: what `lint` does, on the files that change.
+hooks: setup
+	$(BIN)/pre-commit install
+
+# The site of the documentation, in build/site. A warning, such as a link that leads nowhere, is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The same while it is written; 8000 is the port of `make serve`.
+docs-serve: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8010
 
 bench: setup
 	$(BIN)/astrarium bench

@@ -1,4 +1,4 @@
-"""How fair policies are on the workloads of Themis, over several seeds: what docs/cluster_fairness.md tells.
+"""How fair policies are on the workloads of Themis, over several seeds: what docs/cluster/fairness.md tells.
 
 python benchmarks/cluster_fairness.py --workload 2 --seeds 5 -p themis -p themis:leftovers=worst -p tiresias
 """

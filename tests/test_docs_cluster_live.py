@@ -18,7 +18,7 @@ from cluster_jobs import end_keepers
 pytest_plugins = ("cli_fixtures",)
 
 ROOT = Path(__file__).parent.parent
-LIVE, APPS = (ROOT / "docs" / name for name in ("cluster_live.md", "cluster_apps.md"))
+LIVE, APPS = (ROOT / "docs" / "cluster" / name for name in ("live.md", "apps.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.\w+)\n")
 NUMBER = re.compile(r"\d[\d.]*%?")

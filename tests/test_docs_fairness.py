@@ -1,4 +1,4 @@
-"""What docs/cluster_fairness.md says can be run, and the tests that it names are there."""
+"""What docs/cluster/fairness.md says can be run, and the tests that it names are there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "cluster_fairness.md").read_text()
+PAGE = (ROOT / "docs" / "cluster" / "fairness.md").read_text()
 COMMANDS = [
     line
     for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
