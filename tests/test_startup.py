@@ -281,8 +281,9 @@ class Terminal(io.StringIO):
 
 def test_on_a_terminal_the_line_goes_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "PATIENCE", 0.0)
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with waiting("loading"):
-        eventually(lambda: "loading ... 0 s" in sys.stderr.getvalue(), "the line")  # type: ignore[attr-defined]
-    assert sys.stderr.getvalue().endswith("\x1b[2K")  # type: ignore[attr-defined]
+        eventually(lambda: "loading ... 0 s" in terminal.getvalue(), "the line")
+    assert terminal.getvalue().endswith("\x1b[2K")
