@@ -14,6 +14,7 @@ import pytest
 
 from cluster_jobs import Arbiter, arbiter, check_accounts, results
 
+pytestmark = pytest.mark.long
 pytest_plugins = ("cli_fixtures", "cluster_fixtures")
 
 
@@ -56,6 +57,7 @@ def has_steps(one: Arbiter, count: int) -> bool:
     return steps(one) >= count
 
 
+@pytest.mark.thorough
 def test_an_arbiter_that_is_killed_again_and_again(home: Path, script: Path, tmp_path: Path) -> None:
     with arbiter(cluster_file(tmp_path, script), home) as one:
         for epoch in (1, 2, 3):
@@ -70,6 +72,7 @@ def test_an_arbiter_that_is_killed_again_and_again(home: Path, script: Path, tmp
         assert results(home) == expected()
 
 
+@pytest.mark.thorough
 def test_ctrl_c_drains_and_the_next_one_goes_on(home: Path, script: Path, tmp_path: Path) -> None:
     with arbiter(cluster_file(tmp_path, script), home) as one:
         one.start()

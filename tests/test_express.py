@@ -205,6 +205,7 @@ def test_a_plain_request_is_read_as_the_long_way_reads_it(data: bytes) -> None:
     same(desk, desk.read(data), data)
 
 
+@pytest.mark.thorough
 @given(requests(), st.data())
 @settings(max_examples=600, deadline=None)
 def test_what_it_takes_after_an_accident_the_long_way_takes_too(data: bytes, drawn: st.DataObject) -> None:

@@ -99,6 +99,7 @@ def test_training_beside_training_is_judged_by_pace() -> None:
     assert row.left == pytest.approx(0.2)
 
 
+@pytest.mark.thorough
 def test_a_run_of_the_gate_measures_every_pair_and_a_second_one_has_nothing_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

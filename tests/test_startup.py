@@ -183,6 +183,7 @@ def test_a_command_says_what_it_waits_for_and_can_be_interrupted(
     check(CASES[name], commands[name])
 
 
+@pytest.mark.thorough  # two processes that compute
 def test_processes_of_a_search_for_the_goodput_end_with_it(tmp_path: Path) -> None:
     file = str(ROOT / "examples" / "dynamic.yaml")
     words = ["goodput", file, "-o", "workload.duration=3000s", "-j", "2", "--no-folder"]

@@ -232,7 +232,6 @@ def test_too_few_moves_are_said_with_how_many_it_takes() -> None:
     assert refusal(by_load).field == "limits.moved_load"
 
 
-@pytest.mark.slow
 def test_too_few_moves_are_said_of_many_models_too() -> None:
     many = at_home(sized(*[1] * 410, parts=10), [0] * 410, memory=50 * GIB, moved=5)
     error = refusal(many)
@@ -271,7 +270,6 @@ def test_members_of_a_placement_problem() -> None:
         members_of([PlacedModel(0, "b", 16 * MILLISECOND, 1.0, {spread.shape: spread})])
 
 
-@pytest.mark.slow
 def test_eight_hundred_models_over_twenty_parts() -> None:
     division = divide(drawn(800, 20, 9), Effort(rounds=1))
     assert division.load_imbalance < 0.01

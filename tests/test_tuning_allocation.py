@@ -19,6 +19,8 @@ from tuning_ray_cluster import ray_cluster
 pytest.importorskip("ray.tune")
 from ray.tune import PlacementGroupFactory
 
+pytestmark = pytest.mark.long
+
 FLUID = "dynamic-fluid"
 WHOLE = Width(1)
 ONE = PlacementGroupFactory([{"CPU": 0.1, "GPU": 1}])
@@ -210,6 +212,7 @@ def cluster() -> Iterator[Any]:
         yield one
 
 
+@pytest.mark.thorough  # the guide runs the same loop
 def test_in_ray_tunes_own_loop_the_longest_trial_ends_on_more_gpus(cluster: Any, tmp_path: Path) -> None:
     """Three trials are short; what they leave goes to the fourth, which goes on where it was."""
     from ray import tune

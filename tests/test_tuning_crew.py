@@ -33,6 +33,7 @@ from gate_build import Built
 from gate_fakes import fresh_user
 from tuning_trainings import build, one_nursery
 
+pytestmark = pytest.mark.long
 pytest_plugins = ("gate_fixtures",)
 
 LIMIT = 60.0  # seconds for anything that is awaited

@@ -37,6 +37,8 @@ from astrarium.tuning.places import Place
 from tuning_fakes import Clock, FakeCrew
 from tuning_trainings import attributed, odd, one_nursery
 
+pytestmark = pytest.mark.long
+
 LIMIT = 60.0
 ONE, BOTH = Place((0,)), Place((0, 1))
 

@@ -27,6 +27,8 @@ from ray import tune  # noqa: E402
 from astrarium.engines.tuning_fit import split  # noqa: E402
 from tuning_trainings import one_nursery  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module", autouse=True)
 def nursery() -> Iterator[None]:
