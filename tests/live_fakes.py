@@ -65,11 +65,11 @@ class FakeLoop:
     def clock(self) -> Time:
         return self.now
 
-    def soon(self, call: Callable[[], None]) -> object:
-        return self.at(self.now, call)
+    def soon(self, call: Callable[[], None]) -> None:
+        self.at(self.now, call)
 
-    def later(self, after: Time, call: Callable[[], None]) -> object:
-        return self.at(self.now + after, call)
+    def later(self, after: Time, call: Callable[[], None]) -> None:
+        self.at(self.now + after, call)
 
     def at(self, moment: Time, call: Callable[[], None]) -> None:
         self._order += 1
@@ -106,6 +106,9 @@ class FakeWorkers:
 
     def hear(self) -> None:
         self.heard += 1
+
+    def hush(self) -> None:
+        """Nothing is on its way: news are told by the loop."""
 
     def start(self, spec: WorkerSpec) -> None:
         gpu = spec.worker
@@ -217,7 +220,7 @@ class Stage:
         call = InferCall(name, [given], rows, self.loop.now if received is None else received)
         slo = self.plan.models[model].slo if timeout_ms is None else round(timeout_ms * MILLISECOND)
         tensors = self.repository.entries[model].tensors
-        ticket = Ticket(call, model, tensors, 0, call.received + slo, FakeAnswer())  # type: ignore[arg-type]
+        ticket = Ticket(call, model, tensors, 0, call.received + slo, FakeAnswer())
         assert self.cloakroom.take_in(ticket, call.inputs)
         self.control.books[model].accepted += 1
         for request in self.desk.open_parts(ticket):

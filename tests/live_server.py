@@ -26,7 +26,8 @@ class Server:
 
     def get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://{self.http}{path}", timeout=PATIENCE) as answer:
-            return answer.read().decode()
+            body: bytes = answer.read()
+        return body.decode()
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum over all series of that name that carry these labels."""

@@ -15,7 +15,7 @@ from astrarium.serving.events import GpuLeft, Request, RequestArrived
 from astrarium.serving.ledger import Fate, Ledger, Outcome
 from astrarium.serving.model import ServingWorld, TableTruth
 from astrarium.serving.record import ServingRecord, batches_of, requests_of
-from astrarium.serving.registry import serving_policies
+from astrarium.serving.registry import parameters_of, serving_policies
 from astrarium.serving.setup import GpuSpec, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.state import ServingState
 
@@ -56,7 +56,7 @@ def simulated(
         events = sorted([*events, (gpu_leaves, GpuLeft(0))], key=lambda pair: pair[0])
     state = ServingState(made)
     truth = TableTruth([0] * 3, [[[round(t * slower) for t in m.latency[:-1]] for m in made.models]])
-    decider = factory(made, msgspec.convert(parameters or {}, factory.Parameters))
+    decider = factory(made, msgspec.convert(parameters or {}, parameters_of(factory)))
     simulate(Engine(state, decider, validate=True), events, ServingWorld(made, truth))
     application = np.zeros(len(times), np.int32)
     return ServingRecord(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from astrarium.reproduce import registry
 from astrarium.reproduce.findings import Effort
 
 QUICK = Effort(quick=True)
+
+
+def parameters(names: Sequence[str], *thorough: str) -> list[pytest.ParameterSet]:
+    """Return one parameter for each name; those of *thorough* run only in the thorough tests."""
+    marks = {name: [pytest.mark.thorough] for name in thorough}
+    return [pytest.param(name, marks=marks.get(name, [])) for name in names]
 
 
 def measured_once(system: str) -> Callable[[str], registry.Reproduction]:

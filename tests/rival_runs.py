@@ -16,7 +16,7 @@ from astrarium.serving.actions import Action
 from astrarium.serving.events import BatchFinished, Event, Request, RequestArrived
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.model import ServingWorld, TableTruth
-from astrarium.serving.registry import serving_policies
+from astrarium.serving.registry import parameters_of, serving_policies
 from astrarium.serving.setup import ModelSpec, Setup
 from astrarium.serving.state import ServingState
 from astrarium.testing.cases import cluster, linear_model
@@ -43,7 +43,7 @@ class Desk:
     def __init__(self, name: str, setup: Setup, **parameters: Any) -> None:
         factory = serving_policies.get(name)
         self.setup, self.state = setup, ServingState(setup)
-        self.policy: Any = factory(setup, factory.Parameters(**parameters))
+        self.policy: Any = factory(setup, parameters_of(factory)(**parameters))
         self.engine: Engine[Any, Any, Any] = Engine(self.state, self.policy, validate=True)
         self.timers: dict[str, Time] = {}
 
@@ -82,7 +82,7 @@ def simulated(
         for id_, (at, model) in enumerate(zip(times, models, strict=True))
     )
     state = ServingState(setup)
-    engine: Engine[Any, Any, Any] = Engine(state, factory(setup, factory.Parameters(**parameters)))
+    engine: Engine[Any, Any, Any] = Engine(state, factory(setup, parameters_of(factory)(**parameters)))
     simulate(engine, arrivals, ServingWorld(setup, TableTruth.of(setup)))
     return state
 

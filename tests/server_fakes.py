@@ -26,6 +26,7 @@ from astrarium.server.contract import (
     InferCall,
     Kind,
     ModelCard,
+    ModelState,
     ModelStatistics,
     PackedCall,
     Refused,
@@ -83,7 +84,7 @@ class FakeService:
         self.models = {card.name: card for card in cards}
         self._state("absent", "UNAVAILABLE", "unloaded")
 
-    def _state(self, name: str, state: str, reason: str = "") -> None:
+    def _state(self, name: str, state: ModelState, reason: str = "") -> None:
         self.models[name] = replace(self.models[name], state=state, reason=reason)
 
     def went_long_way(self, reason: str) -> None:

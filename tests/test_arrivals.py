@@ -36,7 +36,7 @@ def gaps(arrivals: Arrivals) -> np.ndarray:
 
 @pytest.mark.parametrize(("process", "variation"), [("poisson", 1.0), ("uniform", 0.0), ("gamma", 0.5**-0.5)])
 def test_mean_rate_and_variation(process: str, variation: float) -> None:
-    shape = {"shape": 0.5} if process == "gamma" else {}
+    shape: dict[str, Any] = {"shape": 0.5} if process == "gamma" else {}
     _, arrivals = made(arrivals=process, **shape)
     assert len(arrivals) == pytest.approx(50_000, rel=0.03)
     assert gaps(arrivals).std() / gaps(arrivals).mean() == pytest.approx(variation, rel=0.03, abs=1e-6)
@@ -123,7 +123,7 @@ def test_a_new_model_disturbs_no_other() -> None:
 
 @pytest.mark.parametrize("process", ["poisson", "gamma", "uniform"])
 def test_a_longer_run_begins_with_the_shorter(process: str) -> None:
-    shape = {"shape": 0.05} if process == "gamma" else {}
+    shape: dict[str, Any] = {"shape": 0.05} if process == "gamma" else {}
     _, short = made(duration="5s", arrivals=process, **shape)
     _, long = made(duration="50s", arrivals=process, **shape)
     assert (long.time[: len(short)] == short.time).all()

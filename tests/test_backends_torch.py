@@ -333,7 +333,9 @@ def test_the_rest_of_a_graph_holds_zeros_not_earlier_batches() -> None:
     cuda.capture([8], "m")
     check(cuda, 8)
     check(cuda, 3)
-    static = cuda._inputs[0].static
+    room = cuda._inputs[0]
+    assert room is not None
+    static = room.static
     assert static[3:].abs().sum() == 0
     assert static[:3].abs().sum() > 0
 

@@ -20,10 +20,11 @@ def desk(gpus: int = 1, models: int = 1, **parameters: Any) -> Desk:
 
 
 def limit(at: Desk, gpu: int = 0, model: int = 0) -> float:
-    return at.policy.limits[gpu][model]
+    found: float = at.policy.limits[gpu][model]
+    return found
 
 
-def test_requests_go_to_the_replicas_in_rotation_whatever_waits_there():
+def test_requests_go_to_the_replicas_in_rotation_whatever_waits_there() -> None:
     at = desk(gpus=2)
     assert at.arrive(0, 0, 1) == [Dispatch(0, (0,), 0), Dispatch(1, (1,), 0)]
     at.finish(6, 1)
@@ -32,7 +33,7 @@ def test_requests_go_to_the_replicas_in_rotation_whatever_waits_there():
     assert at.finish(7.5, 0) == [Dispatch(0, (2,), ms(7.5))]
 
 
-def test_a_full_batch_in_time_raises_the_batch_size():
+def test_a_full_batch_in_time_raises_the_batch_size() -> None:
     at = desk()
     at.arrive(0, 0)
     at.arrive(1, 1, 2, 3, 4)
@@ -41,7 +42,7 @@ def test_a_full_batch_in_time_raises_the_batch_size():
     assert limit(at) == 3
 
 
-def test_a_batch_that_is_not_full_says_nothing():
+def test_a_batch_that_is_not_full_says_nothing() -> None:
     at = desk()
     at.arrive(0, 0)
     at.finish(6, 0)
@@ -50,7 +51,7 @@ def test_a_batch_that_is_not_full_says_nothing():
     assert limit(at) == 2
 
 
-def test_a_batch_over_the_objective_cuts_the_size_by_a_tenth():
+def test_a_batch_over_the_objective_cuts_the_size_by_a_tenth() -> None:
     at = desk(increase=4.0)
     at.arrive(0, 0)
     at.finish(6, 0)
@@ -60,14 +61,14 @@ def test_a_batch_over_the_objective_cuts_the_size_by_a_tenth():
     assert limit(at) == pytest.approx(4.5)
 
 
-def test_the_objective_is_a_share_of_the_slo():
+def test_the_objective_is_a_share_of_the_slo() -> None:
     at = desk(objective=0.2, increase=3.0)
     at.arrive(0, 0)
     at.finish(6, 0)  # over 5 ms, but a size cannot be less than one
     assert limit(at) == 1
 
 
-def test_total_latency_counts_from_the_oldest_arrival():
+def test_total_latency_counts_from_the_oldest_arrival() -> None:
     at = desk(latency="total", increase=2.0)
     at.arrive(0, 0)
     at.finish(6, 0)
@@ -84,21 +85,21 @@ def test_total_latency_counts_from_the_oldest_arrival():
     assert limit(at) == pytest.approx(2.7)
 
 
-def test_the_size_stays_within_the_profile():
+def test_the_size_stays_within_the_profile() -> None:
     at = desk(increase=100.0)
     at.arrive(0, 0)
     at.finish(6, 0)
     assert at.arrive(7, *range(1, 9)) == [Dispatch(0, (1, 2, 3, 4, 5), ms(7))]
 
 
-def test_every_replica_learns_for_itself():
+def test_every_replica_learns_for_itself() -> None:
     at = desk(gpus=2)
     at.arrive(0, 0)
     at.finish(6, 0)
     assert (limit(at, 0), limit(at, 1)) == (2, 1)
 
 
-def test_news_heard_twice_counts_once():
+def test_news_heard_twice_counts_once() -> None:
     at = desk()
     at.arrive(0, 0)
     at.finish(6, 0)
@@ -106,7 +107,7 @@ def test_news_heard_twice_counts_once():
     assert limit(at) == 2
 
 
-def test_only_what_has_expired_is_dropped():
+def test_only_what_has_expired_is_dropped() -> None:
     at = desk()
     at.arrive(0, 0)
     at.hear(0, *at.requests(0, [1], slo=6), *at.requests(0, [2], slo=6.1))
@@ -115,7 +116,7 @@ def test_only_what_has_expired_is_dropped():
     assert at.state.ledger.outcome[2] == Outcome.LATE
 
 
-def test_models_take_turns_on_a_gpu():
+def test_models_take_turns_on_a_gpu() -> None:
     at = desk(models=2)
     at.arrive(0, 0)
     at.arrive(1, 1, 2, 3)
@@ -125,7 +126,7 @@ def test_models_take_turns_on_a_gpu():
     assert at.finish(19, 0, started=13) == [Dispatch(0, (3,), ms(19))]
 
 
-def test_the_queue_of_a_gpu_that_leaves_moves_to_the_others():
+def test_the_queue_of_a_gpu_that_leaves_moves_to_the_others() -> None:
     at = desk(gpus=2)
     at.arrive(0, 0, 1)
     at.arrive(1, 2, 3)
@@ -134,7 +135,7 @@ def test_the_queue_of_a_gpu_that_leaves_moves_to_the_others():
     assert at.state.ledger.outcome[0] == Outcome.FAILED
 
 
-def test_a_gpu_that_comes_back_starts_from_one():
+def test_a_gpu_that_comes_back_starts_from_one() -> None:
     at = desk(gpus=2)
     at.arrive(0, 0)
     at.finish(6, 0)
@@ -143,7 +144,7 @@ def test_a_gpu_that_comes_back_starts_from_one():
     assert limit(at) == 1
 
 
-def test_after_a_failure_the_next_batch_runs():
+def test_after_a_failure_the_next_batch_runs() -> None:
     at = desk()
     at.arrive(0, 0)
     at.arrive(1, 1)
@@ -151,7 +152,7 @@ def test_after_a_failure_the_next_batch_runs():
     assert limit(at) == 1
 
 
-def test_without_gpus_requests_wait_for_one_until_it_is_too_late():
+def test_without_gpus_requests_wait_for_one_until_it_is_too_late() -> None:
     at = desk()
     at.hear(0, GpuLeft(0))
     assert at.arrive(1, 0) == []
@@ -161,7 +162,7 @@ def test_without_gpus_requests_wait_for_one_until_it_is_too_late():
     assert at.wake("hopeless") == [Drop(1, EXPIRED)]
 
 
-def test_goodput():
+def test_goodput() -> None:
     """No paper measured it in this setting; a separate simulation gave 4120 to 4180 and 640 requests/s."""
     assert bad_rate("clipper", resnet50(), 3800, 6) <= 0.01
     assert bad_rate("clipper", resnet50(), 4700, 6) > 0.01
@@ -169,7 +170,7 @@ def test_goodput():
     assert bad_rate("clipper", inception_resnet(), 740, 20) > 0.01
 
 
-def test_batches_grow_with_the_load():
+def test_batches_grow_with_the_load() -> None:
     light = simulated("clipper", cluster([resnet50()], 8), 1000, 2).ledger.batch_size
     heavy = simulated("clipper", cluster([resnet50()], 8), 6000, 2).ledger.batch_size
     assert max(light) < 8 < max(heavy) == 18

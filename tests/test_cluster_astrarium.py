@@ -254,7 +254,7 @@ def test_to_be_asked_changes_nothing() -> None:
 def test_every_policy_says_who_is_next(name: str) -> None:
     """Three apps on one GPU: one holds it, and the line is of the others, or of all where they take turns."""
     factory: Any = cluster_policies.get(name)
-    allocator, seen = factory(factory.Parameters()), []
+    allocator, seen = factory(factory.Parameters()), list[Any]()
 
     class Looking(ClusterState):
         def apply(self, now: int, event: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import ceil, exp, log
 from random import Random
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from astrarium.cluster.auction.bids import Bid, Option, option
 from astrarium.cluster.auction.goods import FreeMachine
 from astrarium.cluster.auction.keeping import kept
 from astrarium.cluster.auction.partial import auction
+from astrarium.cluster.auction.search import Answer, best
 from auction_cases import assignments, best_by_trying, gain, linear, machines, rank, solved, table
 
 SEEDS = range(30)
@@ -65,9 +67,13 @@ def test_a_table_times_a_number_is_the_same_table() -> None:
 
 
 def test_programs_are_solved_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    solves = []
-    real = partial.best
-    monkeypatch.setattr(partial, "best", lambda *given: solves.append(len(given[1])) or real(*given))
+    solves: list[int] = []
+
+    def counted(*given: Any) -> Answer:
+        solves.append(len(given[1]))
+        return best(*given)
+
+    monkeypatch.setattr(partial, "best", counted)
     alike = [linear(bidder, 100.0, {1: 1.0}, 8) for bidder in range(6)]
     auction(machines(4, 4), [*alike, Bid(6, 2.0, (option([1], 1.99),))])
     assert solves == [7, 6]  # all, and without one of six alike; the last won nothing

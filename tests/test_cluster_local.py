@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from cluster_jobs import Arbiter, arbiter, check_accounts, results
 
+pytestmark = pytest.mark.long
 pytest_plugins = ("cli_fixtures", "cluster_fixtures")
 
 
@@ -47,14 +49,22 @@ def expected() -> dict[tuple[str, int], Any]:
     return {key: {"sum": sum(n * n for n in range(total)), "count": total} for key, total in counts.items()}
 
 
+def steps(one: Arbiter) -> int:
+    return len(one.query("SELECT * FROM steps"))
+
+
+def has_steps(one: Arbiter, count: int) -> bool:
+    return steps(one) >= count
+
+
+@pytest.mark.thorough
 def test_an_arbiter_that_is_killed_again_and_again(home: Path, script: Path, tmp_path: Path) -> None:
     with arbiter(cluster_file(tmp_path, script), home) as one:
         for epoch in (1, 2, 3):
             one.start()
             new = f"SELECT * FROM meta WHERE key = 'epoch' AND value = {epoch}"
-            one.waited(lambda new=new: one.query(new), "another arbiter")
-            before = len(one.query("SELECT * FROM steps"))
-            one.waited(lambda before=before: len(one.query("SELECT * FROM steps")) >= before + 3, "steps")
+            one.waited(partial(one.query, new), "another arbiter")
+            one.waited(partial(has_steps, one, steps(one) + 3), "steps")
             one.kill()
         one.start()
         one.end()
@@ -62,6 +72,7 @@ def test_an_arbiter_that_is_killed_again_and_again(home: Path, script: Path, tmp
         assert results(home) == expected()
 
 
+@pytest.mark.thorough
 def test_ctrl_c_drains_and_the_next_one_goes_on(home: Path, script: Path, tmp_path: Path) -> None:
     with arbiter(cluster_file(tmp_path, script), home) as one:
         one.start()

@@ -20,7 +20,7 @@ from astrarium.engines.cluster_local import free_port
 from cluster_jobs import LONGEST, arbiter, check_accounts, results
 from tuning_ray_cluster import QUIET
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 pytest_plugins = ("cluster_fixtures",)
 
 TRAIN = Path(__file__).parent.parent / "examples" / "cluster" / "train.py"
@@ -150,6 +150,7 @@ def test_a_machine_is_lost_and_no_job(two: Any, script: Path, tmp_path: Path) ->
         assert counts == {"one": 60, "other": 50, "late": 40}
 
 
+@pytest.mark.thorough
 def test_every_job_ends_with_the_result_it_would_have_had(four: Any, alone: Alone, tmp_path: Path) -> None:
     ray, nodes = four
     seeds = dict(zip(("one", "two", "three", "four", "five", "six"), map(command, range(1, 7)), strict=True))

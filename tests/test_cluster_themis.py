@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def played(
     apps: list[tuple[int, App]],
     later: list[Timed] | None = None,
     watch: Callable[[ClusterState, Step], None] | None = None,
-    **chosen: object,
+    **chosen: Any,
 ) -> tuple[ClusterState, list[Step]]:
     state, steps = ClusterState(), list[Step]()
 
@@ -43,7 +44,7 @@ def played(
         if watch is not None:
             watch(state, step)
 
-    parameters = Themis.Parameters(**{"lease": LEASE, **chosen})  # type: ignore[arg-type]
+    parameters = Themis.Parameters(**{"lease": LEASE, **chosen})
     engine = Engine(state, Arbiter(Themis(parameters)), validate=True, record=record)
     events: list[Timed] = [(0, MachineJoined(machine)) for machine in machines]
     events += [(at, AppArrived(app)) for at, app in apps] + (later or [])
@@ -94,7 +95,7 @@ def nobody_could_use_more(state: ClusterState, step: Step) -> None:
 @pytest.mark.parametrize(
     "chosen", [{}, {"grid": 0}, {"f": 0.0}, {"f": 1.0, "grid": 1}, {"leftovers": "worst"}], ids=str
 )
-def test_on_random_workloads_nothing_is_shared_wasted_or_starved(chosen: dict[str, object]) -> None:
+def test_on_random_workloads_nothing_is_shared_wasted_or_starved(chosen: dict[str, Any]) -> None:
     """Leases are checked by the books at every step; gangs by the books at every run."""
     for seed in range(8):
         chance = random.Random(seed)
@@ -153,7 +154,7 @@ def test_what_is_left_over_goes_by_chance_or_to_the_worst_first() -> None:
     """Of apps alike, who came first counts as worse: two bid, and two GPUs are left over."""
     apps = [(0, App(number, "a", ((Job(0, 60 * SECOND, 1, 8),),))) for number in range(10)]
 
-    def served(**chosen: object) -> dict[str, list[int]]:
+    def served(**chosen: Any) -> dict[str, list[int]]:
         _, steps = played([Machine(0, 4)], apps, **chosen)
         found: dict[str, list[int]] = {"bid": [], "left": []}
         for grant in grants(steps[:1]):

@@ -117,7 +117,7 @@ def suite_for(
     return type(title, (base,), {**PROMISES.get(name, {}), **promises, "make": make})
 
 
-_CHOICES = [(name, {}, {}) for name in serving_policies.names()] + VARIANTS
+_CHOICES = [*((name, dict[str, Any](), dict[str, Any]()) for name in serving_policies.names()), *VARIANTS]
 _SUITES = [suite_for(*choice) for choice in _CHOICES]
 _SUITES += [suite_for(*choice, DynamicConformance) for choice in DYNAMIC]
 globals().update({suite.__name__: suite for suite in _SUITES})

@@ -6,13 +6,17 @@ import json
 import mmap
 import select
 import socket
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 
-from astrarium import _express
 from astrarium.engines.orders import BatchBroken, BatchDone, News, Pong, decode_news, encode
+
+_express: Any = import_module("astrarium._express")
+
+Shapes = list[list[tuple[tuple[int, ...], int]]]
 
 PATIENCE = 20.0
 
@@ -54,7 +58,7 @@ def done(run: int) -> BatchDone:
 
 
 def test_everything_is_passed_on_in_order(post: Post) -> None:
-    said = [Pong(1, 2), done(3), BatchBroken(4, 1, 2, "no")]
+    said: list[News] = [Pong(1, 2), done(3), BatchBroken(4, 1, 2, "no")]
     for news in said:
         post.says(news)
     heard: list[tuple[int, News]] = []
@@ -114,7 +118,8 @@ def test_answers_that_cannot_be_where_they_are_said_to_be_are_left_to_others(pos
     post.says(BatchDone(1, 1, 2, 3, 4, 5, [[((1, 2), 8)]]))
     post.heard()
     assert post.courier.collect(1)[1:] == ([], [])
-    for shapes in ([[((1, 99), 396)]], [[]], [[((1, 2), 8), ((1, 2), 8)]]):
+    wrong: list[Shapes] = [[[((1, 99), 396)]], [[]], [[((1, 2), 8), ((1, 2), 8)]]]
+    for shapes in wrong:
         post.courier.expect(2, [(call, line, 0, 64, 0)])
         post.says(BatchDone(2, 1, 2, 3, 4, 5, shapes))
         post.heard()

@@ -348,7 +348,7 @@ def test_a_job_interrupted_while_it_waits_holds_up_nobody(case: str, monkeypatch
 
 def _interrupted_gate(after: bool) -> type[SimpleQueue[object]]:
     class Gate(SimpleQueue[object]):
-        def get(self, *args: object) -> object:  # type: ignore[override]
+        def get(self, *args: object) -> object:
             if after:
                 super().get()
             raise KeyboardInterrupt

@@ -15,6 +15,8 @@ from astrarium.cli.main import main
 from astrarium.serving.placement.plan_form import PlanEntry, ReplicaEntry
 from astrarium.serving.placement.registry import placement_policies
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "planning.md"
 TEXT = PAGE.read_text()

@@ -29,6 +29,8 @@ from astrarium.server.control.plan import plan
 from astrarium.server.service import LiveService
 from live_server import PATIENCE, Server, serving
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent
 GUIDES = ROOT / "docs" / "serving"
 EXAMPLE = ROOT / "examples" / "serve.yaml"

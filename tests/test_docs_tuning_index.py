@@ -15,6 +15,7 @@ from astrarium.scenario.tuning import SECTIONS
 from astrarium.tuning.registry import tuning_policies
 from astrarium.workloads.tuning_tasks import TASKS
 
+pytestmark = pytest.mark.long
 pytest_plugins = ("cli_fixtures",)
 
 PAGE = Path(__file__).parent.parent / "docs" / "tuning" / "index.md"

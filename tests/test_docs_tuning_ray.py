@@ -12,6 +12,8 @@ import pytest
 
 from tuning_ray_cluster import QUIET
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "tuning" / "ray_tune.md"
 EXAMPLE = ROOT / "examples" / "tuning" / "ray_trainable.py"
@@ -34,7 +36,6 @@ def commands(body: str) -> list[str]:
     return [line.removeprefix("python ") for line in body.splitlines() if line.startswith("python ")]
 
 
-@pytest.mark.slow
 def test_the_page_can_be_followed(tmp_path: Path) -> None:
     told, checked = "", 0
     for language, body in BLOCK.findall(PAGE.read_text()):

@@ -36,7 +36,7 @@ class Script:
 
 
 def driven(answers: dict[Any, list[Any]]) -> tuple[FakeLoop, Script, LiveDriver, list[Any]]:
-    loop, policy, done = FakeLoop(start=0), Script(answers), []
+    loop, policy, done = FakeLoop(start=0), Script(answers), list[Any]()
     engine: Engine[Any, Any, Any] = Engine(Nothing(), policy)
     alarm = loop.alarm(lambda: driver.step())
     driver = LiveDriver(engine, lambda now, actions: done.extend(actions), loop.clock, loop.soon, alarm)

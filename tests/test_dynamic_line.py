@@ -165,6 +165,7 @@ def test_batches_that_never_end_are_forgotten() -> None:
     assert not at.policy._running
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("file", "changes"),
     [("cold_start.yaml", ["profiling.share=0"]), ("drift.yaml", []), ("drift.yaml", ["profiling.share=0"])],

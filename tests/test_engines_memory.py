@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_every_datatype_survives_the_binary_layout(datatype: str) -> None:
     assert again.tolist() == array.tolist()
 
 
-def written(memory: Memory, specs: list[TensorSpec], calls: list[list[np.ndarray]]) -> list[Member]:
+def written(memory: Memory, specs: Sequence[TensorSpec], calls: list[list[np.ndarray]]) -> list[Member]:
     """Calls one after the other; a member for each of their rows, with 4 KiB to answer in."""
     members, at, reply = [], 0, 1 << 15
     for arrays in calls:
@@ -211,7 +212,9 @@ def test_nothing_is_told_of_shapes_that_were_known() -> None:
         ({"y": np.ones((1, 2))}, "expected FP32, got FP64"),
     ],
 )
-def test_a_model_that_answers_otherwise_than_promised_is_told_so(outputs: dict, complaint: str) -> None:
+def test_a_model_that_answers_otherwise_than_promised_is_told_so(
+    outputs: dict[str, np.ndarray], complaint: str
+) -> None:
     memory = Memory.create(1 << 17)
     members = written(memory, [TensorSpec("x", "FP32", (1,))], [[np.zeros((1, 1), np.float32)]])
     with pytest.raises(ValueError, match=complaint):

@@ -39,7 +39,8 @@ class Line:
         self._end.send(encode(order))
 
     def hear(self) -> News:
-        return decode_news(self._end.recv(1 << 18))
+        news: News = decode_news(self._end.recv(1 << 18))
+        return news
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import httptools
@@ -17,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium import _express
 from astrarium.engines.arena import ALIGNMENT, aligned
 from astrarium.engines.tensors import DATATYPES, Tensor, TensorSpec
 from astrarium.server.contract import InferAnswer, ModelCard, Refused, Stages
 from astrarium.server.http.infer import Asked, read_call, written_answer
+
+_express: Any = import_module("astrarium._express")
 
 HEAD, BODY = 4096, 100_000
 NUMBERS = [kind for kind in DATATYPES if kind != "BYTES"]
@@ -203,6 +205,7 @@ def test_a_plain_request_is_read_as_the_long_way_reads_it(data: bytes) -> None:
     same(desk, desk.read(data), data)
 
 
+@pytest.mark.thorough
 @given(requests(), st.data())
 @settings(max_examples=600, deadline=None)
 def test_what_it_takes_after_an_accident_the_long_way_takes_too(data: bytes, drawn: st.DataObject) -> None:

@@ -25,23 +25,29 @@ def _collector_as_it_was() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture
-def keeper() -> GarbageKeeper:
+class Keeper(GarbageKeeper):
     """One whose pile a test decides on."""
-    keeper = GarbageKeeper(lambda: keeper.pile)
-    keeper.pile = 0
+
+    def __init__(self) -> None:
+        super().__init__(lambda: self.pile)
+        self.pile = 0
+
+
+@pytest.fixture
+def keeper() -> Keeper:
+    keeper = Keeper()
     keeper.settle()
     return keeper
 
 
-def test_the_interpreter_does_not_collect_by_itself_any_more(keeper: GarbageKeeper) -> None:
-    kept = [[] for _ in range(20 * gc.get_threshold()[0])]
+def test_the_interpreter_does_not_collect_by_itself_any_more(keeper: Keeper) -> None:
+    kept = [list[int]() for _ in range(20 * gc.get_threshold()[0])]
     assert len(kept) > 1000
     assert not gc.isenabled()
     assert keeper.collections == {"idle": 0, "busy": 0}
 
 
-def test_an_idle_moment_is_used_where_it_is_worth_it(keeper: GarbageKeeper) -> None:
+def test_an_idle_moment_is_used_where_it_is_worth_it(keeper: Keeper) -> None:
     keeper.pile = WORTH_IT - 1
     keeper.idle_moment()
     assert keeper.collections["idle"] == 0
@@ -50,7 +56,7 @@ def test_an_idle_moment_is_used_where_it_is_worth_it(keeper: GarbageKeeper) -> N
     assert keeper.collections == {"idle": 1, "busy": 0}
 
 
-def test_a_busy_moment_collects_only_before_memory_runs_out(keeper: GarbageKeeper) -> None:
+def test_a_busy_moment_collects_only_before_memory_runs_out(keeper: Keeper) -> None:
     keeper.pile = TOO_MANY - 1
     keeper.busy_moment()
     assert keeper.collections["busy"] == 0

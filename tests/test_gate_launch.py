@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
+import astrarium
 from astrarium.cli.gpu_options import name_of
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.engines.gate import driver, mps, preload
@@ -150,7 +152,7 @@ def test_versions_lie_side_by_side_and_what_is_missing_is_made_again(place: Path
 def test_a_folder_that_others_could_write_to_is_not_used(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preload.tempfile, "gettempdir", lambda: str(place / "tmp"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(place / "tmp"))
     second = place / "tmp" / f"astrarium-gate-{os.getuid()}"
     first = preload.private_home()
     first.chmod(0o777)
@@ -163,14 +165,14 @@ def test_a_folder_that_others_could_write_to_is_not_used(
 def test_preloads_are_split_at_spaces_so_that_no_path_may_have_one(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preload.tempfile, "gettempdir", lambda: str(place / "tmp"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(place / "tmp"))
     home = preload.private_home({"XDG_CACHE_HOME": str(place / "with space")})
     assert home.parent == place / "tmp"
     assert not (place / "with space").exists()
 
 
 def test_an_installation_without_the_gate_says_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preload.astrarium, "__path__", [str(place)])
+    monkeypatch.setattr(astrarium, "__path__", [str(place)])
     with pytest.raises(AstrariumError, match="no gate"):
         preload.gate_library({})
     (place / preload.LIBRARY).touch()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -14,7 +14,8 @@ pytest_plugins = ("gate_fixtures",)
 AROUND_NOTHING = 1500  # ns that a pair of events shows on a real GPU
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class Row:
     grid: str
     block: str
     shared: int
@@ -25,12 +26,18 @@ class Row(NamedTuple):
     kind: str
 
 
+def read_row(grid: str, block: str, *others: str) -> Row:
+    *numbers, kind = others
+    shared, duration, p95, count, sms = map(int, numbers)
+    return Row(grid, block, shared, duration, p95, count, sms, kind)
+
+
 def rows(path: Path) -> dict[str, Row]:
     lines = [line.split("\t") for line in path.read_text().splitlines()]
     assert lines[0] == ["astrarium-kernels 1"]
     assert lines[1] == ["device", "Stub GPU", "132"]
     kernels = [line[2:] for line in lines if line[0] == "kernel"]
-    return {name: Row(grid, block, *map(int, numbers), kind) for name, grid, block, *numbers, kind in kernels}
+    return {name: read_row(*fields) for name, *fields in kernels}
 
 
 @pytest.fixture

@@ -196,6 +196,7 @@ def test_one_search_that_is_stopped_leaves_another_alone() -> None:
         assert beside.result().per_seed == alone
 
 
+@pytest.mark.thorough
 def test_processes_find_the_same() -> None:
     """A policy without a twin is searched in processes: what they are handed must travel."""
     case = scenario(RESNET50, "3s")

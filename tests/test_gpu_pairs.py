@@ -99,12 +99,18 @@ def test_training_beside_training_is_judged_by_pace() -> None:
     assert row.left == pytest.approx(0.2)
 
 
+@pytest.mark.thorough
 def test_a_run_of_the_gate_measures_every_pair_and_a_second_one_has_nothing_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     placed: list[tuple[str, str]] = []
     policies: list[tuple[str, dict[str, float]]] = []
-    monkeypatch.setattr(gated, "environment", lambda role, board: placed.append((role, board)) or {})
+
+    def environment(role: str, board: str) -> dict[str, str]:
+        placed.append((role, board))
+        return {}
+
+    monkeypatch.setattr(gated, "environment", environment)
     monkeypatch.setattr(gated, "set_policy", lambda board, name, **knobs: policies.append((name, knobs)))
     out = tmp_path / "gate.jsonl"
     words = ["--device", "cpu", "--hp", "tiny:1", "--be", "tiny:2", "--arrivals", "poisson", "--board", "b"]

@@ -75,7 +75,8 @@ def test_the_same_seed_gives_the_same_weights_and_data_and_leaves_the_world_alon
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    weights = [work.module(seed=seed)[0].weight for seed in (1, 1, 2)]
+    modules: list[Any] = [work.module(seed=seed) for seed in (1, 1, 2)]
+    weights = [module[0].weight for module in modules]
     assert torch.equal(torch.rand(1), expected)
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
@@ -213,7 +214,7 @@ def options(*words: str) -> Namespace:
 
 
 def in_order(outcome: dict[str, Any]) -> bool:
-    return outcome["p50_ms"] <= outcome["p95_ms"] <= outcome["p99_ms"] <= outcome["max_ms"]
+    return bool(outcome["p50_ms"] <= outcome["p95_ms"] <= outcome["p99_ms"] <= outcome["max_ms"])
 
 
 @pytest.mark.usefixtures("threads")

@@ -55,6 +55,7 @@ def test_sharing_is_compared_over_the_time_in_which_both_are_there(sharing: Any)
     assert sharing._slower(turns, alone) == pytest.approx(5.0)
 
 
+@pytest.mark.thorough
 def test_it_runs_to_the_end_and_writes_rows_with_their_bars(tmp_path: Path) -> None:
     parts = ["--only", "switch", "--only", "shares", "--only", "srtf", "--only", "inference"]
     command = [sys.executable, str(FOLDER / "lanes.py"), "--out", str(tmp_path), "--pretend", *parts]

@@ -40,7 +40,8 @@ class Net(nn.Module):
             raise KeyboardInterrupt
         if self.fails:
             raise MemoryError("no more")
-        return self(batch, again - 1) if again else self.layer(batch)
+        output: Tensor = self(batch, again - 1) if again else self.layer(batch)
+        return output
 
 
 class Loop:
@@ -184,7 +185,7 @@ def test_a_closure_runs_in_the_iteration_of_its_step() -> None:
 
     def closure() -> Tensor:
         loop.optimizers[0].zero_grad()
-        loss = loop.model(loop.batch).square().sum()
+        loss: Tensor = loop.model(loop.batch).square().sum()
         loss.backward()
         return loss
 

@@ -14,40 +14,42 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from astrarium.core.errors import InputError  # noqa: E402
-from astrarium.core.units import MILLISECOND  # noqa: E402
-from astrarium.device.ground import Excess, Needs, Turn  # noqa: E402
-from astrarium.engines.lanes_torch import AHEAD, SMALL, TorchGpu, TorchGround  # noqa: E402
-from astrarium.engines.lanes_watch import SEGMENT  # noqa: E402
+import torch
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import MILLISECOND
+from astrarium.device.ground import Excess, Needs, Turn
+from astrarium.engines.lanes_torch import AHEAD, SMALL, TorchGpu, TorchGround
+from astrarium.engines.lanes_watch import SEGMENT
 
 PATIENCE = 20.0
 SIZE = 4 * SEGMENT
 
 
-class Stream:
+class FakeStream:
     def __init__(self, cuda: FakeCuda, name: str) -> None:
         self.cuda, self.name = cuda, name
 
-    def wait_stream(self, other: Stream) -> None:
+    def wait_stream(self, other: FakeStream) -> None:
         self.cuda.log.append(f"{self.name} waits for {other.name}")
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: FakeEvent) -> None:
         self.cuda.log.append(f"{self.name} waits for {event.stream}")
 
     def synchronize(self) -> None:
         self.cuda.log.append(f"{self.name} is awaited")
 
 
-class Event:
+class FakeEvent:
     def __init__(self, cuda: FakeCuda) -> None:
         self.cuda, self.stream, self.at = cuda, "", 0.0
 
-    def record(self, stream: Stream) -> None:
+    def record(self, stream: FakeStream) -> None:
         self.stream, self.at = stream.name, self.cuda.gpu_ms
 
-    def elapsed_time(self, later: Event) -> float:
+    def elapsed_time(self, later: FakeEvent) -> float:
         return later.at - self.at
 
     def synchronize(self) -> None:
@@ -77,7 +79,7 @@ class FakeCuda:
     def __init__(self, memory: int = 100 * SEGMENT) -> None:
         self.memory = self.free = memory
         self.log: list[str] = []
-        self.awaited: list[Event] = []
+        self.awaited: list[FakeEvent] = []
         self.inside: list[int] = []  # threads in pools
         self.ended: list[bool] = []  # of pools: whether nobody was inside
         self.asked = self.looks = self.emptied = self.streams = 0
@@ -92,26 +94,27 @@ class FakeCuda:
     def memory_reserved(self, device: object) -> int:
         return 0
 
-    def Stream(self, device: object, priority: int = 0) -> Stream:  # noqa: N802
+    def Stream(self, device: object, priority: int = 0) -> FakeStream:  # noqa: N802
         self.streams += 1
-        return Stream(self, f"s{self.streams}")
+        return FakeStream(self, f"s{self.streams}")
 
-    def Event(self, blocking: bool = False, enable_timing: bool = False) -> Event:  # noqa: N802
-        return Event(self)
+    def Event(self, blocking: bool = False, enable_timing: bool = False) -> FakeEvent:  # noqa: N802
+        return FakeEvent(self)
 
     def MemPool(self) -> Pool:  # noqa: N802
         pool = Pool(self)
         self._pools.append(weakref.ref(pool))
         return pool
 
-    def current_stream(self, device: object) -> Stream:
-        return getattr(self._thread, "stream", Stream(self, "default"))
+    def current_stream(self, device: object) -> FakeStream:
+        stream: FakeStream = getattr(self._thread, "stream", FakeStream(self, "default"))
+        return stream
 
-    def set_stream(self, stream: Stream) -> None:
+    def set_stream(self, stream: FakeStream) -> None:
         self._thread.stream = stream
 
     @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
+    def stream(self, stream: FakeStream) -> Iterator[None]:
         before = self.current_stream(None)
         self.set_stream(stream)
         yield
@@ -418,11 +421,11 @@ def test_a_lane_that_cannot_be_made_anew_is_shared_on_its_jobs_stream(
 def test_what_is_read_after_a_turn_is_not_given_to_others_meanwhile(
     cuda: FakeCuda, ground: TorchGround
 ) -> None:
-    class OnGpu(torch.Tensor):  # type: ignore[misc]
+    class OnGpu(torch.Tensor):
         is_cuda = True
         readers: list[str]
 
-        def record_stream(self, stream: Stream) -> None:
+        def record_stream(self, stream: Any) -> None:
             self.readers = [*getattr(self, "readers", []), stream.name]
 
     def tensor() -> OnGpu:

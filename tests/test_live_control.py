@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -228,11 +231,11 @@ def test_a_policy_that_fails_is_replaced_and_its_requests_are_told() -> None:
     scheduler = stage.control.scheduler
     assert scheduler is not None
 
-    def decide(now: int, events: object, state: ServingState) -> object:
+    def decide(now: int, events: Sequence[Any], state: ServingState) -> Iterator[Dispatch]:
         yield Dispatch(0, (next(iter(state.waiting)),))
         raise RuntimeError("a bug")
 
-    scheduler.engine.policy.decide = decide  # type: ignore[attr-defined, method-assign]
+    scheduler.engine.policy.decide = decide  # type: ignore[method-assign]
     calls = [stage.call(), stage.call()]
     stage.wait(1)
     assert {ticket.cause for ticket in calls} == {POLICY_ERROR}
@@ -282,9 +285,10 @@ def test_closing_ends_everything_that_is_open() -> None:
 
 def test_preempted_requests_are_answered_by_another_batch() -> None:
     stage = Stage(gpus=1, models=2, policy="shepherd", slo_ms=200)
-    calls = [
-        stage.call(model) for model in (0, 1, 1, 1, 1, 1, 1, 1, 1) for _ in range(2) if not stage.wait(0.3)
-    ]
+    calls = []
+    for model in (0, 0, *[1] * 16):
+        stage.wait(0.3)
+        calls.append(stage.call(model))
     stage.wait(1000)
     assert len(stage.ended) == len(calls)
     stage.check_the_books()
@@ -521,10 +525,10 @@ def test_what_a_failing_policy_had_not_heard_of_yet_is_told_too() -> None:
     scheduler = stage.control.scheduler
     assert scheduler is not None
 
-    def decide(now: int, events: object, state: ServingState) -> object:
+    def decide(now: int, events: Sequence[Any], state: ServingState) -> Iterator[Dispatch]:
         raise RuntimeError("a bug")
 
-    scheduler.engine.policy.decide = decide  # type: ignore[attr-defined, method-assign]
+    scheduler.engine.policy.decide = decide  # type: ignore[method-assign]
     stage.workers.kill(0)
     stage.wait(1)
     assert ticket.cause == POLICY_ERROR

@@ -41,7 +41,10 @@ class Case:
     ) -> dict[str, Any]:
         columns = (self.time, self.deadline, self.model)
         fcfs = options.pop("fcfs", False)
-        return native.schedule_multicore(self.setup, fcfs, *columns, threads, quantum, lead, **options)
+        found: dict[str, Any] = native.schedule_multicore(
+            self.setup, fcfs, *columns, threads, quantum, lead, **options
+        )
+        return found
 
     def simulate(self) -> dict[str, Any]:
         """The same on the one-threaded scheduler with its simulated GPUs."""
@@ -49,7 +52,8 @@ class Case:
         truth = native.Truth([0] * self.gpus, [self.tables], [0] * count, [0] * count, [0.0] * count)
         deferred = native.Parameters("deferred", {"fcfs": 0}, {}, {})
         columns = (self.time, self.deadline, self.model, np.zeros(0, np.int64))
-        return native.simulate_serving(self.setup, truth, deferred, *columns, 0, [])
+        found: dict[str, Any] = native.simulate_serving(self.setup, truth, deferred, *columns, 0, [])
+        return found
 
 
 CASES = {

@@ -205,14 +205,17 @@ def test_who_waits_is_judged_by_what_was_learnt_last() -> None:
 
 def test_a_drifting_application_is_followed() -> None:
     drift = {"changes": [{"at": "10s", "time": {"constant": "30ms"}}]}
-    learning = {"profiling": {"share": 0.5, "history": 500}, "policy": {"window": "3s", "members": "own"}}
+    learning: dict[str, Any] = {
+        "profiling": {"share": 0.5, "history": 500},
+        "policy": {"window": "3s", "members": "own"},
+    }
     for end, mean in (("9s", 8), ("20s", 30)):
         policy, _, _ = played(scenario(short=drift, duration=end, **learning))
         assert policy._times[0].batch(1, 0).mean == pytest.approx(ms(3 + 0.3 * mean), rel=0.08)
 
 
 def test_a_cold_start_ends_where_knowledge_from_the_start_would() -> None:
-    learning = {"duration": "30s", "rate": 60}
+    learning: dict[str, Any] = {"duration": "30s", "rate": 60}
     cold, _, _ = played(scenario(profiling={"share": 0.5, "history": 0}, **learning))
     warm, _, _ = played(scenario(profiling={"share": 0.0, "history": 5000}, **learning))
     for size in (1, 2, 4):

@@ -8,7 +8,8 @@ import pytest
 
 from astrarium.core.units import MILLISECOND as MS
 from astrarium.core.units import SECOND
-from astrarium.serving.policies._times import FEWEST, BatchTime, LearntTimes, certain, grid, power
+from astrarium.serving.policies._memory import FEWEST
+from astrarium.serving.policies._times import BatchTime, LearntTimes, certain, grid, power
 from astrarium.serving.setup import DynamicSpec, ModelSpec, latency_table
 
 TABLE = latency_table([30 * MS, 40 * MS, 50 * MS, 60 * MS, 70 * MS, 80 * MS, 90 * MS, 100 * MS])

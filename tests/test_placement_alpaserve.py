@@ -96,7 +96,6 @@ def test_whole_nanoseconds_are_another_clock() -> None:
     assert round(ours, 3) != 0.607
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(REFERENCE not in os.environ, reason=f"{REFERENCE} names no file")
 def test_every_recorded_row() -> None:
     found = json.loads(Path(os.environ[REFERENCE]).read_text())

@@ -55,7 +55,10 @@ def suite_for(name: str, parameters: dict[str, Any], promises: dict[str, Any]) -
     return type(title, (PlacementPolicyConformance,), {**PROMISES.get(name, {}), **promises, "make": make})
 
 
-_CHOICES = [(name, LIGHTER.get(name, {}), {}) for name in placement_policies.names()] + VARIANTS
+_CHOICES = [
+    *((name, LIGHTER.get(name, {}), dict[str, Any]()) for name in placement_policies.names()),
+    *VARIANTS,
+]
 _SUITES = [suite_for(*choice) for choice in _CHOICES]
 globals().update({suite.__name__: suite for suite in _SUITES})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +14,16 @@ from astrarium.core.errors import InputError
 from astrarium.core.native import extension
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND
 from astrarium.experiments import alpaserve as cases
-from astrarium.serving.placement.groups import REJECTED, Group, Layout, Runtime, Tables
+from astrarium.serving.placement.groups import REJECTED, Group, Layout, Runtime, Served, Tables
 from astrarium.serving.placement.plan import Plan, Replica
 from astrarium.serving.placement.problem import ALONE, Form, PlacedModel, Requests, Shape
-from astrarium.serving.placement.simulation import Workload, in_time, score, serve, statistics
+from astrarium.serving.placement.simulation import Engine, Workload, in_time, score, serve, statistics
 from astrarium.serving.placement.timeline import Timeline, serve_timeline
 
 PLAIN = Runtime(stage_overhead=0, fixed_overhead=0)
 QUEUES = Runtime(dispatch="queue", stage_overhead=0, fixed_overhead=0)
 TWO = Shape(stages=2)
+ENGINES: tuple[Engine, ...] = ("python", "native")
 
 
 def model(index: int, slo: int, **stages: tuple[int, ...]) -> PlacedModel:
@@ -34,11 +36,13 @@ def model(index: int, slo: int, **stages: tuple[int, ...]) -> PlacedModel:
     return PlacedModel(index, f"m{index}", slo, 1.0, forms)
 
 
-def served(models: list[PlacedModel], groups: list[Group], requests: list[tuple[int, int]], runtime: Runtime):
+def served(
+    models: list[PlacedModel], groups: list[Group], requests: list[tuple[int, int]], runtime: Runtime
+) -> Served:
     tables = Tables.of(models, runtime)
     times, of = zip(*requests, strict=True)
     workload = Workload.of(tables, Requests(times, of))
-    found = [serve(Layout.of(tables, groups), workload, engine=engine) for engine in ("python", "native")]
+    found = [serve(Layout.of(tables, groups), workload, engine=engine) for engine in ENGINES]
     assert found[0].finish.tolist() == found[1].finish.tolist()
     assert found[0].group.tolist() == found[1].group.tolist()
     return found[0]
@@ -120,9 +124,9 @@ def test_batches_are_as_large_as_deadlines_allow() -> None:
     assert served(tighter, group, requests, replaced(QUEUES, max_batch=3)).finish.tolist() == [10, 24, 24, 34]
 
 
-def replaced(runtime: Runtime, **changes: object) -> Runtime:
+def replaced(runtime: Runtime, **changes: Any) -> Runtime:
     fields = {name: getattr(runtime, name) for name in runtime.__struct_fields__}
-    return Runtime(**{**fields, **changes})  # type: ignore[arg-type]
+    return Runtime(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(
@@ -221,7 +225,7 @@ def test_native_equals_python_request_by_request(scene: tuple[Layout, Workload])
     assert twin.group.tolist() == reference.group.tolist()
     assert twin.work.tolist() == reference.work.tolist()
     counted = replace(workload, first=len(workload.arrivals) // 4, last=len(workload.arrivals) // 2)
-    totals = [score(layout, counted, engine) for engine in ("python", "native")]
+    totals = [score(layout, counted, engine) for engine in ENGINES]
     assert totals[0].good.tolist() == totals[1].good.tolist() == in_time(reference, counted).tolist()
 
 
@@ -238,10 +242,7 @@ def test_native_takes_and_leaves_the_same_clocks(scene: tuple[Layout, Workload],
         axis=1,
     )
     clocks = [before.copy(), before.copy()]
-    found = [
-        serve(layout, workload, clock, engine)
-        for clock, engine in zip(clocks, ("python", "native"), strict=True)
-    ]
+    found = [serve(layout, workload, clock, engine) for clock, engine in zip(clocks, ENGINES, strict=True)]
     assert found[0].finish.tolist() == found[1].finish.tolist()
     assert clocks[0].tolist() == clocks[1].tolist()
 

@@ -147,7 +147,8 @@ def test_waiting_for_batches_leaves_room_for_smaller_ones_only() -> None:
 def seen_by_glance(problem: Problem, site: Site, requests: Requests) -> list[float]:
     weights = worths([each.rate for each in problem.models], 0.0)
     glance = Glance(Options(problem), [requests], GREEDY, Caution(problem), weights)
-    return glance((site,)).attained.tolist()
+    attained: list[float] = glance((site,)).attained.tolist()
+    return attained
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

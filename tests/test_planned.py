@@ -86,7 +86,7 @@ BESIDE = Plan(
 
 
 def same(one: ServingRecord, other: ServingRecord) -> bool:
-    pairs = [(one.requests, other.requests), (one.batches, other.batches)]
+    pairs: list[tuple[Any, Any]] = [(one.requests, other.requests), (one.batches, other.batches)]
     columns = [(getattr(a, f.name), getattr(b, f.name)) for a, b in pairs for f in fields(a)]
     alike = all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in columns)
     told = [
@@ -162,7 +162,7 @@ def test_replicas_stay_within_their_gpus_and_limits() -> None:
     batches = run_planned(made, APART).record.batches
     homes = {(replica.model, replica.gpus[0]): replica.batch for replica in APART.replicas}
     rows = zip(batches.model.tolist(), batches.gpu.tolist(), batches.size.tolist(), strict=True)
-    seen = {}
+    seen: dict[tuple[int, int], int] = {}
     for model, gpu, size in rows:
         assert size <= homes[model, gpu]
         seen[model, gpu] = max(size, seen.get((model, gpu), 0))

@@ -37,7 +37,7 @@ def scenario(**changes: Any) -> Scenario:
     return parse({**raw, **changes}, planning=True)
 
 
-TWO = {
+TWO: dict[str, Any] = {
     "models": {
         "quick": {"profile": {"table": ["10ms"]}, "slo": "25ms", "memory": "3GiB"},
         "slow": {"profile": {"table": ["20ms"]}, "slo": "50ms", "memory": "6GiB"},
@@ -58,7 +58,8 @@ def enough_with(count: int) -> Callable[..., Judge]:
 
 def test_the_fewest_gpus_are_those_of_the_arithmetic() -> None:
     answer = answered(scenario(), REPLICATION, Wishes(), Question(each=False))
-    assert answer.chosen is answer.fewest is not None
+    assert answer.chosen is not None
+    assert answer.chosen is answer.fewest
     assert (answer.chosen.gpus, answer.chosen.met) == (4, True)
     busy = [use.busy for use in uses(answer.chosen.plan, answer.chosen.problem)]
     assert busy == pytest.approx([3.5 / 4] * 4, rel=0.01)
@@ -328,7 +329,8 @@ def test_an_interrupt_after_the_answer_keeps_the_answer() -> None:
     answer = answered(scenario(**EASY), REPLICATION, wishes, Question())
     assert answer.interrupted
     assert answer.growth is None
-    assert answer.chosen is answer.fewest is not None
+    assert answer.chosen is not None
+    assert answer.chosen is answer.fewest
     assert answer.chosen.gpus == 5
 
 

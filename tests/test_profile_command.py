@@ -55,7 +55,8 @@ class Stepping:
     """A clock that stands still but for what the model says its batches take."""
 
     def __init__(self, takes: Any) -> None:
-        self.inputs = self.outputs = (X,)
+        self.inputs: tuple[TensorSpec, ...] = (X,)
+        self.outputs: tuple[TensorSpec, ...] = (X,)
         self.now, self.takes, self.sizes = 0, takes, list[int]()
 
     def perf_counter_ns(self) -> int:
@@ -100,7 +101,7 @@ def test_a_quantile_is_a_time_that_was_measured() -> None:
 
 
 def test_every_size_is_run_and_the_first_runs_do_not_count(stepping: Any) -> None:
-    model = stepping(lambda batch: batch.size * MS * (100 if len(model.sizes) % 10 <= 3 else 1))
+    model: Stepping = stepping(lambda batch: batch.size * MS * (100 if len(model.sizes) % 10 <= 3 else 1))
     found = list(measure.by_size(model, (X,), [1, 2], Care(warm_up=3, repeats=7), never))
     assert model.sizes == [1] * 10 + [2] * 10
     assert [(each.size, set(each.times)) for each in found] == [(1, {MS, 100 * MS}), (2, {2 * MS, 200 * MS})]
@@ -129,7 +130,9 @@ def test_a_profile_never_falls_and_has_slack() -> None:
 
 def test_one_hiccup_lifts_no_larger_size(stepping: Any) -> None:
     """The machine is busy during the whole of the second size, and during one run of the third."""
-    model = stepping(lambda batch: (32 if len(model.sizes) in {6, 7, 8, 9, 10, 13} else batch.size) * MS)
+    model: Stepping = stepping(
+        lambda batch: (32 if len(model.sizes) in {6, 7, 8, 9, 10, 13} else batch.size) * MS
+    )
     care = Care(warm_up=0, repeats=5)
     found = list(measure.by_size(model, (X,), [1, 2, 4, 8], care, never))
     assert measure.rising(found, 0.95) == {1: MS, 2: 32 * MS, 4: 32 * MS, 8: 32 * MS}
@@ -148,7 +151,7 @@ def test_a_size_that_is_slower_than_a_larger_one_stays_so(stepping: Any) -> None
 
 
 def test_one_hiccup_is_not_enough(stepping: Any) -> None:
-    model = stepping(lambda batch: (32 if len(model.sizes) == 3 else batch.size) * MS)
+    model: Stepping = stepping(lambda batch: (32 if len(model.sizes) == 3 else batch.size) * MS)
     found = list(measure.by_size(model, (X,), [1, 2], Care(0, 5), lambda each: each.times[-1] > 20 * MS))
     assert [each.times[-1] for each in found] == [MS, 2 * MS]
 
@@ -169,11 +172,9 @@ def test_the_times_of_applications_are_found_again(stepping: Any) -> None:
     fit = measure.by_application(model, generators, [2, 4, 8], Care(0, 40), heard.append)
     assert set(fit.alone["short"]) == {4 * MS}
     assert {low // MS for low in fit.alone["long"]} <= set(range(10, 20))
-    assert (fit.c0, fit.c1, fit.error) == (
-        pytest.approx(MS, rel=1e-3),
-        pytest.approx(0.5),
-        pytest.approx(0, abs=1e-6),
-    )
+    assert fit.c0 == pytest.approx(MS, rel=1e-3)
+    assert fit.c1 == pytest.approx(0.5)
+    assert fit.error == pytest.approx(0, abs=1e-6)
     assert heard == list(range(1, 81))
 
 

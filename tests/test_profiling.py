@@ -12,6 +12,7 @@ import pytest
 from astrarium.core.distributions import Histogram, Mode, Modes, Samples
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import Duration
 from astrarium.core.trace import Step, read_trace, write_trace
 from astrarium.core.units import MILLISECOND as MS
 from astrarium.core.units import SECOND
@@ -197,7 +198,7 @@ class Curious(Eager):
 
 
 def ran(kind: type[Eager], found: Scenario) -> tuple[Any, ServingState, list[Step]]:
-    setup, arrivals, steps = build.setup(found), build.arrivals(found), []
+    setup, arrivals, steps = build.setup(found), build.arrivals(found), list[Step]()
     policy: Any = kind(setup, kind.Parameters())
     state = ServingState(setup)
     world = ServingWorld(setup, build.truth(found, setup, arrivals), build.profiler(found, arrivals, policy))
@@ -257,11 +258,11 @@ def test_the_auditor_finds_a_report_of_a_request_that_never_finished() -> None:
 @pytest.mark.parametrize("weights", [(), (0.0, 0.0), (1.0, -0.5), (float("nan"),), (float("inf"), 1.0)])
 def test_weights_that_chance_cannot_pick_by(weights: tuple[float, ...]) -> None:
     with pytest.raises(InputError):
-        Modes(tuple(Mode(MS, 0, weight) for weight in weights))
+        Modes(tuple(Mode(Duration(MS), Duration(0), weight) for weight in weights))
     with pytest.raises(InputError, match="counts"):
-        Histogram(tuple(range(len(weights) + 1)), weights)
+        Histogram(tuple(map(Duration, range(len(weights) + 1))), weights)
 
 
 def test_samples_that_are_no_times() -> None:
     with pytest.raises(InputError, match="at least 0"):
-        Samples((-5, 3))
+        Samples((Duration(-5), Duration(3)))

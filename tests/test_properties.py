@@ -26,6 +26,7 @@ from astrarium.serving.events import (
     RequestProfiled,
 )
 from astrarium.serving.ledger import Outcome
+from astrarium.serving.policies._window import Gather
 from astrarium.serving.policies.astrarium import Astrarium
 from astrarium.serving.policies.deferred import Deferred
 from astrarium.serving.policies.eager import Eager
@@ -62,7 +63,7 @@ def dispatches(seen: Run) -> Iterator[tuple[int, list[Request]]]:
 
 @BOUNDED
 @given(case=WITHOUT_DELAYS, gather=st.sampled_from(["window", "fcfs"]))
-def test_a_deferred_batch_leaves_inside_its_schedulable_window(case: Case, gather: str) -> None:
+def test_a_deferred_batch_leaves_inside_its_schedulable_window(case: Case, gather: Gather) -> None:
     for now, members in dispatches(run(Deferred, case, gather=gather)):
         latency = case.setup.models[members[0].model].latency
         deadline = min(request.deadline for request in members)
@@ -71,7 +72,7 @@ def test_a_deferred_batch_leaves_inside_its_schedulable_window(case: Case, gathe
 
 @BOUNDED
 @given(case=WITHOUT_DELAYS, gather=st.sampled_from(["window", "fcfs"]))
-def test_eager_batching_is_work_conserving(case: Case, gather: str) -> None:
+def test_eager_batching_is_work_conserving(case: Case, gather: Gather) -> None:
     class Watching(ServingState):
         def validate(self) -> None:
             super().validate()

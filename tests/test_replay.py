@@ -19,11 +19,11 @@ from astrarium.serving.state import ServingState
 from astrarium.testing.cases import Case, Run, crowd, run_case
 
 
-def policy(kind: type, case: Case, **parameters: Any) -> Any:
+def policy(kind: type[Any], case: Case, **parameters: Any) -> Any:
     return kind(case.setup, kind.Parameters(**parameters))
 
 
-def fresh(kind: type, case: Case) -> Engine[Any, Any, Any]:
+def fresh(kind: type[Any], case: Case) -> Engine[Any, Any, Any]:
     return Engine(ServingState(case.setup), policy(kind, case), validate=True)
 
 

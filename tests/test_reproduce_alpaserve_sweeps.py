@@ -18,6 +18,7 @@ from astrarium.reproduce.alpaserve._panels import (
     REPLICATION,
 )
 from astrarium.reproduce.alpaserve._sweeps import known
+from astrarium.reproduce.alpaserve._transformer import MODELS
 from astrarium.reproduce.symphony import figure16 as subclusters
 from astrarium.workloads import alpaserve
 from reproductions import QUICK, check_complete, check_drawn, check_explained
@@ -145,14 +146,14 @@ def test_figure15_batches_that_gain_nothing_bring_nothing() -> None:
     assert data["three quarters"][single] == data["all"][single]
 
 
-@pytest.mark.parametrize("model", figure16.MODELS)
+@pytest.mark.parametrize("model", MODELS)
 def test_figure16_architectures_weigh_what_was_measured(model: str) -> None:
     alone = alpaserve.alone(model)
     assert alone is not None
-    assert figure16.MODELS[model].weights == pytest.approx(alone.weights[0], rel=0.005)
+    assert MODELS[model].weights == pytest.approx(alone.weights[0], rel=0.005)
 
 
-@pytest.mark.parametrize("model", figure16.MODELS)
+@pytest.mark.parametrize("model", MODELS)
 def test_figure16_cuts_lose_no_operator(model: str) -> None:
     alone = figure16.measured(model, 1)[0]
     for stages in figure16.STAGES:

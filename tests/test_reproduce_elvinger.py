@@ -12,9 +12,18 @@ from astrarium.reproduce.elvinger import _lines, _world, figure6_15
 from astrarium.scenario.v100 import problem
 from astrarium.serving.placement.evaluation import STAGES
 from astrarium.serving.placement.interference import Tenant
-from reproductions import QUICK, check_complete, check_drawn, check_explained, listed, measured_once
+from reproductions import (
+    QUICK,
+    check_complete,
+    check_drawn,
+    check_explained,
+    listed,
+    measured_once,
+    parameters,
+)
 
 NAMES = ["figure6_1", "figure6_6", "figure6_10", "figure6_15"]
+PARAMETERS = parameters(NAMES, "figure6_1", "figure6_10", "figure6_15")
 reproduced = measured_once("elvinger")
 
 
@@ -35,17 +44,17 @@ def test_they_are_listed_in_their_order() -> None:
     assert listed("elvinger") == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_findings_are_complete_and_plain(name: str) -> None:
     check_complete(reproduced(name))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
     check_drawn(reproduced(name), tmp_path)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_a_row_that_differs_says_why(name: str) -> None:
     check_explained(reproduced(name))
 
@@ -66,16 +75,21 @@ def test_a_row_that_differs_says_why(name: str) -> None:
         ("figure6_6", "Usher's requests wait longer in the worker's queue"),
         ("figure6_6", "AO-MILP's batches seldom reach 64"),
         ("figure6_6", "but AO-MILP loses many requests"),
-        ("figure6_10", "on five GPUs WSM-MILP is far behind Usher"),
-        ("figure6_10", "queues at the workers vanish"),
-        ("figure6_15", "250 ms: WSM-MILP's goodput falls"),
-        ("figure6_15", "with a batch of 64 DenseNet121's batches end by MAX_WAIT_TIME"),
+        pytest.param("figure6_10", "on five GPUs WSM-MILP is far behind Usher", marks=pytest.mark.thorough),
+        pytest.param("figure6_10", "queues at the workers vanish", marks=pytest.mark.thorough),
+        pytest.param("figure6_15", "250 ms: WSM-MILP's goodput falls", marks=pytest.mark.thorough),
+        pytest.param(
+            "figure6_15",
+            "with a batch of 64 DenseNet121's batches end by MAX_WAIT_TIME",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_what_the_thesis_says_is_seen(name: str, beginning: str) -> None:
     assert claim(name, beginning).holds, claim(name, beginning).note
 
 
+@pytest.mark.thorough
 def test_printed_placements_are_found() -> None:
     exact = [each for name in NAMES for each in reproduced(name).rows if each.paper is not None]
     counted = [each for each in exact if each.tolerance == 0 and "iGniter" not in each.what]

@@ -11,7 +11,9 @@ import pytest
 from astrarium.reproduce.fluid import _runs, figure3_5, figure3_12, figure3_13, table3_2
 from astrarium.reproduce.fluid._grids import grid_times
 from astrarium.reproduce.fluid._runs import ALONE, CIFAR, DYNAMIC, STATIC, WLM
-from reproductions import check_complete, check_drawn, check_explained, listed, measured_once
+from reproductions import check_complete, check_drawn, check_explained, listed, measured_once, parameters
+
+pytestmark = pytest.mark.long
 
 NAMES = [
     "table3_2",
@@ -24,6 +26,7 @@ NAMES = [
     "figure3_12",
     "figure3_13",
 ]
+PARAMETERS = parameters(NAMES, "figure3_7", "figure3_10", "figure3_11", "figure3_13")
 reproduced = measured_once("fluid")
 
 
@@ -40,17 +43,17 @@ def test_they_are_listed_in_their_order() -> None:
     assert listed("fluid") == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_findings_are_complete_and_plain(name: str) -> None:
     check_complete(reproduced(name))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
     check_drawn(reproduced(name), tmp_path)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_a_row_that_differs_says_why(name: str) -> None:
     check_explained(reproduced(name))
 
@@ -76,6 +79,7 @@ def test_the_printed_table_is_about_the_same_work_in_every_line() -> None:
     assert max(work) < 1.15 * min(work)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("search", ["hyperband", "sync-bohb"])
 @pytest.mark.parametrize("task", _runs.SHORT.values())
 def test_synchronous_searches_reach_their_target_sooner(search: str, task: str) -> None:
@@ -83,6 +87,7 @@ def test_synchronous_searches_reach_their_target_sooner(search: str, task: str) 
     assert 1.25 < ours("figure3_7", f"{search}, {task}: speed-up to target") < 3
 
 
+@pytest.mark.thorough
 def test_asynchronous_searches_gain_too() -> None:
     """10 to 30 % in the text; in the quick form, with its few candidates, one lucky one counts for much."""
     gains = [ours("figure3_7", f"asha, {task}: speed-up to target") for task in _runs.SHORT.values()]
@@ -90,12 +95,14 @@ def test_asynchronous_searches_gain_too() -> None:
     assert sum(gains) / len(gains) > 1.05
 
 
+@pytest.mark.thorough
 def test_as_printed_pbt_is_slowed_down_and_not_with_our_rules() -> None:
     assert claims("figure3_7")["ours: StaticFluid as printed slows PBT down"]
     for task in _runs.SHORT.values():
         assert ours("figure3_7", f"pbt, {task}: speed-up to target") > 0.99
 
 
+@pytest.mark.thorough
 def test_overheads_decide_how_far_one_goes() -> None:
     assert all(claims("figure3_13").values())
     given = [row for row in reproduced("figure3_13").rows if row.given]
@@ -120,7 +127,8 @@ def test_variance_is_all_that_differs() -> None:
 
 def test_spreads_are_over_the_seeds() -> None:
     found = _runs.speedups([10.0, 30.0], [5.0, 10.0])
-    assert found == _runs.Spread(2.5, pytest.approx(0.7071, rel=1e-3), 2.0, 3.0)
+    assert found.deviation == pytest.approx(0.7071, rel=1e-3)
+    assert (found.mean, found.least, found.most) == (2.5, 2.0, 3.0)
     assert str(_runs.over([150.0])) == "150 to 150 over the seeds, deviation 0"
 
 

@@ -27,9 +27,10 @@ from astrarium.reproduce.orion import _pairs, _settings, figure10, figure11, fig
 from astrarium.reproduce.orion._settings import V100
 from astrarium.workloads import kernel_sets
 from astrarium.workloads.kernel_profiles import KernelProfile, KernelTrace, Use
-from reproductions import QUICK, check_complete, check_drawn, listed, measured_once
+from reproductions import QUICK, check_complete, check_drawn, listed, measured_once, parameters
 
 NAMES = ["table2", "figure6", "figure7", "figure10", "figure11", "figure12", "figure13", "figure14"]
+PARAMETERS = parameters(NAMES, "figure10", "figure13")
 reproduced = measured_once("orion")
 
 
@@ -49,12 +50,12 @@ def test_they_are_listed_in_their_order() -> None:
     assert listed("orion") == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_findings_are_complete_and_plain(name: str) -> None:
     check_complete(reproduced(name), claims=name != "table2")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
     check_drawn(reproduced(name), tmp_path)
 
@@ -91,6 +92,7 @@ def test_training_keeps_what_inference_leaves() -> None:
         assert 0.7 < ours("figure7", f"{system}: best-effort throughput") < 1.0
 
 
+@pytest.mark.thorough
 def test_training_beside_training_shows_who_pays() -> None:
     data = reproduced("figure10").findings.data
     first = {system: _pairs.kept(data, system) for system in figure10.TRAINING}

@@ -19,6 +19,7 @@ def reproduced() -> registry.Reproduction:
     return registry.run("astrarium/tuning", Effort(quick=True))
 
 
+@pytest.mark.thorough
 def test_findings_are_complete_and_plain() -> None:
     found = reproduced()
     assert len({row.what for row in found.rows}) == len(found.rows) == 2 * 3 + 2 * 3
@@ -27,12 +28,14 @@ def test_findings_are_complete_and_plain() -> None:
     assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
 
 
+@pytest.mark.thorough
 def test_it_is_faster_than_both_on_the_mean() -> None:
     faster = [claim for claim in reproduced().claims if "shorter makespan" in claim.what]
     assert len(faster) == 2
     assert all(claim.holds for claim in faster)
 
 
+@pytest.mark.thorough
 def test_brackets_at_a_time_shorten_hyperband() -> None:
     (found,) = [claim for claim in reproduced().claims if "brackets" in claim.what]
     assert found.holds, found.note
@@ -46,6 +49,7 @@ def test_a_speedup_is_the_geometric_mean_over_cases() -> None:
     assert tuning.speedup(cases, "end", "fifo") == pytest.approx(2.0)
 
 
+@pytest.mark.thorough
 def test_draw_writes_a_picture_from_decoded_data(tmp_path: Path) -> None:
     data = msgspec.json.decode(msgspec.json.encode(reproduced().findings.data))
     tuning.draw(data, tmp_path / "figure.png")

@@ -12,6 +12,7 @@ import yaml
 
 from astrarium import scenario
 from astrarium.core.profiles import Dynamic, Linear
+from astrarium.core.quantities import Duration, Rate
 from astrarium.core.units import FOREVER, SECOND
 from astrarium.core.units import MILLISECOND as MS
 from astrarium.scenario import Scenario, build
@@ -94,7 +95,7 @@ def test_the_file_of_the_issue(tmp_path: Path) -> None:
 
 def test_its_other_profile(tmp_path: Path) -> None:
     found = load(tmp_path, ISSUE, "models.resnet50.profile=zoo:1080Ti/ResNet50")
-    assert found.models["resnet50"].profile == Linear(2_050_000, 5_378_000)
+    assert found.models["resnet50"].profile == Linear(Duration(2_050_000), Duration(5_378_000))
 
 
 @pytest.mark.parametrize("text", [ISSUE, EVERYTHING], ids=["issue", "everything"])
@@ -250,7 +251,7 @@ def test_overrides(tmp_path: Path, override: str, holds: Any) -> None:
 
 def test_overrides_reach_into_lists_zoos_and_dotted_names(tmp_path: Path) -> None:
     found = load(tmp_path, EVERYTHING, "workload.changes[0].rate=20/s", "cluster.gpus.1.count=4")
-    assert found.workload.changes[0].rate == 20
+    assert found.workload.changes[0].rate == Rate(20)
     assert found.cluster.size == 7
     found = load(tmp_path, ISSUE, "models=zoo:A100", "models.ResNet50.slo=40ms")
     assert (len(found.models), found.models["ResNet50"].slo) == (37, 40 * MS)

@@ -271,7 +271,8 @@ async def read_answer(reader: asyncio.StreamReader) -> dict[str, Any]:
     assert size is not None
     body = await reader.readexactly(int(size[1]))
     assert head.startswith("HTTP/1.1 200 "), body
-    return json.loads(body)
+    answer: dict[str, Any] = json.loads(body)
+    return answer
 
 
 def test_the_printed_curl_line_works(server: Server) -> None:
@@ -298,7 +299,7 @@ def test_sigterm_answers_what_was_accepted_and_the_recording_replays(server: Ser
             call = asyncio.create_task(client.infer("slow", values([7.0], module=over_grpc)))
             await asyncio.to_thread(eventually, lambda: server.metric("astrarium_open") == 1, "accepted")
             server.process.send_signal(signal.SIGTERM)
-            return (await call).as_numpy("OUTPUT").item()
+            return float((await call).as_numpy("OUTPUT").item())
 
     workers = server.workers()
     assert asyncio.run(call_and_stop()) == 7

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ class Source:
     def counters(self) -> dict[str, tuple[str, float]]:
         return {"policy_errors": ("Errors.", 3)}
 
-    def counters_by(self) -> dict[str, tuple[str, str, dict[str, int]]]:
+    def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
         return {"long_way": ("Calls.", "reason", {"grpc": 4, "text": 1})}
 
 

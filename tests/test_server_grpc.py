@@ -162,7 +162,7 @@ def test_every_datatype_raw(client: Any, datatype: str) -> None:
     assert answer.get_response().id == "r-7"
 
 
-CONTENTS = {
+CONTENTS: dict[str, tuple[str, list[Any]]] = {
     "BOOL": ("bool_contents", [True, False]),
     "UINT8": ("uint_contents", [0, 255]),
     "UINT32": ("uint_contents", [0, 2**32 - 1]),
@@ -219,6 +219,7 @@ def test_the_clients_own_deadline_is_how_long_it_waits_and_not_its_objective(
     client.infer("echo", [tensor(ROWS)], client_timeout=50.0)
     call = server.service.calls[-1]
     assert call.timeout is None
+    assert call.patience is not None
     assert 0 < call.patience <= ROUNDED
     client.infer("echo", [tensor(ROWS)], client_timeout=50.0, timeout=3000)
     assert server.service.calls[-1].timeout == 3_000_000

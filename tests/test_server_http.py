@@ -261,12 +261,13 @@ def test_a_model_that_is_not_loaded_takes_no_requests(client: Any) -> None:
 
 
 def test_wrong_tensors_are_refused(client: Any) -> None:
-    for array, datatype, name, what in [
+    wrong: list[tuple[Array, str, str, str]] = [
         (ROWS, "FP32", "INPUT", "inputs[0].name: expected one of IN"),
         (ROWS.astype(np.int64), "INT64", "IN", "inputs[0].datatype: expected FP32 for IN"),
         (np.zeros((9, 1), np.float32), "FP32", "IN", "from 1 to 8 rows"),
         (np.zeros(3, np.float32), "FP32", "IN", "[rows, -1] for IN"),
-    ]:
+    ]
+    for array, datatype, name, what in wrong:
         with pytest.raises(InferenceServerException) as caught:
             client.infer("echo", [tensor(array, datatype, name)])
         assert (caught.value.status(), what in caught.value.message()) == ("400", True)

@@ -50,7 +50,7 @@ def map_path_parameters(context: Any, path_parameters: dict[str, Any] | None) ->
 
 @schema.exclude(path=INFER).parametrize()
 @BOUNDED
-def test_no_request_breaks_the_server_or_its_description(case: schemathesis.Case) -> None:
+def test_no_request_breaks_the_server_or_its_description(case: schemathesis.Case[Any]) -> None:
     case.call_and_validate(checks=CHECKS)
 
 
@@ -71,7 +71,7 @@ def test_no_inference_breaks_the_server_or_its_description() -> None:
 
     @given(schema[INFER]["POST"].as_strategy())
     @settings(BOUNDED, max_examples=60)
-    def fuzz(case: schemathesis.Case) -> None:
+    def fuzz(case: schemathesis.Case[Any]) -> None:
         if statuses.total() % 2:
             case.path_parameters = {"model": "echo"}
             case.body = nearly_right(case.body)

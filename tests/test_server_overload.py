@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic_ns
 from types import SimpleNamespace
 
 import pytest
@@ -171,6 +172,6 @@ def test_the_system_says_what_can_be_at_least_and_at_most(turns: SimpleNamespace
 def test_a_lag_needs_no_more_than_a_running_loop() -> None:
     async def read() -> tuple[int, int]:
         lag = ReadingLag(SimpleNamespace(unread_for=lambda socket: 0, TICK=4 * MILLISECOND))
-        return lag.of(0, express.monotonic_ns())
+        return lag.of(0, monotonic_ns())
 
     assert asyncio.run(read()) == (0, 0)

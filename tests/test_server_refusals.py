@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +33,10 @@ from live_fakes import FakeAnswer, FakeLoop, FakeWorkers, Stage, make_plan
 START = 5 * SECOND
 
 
+def standing_at(moment: int) -> Callable[[], int]:
+    return lambda: moment
+
+
 class Looks:
     """Two models, looked at every second."""
 
@@ -52,7 +56,11 @@ class Looks:
         return changed
 
     def declines(self, model: int, calls: int) -> Callable[[], None]:
-        return lambda: [self.books[model].decline("too slow") for _ in range(calls)] and None
+        def decline() -> None:
+            for _ in range(calls):
+                self.books[model].decline("too slow")
+
+        return decline
 
     def answers(self, model: int) -> Callable[[], None]:
         return lambda: self.books[model].call_ended(Outcome.LATE, "", MILLISECOND)
@@ -209,7 +217,7 @@ def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogC
         for entry in service.repository.entries:
             entry.state, entry.reason = "READY", ""
         for second in range(12):
-            service.clock = lambda moment=now + second * SECOND: moment
+            service.clock = standing_at(now + second * SECOND)
             service.books[0].decline("too slow")
             service._look_for_refusals()
         assert {card.name: card.state for card in service.cards()} == states  # calls are still taken
@@ -241,7 +249,7 @@ def test_a_service_goes_on_measuring_delays_and_says_where_they_do_not_fit(
         service = LiveService(made, lambda _, listener, __: FakeWorkers(loop, listener, made.setup))
         workers = cast(FakeWorkers, service.workers)
 
-        async def measured(_: object) -> Network:
+        async def measured(workers: Sequence[int]) -> Network:
             return Network(20 * MILLISECOND, 0, 20 * MILLISECOND)
 
         service._calibration.measure = measured  # type: ignore[method-assign]

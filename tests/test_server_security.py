@@ -259,7 +259,7 @@ def test_a_request_that_never_ends_is_given_up(sent: bytes) -> None:
 def test_patience_is_for_requests_not_for_connections() -> None:
     async def talk() -> None:
         running = await serve_http(FakeService())
-        connections = running._server.server_state.connections
+        connections: set[Any] = running._server.server_state.connections
         reader, writer = await asyncio.open_connection(running.host, running.port)
         for _ in range(2):
             writer.write(HALF)

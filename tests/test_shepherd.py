@@ -23,14 +23,14 @@ def desk(gpus: int = 1, models: int = 1, cost: float = 0, **parameters: Any) -> 
     return Desk("shepherd", cluster([MODEL] + [SLOW] * (models - 1), gpus, cost=ms(cost)), **parameters)
 
 
-def test_idle_gpus_are_used_at_once_smallest_id_first():
+def test_idle_gpus_are_used_at_once_smallest_id_first() -> None:
     at = desk(gpus=2)
     assert at.arrive(0, 0) == [Dispatch(0, (0,), 0)]
     assert at.arrive(1, 1) == [Dispatch(1, (1,), ms(1))]
     assert at.arrive(2, 2) == []
 
 
-def test_a_free_gpu_runs_all_that_meets_the_oldest_deadline():
+def test_a_free_gpu_runs_all_that_meets_the_oldest_deadline() -> None:
     at = desk(preempt=False)
     at.arrive(0, 0)
     at.arrive(0, 1, slo=13.5)  # from 6 ms on: seven requests would take 12 ms, two 7, three 8
@@ -39,7 +39,7 @@ def test_a_free_gpu_runs_all_that_meets_the_oldest_deadline():
     assert at.finish(13, 0) == [Dispatch(0, (3,), ms(13))]
 
 
-def test_heads_that_cannot_be_met_are_purged():
+def test_heads_that_cannot_be_met_are_purged() -> None:
     at = desk(preempt=False)
     at.arrive(0, 0)
     at.arrive(0, 1, slo=11.9)
@@ -47,7 +47,7 @@ def test_heads_that_cannot_be_met_are_purged():
     assert at.finish(6, 0) == [Drop(1, EXPIRED), Dispatch(0, (2,), ms(6))]
 
 
-def test_with_the_fault_a_lost_head_blocks_its_model_until_all_are_lost():
+def test_with_the_fault_a_lost_head_blocks_its_model_until_all_are_lost() -> None:
     at = desk(preempt=False, purge="tail")
     at.arrive(0, 0)
     at.arrive(0, 1, slo=11.9)
@@ -57,35 +57,35 @@ def test_with_the_fault_a_lost_head_blocks_its_model_until_all_are_lost():
     assert at.wake("tails") == [Drop(1, EXPIRED), Drop(2, EXPIRED)]
 
 
-def test_a_deadline_met_to_the_nanosecond_is_met():
+def test_a_deadline_met_to_the_nanosecond_is_met() -> None:
     at = desk(preempt=False)
     at.arrive(0, 0)
     at.arrive(0, 1, slo=12)
     assert at.finish(6, 0) == [Dispatch(0, (1,), ms(6))]
 
 
-def test_the_largest_candidate_of_all_models_goes_first():
+def test_the_largest_candidate_of_all_models_goes_first() -> None:
     at = desk(models=3, preempt=False)
     at.arrive(0, 0)
     at.hear(1, *at.requests(1, [1]), *at.requests(1, [2, 3], model=2), *at.requests(1, [4], model=1))
     assert at.finish(6, 0) == [Dispatch(0, (2, 3), ms(6))]
 
 
-def test_of_equally_large_candidates_the_most_urgent_goes_first():
+def test_of_equally_large_candidates_the_most_urgent_goes_first() -> None:
     at = desk(models=3, preempt=False)
     at.arrive(0, 0)
     at.hear(1, *at.requests(1, [1], model=1, slo=50), *at.requests(1, [2], model=2, slo=49))
     assert at.finish(6, 0) == [Dispatch(0, (2,), ms(6))]
 
 
-def test_three_times_as_large_preempts_and_contains_the_old_batch():
+def test_three_times_as_large_preempts_and_contains_the_old_batch() -> None:
     at = desk()
     at.arrive(0, 0)
     assert at.arrive(1, 1) == []
     assert at.arrive(2, 2) == [Preempt(0), Dispatch(0, (0, 1, 2), ms(2))]
 
 
-def test_another_model_must_bring_all_three():
+def test_another_model_must_bring_all_three() -> None:
     at = desk(models=2)
     at.arrive(0, 0)
     assert at.arrive(1, 1, 2, model=1) == []
@@ -95,14 +95,14 @@ def test_another_model_must_bring_all_three():
     assert at.finish(20, 0) == [Drop(0, EXPIRED)]
 
 
-def test_the_old_deadline_bounds_the_batch_that_continues_it():
+def test_the_old_deadline_bounds_the_batch_that_continues_it() -> None:
     at = desk()
     at.arrive(0, 0, slo=9.9)  # three from 2 ms on would end at 10 ms
     at.arrive(1, 1)
     assert at.arrive(2, 2) == []
 
 
-def test_the_factor_is_a_parameter():
+def test_the_factor_is_a_parameter() -> None:
     at = desk(preemption=2)
     at.arrive(0, 0)
     assert at.arrive(1, 1) == [Preempt(0), Dispatch(0, (0, 1), ms(1))]
@@ -110,19 +110,19 @@ def test_the_factor_is_a_parameter():
         msgspec.convert({"preemption": 1}, Shepherd.Parameters)
 
 
-def test_preemption_can_be_turned_off():
+def test_preemption_can_be_turned_off() -> None:
     at = desk(preempt=False)
     at.arrive(0, 0)
     assert at.arrive(1, *range(1, 10)) == []
 
 
-def test_idle_gpus_come_before_preemption():
+def test_idle_gpus_come_before_preemption() -> None:
     at = desk(gpus=2, models=2)
     at.arrive(0, 0)
     assert at.arrive(1, 1, 2, 3, model=1) == [Dispatch(1, (1, 2, 3), ms(1))]
 
 
-def test_what_was_cancelled_challenges_in_its_turn():
+def test_what_was_cancelled_challenges_in_its_turn() -> None:
     at = desk(gpus=2, models=3)
     assert at.arrive(0, 1, 2, 3, model=1) == [Dispatch(0, (1, 2, 3), 0)]
     assert at.arrive(0, 4) == [Dispatch(1, (4,), 0)]
@@ -134,7 +134,7 @@ def test_what_was_cancelled_challenges_in_its_turn():
     ]
 
 
-def test_recovery_delays_the_new_batch_and_forbids_another_preemption():
+def test_recovery_delays_the_new_batch_and_forbids_another_preemption() -> None:
     at = desk(cost=2)
     at.arrive(0, 0)
     at.arrive(1, 1)
@@ -144,14 +144,14 @@ def test_recovery_delays_the_new_batch_and_forbids_another_preemption():
     assert at.arrive(5, 9) == [Preempt(0), Dispatch(0, tuple(range(10)), ms(5 + 2))]
 
 
-def test_recovery_counts_against_the_deadline():
+def test_recovery_counts_against_the_deadline() -> None:
     at = desk(cost=2)
     at.arrive(0, 0, slo=11.9)  # 2 + 2 + 8 ms
     at.arrive(1, 1)
     assert at.arrive(2, 2) == []
 
 
-def test_lost_work_is_in_the_books():
+def test_lost_work_is_in_the_books() -> None:
     state = simulated("shepherd", cluster([resnet50()], 2, cost=ms(1)), rate=900, seconds=2)
     ledger = state.ledger
     lost = [run for run, fate in enumerate(ledger.batch_fate) if fate == Fate.PREEMPTED]
@@ -166,7 +166,7 @@ def test_lost_work_is_in_the_books():
         assert min(after) >= ledger.batch_finished[run] + ms(1)
 
 
-def test_without_gpus_requests_wait_for_one_until_it_is_too_late():
+def test_without_gpus_requests_wait_for_one_until_it_is_too_late() -> None:
     at = desk()
     at.hear(0, GpuLeft(0))
     assert at.arrive(1, 0) == []
@@ -177,14 +177,14 @@ def test_without_gpus_requests_wait_for_one_until_it_is_too_late():
     assert at.wake("hopeless") == [Drop(1, EXPIRED)]
 
 
-def test_network_delays_count():
+def test_network_delays_count() -> None:
     at = Desk("shepherd", cluster([MODEL], 1, Network(ms(1), ms(0.5), ms(2))))
     assert at.arrive(0, 0) == [Dispatch(0, (0,), ms(1.5))]
     other = Desk("shepherd", cluster([MODEL], 1, Network(ms(1), ms(0.5), ms(2))))
     assert other.arrive(0, 0, slo=9.4) == [Drop(0, EXPIRED)]
 
 
-def test_goodput_has_a_cliff():
+def test_goodput_has_a_cliff() -> None:
     """Symphony's paper: 4445 and 778 requests/s on 8 GPUs; its code without delays: 5043 and 807."""
     assert bad_rate("shepherd", resnet50(), 4300, 6) <= 0.01
     assert bad_rate("shepherd", resnet50(), 5600, 6) > 0.5

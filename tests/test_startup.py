@@ -183,6 +183,7 @@ def test_a_command_says_what_it_waits_for_and_can_be_interrupted(
     check(CASES[name], commands[name])
 
 
+@pytest.mark.thorough  # two processes that compute
 def test_processes_of_a_search_for_the_goodput_end_with_it(tmp_path: Path) -> None:
     file = str(ROOT / "examples" / "dynamic.yaml")
     words = ["goodput", file, "-o", "workload.duration=3000s", "-j", "2", "--no-folder"]
@@ -281,8 +282,9 @@ class Terminal(io.StringIO):
 
 def test_on_a_terminal_the_line_goes_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "PATIENCE", 0.0)
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with waiting("loading"):
-        eventually(lambda: "loading ... 0 s" in sys.stderr.getvalue(), "the line")  # type: ignore[attr-defined]
-    assert sys.stderr.getvalue().endswith("\x1b[2K")  # type: ignore[attr-defined]
+        eventually(lambda: "loading ... 0 s" in terminal.getvalue(), "the line")
+    assert terminal.getvalue().endswith("\x1b[2K")

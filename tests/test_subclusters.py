@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,7 +31,7 @@ pytest.importorskip("scipy")
 GIB = 2**30
 
 
-def drawn(models: int, parts: int, seed: int, **limits: float) -> Subclusters:
+def drawn(models: int, parts: int, seed: int, **limits: Any) -> Subclusters:
     chance = stream(seed, "subclusters")
     members = [
         Member(f"m{number}", rate, int(chance.integers(1, 400)) * 2**20, rate * float(chance.uniform(1, 9)))
@@ -39,7 +40,7 @@ def drawn(models: int, parts: int, seed: int, **limits: float) -> Subclusters:
     return Subclusters(tuple(members), parts, Limits(**limits))
 
 
-def at_home(task: Subclusters, homes: Sequence[int | None], **limits: float) -> Subclusters:
+def at_home(task: Subclusters, homes: Sequence[int | None], **limits: Any) -> Subclusters:
     members = [
         msgspec.structs.replace(member, today=home) for member, home in zip(task.members, homes, strict=True)
     ]
@@ -202,7 +203,7 @@ def refusal(task: Subclusters) -> InputError:
     return caught.value
 
 
-def sized(*gib: int, parts: int = 2, **limits: float) -> Subclusters:
+def sized(*gib: int, parts: int = 2, **limits: Any) -> Subclusters:
     members = tuple(Member(f"m{place}", 10.0, size * GIB) for place, size in enumerate(gib))
     return Subclusters(members, parts, Limits(**limits))
 
@@ -231,7 +232,6 @@ def test_too_few_moves_are_said_with_how_many_it_takes() -> None:
     assert refusal(by_load).field == "limits.moved_load"
 
 
-@pytest.mark.slow
 def test_too_few_moves_are_said_of_many_models_too() -> None:
     many = at_home(sized(*[1] * 410, parts=10), [0] * 410, memory=50 * GIB, moved=5)
     error = refusal(many)
@@ -250,7 +250,7 @@ def test_too_few_moves_are_said_of_many_models_too() -> None:
         ({"members": (Member("a", 1.0, 0, today=2),)}, "members[0].today"),
     ],
 )
-def test_bad_input_is_named(change: dict[str, object], field: str) -> None:
+def test_bad_input_is_named(change: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
         Subclusters(**{"members": (), "parts": 2, **change})
     assert caught.value.field == field
@@ -270,7 +270,6 @@ def test_members_of_a_placement_problem() -> None:
         members_of([PlacedModel(0, "b", 16 * MILLISECOND, 1.0, {spread.shape: spread})])
 
 
-@pytest.mark.slow
 def test_eight_hundred_models_over_twenty_parts() -> None:
     division = divide(drawn(800, 20, 9), Effort(rounds=1))
     assert division.load_imbalance < 0.01

@@ -22,6 +22,7 @@ from astrarium.scenario.tuning import load
 from astrarium.tuning.registry import searches, tuning_policies
 from tuning_trainings import one_nursery
 
+pytestmark = pytest.mark.long
 pytest_plugins = ("cli_fixtures",)
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "tuning"

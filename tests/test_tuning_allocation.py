@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.engines import tuning_allocation
 from astrarium.engines.tuning_allocation import Allocation, factory, resource_changing, width_of
 from astrarium.tuning.places import Width
 from tuning_ray_cluster import ray_cluster
 
 pytest.importorskip("ray.tune")
 from ray.tune import PlacementGroupFactory
+
+pytestmark = pytest.mark.long
 
 FLUID = "dynamic-fluid"
 WHOLE = Width(1)
@@ -110,7 +112,7 @@ def test_a_change_must_pay_for_itself() -> None:
 
 def test_what_changes_cost_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(tuning_allocation.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     one, allocation = trials(1), Allocation(FLUID, 1000)
     controller = FakeController(one, 2)
     width = controller.asked(allocation, one[0])
@@ -181,7 +183,9 @@ def test_schedulers_that_would_deadlock_are_refused() -> None:
     with pytest.raises(InputError, match="FIFOScheduler"):
         resource_changing(nested, allocation)
     for allowed in (schedulers.ASHAScheduler, schedulers.PopulationBasedTraining):
-        settings = {"hyperparam_mutations": {"x": [1]}} if "Population" in allowed.__name__ else {}
+        settings: dict[str, Any] = (
+            {"hyperparam_mutations": {"x": [1]}} if "Population" in allowed.__name__ else {}
+        )
         assert resource_changing(allowed(**settings), allocation)
 
 
@@ -208,6 +212,7 @@ def cluster() -> Iterator[Any]:
         yield one
 
 
+@pytest.mark.thorough  # the guide runs the same loop
 def test_in_ray_tunes_own_loop_the_longest_trial_ends_on_more_gpus(cluster: Any, tmp_path: Path) -> None:
     """Three trials are short; what they leave goes to the fourth, which goes on where it was."""
     from ray import tune
@@ -222,6 +227,7 @@ def test_in_ray_tunes_own_loop_the_longest_trial_ends_on_more_gpus(cluster: Any,
 
             time.sleep(0.05)
             self.count += 1
+            assert self.trial_resources is not None
             width = self.trial_resources.required_resources["GPU"]
             self.widths += [] if width in self.widths else [width]
             return {"count": self.count, "widths": list(self.widths), "done": self.count == self.config["n"]}
@@ -242,8 +248,10 @@ def test_in_ray_tunes_own_loop_the_longest_trial_ends_on_more_gpus(cluster: Any,
         ),
         run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
     )  # fmt: skip
-    results = {result.config["n"]: result for result in tuner.fit()}
-    assert not [result.error for result in results.values() if result.error]
-    assert results[150].metrics["count"] == 150
-    assert results[150].metrics["widths"][0] == 1
-    assert max(results[150].metrics["widths"]) > 1
+    grid = tuner.fit()
+    results: list[Any] = [grid[number] for number in range(len(grid))]
+    assert not [result.error for result in results if result.error]
+    [longest] = [result.metrics for result in results if result.config["n"] == 150]
+    assert longest["count"] == 150
+    assert longest["widths"][0] == 1
+    assert max(longest["widths"]) > 1

@@ -33,6 +33,7 @@ from gate_build import Built
 from gate_fakes import fresh_user
 from tuning_trainings import build, one_nursery
 
+pytestmark = pytest.mark.long
 pytest_plugins = ("gate_fixtures",)
 
 LIMIT = 60.0  # seconds for anything that is awaited
@@ -197,7 +198,7 @@ def test_a_process_that_dies_is_a_lost_run_which_goes_on(
     crew: LocalCrew, tmp_path: Path, place: Place, where: int
 ) -> None:
     until, trial = Until(crew), Until.new()
-    values = {"trouble": "death", "where": where, "once": str(tmp_path / "died")}
+    values: dict[str, Any] = {"trouble": "death", "where": where, "once": str(tmp_path / "died")}
     crew.start(order(trial, 1, place, 2, **values))
     first = until.ended(trial, 1)
     assert first.iterations == 2

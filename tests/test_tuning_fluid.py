@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -50,7 +51,7 @@ class Played:
     def __init__(
         self,
         policy: Any,
-        arrivals: list[tuple[Time, Event]],
+        arrivals: Sequence[tuple[Time, Event]],
         gpus: int = 4,
         runtime: Runtime | None = None,
         moving: Time = 0,

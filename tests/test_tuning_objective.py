@@ -19,6 +19,8 @@ from astrarium.engines.tuning_objective import ObjectiveBuild, ObjectiveTraining
 from astrarium.engines.tuning_optuna import OptunaSampler
 from astrarium.engines.tuning_run import bounded
 
+pytestmark = pytest.mark.long
+
 GUIDE = Path(__file__).parent.parent / "docs" / "tuning" / "optuna.md"
 BLOCK = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```\n(?:```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
 

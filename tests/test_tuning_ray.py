@@ -17,7 +17,7 @@ from astrarium.tuning.samplers import Standing
 from tuning_ray_cluster import ray_cluster
 from tuning_ray_training import build
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 ray: Any = pytest.importorskip("ray")
 pytest.importorskip("torch")
 

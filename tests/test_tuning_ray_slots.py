@@ -32,7 +32,8 @@ class FakeCall:
     """What a call to an actor gives; *answer* comes, or does not."""
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
-        self.arguments, self.answer = arguments, None
+        self.arguments = arguments
+        self.answer: Answer | None = None
 
     def of(self, clock: float, *heard: Heard, usable: bool = True) -> None:
         self.answer = Answer(clock, list(heard), usable)

@@ -202,7 +202,8 @@ def test_ray_tunes_optuna_searcher_works_through_rungs() -> None:
     mine = OptunaSearch(metric="accuracy", mode="max", seed=1)
     sampler = RayTuneSampler(mine, SPACE, "max")
     found = run(CIFAR, "sync-bohb", "dynamic-fluid", 4, 0, {"iterations": 9}, sampler=sampler)
-    states = Counter(trial.state.name for trial in mine._ot_study.trials)
+    study: Any = mine._ot_study
+    states = Counter(trial.state.name for trial in study.trials)
     assert states == {"COMPLETE": len(found.candidates)}
 
 
@@ -219,7 +220,7 @@ def test_what_is_no_searcher_is_refused() -> None:
     with pytest.raises(InputError, match="made with its own"):
         RayTuneSampler(searcher(space={}), SPACE)
     with pytest.raises(InputError, match="min or max"):
-        RayTuneSampler(Searcher(metric=["a", "b"], mode=["min", "max"]))
+        RayTuneSampler(Searcher(metric=["a", "b"], mode=["min", "max"]))  # type: ignore[arg-type]
 
 
 def test_a_searcher_hears_of_failures() -> None:

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from astrarium.tuning.crew import Checkpoint, GpusSeen, Iterated, RunEnded, Work
 from astrarium.tuning.places import Place
 from tuning_fakes import Clock, FakeCrew
 from tuning_trainings import attributed, odd, one_nursery
+
+pytestmark = pytest.mark.long
 
 LIMIT = 60.0
 ONE, BOTH = Place((0,)), Place((0, 1))
@@ -191,10 +194,14 @@ def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: Setup, w
     made: Any = tuning_crew
     slots = LocalSlots({0: Gpu(made.Nursery(dict(os.environ), PRELOAD), setup)})
     found: list[Heard] = []
+
+    def heard_more_than(before: int) -> bool:
+        found.extend(slots.hear(0.5))
+        return len(found) > before
+
     for _ in range(TRIES):
         slots.take(0)
-        before = len(found)
-        until(lambda: bool(found.extend(slots.hear(0.5)) or len(found) > before))  # noqa: B023
+        until(partial(heard_more_than, len(found)))
         if not slots.gpus():
             break
     assert all(isinstance(each.said, Gone) and why in each.said.why for each in found[:TRIES])

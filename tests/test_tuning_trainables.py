@@ -27,6 +27,8 @@ from ray import tune  # noqa: E402
 from astrarium.engines.tuning_fit import split  # noqa: E402
 from tuning_trainings import one_nursery  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module", autouse=True)
 def nursery() -> Iterator[None]:
@@ -158,7 +160,7 @@ def test_an_error_is_that_of_the_user() -> None:
 
 @pytest.mark.parametrize("trainable", [Falling, falling])
 def test_a_metric_that_is_not_reported_is_named(trainable: Any) -> None:
-    one = trainable_build(trainable, "accuracy")({"start": 1.0}, Workers())
+    one: Any = trainable_build(trainable, "accuracy")({"start": 1.0}, Workers())
     with pytest.raises(InputError, match=r"accuracy.*loss|loss.*accuracy"):
         one.step()
     one.close()
@@ -169,13 +171,13 @@ def test_trainables_find_their_resources_and_their_workers() -> None:
         gpus = tune.get_context().get_trial_resources().required_resources["GPU"]
         tune.report({"loss": gpus, "size": current_workers().size})
 
-    one = trainable_build(asking, "loss")({}, Workers(size=3, width=Width(3)))
+    one: Any = trainable_build(asking, "loss")({}, Workers(size=3, width=Width(3)))
     assert one.step() == 3.0
     one.close()
-    part = trainable_build(asking, "loss")({}, Workers(width=Width(1, 4)))
+    part: Any = trainable_build(asking, "loss")({}, Workers(width=Width(1, 4)))
     assert part.step() == 0.25
     part.close()
-    both = trainable_build(asking, "size")({}, Workers(size=2, width=Width(2)))
+    both: Any = trainable_build(asking, "size")({}, Workers(size=2, width=Width(2)))
     assert both.step() == 2.0
     both.close()
 

@@ -69,14 +69,14 @@ def missed(run: Run) -> list[int]:
     return [request.id + 1 for request in run.case.requests if outcome[request.id] != Outcome.IN_TIME]
 
 
-def make(kind: type, setup: Setup, **parameters: Any) -> Any:
+def make(kind: type[Any], setup: Setup, **parameters: Any) -> Any:
     return kind(setup, kind.Parameters(**parameters))
 
 
 class Stepper:
     """A policy and its books, one instant at a time."""
 
-    def __init__(self, kind: type, setup: Setup, **parameters: Any) -> None:
+    def __init__(self, kind: type[Any], setup: Setup, **parameters: Any) -> None:
         self.engine: Engine[Any, Any, Any] = Engine(
             ServingState(setup), make(kind, setup, **parameters), validate=True
         )
@@ -174,7 +174,7 @@ def test_window_sacrifices_heads_for_the_target_size_and_fcfs_does_not() -> None
 
 
 @pytest.mark.parametrize("kind", [Deferred, Eager])
-def test_the_smallest_free_gpu_is_taken(kind: type) -> None:
+def test_the_smallest_free_gpu_is_taken(kind: type[Any]) -> None:
     step = Stepper(kind, example(gpus=4, max_batch=1))
     step(0, GpuLeft(1))
     assert [step(0, arrived(id_, 0))[0].gpu for id_ in range(3)] == [0, 2, 3]
@@ -299,7 +299,7 @@ class OnePerGpu(ServingState):
 @pytest.mark.parametrize("kind", [Astrarium, Deferred, Eager, Timeout])
 @settings(max_examples=40, derandomize=True, deadline=None, database=None)
 @given(case=cases(delays=st.just(NO_DELAY)), percents=st.lists(st.integers(20, 400), min_size=1, max_size=4))
-def test_overruns_never_double_book_a_gpu(kind: type, case: Case, percents: list[int]) -> None:
+def test_overruns_never_double_book_a_gpu(kind: type[Any], case: Case, percents: list[int]) -> None:
     wrong = Case(case.setup, case.requests, truth=UnevenTruth(case.setup, percents))
     run_case(wrong, make(kind, case.setup), state=OnePerGpu(case.setup))
 

@@ -26,7 +26,8 @@ def ray_cluster(gpus: Sequence[int], cpus: int = 16) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     each = {"num_cpus": cpus, "object_store_memory": 80 * 2**20}
-    one = Cluster(initialize_head=True, head_node_args={**each, "num_gpus": 0, "include_dashboard": False})
+    head = {**each, "num_gpus": 0, "include_dashboard": False}
+    one: Any = Cluster(initialize_head=True, head_node_args=head)
     try:
         one.machines = [one.add_node(**each, num_gpus=count, wait=False) for count in gpus]
         one.wait_for_nodes()

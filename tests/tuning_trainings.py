@@ -63,9 +63,11 @@ class Troubled(Small):
     def _not_yet(self) -> bool:
         once = self.values.get("once")
         try:
-            return once is None or Path(once).touch(exist_ok=False) is None
+            if once is not None:
+                Path(once).touch(exist_ok=False)
         except FileExistsError:
             return False
+        return True
 
     def error(self) -> None:
         raise ValueError("the loss is green")

@@ -64,7 +64,7 @@ class Loop:
             self.optimizer.zero_grad()
         if keep is not None:
             keep(output, loss)
-        return loss.item()
+        return float(loss.item())
 
 
 @pytest.fixture(autouse=True)

@@ -98,7 +98,7 @@ def restore_random(states: dict[str, Any]) -> None:
 def _on_gpu() -> bool:
     import torch
 
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    return bool(torch.cuda.is_initialized())
 
 
 def seed_all(seed: int) -> None:
