@@ -20,10 +20,10 @@ $(SERVABLE): pyproject.toml $(NATIVE)
 	$(BIN)/python -m pip install -q -e '.[serve,onnx]'
 	touch $@
 
-$(READY): pyproject.toml $(NATIVE)
+$(READY): pyproject.toml papers/pyproject.toml $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q --no-compile -e '.[dev]'
+	$(BIN)/python -m pip install -q --no-compile -e '.[dev]' -e papers
 	touch $@
 
 # The main job on an embedded default: emulated GPUs, two emulated models and two real ones. Ctrl-C drains it.

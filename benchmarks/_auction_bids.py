@@ -7,20 +7,16 @@ from random import Random
 
 import msgspec
 
-from astrarium.cluster.actions import Grant
 from astrarium.cluster.agents import Agent
-from astrarium.cluster.apps import App
 from astrarium.cluster.arrange import arrangements
-from astrarium.cluster.auction.bids import Bid
-from astrarium.cluster.auction.goods import FreeMachine, free_machines
-from astrarium.cluster.events import AppArrived, MachineJoined
-from astrarium.cluster.machines import Machine, Spread
-from astrarium.cluster.slowdown import Slowdowns
+from astrarium.cluster.auction.goods import Bid, FreeMachine, free_machines
+from astrarium.cluster.contract import App, AppArrived, Grant, MachineJoined
+from astrarium.cluster.machines import Machine, Slowdowns, Spread
 from astrarium.cluster.state import ClusterState
+from astrarium.cluster.workloads import themis
+from astrarium.cluster.workloads.machines import themis_simulator
+from astrarium.cluster.workloads.themis_models import SLOWDOWNS
 from astrarium.core.units import SECOND, Time
-from astrarium.workloads import themis
-from astrarium.workloads.cluster_machines import themis_simulator
-from astrarium.workloads.themis_models import SLOWDOWNS
 
 BIDDERS = 17
 LEASE: Time = 600 * SECOND

@@ -11,18 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from astrarium.cluster.apps import single
-from astrarium.cluster.events import AppArrived, Event, MachineJoined
+from astrarium.cluster.contract import AppArrived, Event, MachineJoined, single
 from astrarium.cluster.machines import Machine
-from astrarium.cluster.model import ClusterWorld
+from astrarium.cluster.policies import Arbiter
 from astrarium.cluster.record import Watch
-from astrarium.cluster.registry import Arbiter
+from astrarium.cluster.scenario.read import allocator
 from astrarium.cluster.state import ClusterState
+from astrarium.cluster.workloads.traces import read_philly
+from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.units import SECOND, Time
-from astrarium.drivers.simulate import simulate
-from astrarium.scenario.cluster import allocator
-from astrarium.workloads.cluster_traces import read_philly
+from astrarium.run.simulate import simulate
 
 PHILLY = Path(__file__).resolve().parents[2] / "shared" / "data" / "cluster" / "philly_vc_jobs.csv"
 MEDIAN_S, SIGMA, GAP_S = 3025.0, 0.73, 41.8  # of 120 jobs on 32 GPUs

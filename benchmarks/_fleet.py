@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from astrarium import _native
-from astrarium.experiments import native
-from astrarium.scenario import build, parse
+from astrarium.serving import twin
+from astrarium.serving.scenario import build, parse
 
 IN_TIME = 1
 RESNET50 = {"profile": {"alpha": "1.053ms", "beta": "5.072ms"}, "slo": "25ms"}  # Symphony, table 2
@@ -43,7 +43,7 @@ class Fleet:
         self._work = arrivals.work
         specs = [_native.Model(model.slo, model.latency) for model in setup.models]
         self._setup = _native.Setup(specs, gpus, _native.Network(0, 0, 0), 0)
-        self._truth = native.truth_for(_native, scenario, setup)
+        self._truth = twin.truth_for(_native, scenario, setup)
         self._parameters = _native.Parameters(policy.native, *policy.native_parameters())
 
     def __str__(self) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from astrarium.core.streams import stream
-from astrarium.engines.tuning_checkpoints import random_states, restore_random, seed_all
 from astrarium.tune import Workers
+from astrarium.tuning.live.checkpoints import random_states, restore_random, seed_all
 
 SEED, MEAN = 0, 0.5  # seconds of an iteration, on the mean
 POINTS = torch.linspace(-2, 2, 64).double().unsqueeze(1)

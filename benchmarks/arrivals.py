@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from _measure import ROOT, Row, main
-from astrarium.scenario import Scenario, build, load
+from astrarium.serving.scenario import Scenario, build, load
 
 WHOLE = "workload.warmup=0s"
 KINDS = {

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from _auction_bids import agents
 from _measure import Row, main
-from astrarium.cluster.auction.bids import Bid, Option, Piece
-from astrarium.cluster.auction.goods import FreeMachine
+from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, Piece
 from astrarium.cluster.auction.partial import Outcome, auction
 
 BAR = 350.0  # ms; Themis has 354 for one auction with Gurobi

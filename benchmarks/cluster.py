@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from _cluster_run import PHILLY
 from _measure import Cost, Row, child, main
-from astrarium.cluster.registry import cluster_policies
+from astrarium.cluster.policies import cluster_policies
 
 GAVEL_S, TIMES = 205.0, 20
 PHILLY_JOBS, MINUTE, TEN_MINUTES, TWO_GIB = 15_264, 60.0, 600.0, 2048.0

@@ -12,24 +12,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from astrarium.cluster.apps import App
-from astrarium.cluster.events import AppArrived, Event, MachineJoined
+from astrarium.cluster.contract import App, AppArrived, Event, MachineJoined
 from astrarium.cluster.fairness import Definition, rho
-from astrarium.cluster.ledger import AppRow
-from astrarium.cluster.machines import Machine, Spread
-from astrarium.cluster.model import ClusterWorld
+from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.policies._leased import Leased
-from astrarium.cluster.registry import Arbiter, cluster_policies
-from astrarium.cluster.slowdown import Slowdowns
-from astrarium.cluster.state import ClusterState
+from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.workloads import themis
+from astrarium.cluster.workloads.apps import HOUR, DrawnApp, scaled
+from astrarium.cluster.workloads.machines import themis_testbed
+from astrarium.cluster.workloads.themis_models import SLOWDOWNS
+from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.streams import stream
 from astrarium.core.units import Time
-from astrarium.drivers.simulate import simulate
-from astrarium.workloads import themis
-from astrarium.workloads.cluster_apps import HOUR, DrawnApp, scaled
-from astrarium.workloads.cluster_machines import themis_testbed
-from astrarium.workloads.themis_models import SLOWDOWNS
+from astrarium.run.simulate import simulate
 
 RIVALS = ["gandiva", "tiresias", "optimus", "slaq", "srtf", "srsf"]
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from _measure import Row, main
 from astrarium._native import HullQueue
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.serving.policies import _hull
-from astrarium.serving.policies._score import ScoreTable
 from astrarium.serving.policies._times import BatchTime, mean
+from astrarium.serving.policies.orloj import hull
+from astrarium.serving.policies.orloj.score import ScoreTable
 
 Floats = npt.NDArray[np.float64]
 PENDING = [10, 100, 1_000, 10_000, 100_000]
@@ -72,11 +72,11 @@ def steps_of_worst(pending: int) -> float:
     """How often an insertion above all others looks at two subtrees, counted in the Python twin."""
     generator = np.random.default_rng(0)
     points = orloj_points(generator, pending)
-    queue = _hull.HullQueue()
+    queue = hull.HullQueue()
     for number, point in enumerate(points.tolist()):
         queue.insert(number, *point)
     above = above_all(generator, points, min(100, pending))
-    with mock.patch.object(_hull, "choose", wraps=_hull.choose) as looks:
+    with mock.patch.object(hull, "choose", wraps=hull.choose) as looks:
         for number, point in enumerate(above.tolist()):
             queue.insert(pending + number, *point)
     return looks.call_count / len(above)

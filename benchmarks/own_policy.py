@@ -6,8 +6,8 @@ import time
 from typing import Any, NamedTuple
 
 from _measure import Row, main
-from astrarium.experiments import native, run
-from astrarium.scenario import Scenario, build, parse
+from astrarium.serving import level, twin
+from astrarium.serving.scenario import Scenario, build, parse
 
 RESNET50 = {"profile": {"alpha": "1.053ms", "beta": "5.072ms"}, "slo": "25ms"}  # Symphony, table 2
 BAR = 0.8
@@ -52,9 +52,9 @@ def ratio(engine: str, load: Load, requests: int, seed: int) -> float:
         made = build.policy(scenario, setup)
         began = time.process_time()
         if engine == "native":
-            native.simulate(scenario, setup, made, arrivals)
+            twin.simulate(scenario, setup, made, arrivals)
         else:
-            run.simulate_reference(scenario, setup, made, arrivals)
+            level.simulate_reference(scenario, setup, made, arrivals)
         spent[policy] = time.process_time() - began
     return spent["deferred"] / spent["astrarium"]
 

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 
 from _measure import Row, child, main
-from astrarium.experiments import alpaserve as cases
-from astrarium.experiments.alpaserve import AS_PUBLISHED, Case
-from astrarium.serving.placement.groups import AS_PUBLISHED as AS_PUBLISHED_RUNTIME
-from astrarium.serving.placement.groups import IMPROVED, Group, Layout, Runtime, Tables
-from astrarium.serving.placement.problem import Shape
-from astrarium.serving.placement.registry import Patient, placement_policies
-from astrarium.serving.placement.simulation import Workload, score, serve, statistics
-from astrarium.workloads import alpaserve
+from astrarium.placement import alpaserve
+from astrarium.placement.groups import AS_PUBLISHED as AS_PUBLISHED_RUNTIME
+from astrarium.placement.groups import IMPROVED, Group, Layout, Runtime, Tables
+from astrarium.placement.policies import Patient, placement_policies
+from astrarium.placement.problem import Shape
+from astrarium.placement.simulation import Workload, score, serve, statistics
+from astrarium_papers.alpaserve.common import cases
+from astrarium_papers.alpaserve.common.cases import AS_PUBLISHED, Case
 
 SCORED, WHOLE = 20.0, 10.0  # millions of requests a second of CPU
 SMALL, LARGE = 0.5, 15.0  # seconds of CPU

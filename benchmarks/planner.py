@@ -17,21 +17,22 @@ import msgspec
 from _measure import Row, main
 from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.experiments import alpaserve as cases
-from astrarium.experiments.alpaserve import FAIR, Case
-from astrarium.experiments.planned.judging import judge as judge_of_scenario
-from astrarium.experiments.planning.cluster import sized
-from astrarium.scenario import parse, plans, v100
-from astrarium.scenario.colocation import v100 as igniter_profile
-from astrarium.serving.placement.evaluate import evaluate, poisson
-from astrarium.serving.placement.groups import Runtime
-from astrarium.serving.placement.igniter_model import whole_gpu_times
-from astrarium.serving.placement.interference import IgniterInterference
-from astrarium.serving.placement.plan import Plan
-from astrarium.serving.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests
-from astrarium.serving.placement.registry import Judge, Patient, placement_policies
-from astrarium.workloads import alpaserve
-from astrarium.workloads import v100 as v100_profiles
+from astrarium.placement import alpaserve, v100
+from astrarium.placement import v100 as v100_profiles
+from astrarium.placement.evaluation import evaluate, poisson
+from astrarium.placement.groups import Runtime
+from astrarium.placement.igniter import whole_gpu_times
+from astrarium.placement.interference import IgniterInterference
+from astrarium.placement.plan import Plan
+from astrarium.placement.policies import Judge, Patient, placement_policies
+from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests
+from astrarium.serving.planned.judging import judge as judge_of_scenario
+from astrarium.serving.planning import plans
+from astrarium.serving.planning.clusters import sized
+from astrarium.serving.planning.known import v100 as igniter_profile
+from astrarium.serving.scenario import parse
+from astrarium_papers.alpaserve.common import cases
+from astrarium_papers.alpaserve.common.cases import FAIR, Case
 
 VISION = ("alexnet", "densenet121", "efficientnet_b7", "resnet50", "vgg19")
 SHARING = ("igniter", "usher", "wao-usher", "ao-milp", "wsm-milp")

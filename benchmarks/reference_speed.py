@@ -6,8 +6,8 @@ import time
 from typing import Literal
 
 from _measure import ROOT, Row, main
-from astrarium.experiments.run import run
-from astrarium.scenario import Scenario, load
+from astrarium.serving.level import run
+from astrarium.serving.scenario import Scenario, load
 
 SCENARIOS = {
     "one model": ("examples/quickstart.yaml", ["workload.rate=5000/s", "workload.duration=20s"]),

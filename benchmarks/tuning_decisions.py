@@ -9,14 +9,12 @@ from typing import Any
 from _measure import Row, main
 from astrarium.core.engine import Engine
 from astrarium.core.units import SECOND, Time
-from astrarium.drivers.simulate import simulate
-from astrarium.tuning.actions import Action
-from astrarium.tuning.events import Event, GpusChanged, GroupArrived
-from astrarium.tuning.model import TuningWorld
-from astrarium.tuning.registry import made, tuning_policies
+from astrarium.run.simulate import simulate
+from astrarium.tuning.contract import Action, Event, GpusChanged, GroupArrived, Trial
+from astrarium.tuning.policies import made, tuning_policies
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.state import TuningState
-from astrarium.tuning.trials import Trial
+from astrarium.tuning.world import TuningWorld
 
 GPUS, TRIALS = 64, 500
 BAR = 50.0  # ms of CPU, on the mean

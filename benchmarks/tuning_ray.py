@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from _measure import Row, main
-from astrarium.workloads.tuning_tasks import TASKS
+from astrarium.tuning.tasks import TASKS
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -70,9 +70,9 @@ def between(seen: Sequence[Iteration]) -> list[float]:
 
 def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
     from _tuning_training import SEED, build
-    from astrarium.engines.tuning_ray import RayCrew
-    from astrarium.engines.tuning_run import Wish, run_with
     from astrarium.tune import Emulated
+    from astrarium.tuning.live.ray.backend import RayCrew
+    from astrarium.tuning.live.run import Wish, run_with
 
     settings = {"candidates": RUNGS[-1], "iterations": RUNGS[-1], "eta": 3}
     wish = Wish(

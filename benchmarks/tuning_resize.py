@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from astrarium.engines.tuning_crew import LocalCrew
-from astrarium.engines.tuning_gangs import Change
-from astrarium.engines.tuning_training import Emulated, Workers
-from astrarium.tuning.crew import Checkpoint, Iterated, RunEnded, Work
-from astrarium.tuning.places import Place
+from astrarium.tuning.live.backend import Checkpoint, Iterated, RunEnded, Work
+from astrarium.tuning.live.gangs import Change
+from astrarium.tuning.live.local import LocalCrew
+from astrarium.tuning.live.training import Emulated, Workers
+from astrarium.tuning.runtime import Place
 
 BAR = 50.0  # ms besides the checkpoint
 CHECKPOINT = ("save", "build", "load")

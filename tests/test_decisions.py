@@ -12,17 +12,17 @@ import pytest
 
 from astrarium.core.engine import Engine
 from astrarium.core.trace import Step, read_trace, write_trace
-from astrarium.drivers.replay import replay
-from astrarium.scenario import build
-from astrarium.serving.actions import Action
-from astrarium.serving.events import Event
-from astrarium.serving.registry import serving_policies
+from astrarium.run.replay import replay
+from astrarium.serving.contract import Action, Event
+from astrarium.serving.policies import serving_policies
+from astrarium.serving.scenario import build
 from astrarium.serving.state import ServingState
-from decision_scenarios import random_serving
-from decisions import Case, cases, decided, digest, serving_steps
+from tests.support.decision_scenarios import random_serving
+from tests.support.decisions import Case, cases, decided, digest, serving_steps
+from tests.support.paths import ROOT
 
-RECORDED: dict[str, str] = json.loads((Path(__file__).parent / "decisions.json").read_text())
-ON_PURPOSE = "Then: python tests/decisions.py > tests/decisions.json"
+RECORDED: dict[str, str] = json.loads((ROOT / "tests/support/decisions.json").read_text())
+ON_PURPOSE = "Then: python -m tests.support.decisions > tests/support/decisions.json"
 CASES = [
     pytest.param(case, id=case.name, marks=[pytest.mark.thorough] if case.thorough else [])
     for case in cases()

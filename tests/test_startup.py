@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from astrarium.engines import waiting as engine
-from astrarium.engines.waiting import waiting
-from live_server import eventually, serving
+from astrarium.run import waiting as engine
+from astrarium.run.waiting import waiting
+from tests.support.live_server import eventually, serving
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 MARK = "ASTRARIUM_TEST_OF_STARTING"  # in the environment of all that a command starts
 MINUTES = "import time\ntime.sleep(600)\n"
 WELL_BEFORE = 15.0  # seconds: generous, and well before what is waited for

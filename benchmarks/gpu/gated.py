@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from astrarium.engines.gate import mps, preload
-from astrarium.engines.gate.board import SHARED_MEMORY, Board
-from astrarium.engines.gate.driver import VISIBLE, find_driver
-from astrarium.engines.gate.environment import Client, client_environment
+from astrarium.gate import mps, preload
+from astrarium.gate.board import SHARED_MEMORY, Board
+from astrarium.gate.driver import VISIBLE, find_driver
+from astrarium.gate.launch import Client, client_environment
 
 # Settings of a board that a change of its policy would leave as they are.
 UNLESS_SAID = {"search_limit": 0.0, "window": 0.0}

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from models import build
 
-from astrarium.device.ground import Excess, Ground, Needs, Turn
-from astrarium.engines.lanes_torch import TorchGpu, TorchGround
-from astrarium.testing.ground import PlainGround
+from astrarium.device.live.backend import Excess, Ground, Needs, Turn
+from astrarium.device.live.torch_backend import TorchGpu, TorchGround
+from astrarium.testing.plain_backend import PlainGround
 
 T = TypeVar("T")
 WARM = 8  # iterations before any are timed: those that are measured, and the first in a lane

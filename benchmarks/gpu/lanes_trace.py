@@ -13,9 +13,9 @@ from torch import nn
 
 from _measure import Row
 from astrarium.core.units import SECOND
-from astrarium.device.ground import Needs
-from astrarium.engines.lanes_torch import TorchGpu
-from astrarium.workloads.salus_trace import trace
+from astrarium.device.live.backend import Needs
+from astrarium.device.live.torch_backend import TorchGpu
+from astrarium.device.salus import trace
 
 KINDS = (("resnet50", 32), ("resnet18", 64), ("mobilenet_v2", 64), ("bert_base", 8), ("transformer", 16))
 JOBS, FASTER = 20, 100  # Salus's jobs of 1, 5 and 10 minutes last 0.6, 3 and 6 seconds

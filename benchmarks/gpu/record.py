@@ -20,10 +20,10 @@ import torch
 from gate_plan import INFERENCE, TRAINING
 from models import build
 
-from astrarium.engines.gate import preload
-from astrarium.engines.gate.driver import find_driver
-from astrarium.engines.gate.environment import Client, client_environment
-from astrarium.engines.gate.marking import NotUnderTheGate, phase_end
+from astrarium.gate import preload
+from astrarium.gate.driver import find_driver
+from astrarium.gate.launch import Client, client_environment
+from astrarium.gate.marking import NotUnderTheGate, phase_end
 
 ITERATIONS = 12
 SLEEP_CYCLES = 60_000_000  # some 30 ms: longer than it takes to launch an iteration

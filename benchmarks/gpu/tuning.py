@@ -28,8 +28,8 @@ from _measure import Row
 from _table import HEADER, cells
 from astrarium import tune
 from astrarium.core.units import SECOND
-from astrarium.tuning.ledger import Outcome
 from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.state import Outcome
 
 BUILD = f"{Path(__file__).resolve().with_name('tuning_cnn.py')}:build"
 TRIALS, ITERATIONS, PACKED, BAR = 27, 6, 9, 2.0

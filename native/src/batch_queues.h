@@ -1,4 +1,4 @@
-// Twin of astrarium.serving.policies._batch_queues. The Python file says what it means; the names are the
+// Twin of astrarium.serving.policies.orloj.batch_queues. The Python file says what it means; the names are the
 // same. Requests are known by their row in the arrivals, which hold their deadlines; who has left stays
 // among `fresh_` until there are too many of them.
 #pragma once

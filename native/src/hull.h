@@ -1,4 +1,4 @@
-// Twin of astrarium.serving.policies._hull. The Python file says what it means; the names are the same.
+// Twin of astrarium.serving.policies.orloj.hull. The Python file says what it means; the names are the same.
 // Nodes live in an arena and are known by their index: nothing is allocated in the long run.
 #pragma once
 

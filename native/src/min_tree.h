@@ -1,4 +1,4 @@
-// Twin of astrarium.core.mintree: who is smallest, and who is the first small enough, in O(log n).
+// Twin of astrarium.serving.policies._min_tree: who is smallest, and who is the first small enough, in O(log n).
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Twin of astrarium.serving.policies._nexus_plan: squishy bin packing. The Python file says what it means;
+// Twin of astrarium.serving.policies.nexus.plan: squishy bin packing. The Python file says what it means;
 // the names and the order of every floating-point operation are the same.
 #pragma once
 

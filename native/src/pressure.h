@@ -1,4 +1,4 @@
-// Twin of astrarium.serving.policies._pressure. The Python file says what it means; the names are the same.
+// Twin of astrarium.serving.policies.astrarium.pressure. The Python file says what it means; the names are the same.
 #pragma once
 
 #include <algorithm>

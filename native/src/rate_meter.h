@@ -1,4 +1,4 @@
-// Twin of astrarium.serving.rates.
+// Twin of astrarium.serving.policies._rates.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a policy is told before the first event: twin of astrarium.serving.setup.
+// What a policy is told before the first event: twin of astrarium.serving.contract.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Virtual time: twin of astrarium.drivers.simulate for the serving level.
+// Virtual time: twin of astrarium.run.simulate for the serving level.
 #pragma once
 
 #include <functional>

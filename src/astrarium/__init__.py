@@ -3,4 +3,4 @@
 Importing the package is cheap on purpose: every heavy part loads when it is first used.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

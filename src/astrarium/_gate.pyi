@@ -4,8 +4,7 @@ board."""
 from collections.abc import Sequence
 from typing import Any
 
-from astrarium.workloads.arrivals import Ints
-from astrarium.workloads.processes import Floats
+from astrarium.core.processes import Floats, Ints
 
 class Knobs:
     """What a policy is told and has learnt; times in nanoseconds, lists by kind of kernel."""

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from astrarium.workloads.arrivals import Bools, Ints
-from astrarium.workloads.processes import Floats
+from astrarium.core.processes import Bools, Floats, Ints
 
 class Dynamic:
     def __init__(self, c0: int, c1: float, history: Sequence[Sequence[int]], /) -> None: ...

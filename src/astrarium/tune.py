@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from astrarium.engines.tuning_training import Build, Emulated, Training, Workers, current_workers
+from astrarium.tuning.live.training import Build, Emulated, Training, Workers, current_workers
 
 if TYPE_CHECKING:
     import optuna
     from ray.tune.schedulers import ResourceChangingScheduler
     from ray.tune.search import Searcher
 
-    from astrarium.engines.tuning_allocation import Allocation
+    from astrarium.tuning.ray_tune.allocation import Allocation
     from astrarium.tuning.record import TuningRecord
     from astrarium.tuning.samplers import Goal, Sampler
 
@@ -69,7 +69,7 @@ def run(
     Ctrl-C ends the search, and what it found so far is returned; while the processes start, it is a
     KeyboardInterrupt.
     """
-    from astrarium.engines.tuning_run import Wish, options, run_local
+    from astrarium.tuning.live.run import Wish, options, run_local
 
     kept = None if folder is None else Path(folder)
     wish = Wish(
@@ -106,8 +106,8 @@ def fit(
     trainable must ask for `workers()`. *on* a Ray cluster, or on this machine. *longest* is the most that an
     iteration may take. More settings are those of `RayCrew` and `LocalCrew`.
     """
-    from astrarium.engines.tuning_fit import fit as fit_trainable
-    from astrarium.engines.tuning_run import Wish, options
+    from astrarium.tuning.live.run import Wish, options
+    from astrarium.tuning.ray_tune.fit import fit as fit_trainable
 
     kept = None if folder is None else Path(folder)
     wish = Wish(
@@ -145,8 +145,8 @@ def optimize(
     *spread*: GPUs for a trial at most; above one, the objective must ask for `workers()`. *longest* is the
     most that an iteration may take.
     """
-    from astrarium.engines.tuning_objective import optimize as optimize_objective
-    from astrarium.engines.tuning_run import Wish, options
+    from astrarium.tuning.live.run import Wish, options
+    from astrarium.tuning.optuna.objective import optimize as optimize_objective
 
     kept = None if folder is None else Path(folder)
     settings = {"iterations": iterations, **(search_settings or {})}
@@ -161,7 +161,7 @@ def iterations(trial: Any, count: int, **objects: Any) -> Iterable[int]:
     """In an objective of Optuna: the numbers of its iterations, from where its checkpoint was written. The
     *objects*, such as model and optimizer, are what that consists of. Where Optuna runs the objective itself,
     range(count)."""
-    from astrarium.engines.tuning_objective import iterations as of_objective
+    from astrarium.tuning.optuna.objective import iterations as of_objective
 
     return of_objective(trial, count, objects)
 
@@ -178,7 +178,7 @@ def fluid_allocation(
     """For `ray.tune.schedulers.ResourceChangingScheduler`: trials are as wide as *policy* says. *iterations*:
     what a trial has when it is done, or how to tell from its config. More settings are those of
     `Allocation`."""
-    from astrarium.engines.tuning_allocation import Allocation
+    from astrarium.tuning.ray_tune.allocation import Allocation
 
     return Allocation(policy, iterations, **settings)
 
@@ -188,6 +188,6 @@ def resource_changing(
 ) -> ResourceChangingScheduler:
     """A scheduler for Ray Tune's own loop: *base*, with resources by `fluid_allocation`. Schedulers that
     would come to a standstill are refused."""
-    from astrarium.engines.tuning_allocation import resource_changing
+    from astrarium.tuning.ray_tune.allocation import resource_changing
 
     return resource_changing(base, fluid_allocation(iterations, **settings))

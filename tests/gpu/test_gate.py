@@ -20,10 +20,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("astrarium._gate")
 
-from astrarium.engines.gate import mps, preload  # noqa: E402
-from astrarium.engines.gate.board import Board  # noqa: E402
-from astrarium.engines.gate.driver import find_driver  # noqa: E402
-from astrarium.engines.gate.environment import Client, client_environment  # noqa: E402
+from astrarium.gate import mps, preload  # noqa: E402
+from astrarium.gate.board import Board  # noqa: E402
+from astrarium.gate.driver import find_driver  # noqa: E402
+from astrarium.gate.launch import Client, client_environment  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,8 +35,8 @@ running: list[subprocess.Popen[str]] = []  # of the present test: none outlives 
 SETUP = """
 import json, sys, time, torch
 from pathlib import Path
-from astrarium.engines.gate import marked
-from astrarium.engines.gate.board import Board
+from astrarium.gate import marked
+from astrarium.gate.board import Board
 torch.manual_seed(0)
 torch.use_deterministic_algorithms(False)
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.ReLU(), torch.nn.Flatten(),

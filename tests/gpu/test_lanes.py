@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from astrarium.device.ground import Needs
-from astrarium.device.ledger import Outcome
-from astrarium.device.live import MEASURED, Ended, MemoryWarning
+from astrarium.device.live.backend import Needs
+from astrarium.device.live.shared_gpu import MEASURED, Ended, MemoryWarning
+from astrarium.device.state import Outcome
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -28,8 +28,8 @@ pytestmark = [
 
 from torch import nn  # noqa: E402
 
-from astrarium.engines.lanes_torch import TorchGpu, TorchGround  # noqa: E402
-from astrarium.engines.lanes_watch import viewed  # noqa: E402
+from astrarium.device.live.torch_backend import TorchGpu, TorchGround  # noqa: E402
+from astrarium.device.live.torch_pools import viewed  # noqa: E402
 
 PATIENCE = 120.0
 MIB = 1 << 20
@@ -189,7 +189,7 @@ def test_out_of_memory_is_one_jobs_error_and_the_lane_goes_on() -> None:
     assert torch.cuda.mem_get_info()[0] > 0.8 * free, "the error is kept, and its memory is not"
 
 
-@pytest.mark.filterwarnings("ignore::astrarium.device.live.MemoryWarning")
+@pytest.mark.filterwarnings("ignore::astrarium.device.live.shared_gpu.MemoryWarning")
 def test_a_job_that_outgrows_the_gpus_books_ends_with_what_it_took() -> None:
     ground = TorchGround()
     gpu, loop = TorchGpu("fair", ground), Loop()

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astrarium.engines.backends.contract import Batch, ModelFiles, Place
-from astrarium.engines.backends.registry import backends
-from astrarium.engines.tensors import TensorSpec
+from astrarium.serving.live.backends import backends
+from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place
+from astrarium.serving.live.tensors import TensorSpec
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -143,7 +143,7 @@ def test_open_dimensions_run_eagerly(home: Path) -> None:
 
 
 def test_an_exported_program_moves_to_the_gpu(home: Path) -> None:
-    from astrarium.engines.backends.references import loaded
+    from astrarium.serving.live.backends.references import loaded
 
     net = loaded("net.py:Net", home, "model")().eval()
     shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from astrarium import tune
-from astrarium.tuning.ledger import Outcome
+from astrarium.tuning.state import Outcome
 
 pytestmark = [
     pytest.mark.gpu,

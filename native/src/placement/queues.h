@@ -1,5 +1,5 @@
 // Groups that let requests wait: the next batch is made when the first stage is free. Earliest deadline or
-// arrival first. Twin of Waiting in serving/placement/queues.py.
+// arrival first. Twin of Waiting in placement/groups.py.
 #pragma once
 
 #include <functional>

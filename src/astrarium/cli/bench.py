@@ -85,7 +85,7 @@ def _decoded(text: str) -> dict[str, Any]:
 
 
 def _write(at: Any, text: str, result: dict[str, Any], command: str) -> None:
-    from astrarium.report import folder
+    from astrarium.run import folder
 
     with at.draft() as draft:
         (draft / "output.txt").write_text(text, encoding="utf-8")

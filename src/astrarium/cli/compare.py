@@ -24,9 +24,9 @@ from astrarium.cli.variants import FORM, variants_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from astrarium.report.summary import Summary
-    from astrarium.scenario import Scenario
     from astrarium.serving.record import ServingRecord
+    from astrarium.serving.report.summary import Summary
+    from astrarium.serving.scenario import Scenario
 
     Run = tuple[str, ServingRecord, Summary]  # with its label
 
@@ -55,10 +55,11 @@ def compare(
     from astrarium.cli import output
     from astrarium.cli.jobs import Wishes, compare_jobs
     from astrarium.cli.running import PlanTaken, run_with_progress
-    from astrarium.report import folder
-    from astrarium.report.summary import summarize
-    from astrarium.report.tables import overview_table
-    from astrarium.scenario.jobs import has_jobs
+    from astrarium.device.scenario import has_jobs
+    from astrarium.run import folder
+    from astrarium.serving.report import files
+    from astrarium.serving.report.summary import summarize
+    from astrarium.serving.report.tables import overview_table
 
     if has_jobs(file):
         output.refuse_plan(plan)
@@ -78,21 +79,21 @@ def compare(
     table = overview_table({label: summary for label, _, summary in runs})
     if at.path is not None:
         with at.draft() as draft:
-            notes = folder.write_plan(draft, taken.to_yaml()) if taken else {}
+            notes = files.write_plan(draft, taken.to_yaml()) if taken else {}
             notes |= _write_runs(draft, scenarios, runs, not no_outcomes)
             folder.write_summary(draft, result)
             folder.write_tables(draft, [table])
-            folder.write_plots(
+            files.write_plots(
                 draft, runs, f"{file.name}: {_offered(runs)}, the same arrivals for each policy"
             )
-            folder.write_readme(draft, output.command_line(context), notes)
+            folder.write_readme(draft, output.command_line(context), {**files.FILES, **notes})
     output.emit(json, result, [table], at.path)
 
 
 def variants(scenario: Scenario, specs: list[str], placed: bool = False) -> dict[str, Scenario]:
     """All of them checked before the first is run; by a plan, if *placed*."""
-    from astrarium.scenario import build
-    from astrarium.serving.registry import serving_policies
+    from astrarium.serving.policies import serving_policies
+    from astrarium.serving.scenario import build
 
     def made(name: str, parameters: dict[str, Any]) -> Scenario:
         own = name == scenario.policy.name and not parameters
@@ -108,12 +109,13 @@ def _write_runs(
 ) -> dict[str, str]:
     """A folder inside for each run; returns what to say of them."""
     from astrarium.cli.output import file_name
-    from astrarium.report import folder
+    from astrarium.run import folder
+    from astrarium.serving.report import files
 
     notes = {}
     for label, record, summary in runs:
         place = folder.unused(draft / file_name(label))
-        folder.write_record(place, record, scenarios[label].to_yaml(), outcomes)
+        files.write_record(place, record, scenarios[label].to_yaml(), outcomes)
         folder.write_summary(place, summary)
         notes[place.name] = f"the run of {label}: summary, scenario, requests, batches, timeline"
     return notes

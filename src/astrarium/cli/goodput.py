@@ -9,8 +9,8 @@ import typer
 from astrarium.cli.options import Json, NoFolder, NoOutcomes, Out, Overrides, Overwrite, ScenarioFile, Seed
 
 if TYPE_CHECKING:
-    from astrarium.experiments.goodput import Goodput
-    from astrarium.scenario import Scenario
+    from astrarium.serving.goodput import Goodput
+    from astrarium.serving.scenario import Scenario
 
 Seeds = Annotated[int, typer.Option("--seeds", help="How many seeds to search, from the scenario's own on.")]
 Tolerance = Annotated[float, typer.Option("--tolerance", help="Stop when a rate is known to this share.")]
@@ -38,8 +38,8 @@ def goodput(
     """
     from astrarium.cli import output
     from astrarium.cli.running import run_with_progress
-    from astrarium.report.summary import summarize
-    from astrarium.report.tables import goodput_table, run_tables
+    from astrarium.serving.report.summary import summarize
+    from astrarium.serving.report.tables import goodput_table, run_tables
 
     scenario = output.load_scenario(file, override, seed)
     at = output.target("goodput", file.stem, out, overwrite, no_folder)
@@ -58,7 +58,7 @@ def goodput(
 
 def _search(scenario: Scenario, seeds: int, tolerance: float, jobs: int) -> Goodput:
     from astrarium.cli.progress import status
-    from astrarium.experiments.goodput import Probe, search
+    from astrarium.serving.goodput import Probe, search
 
     with status(f"goodput of {scenario.policy.name}") as say:
 

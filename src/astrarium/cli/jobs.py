@@ -10,8 +10,8 @@ import typer
 
 if TYPE_CHECKING:
     from astrarium.device.record import DeviceRecord
-    from astrarium.report.jobs import JobsSummary
-    from astrarium.scenario.jobs import JobScenario
+    from astrarium.device.report import JobsSummary
+    from astrarium.device.scenario import JobScenario
 
     Runs = dict[str, tuple[JobScenario, DeviceRecord, JobsSummary]]  # by policy
 
@@ -32,7 +32,7 @@ class Wishes(NamedTuple):
 
 def simulate_jobs(context: typer.Context, wishes: Wishes, policy: str | None) -> None:
     from astrarium.cli import output
-    from astrarium.report.jobs import jobs_table, overview_table
+    from astrarium.device.report import jobs_table, overview_table
 
     scenario = _loaded(wishes)
     if policy is not None:
@@ -51,8 +51,8 @@ def simulate_jobs(context: typer.Context, wishes: Wishes, policy: str | None) ->
 
 def compare_jobs(context: typer.Context, wishes: Wishes, policies: list[str]) -> None:
     from astrarium.cli import output
-    from astrarium.device.registry import iteration_policies
-    from astrarium.report.jobs import overview_table
+    from astrarium.device.policies import iteration_policies
+    from astrarium.device.report import overview_table
 
     scenario = _loaded(wishes)
     scenarios = [_with_policy(scenario, name) for name in policies or iteration_policies.names()]
@@ -71,7 +71,7 @@ def compare_jobs(context: typer.Context, wishes: Wishes, policies: list[str]) ->
 
 def _loaded(wishes: Wishes) -> JobScenario:
     from astrarium.core.errors import InputError
-    from astrarium.scenario.jobs import load
+    from astrarium.device.scenario import load
 
     if wishes.engine not in ("auto", "python"):
         raise InputError("--engine", wishes.engine, "auto or python: jobs on one GPU have no native twin")
@@ -92,9 +92,9 @@ def _run(file: Path, scenarios: list[JobScenario]) -> Runs:
     """Each policy once, with a progress bar."""
     from astrarium.cli.progress import bar
     from astrarium.core.errors import InputError
-    from astrarium.experiments.jobs import longest, run
-    from astrarium.report.jobs import summarize
-    from astrarium.scenario.jobs_build import arrivals
+    from astrarium.device.level import longest, run
+    from astrarium.device.report import summarize
+    from astrarium.device.scenario import arrivals
 
     try:
         total, runs = longest(arrivals(scenarios[0])), {}
@@ -108,7 +108,7 @@ def _run(file: Path, scenarios: list[JobScenario]) -> Runs:
 
 
 def _write_run(folder: Path, scenario: JobScenario, record: DeviceRecord, wishes: Wishes) -> None:
-    from astrarium.report.jobs import JOBS_FILE, write_jobs
+    from astrarium.device.report import JOBS_FILE, write_jobs
 
     folder.mkdir(exist_ok=True)
     (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
@@ -119,7 +119,7 @@ def _write_run(folder: Path, scenario: JobScenario, record: DeviceRecord, wishes
 def _write_one_of_several(
     folder: Path, scenario: JobScenario, record: DeviceRecord, summary: JobsSummary, wishes: Wishes
 ) -> None:
-    from astrarium.report.folder import write_summary
+    from astrarium.run.folder import write_summary
 
     _write_run(folder, scenario, record, wishes)
     write_summary(folder, summary)
@@ -128,8 +128,8 @@ def _write_one_of_several(
 def _write_rest(
     draft: Path, runs: Runs, shown: object, tables: Sequence[object], command: str, notes: dict[str, str]
 ) -> None:
-    from astrarium.report import folder
-    from astrarium.report.jobs import FILES, draw_turns
+    from astrarium.device.report import FILES, draw_turns
+    from astrarium.run import folder
 
     folder.write_summary(draft, shown)
     folder.write_tables(draft, tables)

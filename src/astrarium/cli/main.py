@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+from importlib.util import find_spec
 from types import FrameType
 from typing import Annotated, Any
 
@@ -13,18 +14,17 @@ import typer
 from typer.core import TyperGroup
 
 from astrarium.cli.bench import bench
-from astrarium.cli.cluster import app as cluster
+from astrarium.cli.cluster.app import app as cluster
 from astrarium.cli.compare import compare
+from astrarium.cli.gate.app import app as gpu
 from astrarium.cli.goodput import goodput
-from astrarium.cli.gpu import app as gpu
 from astrarium.cli.plan import plan
 from astrarium.cli.policies import policies
 from astrarium.cli.profile import profile
 from astrarium.cli.replay import replay
-from astrarium.cli.reproduce import reproduce
 from astrarium.cli.serve import serve
 from astrarium.cli.simulate import simulate
-from astrarium.cli.tune import tune
+from astrarium.cli.tune.app import tune
 from astrarium.cli.zoo import zoo
 from astrarium.core.errors import AstrariumError
 
@@ -47,7 +47,7 @@ class Verbs(TyperGroup):
 
 def _leave_threads_behind(code: int) -> None:
     """Python waits at its end for threads that work, which may take minutes: nobody wants their results."""
-    pools = sys.modules.get("astrarium.experiments.pools")
+    pools = sys.modules.get("astrarium.run.pools")
     if pools is not None and pools.left_behind():
         atexit._run_exitfuncs()
         sys.stdout.flush()
@@ -68,11 +68,15 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for verb in (simulate, compare, goodput, plan, serve, replay, profile, reproduce, policies, tune, zoo):
+for verb in (simulate, compare, goodput, plan, serve, replay, profile, policies, tune, zoo):
     app.command()(verb)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
 app.add_typer(cluster, name="cluster")
 app.add_typer(gpu, name="gpu")
+if find_spec("astrarium_papers"):  # the papers' tables and figures are a package of their own
+    from astrarium_papers.command import reproduce
+
+    app.command()(reproduce)
 
 
 def _version(wanted: bool) -> None:

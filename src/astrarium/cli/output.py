@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from astrarium.experiments.goodput import Goodput
-    from astrarium.experiments.planned.run import PlannedRun
-    from astrarium.report.summary import Summary
-    from astrarium.scenario import Scenario
-    from astrarium.serving.placement.evaluation import Evaluation
+    from astrarium.placement.evaluation import Evaluation
+    from astrarium.serving.goodput import Goodput
+    from astrarium.serving.planned.run import PlannedRun
     from astrarium.serving.record import ServingRecord
+    from astrarium.serving.report.summary import Summary
+    from astrarium.serving.scenario import Scenario
 
 
 class Target:
@@ -30,8 +30,8 @@ class Target:
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        from astrarium.engines.waiting import waiting
-        from astrarium.report.folder import run_folder
+        from astrarium.run.folder import run_folder
+        from astrarium.run.waiting import waiting
 
         assert self.path is not None
         home = self.path.parent
@@ -47,7 +47,7 @@ class Target:
 
 
 def target(verb: str, name: str, out: Path | None, overwrite: bool, no_folder: bool) -> Target:
-    from astrarium.report.folder import check_free, unused
+    from astrarium.run.folder import check_free, unused
 
     if no_folder:
         return Target(None, False)
@@ -73,7 +73,7 @@ def load_scenario(
     file: Path, overrides: list[str] | None, seed: int | None, planned: bool = False
 ) -> Scenario:
     """*planned*: models need not fit all together on every GPU."""
-    from astrarium.scenario import load
+    from astrarium.serving.scenario import load
 
     given = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
     return load(file, given, planning=planned)
@@ -110,18 +110,19 @@ def write_run(at: Target, run: Run, shown: dict[str, Any], command: str, outcome
     """*shown* is what --json prints."""
     if at.path is None:
         return
-    from astrarium.report import folder
-    from astrarium.report.probes import draw_probes
+    from astrarium.run import folder
+    from astrarium.serving.report import files
+    from astrarium.serving.report.probes import draw_probes
 
     with at.draft() as draft:
-        folder.write_record(draft, run.record, run.scenario.to_yaml(), outcomes)
-        notes = {} if run.plan is None else folder.write_plan(draft, run.plan)
+        files.write_record(draft, run.record, run.scenario.to_yaml(), outcomes)
+        notes = {} if run.plan is None else files.write_plan(draft, run.plan)
         folder.write_summary(draft, shown)
         folder.write_tables(draft, run.tables)
-        folder.write_plots(draft, [(run.scenario.policy.name, run.record, run.summary)], run.title)
+        files.write_plots(draft, [(run.scenario.policy.name, run.record, run.summary)], run.title)
         if run.search is not None:
             draw_probes(run.search, draft / "plots" / "goodput.png")
-        folder.write_readme(draft, command, notes)
+        folder.write_readme(draft, command, {**files.FILES, **notes})
 
 
 def emit(as_json: bool, result: dict[str, Any], tables: Iterable[Any], folder: Path | None) -> None:
@@ -152,8 +153,8 @@ class Told(NamedTuple):
 
 def stages(summary: Summary, record: ServingRecord, done: PlannedRun | None) -> Told:
     """Where time went in a run."""
-    from astrarium.experiments.planning.stages import stages_of
-    from astrarium.report.stages import plain_lines, stage_table
+    from astrarium.serving.planning.stages import stages_of
+    from astrarium.serving.report.stages import plain_lines, stage_table
 
     lines = stages_of(record, done.parts if done else ())
     attained = {name: model.attainment for name, model in summary.models.items()}
@@ -162,7 +163,7 @@ def stages(summary: Summary, record: ServingRecord, done: PlannedRun | None) -> 
 
 def routed(found: Evaluation, wait: str) -> Told:
     """Where time went by the way of a router."""
-    from astrarium.report.stages import path_attained, path_lines, plain_lines, stage_table
+    from astrarium.serving.report.stages import path_attained, path_lines, plain_lines, stage_table
 
     lines, attained = path_lines(found), path_attained(found)
     title = f"where time went with a router that waits {wait} at most"

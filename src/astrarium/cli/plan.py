@@ -11,9 +11,9 @@ from astrarium.cli import plan_options as options
 from astrarium.cli.options import Json, Overrides, ScenarioFile, Seed
 
 if TYPE_CHECKING:
-    from astrarium.experiments.planning.answer import Answer, Question
-    from astrarium.experiments.planning.search import Attempt, Choice, Wishes
-    from astrarium.scenario import Scenario
+    from astrarium.serving.planning.answer import Answer, Question
+    from astrarium.serving.planning.search import Attempt, Choice, Wishes
+    from astrarium.serving.scenario import Scenario
 
 INTERRUPTED = 130
 
@@ -43,10 +43,10 @@ def plan(
     --plan PLAN` runs one. An interrupt (Ctrl-C) keeps the best plan so far.
     """
     from astrarium.core.errors import InputError
-    from astrarium.experiments.planning.answer import Question
-    from astrarium.experiments.planning.known import interference_named
-    from astrarium.experiments.planning.search import Wishes
-    from astrarium.scenario import load
+    from astrarium.serving.planning.answer import Question
+    from astrarium.serving.planning.known import interference_named
+    from astrarium.serving.planning.search import Wishes
+    from astrarium.serving.scenario import load
 
     options.check_files(file, out, plot, overwrite)
     known, slowing = interference_named(interference)
@@ -67,16 +67,16 @@ def plan(
 
 def _answered(scenario: Scenario, choice: Choice, wishes: Wishes, question: Question) -> Answer:
     from astrarium.cli.progress import status
-    from astrarium.experiments.planning.answer import answered
-    from astrarium.experiments.planning.search import Watch
+    from astrarium.serving.planning.answer import answered
+    from astrarium.serving.planning.search import Watch
 
     with status("planning") as say:
         return answered(scenario, choice, wishes, question, Watch(say))
 
 
 def _write(answer: Answer, out: Path | None, plot: Path | None, name: str) -> None:
-    from astrarium.report.placement_picture import draw_placement
-    from astrarium.scenario import plans
+    from astrarium.serving.planning import plans
+    from astrarium.serving.planning.picture import draw_placement
 
     chosen = answer.chosen
     if chosen is None:
@@ -95,20 +95,20 @@ def _in_time(chosen: Attempt) -> str:
 
 def _emit(answer: Answer, json: bool, out: Path | None, plot: Path | None) -> None:
     from astrarium.cli.output import emit
-    from astrarium.experiments.planning.told import told
-    from astrarium.report import placement, placement_words
+    from astrarium.serving.planning import tables, words
+    from astrarium.serving.planning.answer import told
 
     if answer.interrupted:
         typer.echo("interrupted", err=True)
     chosen = answer.chosen
-    shown: list[Any] = list(placement_words.headline(answer))
+    shown: list[Any] = list(words.headline(answer))
     if chosen is not None:
-        shown += [placement.placement_table(chosen.uses, chosen.problem)]
-        shown += [placement.models_table(answer, chosen), *placement_words.missing_lines(chosen)]
-        shown += [placement_words.growth_line(answer, chosen), placement_words.tried_line(answer)]
-        shown += [placement.against_table(answer)] if answer.rivals else []
-        shown += placement_words.rivals_missing(answer)
+        shown += [tables.placement_table(chosen.uses, chosen.problem)]
+        shown += [tables.models_table(answer, chosen), *words.missing_lines(chosen)]
+        shown += [words.growth_line(answer, chosen), words.tried_line(answer)]
+        shown += [tables.against_table(answer)] if answer.rivals else []
+        shown += words.rivals_missing(answer)
         shown += [f"written to {path}" for path in (out, plot) if path is not None]
     files = {"out": str(out) if out else None, "plot": str(plot) if plot else None}
-    lines = (placement_words.line(each) if isinstance(each, str) else each for each in shown if each != "")
+    lines = (words.line(each) if isinstance(each, str) else each for each in shown if each != "")
     emit(json, {**told(answer), **files}, lines, None)

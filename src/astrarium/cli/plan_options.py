@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from astrarium.experiments.planning.search import Choice
+    from astrarium.serving.planning.search import Choice
 
 Gpus = Annotated[
     int | None,
@@ -114,9 +114,9 @@ def share(text: str) -> float:
 
 
 def chosen(name: str, parameters: list[str], option: str = "-p") -> Choice:
+    from astrarium.core.decode import parse_yaml
     from astrarium.core.errors import InputError
-    from astrarium.experiments.planning.search import Choice
-    from astrarium.scenario.yaml_file import parse_yaml
+    from astrarium.serving.planning.search import Choice
 
     found: dict[str, Any] = {}
     for text in parameters:
@@ -161,7 +161,7 @@ def _pieces(text: str) -> list[str]:
 def check_files(scenario: Path, out: Path | None, plot: Path | None, overwrite: bool) -> None:
     """Before the work begins."""
     from astrarium.core.errors import InputError
-    from astrarium.scenario.plans import ENDINGS
+    from astrarium.serving.planning.plans import ENDINGS
 
     if out is not None and out.resolve() == scenario.resolve():
         raise InputError("--out", str(out), "another file: this is the scenario")

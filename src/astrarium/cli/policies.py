@@ -16,12 +16,12 @@ Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one pol
 
 def policies(name: Name = None, json: Json = False) -> None:
     """List the policies, or describe one."""
-    from astrarium.cli import gpu_policy
+    from astrarium.cli.gate import policy as gpu_policy
     from astrarium.cli.output import emit
-    from astrarium.cluster.registry import cluster_policies
-    from astrarium.serving.placement.registry import placement_policies
-    from astrarium.serving.registry import serving_policies
-    from astrarium.tuning.registry import searches, tuning_policies
+    from astrarium.cluster.policies import cluster_policies
+    from astrarium.placement.policies import placement_policies
+    from astrarium.serving.policies import serving_policies
+    from astrarium.tuning.policies import searches, tuning_policies
 
     if name in gpu_policy.KERNEL_POLICIES and name not in serving_policies.names():
         gpu_policy.describe(name, json)
@@ -53,11 +53,11 @@ def policies(name: Name = None, json: Json = False) -> None:
 def _named(name: str) -> Any:
     """Batching and placement policies have names of their own; `cluster/NAME` is always one of a cluster,
     `tuning/NAME` one of tuning and `search/NAME` a search."""
-    from astrarium.cluster.registry import cluster_policies
+    from astrarium.cluster.policies import cluster_policies
     from astrarium.core.errors import InputError, one_of
-    from astrarium.serving.placement.registry import placement_policies
-    from astrarium.serving.registry import serving_policies
-    from astrarium.tuning.registry import searches, tuning_policies
+    from astrarium.placement.policies import placement_policies
+    from astrarium.serving.policies import serving_policies
+    from astrarium.tuning.policies import searches, tuning_policies
 
     rooms: dict[str, Any] = {
         OF_A_CLUSTER: cluster_policies,
@@ -79,7 +79,7 @@ def _named(name: str) -> Any:
 def _describe(policy: Any) -> dict[str, Any]:
     import msgspec
 
-    from astrarium.serving.registry import parameters_of
+    from astrarium.serving.policies import parameters_of
 
     module = sys.modules[policy.__module__]
     fields = msgspec.structs.fields(parameters_of(policy))
@@ -151,7 +151,7 @@ def _shown(default: Any) -> str:
 def _list(found: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    from astrarium.scenario.schema import DEFAULT_POLICY
+    from astrarium.serving.scenario.schema import DEFAULT_POLICY
 
     table = Table("policy", "what it does", "parameters", box=None, pad_edge=False)
     for name, described in found.items():
@@ -163,7 +163,7 @@ def _list(found: dict[str, Any]) -> Any:
 def _placements(found: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    from astrarium.experiments.planning.search import DEFAULT_PLACEMENT
+    from astrarium.serving.planning.search import DEFAULT_PLACEMENT
 
     table = Table("placement policy (astrarium plan)", "what it does", "parameters", box=None, pad_edge=False)
     for name, described in found.items():
@@ -175,7 +175,7 @@ def _placements(found: dict[str, Any]) -> Any:
 def _clusters(found: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    from astrarium.scenario.cluster import DEFAULT_POLICY
+    from astrarium.cluster.scenario.read import DEFAULT_POLICY
 
     table = Table(
         "cluster policy (astrarium cluster)", "what it does", "parameters", box=None, pad_edge=False
@@ -189,7 +189,7 @@ def _clusters(found: dict[str, Any]) -> Any:
 def _tuning(title: str, found: dict[str, Any], what: str) -> Any:
     from rich.table import Table
 
-    from astrarium.scenario.tuning import DEFAULT_POLICY, DEFAULT_SEARCH
+    from astrarium.tuning.scenario.read import DEFAULT_POLICY, DEFAULT_SEARCH
 
     default = DEFAULT_POLICY if what == "policy" else DEFAULT_SEARCH
     table = Table(title, "what it does", "parameters", box=None, pad_edge=False)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from astrarium.engines.waiting import waiting
+from astrarium.run.waiting import waiting
 
 
 @contextmanager

@@ -21,10 +21,10 @@ def replay(file: RecordingFile) -> None:
 
     from astrarium.core.engine import Engine
     from astrarium.core.errors import InputError
-    from astrarium.drivers.replay import replay as feed
-    from astrarium.engines.waiting import waiting
-    from astrarium.scenario import build, parse
+    from astrarium.run.replay import replay as feed
+    from astrarium.run.waiting import waiting
     from astrarium.server.recording import Recorded
+    from astrarium.serving.scenario import build, parse
     from astrarium.serving.state import ServingState
 
     if not file.is_file():

@@ -10,9 +10,9 @@ import typer
 from astrarium.cli.options import Overrides, ScenarioFile
 
 if TYPE_CHECKING:
-    from astrarium.scenario import Scenario
-    from astrarium.scenario.serving_schema import ServerOptions
     from astrarium.server.running import Running
+    from astrarium.serving.scenario import Scenario
+    from astrarium.serving.scenario.schema import ServerOptions
 
 Port = Annotated[int | None, typer.Option(metavar="PORT", help="Instead of the file's; 0 is any free one.")]
 Host = Annotated[str | None, typer.Option(metavar="HOST", help="Instead of the file's (127.0.0.1).")]
@@ -36,7 +36,7 @@ def serve(
     given = {"http": http, "grpc": grpc, "host": host, "log": log}
     given["record"] = None if record is None else str(record.absolute())
     options = [f"server.{name}={value}" for name, value in given.items() if value is not None]
-    from astrarium.scenario import load
+    from astrarium.serving.scenario import load
 
     _run(load(file, [*(override or []), *options], serving=True), str(file))
 
@@ -50,7 +50,7 @@ def _run(scenario: Scenario, source: str) -> None:
 
         import uvloop
 
-        from astrarium.engines.waiting import waiting
+        from astrarium.run.waiting import waiting
         from astrarium.server.logs import start_logging
         from astrarium.server.running import serve as run
     except ImportError as error:

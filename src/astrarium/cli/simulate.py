@@ -47,9 +47,9 @@ def simulate(
     from astrarium.cli.compare import variants
     from astrarium.cli.jobs import Wishes, simulate_jobs
     from astrarium.cli.running import PlanTaken, run_with_progress
-    from astrarium.report.summary import summarize
-    from astrarium.report.tables import cell_table, run_tables
-    from astrarium.scenario.jobs import has_jobs
+    from astrarium.device.scenario import has_jobs
+    from astrarium.serving.report.summary import summarize
+    from astrarium.serving.report.tables import cell_table, run_tables
 
     if has_jobs(file):
         output.refuse_plan(plan)

@@ -26,8 +26,8 @@ def variants_of(specs: Iterable[str], made: Callable[[str, dict[str, Any]], S]) 
 
 def parse_policy(spec: str) -> tuple[str, dict[str, Any]]:
     """'timeout:timeout=10%,gather=fcfs' -> ('timeout', {'timeout': '10%', 'gather': 'fcfs'})"""
+    from astrarium.core.decode import parse_yaml
     from astrarium.core.errors import InputError
-    from astrarium.scenario.yaml_file import parse_yaml
 
     name, _, rest = spec.partition(":")
     pairs = [part.partition("=") for part in rest.split(",") if part]

@@ -9,7 +9,7 @@ import typer
 from astrarium.cli.options import Json
 
 if TYPE_CHECKING:
-    from astrarium.workloads.zoo import ZooModel
+    from astrarium.serving.zoo import ZooModel
 
 GpuFilter = Annotated[str | None, typer.Option("--gpu", metavar="KIND", help="Only the models on this GPU.")]
 
@@ -21,7 +21,7 @@ def zoo(gpu: GpuFilter = None, json: Json = False) -> None:
     """
     from astrarium.cli.output import emit
     from astrarium.core.errors import InputError, one_of
-    from astrarium.workloads import zoo as shelf
+    from astrarium.serving import zoo as shelf
 
     kinds = shelf.gpus()
     if gpu is not None and gpu not in kinds:

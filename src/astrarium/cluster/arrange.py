@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from astrarium.cluster.actions import Run, Stop
-from astrarium.cluster.ledger import AppRow, JobRow
+from astrarium.cluster.contract import Run, Stop
 from astrarium.cluster.machines import Floor
-from astrarium.cluster.state import ClusterState
+from astrarium.cluster.state import AppRow, ClusterState, JobRow
 
 Plan = dict[int, tuple[int, ...]]  # the GPUs of each job
 

@@ -2,7 +2,76 @@
 
 from __future__ import annotations
 
-from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.state import AppRow, JobRow
+
+# How many more GPUs an app would put to use, as `arrange` hands them to its jobs: what runs goes on, then
+# whole gangs that wait, in order, and then growth.
+
+
+class Appetite:
+    """Of one app, as it stands: what its jobs would make of any number of GPUs."""
+
+    def __init__(self, row: AppRow) -> None:
+        self.has = len(row.leases)
+        self._running, self._room = 0, 0
+        self._gangs: list[list[int]] = []  # that wait: least, most, how many such follow each other
+        for each in row.jobs.values():
+            if not each.finished:
+                self._add(each, _kept(row, each))
+
+    def _add(self, each: JobRow, running: int) -> None:
+        least, most = each.job.least, each.job.most
+        if running:
+            self._running, self._room = self._running + running, self._room + most - running
+        elif self._gangs and self._gangs[-1][:2] == [least, most]:
+            self._gangs[-1][2] += 1
+        else:
+            self._gangs.append([least, most, 1])
+
+    def in_use(self, gpus: int) -> int:
+        """Of so many GPUs of the app: those that its jobs would run on."""
+        left, room = gpus - self._running, self._room
+        for least, most, count in self._gangs:
+            started = min(count, max(0, left) // least)
+            left, room = left - started * least, room + started * (most - least)
+        return gpus - max(0, left - room)
+
+    def more(self, offered: int) -> int:
+        """Of so many that it is offered beyond those it has."""
+        return max(0, self.in_use(self.has + offered) - self.has)
+
+    def step(self, given: int, offered: int) -> int:
+        """The fewest more that it would use beyond those it has and was *given*: one, or a gang. 0: none."""
+        for step in sorted({1, *(least for least, _, _ in self._gangs)}):
+            if step <= offered and self.more(given + step) == given + step:
+                return step
+        return 0
+
+
+def more(row: AppRow, offered: int) -> int:
+    return Appetite(row).more(offered)
+
+
+def spare(row: AppRow) -> tuple[int, ...]:
+    """GPUs it has a lease for and no use any more: those first that nothing runs on."""
+    count = len(row.leases) - Appetite(row).in_use(len(row.leases))
+    if count <= 0:
+        return ()
+    busy = {gpu for each in row.jobs.values() if _kept(row, each) for gpu in each.gpus}
+    return tuple(sorted(row.leases.keys() - busy))[:count]
+
+
+def stood(row: AppRow) -> list[int]:
+    """GPUs that its jobs run on and whose lease has just expired."""
+    return [gpu for each in row.jobs.values() for gpu in each.gpus if gpu not in row.leases]
+
+
+def _kept(row: AppRow, each: JobRow) -> int:
+    """GPUs that a job goes on running on: none where its gang has lost a part."""
+    if not each.gpus:
+        return 0
+    running = sum(gpu in row.leases for gpu in each.gpus)
+    return running if running >= each.job.least else 0
 
 
 def most(row: AppRow) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from astrarium.cluster.apps import App, Job
+from astrarium.cluster.contract import App, Job
 from astrarium.core.units import Time
 
 Definition = Literal["share", "equation-1"]

@@ -6,20 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from astrarium.cluster.actions import Grant, Revoke
-from astrarium.cluster.auction.tally import Tally
-from astrarium.cluster.events import (
+from astrarium.cluster.auction.partial import Tally
+from astrarium.cluster.contract import (
     AppArrived,
     AppWithdrawn,
+    Grant,
     JobFinished,
     JobStopped,
     LeaseExpired,
     MachineJoined,
     MachineLost,
+    Revoke,
 )
-from astrarium.cluster.ledger import AppRow
-from astrarium.cluster.slowdown import Slowdowns
-from astrarium.cluster.state import ClusterState
+from astrarium.cluster.machines import Slowdowns
+from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.policy import SetTimer
 from astrarium.core.trace import Step
 from astrarium.core.units import Time

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from astrarium.cluster.apps import Job
 from astrarium.cluster.arrange import planned
+from astrarium.cluster.contract import Job
 from astrarium.cluster.fairness import phase_alone
-from astrarium.cluster.ledger import AppRow, JobRow
-from astrarium.cluster.state import ClusterState
+from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.core.units import Time
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 _LONGEST_NAME = 200  # characters; looking for what is close to a text takes as long as the text
@@ -55,3 +57,16 @@ def did_you_mean(names: list[str], value: object) -> str:
     given = "" if value is None else str(value)
     close = get_close_matches(given, names, n=1) if 0 < len(given) <= _LONGEST_NAME else []
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+# Packages that only some of us need: where one is missing, the error says how to get it.
+
+
+@contextmanager
+def from_extra(name: str) -> Iterator[None]:
+    """Around imports of packages that come with the extra *name*."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        expected = f"the package {error.name}: pip install 'astrarium[{name}]'"
+        raise InputError("", None, expected) from error

@@ -6,6 +6,17 @@ import math
 import re
 from decimal import Decimal
 
+# Words that several policies use.
+
+
+GIB = 2**30
+
+
+def gib(size: int) -> str:
+    """Rounded up: what is needed is not enough if it is rounded down."""
+    return f"{math.ceil(100 * size / GIB) / 100:.2f} GiB" if size > GIB / 100 else f"{size} bytes"
+
+
 Time = int  # nanoseconds since the start of the run
 
 MICROSECOND: Time = 1_000

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from astrarium.device.actions import NEW_LANE
+from astrarium.device.contract import NEW_LANE
 
 
 @dataclass

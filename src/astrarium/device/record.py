@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
-from astrarium.device.actions import RunIteration
-from astrarium.device.events import IterationFinished
-from astrarium.device.ledger import JobRow, Outcome
-from astrarium.device.state import DeviceState
+from astrarium.device.contract import IterationFinished, RunIteration
+from astrarium.device.state import DeviceState, JobRow, Outcome
 
 
 class Span(NamedTuple):

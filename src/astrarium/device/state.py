@@ -6,8 +6,9 @@ iteration runs at a time. Late news is recognized by run numbers and ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -15,20 +16,94 @@ import msgspec
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
-from astrarium.device.actions import NEW_LANE, Action, Admit, Refuse, RunIteration
-from astrarium.device.credits import Credits
-from astrarium.device.events import (
+from astrarium.device.contract import (
+    NEW_LANE,
+    Action,
+    Admit,
     Event,
     IterationFailed,
     IterationFinished,
     IterationWanted,
+    Job,
     JobArrived,
     JobWithdrawn,
     NeedsChanged,
+    Refuse,
+    RunIteration,
 )
-from astrarium.device.jobs import Job
 from astrarium.device.lanes import Layout
-from astrarium.device.ledger import JobRow, Ledger, Outcome
+
+# Where jobs end up: one row each.
+
+
+class Outcome(IntEnum):
+    OPEN = 0
+    FINISHED = 1
+    REFUSED = 2
+    FAILED = 3
+    WITHDRAWN = 4
+
+
+@dataclass
+class JobRow:
+    """Instants are -1 until they come."""
+
+    job: Job
+    arrived: Time
+    admitted: Time = -1
+    started: Time = -1  # its first iteration
+    ended: Time = -1
+    outcome: Outcome = Outcome.OPEN
+    reason: str = ""
+    done: int = 0  # iterations
+    service: Time = 0  # time in iterations
+    switches: int = 0  # iterations that followed another job's in the lane
+
+
+@dataclass
+class Ledger:
+    rows: dict[int, JobRow] = field(default_factory=dict)
+
+    def arrived(self, now: Time, job: Job) -> JobRow:
+        row = self.rows[job.id] = JobRow(job, now)
+        return row
+
+    def end(self, now: Time, job: int, outcome: Outcome, reason: str = "") -> None:
+        row = self.rows[job]
+        row.ended, row.outcome, row.reason = now, outcome, reason
+
+
+# What jobs are taken to have had beside their service, so that nobody is made up for what others had before
+# it came, or while it was idle.
+
+
+class Credits:
+    """Of admitted jobs. The level is what the least served of those who use the GPU had; it only rises."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._credit: dict[int, Time] = {}
+        self._level: Time = 0
+
+    def of(self, job: int) -> Time:
+        return self._credit.get(job, self._level)
+
+    def came(self, job: int) -> None:
+        self._credit[job] = self._level
+
+    def came_back(self, job: int) -> None:
+        """Nothing for one that is back before somebody else has ended an iteration: the level is not above
+        it yet."""
+        self._credit[job] = max(self._credit[job], self._level - self._ledger.rows[job].service)
+
+    def ran(self, using: Iterable[int]) -> None:
+        """After an iteration: *using* are the job that ended it, and those who run or want to."""
+        had = (self._credit[job] + self._ledger.rows[job].service for job in using)
+        self._level = max(self._level, min(had, default=0))
+
+    def left(self, job: int) -> None:
+        self._credit.pop(job, None)
+
 
 NOT_WANTED = "its owner wants it no more"
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.native import extension
 from astrarium.core.units import FOREVER, MICROSECOND, Time
-from astrarium.engines.tensors import BYTES, DATATYPES, Tensor, TensorSpec
 from astrarium.server.contract import Kind, ModelCard, Refused
+from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, TensorSpec
 
 LARGEST_PRIORITY = 2**32 - 1
 LARGEST_TIMEOUT = FOREVER // MICROSECOND

@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from astrarium.core.errors import AstrariumError
 from astrarium.core.units import Time
-from astrarium.engines.orders import Shapes
-from astrarium.engines.tensors import Tensor, TensorSpec
+from astrarium.serving.live.messages import Shapes
+from astrarium.serving.live.tensors import Tensor, TensorSpec
 
 
 class Kind(Enum):

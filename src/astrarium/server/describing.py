@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from astrarium import __version__
-from astrarium.engines.tensors import BYTES, TensorSpec
 from astrarium.server.contract import ModelCard, ModelStatistics, Tally
 from astrarium.server.wire import (
     BatchStatistics,
@@ -24,6 +23,7 @@ from astrarium.server.wire import (
     TransactionPolicy,
     VersionPolicy,
 )
+from astrarium.serving.live.tensors import BYTES, TensorSpec
 
 EXTENSIONS = [
     "binary_tensor_data",

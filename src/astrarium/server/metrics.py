@@ -15,8 +15,8 @@ from astrarium.core.units import SECOND, Time
 from astrarium.server.control.books import Histogram, ModelBooks, Recent
 from astrarium.server.control.desk import INPUTS
 from astrarium.server.control.room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
-from astrarium.serving.actions import EXPIRED, SACRIFICED, UNSERVED
 from astrarium.serving.autoscale import advise
+from astrarium.serving.contract import EXPIRED, SACRIFICED, UNSERVED
 
 # A rate needs a zero to start from.
 _ALWAYS_SHOWN = {

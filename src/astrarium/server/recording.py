@@ -16,9 +16,7 @@ import msgspec
 from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
-from astrarium.serving.actions import Action
-from astrarium.serving.events import Event
-from astrarium.serving.setup import Setup
+from astrarium.serving.contract import Action, Event, Setup
 
 LIMIT = 4 << 30  # bytes; a recording that grows beyond is ended, the server goes on
 _BUFFER = 1 << 20

@@ -12,18 +12,7 @@ from msgspec.structs import replace
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import rounded_duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.engines.arena import Memory
-from astrarium.engines.courier import Courier, new_courier
-from astrarium.engines.garbage import GarbageKeeper
-from astrarium.engines.interface import Listener, Workers
-from astrarium.engines.orders import Ping
-from astrarium.server.contract import (
-    InferAnswer,
-    InferCall,
-    ModelCard,
-    ModelStatistics,
-    Refused,
-)
+from astrarium.server.contract import InferAnswer, InferCall, ModelCard, ModelStatistics, Refused
 from astrarium.server.control.books import ModelBooks, Recent
 from astrarium.server.control.bounds import around, tightest
 from astrarium.server.control.calibration import Calibration
@@ -40,7 +29,12 @@ from astrarium.server.control.room import Control, Recorder
 from astrarium.server.control.tickets import Cloakroom
 from astrarium.server.metrics import Metrics
 from astrarium.server.timelines import Timelines
-from astrarium.serving.setup import Network
+from astrarium.serving.contract import Network
+from astrarium.serving.live.arena import Memory
+from astrarium.serving.live.early_replies import Courier, new_courier
+from astrarium.serving.live.garbage import GarbageKeeper
+from astrarium.serving.live.messages import Ping
+from astrarium.serving.live.workers import Listener, Workers
 
 POLL = 0.01
 _DELAYS_CUT = (

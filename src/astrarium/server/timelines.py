@@ -10,8 +10,23 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium.core.units import MICROSECOND, Time
-from astrarium.server.contract import Stages
-from astrarium.server.stages import BETWEEN
+from astrarium.server.contract import InferAnswer, Stages
+
+# An answered call's stages on one line, for a header or metadata.
+
+
+# What happens between one instant of Stages and the next.
+BETWEEN = ("admit", "queue", "hand_over", "execute", "answer")
+
+
+def stage_line(answer: InferAnswer) -> str:
+    """'admit=40, queue=2310, hand_over=35, execute=6125, answer=52, batch=4, gpu=0' (microseconds)."""
+    times = [
+        f"{name}={(end - start) // 1000}"
+        for name, (start, end) in zip(BETWEEN, pairwise(answer.stages), strict=True)
+    ]
+    return ", ".join([*times, f"batch={answer.batch_size}", f"gpu={answer.gpu}"])
+
 
 KEPT = 5_000
 _GPUS, _CALLS = 1, 2  # process numbers in the trace

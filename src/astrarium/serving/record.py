@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.units import Time
-from astrarium.serving.ledger import Ledger
-from astrarium.serving.setup import Setup
+from astrarium.serving.contract import Setup
+from astrarium.serving.state import Ledger
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 

@@ -14,20 +14,23 @@ from itertools import pairwise
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, Time
-from astrarium.serving.actions import UNSERVED, Action, Dispatch, Drop, Preempt
-from astrarium.serving.events import (
+from astrarium.serving.contract import (
+    UNSERVED,
+    Action,
     BatchFailed,
     BatchFinished,
     BatchPreempted,
+    Dispatch,
+    Drop,
     Event,
     GpuJoined,
     GpuLeft,
+    Preempt,
     Request,
     RequestArrived,
     RequestProfiled,
 )
-from astrarium.serving.ledger import Fate, Outcome
-from astrarium.serving.state import Batch
+from astrarium.serving.state import Batch, Fate, Outcome
 from astrarium.testing.cases import Run
 
 

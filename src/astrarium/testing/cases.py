@@ -9,13 +9,24 @@ from itertools import count
 from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, MICROSECOND, Time
-from astrarium.drivers.simulate import World, simulate
-from astrarium.serving.actions import Action
-from astrarium.serving.events import Event, GpuJoined, GpuLeft, Request, RequestArrived
-from astrarium.serving.model import ServingWorld, TableTruth, Truth
-from astrarium.serving.registry import ServingPolicy
-from astrarium.serving.setup import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.run.simulate import World, simulate
+from astrarium.serving.contract import (
+    Action,
+    DynamicSpec,
+    Event,
+    GpuJoined,
+    GpuLeft,
+    GpuSpec,
+    ModelSpec,
+    Network,
+    Request,
+    RequestArrived,
+    Setup,
+    latency_table,
+)
+from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.state import Batch, ServingState
+from astrarium.serving.world import ServingWorld, TableTruth, Truth
 
 ServingEngine = Engine[ServingState, Event, Action]
 GpuEvent = GpuJoined | GpuLeft

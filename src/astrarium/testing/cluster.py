@@ -16,18 +16,26 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from astrarium.cluster.actions import Action, Run
-from astrarium.cluster.apps import App, Job, single
-from astrarium.cluster.events import AppArrived, AppWithdrawn, Event, MachineJoined, MachineLost
-from astrarium.cluster.ledger import Outcome
+from astrarium.cluster.contract import (
+    Action,
+    App,
+    AppArrived,
+    AppWithdrawn,
+    Event,
+    Job,
+    MachineJoined,
+    MachineLost,
+    Run,
+    single,
+)
 from astrarium.cluster.machines import Machine
-from astrarium.cluster.model import ClusterWorld
-from astrarium.cluster.registry import Allocator, Arbiter
-from astrarium.cluster.state import ClusterState
+from astrarium.cluster.policies import Allocator, Arbiter
+from astrarium.cluster.state import ClusterState, Outcome
+from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
-from astrarium.drivers.simulate import simulate
+from astrarium.run.simulate import simulate
 from astrarium.testing.audit import ensure
 
 BOUNDED = settings(

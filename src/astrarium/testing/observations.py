@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from astrarium.core.units import Time
-from astrarium.serving.ledger import Fate, Outcome
+from astrarium.serving.state import Fate, Outcome
 from astrarium.testing.audit import audit, ensure
 from astrarium.testing.cases import Run
 

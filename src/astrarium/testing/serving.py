@@ -23,15 +23,25 @@ from hypothesis import strategies as st
 from astrarium.core.engine import Engine
 from astrarium.core.trace import Step, read_trace, write_trace
 from astrarium.core.units import MICROSECOND, MILLISECOND, Time
-from astrarium.drivers.replay import replay
-from astrarium.drivers.simulate import World
-from astrarium.serving.actions import UNSERVED, Action, Dispatch, Drop, Preempt
-from astrarium.serving.events import BatchFailed, BatchFinished, Event, GpuJoined, GpuLeft, Request
-from astrarium.serving.ledger import Fate, Outcome
-from astrarium.serving.model import ServingWorld
-from astrarium.serving.registry import ServingPolicy
-from astrarium.serving.setup import Setup
-from astrarium.serving.state import ServingState
+from astrarium.run.replay import replay
+from astrarium.run.simulate import World
+from astrarium.serving.contract import (
+    UNSERVED,
+    Action,
+    BatchFailed,
+    BatchFinished,
+    Dispatch,
+    Drop,
+    Event,
+    GpuJoined,
+    GpuLeft,
+    Preempt,
+    Request,
+    Setup,
+)
+from astrarium.serving.policies import ServingPolicy
+from astrarium.serving.state import Fate, Outcome, ServingState
+from astrarium.serving.world import ServingWorld
 from astrarium.testing.audit import audit, ensure
 from astrarium.testing.cases import (
     AlteredWorld,

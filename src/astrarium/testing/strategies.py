@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from astrarium.core.streams import stream
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
-from astrarium.serving.events import GpuJoined, GpuLeft, Request
-from astrarium.serving.setup import ModelSpec, Network, Setup
+from astrarium.serving.contract import GpuJoined, GpuLeft, ModelSpec, Network, Request, Setup
 from astrarium.testing.cases import Case, GpuEvent, cluster, linear_model
 
 NO_DELAY = Network()

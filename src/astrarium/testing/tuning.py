@@ -21,24 +21,23 @@ from hypothesis import strategies as st
 from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
-from astrarium.drivers.replay import replay
-from astrarium.drivers.simulate import simulate
+from astrarium.run.replay import replay
+from astrarium.run.simulate import simulate
 from astrarium.testing.audit import ensure
-from astrarium.tuning.actions import Action
-from astrarium.tuning.events import (
+from astrarium.tuning.contract import (
+    Action,
     Event,
     GpusChanged,
     GroupArrived,
     RuntimeMeasured,
+    Trial,
     TrialFailed,
     TrialWithdrawn,
 )
-from astrarium.tuning.ledger import Outcome, TrialRow
-from astrarium.tuning.model import TuningWorld
-from astrarium.tuning.registry import TuningPolicy
+from astrarium.tuning.policies import TuningPolicy
 from astrarium.tuning.runtime import Runtime
-from astrarium.tuning.state import TuningState
-from astrarium.tuning.trials import Trial
+from astrarium.tuning.state import Outcome, TrialRow, TuningState
+from astrarium.tuning.world import TuningWorld
 
 BOUNDED = settings(
     max_examples=15,

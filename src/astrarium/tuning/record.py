@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
-from astrarium.tuning.actions import Action, Pause, Put
-from astrarium.tuning.candidates import Candidate
-from astrarium.tuning.ledger import TrialRow
-from astrarium.tuning.places import Place
-from astrarium.tuning.session import Best, Session
-from astrarium.tuning.state import TuningState
+from astrarium.tuning.contract import Action, Pause, Put
+from astrarium.tuning.runtime import Place
+from astrarium.tuning.session import Best, Candidate, Session
+from astrarium.tuning.state import TrialRow, TuningState
 
 
 class Level(NamedTuple):

@@ -1,14 +1,37 @@
 """How long an iteration takes on a share of a GPU, and on several (Equation 3.2 of the dissertation), and how
-far packing and spreading pay."""
+far packing and spreading pay.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import msgspec
 
 from astrarium.core.units import SECOND, Time
-from astrarium.tuning.places import Width
+
+# Where a trial runs: on a share of one GPU, or on several GPUs.
+
+
+Width = Fraction  # GPUs: 1/c, or a whole number
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """All of these GPUs, or one part in *parts* of the only one."""
+
+    gpus: tuple[int, ...]
+    parts: int = 1
+
+    @property
+    def width(self) -> Width:
+        return Fraction(len(self.gpus), self.parts)
+
+    @property
+    def share(self) -> Fraction:
+        """Of each of its GPUs."""
+        return Fraction(1, self.parts)
+
 
 BENEFIT = 0.05  # packing one more must save so much of the mean time of a trial
 

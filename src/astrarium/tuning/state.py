@@ -6,19 +6,25 @@ numbers, and ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from fractions import Fraction
 from typing import Any
 
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
-from astrarium.tuning.actions import Action, Pause, Put
-from astrarium.tuning.events import (
+from astrarium.tuning.contract import (
+    Action,
     Event,
     GpusChanged,
     GroupArrived,
     MovingMeasured,
+    Pause,
+    Put,
     RuntimeMeasured,
+    Trial,
     TrialFailed,
     TrialFinished,
     TrialMoved,
@@ -26,10 +32,112 @@ from astrarium.tuning.events import (
     TrialStepped,
     TrialWithdrawn,
 )
-from astrarium.tuning.ledger import Ledger, Outcome, TrialRow
-from astrarium.tuning.places import Place, Width
-from astrarium.tuning.runtime import Runtime
-from astrarium.tuning.strips import Strips
+from astrarium.tuning.runtime import Place, Runtime, Width
+
+# Where trials end up: one row each.
+
+
+class Outcome(IntEnum):
+    OPEN = 0
+    FINISHED = 1
+    FAILED = 2
+    WITHDRAWN = 3
+
+
+@dataclass
+class TrialRow:
+    """Instants are -1 until they come."""
+
+    trial: Trial
+    arrived: Time
+    started: Time = -1
+    ended: Time = -1
+    outcome: Outcome = Outcome.OPEN
+    reason: str = ""
+    done: int = 0  # iterations, at the instant `since`
+    part: float = 0.0  # of the next one, as reckoned then
+    since: Time = 0
+    place: Place | None = None  # where it runs
+    going: Place | None = None  # where it will run from its next iteration on
+    pausing: bool = False
+    run: int = 0
+    moves: int = 0
+    gpu_time: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        return self.place is None and self.outcome is Outcome.OPEN
+
+    @property
+    def settled(self) -> bool:
+        """It runs, and is to go on where it is."""
+        return self.place is not None and self.going is None and not self.pausing
+
+
+@dataclass
+class Ledger:
+    rows: dict[int, TrialRow] = field(default_factory=dict)
+
+
+# Who has how much of which GPU, and where there is room. (The dissertation sees GPUs as strips that trials,
+# as rectangles, are packed into.)
+
+
+class Strips:
+    def __init__(self) -> None:
+        self.holders: dict[int, dict[int, Fraction]] = {}  # by GPU: the share of each trial
+
+    def change(self, gpus: Iterable[int]) -> set[int]:
+        """These are there from now on; the trials that were on others."""
+        kept = {gpu: self.holders.get(gpu, {}) for gpu in gpus}
+        stranded = {trial for gpu in self.holders.keys() - kept.keys() for trial in self.holders[gpu]}
+        self.holders = kept
+        for trial in stranded:
+            self.leave(trial)
+        return stranded
+
+    @property
+    def idle(self) -> list[int]:
+        return [gpu for gpu, holders in self.holders.items() if not holders]
+
+    def room(self, gpu: int, but: int | None = None) -> Fraction:
+        """What is free of it, *but* one trial's share counted as free."""
+        return 1 - sum((share for trial, share in self.holders[gpu].items() if trial != but), Fraction(0))
+
+    def fits(self, trial: int, place: Place) -> bool:
+        there = all(gpu in self.holders for gpu in place.gpus)
+        return there and all(self.room(gpu, trial) >= place.share for gpu in place.gpus)
+
+    def take(self, trial: int, place: Place) -> None:
+        """In addition to what it has: until it has moved, both are its own."""
+        for gpu in place.gpus:
+            held = self.holders[gpu]
+            held[trial] = max(held.get(trial, Fraction(0)), place.share)
+
+    def settle(self, trial: int, place: Place) -> None:
+        """That, and nothing else."""
+        self.leave(trial)
+        self.take(trial, place)
+
+    def leave(self, trial: int) -> None:
+        for holders in self.holders.values():
+            holders.pop(trial, None)
+
+    def find(self, width: Width, trial: int) -> Place | None:
+        """A place of that width for the trial, which may keep what it has; None where there is no room."""
+        return self._part(width.denominator, trial) if width < 1 else self._whole(int(width), trial)
+
+    def _part(self, parts: int, trial: int) -> Place | None:
+        """On the GPU on which the least stays free: whole ones are kept for those who need them."""
+        share = Fraction(1, parts)
+        rooms = [(self.room(gpu, trial), trial not in self.holders[gpu], gpu) for gpu in self.holders]
+        fitting = [each for each in rooms if each[0] >= share]
+        return Place((min(fitting)[2],), parts) if fitting else None
+
+    def _whole(self, count: int, trial: int) -> Place | None:
+        mine = [gpu for gpu, holders in self.holders.items() if set(holders) == {trial}]
+        found = sorted([*mine, *self.idle], key=lambda gpu: (gpu not in mine, gpu))[:count]
+        return Place(tuple(sorted(found))) if len(found) == count else None
 
 
 class TuningState:

@@ -8,13 +8,139 @@ for all that are still to come (`slack`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
-from astrarium.cluster.auction.capacity import Need, fitting
 from astrarium.cluster.auction.goods import MachineClass
-from astrarium.cluster.auction.slack import Bin, Slack
+
+# What fits: inequalities that every set of pieces obeys which the machines can hold.
+
+
+Weigh = Callable[[int], int]
+
+
+class Need(NamedTuple):
+    """A piece as the machines see it: its size, and the classes that could take it."""
+
+    gpus: int
+    classes: frozenset[int]
+
+
+class Row(NamedTuple):
+    weights: tuple[int, ...]  # of each need
+    room: int
+
+
+def rows(needs: Sequence[Need], classes: Sequence[MachineClass]) -> list[Row]:
+    """For all classes, every set of them that some need is confined to, and all ways to weigh."""
+    best: dict[tuple[int, ...], int] = {}
+    ways = list(_ways(sorted({need.gpus for need in needs}), {each.free for each in classes}))
+    everywhere = frozenset(range(len(classes)))
+    confined = (
+        {everywhere} if decide_alone(needs, classes) else {everywhere, *(need.classes for need in needs)}
+    )
+    for inside in sorted(confined, key=sorted):
+        for way in ways:
+            row = _row(needs, classes, inside, way)
+            best[row.weights] = min(row.room, best.get(row.weights, row.room))
+    return [Row(weights, room) for weights, room in best.items()]
+
+
+def decide_alone(needs: Sequence[Need], classes: Sequence[MachineClass]) -> bool:
+    """Whether all that obeys the rows fits."""
+    anywhere = all(need.classes == fitting(need.gpus, classes) for need in needs)
+    return anywhere and _divide_each_other([need.gpus for need in needs])
+
+
+def fitting(gpus: int, classes: Sequence[MachineClass]) -> frozenset[int]:
+    return frozenset(number for number, each in enumerate(classes) if each.free >= gpus)
+
+
+def _row(needs: Sequence[Need], classes: Sequence[MachineClass], inside: frozenset[int], way: Weigh) -> Row:
+    weights = tuple(way(need.gpus) if need.classes <= inside else 0 for need in needs)
+    sizes = tuple(sorted({need.gpus for need in needs}))
+    heaviest = _heaviest(sizes, tuple(way(size) for size in sizes))
+    return Row(weights, sum(heaviest(classes[each].free) * len(classes[each].members) for each in inside))
+
+
+def _heaviest(sizes: tuple[int, ...], weights: tuple[int, ...]) -> Callable[[int], int]:
+    """The most weight that so many GPUs of one machine can hold."""
+
+    @cache
+    def of(free: int) -> int:
+        tried = (w + of(free - size) for size, w in zip(sizes, weights, strict=True) if size <= free)
+        return max(tried, default=0)
+
+    return of
+
+
+def _ways(sizes: Sequence[int], frees: set[int]) -> Iterator[Weigh]:
+    yield from (_times(size) for size in sizes)
+    if not _divide_each_other(sizes):
+        yield from (_rounding(free, small) for free in sorted(frees) for small in sizes if 2 * small <= free)
+
+
+def _times(size: int) -> Weigh:
+    return lambda gpus: gpus // size
+
+
+def _rounding(free: int, small: int) -> Weigh:
+    """With a piece beyond free - small, nothing that counts fits into a machine: it counts as all of it."""
+    return lambda gpus: free if gpus > free - small else gpus if gpus >= small else 0
+
+
+def _divide_each_other(sizes: Sequence[int]) -> bool:
+    return all(large % small == 0 for small, large in pairwise(sorted(set(sizes))))
+
+
+# Places that are left for pieces still to come, by where these may go and by size.
+
+
+Bin = tuple[int, int]  # room and class: machines of which both are the same are all the same
+
+
+class Slack:
+    """A list of numbers, one for each set and size: none may fall below 0."""
+
+    def __init__(self, needs: Sequence[Need], classes: Sequence[MachineClass]) -> None:
+        self._needs = needs
+        self.bins: dict[Bin, int] = {
+            (each.free, number): len(each.members) for number, each in enumerate(classes)
+        }
+        self._sets = sorted({frozenset(range(len(classes))), *(need.classes for need in needs)}, key=sorted)
+        self._sizes = sorted({need.gpus for need in needs})
+        self._changes: dict[tuple[int, Bin], list[tuple[int, int]]] = {}
+
+    def start(self, counts: Sequence[int]) -> list[int]:
+        """With nothing placed, and so many pieces of each need to come."""
+        wanted = [(need, count) for need, count in zip(self._needs, counts, strict=True) if count]
+        return [
+            sum(count * (room // size) for (room, kind), count in self.bins.items() if kind in inside)
+            - sum(count * (need.gpus // size) for need, count in wanted if need.classes <= inside)
+            for inside in self._sets
+            for size in self._sizes
+        ]
+
+    def change(self, number: int, bin_: Bin) -> list[tuple[int, int]]:
+        """What becomes of it with a piece of a need in a bin: places in the list, and how much more."""
+        known = self._changes.get((number, bin_))
+        if known is None:
+            known = self._changes[number, bin_] = self._found(self._needs[number], bin_)
+        return known
+
+    def _found(self, need: Need, bin_: Bin) -> list[tuple[int, int]]:
+        room, kind = bin_
+        found = []
+        for outer, inside in enumerate(self._sets):
+            mine = need.classes <= inside
+            for inner, size in enumerate(self._sizes if kind in inside else ()):
+                more = (need.gpus // size if mine else 0) - (room // size - (room - need.gpus) // size)
+                if more:
+                    found.append((outer * len(self._sizes) + inner, more))
+        return found
+
 
 STEPS = 200  # back and forth; after that, what is next in value is tried instead
 

@@ -22,16 +22,149 @@ What holds, and is tested:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import exp, floor, fsum, log
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import exp, floor, fsum, log, prod
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from astrarium.cluster.auction.bids import Bid, check_bids
-from astrarium.cluster.auction.goods import FreeMachine, check_goods
-from astrarium.cluster.auction.keeping import kept
-from astrarium.cluster.auction.placing import won_gpus
+import msgspec
+
+from astrarium.cluster.auction.goods import Bid, FreeMachine, check_bids, check_goods
 from astrarium.cluster.auction.program import BILLION, NOTHING, Program, program
 from astrarium.cluster.auction.search import USUAL, Answer, Effort, Hint, best
+from astrarium.core.errors import BrokenBooks
+
+# From pieces to GPUs: which GPUs of which machine each winner's pieces are. No GPU is handed out twice.
+
+
+def won_gpus(program: Program, rows: Sequence[int], goods: Sequence[FreeMachine]) -> list[tuple[int, ...]]:
+    """For each bidder. Pieces of one bidder lie on one machine or in one rack where they can."""
+    counts = [table.counts[row] for table, row in zip(program.tables, rows, strict=True)]
+    total = [sum(int(own[need]) for own in counts) for need in range(len(program.needs))]
+    packed = program.packer.packed(total)
+    if packed.machines is None:
+        raise BrokenBooks("what the search has found does not fit")
+    hand = _Hand(goods, packed.machines, len(counts))
+    for need in sorted(range(len(program.needs)), key=lambda number: -program.needs[number].gpus):
+        for bidder, own in enumerate(counts):
+            for _ in range(int(own[need])):
+                hand.give(bidder, need, program.needs[need].gpus)
+    return [tuple(sorted(gpus)) for gpus in hand.given]
+
+
+class _Hand:
+    """GPUs that are still there to be given, and places for pieces that the packing has found."""
+
+    def __init__(self, goods: Sequence[FreeMachine], places: list[list[int]], bidders: int) -> None:
+        self._goods, self._places = goods, [list(each) for each in places]
+        self._left = [machine.ordered() for machine in goods]
+        self._at: list[set[int]] = [set() for _ in range(bidders)]
+        self.given: list[list[int]] = [[] for _ in range(bidders)]
+
+    def give(self, bidder: int, need: int, gpus: int) -> None:
+        place = min(self._places[need], key=lambda position: self._distance(bidder, position))
+        self._places[need].remove(place)
+        self._at[bidder].add(place)
+        self.given[bidder] += self._left[place][:gpus]
+        del self._left[place][:gpus]
+
+    def _distance(self, bidder: int, position: int) -> tuple[bool, bool, int]:
+        racks = {self._goods[each].rack for each in self._at[bidder]}
+        return position not in self._at[bidder], self._goods[position].rack not in racks, position
+
+
+# What a winner keeps of its GPUs after the hidden payment: so many of them, placed as well as can be.
+
+
+Rho = Callable[[tuple[int, ...]], float]  # what GPUs lead to; the smaller, the better
+ALL_OF = 300  # subsets: up to so many are all looked at
+
+
+def kept(
+    won: Sequence[int], count: int, goods: Sequence[FreeMachine], rho: Rho | None = None
+) -> tuple[int, ...]:
+    """At most *count* of *won*. With *rho*, fewer where more are worth no more, such as a part of a gang."""
+    if count >= len(won):
+        return tuple(won)
+    piles = _piles(won, goods)
+    packed = _packed(piles, count)
+    if rho is None:
+        return packed
+    subsets = {
+        packed,
+        (),
+        *(_all(piles) if prod(len(p) + 1 for p in piles) <= ALL_OF else _dropping(piles, rho)),
+    }
+    return min((s for s in subsets if len(s) <= count), key=lambda gpus: (rho(gpus), len(gpus), gpus))
+
+
+def _piles(won: Sequence[int], goods: Sequence[FreeMachine]) -> list[list[int]]:
+    """By machine, so that the first so many of a pile are the closest together."""
+    mine = set(won)
+    piles = [[gpu for gpu in machine.ordered() if gpu in mine] for machine in goods]
+    return [pile for pile in piles if pile]
+
+
+def _packed(piles: list[list[int]], count: int) -> tuple[int, ...]:
+    """On as few machines as can be: whole piles from the largest, and the smallest that holds the rest."""
+    taken: list[int] = []
+    left = sorted(piles, key=len)
+    while len(taken) < count:
+        rest = count - len(taken)
+        pile = next((pile for pile in left if len(pile) >= rest), left[-1])
+        left.remove(pile)
+        taken += pile[:rest]
+    return tuple(sorted(taken))
+
+
+def _all(piles: list[list[int]]) -> Iterator[tuple[int, ...]]:
+    """However many of each pile."""
+    for counts in product(*(range(len(pile) + 1) for pile in piles)):
+        yield _first(piles, counts)
+
+
+def _dropping(piles: list[list[int]], rho: Rho) -> Iterator[tuple[int, ...]]:
+    """One GPU after another is given up: always the one that is missed least."""
+    counts = [len(pile) for pile in piles]
+    while any(counts):
+        fewer = [tuple(n - (k == pile) for k, n in enumerate(counts)) for pile, n in enumerate(counts) if n]
+        counts = list(min(fewer, key=lambda each: (rho(_first(piles, list(each))), each)))
+        yield _first(piles, counts)
+
+
+def _first(piles: list[list[int]], counts: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(gpu for pile, n in zip(piles, counts, strict=True) for gpu in pile[:n]))
+
+
+# How well the auctions of a run were solved.
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """*unsolved*: auctions in which a program was not solved to the end. *largest_gap*: how much larger the
+    sum of log(1/rho) of the bidders could have been at most, in the worst of these."""
+
+    auctions: int = 0
+    unsolved: int = 0
+    largest_gap: float = 0.0
+
+    def after(self, outcome: Outcome) -> Tally:
+        return Tally(
+            self.auctions + 1, self.unsolved + (not outcome.exact), max(self.largest_gap, outcome.gap)
+        )
+
+
+@runtime_checkable
+class HoldsAuctions(Protocol):
+    """A policy that does, and counts them."""
+
+    @property
+    def tally(self) -> Tally: ...
+
+
+def tally_of(policy: object) -> Tally | None:
+    """None: it holds no auctions."""
+    return policy.tally if isinstance(policy, HoldsAuctions) else None
+
 
 Value = Callable[[int, tuple[int, ...]], float]  # the rho that a bidder gets to with these GPUs
 Rounding = Callable[[float], int]  # c_i x GPUs to whole GPUs; may hold the caller's chance

@@ -14,11 +14,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from astrarium.cluster.auction import capacity
-from astrarium.cluster.auction.bids import Bid, Option, Piece
-from astrarium.cluster.auction.capacity import Need
-from astrarium.cluster.auction.goods import FreeMachine, MachineClass, classes
-from astrarium.cluster.auction.packing import Packer
+from astrarium.cluster.auction import packing
+from astrarium.cluster.auction.goods import Bid, FreeMachine, MachineClass, Option, Piece, classes
+from astrarium.cluster.auction.packing import Need, Packer
 
 BILLION = 10**9
 NOTHING = -1
@@ -66,8 +64,8 @@ def program(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> Program:
     alternatives = [list(_alternatives(bid, racks, pieces)) for bid in bids]
     needs = list(numbers)
     counts = [_counts(own, len(needs)) for own in alternatives]
-    weights, room = _binding(capacity.rows(needs, kinds), counts, len(needs))
-    words, decide = _words(counts, len(needs)), capacity.decide_alone(needs, kinds)
+    weights, room = _binding(packing.rows(needs, kinds), counts, len(needs))
+    words, decide = _words(counts, len(needs)), packing.decide_alone(needs, kinds)
     sizes = np.array([need.gpus for need in needs], np.int64)
     tables = [
         _table(own, each, weights, words, sizes, room, decide)
@@ -145,7 +143,7 @@ def _counts(own: list[_Alternative], needs: int) -> Ints:
     return counts
 
 
-def _binding(rows: list[capacity.Row], counts: list[Ints], needs: int) -> tuple[Ints, Ints]:
+def _binding(rows: list[packing.Row], counts: list[Ints], needs: int) -> tuple[Ints, Ints]:
     """Weights (by need and row) and room of the rows that could be broken at all."""
     weights = np.array([row.weights for row in rows], np.int64).reshape(len(rows), needs).T
     room = np.array([row.room for row in rows], np.int64)

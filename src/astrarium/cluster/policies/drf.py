@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from astrarium.cluster.demand import step
-from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, Offer
-from astrarium.cluster.registry import cluster_policies
+from astrarium.cluster.state import AppRow
 from astrarium.core.units import FOREVER, Time
 
 

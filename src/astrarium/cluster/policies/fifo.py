@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from astrarium.cluster.actions import Grant, Revoke
 from astrarium.cluster.arrange import closest
+from astrarium.cluster.contract import Event, Grant, Revoke
 from astrarium.cluster.demand import usable, wanted
-from astrarium.cluster.events import Event
-from astrarium.cluster.registry import cluster_policies
+from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.state import ClusterState
 from astrarium.core.policy import SetTimer
 from astrarium.core.units import FOREVER, Time

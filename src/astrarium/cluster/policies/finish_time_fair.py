@@ -14,12 +14,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrarium.cluster.ledger import AppRow
-from astrarium.cluster.parts import CLOSE, Vector, middle, smallest_level
-from astrarium.cluster.policies._shares import RoundParameters, TimeShares, demand
-from astrarium.cluster.registry import cluster_policies
+from astrarium.cluster.policies import cluster_policies
+from astrarium.cluster.policies._time_shares import (
+    CLOSE,
+    RoundParameters,
+    TimeShares,
+    Vector,
+    demand,
+    middle,
+    smallest_level,
+)
 from astrarium.cluster.remaining import work_left
-from astrarium.cluster.state import ClusterState
+from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time, to_seconds
 
 

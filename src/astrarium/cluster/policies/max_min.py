@@ -10,11 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astrarium.cluster.ledger import AppRow
-from astrarium.cluster.parts import largest_level, middle
-from astrarium.cluster.policies._shares import RoundParameters, TimeShares, demand
-from astrarium.cluster.registry import cluster_policies
-from astrarium.cluster.state import ClusterState
+from astrarium.cluster.policies import cluster_policies
+from astrarium.cluster.policies._time_shares import RoundParameters, TimeShares, demand, largest_level, middle
+from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time
 
 

@@ -5,10 +5,10 @@ job, at a time to the app with the least GPU time left. What is left is what its
 from __future__ import annotations
 
 from astrarium.cluster.demand import step
-from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
-from astrarium.cluster.registry import cluster_policies
 from astrarium.cluster.remaining import work_left
+from astrarium.cluster.state import AppRow
 from astrarium.core.units import SECOND, Time
 
 

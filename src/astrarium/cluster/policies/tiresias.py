@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
-from astrarium.cluster.registry import cluster_policies
+from astrarium.cluster.state import AppRow
 from astrarium.core.units import SECOND, Time
 
 

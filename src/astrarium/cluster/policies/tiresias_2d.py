@@ -16,13 +16,11 @@ from typing import Annotated
 
 import msgspec
 
-from astrarium.cluster.actions import Grant, Revoke
+from astrarium.cluster.contract import Event, Grant, Revoke
 from astrarium.cluster.demand import usable, wanted
-from astrarium.cluster.events import Event
-from astrarium.cluster.ledger import AppRow
+from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Offer
-from astrarium.cluster.registry import cluster_policies
-from astrarium.cluster.state import ClusterState
+from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
 from astrarium.core.units import FOREVER, SECOND, Time

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from astrarium.device.actions import Action, Admit
+from astrarium.device.contract import Action, Admit
+from astrarium.device.policies import iteration_policies
 from astrarium.device.policies._turns import OneLane
-from astrarium.device.registry import iteration_policies
 from astrarium.device.state import DeviceState
 
 

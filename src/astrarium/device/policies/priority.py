@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from astrarium.device.jobs import Job
+from astrarium.device.contract import Job
+from astrarium.device.policies import iteration_policies
 from astrarium.device.policies._turns import Preempting, Rank
-from astrarium.device.registry import iteration_policies
 from astrarium.device.state import DeviceState
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from astrarium.core.units import MILLISECOND, Time
 from astrarium.server.contract import ModelStatistics, Stages, Tally
-from astrarium.serving.ledger import Outcome
+from astrarium.serving.state import Outcome
 
 # Upper bounds in seconds: from a fast path to an objective of seconds.
 TIME_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

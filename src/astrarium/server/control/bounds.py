@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from astrarium.core.units import FOREVER, Time
-from astrarium.serving.setup import ModelSpec, Network, Setup
+from astrarium.serving.contract import ModelSpec, Network, Setup
 
 # Of an objective: what may pass between a request's first byte and the policy's decision on it (reading it,
 # turns of the event loop) before the plan refuses it; at most half of what the scenario itself leaves.

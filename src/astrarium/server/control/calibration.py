@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 from astrarium.core.units import MICROSECOND, Time
-from astrarium.serving.setup import Network
+from astrarium.serving.contract import Network
 
 PINGS = 200  # at the start, and how many of the last ones count
 # Beyond the trip itself: decoding, deciding and gathering inputs on the way there; writing answers, the

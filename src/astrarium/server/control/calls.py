@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
-from astrarium.core.units import MICROSECOND, MILLISECOND, Time
-from astrarium.engines.courier import Courier
+from astrarium.core.errors import one_of
+from astrarium.core.quantities import rounded_duration
+from astrarium.core.units import FOREVER, MICROSECOND, MILLISECOND, Time
 from astrarium.server.contract import (
     Deliver,
     Delivery,
@@ -29,17 +31,112 @@ from astrarium.server.contract import (
 )
 from astrarium.server.control.bounds import alone
 from astrarium.server.control.desk import Desk
-from astrarium.server.control.door import asks_what_was_promised, let_in
-from astrarium.server.control.flights import Flight
-from astrarium.server.control.pace import Pace
 from astrarium.server.control.preparing import Preparer
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.room import Control
-from astrarium.server.control.tickets import Cloakroom, Ticket, Waiter
+from astrarium.server.control.tickets import Cloakroom, Flight, Ticket, Waiter
 from astrarium.server.timelines import Timelines
-from astrarium.serving.actions import EXPIRED, UNSERVED
-from astrarium.serving.ledger import Outcome
-from astrarium.serving.setup import Setup
+from astrarium.serving.contract import EXPIRED, UNSERVED, ModelSpec, Setup
+from astrarium.serving.live.early_replies import Courier
+from astrarium.serving.state import Outcome
+
+# How many calls of a model can be open and still be answered in time, by the pace at which it is answered.
+
+
+STRETCH = 100 * MILLISECOND  # long enough for some batches to end
+SHARE = 0.5  # of the objective that calls may queue for then: a longer queue answers nobody more, only later
+RECOVERY = 1.5  # by which a limit is forgotten after each stretch in which calls did not queue up
+
+
+class Pace:
+    """One model on *gpus* GPUs."""
+
+    def __init__(self, spec: ModelSpec, gpus: int, now: Time) -> None:
+        self._promised = gpus / best if (best := best_time(spec)) else float("inf")
+        self._queued = 2 * spec.max_batch * gpus  # so many open calls keep every GPU busy
+        self._rate = self._promised  # answers per nanosecond
+        self._began, self._answers, self._always_queued = now, 0, False
+
+    def answered(self) -> None:
+        self._answers += 1
+
+    def too_many(self, calls: int, objective: Time, now: Time) -> bool:
+        """Whether so many open calls are too many for a further one to be answered within *objective*."""
+        if calls <= self._queued:
+            self._always_queued = False
+        if now - self._began >= STRETCH:
+            self._next_stretch(now)
+        return calls > self._rate * objective
+
+    def _next_stretch(self, now: Time) -> None:
+        if self._always_queued:
+            self._rate = min(self._promised, SHARE * self._answers / (now - self._began))
+        else:
+            self._rate = min(self._promised, RECOVERY * self._rate)
+        self._began, self._answers, self._always_queued = now, 0, True
+
+
+def best_time(spec: ModelSpec) -> float:
+    """The least GPU time that one request can take: its share of the best batch. 0 where times vary."""
+    if spec.dynamic is not None:
+        return 0.0
+    return min(spec.latency[size] / size for size in range(1, spec.max_batch + 1))
+
+
+# At the door: what a call is promised, or why it is not let in.
+
+
+class Promise(NamedTuple):
+    deadline: Time
+    application: int
+
+
+def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
+    """Refused where the model is not ready, or where not even an idle GPU would be in time."""
+    if entry.state != "READY":
+        raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.reason}")
+    objective = min(_objective(call, entry), FOREVER if call.patience is None else call.patience)
+    deadline = call.received + objective
+    needed = alone(setup.models[entry.plan.index], setup.network)
+    if now + needed > deadline:
+        asked, takes, passed = map(rounded_duration, (objective, needed, now - call.received))
+        raise Refused(
+            Kind.DEADLINE,
+            f"model {call.model} cannot answer within {asked}: one request alone takes {takes}, "
+            f"and {passed} had passed",
+        )
+    return Promise(deadline, _application(call, entry))
+
+
+def asks_what_was_promised(call: InferCall, entry: Entry) -> bool:
+    """Whether a refusal is the model's: a call that allows less than its objective has itself to blame."""
+    slo, timeout, patience = entry.plan.slo, call.timeout, call.patience
+    return (timeout is None or timeout >= slo) and (patience is None or patience >= slo)
+
+
+def _objective(call: InferCall, entry: Entry) -> Time:
+    """The call's own timeout, or that of its priority, or the model's."""
+    if call.timeout is not None:
+        return call.timeout
+    priorities = entry.plan.priorities
+    if not call.priority or not priorities:
+        return entry.plan.slo
+    if call.priority not in priorities:
+        known = one_of([str(level) for level in priorities])
+        raise Refused(Kind.BAD_REQUEST, f"priority: expected {known} (got {call.priority})")
+    return priorities[call.priority]
+
+
+def _application(call: InferCall, entry: Entry) -> int:
+    """Models whose times do not vary have no applications: any tag will do."""
+    known = entry.plan.applications
+    if not known or not call.application:
+        return 0
+    if call.application not in known:
+        expected = one_of(list(known), call.application)
+        raise Refused(Kind.BAD_REQUEST, f"application: expected {expected} (got {call.application!r})")
+    return known.index(call.application)
+
 
 RETRY_AFTER = 1.0
 # A call of one row, its client's line, its room, how large that is, its place in the batch.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from astrarium.engines.orders import BatchDone, Member
-from astrarium.server.control.flights import Flight
-from astrarium.server.control.tickets import Cloakroom, Ticket
-from astrarium.serving.ledger import Outcome
+from astrarium.server.control.tickets import Cloakroom, Flight, Ticket
+from astrarium.serving.live.messages import BatchDone, Member
+from astrarium.serving.state import Outcome
 
 INPUTS = "inputs"  # the cause of a failure while the inputs were made
 # A call is as bad as its worst part.

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from astrarium.core.units import MICROSECOND, SECOND, Time
-from astrarium.engines.orders import BatchDone
 from astrarium.server.control.bounds import bounded, scaled
-from astrarium.server.control.flights import Flight
-from astrarium.serving.setup import ModelSpec, Network, Setup
+from astrarium.server.control.tickets import Flight
+from astrarium.serving.contract import ModelSpec, Network, Setup
+from astrarium.serving.live.messages import BatchDone
 
 QUANTILE = 0.95
 FEWEST = 200  # batches of a model before it is taken for slower, or for faster than the scenario says

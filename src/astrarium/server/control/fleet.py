@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.engines.backends.contract import ModelFiles
-from astrarium.engines.interface import Workers, WorkerSpec
-from astrarium.engines.orders import (
+from astrarium.server.control.tickets import Flight
+from astrarium.serving.live.backends.contract import ModelFiles
+from astrarium.serving.live.messages import (
     BatchBroken,
     BatchCancelled,
     BatchDone,
@@ -35,8 +35,8 @@ from astrarium.engines.orders import (
     UnloadModel,
     WorkerUp,
 )
-from astrarium.engines.worker import files_to
-from astrarium.server.control.flights import Flight
+from astrarium.serving.live.worker import files_to
+from astrarium.serving.live.workers import Workers, WorkerSpec
 
 FIRST_PAUSE, LONGEST_PAUSE = 100 * MILLISECOND, 10 * SECOND
 GOOD_LIFE = 30 * SECOND  # after this a death counts as the first

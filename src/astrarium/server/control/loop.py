@@ -8,8 +8,7 @@ from time import monotonic_ns
 from typing import Protocol
 
 from astrarium.core.units import SECOND, Time
-from astrarium.drivers.alarm import KernelAlarm
-from astrarium.drivers.live import Alarm
+from astrarium.run.live import Alarm, KernelAlarm
 
 
 class Loop(Protocol):

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from astrarium.engines.backends.errors import blamed
-from astrarium.engines.backends.references import loaded
-from astrarium.engines.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
 from astrarium.server.control.tickets import Cloakroom, Ticket
+from astrarium.serving.live.backends.contract import blamed
+from astrarium.serving.live.backends.references import loaded
+from astrarium.serving.live.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
 
 THREADS = 4
 Hook = Callable[..., Mapping[str, Any]]

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from astrarium.core.errors import one_of
-from astrarium.engines.orders import ModelLoaded, ModelRefused, ModelUnloaded
-from astrarium.engines.tensors import TensorSpec
 from astrarium.server.contract import Kind, ModelCard, ModelState, Refused
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ModelPlan
 from astrarium.server.control.tickets import Tensors
+from astrarium.serving.live.messages import ModelLoaded, ModelRefused, ModelUnloaded
+from astrarium.serving.live.tensors import TensorSpec
 
 
 @dataclass

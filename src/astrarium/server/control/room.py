@@ -13,8 +13,19 @@ from time import time_ns
 from typing import Protocol
 
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, Time
-from astrarium.engines.orders import (
+from astrarium.core.units import MICROSECOND, MILLISECOND, Time
+from astrarium.server.control.books import ModelBooks, Recent
+from astrarium.server.control.bounds import alone, bounded
+from astrarium.server.control.calibration import Calibration
+from astrarium.server.control.desk import Desk
+from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.loop import Loop
+from astrarium.server.control.plan import ServingPlan
+from astrarium.server.control.repository import Repository
+from astrarium.server.control.scheduler import Scheduler
+from astrarium.server.control.tickets import Flight, Ticket
+from astrarium.serving.contract import Setup
+from astrarium.serving.live.messages import (
     BatchBroken,
     BatchCancelled,
     BatchDone,
@@ -24,21 +35,35 @@ from astrarium.engines.orders import (
     ModelUnloaded,
     Pong,
 )
-from astrarium.server.control.books import ModelBooks, Recent
-from astrarium.server.control.bounds import alone, bounded
-from astrarium.server.control.calibration import Calibration
-from astrarium.server.control.desk import Desk
-from astrarium.server.control.fleet import Fleet
-from astrarium.server.control.flights import Flight
-from astrarium.server.control.loop import Loop
-from astrarium.server.control.margins import Margins
-from astrarium.server.control.plan import ServingPlan
-from astrarium.server.control.repository import Repository
-from astrarium.server.control.scheduler import Scheduler
-from astrarium.server.control.tickets import Ticket
-from astrarium.serving.ledger import Fate, Outcome
-from astrarium.serving.registry import ServingPolicy
-from astrarium.serving.setup import Setup
+from astrarium.serving.policies import ServingPolicy
+from astrarium.serving.state import Fate, Outcome
+
+# Deadlines are planned with a margin: what answers have lately been later than planned.
+
+
+PUNCTUAL = 0.9  # the share of answers that are to come within the margin
+STEP = 100 * MICROSECOND  # how far one answer can move it, nearly: a millisecond in eleven answers
+LARGEST = 0.4  # of an objective: with less than the rest of it, hardly a batch could be planned
+
+
+class Margins:
+    """By model. Each late answer widens a margin by nine times what each punctual one narrows it."""
+
+    def __init__(self, models: int) -> None:
+        self._margins = [0.0] * models
+
+    def answered(self, flight: Flight, now: Time) -> None:
+        setup = flight.scheduler.setup
+        slip = now - flight.planned_end - setup.network.response
+        margin = self._margins[flight.model]
+        margin += PUNCTUAL * STEP if slip > margin else (PUNCTUAL - 1.0) * STEP
+        self._margins[flight.model] = min(max(0.0, margin), LARGEST * setup.models[flight.model].slo)
+
+    def planned(self, model: int, deadline: Time, setup: Setup, now: Time) -> Time:
+        """The deadline to plan with: one by which a request alone can still be tried, if the real one is."""
+        soonest = now + alone(setup.models[model], setup.network)
+        return max(deadline - round(self._margins[model]), min(deadline, soonest))
+
 
 PACE = MILLISECOND  # that arrivals and news may wait while the event loop reads
 WORKER_LOST, MODEL_ERROR, POLICY_ERROR = "worker_lost", "model_error", "policy_error"

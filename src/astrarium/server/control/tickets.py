@@ -7,13 +7,20 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from astrarium.core.units import Time
-from astrarium.engines.arena import Arena, Memory, aligned
-from astrarium.engines.blocks import block_bytes, fixed_bytes, tensors_at, whole_shapes
-from astrarium.engines.orders import Shapes
-from astrarium.engines.tensors import Tensor, TensorSpec
 from astrarium.server.contract import ExpressClient, InferCall, PackedCall
-from astrarium.server.control.flights import Flight
-from astrarium.serving.ledger import Outcome
+from astrarium.serving.contract import Request, Setup
+from astrarium.serving.live.arena import (
+    Arena,
+    Memory,
+    aligned,
+    block_bytes,
+    fixed_bytes,
+    tensors_at,
+    whole_shapes,
+)
+from astrarium.serving.live.messages import BatchDone, Shapes
+from astrarium.serving.live.tensors import Tensor, TensorSpec
+from astrarium.serving.state import Outcome
 
 LEAST_ROOM = 1 << 14  # bytes for an answer whose size nobody knows beforehand
 
@@ -43,6 +50,46 @@ class Waiter(Protocol):
 
     def done(self) -> bool: ...
     def set_result(self, result: None, /) -> None: ...
+
+
+class Decider(Protocol):
+    """What a batch on its way knows of the scheduler that sent it."""
+
+    preempts: bool
+    listens: bool
+
+    @property
+    def setup(self) -> Setup: ...
+    def finished(self, flight: Flight, started: Time) -> None: ...
+    def broken(self, flight: Flight, error: str) -> None: ...
+    def preempted(self, flight: Flight, started: Time, stopped: Time) -> None: ...
+    def profiled(self, request: Request, time: Time) -> None: ...
+    def gpu_left(self, gpu: int) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A batch is on its way from the policy's dispatch until its worker is done with it.
+
+    Times are of the monotonic clock. `lost` says what became of the worker that had it.
+    """
+
+    tag: int  # its number over all schedulers; workers know it by this
+    scheduler: Decider
+    run: int  # its number in the scheduler's books
+    gpu: int
+    model: int
+    requests: list[Request]
+    start: Time  # not before
+    dispatched: Time
+    planned_end: Time  # when the policy expects its worker to be done
+    limit: Time  # a worker that takes longer than this is stuck
+    sent: Time = 0
+    done: BatchDone | None = None
+    cancelled: bool = False
+    lost: str = ""
+    aboard: list[tuple[Ticket, int]] = field(default_factory=list)  # since it was sent: whose, and which row
 
 
 @dataclass(slots=True, eq=False)

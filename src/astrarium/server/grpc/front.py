@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from asyncio import to_thread
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
+from math import ceil
 from time import monotonic_ns
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import msgspec
 
 from astrarium.server.checking import check_load_parameters, check_version
-from astrarium.server.contract import ModelCard, Refused, Service
+from astrarium.server.contract import Kind, ModelCard, Refused, Service
 from astrarium.server.describing import (
     index_entries,
     model_config,
@@ -21,15 +24,116 @@ from astrarium.server.describing import (
     server_metadata,
     statistics_answer,
 )
-from astrarium.server.grpc.errors import Context, Metadata, abort, abort_by_our_fault, metadata_of
 from astrarium.server.grpc.infer import read_call, written_answer
-from astrarium.server.grpc.messages import SERVICE, filled, message
-from astrarium.server.grpc.reading import Given, Unreadable, read_infer, read_message
-from astrarium.server.grpc.stream import answered
+from astrarium.server.grpc.messages import (
+    SERVICE,
+    Given,
+    Unreadable,
+    filled,
+    message,
+    read_infer,
+    read_message,
+)
 from astrarium.server.keys import Keys
 from astrarium.server.logs import Sparing
 from astrarium.server.settings import HttpLimits
-from astrarium.server.stages import stage_line
+from astrarium.server.timelines import stage_line
+
+# Refusals as gRPC status codes, and what comes with a call: its metadata.
+
+
+Context = Any  # grpc.aio.ServicerContext, which comes without types
+Metadata = Mapping[bytes, bytes]
+
+
+def metadata_of(context: Context) -> Metadata:
+    """Names and values as bytes, as HTTP's headers are."""
+    return {
+        key.encode(): value if isinstance(value, bytes) else value.encode()
+        for key, value in context.invocation_metadata() or ()
+    }
+
+
+async def abort(context: Context, refused: Refused) -> NoReturn:
+    trailing: tuple[tuple[str, str], ...] = ()
+    if refused.retry_after is not None or refused.kind is Kind.OVERLOADED:
+        wait = max(1, ceil((refused.retry_after or 0.0) * 1000))
+        # The first is what gRPC's own retries obey.
+        trailing = (("grpc-retry-pushback-ms", f"{wait}"), ("retry-after", f"{max(1, ceil(wait / 1000))}"))
+    await context.abort(grpc.StatusCode[refused.kind.grpc], refused.reason, trailing)
+    raise AssertionError("abort returned")
+
+
+async def abort_by_our_fault(context: Context, error: Exception) -> NoReturn:
+    await context.abort(grpc.StatusCode.INTERNAL, our_fault(error))
+    raise AssertionError("abort returned")
+
+
+def our_fault(error: Exception) -> str:
+    """What a client is told of a defect of ours: its kind, not its insides, which the log has."""
+    return f"the server failed, not the request: {type(error).__name__}"
+
+
+# ModelStreamInfer: requests of a stream run side by side, and are answered in the order they came.
+
+
+log = logging.getLogger(__name__)
+DEPTH = 64  # requests of one stream that may be under way at once
+Reading = Callable[[bytes], Given]
+StreamAnswering = Callable[[Given], Awaitable[Any]]
+_Queue = asyncio.Queue["asyncio.Task[Any] | None"]
+
+
+async def answered(
+    requests: AsyncIterator[bytes], reading: Reading, answering: StreamAnswering
+) -> AsyncIterator[Any]:
+    """The responses to *requests*; an error belongs to its request, and the stream goes on."""
+    under_way: _Queue = asyncio.Queue(DEPTH)
+    reader = asyncio.create_task(_start_each(requests, partial(_response, reading, answering), under_way))
+    try:
+        while (task := await under_way.get()) is not None:
+            yield await task
+        await reader
+    finally:
+        await _cancel_all(reader, under_way)
+
+
+async def _start_each(
+    requests: AsyncIterator[bytes], respond: Callable[[bytes], Coroutine[Any, Any, Any]], under_way: _Queue
+) -> None:
+    try:
+        async for data in requests:
+            await under_way.put(asyncio.create_task(respond(data)))
+    finally:
+        # Where this fails for want of room, the writer is gone already.
+        with contextlib.suppress(asyncio.CancelledError):
+            await under_way.put(None)
+
+
+async def _response(reading: Reading, answering: StreamAnswering, data: bytes) -> Any:
+    response, given = message("ModelStreamInferResponse")(), None
+    try:
+        given = reading(data)
+        response.infer_response.CopyFrom(await answering(given))
+    except Refused as refused:
+        response.error_message = f"[{refused.kind.grpc}] {refused.reason}"
+    except Exception as error:
+        log.exception("a request of a stream failed")
+        response.error_message = f"[INTERNAL] {our_fault(error)}"
+    response.infer_response.id = "" if given is None else given.request.id
+    response.infer_response.parameters["triton_final_response"].bool_param = True
+    return response
+
+
+async def _cancel_all(reader: asyncio.Task[None], under_way: _Queue) -> None:
+    tasks: list[asyncio.Task[Any]] = [reader]
+    while not under_way.empty():
+        task = under_way.get_nowait()
+        tasks += [task] if task is not None else []
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
 
 log = logging.getLogger(__name__)
 Answering = Callable[[Any, Context], Awaitable[Any]]

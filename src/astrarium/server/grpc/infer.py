@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from astrarium.core.native import extension
 from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.engines.tensors import Tensor
 from astrarium.server.checking import (
     Placed,
     bad,
@@ -20,9 +19,9 @@ from astrarium.server.checking import (
     wishes,
 )
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused
-from astrarium.server.grpc.messages import message
-from astrarium.server.grpc.reading import Data, Given
+from astrarium.server.grpc.messages import Data, Given, message
 from astrarium.server.http.json_tensors import packed
+from astrarium.serving.live.tensors import Tensor
 
 _CONTENTS = {
     "BOOL": "bool_contents",

@@ -7,9 +7,11 @@ from collections.abc import MutableMapping
 from time import monotonic_ns
 from typing import Any
 
+from astrarium.server import wire
 from astrarium.server.contract import Refused, Service
 from astrarium.server.http.bodies import BodyReader, Disconnected, Receive
 from astrarium.server.http.handlers import Handlers
+from astrarium.server.http.openapi import described
 from astrarium.server.http.replies import (
     HttpRefusal,
     Reply,
@@ -19,11 +21,74 @@ from astrarium.server.http.replies import (
     refusal,
     send_reply,
 )
-from astrarium.server.http.routes import routes_of
-from astrarium.server.http.routing import RECEIVED, Request, Router
+from astrarium.server.http.routing import RECEIVED, Request, Route, Router
 from astrarium.server.keys import Keys
 from astrarium.server.settings import HttpLimits, Security
 from astrarium.server.wire import ErrorAnswer
+
+# Every operation over HTTP, in the order in which the description lists them.
+
+
+_ONE, _AT_VERSION = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
+_CHANGE = "/v2/repository/models/{model}"
+_CHANGE_FAILS: dict[str, Any] = {"answer": dict, "body": wire.ChangeRequest, "statuses": (429, 500, 503, 504)}
+_INFER: dict[str, Any] = {
+    "answer": wire.InferResponse,
+    "body": wire.InferRequest,
+    "statuses": (429, 500, 503, 504),
+}
+
+
+def routes_of(handlers: Handlers) -> list[Route]:
+    routes = [
+        *_about_the_server(handlers),
+        Route("GET", "/v2/models/stats", handlers.all_statistics, "All statistics", wire.StatisticsAnswer),
+        *_about_a_model(handlers, _ONE),
+        *_about_a_model(handlers, _AT_VERSION),
+        *_repository(handlers),
+        *_watching(handlers),
+    ]
+    handlers.description = described(routes)
+    return routes
+
+
+def _about_the_server(h: Handlers) -> list[Route]:
+    health: dict[str, Any] = {"open": True}
+    return [
+        Route("GET", "/", h.pointers, "What this is and where to look", wire.Pointers),
+        Route("GET", "/v2", h.server, "Server metadata", wire.ServerMetadata),
+        Route("GET", "/v2/health/live", h.live, "Is the process up?", wire.Live, **health),
+        Route("GET", "/v2/health/ready", h.ready, "Ready?", wire.Ready, statuses=(503,), **health),
+    ]
+
+
+def _about_a_model(h: Handlers, base: str) -> list[Route]:
+    return [
+        Route("GET", base, h.model, "Model metadata", wire.ModelMetadata),
+        Route("GET", f"{base}/ready", h.model_ready, "Is it loaded?", wire.Ready, statuses=(503,)),
+        Route("GET", f"{base}/config", h.config, "Model configuration", wire.ModelConfig),
+        Route("GET", f"{base}/stats", h.statistics, "Model statistics", wire.StatisticsAnswer),
+        Route("POST", f"{base}/infer", h.infer, "Inference", **_INFER),
+    ]
+
+
+def _repository(h: Handlers) -> list[Route]:
+    index: dict[str, Any] = {"answer": list[wire.IndexEntry], "body": wire.IndexRequest}
+    return [
+        Route("POST", "/v2/repository/index", h.index, "All models and their states", **index),
+        Route("POST", f"{_CHANGE}/load", h.load, "Load a model, or load it anew", **_CHANGE_FAILS),
+        Route("POST", f"{_CHANGE}/unload", h.unload, "Unload a model", **_CHANGE_FAILS),
+    ]
+
+
+def _watching(h: Handlers) -> list[Route]:
+    last: dict[str, Any] = {"answer": dict, "query": {"last": wire.Last}}
+    return [
+        Route("GET", "/metrics", h.metrics, "Prometheus metrics", content="text/plain"),
+        Route("GET", "/timeline", h.timeline, "The last requests and batches, for Perfetto", **last),
+        Route("GET", "/openapi.json", h.openapi, "This description", dict),
+    ]
+
 
 log = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]

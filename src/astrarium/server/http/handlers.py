@@ -27,8 +27,7 @@ from astrarium.server.http.infer import (
     writes_slowly,
     written_answer,
 )
-from astrarium.server.http.json_tensors import not_json
-from astrarium.server.http.large import check_keys
+from astrarium.server.http.json_tensors import check_keys, not_json
 from astrarium.server.http.replies import HttpRefusal, Reply, json_reply
 from astrarium.server.http.routing import LONG_WAY, Request
 from astrarium.server.settings import LARGE

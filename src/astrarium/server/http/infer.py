@@ -9,7 +9,6 @@ import msgspec
 from msgspec import UNSET
 
 from astrarium.core.units import Time
-from astrarium.engines.tensors import BYTES, Tensor
 from astrarium.server.checking import (
     Placed,
     bad,
@@ -22,12 +21,12 @@ from astrarium.server.checking import (
 )
 from astrarium.server.contract import InferAnswer, InferCall, ModelCard
 from astrarium.server.http.bodies import Body
-from astrarium.server.http.json_tensors import from_json, not_json, to_json
-from astrarium.server.http.large import Json, check_keys, outline
+from astrarium.server.http.json_tensors import Json, check_keys, from_json, not_json, outline, to_json
 from astrarium.server.http.replies import JSON, Headers
 from astrarium.server.settings import LARGE
-from astrarium.server.stages import stage_line
+from astrarium.server.timelines import stage_line
 from astrarium.server.wire import InferRequest, InferResponse, InputTensor, OutputTensor, Parameters
+from astrarium.serving.live.tensors import BYTES, Tensor
 
 HEADER_LENGTH = b"inference-header-content-length"
 APPLICATION = b"x-astrarium-application"

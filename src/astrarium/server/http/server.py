@@ -15,8 +15,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.native import extension
 from astrarium.server.contract import Express, Service
 from astrarium.server.http.app import HttpFront
-from astrarium.server.http.express import Lane
-from astrarium.server.http.express_protocol import ExpressProtocol, express_protocol
+from astrarium.server.http.express import ExpressProtocol, Lane, express_protocol
 from astrarium.server.http.protocol import BoundedProtocol, bounded_protocol
 from astrarium.server.settings import Address, HttpLimits, Security
 

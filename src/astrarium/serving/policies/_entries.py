@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
 from astrarium.core.units import DURATION_FORM, Time, parse_duration
-from astrarium.serving.actions import EXPIRED, SACRIFICED, Action, Drop
-from astrarium.serving.setup import ModelSpec, Network
+from astrarium.serving.contract import EXPIRED, SACRIFICED, Action, Drop, ModelSpec, Network
 
 Entry = tuple[Time, int]
 Queue = list[Entry]

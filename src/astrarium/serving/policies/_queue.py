@@ -2,14 +2,63 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from astrarium.core.units import MILLISECOND, Time
-from astrarium.serving.events import Request
-from astrarium.serving.policies._gather import gather_fcfs, gather_window
-from astrarium.serving.rates import RateMeter
-from astrarium.serving.setup import ModelSpec, Network
+from astrarium.serving.contract import ModelSpec, Network, Request
+from astrarium.serving.policies._rates import RateMeter
+
+# Two ways of gathering a batch from a queue that is sorted by deadline.
+
+
+def finish(size: int, ready: Sequence[Time], latency: Sequence[Time], now: Time, gpu_free: Time) -> Time:
+    """When a batch of *size* ends if it leaves now: its inputs must arrive and the GPU be free."""
+    return max(now + ready[size], gpu_free + latency[size])
+
+
+def gather_fcfs(
+    deadlines: list[Time], target: int, ready: Sequence[Time], latency: Sequence[Time], now: Time, free: Time
+) -> tuple[int, int]:
+    """(heads to drop, batch size); *ready[b]* is network delay plus execution of a batch of b."""
+    dropped = bisect_left(deadlines, finish(1, ready, latency, now, free))
+    if dropped == len(deadlines):
+        return dropped, 0
+    return dropped, _grow(1, dropped, deadlines, ready, latency, now, free)
+
+
+def gather_window(
+    deadlines: list[Time], target: int, ready: Sequence[Time], latency: Sequence[Time], now: Time, free: Time
+) -> tuple[int, int]:
+    waiting, largest = len(deadlines), len(latency) - 2
+    suffix = min(waiting, largest)
+    first = 0
+    while first < waiting and deadlines[first] < finish(suffix, ready, latency, now, free):
+        first += 1
+        suffix = min(waiting - first, largest)
+    size = max(1, min(target, suffix))
+    dropped = bisect_left(deadlines, finish(size, ready, latency, now, free))
+    if dropped == waiting:
+        return dropped, 0
+    return dropped, _grow(size, dropped, deadlines, ready, latency, now, free)
+
+
+def _grow(
+    size: int,
+    head: int,
+    deadlines: list[Time],
+    ready: Sequence[Time],
+    latency: Sequence[Time],
+    now: Time,
+    free: Time,
+) -> int:
+    """Take more requests while the head still meets its deadline."""
+    limit = min(len(deadlines) - head, len(latency) - 2)
+    deadline = deadlines[head]
+    while size < limit and finish(size + 1, ready, latency, now, free) <= deadline:
+        size += 1
+    return size
+
 
 GATHER = {"fcfs": gather_fcfs, "window": gather_window}
 

@@ -13,8 +13,17 @@ from typing import Any
 
 from astrarium.core.policy import TimerFired
 from astrarium.core.units import Time
-from astrarium.serving.actions import Action, Dispatch
-from astrarium.serving.events import BatchFinished, Event, GpuJoined, GpuLeft, RequestArrived, RequestProfiled
+from astrarium.serving.contract import (
+    Action,
+    BatchFinished,
+    Dispatch,
+    Event,
+    GpuJoined,
+    GpuLeft,
+    RequestArrived,
+    RequestProfiled,
+    Setup,
+)
 from astrarium.serving.policies._entries import (
     Entry,
     Queue,
@@ -25,7 +34,6 @@ from astrarium.serving.policies._entries import (
     ids,
     insert,
 )
-from astrarium.serving.setup import Setup
 from astrarium.serving.state import Batch, ServingState
 
 

@@ -16,22 +16,26 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from astrarium.core.mintree import MinTree
 from astrarium.core.policy import SetTimer
 from astrarium.core.units import FOREVER, Time
-from astrarium.serving.actions import EXPIRED, SACRIFICED, Action, Dispatch, Drop
-from astrarium.serving.events import (
+from astrarium.serving.contract import (
+    EXPIRED,
+    SACRIFICED,
+    Action,
     BatchFailed,
     BatchFinished,
     BatchPreempted,
+    Dispatch,
+    Drop,
     Event,
     GpuJoined,
     GpuLeft,
     Request,
     RequestArrived,
+    Setup,
 )
+from astrarium.serving.policies._min_tree import MinTree
 from astrarium.serving.policies._queue import ModelQueue
-from astrarium.serving.setup import Setup
 from astrarium.serving.state import ServingState
 
 Gather = Annotated[

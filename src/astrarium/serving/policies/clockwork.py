@@ -22,11 +22,23 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from astrarium.core.mintree import MinTree
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import DURATION_FORM, FOREVER, Time
-from astrarium.serving.actions import EXPIRED, SACRIFICED, Action, Dispatch, Drop, Preempt
-from astrarium.serving.events import Event, RequestArrived, RequestProfiled
+from astrarium.serving.contract import (
+    EXPIRED,
+    SACRIFICED,
+    Action,
+    Dispatch,
+    Drop,
+    Event,
+    ModelSpec,
+    Network,
+    Preempt,
+    RequestArrived,
+    RequestProfiled,
+    Setup,
+)
+from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies._entries import (
     Queue,
     batch_costs,
@@ -38,9 +50,8 @@ from astrarium.serving.policies._entries import (
     ids,
     insert,
 )
+from astrarium.serving.policies._min_tree import MinTree
 from astrarium.serving.policies._window import NativeParameters
-from astrarium.serving.registry import serving_policies
-from astrarium.serving.setup import ModelSpec, Network, Setup
 from astrarium.serving.state import Batch, Gpu, ServingState
 
 _NO_WINDOW = "forever"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from astrarium.core.units import FOREVER, Time
+from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.policies._window import Gather, WindowScheduler
-from astrarium.serving.registry import serving_policies
 
 
 @serving_policies.register("eager")

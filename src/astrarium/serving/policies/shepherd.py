@@ -22,11 +22,19 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from astrarium.core.mintree import MinTree
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import FOREVER, Time
-from astrarium.serving.actions import Action, Dispatch, Preempt
-from astrarium.serving.events import Event, Request, RequestArrived, RequestProfiled
+from astrarium.serving.contract import (
+    Action,
+    Dispatch,
+    Event,
+    Preempt,
+    Request,
+    RequestArrived,
+    RequestProfiled,
+    Setup,
+)
+from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies._entries import (
     Entry,
     Queue,
@@ -39,9 +47,8 @@ from astrarium.serving.policies._entries import (
     insert,
     largest_within,
 )
+from astrarium.serving.policies._min_tree import MinTree
 from astrarium.serving.policies._window import NativeParameters
-from astrarium.serving.registry import serving_policies
-from astrarium.serving.setup import Setup
 from astrarium.serving.state import ServingState
 
 Pick = tuple[int, int]  # model and batch size

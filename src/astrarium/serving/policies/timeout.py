@@ -13,10 +13,10 @@ import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import DURATION_FORM, Time, parse_duration, split_quantity
+from astrarium.serving.contract import Setup
+from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.policies._window import Gather, NativeParameters, WindowScheduler
-from astrarium.serving.registry import serving_policies
-from astrarium.serving.setup import Setup
 
 _FORM = f"{DURATION_FORM}, or a share of each model's SLO such as 10%"
 

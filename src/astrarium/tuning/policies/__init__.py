@@ -1,1 +1,37 @@
-"""Tuning policies, one file each."""
+"""Tuning policies and search algorithms by name. Others register theirs with entry points of the groups
+`astrarium.tuning` and `astrarium.searches`.
+
+Each is a class made with its parameters: its nested `Parameters`, a msgspec.Struct, says what may be set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.policy import Policy
+from astrarium.core.registry import Registry
+from astrarium.tuning.contract import Action, Event
+from astrarium.tuning.search.contract import Search
+from astrarium.tuning.state import TuningState
+
+TuningPolicy = Policy[TuningState, Event, Action]
+
+tuning_policies: Registry[Callable[[Any], TuningPolicy]] = Registry(
+    "tuning policy", package="astrarium.tuning.policies", group="astrarium.tuning"
+)
+
+searches: Registry[Callable[[Any], Search]] = Registry(
+    "search algorithm", package="astrarium.tuning.search", group="astrarium.searches"
+)
+
+
+def made(kind: Any, settings: Mapping[str, Any] | None, field: str) -> Any:
+    """A policy or a search, with its parameters checked."""
+    try:
+        return kind(msgspec.convert(dict(settings or {}), kind.Parameters))
+    except msgspec.ValidationError as error:
+        raise InputError(field, dict(settings or {}), str(error)) from None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from astrarium.tuning.actions import Put
-from astrarium.tuning.ledger import TrialRow
-from astrarium.tuning.places import Place, Width
-from astrarium.tuning.state import TuningState
+from astrarium.tuning.contract import Put
+from astrarium.tuning.runtime import Place, Width
+from astrarium.tuning.state import TrialRow, TuningState
 
 NOTHING = Width(0)
 

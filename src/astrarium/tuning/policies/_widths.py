@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from astrarium.core.units import Time
-from astrarium.tuning.ledger import TrialRow
-from astrarium.tuning.places import Width
-from astrarium.tuning.runtime import most_packed, most_spread, packed_times
-from astrarium.tuning.state import TuningState
+from astrarium.tuning.runtime import Width, most_packed, most_spread, packed_times
+from astrarium.tuning.state import TrialRow, TuningState
 
 
 def water_filled(

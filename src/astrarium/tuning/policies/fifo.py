@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from astrarium.core.units import Time
-from astrarium.tuning.actions import Action
-from astrarium.tuning.events import Event
-from astrarium.tuning.places import Width
+from astrarium.tuning.contract import Action, Event
+from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.policies._queue import started
-from astrarium.tuning.registry import tuning_policies
+from astrarium.tuning.runtime import Width
 from astrarium.tuning.state import TuningState
 
 

@@ -9,14 +9,12 @@ from typing import Annotated
 import msgspec
 
 from astrarium.core.units import Time
-from astrarium.tuning.actions import Action
-from astrarium.tuning.events import Event, GroupArrived
-from astrarium.tuning.ledger import TrialRow
-from astrarium.tuning.places import Width
+from astrarium.tuning.contract import Action, Event, GroupArrived
+from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.policies._queue import started
 from astrarium.tuning.policies._widths import fluid_widths
-from astrarium.tuning.registry import tuning_policies
-from astrarium.tuning.state import TuningState
+from astrarium.tuning.runtime import Width
+from astrarium.tuning.state import TrialRow, TuningState
 
 
 @tuning_policies.register("static-fluid")

@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, NamedTuple
 
 import msgspec
 
-from astrarium.tuning.searching import Course, Pool, Wanted, wants
+from astrarium.tuning.search.contract import Course, Pool, Results, Want, Wanted, wants
+
+# A bracket that runs beside others: what its rung still waits for, and the part of it that nobody was asked
+# for yet.
+
+
+class Begun:
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        self.waiting: list[Want] = []
+        self.missing: set[int] = set()
+        self._next(next(course))
+
+    @property
+    def running(self) -> int:
+        return len(self.missing) - len(self.waiting)
+
+    def asked(self) -> list[Want]:
+        """All that is left of the rung."""
+        found, self.waiting = self.waiting, []
+        return found
+
+    def heard(self, results: Results) -> None:
+        """With the last of a rung, the next one begins."""
+        mine = {candidate: value for candidate, value in results.items() if candidate in self.missing}
+        self._results |= mine
+        self.missing -= mine.keys()
+        if mine and not self.missing:
+            with suppress(StopIteration):
+                self._next(self._course.send(self._results))
+
+    def _next(self, wanted: Wanted) -> None:
+        self.waiting = list(wanted.trials)
+        self.missing = {want.candidate for want in wanted.trials}
+        self._results: dict[int, float | None] = {}
+
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Eta = Annotated[int, msgspec.Meta(ge=2, description="one in so many goes on, for so many times as long")]
@@ -43,3 +79,18 @@ def halved(pool: Pool, candidates: list[int], rungs: list[int], eta: int) -> Cou
 
 def wanted(pool: Pool, candidates: list[int], total: int) -> Wanted:
     return Wanted(wants(pool.group(), candidates, total))
+
+
+# The brackets of Hyperband (Li et al., JMLR 2018): many candidates for a short time, few for long.
+
+
+class Bracket(NamedTuple):
+    candidates: int
+    rungs: list[int]  # totals, in iterations
+
+
+def brackets(iterations: int, eta: int) -> list[Bracket]:
+    """The one with most candidates first."""
+    rungs = totals(1, iterations, eta)
+    most = len(rungs) - 1
+    return [Bracket(-(-(most + 1) * eta**s // (s + 1)), rungs[most - s :]) for s in range(most, -1, -1)]

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import msgspec
 
-from astrarium.tuning.registry import searches
+from astrarium.tuning.policies import searches
 from astrarium.tuning.search._rungs import Concurrency, Count, Eta, Iterations, at_a_time, totals
-from astrarium.tuning.searching import Course, Pool, Want, Wanted
+from astrarium.tuning.search.contract import Course, Pool, Want, Wanted
 
 
 @searches.register("asha")

@@ -11,11 +11,36 @@ from typing import Annotated
 
 import msgspec
 
-from astrarium.tuning.registry import searches
-from astrarium.tuning.search._begun import Begun
-from astrarium.tuning.search._brackets import brackets
-from astrarium.tuning.search._rungs import Concurrency, Count, Eta, Iterations, at_a_time, halved
-from astrarium.tuning.searching import Course, Pool, Want, Wanted, drawn
+from astrarium.tuning.policies import searches
+from astrarium.tuning.search._rungs import (
+    Begun,
+    Concurrency,
+    Count,
+    Eta,
+    Iterations,
+    at_a_time,
+    brackets,
+    halved,
+)
+from astrarium.tuning.search.contract import Course, Pool, Want, Wanted, drawn
+
+# Synchronous BOHB: the rungs of Hyperband, and a sampler that learns between them.
+
+
+@searches.register("sync-bohb")
+class SyncBohb:
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        iterations: Iterations = 27
+        eta: Eta = 3
+        passes: Annotated[Count, msgspec.Meta(description="times that all brackets are run")] = 1
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+
+    def run(self, pool: Pool) -> Course:
+        chosen = self.parameters
+        for count, rungs in brackets(chosen.iterations, chosen.eta) * chosen.passes:
+            yield from halved(pool, drawn(pool, count), rungs, chosen.eta)
 
 
 @searches.register("bohb")

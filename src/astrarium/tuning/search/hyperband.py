@@ -16,11 +16,9 @@ from typing import Annotated
 
 import msgspec
 
-from astrarium.tuning.registry import searches
-from astrarium.tuning.search._begun import Begun
-from astrarium.tuning.search._brackets import brackets
-from astrarium.tuning.search._rungs import Count, Eta, Iterations, halved
-from astrarium.tuning.searching import Course, Pool, Want, Wanted, drawn
+from astrarium.tuning.policies import searches
+from astrarium.tuning.search._rungs import Begun, Count, Eta, Iterations, brackets, halved
+from astrarium.tuning.search.contract import Course, Pool, Want, Wanted, drawn
 
 
 @searches.register("hyperband")

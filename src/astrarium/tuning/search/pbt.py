@@ -11,9 +11,9 @@ from typing import Annotated
 import msgspec
 
 from astrarium.core.streams import stream
-from astrarium.tuning.registry import searches
+from astrarium.tuning.policies import searches
 from astrarium.tuning.search._rungs import Count, Iterations, wanted
-from astrarium.tuning.searching import Course, Pool, drawn
+from astrarium.tuning.search.contract import Course, Pool, drawn
 
 
 @searches.register("pbt")

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from astrarium.tuning.registry import searches
+from astrarium.tuning.policies import searches
 from astrarium.tuning.search._rungs import Count, Eta, Iterations, halved, totals
-from astrarium.tuning.searching import Course, Pool, drawn
+from astrarium.tuning.search.contract import Course, Pool, drawn
 
 
 @searches.register("successive-halving")

@@ -1,0 +1,205 @@
+"""What the sweeps of AlpaServe's section 6 share: the systems, and one knob turned at a time.
+
+A curve is judged in two ways. *Fair*: plans are made with a longer past and judged by requests that came
+after it, traffic comes at the rate that it should, and work that was begun goes on when plans change.
+*As published*: the authors' ways. Clockwork++ makes a plan for each minute with the requests of that minute,
+both ways: so it is in the paper, which means it as a bound.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from astrarium.placement.groups import Group, Layout, Runtime, Tables, groups_of
+from astrarium.placement.plan import Plan
+from astrarium.placement.policies import Judge, Patient, placement_policies
+from astrarium.placement.policies._ground import Counting, Going, Ground, plan_of
+from astrarium.placement.policies._partition import grouped
+from astrarium.placement.policies._selection import Board, fast
+from astrarium.placement.problem import Problem, Requests, Shape
+from astrarium.placement.simulation import Workload, score
+from astrarium_papers.alpaserve.common.cases import AS_PUBLISHED, FAIR, Case, Outcome, Ways, judge, run
+from astrarium_papers.alpaserve.common.cases import problem as posed_by
+from astrarium_papers.alpaserve.common.panels import ALPASERVE, CLOCKWORK, OURS, REPLICATION
+from astrarium_papers.findings import Effort
+
+WAYS: dict[str, Ways] = {"fair": FAIR, "as published": AS_PUBLISHED}
+
+# Plans that are judged fairly know the past, so many times as long as what they are judged by. With less, the
+# rarest models are not seen at all.
+HISTORY = 5
+
+Placer = Callable[[Case, str, int], list[Outcome]]  # a case, the name of ways, and how many seeds judge
+Known = Callable[[Case, str], Problem]
+
+
+def known(case: Case, ways: str) -> Problem:
+    """With the requests that a plan is made with."""
+    longer = case.seconds * (HISTORY if ways == "fair" else 1)
+    return posed_by(msgspec.structs.replace(case, seconds=longer), WAYS[ways])
+
+
+def apart(groups: Sequence[Group]) -> bool:
+    """Groups are served as if they shared no GPU, so none may."""
+    taken = Counter(gpu for group in groups for gpu in group.gpus)
+    return max(taken.values(), default=1) == 1
+
+
+def judged(case: Case, plan: Plan, ways: str, seeds: int) -> list[Outcome]:
+    assert apart(groups_of(plan)), plan
+    return [judge(case, plan, WAYS[ways], seed) for seed in range(seeds)]
+
+
+def counted_as(ways: str) -> dict[str, Any]:
+    """What searches take from the authors: each stage counts as much as the largest; seconds as doubles."""
+    return {"memory": "worst-stage", "runtime": {"clock": "seconds"}} if ways == "as published" else {}
+
+
+def placing(
+    policy: str,
+    parameters: Mapping[str, Any] | None = None,
+    knows: Known = known,
+    told: Callable[[Problem], Judge] | None = None,
+) -> Placer:
+    """One plan, kept whatever comes. *told*: the search hears what becomes of a plan."""
+
+    def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
+        factory: Any = placement_policies.get(policy)
+        chosen = msgspec.convert({**counted_as(ways), **(parameters or {})}, factory.Parameters)
+        problem = knows(case, ways)
+        search = Patient(told(problem) if told else None)
+        return judged(case, factory(chosen).place(problem, search), ways, seeds)
+
+    return outcomes
+
+
+def replacing(policy: str) -> Placer:
+    """Plans that follow each other, made with the requests that are served."""
+
+    def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
+        return [run(case, policy, counted_as(ways), WAYS[ways], seed) for seed in range(seeds)]
+
+    return outcomes
+
+
+def greedy(stages: int) -> Placer:
+    """Algorithm 1 alone: the fast selection on groups of one shape."""
+
+    def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
+        posed = known(case, ways)
+        published = ways == "as published"
+        counting: Counting = "worst-stage" if published else "stage"
+        ground = Ground.of(posed, Runtime(clock="seconds" if published else "ns"), counting)
+        board = Board(ground, grouped(posed.gpus, Shape(stages)), np.ones(len(posed.models), bool))
+        found = fast(board, ground.workload, Going(Patient()))
+        return judged(case, plan_of("greedy", ground, found.groups, found.served), ways, seeds)
+
+    return outcomes
+
+
+def searching(knows: Known = known) -> Placer:
+    """AlpaServe without the exchanges that ours makes at the end, which the paper lacks."""
+    return placing("alpaserve", {"refine": 0}, knows)
+
+
+SYSTEMS: dict[str, Placer] = {
+    ALPASERVE: searching(),
+    CLOCKWORK: replacing("clockwork++"),
+    REPLICATION: placing("selective-replication"),
+}
+
+
+def planner(effort: Effort) -> dict[str, Placer]:
+    """Our own. It is judged fairly only."""
+    millions = effort.pick(1.0, 30.0)  # of requests to simulate in a search
+    return {OURS: placing("planner", {"runtime": {}, "effort": millions}, told=what_runs)}
+
+
+def what_runs(problem: Problem) -> Judge:
+    """Groups that serve in order of arrival."""
+    tables = Tables.of(problem.models)
+
+    def attained(plan: Plan, requests: Requests) -> list[float]:
+        groups, count = groups_of(plan), len(problem.models)
+        if not apart(groups):
+            return [0.0] * count
+        columns = np.array(requests.times, np.int64), np.array(requests.models, np.int32)
+        workload = Workload.from_columns(*columns, count)
+        good = score(Layout.of(tables, groups), workload).good
+        return [float(a / b) if b else 1.0 for a, b in zip(good, workload.totals, strict=True)]
+
+    return attained
+
+
+class Point(NamedTuple):
+    attainment: float  # the mean over seeds
+    shapes: dict[str, int]  # groups of the plan (of the first, where it changes)
+
+
+class Task(NamedTuple):
+    """One point of one curve."""
+
+    case: Case
+    system: str
+    ways: str
+    seeds: int
+
+    def __str__(self) -> str:
+        case = self.case
+        asked = f"{case.rate:g}/s, CV {case.cv:g}, SLO {case.slo:g}x"
+        return f"{self.system}, {self.ways}: {len(case.models)} models, {case.gpus} GPUs, {asked}"
+
+
+def measured(tasks: Sequence[Task], placers: Mapping[str, Placer], effort: Effort) -> dict[Task, Point]:
+    def one(numbered: tuple[int, Task]) -> Point:
+        number, task = numbered
+        effort.say(f"{number} of {len(tasks)}: {task}")
+        found = placers[task.system](task.case, task.ways, task.seeds)
+        shapes = Counter(str(group.shape) for group in groups_of(found[0].plan))
+        return Point(fmean(outcome.attainment for outcome in found), dict(shapes))
+
+    return dict(zip(tasks, effort.each(one, enumerate(tasks, 1)), strict=True))
+
+
+def turned(case: Case, knob: str, value: float) -> Case:
+    return msgspec.structs.replace(case, **{knob: int(value) if knob == "gpus" else float(value)})
+
+
+class Sweep(NamedTuple):
+    """A knob of a case, the values it takes, and the curves to measure: pairs of system and ways."""
+
+    case: Case
+    knob: str
+    values: Sequence[float]
+    curves: Sequence[tuple[str, str]]
+    seeds: int = 1  # where it is fair; the authors' way has one
+
+    def tasks(self) -> Iterable[Task]:
+        for system, ways in self.curves:
+            for value in self.values:
+                seeds = self.seeds if ways == "fair" else 1
+                yield Task(turned(self.case, self.knob, value), system, ways, seeds)
+
+
+def swept(
+    sweeps: Mapping[str, Sweep], placers: Mapping[str, Placer], effort: Effort
+) -> dict[str, dict[str, Any]]:
+    """By the name of a sweep: its values, curves[ways][system] and shapes[ways][system]."""
+    tasks = dict.fromkeys(task for sweep in sweeps.values() for task in sweep.tasks())
+    points = measured(list(tasks), placers, effort)
+    return {name: _panel(sweep, points) for name, sweep in sweeps.items()}
+
+
+def _panel(sweep: Sweep, points: Mapping[Task, Point]) -> dict[str, Any]:
+    curves: dict[str, dict[str, list[float]]] = {}
+    shapes: dict[str, dict[str, list[dict[str, int]]]] = {}
+    for task in sweep.tasks():
+        curves.setdefault(task.ways, {}).setdefault(task.system, []).append(points[task].attainment)
+        shapes.setdefault(task.ways, {}).setdefault(task.system, []).append(points[task].shapes)
+    return {"knob": sweep.knob, "values": list(sweep.values), "curves": curves, "shapes": shapes}

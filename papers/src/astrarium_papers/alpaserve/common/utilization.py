@@ -1,0 +1,75 @@
+"""When the GPUs of a few groups are busy (Figure 2d)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from astrarium.core.units import SECOND
+from astrarium.placement.groups import Group, Tables
+from astrarium.placement.problem import PlacedModel
+from astrarium.placement.simulation import Workload
+from astrarium_papers.alpaserve.common.settings import COLORS, outcome
+
+Spans = npt.NDArray[np.float64]  # from and to, in seconds
+
+
+def of(
+    models: Sequence[PlacedModel],
+    placements: dict[str, list[Group]],
+    workload: Workload,
+    shown: tuple[float, float],
+) -> dict[str, Any]:
+    spans = {name: busy(models, groups, workload) for name, groups in placements.items()}
+    return {
+        "shown": {
+            name: [np.round(one, 4).tolist() for one in levels(found, shown)] for name, found in spans.items()
+        },
+        "both_busy": {name: _together(found) for name, found in spans.items()},
+    }
+
+
+def busy(models: Sequence[PlacedModel], groups: list[Group], workload: Workload) -> Spans:
+    """One row for each stage of each request."""
+    tables = Tables.of(models)
+    where = outcome(models, groups, workload).group.tolist()
+    free = [[0.0] * group.shape.stages for group in groups]
+    found = []
+    for arrival, model, group in zip(
+        (workload.arrivals / SECOND).tolist(), workload.models, where, strict=True
+    ):
+        times = tables.times[tables.kinds[groups[group].shape], model, 0] / SECOND
+        now = arrival
+        for stage, time in enumerate(times[: groups[group].shape.stages].tolist()):
+            begin = max(now, free[group][stage])
+            now = free[group][stage] = begin + time
+            found.append((begin, now))
+    return np.array(found)
+
+
+def levels(spans: Spans, shown: tuple[float, float] | None = None) -> tuple[Spans, Spans]:
+    """Instants, and how many GPUs are busy from each on."""
+    moments = np.round(np.concatenate([spans[:, 0], spans[:, 1]]), 6)  # who ends and who begins: one instant
+    times, which = np.unique(moments, return_inverse=True)
+    changes = np.bincount(which, np.repeat([1.0, -1.0], len(spans)))
+    inside = slice(None) if shown is None else (times >= shown[0]) & (times < shown[1])
+    return times[inside], np.cumsum(changes).astype(np.float64)[inside]
+
+
+def _together(spans: Spans) -> float:
+    """Of the time in which some GPU works, the part in which two do."""
+    times, count = levels(spans)
+    lasted = np.diff(times)
+    return round(float(lasted[count[:-1] > 1].sum() / lasted[count[:-1] > 0].sum()), 4)
+
+
+def draw(axis: Any, data: dict[str, Any]) -> None:
+    for name, (times, count) in data["shown"].items():
+        percent = [50 * one for one in count]
+        axis.fill_between(times, percent, step="post", alpha=0.25, color=COLORS[name])
+        axis.step(times, percent, where="post", lw=0.8, color=COLORS[name], label=name)
+    axis.set(title="utilization, CV 3", xlabel="time (s)", ylabel="GPUs busy (%)", ylim=(0, 125))
+    axis.legend(fontsize=7, loc="upper left", ncol=2)

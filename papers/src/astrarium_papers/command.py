@@ -1,0 +1,116 @@
+"""astrarium reproduce NAME..."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from astrarium.cli.options import Json, NoFolder, Out, Overwrite
+
+if TYPE_CHECKING:
+    from astrarium_papers.registry import Reproduction
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME]...", help="Such as symphony/table2, or all; none lists them."),
+]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="A small form: minutes become seconds, numbers rougher.")
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simulations at the same time.")]
+Markdown = Annotated[
+    Path | None,
+    typer.Option("--markdown", metavar="PAGE", help="Write all tables to this page too, in its place."),
+]
+
+
+def reproduce(
+    context: typer.Context,
+    name: Names = None,
+    quick: Quick = False,
+    jobs: Jobs = 1,
+    markdown: Markdown = None,
+    json: Json = False,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    no_folder: NoFolder = False,
+) -> None:
+    """Measure again what the papers printed."""
+    from astrarium.cli import output
+    from astrarium_papers.tables import reproduction_tables
+
+    if not name:
+        _list(json)
+        return
+    names = _chosen(name)
+    _check_page(markdown)
+    at = output.target("reproduce", "-".join(name), out, overwrite, no_folder)
+    done = [_run(each, quick, jobs) for each in names]
+    result = {"reproductions": [each.shown() for each in done]}
+    if at.path is not None:
+        with at.draft() as draft:
+            _write(draft, done, result, output.command_line(context))
+    if markdown is not None:
+        from astrarium_papers.markdown import page
+
+        markdown.write_text(page(done, output.command_line(context)), encoding="utf-8")
+    output.emit(json, result, [table for each in done for table in reproduction_tables(each)], at.path)
+
+
+def _list(json: bool) -> None:
+    from rich.table import Table
+
+    from astrarium.cli.output import emit
+    from astrarium_papers import registry
+
+    titles = {name: registry.title(name) for name in registry.names()}
+    table = Table("name", "what it is", box=None, pad_edge=False)
+    for name, title in titles.items():
+        table.add_row(name, title)
+    emit(json, {"reproductions": [{"name": n, "title": t} for n, t in titles.items()]}, [table], None)
+
+
+def _chosen(names: list[str]) -> list[str]:
+    """Every name is looked up before the first is run."""
+    from astrarium.core.errors import InputError, one_of
+    from astrarium_papers import registry
+
+    known = registry.names()
+    names = [registry.spelled(name) for name in names]
+    for name in names:
+        if name != "all" and name not in known:
+            raise InputError("reproduction", name, one_of(["all", *known], name))
+    return known if "all" in names else list(dict.fromkeys(names))
+
+
+def _check_page(page: Path | None) -> None:
+    """Before the work begins: it may take long."""
+    from astrarium.core.errors import InputError
+
+    if page is not None and (page.is_dir() or not page.parent.is_dir()):
+        raise InputError("--markdown", str(page), "a file in a folder that is there")
+
+
+def _run(name: str, quick: bool, jobs: int) -> Reproduction:
+    from astrarium.cli.progress import status
+    from astrarium_papers import registry
+    from astrarium_papers.findings import Effort
+
+    with status(name) as say:
+        return registry.run(name, Effort(quick=quick, jobs=jobs, progress=say))
+
+
+def _write(draft: Path, done: list[Reproduction], result: dict[str, Any], command: str) -> None:
+    from astrarium.cli.output import file_name
+    from astrarium.run import folder
+    from astrarium_papers.tables import reproduction_tables
+
+    plots = draft / "plots"
+    plots.mkdir()
+    for each in done:
+        each.figure(plots / f"{file_name(each.name)}.png")
+    folder.write_tables(draft, [table for each in done for table in reproduction_tables(each)])
+    folder.write_summary(draft, result)
+    folder.write_readme(draft, command)

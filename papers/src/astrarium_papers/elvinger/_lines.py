@@ -1,0 +1,165 @@
+"""Who is compared, the plans they make, and what the plans are worth in the thesis's cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from astrarium.core.streams import stream
+from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.placement.evaluation import Evaluation, evaluate, poisson
+from astrarium.placement.plan import Plan, check
+from astrarium.placement.policies import Judge, Patient, placement_policies
+from astrarium.placement.problem import Problem, Requests
+from astrarium_papers.elvinger._world import WARMUP, SharedSms, path
+from astrarium_papers.findings import Effort, Row
+
+VISION = ("alexnet", "densenet121", "efficientnet_b7", "resnet50", "vgg19")
+MIXED = ("resnet50", "mobilenet_v2", "bert", "gpt2")
+JUDGING_SEED, PLANNING_SEED = 1, 2
+PLANNER, QUICK_PLANNER, PLANNED_WITH = "planner", {"effort": 1.0, "judged": 4}, 5 * SECOND
+OURS = "Astrarium's planner"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A policy with its parameters. *sizes* are batch sizes that the thesis prints where the program's best
+    answers tie, by model: another solver may break a tie otherwise."""
+
+    label: str
+    policy: str
+    parameters: dict[str, Any] = {}
+    sizes: Mapping[str, Sequence[int]] = {}
+    shares: bool = True  # False: replicas may use all SMs, whatever the policy says
+
+
+# Observation 2 of 6.2.1, Figure 6.3: one of three matchings that are equally good.
+WAO_GROUPS = (("alexnet", "resnet50", "vgg19"), ("densenet121", "efficientnet_b7"))
+USHER, WAO = Line("Usher", "usher"), Line("WAO-Usher", "wao-usher")
+WAO_FREE = Line("WAO-Usher, no shares", "wao-usher", {"groups": WAO_GROUPS}, shares=False)
+WAO_PRINTED = Line("WAO-Usher", "wao-usher", {"groups": WAO_GROUPS})
+AO_PRINTED = Line("AO-MILP", "ao-milp", sizes={"efficientnet_b7": [64], "resnet50": [64]})
+WSM_PRINTED = Line("WSM-MILP", "wsm-milp", sizes={"efficientnet_b7": [64], "densenet121": [32, 64, 128]})
+AO, WSM = (Line(name, name.lower(), {"ties": "solver"}) for name in ("AO-MILP", "WSM-MILP"))
+AO_SMALLER = Line("AO-MILP, smaller batches", "ao-milp")
+WSM_SMALLER = Line("WSM-MILP, smaller batches", "wsm-milp")
+OUR_PLANNER = Line(OURS, PLANNER)
+IGNITER = Line("iGniter", "igniter", {"leftovers": "truncate"})
+
+
+def planned(line: Line, problem: Problem, effort: Effort) -> Plan:
+    """Every policy is told the targets; `planner` plans with requests at these rates, and hears from a judge
+    what becomes of a plan in this cluster."""
+    factory: Any = placement_policies.get(line.policy)
+    parameters = line.parameters | (QUICK_PLANNER if effort.quick and line.policy == PLANNER else {})
+    policy = factory(msgspec.convert(parameters, factory.Parameters))
+    search = Patient()
+    if line.policy == PLANNER:
+        arrivals = poisson(problem, PLANNED_WITH, stream(PLANNING_SEED, "planning").random)
+        problem = msgspec.structs.replace(problem, requests=arrivals)
+        search = Patient(judge(problem))
+    plan: Plan = policy.place(_with_sizes(problem, line.sizes), search)
+    if not line.shares:
+        replicas = tuple(msgspec.structs.replace(replica, share=1.0) for replica in plan.replicas)
+        plan = msgspec.structs.replace(plan, replicas=replicas)
+    check(plan, problem)
+    return plan
+
+
+def judge(problem: Problem) -> Judge:
+    """What becomes of a plan in the thesis's cluster."""
+
+    def judged(plan: Plan, requests: Requests) -> list[float]:
+        attained = (model.attainment for model in travelled(problem, plan, requests, warmup=0).models)
+        return [1.0 if part is None else part for part in attained]
+
+    return judged
+
+
+def _with_sizes(problem: Problem, sizes: Mapping[str, Sequence[int]]) -> Problem:
+    """The same, where some models choose among these batch sizes only."""
+    models = tuple(
+        msgspec.structs.replace(
+            model,
+            demands={b: d for b, d in model.demands.items() if b in sizes.get(model.name, model.demands)},
+        )
+        for model in problem.models
+    )
+    return msgspec.structs.replace(problem, models=models)
+
+
+def travelled(problem: Problem, plan: Plan, requests: Requests, warmup: Time = WARMUP) -> Evaluation:
+    interference = SharedSms(problem.models)
+    return evaluate(problem, plan, requests, interference, warmup=warmup, path=path(problem))
+
+
+def goodputs(problem: Problem, requests: Requests, found: Evaluation) -> dict[str, float]:
+    """Requests in time, by model, for each second in which its client was at work."""
+    ends = dict(zip(requests.models, requests.times, strict=True))  # the last of each
+    return {
+        model.name: model.in_time * SECOND / (ends[model.model] - WARMUP)
+        for model in found.models
+        if model.model in ends
+    }
+
+
+def submitted(problem: Problem, requests: Requests) -> dict[str, float]:
+    """The thesis's `ideal`: what the clients submitted."""
+    ends = dict(zip(requests.models, requests.times, strict=True))
+    counted = Counter(
+        model for at, model in zip(requests.times, requests.models, strict=True) if at >= WARMUP
+    )
+    return {
+        model.name: counted[model.index] * SECOND / (ends[model.index] - WARMUP) for model in problem.models
+    }
+
+
+def stands(plan: Plan, problem: Problem) -> list[list[tuple[str, int]]]:
+    """Names and batch sizes, by GPU."""
+    names = {model.index: model.name for model in problem.models}
+    return [
+        sorted((names[replica.model], replica.batch) for replica in plan.on_gpu(gpu.id))
+        for gpu in problem.gpus
+    ]
+
+
+def bar(line: Line, problem: Problem, requests: Requests, effort: Effort) -> dict[str, Any]:
+    """One bar of a figure, as plain data."""
+    plan = planned(line, problem, effort)
+    found = travelled(problem, plan, requests)
+    return {
+        "goodput": goodputs(problem, requests, found),
+        "placement": stands(plan, problem),
+        "promised": plan.attainment,
+        "execution_ms": {
+            model.name: model.execution.mean / MILLISECOND for model in found.models if model.execution
+        },
+    }
+
+
+def gpus_in_words(gpus: int | str) -> str:
+    return f"{gpus} GPU" if int(gpus) == 1 else f"{gpus} GPUs"
+
+
+def used(found: Mapping[str, Any]) -> int:
+    """GPUs that have somebody."""
+    return sum(bool(there) for there in found["placement"])
+
+
+def total(found: Mapping[str, Any]) -> float:
+    return float(sum(found["goodput"].values()))
+
+
+def of_ideal(bars: Mapping[str, Any], ideal: float) -> list[Row]:
+    """The thesis draws these, and prints none."""
+    return [
+        Row(f"{label}, {gpus_in_words(gpus)}: goodput of the ideal", total(there) / ideal)
+        for label, found in bars.items()
+        for gpus, there in found.items()
+    ]
+
+
+def sizes_of(found: Mapping[str, Any], model: str) -> list[int]:
+    return [batch for there in found["placement"] for name, batch in there if name == model]

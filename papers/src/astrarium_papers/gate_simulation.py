@@ -1,0 +1,194 @@
+"""One GPU shared by clients under a policy of the gate, in simulation: how long requests take, and how much
+gets done besides, both against alone. The policy is the code that the preloaded library runs
+(native/gate)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from astrarium.core import processes
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.native import extension
+from astrarium.core.processes import Floats, Stretch, Times
+from astrarium.core.streams import stream
+from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
+from astrarium.gate.kernel_profiles import KINDS, KernelTrace
+from astrarium.serving.traces import read_trace
+
+EAGER_GAP: Time = 5 * MICROSECOND
+
+
+class Party(msgspec.Struct, frozen=True):
+    """A client: its kernels, and when requests come (None: one after another, as in training). A launch costs
+    its CPU `gap`; `between` passes on the GPU from one of its kernels to the next."""
+
+    name: str
+    trace: KernelTrace
+    latency: bool
+    arrivals: Times | None = None
+    gap: Time = EAGER_GAP
+    graph: bool = False
+    synchronize: bool = True
+    between: Time = 0
+
+
+class Sharing(msgspec.Struct, frozen=True):
+    """How the GPU is shared. `knobs` are set over the policy's defaults; `search_limit` > 0 lets Orion search
+    its SM threshold for requests that may get longer by that share; `model` are numbers of the simulated
+    GPU."""
+
+    policy: str
+    knobs: Mapping[str, float] = {}
+    priority: bool = False
+    one_interpreter: bool = False
+    learn: bool = True
+    search_limit: float = 0.0
+    model: Mapping[str, float] = {}
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Of one client: latencies in ms from arrival (or launch, in a closed loop), `service_ms` from the first
+    launch, `rate` in requests a second, parts of one counted; `held` are launches that had to wait, by
+    reason."""
+
+    name: str
+    latency_ms: Floats
+    service_ms: Floats
+    rate: float
+    held: dict[str, int]
+    held_s: float
+    launches: int
+
+    def percentile(self, percent: float) -> float:
+        """The latency; not a number where no request has ended."""
+        return float(np.percentile(self.latency_ms, percent)) if len(self.latency_ms) else float("nan")
+
+
+class Run(msgspec.Struct, frozen=True):
+    clients: list[Outcome]
+    usage: dict[str, float]  # means over the run: sms, compute, memory
+    learnt: dict[str, Any]
+
+
+def share(parties: Sequence[Party], sharing: Sharing, duration: Time, warmup: Time = 0) -> Run:
+    """Requests that arrive in the warm-up are not counted."""
+    gate = _gate()
+    knobs = _knobs(gate, sharing, parties[0].trace.sms)
+    columns = gate.simulate(
+        knobs,
+        [_client(gate, party) for party in parties],
+        until=duration,
+        priority=sharing.priority,
+        one_interpreter=sharing.one_interpreter,
+        learn=sharing.learn,
+        search_limit=sharing.search_limit,
+        **sharing.model,
+    )
+    outcomes = [
+        _outcome(party, found, duration, warmup)
+        for party, found in zip(parties, columns["clients"], strict=True)
+    ]
+    after = columns["knobs"]
+    learnt = {name: getattr(after, name) for name in ("latency", "sm_threshold", "harm")}
+    return Run(outcomes, dict(columns["usage"]), learnt)
+
+
+def alone(
+    party: Party, duration: Time, warmup: Time = 0, model: Mapping[str, float] | None = None
+) -> Outcome:
+    return share([party], Sharing("streams", model=model or {}), duration, warmup).clients[0]
+
+
+def profiled(sharing: Sharing, latency: Outcome) -> Sharing:
+    """The same, told how long a request of the latency client takes alone."""
+    known = int(np.median(latency.service_ms) * MILLISECOND)
+    return msgspec.structs.replace(sharing, knobs={"latency": known, **sharing.knobs})
+
+
+def _gate() -> Any:
+    module = extension("_gate")
+    if module is None:
+        raise InputError("", None, "the compiled module astrarium._gate: install the package to build it")
+    return module
+
+
+def _knobs(gate: Any, sharing: Sharing, sms: int) -> Any:
+    if sharing.policy not in gate.policy_names():
+        raise InputError("policy", sharing.policy, one_of(gate.policy_names(), sharing.policy))
+    knobs = gate.defaults(sharing.policy, sms)
+    for name, value in sharing.knobs.items():
+        if not hasattr(knobs, name):
+            raise InputError("knobs", name, "a knob of the gate")
+        setattr(knobs, name, value)
+    return knobs
+
+
+def _client(gate: Any, party: Party) -> Any:
+    trace = party.trace
+    kernels = [trace.kernels[index] for index in trace.launches]
+    uses = [trace.use(index) for index in trace.launches]
+    return gate.Client(
+        party.latency,
+        np.array([kernel.duration for kernel in kernels], np.int64),
+        np.array([kernel.sms for kernel in kernels], np.int32),
+        np.array([KINDS.index(kernel.kind) for kernel in kernels], np.int32),
+        np.array([use.compute for use in uses]),
+        np.array([use.memory for use in uses]),
+        np.array([phase != "forward" for phase in trace.phases], np.int32),
+        arrivals=None if party.arrivals is None else party.arrivals.tolist(),
+        gap=party.gap,
+        graph=party.graph,
+        synchronize=party.synchronize,
+        between=party.between,
+    )
+
+
+def _outcome(party: Party, found: dict[str, Any], duration: Time, warmup: Time) -> Outcome:
+    counted = found["arrival"] >= warmup
+    latency = (found["end"] - found["arrival"])[counted] / MILLISECOND
+    service = (found["end"] - found["begin"])[counted] / MILLISECOND
+    rate = found["kernels"] / len(party.trace.launches) / (duration / SECOND)
+    held = dict(found["held"])
+    return Outcome(party.name, latency, service, rate, held, found["held_ns"] / SECOND, found["launches"])
+
+
+# Arrivals of open-loop clients
+
+
+def poisson(rate: float, duration: Time, seed: int, name: str) -> Times:
+    """*rate* a second; the name keeps clients apart that share a seed."""
+    stretches = [Stretch(0, duration, rate)]
+    moments = processes.poisson(stream(seed, "gate", "poisson", name), processes.total(stretches))
+    return processes.stretched(moments, stretches)
+
+
+def uniform(rate: float, duration: Time, seed: int, name: str) -> Times:
+    stretches = [Stretch(0, duration, rate)]
+    moments = processes.uniform(stream(seed, "gate", "uniform", name), processes.total(stretches))
+    return processes.stretched(moments, stretches)
+
+
+def recorded(path: str, model: str, duration: Time) -> Times:
+    """The arrivals of one model of a trace file, such as the Apollo trace of the DISB suite."""
+    trace = read_trace(path)
+    models = [kind[0] for kind in trace.kinds]
+    if model not in models:
+        raise InputError("model", model, one_of(models, model), path)
+    times, kinds = np.array(trace.time, np.int64), np.array(trace.kind)
+    wanted: Times = times[kinds == models.index(model)]
+    return wanted[wanted < duration]
+
+
+def bursty(duration: Time, seed: int, name: str, burst: int = 4, apart: Time = 204 * MILLISECOND) -> Times:
+    """Stands in for Apollo's object detection: bursts of four requests 3 to 8 ms apart, about 200 ms from one
+    burst to the next, as in the trace's stream of that kind (19 requests/s)."""
+    random = stream(seed, "gate", "bursty", name)
+    bursts = int(2 * duration / apart) + 4
+    starts = random.gamma(16.0, apart / 16.0, bursts).cumsum()
+    inside = random.uniform(3 * MILLISECOND, 8 * MILLISECOND, (bursts, burst)).cumsum(axis=1)
+    times: Times = np.sort((starts[:, None] + inside).ravel()).astype(np.int64)
+    return times[times < duration]

@@ -1,0 +1,105 @@
+"""Reproductions by name: `symphony/table2` is the module `astrarium_papers.symphony.table2`.
+
+Such a module has TITLE, `run(effort) -> Findings` and `draw(data, path)`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astrarium.core.errors import InputError, one_of
+from astrarium_papers.findings import Claim, Effort, Findings, Row
+
+# Papers, and our own policy, which has none.
+SOURCES = (
+    "alpaserve",
+    "astrarium",
+    "elvinger",
+    "fluid",
+    "orion",
+    "orloj",
+    "salus",
+    "shockwave",
+    "symphony",
+    "themis",
+)
+
+
+class Reproduction(msgspec.Struct):
+    name: str
+    title: str
+    command: str
+    findings: Findings
+    module: Any
+
+    @property
+    def rows(self) -> list[Row]:
+        return self.findings.rows
+
+    @property
+    def claims(self) -> list[Claim]:
+        return self.findings.claims
+
+    @property
+    def skipped(self) -> str:
+        return self.findings.skipped
+
+    def figure(self, path: Path) -> None:
+        """Nothing is drawn of what was skipped."""
+        if not self.skipped:
+            self.module.draw(self.findings.data, path)
+
+    def shown(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "command": self.command,
+            "rows": [row.shown() for row in self.rows],
+            "claims": [msgspec.structs.asdict(claim) for claim in self.claims],
+            "data": self.findings.data,
+            "skipped": self.skipped,
+        }
+
+
+def names() -> list[str]:
+    found = []
+    for source in SOURCES:
+        package = importlib.import_module(f"astrarium_papers.{source}")
+        modules = [module.name for module in pkgutil.iter_modules(package.__path__)]
+        found += [f"{source}/{name}" for name in modules if not name.startswith("_")]
+    return sorted(found, key=by_number)
+
+
+def spelled(name: str) -> str:
+    """As modules are named: salus/table2.1, as the paper has it, is salus/table2_1."""
+    return name.replace(".", "_")
+
+
+def title(name: str) -> str:
+    return str(_module(name).TITLE)
+
+
+def run(name: str, effort: Effort) -> Reproduction:
+    name = spelled(name)
+    module = _module(name)
+    command = f"astrarium reproduce {name}" + (" --quick" if effort.quick else "")
+    return Reproduction(name, module.TITLE, command, module.run(effort), module)
+
+
+def _module(name: str) -> Any:
+    if name not in names():
+        raise InputError("reproduction", name, one_of(names(), name))
+    return importlib.import_module("astrarium_papers." + name.replace("/", "."))
+
+
+def by_number(name: str) -> tuple[str, int, str]:
+    """figure2 before figure10."""
+    paper, _, item = name.partition("/")
+    digits = "".join(letter for letter in item if letter.isdigit())
+    return paper, -1 if item.startswith("table") else int(digits or 0), item

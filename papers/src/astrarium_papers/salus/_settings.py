@@ -1,0 +1,49 @@
+"""What the figures of Salus share: the policies, the GPU, and times as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from astrarium.core.trace import Step
+from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.device import salus
+from astrarium.device.contract import IterationFinished, Job
+from astrarium.device.level import Arrival, play
+from astrarium.device.scenario import divided
+
+POLICIES = ("fifo", "srtf", "pack", "fair")
+COLORS = {"fifo": "#999999", "srtf": "#0072B2", "pack": "#009E73", "fair": "#D55E00"}
+MINUTE: Time = 60 * SECOND
+MEMORY = salus.GPU_MEMORY
+
+Iteration = tuple[int, Time, Time]  # the job, when it started, when it ended
+
+
+def named(number: int, name: str, iterations: int, together: int = 1) -> Job:
+    """A job of Table A.1; *together* of its iterations are one turn."""
+    found = salus.lookup(name)
+    turns = divided(found.iteration, iterations, found.iteration * together)
+    return Job(number, name, found.persistent, found.ephemeral, *turns, demand=found.demand)
+
+
+def iterations_of(policy: str, arrivals: list[Arrival]) -> list[Iteration]:
+    """Every iteration of a run, in the order of their ends."""
+    found: list[Iteration] = []
+    play(policy, arrivals, MEMORY, record=_into(found))
+    return found
+
+
+def _into(found: list[Iteration]) -> Callable[[Step], None]:
+    def record(step: Step) -> None:
+        ended = [event for event in step.events if isinstance(event, IterationFinished)]
+        found.extend((event.job, event.started, step.now) for event in ended)
+
+    return record
+
+
+def minutes(time: float) -> float:
+    return round(time / MINUTE, 2)
+
+
+def milliseconds(time: float) -> float:
+    return round(time / MILLISECOND, 3)

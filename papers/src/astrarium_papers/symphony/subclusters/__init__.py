@@ -1,0 +1,175 @@
+"""Sub-clusters (Symphony, section 4.4 and Appendix A): which models share a part of the cluster.
+
+Every GPU of a sub-cluster holds all of its models, and one dispatcher serves it. So the models are divided
+such that load and memory are balanced, no dispatcher gets more requests than it can take, all models of a
+sub-cluster fit on one GPU, and only so much moves from where it is today.
+
+The objective is the paper's, in shares of the mean: the largest deviation of load plus `weight` times the
+largest deviation of memory. Small divisions are solved to the end; large ones by swaps that start well, and
+by programs over a few sub-clusters at a time. Efforts are counted, never timed: the same answer everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import SECOND
+from astrarium.placement.problem import PlacedModel
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A model to be divided. *today* is its sub-cluster; None: it is new, and loading it disturbs nobody.
+
+    *load* is what is balanced, in GPU seconds a second or any other unit; None: its rate. *runtime* bytes are
+    needed on top of *memory* while a batch runs: one does at a time, so the largest of a sub-cluster counts.
+    """
+
+    name: str
+    rate: float
+    memory: int
+    load: float | None = None
+    runtime: int = 0
+    today: int | None = None
+
+    @property
+    def balanced_load(self) -> float:
+        return self.rate if self.load is None else self.load
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """For each sub-cluster: requests a second, and bytes of its smallest GPU. For the whole: how many models
+    may move, and how large a share of all load they may be. None: any."""
+
+    rate: float | None = None
+    memory: int | None = None
+    moved: int | None = None
+    moved_load: float | None = None
+
+
+class Effort(msgspec.Struct, frozen=True):
+    """`exact`: up to so many choices (models times sub-clusters) the whole is one program. `nodes`: of a
+    search tree. `rounds`: programs over a few sub-clusters. `swaps`: improvements by exchanging models."""
+
+    exact: int = 100
+    nodes: int = 5_000
+    rounds: int = 6
+    round_nodes: int = 50
+    swaps: int = 5_000
+
+
+class Subclusters(msgspec.Struct, frozen=True):
+    """The question."""
+
+    members: tuple[Member, ...]
+    parts: int
+    limits: Limits = Limits()
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.parts < 1:
+            raise InputError("parts", self.parts, "at least one sub-cluster")
+        if not self.weight >= 0:
+            raise InputError("weight", self.weight, "a weight of at least 0")
+        for place, member in enumerate(self.members):
+            _check_member(member, f"members[{place}]", self.parts)
+        for name in ("rate", "memory", "moved", "moved_load"):
+            limit = getattr(self.limits, name)
+            if limit is not None and not limit >= 0:
+                raise InputError(f"limits.{name}", limit, "a limit of at least 0, or none")
+
+
+class Division(msgspec.Struct, frozen=True):
+    """The answer: the sub-cluster of each member, in their order. An imbalance is (max - min) / mean."""
+
+    assignment: tuple[int, ...]
+    objective: float
+    load_imbalance: float
+    memory_imbalance: float
+    moved: tuple[str, ...]
+    moved_load: float  # a share of all load
+    tried: int  # divisions looked at, and nodes of search trees
+    optimal: bool  # proven to be the best there is
+
+    def of_part(self, part: int) -> tuple[int, ...]:
+        """Places of its members."""
+        return tuple(place for place, where in enumerate(self.assignment) if where == part)
+
+
+class Chance(Protocol):
+    """What a random search is handed, such as a generator of numpy."""
+
+    def integers(self, low: int, high: int, size: Any) -> Any: ...
+
+    def permutation(self, x: Any) -> Any: ...
+
+
+def divide(task: Subclusters, effort: Effort = Effort()) -> Division:  # noqa: B008 (frozen)
+    """InputError where it cannot be done: with what would make it possible."""
+    from astrarium_papers.symphony.subclusters import limits
+    from astrarium_papers.symphony.subclusters import program as milp
+    from astrarium_papers.symphony.subclusters.figures import Figures
+    from astrarium_papers.symphony.subclusters.swaps import Swaps, first_division
+
+    limits.check_each(task)
+    figures = Figures(task)
+    if not task.members:
+        return figures.division(figures.today, 0, True)
+    swaps = Swaps(figures, first_division(figures), effort.swaps)
+    swaps.run()
+    if len(task.members) * task.parts <= effort.exact:
+        found, nodes, optimal = milp.whole(figures, swaps.assignment, effort.nodes)
+    else:
+        found, nodes = milp.by_rounds(figures, swaps.assignment, effort)
+        optimal = False
+    if not figures.allowed(found):
+        again = Swaps(figures, limits.rescued(figures, found, effort.nodes), effort.swaps)
+        again.run()
+        found, nodes = again.assignment, nodes + again.tried
+    return figures.division(found, swaps.tried + nodes, optimal)
+
+
+def random_search(task: Subclusters, tries: int, chance: Chance) -> Division | None:
+    """The paper's baseline: the best of so many divisions drawn by *chance*; None if none is allowed.
+
+    Where only a few models may move, so many are moved at random: other draws would all be refused.
+    """
+    from astrarium_papers.symphony.subclusters.figures import Figures
+    from astrarium_papers.symphony.subclusters.swaps import best_drawn
+
+    figures = Figures(task)
+    best = best_drawn(figures, tries, chance)
+    return None if best is None else figures.division(best, tries, False)
+
+
+def members_of(models: Iterable[PlacedModel], today: Mapping[str, int] | None = None) -> tuple[Member, ...]:
+    """Of a placement problem. Load is the GPU time of its requests in the largest batches of which two in a
+    row keep the objective, or else of which one does."""
+    where = today or {}
+    return tuple(_member(model, where.get(model.name)) for model in models)
+
+
+def _member(model: PlacedModel, today: int | None) -> Member:
+    form = model.alone
+    if form is None:
+        raise InputError(
+            f"models.{model.name}", None, "a model that runs on one GPU: sub-clusters hold no others"
+        )
+    sizes = range(1, form.max_batch + 1)
+    keeping = [size for size in sizes if 2 * form.latency(size) <= model.slo]
+    batch = max(keeping or [size for size in sizes if form.latency(size) <= model.slo], default=1)
+    load = model.rate * form.latency(batch) / batch / SECOND
+    runtime = form.memory(0, batch) - form.memory(0, 0)
+    return Member(model.name, model.rate, form.memory(0, 0), load, runtime, today)
+
+
+def _check_member(member: Member, field: str, parts: int) -> None:
+    for name in ("rate", "memory", "balanced_load", "runtime"):
+        value = getattr(member, name)
+        if not 0 <= value < float("inf"):
+            raise InputError(f"{field}.{name.removeprefix('balanced_')}", value, "a number of at least 0")
+    if member.today is not None and not 0 <= member.today < parts:
+        raise InputError(f"{field}.today", member.today, f"one of the sub-clusters 0 to {parts - 1}, or none")

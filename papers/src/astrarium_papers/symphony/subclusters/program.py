@@ -1,0 +1,283 @@
+"""The program of Symphony's Appendix A for HiGHS: over all models and parts, or over a few of each.
+
+Amounts are in shares of their means and limits, so that the solver's tolerances mean the same everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from astrarium.core.errors import from_extra
+from astrarium_papers.symphony.subclusters import Effort
+from astrarium_papers.symphony.subclusters.figures import NOWHERE, Figures, Floats, Places
+
+SCALE = 1e3  # the solver stops at a gap of 1e-6: let that be less than anybody sees
+CUTOFF_SLACK = 1e-9
+OPTIMAL, INFEASIBLE = 0, 2  # what scipy calls them
+PIECE = 1e-6
+
+
+class Solved(NamedTuple):
+    assignment: Places | None
+    nodes: int
+    optimal: bool
+    infeasible: bool
+
+
+class Program:
+    """Choices x[model, part] of the *free* models among *parts*; all else stays as in *start*."""
+
+    def __init__(self, figures: Figures, start: Places, free: Places, parts: Places) -> None:
+        self.figures, self.start, self.free, self.parts = figures, start, free, parts
+        self._choices = len(free) * len(parts)
+        self._costs, self._low, self._high = (
+            [0.0] * self._choices,
+            [0.0] * self._choices,
+            [1.0] * self._choices,
+        )
+        self._whole_numbers = [1] * self._choices
+        self._rows: list[tuple[list[int], list[float], float, float]] = []
+        self._fixed = np.ones(len(start), bool)
+        self._fixed[free] = False
+        for model in range(len(free)):
+            self._add(self._of_model(model), [1.0] * len(parts), 1.0, 1.0)
+
+    def balance(self) -> None:
+        """The paper's objective under its limits. Parts outside are as they are: no use in being better."""
+        figures = self.figures
+        outside = np.setdiff1d(np.arange(figures.parts), self.parts)
+        deviations = figures.deviations(self.start)
+        weights, most = [], []
+        for (column, mean, weight), deviation in zip(figures.balanced, deviations, strict=True):
+            most.append(self._variable(SCALE * weight, float(deviation[outside].max(initial=0.0))))
+            weights.append(weight)
+            self._even_out(column / mean, most[-1])
+        if figures.allowed(self.start):
+            self._add(most, weights, -math.inf, figures.objective(self.start) + CUTOFF_SLACK)
+        self._limit_parts(None, None)
+        self._limit_moves()
+
+    def count_moves(self, cost: Floats) -> None:
+        for model, place in enumerate(self.free):
+            for choice, part in zip(self._of_model(model), self.parts, strict=True):
+                if self.figures.today[place] not in (NOWHERE, part):
+                    self._costs[choice] = float(cost[place])
+        self._limit_parts(None, None)
+
+    def stretch_limits(self) -> None:
+        self._limit_parts(self._variable(1.0, 0.0), self._variable(1.0, 0.0))
+
+    def number_parts_by_their_largest(self) -> None:
+        """Parts that are alike have no order of their own: the i-th largest model goes no further than i."""
+        figures = self.figures
+        size = figures.load / figures.mean_load + figures.weight * figures.memory / figures.mean_memory
+        for rank, model in enumerate(np.argsort(-size[self.free], kind="stable")):
+            for choice in self._of_model(int(model))[rank + 1 :]:
+                self._high[choice] = 0.0
+
+    def solve(self, nodes: int) -> Solved:
+        result = self._ask(np.array(self._whole_numbers), {"node_limit": nodes, "mip_rel_gap": 0.0})
+        count = int(result.mip_node_count or 0)
+        if result.x is None:
+            return Solved(None, count, False, result.status == INFEASIBLE)
+        assignment = self.start.copy()
+        assignment[self.free] = self.parts[self._chosen(result).argmax(axis=1)]
+        return Solved(assignment, count, result.status == OPTIMAL, False)
+
+    def cut_up(self) -> Places:
+        """Solve it with models that may be cut into pieces, and say of which a piece leaves home."""
+        result = self._ask(np.zeros(len(self._costs)), {})
+        if result.x is None:
+            return np.zeros(0, np.int64)
+        homes = self.figures.today[self.free]
+        away = self._chosen(result) * (self.parts[None, :] != homes[:, None])
+        return np.asarray(self.free[(homes >= 0) & (away.max(axis=1) > PIECE)], np.int64)
+
+    def _chosen(self, result: Any) -> Floats:
+        chosen: Floats = result.x[: self._choices].reshape(len(self.free), len(self.parts))
+        return chosen
+
+    def _ask(self, whole_numbers: Any, options: dict[str, Any]) -> Any:
+        with from_extra("plan"):
+            from scipy.optimize import Bounds, milp
+        bounds = Bounds(np.array(self._low), np.array(self._high))
+        return milp(np.array(self._costs), integrality=whole_numbers, bounds=bounds,
+                    constraints=self._constraints(), options=options)  # fmt: skip
+
+    def _constraints(self) -> Any:
+        from scipy.optimize import LinearConstraint
+        from scipy.sparse import csr_array
+
+        starts = np.cumsum([0, *(len(columns) for columns, *_ in self._rows)])
+        columns = np.concatenate([columns for columns, *_ in self._rows])
+        values = np.concatenate([values for _, values, *_ in self._rows])
+        matrix = csr_array((values, columns, starts), shape=(len(self._rows), len(self._costs)))
+        return LinearConstraint(matrix, [row[2] for row in self._rows], [row[3] for row in self._rows])
+
+    def _even_out(self, share: Floats, most: int) -> None:
+        if not share.any():
+            return
+        for number, base in enumerate(self._base(share)):
+            columns, values = self._of_part(number), share[self.free].tolist()
+            self._add([*columns, most], [*values, -1.0], -math.inf, 1.0 - base)
+            self._add([*columns, most], [*values, 1.0], 1.0 - base, math.inf)
+
+    def _limit_parts(self, more_rate: int | None, more_memory: int | None) -> None:
+        """Variables, where given, are by how much a limit may be exceeded."""
+        figures = self.figures
+        if figures.rate_limit < math.inf:
+            share = figures.rate / (figures.rate_limit or 1.0)
+            for number, base in enumerate(self._base(share)):
+                self._limit(
+                    self._of_part(number), share[self.free].tolist(), more_rate, figures.rate_limit, base
+                )
+        if figures.memory_limit < math.inf:
+            self._limit_memory(more_memory)
+
+    def _limit_memory(self, more_memory: int | None) -> None:
+        figures = self.figures
+        limit = figures.memory_limit or 1.0
+        share, runtime = figures.memory / limit, figures.runtime / limit
+        present = figures.largest(runtime[self._fixed], self.start[self._fixed])
+        for number, base in enumerate(self._base(share)):
+            largest = self._variable(0.0, float(present[self.parts[number]]))
+            columns = self._of_part(number)
+            for choice, extra in zip(columns, runtime[self.free], strict=True):
+                if extra > 0:
+                    self._add([choice, largest], [extra, -1.0], -math.inf, 0.0)
+            values = [*share[self.free].tolist(), 1.0]
+            self._limit([*columns, largest], values, more_memory, figures.memory_limit, base)
+
+    def _limit(self, columns: Any, values: Any, more: int | None, limit: float, base: float) -> None:
+        allowed = (1.0 if limit else 0.0) - base
+        if more is None:
+            self._add(columns, values, -math.inf, allowed)
+        else:
+            self._add([*columns, more], [*values, -1.0], -math.inf, allowed)
+
+    def _limit_moves(self) -> None:
+        figures = self.figures
+        if not figures.bounded_moves:
+            return
+        moved = figures.moved(self.start) & self._fixed
+        for column, limit in figures.move_limits:
+            if limit < math.inf:
+                self._limit_moved(column, limit - math.fsum(column[moved]))
+
+    def _limit_moved(self, column: Floats, left: float) -> None:
+        unit = max(1.0, left)
+        choices, costs = [], []
+        for model, place in enumerate(self.free):
+            for choice, part in zip(self._of_model(model), self.parts, strict=True):
+                if self.figures.today[place] not in (NOWHERE, part):
+                    choices.append(choice)
+                    costs.append(column[place] / unit)
+        if choices:
+            self._add(choices, costs, -math.inf, left / unit)
+
+    def _base(self, column: Floats) -> list[float]:
+        """What each of the parts holds of models that stay."""
+        sums = np.bincount(self.start[self._fixed], column[self._fixed], self.figures.parts)
+        return list(map(float, sums[self.parts]))
+
+    def _of_model(self, model: int) -> range:
+        return range(model * len(self.parts), (model + 1) * len(self.parts))
+
+    def _of_part(self, number: int) -> range:
+        return range(number, self._choices, len(self.parts))
+
+    def _variable(self, cost: float, low: float) -> int:
+        self._costs.append(cost)
+        self._low.append(low)
+        self._high.append(math.inf)
+        self._whole_numbers.append(0)
+        return len(self._costs) - 1
+
+    def _add(self, columns: Any, values: Any, low: float, high: float) -> None:
+        self._rows.append((list(columns), list(values), low, high))
+
+
+# Which programs are solved: the whole where it is small, else one after another over a few models.
+
+
+PARTS_A_ROUND, MODELS_A_ROUND, CHOICES_A_ROUND = 3, 18, 500
+
+
+def whole(figures: Figures, start: Places, nodes: int) -> tuple[Places, int, bool]:
+    """(the better of *start* and what the program finds, nodes, whether it is the best there is)."""
+    program = Program(figures, start, np.arange(len(start)), np.arange(figures.parts))
+    program.balance()
+    if (figures.today == NOWHERE).all():
+        program.number_parts_by_their_largest()
+    solved = program.solve(nodes)
+    better = solved.assignment is not None and figures.merit(solved.assignment) < figures.merit(start)
+    found = solved.assignment if better and solved.assignment is not None else start
+    proven = solved.optimal and solved.assignment is not None and figures.allowed(solved.assignment)
+    return found, solved.nodes, figures.allowed(found) and (proven or solved.infeasible)
+
+
+def by_rounds(figures: Figures, start: Places, effort: Effort) -> tuple[Places, int]:
+    """Again and again, some models are divided anew: nodes bound no root, so the programs must be small."""
+    best, spent = start, 0
+    for number in range(effort.rounds):
+        if number == 0 and figures.bounded_moves:
+            parts = np.arange(figures.parts)
+            free = _worth_moving(figures, best)
+        else:
+            parts = _worst_parts(figures, best)
+            free = _some_models(best, parts, number)
+        program = Program(figures, best, free, parts)
+        program.balance()
+        solved = program.solve(effort.round_nodes)
+        spent += solved.nodes
+        if solved.assignment is not None and figures.merit(solved.assignment) < figures.merit(best):
+            best = solved.assignment
+    return best, spent
+
+
+def _worth_moving(figures: Figures, start: Places) -> Places:
+    """Models that leave home in *start*, or would, in part, if they could be cut; the largest, if many."""
+    program = Program(figures, start, np.arange(len(start)), np.arange(figures.parts))
+    program.balance()
+    found = np.union1d(np.flatnonzero(figures.moved(start)), program.cut_up())
+    by_load = found[np.argsort(-figures.load[found], kind="stable")]
+    return np.sort(by_load[: CHOICES_A_ROUND // figures.parts])
+
+
+def least_moves(figures: Figures, start: Places, cost: Floats, nodes: int) -> Solved:
+    """As little moved as the limits of the parts allow, by what moving each model costs."""
+    program = Program(figures, start, np.arange(len(start)), np.arange(figures.parts))
+    program.count_moves(cost)
+    return program.solve(nodes)
+
+
+def least_limits(figures: Figures, start: Places, nodes: int) -> Solved:
+    """The limits of rate and memory exceeded as little as can be, in shares of them."""
+    program = Program(figures, start, np.arange(len(start)), np.arange(figures.parts))
+    program.stretch_limits()
+    return program.solve(nodes)
+
+
+def _worst_parts(figures: Figures, assignment: Places) -> Places:
+    """The fullest and the emptiest, of load and of memory."""
+    load = figures.sums(figures.load, assignment) / figures.mean_load
+    memory = figures.sums(figures.memory, assignment) / figures.mean_memory
+    # ties go to the part with the smaller number
+    chosen = [int(np.argmax(load)), int(np.argmax(memory)), int(np.argmin(load)), int(np.argmin(memory))]
+    by_distance = np.argsort(-(np.abs(load - 1) + figures.weight * np.abs(memory - 1)), kind="stable")
+    parts = list(dict.fromkeys([*chosen, *by_distance.tolist()]))[:PARTS_A_ROUND]
+    return np.array(sorted(parts), np.int64)
+
+
+def _some_models(assignment: Places, parts: Places, number: int) -> Places:
+    """Others in every round: each part gives every so-manieth of its models."""
+    share = MODELS_A_ROUND // len(parts)
+    chosen = []
+    for part in parts:
+        inside = np.flatnonzero(assignment == part)
+        stride = max(1, len(inside) // share)
+        chosen.append(np.roll(inside, -number)[::stride][:share])
+    return np.sort(np.concatenate(chosen))

@@ -1,0 +1,169 @@
+"""Figures 9 and 10: rho of all apps under Themis and six rivals, on the testbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from msgspec.structs import replace
+
+from astrarium.cluster.report.summary import DEFINITIONS
+from astrarium_papers.findings import Claim, Effort, Findings, Row
+from astrarium_papers.themis._runs import COLORS, RIVALS, THEMIS, Measured, Over, Task, jain, measured, over
+from astrarium_papers.themis._workloads import Drawing
+
+PAPER = (2.2, 3.25)  # section 6.2: how much smaller Themis's largest rho is
+EVEN = 1.05  # up to here sharing is as good as being alone
+LOWER = "the rival gives newcomers GPUs at the next lease too, so that few apps fare badly with it"
+HIGHER = "the rival makes some apps wait until others have ended"
+
+
+def tasks(drawing: Drawing) -> dict[tuple[str, str], Task]:
+    """By system and definition: Themis bids by the one that it is measured by; rivals know neither."""
+    found: dict[tuple[str, str], Task] = {}
+    for definition in DEFINITIONS:
+        found[THEMIS, definition] = Task(drawing, "themis", (("definition", definition),))
+        found |= {(name, definition): Task(drawing, policy) for name, policy in RIVALS.items()}
+    return found
+
+
+def findings(workload: int, effort: Effort) -> Findings:
+    base = Drawing(workload=workload, apps=effort.pick(10, 85))
+    drawings = [replace(base, seed=seed) for seed in range(1, 1 + effort.pick(1, 3))]
+    plain = effort.pick([], [replace(base, as_drawn=True)])
+    asked = [tasks(drawing) for drawing in drawings]
+    besides = [tasks(drawing) for drawing in plain]
+    runs = measured([task for each in (*asked, *besides) for task in each.values()], effort)
+    data = {
+        "rho": {
+            name: {
+                definition: [runs[each[name, definition]].rho[definition] for each in asked]
+                for definition in DEFINITIONS
+            }
+            for name in (THEMIS, *RIVALS)
+        },
+        "as drawn": {
+            definition: {name: runs[each[name, definition]].worst(definition) for name in (THEMIS, *RIVALS)}
+            for each in besides
+            for definition in DEFINITIONS
+        },
+    }
+    facts = [runs[each[THEMIS, "share"]] for each in asked]
+    return Findings([*_rows(data), *_facts(facts)], _claims(data), data)
+
+
+def _rows(data: dict[str, Any]) -> list[Row]:
+    rows = []
+    for definition in DEFINITIONS:
+        rows += [_ratio(data, name, definition) for name in RIVALS]
+        rows += [_own(data, definition), *_distribution(data, definition)]
+    return rows + [_as_drawn(definition, found) for definition, found in data["as drawn"].items()]
+
+
+def worsts(data: dict[str, Any], name: str, definition: str) -> list[float]:
+    return [max(rhos) for rhos in data["rho"][name][definition]]
+
+
+def ratios(data: dict[str, Any], name: str, definition: str) -> Over:
+    """The rival's largest rho over Themis's, seed by seed."""
+    pairs = zip(worsts(data, name, definition), worsts(data, THEMIS, definition), strict=True)
+    return over(theirs / ours for theirs, ours in pairs)
+
+
+def _ratio(data: dict[str, Any], name: str, definition: str) -> Row:
+    found, worst = ratios(data, name, definition), over(worsts(data, name, definition))
+    what = f"{definition}: {name}'s largest rho over Themis's"
+    row = Row(what, found.median, PAPER, "x", 0.1, f"{found}; its own {worst.median:.2f} ({worst})")
+    why = {"lower": LOWER, "higher": HIGHER}.get(row.verdict)
+    return row if why is None else replace(row, note=f"{row.note}; {why}")
+
+
+def _own(data: dict[str, Any], definition: str) -> Row:
+    found = over(worsts(data, THEMIS, definition))
+    return Row(f"{definition}: Themis's largest rho", found.median, note=f"{found}; the paper draws it only")
+
+
+def _distribution(data: dict[str, Any], definition: str) -> list[Row]:
+    rhos = data["rho"][THEMIS][definition]
+    fine = over(100 * sum(rho <= EVEN for rho in each) / len(each) for each in rhos)
+    rows = [
+        Row(
+            f"{definition}: apps with a rho of at most {EVEN} under Themis",
+            fine.median,
+            unit="%",
+            note=f"{fine}",
+        )
+    ]
+    for name in (THEMIS, *RIVALS):
+        even = over(jain(each) for each in data["rho"][name][definition])
+        rows.append(Row(f"{definition}: Jain's index of rho, {name}", even.median, note=f"{even}"))
+    return rows
+
+
+def _as_drawn(definition: str, found: dict[str, float]) -> Row:
+    """Of the workload with lengths and arrivals as in section 2.2."""
+    told = ", ".join(f"{name} {worst:.1f}" for name, worst in found.items())
+    times = median(found[name] for name in RIVALS) / found[THEMIS]
+    note = f"lengths and arrivals as in section 2.2, one seed; largest rho: {told}"
+    return Row(
+        f"{definition}, as drawn: the median rival's largest rho over Themis's", times, unit="x", note=note
+    )
+
+
+def _facts(runs: list[Measured]) -> list[Row]:
+    took = over(median(run.took_s) / 3600 for run in runs)
+    crowd = over(run.contention for run in runs)
+    note = f"{took}; 35 s are 0.2 % of it (section 6.2.3); arrivals were chosen for it"
+    return [
+        Row(
+            "how long the median app takes under Themis",
+            took.median,
+            35 / 0.002 / 3600,
+            "h",
+            0.3,
+            note,
+            given=True,
+        ),
+        Row("apps at a time, as apps see it under Themis", crowd.median, note=f"{crowd}"),
+    ]
+
+
+def _claims(data: dict[str, Any]) -> list[Claim]:
+    return [
+        claim
+        for definition in DEFINITIONS
+        for claim in (_smallest(data, definition), _narrow(data, definition))
+    ]
+
+
+def _smallest(data: dict[str, Any], definition: str) -> Claim:
+    found = {name: over(worsts(data, name, definition)).median for name in (THEMIS, *RIVALS)}
+    told = ", ".join(f"{name} {worst:.2f}" for name, worst in found.items())
+    return Claim(
+        f"{definition}: Themis's largest rho is the smallest", found[THEMIS] == min(found.values()), told
+    )
+
+
+def _narrow(data: dict[str, Any], definition: str) -> Claim:
+    found = {
+        name: over(jain(each) for each in data["rho"][name][definition]).median for name in (THEMIS, *RIVALS)
+    }
+    told = "Jain's index: " + ", ".join(f"{name} {index:.2f}" for name, index in found.items())
+    return Claim(
+        f"{definition}: Themis's rho vary least from app to app", found[THEMIS] == max(found.values()), told
+    )
+
+
+def draw(data: dict[str, Any], path: Path) -> None:
+    from astrarium_papers.drawing import axes_row, save
+
+    figure, axes = axes_row(len(DEFINITIONS), 5.5)
+    for axis, definition in zip(axes, DEFINITIONS, strict=True):
+        for name, by_definition in data["rho"].items():
+            ordered = sorted(rho for each in by_definition[definition] for rho in each)
+            shares = [(place + 1) / len(ordered) for place in range(len(ordered))]
+            axis.step(ordered, shares, where="post", color=COLORS[name], label=name)
+        axis.set(xlabel=f"rho ({definition})", xscale="log", ylabel="share of apps")
+    axes[0].legend(fontsize=8)
+    save(figure, path)

@@ -1,0 +1,52 @@
+"""Figures 11 and 12: GPU time that it takes to run a whole workload, on the testbed.
+
+GPU time is what is leased, with starts in it. Themis here bids by `share`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from astrarium_papers.findings import Effort
+from astrarium_papers.themis._runs import COLORS, RIVALS, THEMIS, Over, Task, measured, over
+from astrarium_papers.themis._workloads import Drawing
+
+BIDS = (("definition", "share"),)  # as in Figures 9 and 10, whose runs these are
+
+
+def hours(workload: int, effort: Effort) -> dict[str, Any]:
+    """By system: GPU-hours of each seed."""
+    base = Drawing(workload=workload, apps=effort.pick(10, 85))
+    drawings = [replace(base, seed=seed) for seed in range(1, 1 + effort.pick(1, 3))]
+    tasks = {
+        name: [Task(drawing, policy, BIDS if name == THEMIS else ()) for drawing in drawings]
+        for name, policy in {THEMIS: "themis", **RIVALS}.items()
+    }
+    runs = measured([task for each in tasks.values() for task in each], effort)
+    found = {name: [runs[task].gpu_hours for task in each] for name, each in tasks.items()}
+    return {"hours": found, "work": base.gpu_hours}
+
+
+def more_than_themis(data: dict[str, Any], name: str) -> Over:
+    """In per cent of Themis's, seed by seed."""
+    pairs = zip(data["hours"][name], data["hours"][THEMIS], strict=True)
+    return over(100 * (theirs / ours - 1) for theirs, ours in pairs)
+
+
+def draw(data: dict[str, Any], path: Path) -> None:
+    from astrarium_papers.drawing import axes_row, save
+
+    figure, (axis,) = axes_row(1, 6.5)
+    found = {name: over(hours) for name, hours in data["hours"].items()}
+    heights = [each.median for each in found.values()]
+    ends = [
+        [each.median - each.least for each in found.values()],
+        [each.most - each.median for each in found.values()],
+    ]
+    axis.bar(list(found), heights, yerr=ends, capsize=3, color=[COLORS[name] for name in found])
+    axis.axhline(data["work"], color="black", linewidth=1, linestyle=":")
+    axis.set_ylabel("GPU time (hours); dotted: the work")
+    save(figure, path)

@@ -1,0 +1,55 @@
+"""What all reproductions have in common: each is measured once, complete, plain data, and can be drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from astrarium_papers import registry
+from astrarium_papers.findings import Effort
+
+QUICK = Effort(quick=True)
+
+
+def parameters(names: Sequence[str], *thorough: str) -> list[pytest.ParameterSet]:
+    """Return one parameter for each name; those of *thorough* run only in the thorough tests."""
+    marks = {name: [pytest.mark.thorough] for name in thorough}
+    return [pytest.param(name, marks=marks.get(name, [])) for name in names]
+
+
+def measured_once(system: str) -> Callable[[str], registry.Reproduction]:
+    """Its reproductions by name, in their quick form."""
+    return cache(lambda name: registry.run(f"{system}/{name}", QUICK))
+
+
+def listed(system: str) -> list[str]:
+    whole = f"{system}/"
+    return [name.removeprefix(whole) for name in registry.names() if name.startswith(whole)]
+
+
+def check_complete(found: registry.Reproduction, claims: bool = True) -> None:
+    """*claims*: the paper says something in words, too."""
+    assert found.rows
+    assert bool(found.claims) == claims
+    assert all(math.isfinite(row.ours) and row.what for row in found.rows)
+    assert len({row.what for row in found.rows}) == len(found.rows)
+    assert all(claim.note for claim in found.claims)
+    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+
+
+def check_drawn(found: registry.Reproduction, folder: Path) -> None:
+    """From data as a run's folder has it."""
+    picture = folder / "figure.png"
+    found.module.draw(msgspec.json.decode(msgspec.json.encode(found.findings.data)), picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def check_explained(found: registry.Reproduction) -> None:
+    """A number that differs says why."""
+    for row in found.rows:
+        assert row.verdict in ("agrees", "given", "no number") or row.note, row.what

@@ -1,0 +1,182 @@
+"""Themis's figures in their quick form, and what they are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from papers.tests.reproductions import parameters
+from tests.support.paths import ROOT
+
+from astrarium.cluster.workloads import themis
+from astrarium.cluster.workloads.apps import HOUR
+from astrarium.cluster.workloads.traces import read_shockwave
+from astrarium.core.units import SECOND
+from astrarium_papers import registry
+from astrarium_papers.findings import Claim, Effort, Findings, Row
+from astrarium_papers.markdown import page
+from astrarium_papers.merging import main, merged
+from astrarium_papers.registry import Reproduction
+from astrarium_papers.shockwave import reference
+from astrarium_papers.themis import figure5, figure18, table5
+from astrarium_papers.themis._fairness import ratios, tasks
+from astrarium_papers.themis._runs import RIVALS, THEMIS, Task, jain, measure, over
+from astrarium_papers.themis._workloads import Drawing, drawn
+
+pytest.importorskip("scipy")
+QUICK = Effort(quick=True)
+FIGURES = ["figure5", *(f"figure{number}" for number in range(9, 20))]
+NAMES = ["table3", "table5", "overheads", *FIGURES]
+PARAMETERS = parameters(NAMES, "figure14", "figure15", "figure18", "figure19")
+DATA = ROOT.parent / "shared" / "data" / "cluster"
+
+
+def test_they_are_listed() -> None:
+    listed = [name for name in registry.names() if name.startswith("themis/")]
+    assert sorted(listed) == sorted(f"themis/{name}" for name in NAMES)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_the_quick_form_runs_and_is_drawn(name: str, tmp_path: Path) -> None:
+    done = registry.run(f"themis/{name}", QUICK)
+    done.figure(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+    assert done.rows
+    assert all(row.note for row in done.rows if row.verdict in ("higher", "lower"))
+    assert f"themis/{name}" in page([done], "astrarium reproduce")
+
+
+# what they are made of
+
+
+@pytest.mark.parametrize("as_drawn", [False, True])
+def test_apps_are_as_small_as_in_the_paper(as_drawn: bool) -> None:
+    apps = drawn(Drawing(workload=2, as_drawn=as_drawn), 64)
+    assert len(apps) == themis.APPS
+    assert sum(app.work for app in apps) / HOUR == pytest.approx(1000, rel=0.02)
+    assert [app.arrival for app in apps] == sorted(app.arrival for app in apps)
+    assert (min(app.work for app in apps) < 60 * SECOND) == as_drawn
+
+
+def test_on_a_larger_cluster_they_come_as_much_faster() -> None:
+    small, large = drawn(Drawing(), 64), drawn(Drawing(), 256)
+    assert small[-1].arrival == pytest.approx(4 * large[-1].arrival, rel=1e-6)
+    assert [app.work for app in small] == [app.work for app in large]
+
+
+def test_themis_bids_by_the_definition_that_it_is_measured_by() -> None:
+    asked = tasks(Drawing())
+    assert asked[THEMIS, "equation-1"].parameters == (("definition", "equation-1"),)
+    assert all(asked[name, "share"] == asked[name, "equation-1"] for name in RIVALS)
+
+
+def test_ratios_are_taken_seed_by_seed() -> None:
+    rho = {THEMIS: {"share": [[1.0, 2.0], [4.0]]}, "SRSF": {"share": [[6.0], [4.0, 8.0]]}}
+    assert ratios({"rho": rho}, "SRSF", "share") == over([3.0, 2.0])
+
+
+def test_jain_is_one_for_equals_and_less_for_others() -> None:
+    assert jain([2.0, 2.0, 2.0]) == pytest.approx(1)
+    assert jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
+
+
+def test_a_run_is_the_same_each_time() -> None:
+    task = Task(Drawing(workload=2, apps=3), "tiresias")
+    assert measure(task) == measure(task)
+
+
+def test_pairs_come_while_others_do() -> None:
+    apps = table5.with_pairs(drawn(Drawing(apps=4), 64))
+    assert len(apps) == 4 + 2 * table5.PAIRS
+    assert apps[-1].name.startswith("app")
+    long = next(app for app in apps if app.name == "long 0")
+    assert (long.work / (60 * SECOND), long.jobs[0].most) == (580, 4)
+
+
+@pytest.mark.parametrize(
+    ("liar", "expected"),
+    [
+        ([2.0, 1.9, 2.1, 2.2], 10.0),
+        ([2.0, 2.1, 2.0, 2.3], 34.0),
+        ([2.0, 2.1, 2.1, 2.1], 0.0),
+        ([2.0, 2.0, 2.0, 2.0], None),
+    ],
+)
+def test_the_tipping_point_is_the_last_lie_that_costs_nothing(
+    liar: list[float], expected: float | None
+) -> None:
+    assert figure18.tipping([0, 10, 34, 100], liar) == expected
+
+
+def test_a_lie_of_nothing_is_none() -> None:
+    mine, others = figure18.completion(figure18.Lie("wide", "overstates", 0, 3))
+    assert mine == pytest.approx(others, rel=0.2)
+
+
+def test_in_instance_1_each_has_a_machine_of_its_own() -> None:
+    assert figure5._rhos("instance 1", "themis") == pytest.approx([1.0, 1.0])
+
+
+# recorded runs
+
+
+def test_without_the_trace_it_is_skipped_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(reference.FOLDER, str(tmp_path))
+    done = registry.run("shockwave/reference", QUICK)
+    done.figure(tmp_path / "figure.png")
+    assert not (tmp_path / "figure.png").exists()
+    assert done.rows == []
+    shown = page([done], "astrarium reproduce")
+    assert "Skipped: shockwave_120jobs_32gpus.csv is not at hand" in shown
+    assert "| skipped |" in shown
+    assert done.shown()["skipped"] == done.skipped
+
+
+def test_recorded_runs_are_met_within_their_tolerances(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if not (DATA / reference.TRACE).exists():
+        pytest.skip("the recorded runs are not here")
+    monkeypatch.setenv(reference.FOLDER, str(DATA))
+    done = registry.run("shockwave/reference", QUICK)
+    done.figure(tmp_path / "figure.png")
+    verdicts = {row.what: row.verdict for row in done.rows if "rho" not in row.what}
+    assert set(verdicts.values()) == {"agrees"}, verdicts
+    assert len(verdicts) == 4
+
+
+HEADER = "job,arrival_s,num_gpus,model,batch_size,mode,total_steps,num_epochs,exclusive_runtime_s"
+
+
+def test_what_owners_expect_is_read_where_the_trace_has_it(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(f"{HEADER},nominal_duration_s\n0,0,2,LM,10,gns,100,5,100,150\n")
+    assert read_shockwave(trace)[0].expected == 150 * SECOND
+    trace.write_text(f"{HEADER}\n0,0,2,LM,10,gns,100,5,100\n")
+    assert read_shockwave(trace)[0].expected is None
+
+
+# pages that are made again in part
+
+
+def made(name: str, ours: float) -> Reproduction:
+    findings = Findings([Row("a number", ours, 2.0)], [Claim("a claim", True)])
+    return Reproduction(name, f"Title of {name}", "", findings, None)
+
+
+def test_a_page_is_made_again_in_part(tmp_path: Path) -> None:
+    names = ["salus/figure2_8", "symphony/figure2", "themis/figure9"]
+    all_of: Any = {name: made(name, 1.0) for name in names}
+    whole, again = tmp_path / "whole.md", tmp_path / "again.md"
+    whole.write_text(page(list(all_of.values()), "astrarium reproduce all"))
+    changed, new = made("symphony/figure2", 2.0), made("symphony/figure10", 3.0)
+    again.write_text(page([new, changed], "astrarium reproduce symphony/figure10"))
+    main(str(whole), str(again))
+    expected = [all_of["salus/figure2_8"], changed, new, all_of["themis/figure9"]]
+    assert whole.read_text() == page(expected, "astrarium reproduce all")
+
+
+def test_a_page_merged_with_itself_stays_as_it_is() -> None:
+    text = (ROOT / "docs" / "reproductions.md").read_text()
+    assert merged(text, text) == text

@@ -1,0 +1,60 @@
+"""The asynchronous baseline: a new trial whenever a GPU is idle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.tuning.live.test_books import Play, all_ended_well
+
+from astrarium.tuning.level import Costs, made, run
+from astrarium.tuning.policies import searches, tuning_policies
+from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.tasks import TASKS
+from astrarium_papers.fluid._baselines import ASYNCHRONOUS, ONE_TRIAL_ONE_GPU
+
+TASK = TASKS["cifar10-alexnet"]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "asha": {"candidates": 60, "iterations": 9},
+    "bohb": {"iterations": 9, "passes": 3},
+}
+
+
+def at_once(record: TuningRecord) -> int:
+    """Trials that were open at the same time, at most."""
+    return max(
+        sum(other.arrived <= row.arrived < other.ended for other in record.rows) for row in record.rows
+    )
+
+
+@pytest.mark.parametrize("search", SETTINGS)
+@pytest.mark.parametrize("gpus", [2, 5, 16])
+def test_as_many_trials_are_open_as_there_are_gpus(search: str, gpus: int) -> None:
+    settings = {**SETTINGS[search], **ASYNCHRONOUS.search}
+    found = run(TASK, search, ASYNCHRONOUS.policy, gpus, 1, settings, costs=Costs(0, 0))
+    assert at_once(found) == gpus
+    fresh = max(row.arrived for row in found.rows if not row.trial.begins)
+    assert found.utilization(fresh) == pytest.approx(1.0, abs=0.01)
+
+
+def test_more_gpus_than_trials_at_a_time_are_idle() -> None:
+    """What the number of GPUs is not known to."""
+    fixed, following = (
+        run(TASK, "asha", "fifo", 16, 1, {**SETTINGS["asha"], "concurrency": many}) for many in (8, 0)
+    )
+    assert fixed.utilization() < 0.5 < following.utilization()
+    assert following.end < fixed.end
+
+
+def test_gpus_that_come_are_used_from_the_next_result_on() -> None:
+    played = Play("asha", "fifo", gpus=2, settings={"concurrency": 0})
+    played.crew.at(5, lambda: played.crew.change(range(6)))
+    played.go()
+    all_ended_well(played)
+    assert at_once(played.live.record("fifo")) == 6
+
+
+@pytest.mark.parametrize("baseline", [ASYNCHRONOUS, ONE_TRIAL_ONE_GPU])
+def test_baselines_name_what_exists(baseline: Any) -> None:
+    assert made(tuning_policies.get(baseline.policy), {}, "policy")
+    assert made(searches.get("asha"), baseline.search, "search").parameters.concurrency in (0, 8)

@@ -1,0 +1,1 @@
+"""Verbs for apps that share a cluster, simulated or live."""

@@ -1,0 +1,53 @@
+"""Where a live cluster keeps its state: found by name, by the environment, or because there is only one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+VARIABLE = "ASTRARIUM_STATE"
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        metavar="DIR",
+        help=f"The state folder of the cluster; else {VARIABLE}, else the one *.state folder that is here.",
+    ),
+]
+
+
+@contextmanager
+def disk_errors(home: Path) -> Iterator[None]:
+    """A disk that is full or cannot be written to is the operator's to see to, and nothing is lost by it."""
+    import sqlite3
+
+    from astrarium.core.errors import AstrariumError
+
+    try:
+        yield
+    except sqlite3.Error as error:
+        told = "what was written stands, and jobs run on: see to it, and run it again"
+        raise AstrariumError(f"{home}: the store cannot be read or written: {error}; {told}") from error
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        told = "folders of the state and of jobs must be there and writable; jobs run on"
+        raise AstrariumError(f"{error.filename or home}: {error.strerror}; {told}") from error
+
+
+def state_folder(given: Path | None) -> Path:
+    """One that an arbiter has written."""
+    from astrarium.cluster.live.store import FILE
+    from astrarium.core.errors import InputError
+
+    named = given or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
+    found = [named] if named else sorted(path.parent for path in Path().glob(f"*.state/{FILE}"))
+    if len(found) != 1 or not (found[0] / FILE).is_file():
+        told = "the state folder of a cluster that `astrarium cluster run` has begun"
+        raise InputError("--state", ", ".join(map(str, found)) or None, told)
+    return found[0]

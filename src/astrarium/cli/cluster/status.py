@@ -1,0 +1,145 @@
+"""astrarium cluster status"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from astrarium.cli.cluster.state import State, disk_errors, state_folder
+from astrarium.cli.options import Json
+
+AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="All about one app.")]
+SILENT = 10  # seconds after which an arbiter is taken to be gone
+
+
+def status(state: State = None, app: AppName = None, json: Json = False) -> None:
+    """Show apps, who holds what until when, why others wait, and machines."""
+    from astrarium.cli.output import emit
+
+    home = state_folder(state)
+    found = read(home)
+    if app is None:
+        emit(json, found, told(found), None)
+        return
+    story = about(home, found, app)
+    emit(json, story, _about(story), None)
+
+
+def about(home: Path, found: dict[str, Any], name: str) -> dict[str, Any]:
+    """One app: every decision with its reason, and its runs."""
+    from astrarium.cluster.live.store import rows
+    from astrarium.core.errors import InputError, did_you_mean
+
+    names = [each["app"] for each in found["apps"]]
+    if name not in names:
+        raise InputError("--app", name, f"an app of this cluster{did_you_mean(names, name)}")
+    of = "WHERE app = (SELECT id FROM apps WHERE name = ?)"
+    decisions = f"SELECT at, what, gpus, until, why FROM decisions {of} ORDER BY n"
+    runs = f"SELECT job, run, gpus, ordered, ended, outcome, error FROM runs {of} ORDER BY ordered"
+    with _reading(home) as db:
+        one = next(each for each in found["apps"] if each["app"] == name)
+        return {"app": one, "decisions": rows(db, decisions, name), "runs": rows(db, runs, name)}
+
+
+@contextmanager
+def _reading(home: Path) -> Iterator[sqlite3.Connection]:
+    """Who asks need not be allowed to write."""
+    from astrarium.cluster.live.store import FILE, connected
+
+    with disk_errors(home), closing(connected(home / FILE, read_only=True)) as db:
+        yield db
+
+
+def _about(story: dict[str, Any]) -> Iterator[Any]:
+    from astrarium.run.tables import plain_table
+
+    yield _apps([story["app"]])
+    table = plain_table("at s", "what", "GPUs", "until s", "why")
+    for each in story["decisions"]:
+        table.add_row(_at(each["at"]), each["what"], each["gpus"], _at(each["until"]), _text(each["why"]))
+    yield table
+    table = plain_table("job", "run", "GPUs", "ordered s", "ended s", "is", "error")
+    for each in story["runs"]:
+        cells = (each["gpus"], _at(each["ordered"]), _at(each["ended"]), each["outcome"])
+        table.add_row(str(each["job"]), str(each["run"]), *cells, _text(each["error"] or ""))
+    yield table
+
+
+def _at(time: int | None) -> str:
+    from astrarium.core.units import FOREVER
+
+    return "" if time is None else "its end" if time >= FOREVER else f"{time / 1e9:.1f}"
+
+
+def read(home: Path) -> dict[str, Any]:
+    """As the arbiter last wrote it, and how long ago that was."""
+    import msgspec
+
+    from astrarium.core.errors import InputError
+
+    with _reading(home) as db:
+        row = db.execute("SELECT value FROM meta WHERE key = 'status'").fetchone()
+        waiting = db.execute("SELECT count(*) FROM inbox WHERE answer IS NULL").fetchone()[0]
+    if row is None:
+        raise InputError("--state", str(home), "a cluster that has begun")
+    found: dict[str, Any] = msgspec.json.decode(row[0])
+    ago = max(0.0, (time.time_ns() - found.pop("wall")) / 1e9)
+    return {**found, "arbiter": found["arbiter"] and ago < SILENT, "seen_s_ago": ago, "unread": waiting}
+
+
+def told(found: dict[str, Any]) -> Iterator[Any]:
+    from rich.text import Text
+
+    alive = "running" if found["arbiter"] else "not running"
+    head = f"arbiter {found['epoch']} is {alive}; {found['free']} of {found['gpus']} GPUs are free"
+    yield Text(head, no_wrap=True)
+    if found.get("unread"):
+        yield Text(f"{found['unread']} submitted or withdrawn, and not yet read by the arbiter", no_wrap=True)
+    yield _apps(found["apps"])
+    yield _machines(found["machines"])
+
+
+def _apps(apps: list[dict[str, Any]]) -> Any:
+    from astrarium.cluster.report.words import ranges
+    from astrarium.run.tables import plain_table
+
+    table = plain_table("app", "is", "GPUs", "until s", "done", "took s", "waited s", "GPU-s", "rho", "why")
+    for app in apps:
+        until = "" if app["until_s"] is None else f"{app['until_s']:.1f}"
+        rho = "" if app["rho"] is None else f"{app['rho']:.2f}"
+        table.add_row(
+            _text(app["app"]), _is(app), ranges(app["gpus"]), until, f"{app['done']:.0%}",
+            f"{app['took_s']:.1f}", f"{app['waited_s']:.1f}", f"{app['gpu_s']:.1f}", rho,
+            _text(app["why"] or app["reason"]),
+        )  # fmt: skip
+    return table
+
+
+def _is(app: dict[str, Any]) -> str:
+    if app["outcome"] != "open":
+        return str(app["outcome"])
+    return "running" if app["jobs_running"] else "waiting"
+
+
+def _machines(machines: list[dict[str, Any]]) -> Any:
+    from astrarium.cluster.report.words import ranges
+    from astrarium.run.tables import plain_table
+
+    table = plain_table("machine", "name", "GPUs", "held by")
+    for one in machines:
+        holders = dict.fromkeys(one["held"].values())
+        table.add_row(str(one["machine"]), _text(one["name"]), ranges(one["gpus"]), _text(", ".join(holders)))
+    return table
+
+
+def _text(words: str) -> Any:
+    """Names are not markup."""
+    from rich.text import Text
+
+    return Text(words)

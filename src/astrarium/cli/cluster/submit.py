@@ -1,0 +1,134 @@
+"""astrarium cluster submit, astrarium cluster withdraw"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from astrarium.cli.cluster.state import State, disk_errors, state_folder
+
+AppFile = Annotated[
+    Path | None, typer.Argument(metavar="[FILE]", help="YAML: one app as in a cluster file, or several.")
+]
+Command = Annotated[str | None, typer.Option("--command", metavar="LINE", help="What it runs.")]
+Name = Annotated[str | None, typer.Option("--name", help="A name that no other app has.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs that it needs at once; 1 if not given.")]
+Most = Annotated[int | None, typer.Option("--most", help="GPUs that it can use at most.")]
+Length = Annotated[
+    str | None,
+    typer.Option("--length", metavar="TIME", help="About how long it takes on them; 1h if not given."),
+]
+OnStop = Annotated[
+    str | None,
+    typer.Option(
+        "--on-stop",
+        metavar="HOW",
+        help="checkpoint: it writes one when asked; restart: it begins anew; never: it keeps its GPUs.",
+    ),
+]
+Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for an answer.")]
+
+
+def submit(
+    file: AppFile = None,
+    command: Command = None,
+    name: Name = None,
+    gpus: Gpus = None,
+    most: Most = None,
+    length: Length = None,
+    on_stop: OnStop = None,
+    state: State = None,
+    wait: Wait = 5.0,
+) -> None:
+    """Hand an app to a live cluster."""
+    given = {
+        "command": command,
+        "name": name,
+        "gpus": gpus,
+        "most": most,
+        "length": length,
+        "on_stop": on_stop,
+    }
+    options = {field: value for field, value in given.items() if value is not None}
+    bodies = [_of_options(options)] if file is None else _of_file(file, options)
+    for body in bodies:
+        _check(body)
+    for body in bodies:
+        _send("app", body, state_folder(state), wait, str(body["name"]))
+
+
+def withdraw(
+    app: Annotated[str, typer.Argument(metavar="APP", help="Its name.")],
+    state: State = None,
+    wait: Wait = 5.0,
+) -> None:
+    """Take an app back: it is stopped, and not begun again."""
+    _send("withdraw", {"app": app}, state_folder(state), wait, app)
+
+
+def _of_options(options: dict[str, Any]) -> dict[str, Any]:
+    from astrarium.core.errors import InputError
+
+    if "command" not in options:
+        raise InputError("--command", None, "a command, or a file with an app")
+    name = _name_of(options["command"])
+    return {"name": name, "length": "1h", "directory": str(Path().resolve()), **options}
+
+
+def _name_of(command: str) -> str:
+    """Of what is run, by whom and when: a name of its own."""
+    words = command.split()
+    script = next(
+        (word for word in words if Path(word).suffix in (".py", ".sh")), words[0] if words else "app"
+    )
+    return f"{Path(script).stem}-{time.strftime('%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def _of_file(file: Path, options: dict[str, Any]) -> list[dict[str, Any]]:
+    from astrarium.core.decode import read_yaml
+    from astrarium.core.errors import InputError
+
+    for field, value in options.items():
+        raise InputError(
+            f"--{field.replace('_', '-')}", value, f"no such option beside a file: {file} says it"
+        )
+    raw = read_yaml(file)
+    apps = raw.get("apps", [raw]) if isinstance(raw, dict) else raw
+    if not isinstance(apps, list) or not all(isinstance(each, dict) for each in apps) or not apps:
+        raise InputError("", None, "an app such as {name: mine, length: 1h, command: ...}", str(file))
+    home = file.resolve().parent
+    return [{**each, "directory": str(home / str(each.get("directory", ".")))} for each in apps]
+
+
+def _check(body: dict[str, Any]) -> None:
+    """What can be known here is said at once; the rest is for the arbiter."""
+    from astrarium.cluster.live.arbiter import ANY
+    from astrarium.cluster.scenario.apps import live_apps
+
+    live_apps(body, ANY, Path())
+
+
+def _send(kind: str, body: dict[str, Any], home: Path, wait: float, name: str) -> None:
+    from astrarium.cluster.live.store import Store
+    from astrarium.core.errors import InputError
+
+    with disk_errors(home):
+        store = Store(home)
+        letter, ends = store.send(kind, body, time.time_ns()), time.monotonic() + wait
+        answer = store.answer(letter)
+        while answer is None and time.monotonic() < ends:
+            time.sleep(0.05)
+            answer = store.answer(letter)
+        store.close()
+    if answer is None:
+        print(f"{name}: left for the arbiter, which has not answered; is it running?", file=sys.stderr)
+    elif answer != "accepted":
+        raise InputError("", None, answer.removeprefix("refused: "), shlex.quote(name))
+    else:
+        print(f"{name}: accepted")

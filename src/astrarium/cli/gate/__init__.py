@@ -1,0 +1,1 @@
+"""Verbs for programs that share one GPU under the gate."""

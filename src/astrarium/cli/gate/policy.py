@@ -1,0 +1,104 @@
+"""astrarium gpu policy [NAME], astrarium gpu policies"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from astrarium.cli.gate.options import Gpu, Set, board_of, no_board
+from astrarium.cli.options import Json
+
+if TYPE_CHECKING:
+    from astrarium.gate.board import BoardView
+
+DEFAULT = "astrarium"
+KERNEL_POLICIES = {
+    "streams": "everybody launches at once; what processes without MPS do anyway",
+    "stream-priority": "the same, with latency work on streams of higher priority",
+    "mps": "the same in processes that share the GPU by MPS",
+    "temporal": "one request or iteration at a time, latency requests first",
+    "kernel-temporal": "best-effort kernels only while no latency work runs",
+    "tick-tock": "forward of one training job beside backward of the other",
+    "reef-n": "a short queue of best-effort kernels; those that fit into free SMs and are shorter go beside",
+    "orion": "best-effort kernels beside latency work if they are small, short in sum and of another kind",
+    "astrarium": "best-effort work up to the delay that requests were seen to bear; learns what harms them",
+}
+
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The policy to use from now on.")]
+Wanted = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one policy and its settings.")]
+
+
+def policy(name: Name = None, settings: Set = None, gpu: Gpu = 0, json: Json = False) -> None:
+    """Show the policy of a GPU's board, or change it for all who share the GPU."""
+    from astrarium.cli.output import emit, plain
+    from astrarium.core.errors import AstrariumError
+    from astrarium.gate.board import read_settings
+
+    board = board_of(gpu)
+    if board is None:
+        raise AstrariumError(no_board(gpu))
+    if name is not None or settings:
+        board.change(name, read_settings(settings or []))
+    view = board.view()
+    shown = {field: value for field, value in plain(view).items() if field in ("path", "policy", "settings")}
+    emit(json, shown, _page(view), None)
+
+
+def policies(name: Wanted = None, json: Json = False) -> None:
+    """List the policies of the gate, or describe one."""
+    from astrarium.cli.output import emit
+
+    if name is not None:
+        describe(name, json)
+        return
+    listed = {each: {"summary": said} for each, said in KERNEL_POLICIES.items()}
+    emit(json, {"policies": listed}, [table()], None)
+
+
+def describe(name: str, json: bool) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from astrarium.cli.output import emit
+    from astrarium.core.errors import InputError, one_of
+
+    if name not in KERNEL_POLICIES:
+        raise InputError("kernel policy", name, one_of(list(KERNEL_POLICIES), name))
+    own = _settings_of(name)
+    found = Table("setting", "meaning", box=None, pad_edge=False)
+    for setting, about in own.items():
+        found.add_row(setting, about)
+    title = Text(f"{name}: {KERNEL_POLICIES[name]}", style="bold")
+    emit(json, {"name": name, "summary": KERNEL_POLICIES[name], "settings": own}, [title, found], None)
+
+
+def _settings_of(policy: str) -> dict[str, str]:
+    """The settings that are this policy's own, with what they mean."""
+    from astrarium.gate.board import settings_table
+
+    prefix = f"{policy}: "
+    found = {name: setting.about for name, setting in settings_table().items()}
+    return {name: said.removeprefix(prefix) for name, said in found.items() if said.startswith(prefix)}
+
+
+def table() -> Any:
+    from rich.table import Table
+
+    found = Table("kernel policy", "what it does", box=None, pad_edge=False)
+    for name, said in KERNEL_POLICIES.items():
+        found.add_row(f"{name} (default)" if name == DEFAULT else name, said)
+    return found
+
+
+def _page(view: BoardView) -> list[Any]:
+    from rich.table import Table
+    from rich.text import Text
+
+    from astrarium.gate.board import settings_table, write_setting
+
+    found = Table("setting", "value", "meaning", box=None, pad_edge=False)
+    for name, setting in settings_table().items():
+        found.add_row(name, write_setting(name, view.settings[name]), setting.about)
+    said = KERNEL_POLICIES.get(view.policy, "")
+    return [Text(f"{view.policy}: {said}", style="bold"), Text(f"board {view.path}\n"), found]

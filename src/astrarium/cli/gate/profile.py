@@ -1,0 +1,164 @@
+"""astrarium gpu profile -- COMMAND"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from astrarium.cli.gate.options import Command, Gpu, Name, check_command, name_of
+from astrarium.cli.options import Json
+
+if TYPE_CHECKING:
+    from astrarium.gate.kernel_profiles import KernelProfile
+
+MARK = b"astrarium-kernels"
+NARROW = 60  # of a kernel's name: templates make them endless
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="Where the profile goes; NAME.kernels unless given."),
+]
+Rows = Annotated[int, typer.Option("--rows", min=1, help="How many kernels are shown.")]
+
+
+def profile(
+    command: Command,
+    name: Name = None,
+    out: Out = None,
+    gpu: Gpu = 0,
+    rows: Rows = 20,
+    json: Json = False,
+) -> None:
+    """Run a program alone and record its kernels: how long each takes, how many SMs, of which kind.
+
+    Needs no Nsight. `gpu run --profile FILE` then knows them from the start; the simulator can replay them.
+    """
+    from astrarium.cli.output import emit, plain
+
+    check_command(command)
+    place = _place(out, name_of(command, name))
+    code = _record(command, name_of(command, name), gpu, place)
+    kernels, repeats = read(place)
+    shown = {"file": str(place), "repeats": repeats, "kernels": [plain(kernel) for kernel in kernels]}
+    emit(json, shown, tables(kernels, rows), None)
+    if not json:
+        print(f"written to {place}")
+    if not repeats:
+        print("its launches do not repeat: the simulator finds no iteration in it", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def _place(out: Path | None, name: str) -> Path:
+    """Only a profile is ever written over."""
+    from astrarium.cli.output import file_name
+    from astrarium.core.errors import InputError
+
+    place = out or Path(f"{file_name(name)}.kernels")
+    if place.is_dir() or not place.absolute().parent.is_dir():
+        raise InputError("--out", str(place), "a file in a folder that is there")
+    if place.exists() and not place.read_bytes().startswith(MARK):
+        raise InputError("--out", str(place), "a new file, or a kernel profile to write over")
+    return place
+
+
+def _record(command: list[str], name: str, gpu: int, place: Path) -> int:
+    """The program's exit code. The file appears when it is whole."""
+    from astrarium.core.errors import AstrariumError
+    from astrarium.gate.driver import chosen_gpu
+    from astrarium.gate.launch import Client, alone
+    from astrarium.run.waiting import waiting
+
+    draft = place.absolute().with_name(f".{place.name}.{os.getpid()}")
+    with waiting(f"asking the driver for GPU {gpu}"):
+        ready = alone(Client(name, chosen_gpu(gpu), record=draft))
+    print(f"astrarium: recording {name} on {ready.said}", file=sys.stderr, flush=True)
+    code = _run(command, ready.environment)
+    if not draft.exists():
+        why = "a signal ended it before it could write" if code > 128 else "it launched no kernels"
+        raise AstrariumError(f"nothing was recorded of {name}: {why} (exit code {code})")
+    draft.replace(place)
+    return code
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """Signals are for the program, which has them from the keyboard already. It writes when it ends."""
+    program = subprocess.Popen(command, env=environment)
+    handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: program.terminate()}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        code = program.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def read(place: Path) -> tuple[list[KernelProfile], bool]:
+    """The kernels, and whether an iteration was found that the launches repeat."""
+    from astrarium.gate.kernel_profiles import parse_kernels
+
+    lines = place.read_text(encoding="utf-8", errors="replace").splitlines()
+    repeats = any(line.startswith("launches\t") for line in lines)
+    known = [line for line in lines if not line.startswith(("launches\t", "phase\t"))]
+    numbers = [line.split("\t")[1] for line in known if line.startswith("kernel\t")]
+    if not numbers:
+        return [], False
+    return list(parse_kernels([*known, "launches\t" + " ".join(numbers)]).kernels), repeats
+
+
+def tables(kernels: list[KernelProfile], rows: int) -> list[Any]:
+    return [_by_kernel(kernels, rows), _by_kind(kernels)]
+
+
+def _total(kernel: KernelProfile) -> int:
+    return kernel.duration * kernel.count
+
+
+def _by_kernel(kernels: list[KernelProfile], rows: int) -> Any:
+    from rich.table import Table
+
+    table = Table("kernel", "grid", "block", "kind", box=None, pad_edge=False)
+    for title in ("SMs", "launches", "median us", "p95 us", "total ms", "share"):
+        table.add_column(title, justify="right")
+    whole = sum(map(_total, kernels)) or 1
+    longest = sorted(kernels, key=_total, reverse=True)
+    for kernel in longest[:rows]:
+        table.add_row(*_row(kernel, whole))
+    if len(longest) > rows:
+        rest = longest[rows:]
+        spent = sum(map(_total, rest))
+        launches = sum(kernel.count for kernel in rest)
+        table.add_row(f"{len(rest)} others", "", "", "", "", f"{launches:,}", "", "", *_spent(spent, whole))
+    return table
+
+
+def _row(kernel: KernelProfile, whole: int) -> list[str]:
+    name = kernel.name if len(kernel.name) <= NARROW else kernel.name[: NARROW - 3] + "..."
+    sizes = [",".join(map(str, size)) for size in (kernel.grid, kernel.block)]
+    times = [f"{time / 1e3:.1f}" if time else "-" for time in (kernel.duration, kernel.p95)]
+    counts = [str(kernel.sms), f"{kernel.count:,}"]
+    return [name, *sizes, kernel.kind, *counts, *times, *_spent(_total(kernel), whole)]
+
+
+def _spent(time: int, whole: int) -> list[str]:
+    return [f"{time / 1e6:.2f}", f"{time / whole:.1%}"]
+
+
+def _by_kind(kernels: list[KernelProfile]) -> Any:
+    from rich.table import Table
+
+    table = Table("kind", box=None, pad_edge=False)
+    for title in ("kernels", "launches", "total ms", "share"):
+        table.add_column(title, justify="right")
+    whole = sum(map(_total, kernels)) or 1
+    for kind in sorted({kernel.kind for kernel in kernels}):
+        own = [kernel for kernel in kernels if kernel.kind == kind]
+        launches = sum(kernel.count for kernel in own)
+        table.add_row(kind, str(len(own)), f"{launches:,}", *_spent(sum(map(_total, own)), whole))
+    return table

@@ -1,0 +1,1 @@
+"""Verbs for searches over hyperparameters, simulated or live."""

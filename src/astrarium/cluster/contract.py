@@ -1,0 +1,163 @@
+"""What a cluster policy hears, in the past tense."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from astrarium.cluster.machines import Machine
+from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.units import Time
+
+# What a cluster policy may ask for, in the imperative.
+
+
+class Grant(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Lease these GPUs to an app until then. They must be free, or its own: then the lease is renewed."""
+
+    app: int
+    gpus: tuple[int, ...]
+    until: Time
+    why: str = ""
+
+
+class Revoke(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Take GPUs back before their lease ends. Whatever runs there is stopped with a checkpoint."""
+
+    app: int
+    gpus: tuple[int, ...]
+    why: str = ""
+
+
+class Run(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A job of an app on some of the GPUs that it has. One that runs elsewhere moves there."""
+
+    app: int
+    job: int
+    gpus: tuple[int, ...]
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True, gc=False):
+    app: int
+    job: int
+
+
+Action: TypeAlias = Grant | Revoke | Run | Stop | SetTimer
+
+
+# What shares a cluster: apps, each of one or many jobs.
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Training that runs on *least* to *most* GPUs at once, or not at all.
+
+    *work* is how long it takes on one GPU, however it is stopped and resumed; *expected* is what its owner
+    says, where that is not the truth (a curve that may be cut off early). With *iterations*, where they are
+    known (0: not), jobs of later phases can be guessed from those of this one.
+    """
+
+    id: int
+    work: Time
+    least: int = 1
+    most: int = 1
+    model: str = ""
+    expected: Time | None = None
+    iterations: int = 0
+
+    @property
+    def forecast(self) -> Time:
+        return self.work if self.expected is None else self.expected
+
+
+class App(msgspec.Struct, frozen=True):
+    """Jobs of a phase run side by side, phases one after another. A single job is an app too.
+
+    `halving`: who is in a later phase is found out by the one before it, so that nobody but the app may look
+    there; how many they are, and how much of the GPU they may use, is known. `curve`: jobs may end early.
+    """
+
+    id: int
+    name: str
+    phases: tuple[tuple[Job, ...], ...]
+    team: str = ""
+    kind: Literal["jobs", "halving", "curve"] = "jobs"
+
+    @property
+    def work(self) -> Time:
+        return sum(job.work for phase in self.phases for job in phase)
+
+
+def single(id_: int, name: str, work: Time, gpus: int = 1, model: str = "", team: str = "") -> App:
+    """One job that needs all of its GPUs at once; *work* is how long it runs on them."""
+    return App(id_, name, ((Job(0, work * gpus, gpus, gpus, model),),), team)
+
+
+class MachineJoined(msgspec.Struct, frozen=True, tag=True, gc=False):
+    machine: Machine
+
+
+class MachineLost(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """With all that ran there since the last checkpoints."""
+
+    machine: int
+
+
+class AppArrived(msgspec.Struct, frozen=True, tag=True, gc=False):
+    app: App
+
+
+class AppWithdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Its owner wants it no more, or it has failed."""
+
+    app: int
+    error: str = ""
+
+
+class LeaseExpired(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """At *until*; news of a lease that was renewed or taken back meanwhile is late."""
+
+    app: int
+    gpus: tuple[int, ...]
+    until: Time
+
+
+class JobStopped(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The run has ended with a checkpoint, or was lost: so much of its work is done."""
+
+    app: int
+    job: int
+    run: int
+    done: Time
+
+
+class JobProgressed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """It still runs."""
+
+    app: int
+    job: int
+    run: int
+    done: Time
+
+
+class JobFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """*late*: it was to be stopped, and ended by itself before it was. Otherwise it still runs in the books;
+    news of a run that was stopped meanwhile is ignored."""
+
+    app: int
+    job: int
+    run: int
+    late: bool = False
+
+
+Event: TypeAlias = (
+    MachineJoined
+    | MachineLost
+    | AppArrived
+    | AppWithdrawn
+    | LeaseExpired
+    | JobStopped
+    | JobProgressed
+    | JobFinished
+    | TimerFired
+)

@@ -1,0 +1,270 @@
+"""The live cluster: what is seen becomes events, and what the books say becomes orders.
+
+Nothing here reads a clock or touches a process. `step(now)` looks at the machines, lets the same engine and
+policy decide that run simulated, has the journal write it down, and only then gives orders. Orders follow
+from the books alone: what should run and does not is started, what runs and should not is stopped. So an
+arbiter that was killed at any point goes on by looking again.
+
+GPUs change hands in the books at once, and in the world when whoever was there has left: a run is started
+when its GPUs, and its own earlier run, are out of the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from astrarium.cluster.contract import (
+    Action,
+    AppWithdrawn,
+    Event,
+    JobFinished,
+    JobProgressed,
+    JobStopped,
+    LeaseExpired,
+    MachineJoined,
+    MachineLost,
+)
+from astrarium.cluster.live.backend import Backend, MachineSeen, Order, Part, Picture, RunKey, RunSeen, Task
+from astrarium.cluster.live.memory import Ended, JobKey, Journal, Memory, Options
+from astrarium.cluster.machines import Machine
+from astrarium.cluster.policies import ClusterPolicy
+from astrarium.cluster.state import AppRow, ClusterState, JobRow
+from astrarium.core.engine import Engine
+from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.trace import Step
+from astrarium.core.units import FOREVER, Time
+
+# When leases end on a live cluster: GPUs that nobody had left yet are not counted against who waited.
+
+
+def expired(now: Time, state: ClusterState, memory: Memory, handover: Time) -> Iterator[LeaseExpired]:
+    for app, row in state.apps.items():
+        if all(until > now for until in row.leases.values()):
+            continue
+        extra = _waited(now, row, memory, handover)
+        over = [gpu for gpu, until in row.leases.items() if until + extra.get(gpu, 0) <= now]
+        for until in sorted({row.leases[gpu] for gpu in over}):
+            yield LeaseExpired(app, tuple(gpu for gpu in over if row.leases[gpu] == until), until)
+
+
+def _waited(now: Time, row: AppRow, memory: Memory, handover: Time) -> dict[int, Time]:
+    """By GPU: for how long the app could not use it, since somebody else had not left yet. A lease that
+    has ended in spite of that makes up for it only once."""
+    extra: dict[int, Time] = {}
+    for number, job in row.jobs.items():
+        key = RunKey(row.app.id, number, job.run)
+        since = memory.ordered.get(key)
+        waited = min(memory.late.get(key, 0) if since is None else now - since, handover)
+        if any(row.leases.get(gpu, FOREVER) + waited <= now for gpu in job.gpus):
+            memory.late.pop(key, None)
+        extra.update(dict.fromkeys(job.gpus, waited))
+    return extra
+
+
+class LiveCluster:
+    def __init__(
+        self,
+        state: ClusterState,
+        policy: ClusterPolicy,
+        backend: Backend,
+        journal: Journal,
+        tasks: Mapping[int, Task],
+        options: Options | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        self.state, self._backend, self._journal, self._tasks = state, backend, journal, tasks
+        self._engine: Engine[ClusterState, Event, Action] = Engine(state, policy, validate=True)
+        self._options, self.memory = options or Options(), memory or Memory()
+        self._told_at: dict[RunKey, Time] = {}
+        self._asked: set[RunKey] = set()  # to leave, by us
+        self._ours: set[RunKey] = set()  # runs that we have started
+        self.ended: list[Ended] = []  # in the last step
+
+    def step(self, now: Time, news: Sequence[Event] = ()) -> bool:
+        """Whether anything has happened. *news*: apps that came or went."""
+        picture, ended = self._backend.look(), list[Ended]()
+        self.ended = ended
+        events: list[Event] = [
+            *news,
+            *self._runs(now, picture, ended),
+            *self._machines(picture),
+            *expired(now, self.state, self.memory, self._options.handover),
+            *self._due(now),
+        ]
+        if events or ended:
+            actions = self._engine.step(now, events)
+            self._set_timers(now, actions)
+            for key in self._wanted():
+                if key not in self.memory.open:
+                    self.memory.open[key], self.memory.ordered[key] = False, now
+            self._journal.write(Step(now, tuple(events), tuple(actions)), self.memory, ended)
+        self.settle(picture, self._wanted())
+        return bool(events)
+
+    def drain(self) -> bool:
+        """Ask all that runs to leave with a checkpoint; whether all have left. The books are not touched:
+        they say what is to be begun again."""
+        picture = self._backend.look()
+        self.settle(picture, {})
+        return all(seen.ended or self._runs_to_its_end(key) for key, seen in picture.runs.items())
+
+    def machines_seen(self) -> Mapping[str, MachineSeen]:
+        return self._backend.look().machines
+
+    # what is seen
+
+    def _machines(self, picture: Picture) -> Iterator[Event]:
+        memory = self.memory
+        for number, name in list(memory.machines.items()):
+            if not self._as_it_was(number, picture.machines.get(name)):
+                del memory.machines[number]
+                yield MachineLost(number)
+                yield from self._lost(number)
+        known = set(memory.machines.values())
+        for name in sorted(picture.machines.keys() - known):
+            seen, number = picture.machines[name], memory.joined
+            memory.machines[number], memory.joined = name, number + 1
+            yield MachineJoined(Machine(number, seen.gpus, seen.rack, seen.slot, seen.network))
+
+    def _as_it_was(self, number: int, seen: MachineSeen | None) -> bool:
+        """One that has other GPUs now, or stands elsewhere, is another one."""
+        known = self.state.floor.machines.get(number)
+        return seen is not None and known == Machine(number, seen.gpus, seen.rack, seen.slot, seen.network)
+
+    def _lost(self, machine: int) -> Iterator[JobStopped]:
+        """What was done there since the last checkpoint is gone; unless it was seen to end before."""
+        gone = set(self.state.floor.gpus_of.get(machine, ()))
+        for key, row in self._wanted().items():
+            if gone & set(row.gpus) and key not in self.memory.closed:
+                yield JobStopped(*key, _of(row, self.memory.kept.get(key, row.done / row.job.work)))
+
+    def _runs(self, now: Time, picture: Picture, ended: list[Ended]) -> Iterator[Event]:
+        memory, wanted = self.memory, self._wanted()
+        memory.closed &= picture.runs.keys()
+        memory.kept = {key: part for key, part in memory.kept.items() if key in wanted}
+        memory.ordered = {key: since for key, since in memory.ordered.items() if key in wanted}
+        memory.late = {key: late for key, late in memory.late.items() if key in wanted}
+        for key, seen in picture.runs.items():
+            if key in memory.closed:
+                continue
+            if seen.ended:
+                memory.closed.add(key)
+                memory.open.pop(key, None)
+                ended.append(Ended(key, seen))
+                yield from self._ended(key, seen)
+                continue
+            memory.open[key] = True
+            if key in memory.ordered:
+                memory.late[key] = now - memory.ordered.pop(key)
+            if key in wanted:
+                memory.kept[key] = seen.kept
+                yield from self._progress(now, key, seen)
+        ended += self._vanished(picture, wanted)
+
+    def _vanished(self, picture: Picture, wanted: Mapping[RunKey, JobRow]) -> Iterator[Ended]:
+        """Runs that nobody shows and nobody wants: given up before they began, or gone with their machine."""
+        for key in [key for key in self.memory.open if key not in picture.runs and key not in wanted]:
+            yield Ended(key, RunSeen((), "lost" if self.memory.open.pop(key) else "unstarted"))
+
+    def _ended(self, key: RunKey, seen: RunSeen) -> Iterator[Event]:
+        row = self._row(key)
+        if row is None or row.finished:
+            return
+        if seen.ended == "finished":  # whatever the books wanted of it meanwhile
+            yield JobFinished(key.app, key.job, row.run, late=not row.gpus)
+        elif row.run != key.run:  # a newer run waits for it, and begins where it ended
+            if row.gpus:
+                yield JobProgressed(key.app, key.job, row.run, _of(row, seen.kept))
+        else:
+            yield JobStopped(*key, _of(row, seen.kept))
+            failed = self._failed(key, seen) if row.gpus else ""
+            if failed and self._too_often(key, seen):
+                yield AppWithdrawn(key.app, f"job {key.job} failed: {failed}")
+
+    def _failed(self, key: RunKey, seen: RunSeen) -> str:
+        """Why; nothing where it has not. Who leaves without being asked, again and again, fails too."""
+        if seen.ended == "failed":
+            return seen.error or "without a word"
+        left = seen.ended == "stopped" and key in self._ours and key not in self._asked
+        return "it left with exit code 75, and was not asked to" if left else ""
+
+    def _too_often(self, key: RunKey, seen: RunSeen) -> bool:
+        job = JobKey(key.app, key.job)
+        times, far = self.memory.failures.get(job, (0, 0.0))
+        times = 1 if seen.kept > far else times + 1
+        self.memory.failures[job] = times, max(far, seen.kept)
+        return times > self._options.retries
+
+    def _progress(self, now: Time, key: RunKey, seen: RunSeen) -> Iterator[JobProgressed]:
+        row = self._row(key)
+        told = self._told_at.setdefault(key, now)
+        if row is not None and now - told >= self._options.progress:
+            self._told_at[key] = now
+            yield JobProgressed(*key, _of(row, seen.progress))
+
+    def _due(self, now: Time) -> Iterator[TimerFired]:
+        timers = self.memory.timers
+        for name in [name for name, at in timers.items() if at <= now]:
+            del timers[name]
+            yield TimerFired(name)
+
+    def _set_timers(self, now: Time, actions: Sequence[object]) -> None:
+        timers = self.memory.timers
+        for action in actions:
+            if isinstance(action, SetTimer):
+                timers.pop(action.name, None)
+                if action.at < FOREVER:
+                    timers[action.name] = action.at
+
+    # what is ordered
+
+    def settle(self, picture: Picture, wanted: Mapping[RunKey, JobRow]) -> None:
+        """Orders that bring the machines to what is *wanted*. All of them may be given again."""
+        alive = {key: seen for key, seen in picture.runs.items() if not seen.ended}
+        for key in alive:
+            if key not in wanted and not self._runs_to_its_end(key):
+                self._asked.add(key)
+                self._backend.stop(key)
+        taken = {gpu for seen in alive.values() for gpu in seen.gpus}
+        running = {JobKey(key.app, key.job) for key in alive}
+        for key, row in wanted.items():
+            clear = not taken & set(row.gpus) and JobKey(key.app, key.job) not in running
+            if clear and key not in picture.runs:
+                self._ours.add(key)
+                self._backend.start(self._order(key, row))
+        for key, seen in picture.runs.items():
+            if seen.ended and key in self.memory.closed:
+                self._ours.discard(key)
+                self._asked.discard(key)
+                self._told_at.pop(key, None)
+                self._backend.forget(key)
+
+    def _runs_to_its_end(self, key: RunKey) -> bool:
+        """Unless nobody wants it any more."""
+        task = self._tasks.get(key.app)
+        return task is not None and task.on_stop == "never" and self._row(key) is not None
+
+    def _order(self, key: RunKey, row: JobRow) -> Order:
+        app, floor = self.state.apps[key.app], self.state.floor
+        parts = tuple(
+            Part(self.memory.machines[machine], tuple(gpu - floor.gpus_of[machine][0] for gpu in gpus))
+            for machine, gpus in floor.by_machine(row.gpus).items()
+        )
+        return Order(key, app.app.name, row.gpus, parts, self._tasks[key.app], app.phase)
+
+    def _wanted(self) -> dict[RunKey, JobRow]:
+        return {
+            RunKey(app, job, row.run): row
+            for app, each in self.state.apps.items()
+            for job, row in each.jobs.items()
+            if row.gpus
+        }
+
+    def _row(self, key: RunKey) -> JobRow | None:
+        app = self.state.apps.get(key.app)
+        return app.jobs.get(key.job) if app is not None else None
+
+
+def _of(row: JobRow, part: float) -> Time:
+    """So much of its work; all of it is done only when it has ended."""
+    return max(0, min(round(row.job.work * part), row.job.work - 1))

@@ -1,0 +1,130 @@
+"""A policy with all that it remembers, as bytes.
+
+What it remembers may point into the books: to rows of apps, to the machines. Those are named, not copied, so
+that a policy which is thawed beside the same books points into them again.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Container, Iterator, Sequence
+from typing import Any
+
+from astrarium.cluster.contract import AppArrived, Event, Grant, LeaseExpired, MachineJoined, Revoke
+from astrarium.cluster.policies import Allocator
+from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.core.policy import SetTimer
+from astrarium.core.units import FOREVER, Time
+
+# A policy that takes over from another, in the middle of things.
+
+
+class Introduced:
+    """Before its first decision it hears of all that is there, as if it had just come. The books, which know
+    when it really came, do not hear it again."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator, self._knows = allocator, False
+
+    def allocate(
+        self, now: Time, events: Sequence[Event], state: ClusterState
+    ) -> Iterator[Grant | Revoke | SetTimer]:
+        if not self._knows:
+            self._knows, fresh = True, {event for event in events if isinstance(event, MachineJoined)}
+            arrived = {event.app.id for event in events if isinstance(event, AppArrived)}
+            machines = (MachineJoined(machine) for machine in state.floor.machines.values())
+            apps = (AppArrived(row.app) for row in state.apps.values() if row.app.id not in arrived)
+            events = (*(each for each in machines if each not in fresh), *apps, *events)
+        yield from self.allocator.allocate(now, events, state)
+
+
+# Apps that cannot be stopped keep their GPUs to their end, whatever the policy.
+
+
+WHY = "its command cannot be stopped without losing all it has done"
+
+
+class Unstopped:
+    """An allocator that is asked only about GPUs which the *apps* that cannot be stopped do not run on.
+
+    Who takes GPUs back before leases end is not held up: then the books say that the job was stopped, and
+    whoever is given its GPUs waits until it has ended.
+    """
+
+    def __init__(self, allocator: Allocator, apps: Container[int]) -> None:
+        self.allocator, self._apps = allocator, apps
+
+    def allocate(
+        self, now: Time, events: Sequence[Event], state: ClusterState
+    ) -> Iterator[Grant | Revoke | SetTimer]:
+        for event in events:
+            if isinstance(event, LeaseExpired) and event.app in self._apps and event.app in state.apps:
+                gpus = _stands_on(state.apps[event.app], event.gpus, state)
+                if gpus:
+                    yield Grant(event.app, gpus, FOREVER, WHY)
+        yield from self.allocator.allocate(now, events, state)
+
+
+def _stands_on(row: AppRow, gpus: Sequence[int], state: ClusterState) -> tuple[int, ...]:
+    used = {gpu for job in row.jobs.values() for gpu in job.gpus}
+    return tuple(gpu for gpu in gpus if gpu in used and gpu in state.free)
+
+
+Name = tuple[Any, ...]
+
+
+class _Freezer(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, state: ClusterState) -> None:
+        super().__init__(file)
+        self._names: dict[int, Name] = {id(state): ("state",)}
+        for name, value in vars(state).items():
+            if isinstance(value, dict | set | list) or hasattr(value, "__dict__"):
+                self._names[id(value)] = ("part", name)
+        for app, row in state.apps.items():
+            self._names[id(row.jobs)], self._names[id(row.leases)] = ("jobs", app), ("leases", app)
+            self._names.update({id(job): ("job", app, number) for number, job in row.jobs.items()})
+        self._rows = state.ledger.rows
+
+    def persistent_id(self, found: Any) -> Name | None:
+        if isinstance(found, AppRow):
+            app = found.app.id
+            return ("row", app) if self._rows.get(app) is found else None
+        return self._names.get(id(found))
+
+
+class _Thawer(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, state: ClusterState) -> None:
+        super().__init__(file)
+        self._state = state
+
+    def persistent_load(self, name: Name) -> Any:
+        kind, *rest = name
+        if kind == "state":
+            return self._state
+        if kind == "part":
+            return getattr(self._state, rest[0])
+        row = self._state.ledger.rows[rest[0]]
+        if kind == "row":
+            return row
+        return row.jobs[rest[1]] if kind == "job" else getattr(row, kind)
+
+
+def frozen(policy: object, state: ClusterState) -> bytes | None:
+    """None where a stranger's policy holds what cannot be kept."""
+    file = io.BytesIO()
+    try:
+        _Freezer(file, state).dump(policy)
+    except Exception:
+        return None
+    return file.getvalue()
+
+
+def thawed(found: bytes | None, state: ClusterState) -> Any:
+    """None where there is nothing, or it is of another version and cannot be read."""
+    if found is None:
+        return None
+    try:
+        return _Thawer(io.BytesIO(found), state).load()
+    except Exception:
+        return None

@@ -1,0 +1,366 @@
+"""What a live cluster must not forget, in one SQLite file.
+
+Every step is written in one transaction before any order is given: what was heard, what was decided, and the
+rows that people read. The books are made again from the steps; the rows are for `status` and for questions in
+SQL. Every app, job, lease and run has one row, and ends in exactly one state.
+
+Each arbiter that opens the store has a number, its epoch. One whose number is no longer the newest writes
+nothing any more.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from astrarium.cluster.contract import (
+    Action,
+    AppArrived,
+    Event,
+    Grant,
+    JobFinished,
+    MachineJoined,
+    MachineLost,
+    Revoke,
+    Run,
+)
+from astrarium.cluster.live.backend import Task
+from astrarium.cluster.live.memory import Ended, Memory
+from astrarium.cluster.live.policy import frozen, thawed
+from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
+from astrarium.core.errors import AstrariumError, InputError
+from astrarium.core.trace import Step
+from astrarium.core.units import Time
+
+# The rows that people read: apps, jobs, leases, runs and decisions, written as steps are.
+
+
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value)",
+    "CREATE TABLE IF NOT EXISTS steps (n INTEGER PRIMARY KEY, now INTEGER, events TEXT, actions TEXT)",
+    """CREATE TABLE IF NOT EXISTS apps (id INTEGER PRIMARY KEY, name TEXT UNIQUE, task TEXT,
+       submitted INTEGER, arrived INTEGER, ended INTEGER, outcome TEXT DEFAULT 'submitted', reason TEXT)""",
+    """CREATE TABLE IF NOT EXISTS jobs (app INTEGER, job INTEGER, phase INTEGER, outcome TEXT, run INTEGER,
+       done INTEGER, work INTEGER, PRIMARY KEY (app, job))""",
+    """CREATE TABLE IF NOT EXISTS leases (id INTEGER PRIMARY KEY, app INTEGER, gpu INTEGER, machine INTEGER,
+       since INTEGER, until INTEGER, renewed INTEGER DEFAULT 0, ended INTEGER,
+       outcome TEXT DEFAULT 'open')""",
+    """CREATE TABLE IF NOT EXISTS runs (app INTEGER, job INTEGER, run INTEGER, gpus TEXT, ordered INTEGER,
+       ended INTEGER, outcome TEXT DEFAULT 'open', error TEXT, PRIMARY KEY (app, job, run))""",
+    """CREATE TABLE IF NOT EXISTS decisions (n INTEGER PRIMARY KEY, at INTEGER, app INTEGER, what TEXT,
+       gpus TEXT, until INTEGER, why TEXT)""",
+    """CREATE TABLE IF NOT EXISTS inbox (id INTEGER PRIMARY KEY, at INTEGER, kind TEXT, body TEXT,
+       answer TEXT)""",
+)
+
+
+class Rows:
+    """Follows the books. *_held*: the row of each open lease, and whose it is."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._held: dict[int, tuple[int, int]] = {}  # by GPU: app, row
+        self._machines: dict[int, int] = {}  # by GPU
+
+    def read(self, state: ClusterState) -> None:
+        found = self._db.execute("SELECT gpu, app, id FROM leases WHERE outcome = 'open'")
+        self._held = {gpu: (app, row) for gpu, app, row in found}
+        for machine, gpus in state.floor.gpus_of.items():
+            self._machines.update(dict.fromkeys(gpus, machine))
+
+    def write(self, step: Step, state: ClusterState, ended: Iterable[Ended]) -> None:
+        self._joined(step, state)
+        self._decisions(step)
+        self._leases(step, state)
+        self._finished(step)
+        for app in self._touched(step, state):
+            self._app(app, state.ledger.rows[app])
+        self._begun(step, state)
+        for key, seen in ended:
+            self._db.execute(
+                "UPDATE runs SET ended = ?, outcome = ?, error = ? WHERE app = ? AND job = ? AND run = ?",
+                (step.now, seen.ended, seen.error, *key),
+            )
+
+    def _finished(self, step: Step) -> None:
+        """Before a next phase takes their place in the books."""
+        query = "UPDATE jobs SET outcome = 'finished', done = work WHERE app = ? AND job = ? AND run = ?"
+        for event in step.events:
+            if isinstance(event, JobFinished):
+                self._db.execute(query, (event.app, event.job, event.run))
+
+    def _joined(self, step: Step, state: ClusterState) -> None:
+        for event in step.events:
+            if isinstance(event, MachineJoined):
+                gpus = state.floor.gpus_of.get(event.machine.id, ())
+                self._machines.update(dict.fromkeys(gpus, event.machine.id))
+
+    def _touched(self, step: Step, state: ClusterState) -> set[int]:
+        found: set[int] = set()
+        for each in (*step.events, *step.actions):
+            if isinstance(each, MachineLost):
+                found |= state.ledger.rows.keys()
+            elif isinstance(each, AppArrived):
+                found.add(each.app.id)
+            elif hasattr(each, "app"):
+                found.add(each.app)
+        return found & state.ledger.rows.keys()
+
+    def _app(self, app: int, row: AppRow) -> None:
+        outcome = "open" if row.open else row.outcome.name.lower()
+        values = (row.arrived, None if row.open else row.ended, outcome, row.reason or None, app)
+        self._db.execute("UPDATE apps SET arrived=?, ended=?, outcome=?, reason=? WHERE id=?", values)
+        finished = row.outcome is Outcome.FINISHED
+        for job in row.jobs.values():
+            self._job(app, row.phase - finished, job, _job_outcome(row, job))
+
+    def _job(self, app: int, phase: int, row: JobRow, outcome: str) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (app, row.job.id, phase, outcome, row.run, row.done, row.job.work),
+        )
+
+    def _begun(self, step: Step, state: ClusterState) -> None:
+        for action in step.actions:
+            row = state.ledger.rows[action.app].jobs.get(action.job) if isinstance(action, Run) else None
+            if row is not None:
+                self._db.execute(
+                    "INSERT OR IGNORE INTO runs (app, job, run, gpus, ordered) VALUES (?, ?, ?, ?, ?)",
+                    (action.app, action.job, row.run, _written(action.gpus), step.now),
+                )
+
+    def _decisions(self, step: Step) -> None:
+        for action in step.actions:
+            if isinstance(action, Grant | Revoke):
+                until = action.until if isinstance(action, Grant) else None
+                self._decided(step.now, action.app, type(action).__name__, action.gpus, until, action.why)
+        for event in step.events:
+            if isinstance(event, MachineLost):
+                self._lost(step.now, event.machine)
+
+    def _lost(self, now: Time, machine: int) -> None:
+        gone: dict[int, list[int]] = {}
+        for gpu, (app, _) in self._held.items():
+            if self._machines.get(gpu) == machine:
+                gone.setdefault(app, []).append(gpu)
+        for app, gpus in gone.items():
+            self._decided(now, app, "Lost", gpus, None, f"machine {machine} died")
+
+    def _decided(
+        self, at: Time, app: int, what: str, gpus: Sequence[int], until: Time | None, why: str
+    ) -> None:
+        self._db.execute(
+            "INSERT INTO decisions (at, app, what, gpus, until, why) VALUES (?, ?, ?, ?, ?, ?)",
+            (at, app, what.lower(), _written(gpus), until, why),
+        )
+
+    def _leases(self, step: Step, state: ClusterState) -> None:
+        for gpu, (app, row) in list(self._held.items()):
+            if state.holder.get(gpu) != app:
+                how = self._how(step, state, gpu, app)
+                self._db.execute("UPDATE leases SET ended=?, outcome=? WHERE id=?", (step.now, how, row))
+                del self._held[gpu]
+        for action in step.actions:
+            if isinstance(action, Grant):
+                self._granted(step.now, action, state)
+
+    def _how(self, step: Step, state: ClusterState, gpu: int, app: int) -> str:
+        if gpu not in state.free and gpu not in state.holder:
+            return "lost"
+        revoked = any(isinstance(a, Revoke) and a.app == app and gpu in a.gpus for a in step.actions)
+        return "returned" if app not in state.apps else "revoked" if revoked else "expired"
+
+    def _granted(self, now: Time, action: Grant, state: ClusterState) -> None:
+        for gpu in action.gpus:
+            if state.holder.get(gpu) != action.app:
+                continue  # granted and taken back in one step
+            known = self._held.get(gpu)
+            if known is not None:
+                query = "UPDATE leases SET until=?, renewed = renewed + 1 WHERE id=?"
+                self._db.execute(query, (action.until, known[1]))
+                continue
+            done = self._db.execute(
+                "INSERT INTO leases (app, gpu, machine, since, until) VALUES (?, ?, ?, ?, ?)",
+                (action.app, gpu, self._machines.get(gpu), now, action.until),
+            )
+            self._held[gpu] = action.app, int(done.lastrowid or 0)
+
+
+def _job_outcome(row: AppRow, job: JobRow) -> str:
+    if job.finished:
+        return "finished"
+    if not row.open:
+        return "abandoned"
+    return "running" if job.gpus else "waiting"
+
+
+def _written(gpus: Sequence[int]) -> str:
+    return msgspec.json.encode(sorted(gpus)).decode()
+
+
+FILE = "cluster.db"
+FORM = "1"  # of the tables
+ANSWER = "UPDATE inbox SET answer = ? WHERE id = ?"
+
+_events = msgspec.json.Decoder(tuple[Event, ...])
+_actions = msgspec.json.Decoder(tuple[Action, ...])
+
+
+class Superseded(AstrariumError):
+    """Another arbiter has taken over."""
+
+
+class Letter(NamedTuple):
+    """From somebody who submits or withdraws: read once, and answered."""
+
+    id: int
+    kind: str
+    body: dict[str, Any]
+
+
+class Store:
+    """*policy*, if given, is kept with every step, with all that it remembers."""
+
+    def __init__(self, home: Path, state: ClusterState | None = None, policy: object = None) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self._db = connected(home / FILE)
+        self._state, self._policy, self._epoch = state, policy, 0
+        self._rows = Rows(self._db)
+        self._staged: list[tuple[str, tuple[Any, ...]]] = []
+        with self._writing():
+            for table in SCHEMA:
+                self._db.execute(table)
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('form', ?)", (FORM,))
+        if self.get("form") != FORM:
+            raise InputError("", str(home), "a folder that this version of the arbiter has written")
+
+    def begin(self, origin: Time, state: ClusterState, policy: object) -> int:
+        """A new arbiter; its epoch. *origin*: what the wall clock shows at instant 0, if it is the first."""
+        self._state, self._policy = state, policy
+        with self._writing():
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('origin', ?)", (origin,))
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', 0)")
+            self._db.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'")
+            self._epoch = int(self.get("epoch"))
+        self._rows.read(state)
+        return self._epoch
+
+    # the journal
+
+    def write(self, step: Step, memory: Memory, ended: Sequence[Ended]) -> None:
+        assert self._state is not None
+        with self._writing():
+            self._check_epoch()
+            encode = msgspec.json.encode
+            self._db.execute(
+                "INSERT INTO steps (now, events, actions) VALUES (?, ?, ?)",
+                (step.now, encode(step.events).decode(), encode(step.actions).decode()),
+            )
+            for query, values in self._staged:
+                self._db.execute(query, values)
+            self._rows.write(step, self._state, ended)
+            self._put("memory", msgspec.msgpack.encode(memory))
+            self._put("policy", frozen(self._policy, self._state))
+        self._staged.clear()
+
+    def steps(self) -> Iterator[Step]:
+        for now, events, actions in self._db.execute("SELECT now, events, actions FROM steps ORDER BY n"):
+            yield Step(now, _events.decode(events), _actions.decode(actions))
+
+    def memory(self) -> Memory:
+        found = self.get("memory")
+        return Memory() if found is None else msgspec.msgpack.decode(found, type=Memory)
+
+    def policy(self, state: ClusterState) -> Any:
+        """As it was after the last step, beside books as they were then; None where it could not be kept."""
+        return thawed(self.get("policy"), state)
+
+    # apps
+
+    def add_app(self, app: int, name: str, task: Task, submitted: Time) -> None:
+        """With the next step, in which it arrives."""
+        query = "INSERT INTO apps (id, name, task, submitted) VALUES (?, ?, ?, ?)"
+        self._staged.append((query, (app, name, msgspec.json.encode(task).decode(), submitted)))
+
+    def answer_later(self, letter: int, answer: str) -> None:
+        """With the next step, which does what the letter asks for."""
+        self._staged.append((ANSWER, (answer, letter)))
+
+    def tasks(self) -> dict[int, Task]:
+        rows = self._db.execute("SELECT id, task FROM apps")
+        return {app: msgspec.json.decode(task, type=Task) for app, task in rows}
+
+    # letters
+
+    def send(self, kind: str, body: dict[str, Any], at: Time) -> int:
+        with self._writing():
+            values = at, kind, msgspec.json.encode(body).decode()
+            done = self._db.execute("INSERT INTO inbox (at, kind, body) VALUES (?, ?, ?)", values)
+        assert done.lastrowid is not None
+        return done.lastrowid
+
+    def letters(self) -> list[Letter]:
+        rows = self._db.execute(
+            "SELECT id, kind, body FROM inbox WHERE answer IS NULL ORDER BY id"
+        ).fetchall()
+        return [Letter(number, kind, msgspec.json.decode(body)) for number, kind, body in rows]
+
+    def reply(self, letter: int, answer: str) -> None:
+        with self._writing():
+            self._check_epoch()
+            self._db.execute(ANSWER, (answer, letter))
+
+    def answer(self, letter: int) -> str | None:
+        row = self._db.execute("SELECT answer FROM inbox WHERE id = ?", (letter,)).fetchone()
+        return None if row is None else row[0]
+
+    # the rest
+
+    def get(self, key: str) -> Any:
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else row[0]
+
+    def put(self, key: str, value: Any) -> None:
+        with self._writing():
+            self._check_epoch()
+            self._put(key, value)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _put(self, key: str, value: Any) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def _check_epoch(self) -> None:
+        if self.get("epoch") != self._epoch:
+            raise Superseded(f"arbiter {self._epoch} was superseded by arbiter {self.get('epoch')}")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+
+def rows(db: sqlite3.Connection, query: str, *values: Any) -> list[dict[str, Any]]:
+    found = db.execute(query, values)
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def connected(path: Path, read_only: bool = False) -> sqlite3.Connection:
+    address = f"{path.resolve().as_uri()}{'?mode=ro' if read_only else ''}"
+    db = sqlite3.connect(address, uri=True, timeout=30, isolation_level=None)
+    if not read_only:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+    return db

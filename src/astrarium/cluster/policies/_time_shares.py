@@ -1,0 +1,267 @@
+"""How Gavel turns parts of time into leases: in every round, those who are furthest behind their part run.
+
+A policy says which part of the time each app should have its GPUs, its target. At the beginning of a round,
+apps are ordered by target over what they have received since targets were last found, and run if they fit.
+Targets are found anew when apps have come or gone, but not more often than *refresh*: until then, who has
+come has none, and waits. All GPUs are taken to be alike, and an app to need as many as its jobs can use.
+
+Leases are until further notice: they are taken back at the beginning of a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from astrarium.cluster.contract import Event, Grant, Revoke
+from astrarium.cluster.demand import most, usable, wanted
+from astrarium.cluster.policies._leased import SPARE, Offer
+from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.core.errors import InputError
+from astrarium.core.policy import SetTimer
+from astrarium.core.quantities import Duration, write_duration
+from astrarium.core.units import FOREVER, SECOND, Time
+
+# Parts of time for gangs on GPUs that are all alike: Gavel's programs, which then have no need of a solver.
+
+
+Vector: TypeAlias = NDArray[np.float64]
+
+CLOSE = 1e-9
+STEPS = 100
+
+
+def largest_level(gangs: Vector, gpus: float) -> float:
+    """Max-min: the most GPUs on average that everybody can have at least."""
+    return float(min(gpus / len(gangs), gangs.min()))
+
+
+def smallest_level(least: Callable[[float], Vector], gangs: Vector, gpus: float, bound: float) -> float:
+    """Min-max by bisection: *least* falls as the level rises. No level is below *bound*."""
+    low, high = bound, bound
+    while gangs @ least(high) > gpus:
+        low, high = high, 2 * high + CLOSE
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        if gangs @ least(middle) <= gpus:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def middle(least: Vector, gangs: Vector, gpus: float) -> Vector:
+    """The analytic centre of least <= x <= 1, gangs @ x <= gpus: the product of all slacks is largest there.
+
+    By Newton's method. The matrix is a diagonal and one outer product, so that a step takes linear time.
+    """
+    x = np.minimum(least, 1.0)
+    spare, free = gpus - float(gangs @ x), x < 1 - CLOSE
+    if spare <= CLOSE or not free.any():
+        return x
+    room, gang = 1 - x[free], gangs[free]
+    above = np.minimum(room, spare / gang.sum()) / 2  # how much more than the least
+    for _ in range(STEPS):
+        move = _newton(above, room, gang, spare)
+        above = above + _longest(above, move, room, gang, spare) * move
+        if np.abs(move).max() < CLOSE:
+            break
+    x[free] += above
+    return x
+
+
+def _newton(above: Vector, room: Vector, gang: Vector, spare: float) -> Vector:
+    left = spare - float(gang @ above)
+    slope = 1 / above - 1 / (room - above) - gang / left
+    curve = 1 / above**2 + 1 / (room - above) ** 2
+    shared = float(gang @ (slope / curve)) / (left**2 + float(gang @ (gang / curve)))
+    step: Vector = slope / curve - gang / curve * shared
+    return step
+
+
+def _longest(above: Vector, move: Vector, room: Vector, gang: Vector, spare: float) -> float:
+    """A part of the step that stays inside."""
+    part = 1.0
+    while True:
+        there = above + part * move
+        if there.min() > 0 and (room - there).min() > 0 and gang @ there < spare:
+            return part
+        part /= 2
+
+
+# Time in rounds, as Gavel and Shockwave have it: who runs is decided at the beginning of a round only.
+
+
+NAME = "round"
+
+
+class Rounds:
+    def __init__(self, length: Time) -> None:
+        self.length = length
+        self._began: Time = 0
+
+    def begins(self, now: Time, state: ClusterState) -> bool:
+        """Whether a new round begins at this instant; if so, it is taken to have begun."""
+        begins = not state.holder or (now - self._began) % self.length == 0
+        if begins:
+            self._began = now
+        return begins
+
+    def next(self, now: Time) -> SetTimer:
+        """Wake me when the next one begins."""
+        return SetTimer(now + self.length - (now - self._began) % self.length, NAME)
+
+
+BEHIND = "it is furthest behind its part of the time"
+AHEAD = "others are further behind their parts of the time"
+
+
+class RoundParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    round: Annotated[Duration, msgspec.Meta(description="how long a round is")] = Duration(120 * SECOND)
+    refresh: Annotated[Duration, msgspec.Meta(description="how long targets stand at least")] = Duration(
+        1000 * SECOND
+    )
+
+    def __post_init__(self) -> None:
+        if self.round < 1:
+            raise InputError("round", write_duration(self.round), "a duration above 0")
+
+
+@dataclass
+class Account:
+    """Of an app: its target, and how long it had run when that was found."""
+
+    target: float
+    ran: Time
+    behind: float = 0.0  # what it should have received before that, less what it has
+    order: int = 0  # of arrival
+
+
+Place = tuple[float, float, float, int, int]  # in line; the last is the app
+
+
+class TimeShares:
+    """Who does not run keeps its place in *line*: only those who ran in the last round are placed anew."""
+
+    def __init__(self, parameters: RoundParameters) -> None:
+        self._rounds, self._refresh = Rounds(parameters.round), parameters.refresh
+        self._accounts: dict[int, Account] = {}
+        self._found_at: Time = 0
+        self._line: list[Place] = []  # those who have accounts and did not run, in order
+        self._ran: dict[int, int] = {}  # those who did, with their GPUs
+
+    def targets(self, now: Time, rows: Sequence[AppRow], state: ClusterState) -> Sequence[float]:
+        """The part of the time that each should have its GPUs."""
+        raise NotImplementedError
+
+    def allocate(
+        self, now: Time, events: Sequence[Event], state: ClusterState
+    ) -> Iterator[Grant | Revoke | SetTimer]:
+        if not self._rounds.begins(now, state):
+            yield self._rounds.next(now)
+            return
+        if not self._account(now, state):
+            self._line_up(now, self._ran, state)
+        chosen = self._ran = self._chosen(state)
+        yield from self._take_back(chosen, state)
+        yield from _give(chosen, state)
+        if any(app not in chosen and usable(row, state.floor.size) for app, row in state.apps.items()):
+            yield self._rounds.next(now)
+
+    def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
+        """Who wants GPUs, those first who are furthest behind their part; who has no part yet comes last."""
+        wanting = [app for app, row in state.apps.items() if wanted(row)]
+        placed = sorted(self._place(now, state.apps[app], state) for app in wanting if app in self._accounts)
+        told = [(place[-1], self._told(now, place[-1], state)) for place in placed]
+        return told + [
+            (app, "it has no part of the time yet") for app in wanting if app not in self._accounts
+        ]
+
+    def _told(self, now: Time, app: int, state: ClusterState) -> str:
+        account = self._accounts[app]
+        had = _received(now, state.apps[app], account, state) / max(1, now - self._found_at)
+        return f"its part of the time is {account.target:.2f}, and it has had {max(0.0, had):.2f}"
+
+    def _account(self, now: Time, state: ClusterState) -> bool:
+        """Targets, if it is time for new ones; all are in line then."""
+        due = now - self._found_at >= self._refresh or not self._found_at
+        if not due and not self._accounts.keys().isdisjoint(state.apps):
+            return False
+        rows = [row for row in state.apps.values() if usable(row, state.floor.size)]
+        if self._accounts.keys() == {row.app.id for row in rows}:
+            return False
+        behind = {row.app.id: self._behind(now, row, state) for row in rows if row.app.id in self._accounts}
+        found = zip(rows, self.targets(now, rows, state), strict=True)
+        self._accounts = {
+            row.app.id: Account(target, state.ran(now, row), behind.get(row.app.id, 0.0), order)
+            for order, (row, target) in enumerate(found)
+        }
+        self._found_at = now
+        self._line.clear()
+        self._line_up(now, self._accounts, state)
+        return True
+
+    def _line_up(self, now: Time, apps: Iterable[int], state: ClusterState) -> None:
+        places = [self._place(now, state.apps[app], state) for app in apps if app in state.apps]
+        self._line += sorted(places)
+        self._line.sort()  # two runs in order: it takes linear time
+
+    def _behind(self, now: Time, row: AppRow, state: ClusterState) -> float:
+        account = self._accounts[row.app.id]
+        return account.behind + account.target * (now - self._found_at) - _received(now, row, account, state)
+
+    def _chosen(self, state: ClusterState) -> dict[int, int]:
+        """Who runs in this round, on how many GPUs, and leaves the line. Who does not fit is passed over."""
+        left, chosen, passed = state.floor.size, dict[int, int](), 0
+        stay: list[Place] = []
+        for place in self._line:
+            if not left:
+                break
+            passed += 1
+            row = state.apps.get(place[-1])
+            count = usable(row, left) if row is not None else 0
+            if count:
+                chosen[place[-1]] = count
+                left -= count
+            elif row is not None:
+                stay.append(place)
+        self._line[:passed] = stay
+        return chosen
+
+    def _place(self, now: Time, row: AppRow, state: ClusterState) -> Place:
+        """Everybody is taken to have had half a round, so that new targets count from the start."""
+        account = self._accounts[row.app.id]
+        received = _received(now, row, account, state) + self._rounds.length / 2
+        return -account.target / received, -account.behind, -account.target, account.order, row.app.id
+
+    def _take_back(self, chosen: dict[int, int], state: ClusterState) -> Iterator[Revoke]:
+        for app in sorted(set(state.holder.values())):
+            row = state.apps[app]
+            excess = len(row.leases) - chosen.get(app, 0)
+            if excess > 0:
+                used = {gpu for job in row.jobs.values() for gpu in job.gpus}
+                gpus = sorted(row.leases, key=lambda gpu: (gpu in used, gpu))[:excess]
+                yield Revoke(app, tuple(gpus), SPARE if app in chosen else AHEAD)
+
+
+def demand(row: AppRow, state: ClusterState) -> int:
+    return max(1, min(most(row), state.floor.size))
+
+
+def _received(now: Time, row: AppRow, account: Account, state: ClusterState) -> float:
+    """For how long it has had its GPUs. A startup does not count."""
+    return (state.ran(now, row) - account.ran) / demand(row, state)
+
+
+def _give(chosen: dict[int, int], state: ClusterState) -> Iterator[Grant]:
+    """The largest first: they are the hardest to place."""
+    for app, count in sorted(chosen.items(), key=lambda each: -each[1]):
+        row = state.apps[app]
+        more = count - len(row.leases)
+        if more > 0:
+            yield Grant(app, tuple(Offer(state).best(row, more)), FOREVER, BEHIND)

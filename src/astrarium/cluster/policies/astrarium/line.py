@@ -1,0 +1,152 @@
+"""The line of our own policy: who comes before whom, and for which reason.
+
+- FAIRNESS: who would fare worse than the bound if it did not run from now on, the most pressed first.
+  The bound is the smallest that all can be held to, and a little more. It is remembered: what was
+  promised when the last app came is kept as long as it can be. Who is the reason for the bound, because it
+  would reach it even if it ran from now on, does not wait either: so nobody starves.
+- TAIL: who is so long and narrow that all would wait for it in the end, once no more apps come: the longest
+  first.
+- SHORT: all others, those with the least GPU time left first, which makes the mean completion time small.
+  Who runs is put forward by what would be lost if it were stopped: it goes on unless stopping it gains more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from astrarium.cluster.policies._time_shares import Vector
+from astrarium.cluster.policies.astrarium.prospects import Prospect
+from astrarium.core.units import Time
+
+# The smallest bound on rho that everybody can be held to.
+
+
+ROUNDING = 1e-6
+DOUBLINGS, HALVINGS = 60, 12
+
+
+def smallest_bound(now: Time, prospects: Sequence[Prospect], gpus: int) -> float:
+    lived = np.array([float(now - each.row.arrived) for each in prospects])
+    left = np.array([each.left for each in prospects])
+    span = np.array([each.span for each in prospects])
+    ideal = np.array([each.ideal for each in prospects])
+
+    def fits(bound: float) -> bool:
+        return in_time(left, span, bound * ideal - lived, gpus)
+
+    low = high = float(((span + lived) / ideal).max())  # nobody is faster than it can be
+    for _ in range(DOUBLINGS):
+        if fits(high):
+            break
+        low, high = high, 2 * high
+    for _ in range(HALVINGS if high > low else 0):
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def in_time(left: Vector, span: Vector, deadlines: Vector, gpus: int) -> bool:
+    """Whether all can be done, each by its deadline, counted from now."""
+    rate, starts = left / span, np.maximum(0.0, deadlines - span)
+    instants = np.concatenate([starts, deadlines])
+    order = np.argsort(instants, kind="stable")
+    instants = instants[order]
+    slopes = np.cumsum(np.concatenate([rate, -rate])[order])
+    due = np.cumsum(slopes[:-1] * np.diff(instants))
+    return bool((due <= gpus * instants[1:] * (1 + ROUNDING) + 1.0).all())
+
+
+QUIET = 4  # mean gaps between arrivals without one: no more apps come
+HAIR = 1e-3
+NEAR = 0.02  # of the time until all is done: who is as long as that is pressed
+
+
+class Reason(IntEnum):
+    FAIRNESS = 0
+    TAIL = 1
+    SHORT = 2
+
+
+class Ranked(NamedTuple):
+    """*slack*: how long it could wait and still meet the bound."""
+
+    prospect: Prospect
+    reason: Reason
+    slack: float
+
+    @property
+    def app(self) -> int:
+        return self.prospect.row.app.id
+
+
+class Line:
+    """*bound* is never below the *least*; *more* than the smallest possible and *tail* are parts of it.
+
+    *margin*: who has no more slack than this is pressed: there may be no decision in time otherwise.
+    """
+
+    def __init__(self, least: float, more: float, tail: float, margin: Time) -> None:
+        self._least, self._more, self._tail, self._margin = least, more, tail, margin
+        self.bound = self._smallest = least
+        self._done_by = 0.0  # when all work that there is should be done
+        self._known: set[int] = set()
+        self._came: list[Time] = []  # the first and the last arrival
+        self._count = 0
+
+    def order(self, now: Time, prospects: Sequence[Prospect], gpus: int) -> list[Ranked]:
+        came = self._hear(prospects)
+        self._promise(now, prospects, gpus, came)
+        drain = _drain(prospects, gpus)
+        if came:
+            self._done_by = max(self._done_by, now + drain * (1 + self._tail))
+        self._done_by = max(self._done_by, now + drain)
+        ranked = [self._ranked(now, each, drain, gpus) for each in prospects]
+        return sorted(ranked, key=lambda each: (each.reason, _key(each), each.prospect.row.arrived, each.app))
+
+    def _hear(self, prospects: Sequence[Prospect]) -> bool:
+        """Whether somebody has come."""
+        new = [each.row.arrived for each in prospects if each.app not in self._known]
+        self._known = {each.app for each in prospects}
+        if new:
+            self._came, self._count = [*self._came[:1], *new], self._count + len(new)
+            self._came = [self._came[0], self._came[-1]]
+        return bool(new)
+
+    def _promise(self, now: Time, prospects: Sequence[Prospect], gpus: int, came: bool) -> None:
+        self._smallest = smallest = smallest_bound(now, prospects, gpus)
+        wanted = max(self._least, smallest * (1 + self._more))
+        self.bound = wanted if came else max(smallest, min(self.bound, wanted))
+
+    def _ranked(self, now: Time, each: Prospect, drain: float, gpus: int) -> Ranked:
+        slack = each.deadline(self.bound) - now - each.span
+        worst = each.best(now) > max(self._least, self._smallest * (1 - HAIR))
+        if slack <= self._margin or worst:
+            return Ranked(each, Reason.FAIRNESS, min(0.0, slack) if worst else slack)
+        near = NEAR * drain * (1 - each.rate / gpus)  # who is wide can catch up
+        if self._quiet(now) and self._done_by - now - each.span < near:
+            return Ranked(each, Reason.TAIL, slack)
+        return Ranked(each, Reason.SHORT, slack)
+
+    def pressed_in(self, now: Time, each: Ranked) -> float:
+        """How long it can wait at most until it comes before others."""
+        fairness = each.slack - self._margin
+        return min(fairness, self._done_by - now - each.prospect.span) if self._quiet(now) else fairness
+
+    def _quiet(self, now: Time) -> bool:
+        first, last = self._came
+        return (now - last) * (self._count - 1) > QUIET * (last - first)
+
+
+def _drain(prospects: Sequence[Prospect], gpus: int) -> float:
+    """How long until all is done, at best: nobody can be faster than the longest, nor than all GPUs."""
+    return max(max(each.span for each in prospects), sum(each.left for each in prospects) / gpus)
+
+
+def _key(each: Ranked) -> float:
+    if each.reason is Reason.FAIRNESS:
+        return each.slack
+    return -each.prospect.span if each.reason is Reason.TAIL else each.prospect.left - each.prospect.loss

@@ -1,0 +1,149 @@
+"""Themis (Mahajan et al., NSDI 2020): GPUs are leased by auction to those who are treated worst.
+
+Whenever GPUs are free and more are wanted, there is a round. Visibility: all apps say how they fare (rho with
+what they have); the worst are offered the GPUs, and bid a table. Allocation: the partial-allocation auction
+gives each winner a part of what it has won, and the rest as hidden payment to apps outside, at random.
+
+*f*, the fairness knob: section 4.2.2 offers to "a fraction f" of the apps, Pseudocode 1 and section 3.3.2 to
+the worst 1 - f. Ours is the second: with f = 1 a single app bids, as Figure 19 says. At least one always
+does.
+
+What the paper leaves open, and what we do:
+- Leases end on a `grid` of instants, so that auctions see machines and not splinters. The finer it is, the
+  sooner a newcomer finds GPUs free. With 0, every lease counts from its grant.
+- A payment of a part of a gang is a payment of all. So a winner that could run nothing otherwise keeps its
+  smallest gang (unless `gang_first` is off), whatever the payment.
+- Payments go to apps outside the auction, in turns, in an order of chance: the paper's. With `leftovers` by
+  rho the worst come first. That is fairer, but gives an app a reason to overstate its rho, as long as it is
+  not so much that it has to bid.
+- GPUs that nobody outside can use go to bidders, the worst first: no GPU is idle that somebody could use.
+- Who has had nothing for `patience` leases, one at a time, gets a gang before the auction; where too few GPUs
+  are free for it, all leases end together so that they will be.
+- With enough for all who ask there is no auction.
+- With few apps 1 - f of them is a single bidder, who takes turns with others on the whole cluster. `fewest`
+  lets more bid, who then share it. It is 1 unless said otherwise, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from astrarium.cluster.agents import HONEST, erring, lying
+from astrarium.cluster.agents.outlook import Claim
+from astrarium.cluster.agents.seats import Seats, touched
+from astrarium.cluster.auction.partial import Tally
+from astrarium.cluster.contract import Event, Grant, LeaseExpired, Revoke
+from astrarium.cluster.demand import spare
+from astrarium.cluster.fairness import Definition
+from astrarium.cluster.policies import cluster_policies
+from astrarium.cluster.policies.themis.round import Round
+from astrarium.cluster.state import ClusterState
+from astrarium.core.errors import InputError
+from astrarium.core.policy import SetTimer
+from astrarium.core.quantities import Duration, write_duration
+from astrarium.core.streams import stream
+from astrarium.core.units import SECOND, Time
+
+SPARE = "it has no use for them any more"
+
+
+@cluster_policies.register("themis")
+class Themis:
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        f: Annotated[
+            float, msgspec.Meta(ge=0, le=1, description="the worst 1 - f of the apps bid, and at least one")
+        ] = 0.8
+        lease: Annotated[Duration, msgspec.Meta(description="how long GPUs are leased")] = Duration(
+            600 * SECOND
+        )
+        grid: Annotated[
+            int, msgspec.Meta(ge=0, description="leases end at so many instants in a lease; 0: at any")
+        ] = 4
+        fewest: Annotated[int, msgspec.Meta(ge=1, description="at least so many apps bid, if there are")] = 1
+        bidders: Annotated[int, msgspec.Meta(ge=1, description="at most so many apps bid at a time")] = 24
+        definition: Annotated[Definition, msgspec.Meta(description="what finish times are compared with")] = (
+            "share"
+        )
+        gang_first: Annotated[
+            bool, msgspec.Meta(description="a winner with nothing else keeps a gang, whatever the payment")
+        ] = True
+        leftovers: Annotated[
+            Literal["chance", "worst"],
+            msgspec.Meta(description="which apps outside the auction come first for what it has left over"),
+        ] = "chance"
+        patience: Annotated[
+            int, msgspec.Meta(ge=0, description="leases that an app waits for its first gang; 0: for ever")
+        ] = 6
+        error: Annotated[
+            float, msgspec.Meta(ge=0, lt=1, description="apps are wrong about themselves by up to so much")
+        ] = 0.0
+        lies: Annotated[
+            dict[int, float],
+            msgspec.Meta(description="by app: how much it overstates what being apart costs"),
+        ] = {}
+        lie_near: Annotated[
+            bool, msgspec.Meta(description="liars understate what being on one machine costs instead")
+        ] = False
+        seed: Annotated[
+            int, msgspec.Meta(ge=0, description="of all chance: errors, and who gets leftovers")
+        ] = 0
+
+        def __post_init__(self) -> None:
+            if self.lease < 1:
+                raise InputError("lease", write_duration(self.lease), "a duration above 0")
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self._seats = Seats(parameters.definition, self._claim)
+        self.tally = Tally()  # of its auctions
+
+    def allocate(
+        self, now: Time, events: Sequence[Event], state: ClusterState
+    ) -> Iterator[Grant | Revoke | SetTimer]:
+        named = touched(events, state)
+        self._seats.changed(now, named, state)
+        expired = {event.app for event in events if type(event) is LeaseExpired}
+        yield from self._spared(now, named - expired, state)  # those who lost a part may get it back
+        while True:
+            yield from self._rounds(now, state)
+            returned = list(self._spared(now, named, state))
+            yield from returned
+            if not returned:
+                return
+
+    def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
+        """Who wants GPUs, those first who fare worst: they are offered what is free."""
+        ranked = [(self._seats.rho(now, seat, state), seat.row) for seat in self._seats.hungry(now, state)]
+        ranked.sort(key=lambda each: (-each[0], each[1].arrived, each[1].app.id))
+        return [(row.app.id, f"its rho would be {rho:.2f} with what it has") for rho, row in ranked]
+
+    def _rounds(self, now: Time, state: ClusterState) -> Iterator[Grant]:
+        if not state.free:
+            return
+        hungry = self._seats.hungry(now, state)
+        if hungry:
+            order = stream(self._parameters.seed, "themis", "leftovers", now).permutation(len(hungry))
+            one = Round(now, state, self._seats, hungry, self._parameters, [int(place) for place in order])
+            for grant in one.grants():
+                yield grant
+                self._seats.changed(now, (grant.app,), state)
+            if one.outcome is not None:
+                self.tally = self.tally.after(one.outcome)
+
+    def _spared(self, now: Time, apps: set[int], state: ClusterState) -> Iterator[Revoke]:
+        for app in sorted(apps & state.apps.keys()):
+            gpus = spare(state.apps[app])
+            if gpus:
+                yield Revoke(app, gpus, SPARE)
+                self._seats.changed(now, (app,), state)
+
+    def _claim(self, app: int) -> Claim:
+        """What an app says of itself, at every auction the same."""
+        mine, claim = self._parameters, HONEST
+        if mine.error:
+            claim = erring(mine.error, iter(stream(mine.seed, "themis", "errors", app).random(2).tolist()))
+        lie = mine.lies.get(app, 0.0)
+        return lying(claim, lie, mine.lie_near) if lie else claim

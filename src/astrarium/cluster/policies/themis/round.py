@@ -1,0 +1,300 @@
+"""One round of Themis: who is offered the free GPUs, what the auction makes of the bids, and what is left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import ceil, floor
+from typing import Literal, NamedTuple, Protocol
+
+from astrarium.cluster.agents.seats import Seat, Seats
+from astrarium.cluster.arrange import closest
+from astrarium.cluster.auction.goods import FreeMachine, free_machines
+from astrarium.cluster.auction.partial import Outcome, Share, auction, kept
+from astrarium.cluster.contract import Grant
+from astrarium.cluster.demand import stood
+from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.core.units import Time
+
+# Which GPUs, once it is known how many: where an app's jobs have just been, so that they go on unbroken,
+# and then as close together as can be had.
+
+
+ByMachine = Mapping[int, Mapping[int, int]]  # GPUs of each app, by machine
+
+
+def settled(state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+    """So many of the free GPUs for each app. All take what they stood on before anybody takes what is new."""
+    free = set(state.free)
+    found = {app: _own(state.apps[app], free, count) for app, count in shares.items()}
+    free.difference_update(*found.values())
+    for app, count in shares.items():
+        own = found[app]
+        if len(own) < count:
+            near = (*state.apps[app].leases, *own)
+            new = closest(sorted(free), count - len(own), state.floor, near)
+            free.difference_update(new)
+            found[app] = (*own, *new)
+    return found
+
+
+def _own(row: AppRow, free: Collection[int], count: int) -> tuple[int, ...]:
+    """Whole jobs first: half of a gang is of no use."""
+    here = [[gpu for gpu in each.gpus if gpu in free] for each in row.jobs.values()]
+    taken: list[int] = []
+    for gpus in here:
+        if len(taken) + len(gpus) <= count:
+            taken += gpus
+    rest = [gpu for gpus in here for gpu in gpus if gpu not in taken]
+    return tuple((taken + rest)[:count])
+
+
+def at_home(won: ByMachine, goods: Sequence[FreeMachine], state: ClusterState) -> dict[int, tuple[int, ...]]:
+    """GPUs for what was won on machines. Machines that are alike may change places: each goes, with all that
+    was won on it, where most of its winners' jobs have just been."""
+    before = {app: set(stood(state.apps[app])) for on in won.values() for app in on}
+    used = {gpu for app in before for gpu in state.apps[app].leases}
+    fixed = {state.floor.machine_of(gpu) for gpu in used}
+    alike: dict[tuple[int, int, int], list[FreeMachine]] = {}
+    for machine in goods:
+        key = (machine.free, machine.rack, machine.id if machine.id in fixed else -1)
+        alike.setdefault(key, []).append(machine)
+    found: dict[int, list[int]] = {app: [] for app in before}
+    for machines in alike.values():
+        for source, target in _matched(won, machines, before):
+            _hand_out(won[source.id], target, before, found)
+    return {app: tuple(gpus) for app, gpus in found.items()}
+
+
+def _matched(
+    won: ByMachine, machines: Sequence[FreeMachine], before: Mapping[int, set[int]]
+) -> list[tuple[FreeMachine, FreeMachine]]:
+    sources = [machine for machine in machines if machine.id in won]
+    if len(machines) == 1:
+        return [(machine, machine) for machine in sources]
+    pairs = [
+        (-_overlap(won[source.id], target, before), source is not target, place, spot)
+        for place, source in enumerate(sources)
+        for spot, target in enumerate(machines)
+    ]
+    found: dict[int, int] = {}
+    for _, _, place, spot in sorted(pairs):
+        if place not in found and spot not in found.values():
+            found[place] = spot
+    return [(sources[place], machines[spot]) for place, spot in sorted(found.items())]
+
+
+def _overlap(on: Mapping[int, int], target: FreeMachine, before: Mapping[int, set[int]]) -> int:
+    return sum(min(count, len(before[app].intersection(target.gpus))) for app, count in on.items())
+
+
+def _hand_out(
+    on: Mapping[int, int],
+    target: FreeMachine,
+    before: Mapping[int, set[int]],
+    found: Mapping[int, list[int]],
+) -> None:
+    left = target.ordered()
+    own = {app: [gpu for gpu in left if gpu in before[app]][:count] for app, count in on.items()}
+    taken = {gpu for gpus in own.values() for gpu in gpus}
+    left = [gpu for gpu in left if gpu not in taken]
+    for app, count in on.items():
+        missing = count - len(own[app])
+        found[app] += own[app] + left[:missing]
+        left = left[missing:]
+
+
+HAIR = 1e-9
+ENOUGH = "there were enough for all who asked"
+
+
+class Rules(Protocol):
+    """Those of the policy's parameters that matter here."""
+
+    @property
+    def f(self) -> float: ...
+    @property
+    def lease(self) -> Time: ...
+    @property
+    def grid(self) -> int: ...
+    @property
+    def bidders(self) -> int: ...
+    @property
+    def fewest(self) -> int: ...
+    @property
+    def gang_first(self) -> bool: ...
+    @property
+    def leftovers(self) -> Literal["chance", "worst"]: ...
+    @property
+    def patience(self) -> int: ...
+
+
+class Ranked(NamedTuple):
+    rho: float
+    seat: Seat
+    app: int
+
+
+class Round:
+    """*order* is chance: in which order *hungry* apps outside the auction are asked to take what is left."""
+
+    def __init__(
+        self,
+        now: Time,
+        state: ClusterState,
+        seats: Seats,
+        hungry: Sequence[Seat],
+        rules: Rules,
+        order: Sequence[int],
+    ) -> None:
+        self._now, self._state, self._rules = now, state, rules
+        self._hungry, self._order = hungry, order
+        self._seats = seats
+        self._until = lease_end(now, rules.lease, rules.grid)
+        self.outcome: Outcome | None = None  # of the auction, once there was one
+
+    def grants(self) -> Iterator[Grant]:
+        free = len(self._state.free)
+        if sum(seat.most - len(seat.row.leases) for seat in self._hungry) <= free:
+            yield from self._granted({seat.app: seat.wants(free) for seat in self._hungry}, ENOUGH)
+            return
+        ranked = self._ranked()
+        yield from self._overdue(ranked)
+        bidders = self._bidders(ranked)
+        if bidders:
+            yield from self._auctioned(bidders, ranked)
+            yield from self._left_over(bidders, ranked)
+
+    # visibility
+
+    def _ranked(self) -> list[Ranked]:
+        """The worst first; of those alike, who came first."""
+        now, state = self._now, self._state
+        found = [
+            (-seat.agent.rho(now, seat.row, state), seat.row.arrived, seat.app, seat) for seat in self._hungry
+        ]
+        return [Ranked(-rho, seat, app) for rho, _, app, seat in sorted(found)]
+
+    def _bidders(self, ranked: Sequence[Ranked]) -> list[Ranked]:
+        """The worst of those that could use something of what is offered."""
+        count = max(self._rules.fewest, ceil((1.0 - self._rules.f) * len(self._state.apps) - HAIR))
+        free, found = len(self._state.free), list[Ranked]()
+        for each in ranked if free else ():
+            if len(found) == min(count, self._rules.bidders):
+                break
+            if each.seat.wants(free):
+                found.append(each)
+        return found
+
+    # allocation
+
+    def _auctioned(self, bidders: Sequence[Ranked], ranked: Sequence[Ranked]) -> Iterator[Grant]:
+        goods = free_machines(self._state.floor, self._state.free)
+        bids = [each.seat.agent.bid(self._now, each.seat.row, self._state, goods) for each in bidders]
+        self.outcome = auction(goods, bids)
+        shares = {share.bidder: share for share in self.outcome.shares if share.won}
+        keeps = {
+            each.app: self._keeps(each.seat, shares[each.app], goods)
+            for each in bidders
+            if each.app in shares
+        }
+        won: dict[int, dict[int, int]] = {}
+        for app, gpus in keeps.items():
+            for machine, count in Counter(self._state.floor.machine_of(gpu) for gpu in gpus).items():
+                won.setdefault(machine, {})[app] = count
+        places = at_home(won, goods, self._state)
+        positions = {each.app: place for place, each in enumerate(ranked, 1)}
+        for each in bidders:
+            if places.get(each.app):
+                told = _told(
+                    each, positions[each.app], len(ranked), shares[each.app], len(places[each.app]), goods
+                )
+                yield Grant(each.app, tuple(sorted(places[each.app])), self._until, told)
+
+    def _keeps(self, seat: Seat, share: Share, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
+        """Less the payment, and less what would be of no use: a part of a gang."""
+        count = seat.appetite.more(floor(share.fraction * len(share.won) + HAIR))
+        if not count and self._rules.gang_first and not seat.row.leases:
+            count = seat.appetite.step(0, len(share.won))
+        return kept(share.won, count, goods)
+
+    def _left_over(self, bidders: Sequence[Ranked], ranked: Sequence[Ranked]) -> Iterator[Grant]:
+        inside = {each.app for each in bidders}
+        seats, who = [self._hungry[place] for place in self._order], "chance"
+        if self._rules.leftovers == "worst":
+            seats, who = [each.seat for each in ranked], "its rho"
+        outside = [seat for seat in seats if seat.app not in inside]
+        why = f"{len(bidders)} who fare worse were asked first; {who} gave it what their auction left over"
+        yield from self._granted(self._dealt(outside), why)
+        again = {}
+        free = len(self._state.free)
+        for each in bidders:
+            again[each.app] = each.seat.wants(free)
+            free -= again[each.app]
+        yield from self._granted(again, "they were left over, and no other app could use them")
+
+    def _dealt(self, seats: Sequence[Seat]) -> dict[int, int]:
+        """One step each, again and again, as long as there is something that somebody can use."""
+        free, given = len(self._state.free), dict.fromkeys((seat.app for seat in seats), 0)
+        asking = list(seats)
+        while free and asking:
+            still = []
+            for seat in asking:
+                step = seat.appetite.step(given[seat.app], free)
+                if step:
+                    given[seat.app] += step
+                    free -= step
+                    still.append(seat)
+            asking = still
+        return given
+
+    # who has waited too long
+
+    def _overdue(self, ranked: Sequence[Ranked]) -> Iterator[Grant]:
+        late = self._rules.patience * self._rules.lease
+        waiting = (
+            each
+            for each in ranked
+            if late and each.seat.starved is not None and self._now - each.seat.starved >= late
+        )
+        first = next(waiting, None)
+        if first is None:
+            return
+        gang = first.seat.appetite.step(0, len(self._state.free))
+        if gang:
+            why = f"it had nothing for {self._rules.patience} leases: it goes before the auction"
+            yield from self._granted({first.app: gang}, why)
+        else:
+            self._until = min(self._until, self._last_lease())
+
+    def _last_lease(self) -> Time:
+        """With all leases ending by then, every GPU will be free at once."""
+        return max(
+            (end for row in self._state.apps.values() for end in row.leases.values()), default=self._until
+        )
+
+    def _granted(self, shares: dict[int, int], why: str) -> Iterator[Grant]:
+        some = {app: count for app, count in shares.items() if count}
+        for app, gpus in settled(self._state, some).items():
+            yield Grant(app, tuple(sorted(gpus)), self._until, why)
+
+
+def lease_end(now: Time, lease: Time, grid: int) -> Time:
+    """The instant of the grid that is nearest to a whole lease from now."""
+    if not grid:
+        return now + lease
+    step = max(1, lease // grid)
+    return -(-(now + lease - step // 2) // step) * step
+
+
+def _told(
+    each: Ranked, position: int, apps: int, share: Share, keeps: int, goods: Sequence[FreeMachine]
+) -> str:
+    place = "the worst" if position == 1 else f"number {position} from the worst"
+    offered = sum(machine.free for machine in goods)
+    paid = len(share.won) - keeps
+    return (
+        f"its rho is {each.rho:.2f}, {place} of {apps}; "
+        f"the auction gave it {len(share.won)} of {offered} GPUs"
+        + (f" and kept {paid} as payment" if paid else "")
+    )

@@ -1,0 +1,1 @@
+"""A finished cluster run becomes numbers, tables, sentences, pictures and timelines here."""

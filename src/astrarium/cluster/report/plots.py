@@ -1,0 +1,152 @@
+"""Pictures of apps on a cluster, of one run or of several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from astrarium.cluster.record import ClusterRecord
+from astrarium.cluster.report.summary import DEFINITIONS, AppSummary, ClusterSummary
+from astrarium.core.units import SECOND, Time
+from astrarium.run.plots import COLORS, margins, picture
+from astrarium.run.tables import unit_of
+
+_MOST_BARS = 20_000  # times that a GPU was held
+_MOST_NAMED = 12
+
+
+class Drawn(NamedTuple):
+    label: str
+    record: ClusterRecord
+    summary: ClusterSummary
+    apps: Sequence[AppSummary]
+
+
+def draw_fairness(runs: Sequence[Drawn], path: Path, title: str = "") -> None:
+    """How fair, how fast, at what price, how close together, how full: one line or bar for each run."""
+    panels = (*(_rho_panel(name) for name in DEFINITIONS), _completion, _gpu_time, _scores, _utilization)
+    with picture(path, 15, 8, 2, 3) as (figure, axes):
+        margins(figure, left=0.75, right=0.2, bottom=1.0 if len(runs) > 1 else 0.6, top=0.8, w=0.95, h=0.85)
+        for draw, ax in zip(panels, axes.flat, strict=True):
+            draw(ax, runs)
+        if len(runs) > 1:
+            _legend(figure, runs)
+        figure.suptitle(title.replace("$", r"\$"), x=0.012, y=0.985, ha="left", fontsize=12)
+
+
+def _legend(figure: Any, runs: Sequence[Drawn]) -> None:
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=_color(place), lw=3) for place in range(len(runs))]
+    figure.legend(lines, [run.label for run in runs], loc="lower center", ncols=7, fontsize=10)
+
+
+def _rho_panel(name: str) -> Any:
+    def draw(ax: Any, runs: Sequence[Drawn]) -> None:
+        for place, run in enumerate(runs):
+            _cdf(ax, [app.rho[name] for app in run.apps if name in app.rho], place)
+        ax.axvline(1.0, color="#333333", lw=1, ls="--")
+        ax.set(title=f"Finish-time fairness ({name})", xlabel="rho (dashed: as fast as alone)")
+        ax.set(ylabel="apps (%)", ylim=(0, 102), xlim=(0, None))
+
+    return draw
+
+
+def _completion(ax: Any, runs: Sequence[Drawn]) -> None:
+    unit, size = unit_of(max(run.summary.makespan_s for run in runs))
+    for place, run in enumerate(runs):
+        _cdf(ax, [app.took_s / size for app in run.apps if app.rho and app.took_s is not None], place)
+    ax.set(title="Completion times", xlabel=f"from arrival to end ({unit})", ylabel="apps (%)")
+    ax.set(ylim=(0, 102), xlim=(0, None))
+
+
+def _gpu_time(ax: Any, runs: Sequence[Drawn]) -> None:
+    rows = range(len(runs))
+    ax.barh(rows, [run.summary.gpu_hours for run in runs], 0.6, color=[_color(place) for place in rows])
+    ax.axvline(runs[0].summary.work_gpu_hours, color="#333333", lw=1, ls="--")
+    ax.set_yticks(rows, [run.label for run in runs], fontsize=8.5)
+    ax.set(
+        title="GPU time leased (dashed: the work itself)", xlabel="GPU-hours", ylim=(len(runs) - 0.4, -0.6)
+    )
+    ax.grid(axis="y", visible=False)
+
+
+def _scores(ax: Any, runs: Sequence[Drawn]) -> None:
+    """Of runs that could have been spread: others have no say in it."""
+    for place, run in enumerate(runs):
+        _cdf(ax, [each.score for each in run.record.ran if len(each.gpus) > 1], place)
+    ax.set(title="Placement scores (runs on several GPUs)", xlabel="1 / slowdown", ylabel="runs (%)")
+    ax.set(ylim=(0, 102), xlim=(None, 1.01))
+
+
+def _utilization(ax: Any, runs: Sequence[Drawn]) -> None:
+    unit, size = unit_of(max(run.record.end for run in runs) / SECOND)
+    for place, run in enumerate(runs):
+        at = np.array([level.at for level in run.record.levels] + [run.record.end]) / SECOND / size
+        busy = [100 * level.busy / max(1, level.gpus) for level in run.record.levels]
+        ax.stairs(busy, at, color=_color(place), lw=1.2, baseline=None)
+    ax.set(title="Utilization over time", xlabel=f"time ({unit})", ylabel="GPUs at work (%)", ylim=(0, 102))
+    ax.set(xlim=(0, max(_last_end(run) for run in runs) / SECOND / size))
+
+
+def _last_end(run: Drawn) -> Time:
+    """Leases that nobody renews end later."""
+    return max((row.ended for row in run.record.rows), default=run.record.end)
+
+
+def _cdf(ax: Any, values: Sequence[float], place: int) -> None:
+    if values:
+        shares = np.arange(1, len(values) + 1) * 100 / len(values)
+        ax.step(np.sort(values), shares, where="post", color=_color(place), lw=1.7)
+
+
+def draw_holders(runs: Sequence[Drawn], path: Path) -> None:
+    """A panel for each policy, a line for each GPU, a color for each app."""
+    gpus = max(len(run.record.machines) for run in runs)
+    unit, size = unit_of(max(run.record.end for run in runs) / SECOND)
+    panel = min(5.0, 1.0 + 0.12 * gpus)
+    with picture(path, 12, 0.9 + (panel + 0.4) * len(runs), len(runs), 1, sharex=True) as (figure, axes):
+        margins(figure, left=0.7, right=1.6, bottom=0.5, top=0.3, w=0, h=0.4)
+        for run, ax in zip(runs, axes.flat, strict=True):
+            _holders(ax, run, size * SECOND)
+            cut = len(run.record.held) - _MOST_BARS
+            ax.set(
+                title=f"{run.label}: who held which GPU"
+                + (f" ({cut} later ones left out)" if cut > 0 else "")
+            )
+        end = max(_last_end(run) for run in runs) / SECOND / size
+        axes.flat[-1].set(xlabel=f"time ({unit})", xlim=(0, end))
+
+
+def _holders(ax: Any, run: Drawn, size: float) -> None:
+    bars: dict[int, list[tuple[float, float]]] = {}
+    colors: dict[int, list[str]] = {}
+    for each in run.record.held[:_MOST_BARS]:
+        bars.setdefault(each.gpu, []).append((each.start / size, (each.end - each.start) / size))
+        colors.setdefault(each.gpu, []).append(_color(each.app))
+    for gpu, parts in bars.items():
+        ax.broken_barh(parts, (gpu - 0.45, 0.9), facecolors=colors[gpu])
+    first = {machine: gpu for gpu, machine in reversed(run.record.machines.items())}
+    for gpu in first.values():
+        ax.axhline(gpu - 0.5, color="#999999", lw=0.5)
+    ax.set(ylabel="GPU", ylim=(len(run.record.machines) - 0.4, -0.6))
+    ax.yaxis.get_major_locator().set_params(integer=True)
+    ax.grid(axis="y", visible=False)
+    if len(run.record.rows) <= _MOST_NAMED:
+        _names(ax, run)
+
+
+def _names(ax: Any, run: Drawn) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [
+        Patch(color=_color(row.app.id), label=row.app.name.replace("$", r"\$")) for row in run.record.rows
+    ]
+    ax.legend(handles=patches, loc="upper left", bbox_to_anchor=(1.0, 1.02))
+
+
+def _color(place: int) -> str:
+    return COLORS[place % len(COLORS)]

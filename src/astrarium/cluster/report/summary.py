@@ -1,0 +1,193 @@
+"""Apps on a cluster: the numbers of a run, by app and in all.
+
+rho is told under both definitions of `cluster.fairness`, of apps that finished. Where machines came or went,
+the size of the cluster is its mean over the app's life.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from statistics import fmean, median
+from typing import get_args
+
+import msgspec
+
+from astrarium.cluster.auction.partial import Tally
+from astrarium.cluster.fairness import Definition, rho
+from astrarium.cluster.record import ClusterRecord, Level, Ran
+from astrarium.cluster.state import AppRow, Outcome
+from astrarium.core.units import SECOND, Time
+
+DEFINITIONS: tuple[Definition, ...] = get_args(Definition)
+HOUR = 3600 * SECOND
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Of one number over all apps that have it."""
+
+    mean: float
+    median: float
+    p95: float
+    worst: float
+
+
+class AppSummary(msgspec.Struct, frozen=True):
+    """*gpu_hours* were leased to it, in *ran_gpu_hours* its jobs ran; *score* is weighed by GPU time.
+
+    What has not come is none: the first GPU, or the end.
+    """
+
+    name: str
+    team: str
+    kind: str
+    outcome: str
+    reason: str
+    arrived_s: float
+    waited_s: float | None
+    ended_s: float | None
+    took_s: float | None
+    gpu_hours: float
+    ran_gpu_hours: float
+    work_gpu_hours: float
+    contention: float
+    rho: dict[str, float]
+    score: float | None
+    runs: int
+
+
+class ClusterSummary(msgspec.Struct, frozen=True):
+    """*leased* and *busy*: parts of all GPU time from the first arrival to the last end."""
+
+    policy: str
+    gpus: int  # at most
+    apps: int
+    outcomes: dict[str, int]  # those that occurred
+    makespan_s: float
+    rho: dict[str, Spread]
+    completion_s: Spread | None
+    waited_s: Spread | None
+    gpu_hours: float
+    work_gpu_hours: float
+    score: float | None
+    leased: float
+    busy: float
+    runs: int
+    auctions: Tally | None = None  # None: the policy holds none
+
+
+def summarize(record: ClusterRecord, by_app: Sequence[AppSummary] | None = None) -> ClusterSummary:
+    apps = summarize_apps(record) if by_app is None else by_app
+    finished = [app for app in apps if app.rho]
+    begin, end = _life(record)
+    total = _integral(record.levels, begin, end, "gpus")
+    outcomes = [app.outcome for app in apps]
+    return ClusterSummary(
+        policy=record.policy,
+        gpus=max((level.gpus for level in record.levels), default=0),
+        apps=len(apps),
+        outcomes={kind: outcomes.count(kind) for kind in dict.fromkeys(outcomes)},
+        makespan_s=(end - begin) / SECOND,
+        rho={name: _spread([app.rho[name] for app in finished]) for name in DEFINITIONS if finished},
+        completion_s=_spread([app.took_s for app in finished if app.took_s is not None])
+        if finished
+        else None,
+        waited_s=_spread_of(app.waited_s for app in apps),
+        gpu_hours=sum(app.gpu_hours for app in apps),
+        work_gpu_hours=sum(app.work_gpu_hours for app in apps),
+        score=_mean_score(record.ran),
+        leased=_integral(record.levels, begin, end, "leased") / total if total else 0.0,
+        busy=_integral(record.levels, begin, end, "busy") / total if total else 0.0,
+        runs=len(record.ran),
+        auctions=record.auctions,
+    )
+
+
+def summarize_apps(record: ClusterRecord) -> list[AppSummary]:
+    """In order of arrival."""
+    runs: dict[int, list[Ran]] = {}
+    for run in record.ran:
+        runs.setdefault(run.app, []).append(run)
+    sizes = _Sizes(record.levels)
+    return [_app(row, runs.get(row.app.id, []), sizes, record.end) for row in record.rows]
+
+
+def _app(row: AppRow, runs: Sequence[Ran], sizes: _Sizes, end: Time) -> AppSummary:
+    ended = row.ended if row.outcome is not Outcome.OPEN else -1
+    return AppSummary(
+        name=row.app.name,
+        team=row.app.team,
+        kind=row.app.kind,
+        outcome=row.outcome.name.lower(),
+        reason=row.reason,
+        arrived_s=row.arrived / SECOND,
+        waited_s=None if row.started < 0 else (row.started - row.arrived) / SECOND,
+        ended_s=None if ended < 0 else ended / SECOND,
+        took_s=None if ended < 0 else (ended - row.arrived) / SECOND,
+        gpu_hours=row.service / HOUR,
+        ran_gpu_hours=row.ran / HOUR,
+        work_gpu_hours=row.app.work / HOUR,
+        contention=row.contention,
+        rho=_rho(row, sizes),
+        score=_mean_score(runs),
+        runs=len(runs),
+    )
+
+
+def _rho(row: AppRow, sizes: _Sizes) -> dict[str, float]:
+    if row.outcome is not Outcome.FINISHED:
+        return {}
+    size, took = max(1, round(sizes.mean(row.arrived, row.ended))), row.ended - row.arrived
+    return {name: rho(took, row.app, size, row.contention, name) for name in DEFINITIONS}
+
+
+class _Sizes:
+    """How many GPUs there were, on the mean of a time."""
+
+    def __init__(self, levels: Sequence[Level]) -> None:
+        changes = [levels[0], *(b for a, b in pairwise(levels) if b.gpus != a.gpus)] if levels else []
+        self._at, self._gpus = [each.at for each in changes], [each.gpus for each in changes]
+        areas = (a.gpus * (b.at - a.at) for a, b in pairwise(changes))
+        self._before = list(accumulate(areas, initial=0))
+
+    def mean(self, start: Time, end: Time) -> float:
+        if end <= start:
+            return float(self._gpus[-1])
+        return (self._until(end) - self._until(start)) / (end - start)
+
+    def _until(self, at: Time) -> int:
+        place = bisect_right(self._at, at) - 1
+        return self._before[place] + self._gpus[place] * (at - self._at[place]) if place >= 0 else 0
+
+
+def _life(record: ClusterRecord) -> tuple[Time, Time]:
+    ended = [row.ended for row in record.rows if row.outcome is Outcome.FINISHED]
+    begin = min((row.arrived for row in record.rows), default=0)
+    return begin, max(ended, default=record.end)
+
+
+def _integral(levels: Sequence[Level], begin: Time, end: Time, name: str) -> int:
+    spans = zip(levels, [*(level.at for level in levels[1:]), end], strict=True)
+    return sum(
+        getattr(level, name) * max(0, min(until, end) - max(level.at, begin)) for level, until in spans
+    )
+
+
+def _mean_score(runs: Sequence[Ran]) -> float | None:
+    weights = [len(run.gpus) * (run.end - run.start) for run in runs]
+    total = sum(weights)
+    return (
+        sum(run.score * weight for run, weight in zip(runs, weights, strict=True)) / total if total else None
+    )
+
+
+def _spread_of(values: Iterable[float | None]) -> Spread | None:
+    found = [value for value in values if value is not None]
+    return _spread(found) if found else None
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    ordered = sorted(values)
+    p95 = ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))]
+    return Spread(fmean(ordered), median(ordered), p95, ordered[-1])

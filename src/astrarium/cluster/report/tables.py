@@ -1,0 +1,153 @@
+"""Apps on a cluster, as tables for a terminal and rows for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astrarium.cluster.auction.partial import Tally
+from astrarium.cluster.machines import Machine
+from astrarium.cluster.record import ClusterRecord
+from astrarium.cluster.report.summary import DEFINITIONS, AppSummary, ClusterSummary
+from astrarium.core.units import FOREVER, SECOND
+from astrarium.run.tables import as_it_is, plain_table, unit_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+APPS_FILE, LEASES_FILE, DECISIONS_FILE = "apps.csv", "leases.csv", "decisions.csv"
+FILES = {
+    "scenario.yaml": "the scenario as it was run, overrides included",
+    APPS_FILE: "one row an app: when it came, first held a GPU and ended; GPU time, rho, placement score",
+    LEASES_FILE: "one row for each time that an app held a GPU, over renewals of its lease",
+    DECISIONS_FILE: "one row for each grant of GPUs, its renewals included, or what was taken back, and why",
+    "timeline.json": "who held what when: open it in https://ui.perfetto.dev or chrome://tracing",
+}
+_MOST_APPS = 40
+_APP_COLUMNS = ("app", "team", "kind", "arrived_s", "waited_s", "ended_s", "took_s", "outcome", "reason",
+                "gpu_hours", "ran_gpu_hours", "work_gpu_hours", "contention",
+                *(f"rho_{name}" for name in DEFINITIONS), "placement_score", "runs")  # fmt: skip
+
+
+def overview_table(summaries: Mapping[str, ClusterSummary]) -> Table:
+    """One row for each policy; times in hours where they are long."""
+    unit, size = unit_of(max(each.makespan_s for each in summaries.values()))
+    rho = (f"{what} {name}" for name in DEFINITIONS for what in ("rho", "median"))
+    times = (f"makespan {unit}", f"completion {unit}", f"wait {unit}")
+    table = plain_table("policy", "finished", *rho, *times, "GPU-hours", "score", "busy", "runs")
+    explained = "rho: of the app that fared worst, and the median; completion and wait: means"
+    told = (f"{label}: {auctions_told(each.auctions)}" for label, each in summaries.items() if each.auctions)
+    table.caption = as_it_is("\n".join((explained, *told)))
+    for label, each in summaries.items():
+        finished = f"{each.outcomes.get('finished', 0)}/{each.apps}"
+        rhos = [_number(value) for name in DEFINITIONS for value in _worst_and_median(each, name)]
+        table.add_row(label, finished, *rhos, *_times(each, size), *_use(each))
+    return table
+
+
+def auctions_told(tally: Tally) -> str:
+    held = f"{tally.auctions:,} auction" + ("" if tally.auctions == 1 else "s")
+    if not tally.unsolved:
+        return f"{held}, all solved to the end"
+    return (
+        f"{held}, {tally.unsolved:,} not solved to the end, where the sum of log(1/rho) "
+        f"could be larger by at most {tally.largest_gap:.2g}"
+    )
+
+
+def _worst_and_median(summary: ClusterSummary, name: str) -> tuple[float | None, float | None]:
+    found = summary.rho.get(name)
+    return (found.worst, found.median) if found else (None, None)
+
+
+def _times(each: ClusterSummary, size: float) -> list[str]:
+    means = [spread.mean if spread else None for spread in (each.completion_s, each.waited_s)]
+    return [_number(None if value is None else value / size, 1) for value in (each.makespan_s, *means)]
+
+
+def _use(each: ClusterSummary) -> list[str]:
+    return [f"{each.gpu_hours:,.1f}", _number(each.score), f"{each.busy:.1%}", f"{each.runs:,}"]
+
+
+def apps_table(apps: Sequence[AppSummary]) -> Table:
+    """In order of arrival; those who fared worst if there are very many."""
+    shown = apps if len(apps) <= _MOST_APPS else sorted(apps, key=_worst_first)[:_MOST_APPS]
+    unit, size = unit_of(max((app.ended_s or 0.0 for app in apps), default=0.0))
+    instants = [f"{name} {unit}" for name in ("arrived", "waited", "ended", "took")]
+    rho = [f"rho {name}" for name in DEFINITIONS]
+    table = plain_table("app", *instants, "GPU-hours", *rho, "score", "runs", "outcome")
+    for app in shown:
+        times = (app.arrived_s, app.waited_s, app.ended_s, app.took_s)
+        cells = [_number(None if time is None else time / size, 1) for time in times]
+        numbers = [f"{app.gpu_hours:,.1f}", *(_number(app.rho.get(name)) for name in DEFINITIONS)]
+        told = ": ".join(part for part in (app.outcome, app.reason) if part)
+        table.add_row(as_it_is(app.name), *cells, *numbers, _number(app.score), str(app.runs), as_it_is(told))
+    if len(apps) > _MOST_APPS:
+        table.caption = f"the {_MOST_APPS} of {len(apps)} apps that fared worst"
+    return table
+
+
+def _worst_first(app: AppSummary) -> tuple[bool, float]:
+    return bool(app.rho), -app.rho.get(DEFINITIONS[0], 0.0)
+
+
+def write_apps(apps: Iterable[AppSummary], path: Path) -> None:
+    _write(path, _APP_COLUMNS, (_app_cells(app) for app in apps))
+
+
+def _app_cells(app: AppSummary) -> list[Any]:
+    instants = [app.arrived_s, app.waited_s, app.ended_s, app.took_s]
+    numbers = [app.gpu_hours, app.ran_gpu_hours, app.work_gpu_hours, app.contention]
+    rho = [app.rho.get(name) for name in DEFINITIONS]
+    return [
+        app.name,
+        app.team,
+        app.kind,
+        *instants,
+        app.outcome,
+        app.reason,
+        *numbers,
+        *rho,
+        app.score,
+        app.runs,
+    ]
+
+
+def write_leases(record: ClusterRecord, machines: Mapping[int, Machine], path: Path) -> None:
+    names = {row.app.id: row.app.name for row in record.rows}
+    rows = (
+        (names[each.app], each.gpu, machine.id, machine.rack, each.start / SECOND, each.end / SECOND)
+        for each in record.held
+        for machine in [machines[record.machines[each.gpu]]]
+    )
+    _write(path, ("app", "gpu", "machine", "rack", "start_s", "end_s"), rows)
+
+
+def write_decisions(record: ClusterRecord, path: Path) -> None:
+    names = {row.app.id: row.app.name for row in record.rows}
+    rows = (
+        (
+            each.at / SECOND,
+            "granted" if each.until >= 0 else "taken back",
+            names[each.app],
+            " ".join(map(str, each.gpus)),
+            "" if each.until < 0 or each.until >= FOREVER else each.until / SECOND,
+            each.leases,
+            each.why,
+        )
+        for each in record.decisions
+    )
+    _write(path, ("at_s", "what", "app", "gpus", "until_s", "leases", "why"), rows)
+
+
+def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def _number(value: float | None, places: int = 2) -> str:
+    return "-" if value is None else f"{value:,.{places}f}"

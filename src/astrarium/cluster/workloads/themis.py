@@ -1,0 +1,298 @@
+"""The workloads of Themis (Mahajan et al., NSDI 2020), drawn anew: the traces themselves are not public.
+
+Printed (section 2.2): 85 apps of a hyper-parameter tuner in two weeks; one in ten has a single job, others
+have up to 100, with a median of 75; half of the tasks take longer than 3.75 hours, half of the apps more than
+11.5 GPU-days, many ten times more or less; about 50 GPUs are wanted on average. Jobs have 1 or 2 GPUs.
+
+Workload 1, `from_philly`: jobs of a virtual cluster that come within two minutes of each other and want as
+many GPUs are a sweep; ten or more make an app. The two weeks with the most sweeps of the six richest clusters
+are laid over one another; 77 sweeps with the most jobs and 8 jobs of their own are taken.
+
+Workload 1, `parametric`: jobs of an app from a triangular distribution whose median, with the single jobs,
+is 75; tasks lognormal. Inferred, from the sweeps above: gaps between apps vary 1.6 times as much as
+exponential ones; jobs of an app are alike (a standard deviation of 0.5 of the logarithm, of 1.6 over all).
+With unlike ones the median app would be several times the printed one. One app in five has jobs of 2 GPUs.
+
+Workload 2, `halving`: the apps of workload 1 with the same arrival, model and budget, as successive halving.
+
+`on_testbed`: as the 64 GPUs of the paper must have seen them. Section 2.2 tells of the trace: 24,000
+GPU-hours at its medians. Figure 11 ends at 1,200. Were tasks made shorter by as much, half of them would end
+within one lease. But Table 5 has tasks of 41 and 145 minutes (83 and 580 GPU-minutes on 2 and 4 GPUs), and
+section 6.2.3 has 35 seconds as 0.2% of the median app's life and 50 as 2% at the 95th percentile: lives of
+4.9 hours, and of 42 minutes at the short end. So tasks lie between those of Table 5 (lognormal around their
+geometric mean) and apps have a tenth of the trace's jobs: that makes 1,000 GPU-hours. They come so fast that
+half of the apps live about 4.9 hours, which makes some 20 at a time. In workload 2 a single job stays one.
+
+What comes out has real lengths: `cluster_apps.scaled` makes it as small as the paper's testbed needed.
+An iteration of workload 1 is a minute of such a task. That is ours, as is: 80 to 120% of the median for an
+iteration in workload 2, as in the example of section 4.3.3.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, DrawnJob, scaled
+from astrarium.cluster.workloads.themis_models import MODELS, compute_intensive, network_intensive, pick
+from astrarium.cluster.workloads.traces import PhillyJob
+from astrarium.core.errors import InputError
+from astrarium.core.processes import Floats
+from astrarium.core.streams import stream
+from astrarium.core.units import SECOND, Time
+
+# Hyper-parameter sweeps in a trace of Philly's virtual clusters, which names no users and no apps.
+
+
+GAP: Time = 120 * SECOND
+WINDOW: Time = 14 * DAY
+CLUSTERS = 6
+FEWEST_JOBS, MOST_JOBS = 10, 100
+
+Sweep: TypeAlias = Sequence[PhillyJob]
+
+
+def best_windows(jobs: Iterable[PhillyJob]) -> tuple[list[Sweep], list[Sweep]]:
+    """Sweeps, and jobs on their own, of the clusters with the most sweeps in two weeks.
+
+    Arrivals count from the start of these weeks. Of clusters with as many, those whose names come first.
+    """
+    clusters: dict[str, list[PhillyJob]] = {}
+    for job in jobs:
+        clusters.setdefault(job.vc, []).append(job)
+    found = sorted((_best_window(clusters[vc]) for vc in sorted(clusters)), key=lambda each: -len(each[0]))
+    sweeps = [sweep[:MOST_JOBS] for large, _ in found[:CLUSTERS] for sweep in large]
+    return sweeps, [sweep for _, lone in found[:CLUSTERS] for sweep in lone]
+
+
+def sweeps_of(jobs: Sequence[PhillyJob]) -> list[Sweep]:
+    """All jobs of one cluster, in order of arrival, cut where a sweep ends; most parts are one job long."""
+    cuts = [
+        place
+        for place, (before, job) in enumerate(pairwise(jobs), start=1)
+        if job.gpus != before.gpus or job.arrival - before.arrival > GAP
+    ]
+    return [jobs[first:last] for first, last in pairwise([0, *cuts, len(jobs)])]
+
+
+def _best_window(jobs: Sequence[PhillyJob]) -> tuple[list[Sweep], list[Sweep]]:
+    """The two weeks that begin with a sweep and hold the most of them; the earliest of such."""
+    parts = sweeps_of(jobs)
+    starts = [part[0].arrival for part in parts if len(part) >= FEWEST_JOBS]
+    if not starts:
+        return [], []
+    start = max(starts, key=lambda start: (sum(start <= other < start + WINDOW for other in starts), -start))
+    inside = [_from(part, start) for part in parts if start <= part[0].arrival < start + WINDOW]
+    large = [part for part in inside if len(part) >= FEWEST_JOBS]
+    return large, [part for part in inside if len(part) == 1]
+
+
+def _from(sweep: Sweep, start: Time) -> Sweep:
+    return [msgspec.structs.replace(job, arrival=job.arrival - start) for job in sweep]
+
+
+APPS = 85
+SINGLE_SHARE = 0.1
+MEAN_GAP = 3.95 * HOUR  # 85 apps in two weeks
+GAP_VARIATION = 1.6  # standard deviation over mean
+TWO_GPU_SHARE = 0.2
+MOST_GPUS = 2
+MINUTE: Time = 60 * SECOND
+ITERATION = MINUTE
+
+CONFIGURATIONS = (4, 8, 16, 32)
+MOST_GPUS_HALVING = 8
+FIRST_ITERATIONS = 25 / 3  # a phase's budget for each of its first jobs: rounded down, that is 8
+ITERATION_SPREAD = 0.2
+
+
+class Sizes(NamedTuple):
+    """Of sweeps: how many jobs they have, and how long these take."""
+
+    fewest: float
+    usual: float
+    most: float
+    task: float  # the median
+    sigma: float  # of the logarithm of a task: over all
+    sigma_inside: float  # and among those of an app
+
+
+TRACE = Sizes(30, 95, MOST_JOBS, 3.75 * HOUR, 1.6, 0.5)
+TESTBED = Sizes(3, 9.5, 10, 77 * MINUTE, 0.5, 0.3)
+TESTBED_HOURS, TESTBED_LOAD = 1000.0, 90.0
+
+
+def parametric(
+    seed: int = 1,
+    apps: int = APPS,
+    network_share: float | None = None,
+    network: str = "k80",
+    sizes: Sizes = TRACE,
+) -> tuple[DrawnApp, ...]:
+    """*network_share*: so much of the apps is network-intensive, the rest compute-intensive."""
+    if apps < 1:
+        raise InputError("apps", apps, "at least 1 app")
+    arrivals = np.cumsum(_gaps(seed, apps - 1)).tolist()
+    between = math.sqrt(sizes.sigma**2 - sizes.sigma_inside**2)
+    centers = stream(seed, "themis", "lengths").normal(0, between, apps)
+    wide = stream(seed, "themis", "gpus").random(apps) < TWO_GPU_SHARE
+    drawn = [
+        _sweep(id_, _whole(arrival), _tasks(seed, id_, count, center, sizes), 1 + int(two))
+        for id_, (arrival, count, center, two) in enumerate(
+            zip([0.0, *arrivals], _counts(seed, apps, sizes), centers.tolist(), wide.tolist(), strict=True)
+        )
+    ]
+    return with_models(drawn, seed, network_share, network)
+
+
+def on_testbed(
+    workload: int = 1,
+    seed: int = 1,
+    apps: int = APPS,
+    load: float = TESTBED_LOAD,
+    network_share: float | None = None,
+    network: str = "k80",
+) -> tuple[DrawnApp, ...]:
+    """As the 64 GPUs must have seen them. Fewer apps are as much less work."""
+    if workload not in (1, 2):
+        raise InputError("workload", workload, "1 (sweeps) or 2 (successive halving)")
+    drawn = parametric(seed, apps, network_share, network, TESTBED)
+    if workload == 2:
+        drawn = tuple(_halved(app, seed) if len(app.jobs) > 1 else app for app in drawn)
+    return scaled(drawn, TESTBED_HOURS * apps / APPS, load)
+
+
+def _gaps(seed: int, count: int) -> Floats:
+    """Hyper-exponential: often short, at times long; both kinds make up half of the time."""
+    random = stream(seed, "themis", "arrivals")
+    square = GAP_VARIATION**2
+    short = (1 + math.sqrt((square - 1) / (square + 1))) / 2
+    means = np.where(random.random(count) < short, MEAN_GAP / (2 * short), MEAN_GAP / (2 * (1 - short)))
+    return np.asarray(means * random.standard_exponential(count))
+
+
+def _counts(seed: int, apps: int, sizes: Sizes) -> list[int]:
+    """Jobs of each app; who has one is drawn, how many have one is not."""
+    random = stream(seed, "themis", "counts")
+    single = random.permutation(apps) < round(apps * SINGLE_SHARE)
+    counts = random.triangular(sizes.fewest, sizes.usual, sizes.most, apps)
+    return [1 if one else round(count) for one, count in zip(single, counts.tolist(), strict=True)]
+
+
+def _tasks(seed: int, app: int, count: int, center: float, sizes: Sizes) -> list[Time]:
+    inside = stream(seed, "themis", "lengths", app).normal(center, sizes.sigma_inside, count)
+    return [max(SECOND, _whole(task)) for task in (sizes.task * np.exp(inside)).tolist()]
+
+
+def _whole(time: float) -> Time:
+    """Whole seconds, as in a trace: machines that differ in the last bit of a logarithm draw the same."""
+    return round(time / SECOND) * SECOND
+
+
+def from_philly(
+    jobs: Iterable[PhillyJob],
+    seed: int = 1,
+    apps: int = APPS,
+    network_share: float | None = None,
+    network: str = "k80",
+) -> tuple[DrawnApp, ...]:
+    """With sweeps of a trace of virtual clusters; chance has its part in single jobs and models only."""
+    sweeps, lone = best_windows(jobs)
+    singles = round(apps * SINGLE_SHARE)
+    if len(sweeps) < apps - singles or len(lone) < singles:
+        expected = f"{apps - singles} sweeps and {singles} lone jobs in the windows of {CLUSTERS} clusters"
+        raise InputError("jobs", f"{len(sweeps)} and {len(lone)}", expected)
+    largest = sorted(sweeps, key=lambda sweep: -len(sweep))[: apps - singles]
+    chosen = stream(seed, "themis", "singles").choice(len(lone), singles, replace=False)
+    taken = sorted([*largest, *(lone[place] for place in chosen)], key=lambda sweep: sweep[0].arrival)
+    start = taken[0][0].arrival
+    drawn = [
+        _sweep(id_, sweep[0].arrival - start, [job.duration for job in sweep], _clipped(sweep))
+        for id_, sweep in enumerate(taken)
+    ]
+    return with_models(drawn, seed, network_share, network)
+
+
+def _clipped(sweep: Sweep) -> int:
+    return min(sweep[0].gpus, MOST_GPUS)
+
+
+def _sweep(id_: int, arrival: Time, tasks: Sequence[Time], gpus: int) -> DrawnApp:
+    """A job runs for the length of its task, on all of its GPUs."""
+    jobs = tuple(_job(number, task * gpus, gpus) for number, task in enumerate(tasks))
+    return DrawnApp(id_, f"app {id_}", arrival, (jobs,), "curve" if len(jobs) > 1 else "jobs")
+
+
+def _job(number: int, work: Time, gpus: int) -> DrawnJob:
+    iterations = max(1, round(work / (gpus * ITERATION)))
+    return DrawnJob(number, iterations * round(work / iterations), gpus, gpus, "", iterations, number)
+
+
+def with_models(
+    apps: Sequence[DrawnApp], seed: int, network_share: float | None = None, network: str = "k80"
+) -> tuple[DrawnApp, ...]:
+    """An app trains one model. A larger share changes the model of those that join it, and of no other."""
+    choices = stream(seed, "themis", "models").random((len(apps), 2)).tolist()
+    pools = _pools(seed, len(apps), network_share, network)
+    models = [pick(pool, *choice) for pool, choice in zip(pools, choices, strict=True)]
+    return tuple(_training(app, model) for app, model in zip(apps, models, strict=True))
+
+
+def _pools(seed: int, apps: int, share: float | None, network: str) -> list[list[str]]:
+    if share is None:
+        return [list(MODELS)] * apps
+    intensive, others = network_intensive(network), compute_intensive(network)
+    if not 0 <= share <= 1:
+        raise InputError("network_share", share, "a share from 0 to 1, or none for the mix of the paper")
+    if share and not intensive:
+        raise InputError("network", network, "a network on which models are network-intensive")
+    order = stream(seed, "themis", "network-intensive").permutation(apps)
+    return [intensive if place < round(share * apps) else others for place in order]
+
+
+def _training(app: DrawnApp, model: str) -> DrawnApp:
+    phases = tuple(tuple(msgspec.structs.replace(job, model=model) for job in phase) for phase in app.phases)
+    return msgspec.structs.replace(app, phases=phases)
+
+
+def halving(apps: Iterable[DrawnApp], seed: int = 1) -> tuple[DrawnApp, ...]:
+    """Each app's work as the budget of successive halving: half of the jobs go on, for twice as long."""
+    return tuple(_halved(app, seed) for app in apps)
+
+
+def iterations_of_phases(jobs: int) -> list[int]:
+    """Equal parts of the budget, rounded down; what is left goes to the last, as in section 4.3.3."""
+    phases = jobs.bit_length()
+    budget = round(FIRST_ITERATIONS * jobs * phases)
+    found = [budget // (phases * (jobs >> phase)) for phase in range(phases - 1)]
+    return [*found, budget - sum(each * (jobs >> phase) for phase, each in enumerate(found))]
+
+
+def _halved(app: DrawnApp, seed: int) -> DrawnApp:
+    random = stream(seed, "themis", "halving", app.id)
+    count = CONFIGURATIONS[int(random.integers(len(CONFIGURATIONS)))]
+    rounds = iterations_of_phases(count)
+    usual = app.work / sum(each * (count >> phase) for phase, each in enumerate(rounds))
+    factors = random.uniform(1 - ITERATION_SPREAD, 1 + ITERATION_SPREAD, count).tolist()
+    times = [max(1, round(usual * factor)) for factor in factors]
+    best_first = random.permutation(count).tolist()
+    numbers = itertools.count()
+    phases = tuple(
+        tuple(
+            DrawnJob(next(numbers), each * times[place], 1, _most(phase), app.model, each, place)
+            for place in sorted(best_first[: count >> phase])
+        )
+        for phase, each in enumerate(rounds)
+    )
+    return msgspec.structs.replace(app, phases=phases, kind="halving")
+
+
+def _most(phase: int) -> int:
+    """GPUs that a job can use: twice as many as in the phase before."""
+    return min(1 << phase, MOST_GPUS_HALVING)

@@ -1,0 +1,102 @@
+"""The simulated world of the cluster level: how fast jobs run where they are, and when leases end.
+
+A run begins with *startup*, in which nothing is done (a checkpoint is read, processes start). Who is stopped
+loses nothing; who is on a machine that dies loses what was done since the last checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from astrarium.cluster.contract import (
+    Action,
+    Event,
+    Grant,
+    JobFinished,
+    JobProgressed,
+    JobStopped,
+    LeaseExpired,
+    MachineLost,
+    Run,
+    Stop,
+)
+from astrarium.cluster.machines import Floor, Slowdowns
+from astrarium.cluster.state import ClusterState, JobRow
+from astrarium.core.units import Time
+
+Key = tuple[int, int, int]  # app, phase, job
+
+
+@dataclass
+class _Truth:
+    """Of a job: what was done when the present run began to do something."""
+
+    done: Time = 0
+    pace: float = 0.0  # 0: it does not run
+    since: Time = 0
+    run: int = 0
+    machines: frozenset[int] = frozenset()
+
+
+class ClusterWorld:
+    """*slowdowns* is the truth; *checkpoints* are so far apart. A run that has no more than *short* to go
+    needs no startup: so it is in the simulator of Shockwave. Where nobody *saves* when it is stopped, it goes
+    back to its last checkpoint."""
+
+    def __init__(
+        self,
+        slowdowns: Slowdowns | None = None,
+        startup: Time = 0,
+        checkpoints: Time = 0,
+        short: Time = 0,
+        saves: bool = True,
+    ) -> None:
+        self._slowdowns, self._startup, self._checkpoints = slowdowns or Slowdowns(), startup, checkpoints
+        self._short, self._saves = short, saves
+        self._jobs: dict[Key, _Truth] = {}
+
+    def consequences(self, now: Time, action: Action, state: ClusterState) -> Iterator[tuple[Time, Event]]:
+        if type(action) is Grant:
+            yield action.until, LeaseExpired(action.app, action.gpus, action.until)
+        elif type(action) is Run:
+            yield from self._run(now, action, state)
+        elif type(action) is Stop:
+            yield from self._stop(now, action, state)
+
+    def aftermath(self, now: Time, event: Event, state: ClusterState) -> Iterator[tuple[Time, Event]]:
+        if type(event) is MachineLost:
+            for key, truth in self._jobs.items():
+                if truth.pace and event.machine in truth.machines:
+                    self._bank(now, truth, lost=True)
+                    yield now, JobStopped(key[0], key[2], truth.run, truth.done)
+
+    def _run(self, now: Time, action: Run, state: ClusterState) -> Iterator[tuple[Time, Event]]:
+        app = state.apps[action.app]
+        job, floor = app.jobs[action.job], state.floor
+        truth = self._jobs.setdefault((action.app, app.phase, action.job), _Truth())
+        if truth.pace:  # it moves
+            self._bank(now, truth, lost=not self._saves)
+            yield now, JobProgressed(action.app, action.job, job.run, truth.done)
+        truth.run, truth.pace = job.run, self._pace(job, action.gpus, floor)
+        truth.machines = frozenset(floor.machine_of(gpu) for gpu in action.gpus)
+        takes = max(1, round(max(0, job.job.work - truth.done) / truth.pace))
+        truth.since = now + (self._startup if takes > self._short else 0)
+        yield truth.since + takes, JobFinished(action.app, action.job, job.run)
+
+    def _stop(self, now: Time, action: Stop, state: ClusterState) -> Iterator[tuple[Time, Event]]:
+        app = state.apps[action.app]
+        truth = self._jobs[action.app, app.phase, action.job]
+        self._bank(now, truth, lost=not self._saves)
+        yield now, JobStopped(action.app, action.job, truth.run, truth.done)
+
+    def _bank(self, now: Time, truth: _Truth, lost: bool = False) -> None:
+        worked = max(0, now - truth.since)
+        if lost and self._checkpoints:
+            worked -= worked % self._checkpoints
+        truth.done += int(worked * truth.pace)
+        truth.pace, truth.since = 0.0, now
+
+    def _pace(self, row: JobRow, gpus: tuple[int, ...], floor: Floor) -> float:
+        slowdown = self._slowdowns.of(row.job.model, floor.network(gpus), floor.spread(gpus))
+        return min(len(gpus), row.job.most) / slowdown

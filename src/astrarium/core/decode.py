@@ -1,0 +1,270 @@
+"""From plain YAML data to typed structs, with errors that name the field.
+
+The fields of msgspec structs say what is allowed; this walks them so that every error carries the full
+dotted path (names of models included), the value, and the names that would have been right.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+import yaml
+
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.quantities import Bytes, Duration, Rate, read_bytes, read_duration, read_rate
+
+# YAML text as plain data; a key that stands twice is an error, since one of the two would be lost.
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
+            if key is not None and key in seen:
+                raise InputError(
+                    f"line {key_node.start_mark.line + 1}", key_node.value, "a key that stands only once"
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except InputError as error:
+        raise error.read_from(source) from None
+    except RecursionError:
+        raise InputError("", None, "YAML that is not nested so deeply", source) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise InputError(place, None, f"YAML: {problem}", source) from None
+
+
+def read_yaml(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError("", None, f"a scenario file that can be read: {error.strerror}", str(path)) from None
+    except UnicodeDecodeError:
+        raise InputError("", None, "a scenario file in UTF-8", str(path)) from None
+    return parse_yaml(text, str(path))
+
+
+# `-o policy.name=eager`: changes to a scenario file before it is checked.
+
+
+FORM = "KEY=VALUE, such as policy.name=eager or workload.rate=4000/s"
+Named = Mapping[str, Callable[[Any], Any]]
+
+
+def overridden(raw: Any, overrides: Sequence[str], named: Named | None = None) -> Any:
+    """Return a changed copy; fields that no scenario has are left for the check to name.
+
+    *named* holds the sections whose entries have names that must be there already, such as models, each with
+    the function that writes a short form of the whole section out.
+    """
+    changed = copy.deepcopy(raw)
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        parts = re.sub(r"\[(\d+)\]", r".\1", key.strip()).split(".")  # changes[0] as errors write it
+        if not equals or not all(parts):
+            raise InputError("-o", text, FORM)
+        if not isinstance(changed, dict):
+            raise InputError(key, value, "a scenario file that is a mapping")
+        _set(changed, parts, parse_yaml(value, f"-o {text}"), text, named or {})
+    return changed
+
+
+def _set(raw: dict[str, Any], parts: list[str], value: Any, text: str, named: Named) -> None:
+    if (section := parts[0]) in named and len(parts) > 2:
+        raw[section] = named[section](raw.get(section))
+    place: Any = raw
+    path: list[str] = []
+    while True:
+        name, parts = _next_name(place, parts)
+        path.append(name)
+        key = _key(place, name, text)
+        if not parts:
+            place[key] = value
+            return
+        if section in named and len(path) == 2 and key not in place:
+            expected = (
+                f"a {section.removesuffix('s')} of the file: {one_of([str(each) for each in place], name)}"
+            )
+            raise InputError(".".join(path), value, expected, f"-o {text}")
+        inside = place.get(key) if isinstance(place, dict) else place[key]
+        if not isinstance(inside, dict | list):  # a section the file leaves out, or a form without fields
+            inside = place[key] = {}
+        place = inside
+
+
+def _next_name(place: Any, parts: list[str]) -> tuple[str, list[str]]:
+    """Names may hold dots themselves: the longest that is there wins."""
+    for length in range(len(parts), 0, -1):
+        name = ".".join(parts[:length])
+        if isinstance(place, dict) and name in place:
+            return name, parts[length:]
+    return parts[0], parts[1:]
+
+
+def _key(place: Any, name: str, text: str) -> Any:
+    if isinstance(place, dict):
+        return int(name) if name.isdigit() and int(name) in place else name
+    if name.isdigit() and int(name) < len(place):
+        return int(name)
+    raise InputError(name, None, f"a place in the list, from 0 to {len(place) - 1}", f"-o {text}")
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+Hook = Callable[[Any, str], Any]
+
+QUANTITIES: dict[Any, Hook] = {
+    Duration: lambda raw, field: read_duration(raw),
+    Rate: lambda raw, field: read_rate(raw),
+    Bytes: lambda raw, field: read_bytes(raw),
+}
+_WORDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+
+
+class Decoder:
+    """*hooks* read the types that have a form of their own, besides quantities: (raw, field) -> value."""
+
+    def __init__(self, hooks: Mapping[Any, Hook] = MappingProxyType({})) -> None:
+        self._hooks = {**QUANTITIES, **hooks}
+
+    def decode(self, kind: Any, raw: Any, field: str) -> Any:
+        bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        if bare in self._hooks:
+            return self._decode_by_hook(self._hooks[bare], raw, field)
+        if get_origin(bare) in (Union, types.UnionType):
+            return self._decode_union(get_args(bare), raw, field)
+        if get_origin(bare) is Literal:
+            return _decode_literal([str(name) for name in get_args(bare)], raw, field)
+        if get_origin(bare) in (tuple, list):
+            return self._decode_list(get_args(bare)[0], raw, field)
+        if get_origin(bare) is dict:
+            return self._decode_map(get_args(bare), raw, field)
+        if isinstance(bare, type) and issubclass(bare, msgspec.Struct):
+            return self.decode_struct(bare, raw, field)
+        return _decode_leaf(kind, raw, field)
+
+    def decode_struct(self, kind: type[S], raw: Any, field: str) -> S:
+        fields = {info.name: info for info in msgspec.structs.fields(kind)}
+        check_keys(raw, list(fields), field)
+        values = {}
+        for name, info in fields.items():
+            if name in raw:
+                values[name] = self.decode(info.type, raw[name], joined(field, name))
+            elif info.required:
+                raise InputError(joined(field, name), None, "a value: this field is required")
+        return constructed(kind, raw, field, **values)
+
+    def _decode_by_hook(self, hook: Hook, raw: Any, field: str) -> Any:
+        try:
+            return hook(raw, field)
+        except ValueError as error:
+            raise InputError(field, _told(raw), str(error)) from None
+
+    def _decode_union(self, arms: tuple[Any, ...], raw: Any, field: str) -> Any:
+        if raw is None and type(None) in arms:
+            return None
+        arms = tuple(arm for arm in arms if arm is not type(None))
+        fitting = [arm for arm in arms if _shape(arm) == _shape_of(raw)]
+        return self.decode(fitting[0] if fitting else arms[0], raw, field)
+
+    def _decode_list(self, kind: Any, raw: Any, field: str) -> Any:
+        if not isinstance(raw, list | tuple):
+            raise InputError(field, raw, "a list")
+        return tuple(self.decode(kind, value, f"{field}[{place}]") for place, value in enumerate(raw))
+
+    def _decode_map(self, kinds: tuple[Any, ...], raw: Any, field: str) -> Any:
+        if not isinstance(raw, dict):
+            raise InputError(field, raw, "a mapping")
+        for key in raw:
+            _decode_leaf(kinds[0], key, joined(field, str(key)))
+        return {key: self.decode(kinds[1], value, joined(field, str(key))) for key, value in raw.items()}
+
+
+def joined(field: str, name: str) -> str:
+    return f"{field}.{name}" if field else name
+
+
+def check_keys(raw: Any, names: list[str], field: str) -> None:
+    if not isinstance(raw, dict):
+        raise InputError(field, raw, f"a mapping with {', '.join(names)}")
+    for key in raw:
+        if key not in names:
+            expected = one_of(names, key) if names else "no fields here"
+            raise InputError(joined(field, str(key)), raw[key], expected)
+
+
+def constructed(kind: type[S], raw: Any, field: str, /, **values: Any) -> S:
+    """Constructors know their own fields only: say where those stand."""
+    try:
+        return kind(**values)
+    except InputError as error:
+        raise error.at(field) from None
+    except ValueError as error:
+        raise InputError(field, _told(raw), str(error)) from None
+
+
+def _told(raw: Any) -> Any:
+    return "nothing" if raw is None else raw
+
+
+def _decode_literal(names: list[str], raw: Any, field: str) -> str:
+    if raw not in names:
+        raise InputError(field, _told(raw), one_of(names, raw))
+    return str(raw)
+
+
+# YAML 1.1 takes 1e5 for text: it wants 1.0e+5.
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+\Z")
+
+
+def _decode_leaf(kind: Any, raw: Any, field: str) -> Any:
+    if isinstance(raw, str) and _EXPONENT.match(raw) and not _is_text(kind):
+        raw = int(float(raw)) if float(raw).is_integer() else float(raw)
+    if isinstance(raw, int | float) and not isinstance(raw, bool) and _is_text(kind):
+        raw = str(raw)  # YAML took it for a number; whoever reads the text says what is missing
+    if isinstance(raw, float) and not math.isfinite(raw):
+        raise InputError(field, raw, "a finite number")
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise InputError(field, _told(raw), _expected(str(error))) from None
+
+
+def _is_text(kind: Any) -> bool:
+    return kind is str or (get_origin(kind) is Annotated and get_args(kind)[0] is str)
+
+
+def _expected(message: str) -> str:
+    """'Expected `int` >= 1 - at `$`' -> 'a whole number >= 1'."""
+    text = re.sub(r" - at .*| *, got `.*`", "", message).removeprefix("Expected ")
+    return re.sub(r"`(\w+)`", lambda match: _WORDS.get(match[1], match[1]), text)
+
+
+def _shape(kind: Any) -> str:
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _shape(get_args(kind)[0])
+    if origin in (tuple, list):
+        return "list"
+    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    return "mapping" if origin is dict or is_struct else "scalar"
+
+
+def _shape_of(raw: Any) -> str:
+    return "list" if isinstance(raw, list | tuple) else "mapping" if isinstance(raw, dict) else "scalar"

@@ -1,0 +1,186 @@
+"""Jobs on one GPU: the numbers of a run, its tables, a row for each job, and who held the GPU when."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from astrarium.core.units import SECOND, Time
+from astrarium.device.record import DeviceRecord, Span, summary
+from astrarium.device.state import JobRow, Outcome
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+JOBS_FILE = "jobs.csv"
+FILES = {
+    JOBS_FILE: "one row a job: when it arrived, was admitted, first ran and ended; how; what it had",
+}
+_COLUMNS = ("job", "name", "arrived_s", "admitted_s", "started_s", "ended_s", "outcome", "reason",
+            "iterations", "done", "service_s", "switches", "persistent_bytes", "ephemeral_bytes")  # fmt: skip
+_MOST_JOBS = 40
+_MOST_SHOWN = 120  # bars that can still be told apart
+_MOST_NAMED = 40
+
+
+class JobsSummary(msgspec.Struct, frozen=True):
+    """Times over the jobs that finished."""
+
+    policy: str
+    jobs: int
+    outcomes: dict[str, int]  # those that occurred
+    makespan_s: float
+    mean_queueing_s: float  # to the first iteration
+    mean_admission_s: float  # to a place on the GPU
+    mean_completion_s: float
+    p95_completion_s: float
+    switches: int
+    lanes: int  # that ran at the same time, at most
+
+
+def summarize(record: DeviceRecord) -> JobsSummary:
+    found = summary(record.rows)
+    outcomes = [row.outcome for row in record.rows]
+    return JobsSummary(
+        policy=record.policy,
+        jobs=len(record.rows),
+        outcomes={kind.name.lower(): outcomes.count(kind) for kind in Outcome if kind in outcomes},
+        makespan_s=found.makespan / SECOND,
+        mean_queueing_s=found.mean_queueing / SECOND,
+        mean_admission_s=found.mean_admission / SECOND,
+        mean_completion_s=found.mean_completion / SECOND,
+        p95_completion_s=found.p95_completion / SECOND,
+        switches=sum(row.switches for row in record.rows),
+        lanes=_at_once(record),
+    )
+
+
+def _at_once(record: DeviceRecord) -> int:
+    """Spans of different lanes that overlap; where one ends as another starts they do not."""
+    changes = [(span.start, 1) for span in record.spans] + [(span.end, -1) for span in record.spans]
+    running = most = 0
+    for _, change in sorted(changes):
+        running += change
+        most = max(most, running)
+    return most
+
+
+def overview_table(summaries: Mapping[str, JobsSummary]) -> Table:
+    """One row for each policy. Times in minutes where they are long."""
+    unit, size = _unit(max(each.makespan_s for each in summaries.values()))
+    times = ("makespan", "mean queueing", "mean completion", "p95 completion")
+    table = _table("policy", "finished", *(f"{name} {unit}" for name in times), "switches", "lanes")
+    for label, each in summaries.items():
+        seconds = (each.makespan_s, each.mean_queueing_s, each.mean_completion_s, each.p95_completion_s)
+        finished = f"{each.outcomes.get('finished', 0)}/{each.jobs}"
+        counts = (f"{each.switches:,}", str(each.lanes))
+        table.add_row(label, finished, *(f"{time / size:,.1f}" for time in seconds), *counts)
+    return table
+
+
+def jobs_table(record: DeviceRecord) -> Table:
+    """In order of arrival; the first if there are very many."""
+    unit, size = _unit(max((row.ended for row in record.rows), default=0) / SECOND)
+    instants = (f"{name} {unit}" for name in ("arrived", "admitted", "started", "ended"))
+    table = _table("job", *instants, "turns", "outcome")
+    for row in record.rows[:_MOST_JOBS]:
+        moments = (row.arrived, row.admitted, row.started, row.ended)
+        told = _as_it_is(": ".join(part for part in (row.outcome.name.lower(), row.reason) if part))
+        table.add_row(_as_it_is(row.job.name), *(_instant(at, size) for at in moments), f"{row.done:,}", told)
+    if len(record.rows) > _MOST_JOBS:
+        table.caption = f"the first {_MOST_JOBS} of {len(record.rows)} jobs"
+    return table
+
+
+def write_jobs(record: DeviceRecord, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(_COLUMNS)
+        writer.writerows(_cells(row) for row in record.rows)
+
+
+def _cells(row: JobRow) -> list[Any]:
+    job, moments = row.job, (row.arrived, row.admitted, row.started, row.ended)
+    instants = ["" if at < 0 else at / SECOND for at in moments]
+    ending = [row.outcome.name.lower(), row.reason, job.iterations, row.done, row.service / SECOND]
+    return [job.id, job.name, *instants, *ending, row.switches, job.persistent, job.ephemeral]
+
+
+def draw_turns(records: Sequence[tuple[str, DeviceRecord]], path: Path) -> None:
+    """A panel for each policy, a line for each job: gray while it waits, else in its lane's color."""
+    from astrarium.run.plots import COLORS, margins, picture
+
+    shown = min(_MOST_SHOWN, max(len(record.rows) for _, record in records))
+    unit, size = _unit(max(_end(record) for _, record in records) / SECOND)
+    panel = min(6.0, 0.8 + 0.16 * shown)
+    with picture(path, 12, 0.7 + panel * len(records), len(records), 1, sharex=True) as (figure, axes):
+        margins(figure, left=1.3, right=0.2, bottom=0.5, top=0.3, w=0, h=0.4)
+        for (label, record), ax in zip(records, axes.flat, strict=True):
+            _panel(ax, record, shown, size * SECOND, COLORS)
+            note = f" (the first {shown} of {len(record.rows)} jobs)" if len(record.rows) > shown else ""
+            ax.set(title=f"{label}: who held the GPU when, by lane; gray: waits{note}")
+        axes.flat[-1].set(xlabel=f"time ({unit})")
+
+
+def _panel(ax: Any, record: DeviceRecord, shown: int, size: float, colors: Sequence[str]) -> None:
+    """One collection of bars for each job: thousands of turns are drawn in a moment."""
+    lanes = _side_by_side(record.spans)
+    spans: dict[int, list[Span]] = {}
+    for span in record.spans:
+        spans.setdefault(span.job, []).append(span)
+    for row in record.rows[:shown]:
+        place, had = (row.job.id - 0.4, 0.8), spans.get(row.job.id, [])
+        ax.broken_barh([(row.arrived / size, (row.ended - row.arrived) / size)], place, color="#DDDDDD")
+        bars = [(span.start / size, (span.end - span.start) / size) for span in had]
+        ax.broken_barh(bars, place, facecolors=[colors[lanes[span.lane] % len(colors)] for span in had])
+    ax.set(ylim=(shown - 0.4, -0.6), xlim=(0, None))
+    if shown <= _MOST_NAMED:
+        names = [row.job.name.replace("$", r"\$") for row in record.rows]  # no formulas
+        ax.set_yticks(range(len(record.rows)), names)
+    ax.grid(axis="y", visible=False)
+
+
+def _side_by_side(spans: Sequence[Span]) -> dict[int, int]:
+    """A place for each lane, the lowest that none of those still open has."""
+    opened = {span.lane: span.start for span in reversed(spans)}
+    closed = {span.lane: span.end for span in spans}
+    places: dict[int, int] = {}
+    for lane in sorted(opened, key=lambda each: (opened[each], each)):
+        taken = {place for other, place in places.items() if closed[other] > opened[lane]}
+        places[lane] = next(place for place in range(len(taken) + 1) if place not in taken)
+    return places
+
+
+def _end(record: DeviceRecord) -> Time:
+    return max((row.ended for row in record.rows), default=0)
+
+
+def _as_it_is(text: str) -> Text:
+    """What people call their jobs is no markup."""
+    from rich.text import Text
+
+    return Text(text)
+
+
+def _instant(at: Time, size: float) -> str:
+    return "-" if at < 0 else f"{at / SECOND / size:,.1f}"
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    return ("min", 60.0) if seconds >= 600 else ("s", 1.0)
+
+
+def _table(first: str, *others: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table

@@ -1,0 +1,52 @@
+"""The simulated world of the device level: how long an iteration takes beside others.
+
+Lanes share the GPU's computing. As long as what their iterations demand together is no more than the GPU has,
+each runs as if alone; beyond that all are slowed down alike. What is demanded is taken when an iteration
+starts: iterations are short beside the time in which jobs come and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from astrarium.core.units import Time
+from astrarium.device.contract import (
+    Action,
+    Event,
+    IterationFinished,
+    IterationWanted,
+    JobArrived,
+    RunIteration,
+)
+from astrarium.device.state import DeviceState
+
+
+class DeviceWorld:
+    """*switch* is what a change of jobs in a lane costs, *overhead* what every iteration does, as a
+    share, and *pause* how long a job (by its number) then needs for its next batch of data."""
+
+    def __init__(
+        self, switch: Time = 0, overhead: float = 0.0, pause: Time | Callable[[int], Time] = 0
+    ) -> None:
+        self._switch, self._overhead = switch, overhead
+        self._pause = pause if callable(pause) else lambda job: pause
+        self._last: dict[int, int] = {}  # by lane: whose iteration was the last
+
+    def aftermath(self, now: Time, event: Event, state: DeviceState) -> Iterator[tuple[Time, Event]]:
+        if type(event) is JobArrived:
+            yield now, IterationWanted(event.job.id)
+
+    def consequences(self, now: Time, action: Action, state: DeviceState) -> Iterator[tuple[Time, Event]]:
+        if type(action) is RunIteration:
+            yield from self._iteration(now, action, state)
+
+    def _iteration(self, now: Time, action: RunIteration, state: DeviceState) -> Iterator[tuple[Time, Event]]:
+        lane = state.layout.lane_of(action.job)
+        assert lane is not None
+        demand = sum(state.admitted[running.job].demand for running in state.running.values())
+        alone = state.admitted[action.job].iteration * (1.0 + self._overhead)
+        switched = self._last.get(lane.id, action.job) != action.job
+        self._last[lane.id] = action.job
+        took = max(1, round(alone * max(1.0, demand))) + self._switch * switched
+        yield now + took, IterationFinished(action.job, state.running[lane.id].run, now)
+        yield now + took + self._pause(action.job), IterationWanted(action.job)

@@ -1,1 +1,0 @@
-"""Model backends: how a worker runs a batch. One file each, by name in a scenario's `backend`."""

@@ -1,1 +1,0 @@
-"""Whole experiments from a scenario: one run, and the search for goodput."""

@@ -1,0 +1,237 @@
+"""The board of a GPU: who shares it, under which policy, and what each has launched and waited for."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astrarium.core.errors import AstrariumError, InputError, one_of
+from astrarium.core.native import extension
+from astrarium.core.quantities import write_bytes, write_duration
+from astrarium.core.units import Time, parse_bytes, parse_duration
+
+SHARED_MEMORY = Path("/dev/shm")
+BOARD_VARIABLE = "ASTRARIUM_GATE_BOARD"
+NOT_BUILT = "the compiled module astrarium._gate, which this installation does not have"
+
+
+class Work(msgspec.Struct, frozen=True):
+    """A launch as the gate knows it."""
+
+    duration: Time  # 0: not measured yet
+    sms: int
+    kind: str
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Since the client came."""
+
+    kernels: int
+    graphs: int
+    copies: int
+    captured: int  # besides: into graphs, which did not run them
+    held: int
+    held_ns: Time
+    beside: int
+    unknown: int
+    requests: int
+    partitioned: int
+    fences: int
+    busy_ns: Time  # of latency clients: how long those of their requests took that were timed
+    ran: int  # kernels and graphs that the driver says it ran; 0: not counted
+    waits: dict[str, int]
+
+
+class ClientView(msgspec.Struct, frozen=True):
+    place: int
+    pid: int
+    name: str
+    kind: str  # latency or best-effort
+    touched: Time
+    waiting: str | None  # for what a launch is held
+    in_request: bool
+    phases: int
+    work: Work
+    alone: Time
+    last: Time
+    beside: dict[str, Time]
+    harm: dict[str, float]  # latency: what each ns of it costs a request, as far as is learnt
+    counts: Counts
+    running: bool
+    in_flight: int
+    in_flight_ns: Time
+
+    @property
+    def launches(self) -> int:
+        return self.counts.kernels + self.counts.graphs + self.counts.copies
+
+    @property
+    def coverage(self) -> float | None:
+        """What the gate saw of what the driver ran; None where that was not counted."""
+        seen = self.counts.kernels + self.counts.graphs
+        return seen / self.counts.ran if self.counts.ran else None
+
+    @property
+    def slowdown(self) -> float | None:
+        """The last request against one that is alone."""
+        return self.last / self.alone if self.last and self.alone else None
+
+
+class BoardView(msgspec.Struct, frozen=True):
+    """One look. Times are those of the monotonic clock."""
+
+    path: str
+    now: Time
+    sms: int
+    policy: str
+    settings: dict[str, int | float]
+    most_sms: int
+    clients: list[ClientView]
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What can be set: *unit* is ns, bytes, sms, kernels, share or factor."""
+
+    name: str
+    unit: str
+    least: float
+    most: float
+    about: str
+
+
+def native() -> Any:
+    module = extension("_gate")
+    if module is None:
+        raise AstrariumError(f"the board needs {NOT_BUILT}")
+    return module
+
+
+def settings_table() -> dict[str, Setting]:
+    return {each.name: each for each in msgspec.convert(native().setting_table(), list[Setting])}
+
+
+def policy_names() -> list[str]:
+    names: list[str] = native().policy_names()
+    return names
+
+
+def board_path(gpu: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """*gpu* as CUDA_VISIBLE_DEVICES names it: a number or a UUID."""
+    given = environ.get(BOARD_VARIABLE)
+    name = re.sub(r"[^\w-]", "-", gpu)
+    return Path(given) if given else SHARED_MEMORY / f"astrarium-gate-{os.getuid()}-{name}"
+
+
+class Board:
+    """Made where there is none; *policy* and *sms* count only then."""
+
+    def __init__(self, path: Path, policy: str | None = None, sms: int | None = None) -> None:
+        given = {"policy": policy, "sms": sms}
+        options = {name: value for name, value in given.items() if value is not None}
+        try:
+            self._board = native().Board(str(path), **options)
+        except ValueError as error:
+            raise _refused(error, options) from None
+
+    @classmethod
+    def find(cls, path: Path) -> Board | None:
+        """One that is there, or None."""
+        return cls(path) if path.exists() else None
+
+    def view(self) -> BoardView:
+        return msgspec.convert(self._board.snapshot(), BoardView)
+
+    def change(self, policy: str | None = None, settings: Mapping[str, float] | None = None) -> None:
+        """All of it or, where something is wrong, nothing. A new policy begins with its defaults; what was
+        learnt stays."""
+        try:
+            self._board.set_policy(policy, **(settings or {}))
+        except ValueError as error:
+            raise _refused(error, {"policy": policy, **(settings or {})}) from None
+
+    def sweep(self) -> int:
+        """Takes back the places of processes that are no more; how many."""
+        freed: int = self._board.sweep()
+        return freed
+
+    def join(self, kind: str, name: str) -> int:
+        """A place for this process, as the preloaded library takes one."""
+        try:
+            place: int = self._board.join(kind, name)
+        except ValueError as error:
+            raise _refused(error, {"class": kind}) from None
+        return place
+
+    def leave(self, place: int) -> None:
+        self._board.leave(place)
+
+
+def _refused(error: ValueError, given: Mapping[str, object]) -> InputError:
+    field, _, expected = str(error).partition(": expected ")
+    value = given.get(field)
+    if expected.endswith("of this version"):
+        expected += "; remove it when no program uses it any more"
+    if expected.startswith("one of "):
+        value = field if field not in ("policy", "class") else value
+        expected = one_of(expected.removeprefix("one of ").split(", "), value)
+    return InputError(field, value, expected)
+
+
+# Settings of a board as people write them: window=150us, allowance=0.05, chunk=2MiB.
+
+
+FORM = "NAME=VALUE, such as window=150us"
+
+
+def read_settings(texts: Iterable[str], field: str = "--set") -> dict[str, float]:
+    """Names, units and ranges are checked before anything is changed."""
+    table = settings_table()
+    return dict(_read(text, table, field) for text in texts)
+
+
+def _read(text: str, table: dict[str, Setting], field: str) -> tuple[str, float]:
+    name, equals, raw = text.partition("=")
+    if not equals:
+        raise InputError(field, text, FORM)
+    if name not in table:
+        raise InputError(field, name, one_of(list(table), name))
+    setting = table[name]
+    try:
+        value = _READ.get(setting.unit, float)(raw)
+    except ValueError as error:
+        expected = str(error) if setting.unit in _READ else "a number"
+        raise InputError(f"{field} {name}", raw, expected) from None
+    if not setting.least <= value <= setting.most:
+        expected = f"{_shown(setting, setting.least)} to {_shown(setting, setting.most)}"
+        raise InputError(f"{field} {name}", raw, expected)
+    return name, value
+
+
+def write_setting(name: str, value: float) -> str:
+    return _shown(settings_table()[name], value)
+
+
+def _whole(raw: str) -> int:
+    try:
+        return int(raw)
+    except ValueError:
+        raise ValueError("a whole number") from None
+
+
+def _shown(setting: Setting, value: float) -> str:
+    if setting.unit == "ns":
+        return write_duration(int(value))
+    return write_bytes(int(value)) if setting.unit == "bytes" else f"{value:.4g}"
+
+
+_READ: dict[str, Callable[[str], float]] = {
+    "ns": parse_duration,
+    "bytes": parse_bytes,
+    "sms": _whole,
+    "kernels": _whole,
+}

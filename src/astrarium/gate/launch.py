@@ -1,0 +1,158 @@
+"""A program brought under the gate: driver, folder, board and MPS found or made, in this order."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from astrarium.core.errors import InputError
+from astrarium.core.native import extension
+from astrarium.gate import mps, preload
+from astrarium.gate.board import Board, BoardView
+from astrarium.gate.driver import VISIBLE, Gpu, find_driver, probe
+from astrarium.gate.mps import PIPE
+from astrarium.gate.preload import GATE
+
+# The environment in which a program runs under the gate.
+
+
+PREFIX = "ASTRARIUM_GATE_"
+# What a program around this one was told is not meant for this one.
+_TOLD = {f"{PREFIX}{name}" for name in ("BOARD", "CLASS", "NAME", "POLICY", "PROFILE", "RECORD", "COVERAGE")}
+# Streams share hardware queues beyond 8 by default, and then wait for each other. Under MPS all clients draw
+# on the same queues: with 32 each, the fourth on an H200 found none left ("out of memory").
+_QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+
+
+@dataclass(frozen=True)
+class Client:
+    """What the gate is told of a program."""
+
+    name: str
+    gpu: str
+    kind: str | None = None  # latency or best-effort; none: all that it launches passes
+    board: Path | None = None  # none: nobody else is looked at
+    policy: str | None = None  # that the board gets if this client makes it
+    profile: Path | None = None
+    record: Path | None = None
+    coverage: bool = False
+
+
+def client_environment(base: Mapping[str, str], gate: Path, client: Client) -> dict[str, str]:
+    rest = {name: value for name, value in base.items() if name not in _TOLD}
+    return {
+        **({} if PIPE in base else _QUEUES),
+        **rest,
+        VISIBLE: client.gpu,
+        "LD_PRELOAD": _preloads(gate, base.get("LD_PRELOAD", "")),
+        "LD_LIBRARY_PATH": _searched(gate, base.get("LD_LIBRARY_PATH", "")),
+        **_told(client),
+    }
+
+
+def _told(client: Client) -> dict[str, str]:
+    paths = {"BOARD": client.board, "PROFILE": client.profile, "RECORD": client.record}
+    told = {"CLASS": client.kind, "NAME": client.name, "POLICY": client.policy}
+    told |= {name: str(path.absolute()) for name, path in paths.items() if path is not None}
+    told |= {"COVERAGE": "1"} if client.coverage else {}
+    return {f"{PREFIX}{name}": value for name, value in told.items() if value}
+
+
+def _searched(gate: Path, others: str) -> str:
+    """Programs that ask for the driver by its other name, libcuda.so, find the gate too."""
+    home = gate.parent.parent
+    kept = [path for path in others.split(":") if path and Path(path).parent != home]
+    return ":".join([str(gate.parent), *kept])
+
+
+def _preloads(gate: Path, others: str) -> str:
+    """The gate first. One of a program around this one goes: there can be only one."""
+    home = gate.parent.parent
+    kept = [
+        path
+        for path in re.split(r"[\s:]+", others)
+        if path and not (Path(path).name == GATE and Path(path).parent.parent == home)
+    ]
+    return ":".join([str(gate), *kept])
+
+
+DEFAULT_POLICY = "astrarium"
+Carrier = Literal["must", "may", "none"]  # whether MPS is used
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What the program is started with, and the line that says so."""
+
+    environment: dict[str, str]
+    said: str
+
+
+def alone(client: Client, environ: Mapping[str, str] = os.environ) -> Ready:
+    """Under the gate without a board: nobody else is looked at, and nothing is held."""
+    driver = find_driver(environ)
+    gpu = probe(driver, client.gpu, environ)
+    gate = preload.prepared(preload.gate_library(environ), driver, preload.private_home(environ))
+    return Ready(client_environment(environ, gate, client), f"{gpu.name} ({client.gpu})")
+
+
+def shared(
+    client: Client, settings: Mapping[str, float], carrier: Carrier, environ: Mapping[str, str] = os.environ
+) -> Ready:
+    """On the board of its GPU, beside whoever is there."""
+    driver = find_driver(environ)
+    gpu = probe(driver, client.gpu, environ)
+    home = preload.private_home(environ)
+    gate = preload.prepared(preload.gate_library(environ), driver, home)
+    found = _carried(carrier, home, environ)
+    policy = _prepare_board(client, settings, gpu)
+    environment = client_environment({**environ, **found.variables}, gate, client)
+    said = f"{client.name} as {client.kind} on {gpu.name} ({client.gpu}), policy {policy}"
+    return Ready(environment, f"{said}, board {client.board}, {found.said}")
+
+
+def _carried(carrier: Carrier, home: Path, environ: Mapping[str, str]) -> mps.Mps:
+    if carrier == "none":
+        return mps.without(home)
+    found = mps.start(home, environ)
+    if carrier == "must" and not found.running:
+        raise InputError("--policy", None, f"one that does without MPS, as there is {found.said}")
+    return found
+
+
+def _prepare_board(client: Client, settings: Mapping[str, float], gpu: Gpu) -> str:
+    """The policy of the board. Without the compiled module the program itself makes the board."""
+    assert client.board is not None
+    if extension("_gate") is None and not settings:
+        return client.policy or "of the board"
+    board = Board(client.board, client.policy, gpu.sms)
+    board.sweep()
+    view = board.view()
+    wanted = {**settings, "sms": gpu.sms}
+    policy = client.policy or (None if view.clients else DEFAULT_POLICY)
+    if _differs(view, policy, wanted):
+        _check_nobody_else(view, policy, settings)
+        board.change(policy, wanted)
+    return board.view().policy
+
+
+def _differs(view: BoardView, policy: str | None, wanted: Mapping[str, float]) -> bool:
+    other = any(view.settings[name] != value for name, value in wanted.items())
+    return other or policy not in (None, view.policy)
+
+
+def _check_nobody_else(view: BoardView, policy: str | None, settings: Mapping[str, float]) -> None:
+    """Who comes first decides. Later the policy is changed for all and on purpose: `astrarium gpu policy`."""
+    if not view.clients:
+        return
+    names = ", ".join(client.name or str(client.pid) for client in view.clients)
+    expected = f"as {names} runs with it; `astrarium gpu policy` changes it for all"
+    if policy not in (None, view.policy):
+        raise InputError("--policy", policy, f"{view.policy}, {expected}")
+    for name, value in settings.items():
+        if view.settings[name] != value:
+            raise InputError("--set", f"{name}={value:g}", f"{name}={view.settings[name]:g}, {expected}")

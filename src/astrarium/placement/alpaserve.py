@@ -1,0 +1,167 @@
+"""The models of AlpaServe, measured by its authors, the sets they serve, and the traffic of their
+experiments.
+
+Numbers: `alpaserve.json`, where the source is named. Sets: Table 1 of the paper, and the authors' public code
+where that differs. A set is a list of names, in the order in which popularity falls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.processes import Floats, Times, equal, merged, zipf
+from astrarium.core.units import SECOND, Time
+
+GPU_MEMORY = 13 * 2**30  # of 16 GB, what is left for weights
+SKEW = 0.5  # of the power law over models
+Numbers = npt.NDArray[np.int32]
+Split = Literal["power-law", "uniform"]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One shape of a model: for each stage its time at a batch of 1, and bytes on each of its GPUs."""
+
+    stages: int
+    operators: int
+    times: tuple[Time, ...]
+    weights: tuple[int, ...]
+    activations: tuple[int, ...]
+
+
+class _Row(msgspec.Struct):
+    ms: list[float]
+    weights: list[int]
+    activations: list[int]
+
+
+class _File(msgspec.Struct):
+    source: str
+    models: dict[str, dict[str, _Row]]
+
+
+_MIXED = ("bert-6.7b", "moe-5.3b", "bert-2.6b", "moe-2.4b", "bert-1.3b", "moe-1.3b")
+
+SETS: dict[str, tuple[str, ...]] = {
+    "S1": ("bert-1.3b",) * 32,
+    "S2": ("bert-6.7b",) * 32,
+    "S3": _MIXED * 10,
+    "S1-artifact": ("bert-1.3b",) * 48,
+    "S2-artifact": ("bert-6.7b",) * 48,
+    "S3-artifact": _MIXED * 12,
+    "three-berts": ("bert-6.7b", "bert-2.6b", "bert-1.3b") * 14,  # of the ablations in the authors' code
+}
+
+
+def names() -> list[str]:
+    return list(_profile())
+
+
+def measured(model: str) -> tuple[Measured, ...]:
+    if model not in _profile():
+        raise InputError("model", model, f"a model of AlpaServe: {one_of(names(), model)}")
+    return _profile()[model]
+
+
+def alone(model: str) -> Measured | None:
+    """On one GPU; the largest does not fit there."""
+    return next((form for form in measured(model) if form.stages == form.operators == 1), None)
+
+
+def model_set(name: str) -> tuple[str, ...]:
+    if name not in SETS:
+        raise InputError("set", name, f"a set of AlpaServe: {one_of(list(SETS), name)}")
+    return SETS[name]
+
+
+@cache
+def _profile() -> dict[str, tuple[Measured, ...]]:
+    text = files("astrarium.placement").joinpath("alpaserve.json").read_bytes()
+    found = msgspec.json.decode(text, type=_File).models
+    return {model: tuple(_read(shape, row) for shape, row in rows.items()) for model, rows in found.items()}
+
+
+def _read(shape: str, row: _Row) -> Measured:
+    match = re.fullmatch(r"op(\d+)pp(\d+)", shape)
+    assert match is not None
+    times = tuple(round(ms * 1_000_000) for ms in row.ms)
+    return Measured(int(match[2]), int(match[1]), times, tuple(row.weights), tuple(row.activations))
+
+
+def rates(total: float, models: int, split: Split = "power-law") -> list[float]:
+    """Requests a second of each model."""
+    shares = equal(models) if split == "uniform" else zipf(models, SKEW)
+    return [total * share for share in shares]
+
+
+def as_published(rates: Sequence[float], cv: float, seconds: float, seed: int = 0) -> tuple[Floats, Numbers]:
+    """Seconds and models: Gamma traffic from numpy's old generator, seeded with the model's number, as in the
+    authors' code. The process begins with a whole gap at 0. *seed* is added to the number of each model.
+    """
+    streams = [_old_gamma(rate, cv, seconds, seed + number) for number, rate in enumerate(rates)]
+    times = np.concatenate(streams)
+    models = np.repeat(np.arange(len(rates), dtype=np.int32), [len(stream) for stream in streams])
+    order = np.argsort(times, kind="stable")
+    return times[order], models[order]
+
+
+def _old_gamma(rate: float, cv: float, seconds: float, seed: int) -> Floats:
+    chance = np.random.RandomState(seed)
+    shape, scale = 1 / cv**2, cv**2 / rate
+    count, pieces, reached = max(int(rate * seconds * 1.2), 1), [], 0.0
+    while reached < seconds:
+        gaps = chance.gamma(shape, scale, count)
+        gaps[0] += reached
+        pieces.append(np.cumsum(gaps))
+        reached = float(pieces[-1][-1])
+    moments = np.concatenate(pieces)
+    return moments[moments < seconds]
+
+
+def windows(
+    rates: Sequence[Sequence[float]],
+    cv: float,
+    window: float,
+    generator: np.random.Generator,
+    stationary: bool,
+) -> tuple[Times, Numbers]:
+    """Gamma traffic whose rates change from window to window: `rates[window][model]`.
+
+    The authors restart the process in each window with a whole gap; with bursts that brings more requests
+    than the rate says. *stationary*: each window begins in the middle of a gap, as a process that has long
+    run does.
+    """
+    models = len(rates[0])
+    streams: list[list[Floats]] = [[] for _ in range(models)]
+    for number, in_window in enumerate(rates):
+        for model, rate in enumerate(in_window):
+            moments = _gamma_window(rate, cv, window, generator, stationary)
+            streams[model].append(moments + number * window)
+    joined = [np.concatenate(pieces) for pieces in streams]
+    return merged([np.rint(stream * SECOND).astype(np.int64) for stream in joined])
+
+
+def _gamma_window(
+    rate: float, cv: float, window: float, chance: np.random.Generator, stationary: bool
+) -> Floats:
+    if rate <= 0:
+        return np.empty(0)
+    shape, scale = 1 / cv**2, cv**2 / rate
+    reached, pieces = 0.0, []
+    if stationary:  # what is left of a gap that is met by chance: long ones are met more often
+        reached = chance.gamma(shape + 1, scale) * chance.random()
+        pieces.append(np.array([reached]))
+    while reached < window:
+        steps = np.cumsum(chance.gamma(shape, scale, int(rate * window * 1.2) + 16))
+        pieces.append(steps + reached)
+        reached = float(pieces[-1][-1])
+    moments = np.concatenate(pieces)
+    return moments[moments < window]

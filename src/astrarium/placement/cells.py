@@ -1,0 +1,216 @@
+"""What runs a plan: cells of GPUs that take turns at the same models, and worker queues for all others.
+
+A GPU whose replicas have it whole runs one batch at a time. Those with the same models and the same limits on
+their batches form a cell, a small cluster of its own, which any batching policy can run: Symphony's
+sub-clusters. Replicas side by side on a GPU, or over several, are more than batching policies know of; they
+have queues of their own (`evaluate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from astrarium.core.errors import InputError
+from astrarium.placement.interference import share_factor
+from astrarium.placement.plan import Plan, Replica
+from astrarium.placement.problem import ALONE, Form, PlacedModel, Problem
+
+Limits = tuple[tuple[int, int], ...]
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """*limits*: the models by index, each with the largest batch that it runs here."""
+
+    gpus: tuple[int, ...]
+    limits: Limits
+
+    @property
+    def models(self) -> tuple[int, ...]:
+        return tuple(model for model, _ in self.limits)
+
+
+class Cells(msgspec.Struct, frozen=True):
+    """*queued* are the replicas that worker queues run."""
+
+    cells: tuple[Cell, ...]
+    queued: tuple[Replica, ...] = ()
+
+    def unplaced(self, problem: Problem) -> tuple[int, ...]:
+        """Models that live nowhere."""
+        placed = {replica.model for replica in self.queued}
+        placed.update(model for cell in self.cells for model in cell.models)
+        return tuple(model.index for model in problem.models if model.index not in placed)
+
+
+class Station(msgspec.Struct, frozen=True):
+    """What serves requests one batch after the other, so many batches at a time. `costs` are by model: how
+    long a request keeps one of the servers, in nanoseconds, in batches as good as they get."""
+
+    servers: int
+    costs: dict[int, float]
+
+
+def cells(plan: Plan, problem: Problem) -> Cells:
+    """In the order of their first GPUs. GPUs without replicas are in none."""
+    known = [gpu.id for gpu in problem.gpus]
+    on_gpu = {gpu: list(plan.on_gpu(gpu)) for gpu in known}
+    taking_turns = {gpu for gpu in known if all(map(_is_whole, on_gpu[gpu]))}
+    members: dict[Limits, list[int]] = {}
+    for gpu in known:
+        if gpu in taking_turns and on_gpu[gpu]:
+            members.setdefault(_limits(on_gpu[gpu]), []).append(gpu)
+    queued = tuple(replica for replica in plan.replicas if not taking_turns.issuperset(replica.gpus))
+    return Cells(tuple(Cell(tuple(gpus), limits) for limits, gpus in members.items()), queued)
+
+
+def _is_whole(replica: Replica) -> bool:
+    return replica.shape == ALONE and replica.share >= 1
+
+
+def _limits(replicas: Iterable[Replica]) -> Limits:
+    largest: dict[int, int] = {}
+    for replica in replicas:
+        largest[replica.model] = max(replica.batch, largest.get(replica.model, 0))
+    return tuple(sorted(largest.items()))
+
+
+def stations(found: Cells, problem: Problem) -> tuple[list[Station], list[Station]]:
+    """Of the cells, one each, and of the worker queues: replicas on the same GPUs, whole, share one."""
+    models = {model.index: model for model in problem.models}
+    of_cells = [
+        Station(len(cell.gpus), {index: _cost(_alone(models[index]), limit) for index, limit in cell.limits})
+        for cell in found.cells
+    ]
+    together: dict[int, dict[int, float]] = {}
+    for number, replica in zip(station_numbers(found.queued), found.queued, strict=True):
+        costs = together.setdefault(number, {})
+        cost = _queued_cost(models[replica.model], replica, problem)
+        costs[replica.model] = min(cost, costs.get(replica.model, cost))
+    return of_cells, [Station(1, costs) for costs in together.values()]
+
+
+def station_numbers(queued: Sequence[Replica]) -> list[int]:
+    """Of each replica. Those on the same GPUs, whole, are one station; each with a part of a GPU is its
+    own."""
+    numbers: dict[object, int] = {}
+    return [
+        numbers.setdefault((one.gpus, one.shape) if one.share >= 1 else place, len(numbers))
+        for place, one in enumerate(queued)
+    ]
+
+
+def companies(queued: Sequence[Replica]) -> list[tuple[int, ...]]:
+    """Places of replicas that have to do with each other, by a GPU or a model; others run without them."""
+    found: list[tuple[set[object], list[int]]] = []
+    for place, replica in enumerate(queued):
+        ties: set[object] = {("model", replica.model), *(("gpu", gpu) for gpu in replica.gpus)}
+        places = [place]
+        for company in [each for each in found if each[0] & ties]:
+            found.remove(company)
+            ties |= company[0]
+            places += company[1]
+        found.append((ties, places))
+    return sorted(tuple(sorted(places)) for _, places in found)
+
+
+def _alone(model: PlacedModel) -> Form:
+    if model.alone is None:
+        raise InputError("plan", model.name, "a model that can run on one GPU, where a replica has one")
+    return model.alone
+
+
+def _cost(form: Form, limit: int) -> float:
+    return min(form.interval(size) / size for size in range(1, min(limit, form.max_batch) + 1))
+
+
+def _queued_cost(model: PlacedModel, replica: Replica, problem: Problem) -> float:
+    gpu = next(gpu for gpu in problem.gpus if gpu.id == replica.gpus[0])
+    cost = _cost(model.forms[replica.shape], replica.batch)
+    return cost * share_factor(model, gpu, replica.batch, replica.share)
+
+
+# Which cell a request goes to: each model's requests are dealt out in turn, in fixed proportions.
+
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+
+NOWHERE = -1
+WHOLE = 1000  # parts are told in thousandths: finer ones would only tell chance apart
+WORTH = 10  # smaller parts are given up: a few stray requests make batches of one
+_ROUNDS = 200
+_STILL = 1e-5
+_LITTLE = 1e-9  # of the largest rate: a model that gets nothing is divided as if it got a little
+
+
+def balanced(rates: Sequence[float], stations: Sequence[Station]) -> Numbers:
+    """[station, model]: thousandths of each model's requests. None for a model that lives nowhere."""
+    costs = np.zeros((len(stations), len(rates)))
+    for row, station in zip(costs, stations, strict=True):
+        row[list(station.costs)] = list(station.costs.values())
+    servers = np.array([station.servers for station in stations], np.float64)[:, None]
+    offered = np.maximum(np.array(rates, np.float64), _LITTLE * max([*rates, 1.0]))
+    lives = costs > 0
+    parts = _normal(np.divide(servers, costs, out=np.zeros_like(costs), where=lives))
+    for _ in range(_ROUNDS):
+        load = (offered * parts * costs).sum(axis=1, keepdims=True) / servers
+        better = _normal(np.divide(parts, load, out=np.zeros_like(parts), where=lives & (load > 0)))
+        moved = float(np.abs(better - parts).max(initial=0.0))
+        parts = better
+        if moved < _STILL:
+            break
+    return _in_thousandths(parts)
+
+
+def _normal(parts: Floats) -> Floats:
+    sums = parts.sum(axis=0)
+    found: Floats = np.divide(parts, sums, out=np.zeros_like(parts), where=sums > 0)
+    return found
+
+
+def _in_thousandths(parts: Floats) -> Numbers:
+    """Rounded; the largest part takes what is left."""
+    found = np.rint(parts * WHOLE).astype(np.int64)
+    found[found < WORTH] = 0
+    if len(found):
+        lives = parts.sum(axis=0) > 0
+        found[parts.argmax(axis=0), np.arange(parts.shape[1])] += np.where(
+            lives, WHOLE - found.sum(axis=0), 0
+        )
+    return found
+
+
+def dealt(count: int, parts: Sequence[int]) -> Numbers:
+    """For each of *count* requests, in order, who gets it: evenly spread, never by chance.
+
+    The n-th of the requests that somebody with a part p of all gets is due at (n + 1/2) / p; they come in
+    the order in which they are due, and where two are due at once the first in the list goes first.
+    """
+    sharers = [place for place, part in enumerate(parts) if part > 0]
+    if len(sharers) == 1:
+        return np.full(count, sharers[0], np.int64)
+    total = sum(parts)
+    dues, owners = [], []
+    for place in sharers:
+        needed = (count + len(sharers)) * parts[place] // total + 2
+        dues.append((2 * np.arange(needed) + 1) / (2 * parts[place]))
+        owners.append(np.full(needed, place, np.int64))
+    order = np.argsort(np.concatenate(dues), kind="stable")[:count]
+    return np.concatenate(owners)[order]
+
+
+def assigned(models: Numbers, parts: Numbers) -> Numbers:
+    """For each request, whose model is told, the row of *parts* that gets it; NOWHERE if none does."""
+    found = np.full(len(models), NOWHERE, np.int64)
+    order = np.argsort(models, kind="stable")
+    edges = np.searchsorted(models[order], np.arange(parts.shape[1] + 1))
+    for model, (first, last) in enumerate(pairwise(edges.tolist())):
+        column = parts[:, model].tolist()
+        if first < last and any(column):
+            found[order[first:last]] = dealt(last - first, column)
+    return found

@@ -1,0 +1,200 @@
+"""What a plan is worth: requests on their way through queues and replicas that share GPUs, event by event.
+
+A request goes to a replica of its model and waits there until it can be part of a batch (`worker_queues`);
+or, where a `path` is given, to a router that makes the batches, and over a network (`path`). Replicas run
+their batches stage by stage, and slow each other where they share a GPU (`servers`, `interference`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import SECOND, Time
+from astrarium.placement.interference import Interference, NoInterference
+from astrarium.placement.path import NEVER, Instants, Journeys, Path
+from astrarium.placement.plan import Plan, check
+from astrarium.placement.problem import PlacedModel, Problem, Requests
+from astrarium.placement.worker_queues import Batching, House
+
+# What became of the requests of an evaluated plan: attainment, percentiles, and where time went.
+
+
+# In the order of the way. Without a path there are only gather, queue and execution.
+STAGES = ("client", "gather", "transfer", "node", "queue", "execution", "reply")
+
+
+class Spread(msgspec.Struct, frozen=True):
+    mean: float
+    p50: Time
+    p95: Time
+    p99: Time
+
+    @classmethod
+    def of(cls, times: Sequence[Time] | Instants) -> Spread | None:
+        if not len(times):
+            return None
+        ordered = np.sort(np.asarray(times, dtype=np.int64))
+        ranks = (int(ordered[math.ceil(part * len(ordered) / 100) - 1]) for part in (50, 95, 99))
+        return cls(int(ordered.sum()) / len(ordered), *ranks)
+
+
+class ModelEvaluation(msgspec.Struct, frozen=True):
+    """Of answered requests: *latency* is the sum of *gather* (until the batch was complete, or had waited
+    enough), *queue* (until its replica was free) and *execution*; on a path also of *client* (to the router),
+    *transfer* (to the node), *node* (to the queue of the replica) and *reply*. *execution* of a pipeline has
+    the waits between its stages in it. *slowdown* is how many times as long as alone the batches took, on
+    average over requests."""
+
+    model: int
+    name: str
+    requests: int
+    in_time: int
+    late: int
+    dropped: int
+    latency: Spread | None
+    gather: Spread | None
+    queue: Spread | None
+    execution: Spread | None
+    slowdown: float | None
+    mean_batch: float | None
+    client: Spread | None = None
+    transfer: Spread | None = None
+    node: Spread | None = None
+    reply: Spread | None = None
+
+    @property
+    def attainment(self) -> float | None:
+        return self.in_time / self.requests if self.requests else None
+
+    def stages(self) -> Iterator[tuple[str, Spread]]:
+        """Where time went, in the order of the way."""
+        for name in STAGES:
+            spread: Spread | None = getattr(self, name)
+            if spread is not None:
+                yield name, spread
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    models: tuple[ModelEvaluation, ...]
+
+    @property
+    def attainment(self) -> float | None:
+        total = sum(model.requests for model in self.models)
+        return sum(model.in_time for model in self.models) / total if total else None
+
+    def of(self, name: str) -> ModelEvaluation:
+        return next(model for model in self.models if model.name == name)
+
+
+class StageLine(msgspec.Struct, frozen=True):
+    """A line of the stage report. *part* is of the model's mean latency."""
+
+    model: str
+    stage: str
+    part: float
+    p50: Time
+    p95: Time
+    p99: Time
+
+
+def stage_report(evaluation: Evaluation) -> list[StageLine]:
+    """Where the time of each model went. Percentiles are of each stage by itself: they do not add up."""
+    return [
+        StageLine(model.name, stage, spread.mean / total, spread.p50, spread.p95, spread.p99)
+        for model in evaluation.models
+        if model.latency is not None
+        for total in [model.latency.mean or 1.0]
+        for stage, spread in model.stages()
+    ]
+
+
+def summarized(problem: Problem, found: Journeys, warmup: Time, on_path: bool) -> Evaluation:
+    """*on_path*: the stages before and behind the queues are told, too."""
+    counted = found.asked >= warmup
+    return Evaluation(
+        tuple(
+            _of_model(model, found, np.flatnonzero(counted & (found.model == model.index)), on_path)
+            for model in problem.models
+        )
+    )
+
+
+def _of_model(model: PlacedModel, found: Journeys, numbers: Instants, on_path: bool) -> ModelEvaluation:
+    answered = numbers[found.answered[numbers] != NEVER]
+    latency, execution = found.latency[answered], (found.done - found.start)[answered]
+    in_time = int(np.count_nonzero(latency <= model.slo))
+    alone = found.alone[answered]
+    return ModelEvaluation(
+        model=model.index,
+        name=model.name,
+        requests=len(numbers),
+        in_time=in_time,
+        late=len(answered) - in_time,
+        dropped=len(numbers) - len(answered),
+        latency=Spread.of(latency),
+        gather=Spread.of((found.ready - found.routed)[answered]),
+        queue=Spread.of((found.start - found.here)[answered]),
+        execution=Spread.of(execution),
+        slowdown=_mean((execution[alone > 0] / alone[alone > 0]).tolist()),
+        mean_batch=_mean(found.batch[answered].tolist()),
+        client=Spread.of((found.routed - found.asked)[answered]) if on_path else None,
+        transfer=Spread.of((found.moved - found.ready)[answered]) if on_path else None,
+        node=Spread.of((found.here - found.moved)[answered]) if on_path else None,
+        reply=Spread.of((found.answered - found.done)[answered]) if on_path else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+__all__ = ["Batching", "evaluate", "poisson", "walked"]
+
+
+def poisson(problem: Problem, duration: Time, draw: Callable[[], float]) -> Requests:
+    """Requests at the models' rates. Chance is handed in: *draw* gives uniform numbers in [0, 1)."""
+    found: list[tuple[Time, int]] = []
+    for model in problem.models:
+        at = 0.0
+        while model.rate > 0:
+            at -= math.log1p(-draw()) * SECOND / model.rate
+            if at >= duration:
+                break
+            found.append((round(at), model.index))
+    found.sort()
+    return Requests(tuple(at for at, _ in found), tuple(model for _, model in found))
+
+
+def evaluate(
+    problem: Problem,
+    plan: Plan,
+    requests: Requests,
+    interference: Interference | None = None,
+    batching: Batching | None = None,
+    warmup: Time = 0,
+    path: Path | None = None,
+) -> Evaluation:
+    """Requests that arrive before *warmup* load the GPUs and are not counted."""
+    found = walked(problem, plan, requests, interference, batching, path)
+    return summarized(problem, found, warmup, on_path=path is not None)
+
+
+def walked(
+    problem: Problem,
+    plan: Plan,
+    requests: Requests,
+    interference: Interference | None = None,
+    batching: Batching | None = None,
+    path: Path | None = None,
+) -> Journeys:
+    """The way of every request, for those who want more than the summary."""
+    check(plan, problem)
+    if np.any(np.diff(np.array(requests.times, dtype=np.int64)) < 0):
+        raise InputError("requests", None, "instants in rising order")
+    house = House(problem, plan, interference or NoInterference(), batching or Batching())
+    return house.run(requests, path)

@@ -1,0 +1,368 @@
+"""Groups of GPUs that share their models' stages: AlpaServe's runtime (section 4.3), simulated.
+
+A group has a shape, and every model on it runs in that shape. A request goes to one of the groups that
+have its model; each stage serves in order of arrival, so that the clocks of the stages tell when the
+request would be answered. If that is too late it is rejected at once. This file is the meaning;
+`native/src/placement` is its twin, request by request.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
+from astrarium.placement.plan import Plan
+from astrarium.placement.problem import PlacedModel, Requests, Shape
+
+Ints = npt.NDArray[np.int64]
+Clocks = npt.NDArray[Any]  # int64 nanoseconds or float64 seconds
+SmallInts = npt.NDArray[np.int32]
+Hosts = npt.NDArray[np.uint8]
+REJECTED = -1
+
+
+class Group(msgspec.Struct, frozen=True):
+    """*models* are indices, as in a problem."""
+
+    gpus: tuple[int, ...]
+    shape: Shape
+    models: tuple[int, ...] = ()
+
+
+def groups_of(plan: Plan) -> tuple[Group, ...]:
+    """The groups that a plan's replicas make up: those on the same GPUs in the same shape."""
+    members: dict[tuple[tuple[int, ...], Shape], list[int]] = {}
+    for replica in plan.replicas:
+        members.setdefault((replica.gpus, replica.shape), []).append(replica.model)
+    return tuple(Group(gpus, shape, tuple(models)) for (gpus, shape), models in members.items())
+
+
+class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How groups serve. As it stands: what the authors' fast simulator does, in whole nanoseconds.
+
+    *dispatch*: to the group whose last stage is free first, or to the shortest queue (what the paper says).
+    *another*: where one group would be late, the next is tried before the request is rejected.
+    *order* and *max_batch*: requests wait, and the next batch is made when the first stage is free.
+    *stage_overhead*: each stage takes longer by this share for every stage there is. *fixed_overhead* comes
+    with every answer. Both are the authors' constants for what their system adds to its kernels.
+    *clock*: whole nanoseconds, or seconds in double precision as the authors count. It matters: in their
+    bursts many requests come within a nanosecond, and the order of the clocks decides which group is next.
+    """
+
+    dispatch: Literal["clock", "queue"] = "clock"
+    another: bool = False
+    order: Literal["arrival", "deadline"] = "arrival"
+    max_batch: int = 1
+    stage_overhead: float = 0.009
+    fixed_overhead: Time = 11 * MILLISECOND
+    clock: Literal["ns", "seconds"] = "ns"
+
+    def __post_init__(self) -> None:
+        if self.max_batch < 1:
+            raise InputError("max_batch", self.max_batch, "at least 1")
+        if self.waits and self.dispatch != "queue":
+            raise InputError("dispatch", self.dispatch, "queue, where requests wait (deadlines or batches)")
+        if self.waits and self.clock != "ns":
+            raise InputError("clock", self.clock, "ns, where requests wait (deadlines or batches)")
+        if self.stage_overhead < 0 or self.fixed_overhead < 0:
+            raise InputError("overhead", (self.stage_overhead, self.fixed_overhead), "none below zero")
+
+    @property
+    def waits(self) -> bool:
+        return self.order == "deadline" or self.max_batch > 1
+
+    @property
+    def unit(self) -> float:
+        """Nanoseconds in one unit of the clock."""
+        return 1 if self.clock == "ns" else SECOND
+
+    @property
+    def fixed(self) -> float:
+        """The fixed overhead, as the clock counts."""
+        return self.fixed_overhead if self.clock == "ns" else self.fixed_overhead / SECOND
+
+
+AS_PUBLISHED = Runtime(clock="seconds")
+IMPROVED = Runtime(dispatch="queue", another=True)
+DEFAULT = Runtime()
+WITHOUT_OVERHEADS = Runtime(stage_overhead=0.0, fixed_overhead=0)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What simulations of one set of models share: `times[kind, model, batch - 1, stage]` with the overheads.
+
+    Models go by their place in the problem. A kind is a shape; where a model lacks it, its row is zero.
+    """
+
+    kinds: dict[Shape, int]
+    times: Clocks
+    slo: Clocks
+    place: dict[int, int]  # of a model's index
+    runtime: Runtime
+
+    @classmethod
+    def of(cls, models: Sequence[PlacedModel], runtime: Runtime = DEFAULT) -> Tables:
+        shapes = sorted({shape for model in models for shape in model.forms})
+        width = max((shape.stages for shape in shapes), default=1)
+        number = np.int64 if runtime.clock == "ns" else np.float64
+        times = np.zeros((max(1, len(shapes)), len(models), runtime.max_batch, width), number)
+        kinds = {shape: kind for kind, shape in enumerate(shapes)}
+        for place, model in enumerate(models):
+            for shape, form in model.forms.items():
+                times[kinds[shape], place, :, : shape.stages] = _with_overhead(
+                    form.stage_times, shape, runtime
+                )
+        slo = np.array([model.slo for model in models], np.int64)
+        if runtime.clock == "seconds":
+            slo = (slo / SECOND).astype(np.float32).astype(np.float64)
+        return cls(kinds, times, slo, {model.index: place for place, model in enumerate(models)}, runtime)
+
+    def latency(self, shape: Shape, model: int, batch: int = 1) -> Time:
+        """Of a batch that finds all stages free, to its answer; *model* is a place."""
+        stages = float(self.times[self.kinds[shape], model, batch - 1].sum())
+        return round(stages * self.runtime.unit) + self.runtime.fixed_overhead
+
+    def columns(self, requests: Requests) -> tuple[Clocks, SmallInts]:
+        """Arrivals and places of models."""
+        models = np.array(requests.models, np.int64)
+        if any(index != place for index, place in self.place.items()):
+            models = np.array([self.place[index] for index in requests.models], np.int64)
+        times = np.array(requests.times, np.int64)
+        return times if self.runtime.clock == "ns" else times / SECOND, models.astype(np.int32)
+
+
+def _with_overhead(stage_times: Sequence[Sequence[Time]], shape: Shape, runtime: Runtime) -> Clocks:
+    """[batch - 1, stage]; batches larger than the form knows are as slow as they would be one after
+    another."""
+    known = np.array(stage_times, np.float64)[:, 1:]
+    batches = np.arange(1, runtime.max_batch + 1)
+    inside = np.minimum(batches, known.shape[1])
+    times = known[:, inside - 1] * np.ceil(batches / inside) * (1 + runtime.stage_overhead * shape.stages)
+    return np.rint(times).astype(np.int64).T if runtime.clock == "ns" else times.T / SECOND
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Groups as the kernels see them."""
+
+    tables: Tables
+    kind: SmallInts
+    stages: SmallInts
+    hosts: Hosts  # [group, place of a model]
+
+    @classmethod
+    def of(cls, tables: Tables, groups: Sequence[Group]) -> Layout:
+        kind = np.array([tables.kinds[group.shape] for group in groups], np.int32)
+        stages = np.array([group.shape.stages for group in groups], np.int32)
+        hosts = np.zeros((len(groups), len(tables.slo)), np.uint8)
+        for row, group in zip(hosts, groups, strict=True):
+            row[[tables.place[model] for model in group.models]] = 1
+        impossible = hosts.astype(bool) & ~tables.times[kind, :, 0, 0].astype(bool)
+        if impossible.any():
+            number, place = (int(found[0]) for found in np.nonzero(impossible))
+            raise InputError(f"groups[{number}].models", place, f"models with a form {groups[number].shape}")
+        return cls(tables, kind, stages, hosts)
+
+    def clocks(self) -> Clocks:
+        """Every stage is free."""
+        return np.zeros((len(self.kind), self.tables.times.shape[3]), self.tables.times.dtype)
+
+
+@dataclass
+class Served:
+    """What became of each request: when it was answered (-1: rejected), by which group; each group's work."""
+
+    finish: Clocks
+    group: SmallInts
+    work: Clocks
+
+    @classmethod
+    def empty(cls, requests: int, layout: Layout) -> Served:
+        number = layout.tables.times.dtype
+        finish, group = np.empty(requests, number), np.empty(requests, np.int32)
+        return cls(finish, group, np.zeros(len(layout.kind), number))
+
+
+class FirstCome:
+    """In order of arrival: accepted or rejected at once. *clocks* are brought up to date at the end."""
+
+    def __init__(self, layout: Layout, clocks: Clocks) -> None:
+        self.layout, self.runtime, self.final = layout, layout.tables.runtime, clocks
+        self.slo = layout.tables.slo.tolist()
+        self.times = layout.tables.times[layout.kind][:, :, 0].tolist()  # [group][model][stage]
+        self.hosts = [np.flatnonzero(column).tolist() for column in layout.hosts.T]
+        pairs = zip(clocks.tolist(), layout.stages.tolist(), strict=True)
+        self.clocks: list[list[float]] = [row[:stages] for row, stages in pairs]
+        self.unfinished: list[deque[float]] = [deque() for _ in self.clocks]
+        self.work = [0.0 if self.runtime.clock == "seconds" else 0] * len(self.clocks)
+
+    def run(self, arrivals: Clocks, models: SmallInts) -> Served:
+        served = Served.empty(len(arrivals), self.layout)
+        for number, (arrival, model) in enumerate(zip(arrivals.tolist(), models.tolist(), strict=True)):
+            finish, served.group[number] = self.serve(arrival, model)
+            served.finish[number] = finish if finish == REJECTED else finish + self.runtime.fixed
+        served.work[:] = self.work
+        for row, clocks in zip(self.final, self.clocks, strict=True):
+            row[: len(clocks)] = clocks
+        return served
+
+    def serve(self, arrival: float, model: int) -> tuple[float, int]:
+        """When its last stage ends, and where. A rejected one names the last group that was tried."""
+        tried = -1
+        for tried in self._candidates(arrival, model):
+            ends = self._through(tried, arrival, model)
+            if ends[-1] + self.runtime.fixed - arrival <= self.slo[model]:
+                self._accept(tried, model, ends)
+                return ends[-1], tried
+        return REJECTED, tried
+
+    def _candidates(self, arrival: float, model: int) -> list[int]:
+        ranked = sorted(self.hosts[model], key=lambda group: (self._load(group, arrival), group))
+        return ranked if self.runtime.another else ranked[:1]
+
+    def _load(self, group: int, now: float) -> float:
+        if self.runtime.dispatch == "clock":
+            return self.clocks[group][-1]
+        queue = self.unfinished[group]
+        while queue and queue[0] <= now:
+            queue.popleft()
+        return len(queue)
+
+    def _through(self, group: int, arrival: float, model: int) -> list[float]:
+        ends, now = [], arrival
+        for clock, took in zip(self.clocks[group], self.times[group][model], strict=False):
+            now = max(now, clock) + took
+            ends.append(now)
+        return ends
+
+    def _accept(self, group: int, model: int, ends: list[float]) -> None:
+        self.clocks[group] = ends
+        self.unfinished[group].append(ends[-1])
+        self.work[group] += max(self.times[group][model])
+
+
+# Groups that let requests wait: the next batch is made when the first stage is free.
+
+
+Entry = tuple[Time, int]  # deadline or arrival, and the request
+
+
+@dataclass
+class Room:
+    """One group: when its stages are free, who waits, and when those that run are answered."""
+
+    clocks: list[Time]
+    queues: dict[int, list[Entry]]
+    running: list[Time] = field(default_factory=list)
+    waiting: int = 0
+    ready: Time = 0  # when the first of those that wait came
+
+    def length(self, now: Time) -> int:
+        while self.running and self.running[0] <= now:
+            heapq.heappop(self.running)
+        return self.waiting + len(self.running)
+
+    def pop(self, model: int) -> None:
+        heapq.heappop(self.queues[model])
+        self.waiting -= 1
+
+
+class Waiting:
+    def __init__(self, layout: Layout, arrivals: Clocks, models: SmallInts) -> None:
+        tables = layout.tables
+        self.runtime, self.slo = tables.runtime, tables.slo.tolist()
+        self.times = tables.times[layout.kind].tolist()  # [group][model][batch - 1][stage]
+        self.arrivals, self.models = arrivals.tolist(), models.tolist()
+        self.hosts = [np.flatnonzero(column).tolist() for column in layout.hosts.T]
+        self.rooms = [
+            Room([0] * int(stages), {int(model): [] for model in np.flatnonzero(row)})
+            for stages, row in zip(layout.stages, layout.hosts, strict=True)
+        ]
+        self.served = Served.empty(len(arrivals), layout)
+        self.served.finish[:] = REJECTED
+
+    def run(self) -> Served:
+        for request in range(len(self.arrivals)):
+            self._arrive(request)
+        for group in range(len(self.rooms)):
+            self._advance(group, FOREVER)
+        answered = self.served.finish != REJECTED
+        self.served.finish[answered] += self.runtime.fixed_overhead
+        return self.served
+
+    def _deadline(self, request: int) -> Time:
+        slo: Time = self.slo[self.models[request]]
+        arrival: Time = self.arrivals[request]
+        return arrival + slo - self.runtime.fixed_overhead
+
+    def _arrive(self, request: int) -> None:
+        now, model = self.arrivals[request], self.models[request]
+        for group in self.hosts[model]:
+            self._advance(group, now)
+        able = [
+            group for group in self.hosts[model] if self._alone(group, now, model) <= self._deadline(request)
+        ]
+        asked = able if self.runtime.another else self.hosts[model]
+        best = min(asked, key=lambda group: (self.rooms[group].length(now), group), default=-1)
+        self.served.group[request] = best
+        if best in able:
+            self._wait(best, request, now, model)
+
+    def _wait(self, group: int, request: int, now: Time, model: int) -> None:
+        room = self.rooms[group]
+        if room.waiting == 0:
+            room.ready = now
+        room.waiting += 1
+        key = self._deadline(request) if self.runtime.order == "deadline" else now
+        heapq.heappush(room.queues[model], (key, request))
+
+    def _advance(self, group: int, until: Time) -> None:
+        """Send off all batches that start before *until*."""
+        room = self.rooms[group]
+        while room.waiting and max(room.clocks[0], room.ready) < until:
+            self._send(group, room, max(room.clocks[0], room.ready))
+
+    def _send(self, group: int, room: Room, start: Time) -> None:
+        model = min((queue[0], model) for model, queue in room.queues.items() if queue)[1]
+        batch: list[int] = []
+        earliest, queue = FOREVER, room.queues[model]
+        while queue and len(batch) < self.runtime.max_batch:
+            request = queue[0][1]
+            due = self._deadline(request)
+            if self._alone(group, start, model) > due:
+                room.pop(model)
+                continue
+            if self._through(group, start, model, len(batch) + 1)[-1] > min(earliest, due):
+                break
+            earliest = min(earliest, due)
+            batch.append(request)
+            room.pop(model)
+        if batch:
+            self._commit(group, room, start, model, batch)
+
+    def _commit(self, group: int, room: Room, start: Time, model: int, batch: list[int]) -> None:
+        room.clocks = self._through(group, start, model, len(batch))
+        self.served.work[group] += max(self.times[group][model][len(batch) - 1])
+        for request in batch:
+            self.served.finish[request] = room.clocks[-1]
+            heapq.heappush(room.running, room.clocks[-1])
+
+    def _alone(self, group: int, start: Time, model: int) -> Time:
+        return self._through(group, start, model, 1)[-1]
+
+    def _through(self, group: int, start: Time, model: int, batch: int) -> list[Time]:
+        ends, now = [], start
+        for clock, took in zip(self.rooms[group].clocks, self.times[group][model][batch - 1], strict=False):
+            now = max(now, clock) + took
+            ends.append(now)
+        return ends

@@ -1,0 +1,155 @@
+"""The way from a client to a GPU and back, as Elvinger's thesis has it (chapter 4).
+
+Client → router → network → node → queue of a worker → GPU → network → client. The router makes batches, for
+one replica of a model after the other: each leaves when it has the replica's size, or when its first request
+has waited for MAX_WAIT_TIME. The network delays a batch as a whole; any number are on their way at a time, as
+the thesis's router sends without waiting. A worker runs its batches as they were made, one after the other.
+
+All before the queues follows from the arrivals alone, so that no events are needed for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from astrarium.core.units import MILLISECOND, Time
+from astrarium.placement.plan import Replica
+from astrarium.placement.problem import Requests
+
+# The way of each request: when it came to each stage of its path and when it left.
+
+
+NEVER: Time = -1
+Instants = NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Requests that stay together. It was *complete* when nobody else was to join, *here* when it came to the
+    queue of its replica, and takes *alone* without company. *stays*: when it began at each stage and left."""
+
+    members: list[int]
+    complete: Time
+    here: Time = NEVER
+    start: Time = NEVER
+    done: Time = NEVER
+    alone: Time = 0
+    transfer: Time = 0
+    reply: Time = 0
+    replica: Replica | None = None
+    stays: list[tuple[Time, Time]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Journeys:
+    """Arrays by request, in nanoseconds; `answered` is NEVER for those that were dropped, and then nothing
+    else is told of them. Without a path, `routed` is `asked`, and `moved` and `here` are `ready`."""
+
+    model: NDArray[np.int64]
+    asked: Instants  # the client sent it
+    routed: Instants  # the router, or the queue of a replica, has it
+    ready: Instants  # its batch is complete
+    moved: Instants  # the node has it
+    here: Instants  # its replica's queue has it
+    start: Instants
+    done: Instants
+    answered: Instants  # the client has the answer
+    alone: Instants  # what its batch takes without company, all stages together
+    batch: NDArray[np.int64]
+
+    @property
+    def latency(self) -> Instants:
+        return self.answered - self.asked
+
+
+def journeys(requests: Requests, batches: Sequence[Batch], client: Instants) -> Journeys:
+    """*client* is how long each request takes to the router."""
+    asked = np.array(requests.times, dtype=np.int64)
+    routed = asked + client
+    sizes = np.array([len(batch.members) for batch in batches], dtype=np.int64)
+    members = np.array([number for batch in batches for number in batch.members], dtype=np.int64)
+
+    def spread(values: Sequence[Time]) -> Instants:
+        found = np.full(len(asked), NEVER, dtype=np.int64)
+        found[members] = np.repeat(np.array(values, dtype=np.int64), sizes)
+        return found
+
+    start, done = spread([batch.start for batch in batches]), spread([batch.done for batch in batches])
+    # Who joins a batch after the oldest has waited enough waits for nobody but the replica.
+    ready = np.minimum(start, np.maximum(spread([batch.complete for batch in batches]), routed))
+    return Journeys(
+        model=np.array(requests.models, dtype=np.int64),
+        asked=asked,
+        routed=routed,
+        ready=ready,
+        moved=ready + spread([batch.transfer for batch in batches]),
+        here=np.maximum(ready, spread([batch.here for batch in batches])),
+        start=start,
+        done=done,
+        answered=np.where(done == NEVER, NEVER, done + spread([batch.reply for batch in batches])),
+        alone=spread([batch.alone for batch in batches]),
+        batch=spread(sizes.tolist()),
+    )
+
+
+class Delay(msgspec.Struct, frozen=True):
+    """Of a message: *fixed*, and more for each request and each byte in it."""
+
+    fixed: Time = 0
+    per_request: Time = 0
+    per_byte: float = 0.0
+
+    def of(self, requests: int, size: int = 0) -> Time:
+        return self.fixed + requests * self.per_request + round(size * self.per_byte)
+
+
+class Payload(msgspec.Struct, frozen=True):
+    """Bytes of one request and of its answer."""
+
+    input: int = 0
+    output: int = 0
+
+
+class Path(msgspec.Struct, frozen=True):
+    """*max_wait* is the thesis's MAX_WAIT_TIME. *client* is from a client to the router, *transfer* from
+    there to a node, *node* from the node to the queue of a worker, *reply* from the worker to the client.
+    *payloads* are by the name of a model."""
+
+    max_wait: Time = 100 * MILLISECOND
+    client: Delay = Delay()
+    transfer: Delay = Delay()
+    node: Delay = Delay()
+    reply: Delay = Delay()
+    payloads: Mapping[str, Payload] = {}
+
+    def payload(self, name: str) -> Payload:
+        return self.payloads.get(name, Payload())
+
+    def to_router(self, name: str) -> Time:
+        return self.client.of(1, self.payload(name).input)
+
+
+def routed(
+    path: Path, name: str, numbers: Sequence[int], instants: Sequence[Time], sizes: Sequence[int]
+) -> Iterator[tuple[int, Batch]]:
+    """Batches of a model, each with the place of its replica. *instants* are those at which the requests
+    *numbers* reach the router, *sizes* the largest batches of the replicas."""
+    payload, turns, first = path.payload(name), cycle(enumerate(sizes)), 0
+    while first < len(instants):
+        place, size = next(turns)
+        due = instants[first] + path.max_wait
+        last = min(first + size, len(instants), bisect_right(instants, due, lo=first))
+        complete = instants[last - 1] if last - first == size else due
+        count = last - first
+        transfer = path.transfer.of(count, count * payload.input)
+        here = complete + transfer + path.node.of(count, count * payload.input)
+        reply = path.reply.of(count, count * payload.output)
+        yield place, Batch(list(numbers[first:last]), complete, here, transfer=transfer, reply=reply)
+        first = last

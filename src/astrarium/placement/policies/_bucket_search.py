@@ -1,0 +1,161 @@
+"""AlpaServe's Algorithm 2: buckets of models, buckets of GPUs, groups, shapes.
+
+Buckets share neither models nor GPUs, so a bucket on so many GPUs is searched once, whatever the others get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from astrarium.placement.groups import Group, Layout
+from astrarium.placement.policies._ground import Bools, Going, Ground
+from astrarium.placement.policies._partition import (
+    device_buckets,
+    grouped,
+    largest_node,
+    model_buckets,
+    shapes,
+    size,
+)
+from astrarium.placement.policies._selection import Board, Selected
+from astrarium.placement.problem import PlacementGpu
+from astrarium.placement.simulation import Workload, score
+
+Select = Callable[[Board, Workload, Going], Selected]
+Report = Callable[[Selected], None]
+Look = tuple[tuple[int, int], ...]  # memory and node of GPUs: what matters about them
+
+
+@dataclass(frozen=True)
+class Limits:
+    """*finalists*: so many shapes are searched with all requests, after a look with a part of them
+    (*glance*)."""
+
+    max_stages: int
+    max_operators: int
+    bucket_threshold: float
+    imbalance: float
+    device_buckets: int
+    glance: float
+    finalists: int
+
+
+@dataclass
+class BucketSearch:
+    ground: Ground
+    limits: Limits
+    select: Select
+    going: Going
+    report: Report
+    told: int = -1  # what the best that was reported serves
+    found: list[Selected] = field(default_factory=list)
+    known: dict[tuple[tuple[int, ...], Look], Selected] = field(default_factory=dict)
+
+    def run(self) -> list[Selected]:
+        """All that were looked at to the end, the best first."""
+        for buckets in model_buckets(self.ground.models, self.limits.bucket_threshold):
+            for counts in self._device_buckets(buckets):
+                if self.going.on and self._promising(buckets, counts):
+                    self._offer(self._joined(buckets, counts))
+        return sorted(self.found, key=lambda each: -each.served)
+
+    def _device_buckets(self, buckets: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+        models, gpus = self.ground.models, len(self.ground.problem.gpus)
+        if len(buckets) == 1:
+            return [(gpus,)]
+        totals = self.ground.workload.totals
+        demands = [float(sum(totals[place] * size(models[place]) for place in bucket)) for bucket in buckets]
+        return device_buckets(demands, gpus, self.limits.imbalance, self.limits.device_buckets)
+
+    def _offer(self, found: Selected) -> None:
+        self._tell(found)
+        self.found.append(found)
+
+    def _tell(self, found: Selected) -> None:
+        if found.served > self.told:
+            self.told = found.served
+            self.report(found)
+
+    def _best(self) -> int:
+        return max((each.served for each in self.found), default=-1)
+
+    def _promising(self, buckets: Sequence[Sequence[int]], counts: Sequence[int]) -> bool:
+        """Taking for granted that a bucket serves no more with fewer GPUs."""
+        pairs = zip(buckets, counts, strict=True)
+        return sum(self._at_most(tuple(bucket), count) for bucket, count in pairs) > self._best()
+
+    def _at_most(self, bucket: tuple[int, ...], gpus: int) -> int:
+        totals = int(self.ground.workload.totals[list(bucket)].sum())
+        if len(set(_look(self.ground.problem.gpus))) > 1:
+            return totals
+        known = ((len(look), found.served) for (which, look), found in self.known.items() if which == bucket)
+        return min([totals, *(served for count, served in known if count >= gpus)])
+
+    def _joined(self, buckets: Sequence[Sequence[int]], counts: Sequence[int]) -> Selected:
+        groups: list[Group] = []
+        served, first = 0, 0
+        for bucket, count in zip(buckets, counts, strict=True):
+            found = self._bucket(tuple(bucket), first, count)
+            served += found.served
+            groups += found.groups
+            first += count
+        return Selected(tuple(groups), served)
+
+    def _bucket(self, bucket: tuple[int, ...], first: int, count: int) -> Selected:
+        gpus = self.ground.problem.gpus[first : first + count]
+        key = (bucket, _look(gpus))
+        if key not in self.known:
+            numbers = {gpu.id: number for number, gpu in enumerate(gpus)}
+            self.known[key] = _renamed(self._searched(bucket, gpus), numbers)
+        return _renamed(self.known[key], {number: gpu.id for number, gpu in enumerate(gpus)})
+
+    def _searched(self, bucket: tuple[int, ...], gpus: Sequence[PlacementGpu]) -> Selected:
+        among = np.zeros(len(self.ground.models), bool)
+        among[list(bucket)] = True
+        workload = self.ground.workload.of_models(among)
+        partitions = self._partitions(bucket, gpus)
+        if len(partitions) > self.limits.finalists and self.limits.glance < 1:
+            looks = self._glanced(partitions, workload.beginning(self.limits.glance), among)
+            if not self.going.on:  # ended on the way: what was seen so far must do
+                return self._rescored(looks[0], workload)
+            partitions = [look.groups for look in looks[: self.limits.finalists]]
+        best = Selected((), -1)
+        for groups in partitions:
+            found = self.select(Board(self.ground, groups, among), workload, self.going)
+            best = found if found.served > best.served else best
+            if among.all():
+                self._tell(best)
+        return best if partitions else Selected((), 0)
+
+    def _glanced(self, partitions: list[tuple[Group, ...]], part: Workload, among: Bools) -> list[Selected]:
+        """The best first."""
+        found = [self.select(Board(self.ground, groups, among), part, self.going) for groups in partitions]
+        return sorted(found, key=lambda each: -each.served)
+
+    def _rescored(self, selected: Selected, workload: Workload) -> Selected:
+        layout = Layout.of(self.ground.tables, selected.groups)
+        return Selected(selected.groups, score(layout, workload).served)
+
+    def _partitions(self, bucket: Sequence[int], gpus: Sequence[PlacementGpu]) -> list[tuple[Group, ...]]:
+        models = [self.ground.models[place] for place in bucket]
+        limits = self.limits
+        tried = shapes(models, largest_node(gpus), limits.max_stages, limits.max_operators)
+        return [self._known(grouped(gpus, shape)) for shape in tried]
+
+    def _known(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+        """What is left over may make up pipelines that no model can run in: those GPUs stay free."""
+        return tuple(group for group in groups if group.shape in self.ground.tables.kinds)
+
+
+def _renamed(selected: Selected, names: dict[int, int]) -> Selected:
+    groups = (
+        Group(tuple(names[gpu] for gpu in group.gpus), group.shape, group.models) for group in selected.groups
+    )
+    return Selected(tuple(groups), selected.served)
+
+
+def _look(gpus: Sequence[PlacementGpu]) -> Look:
+    return tuple((gpu.memory, gpu.node - gpus[0].node) for gpu in gpus)

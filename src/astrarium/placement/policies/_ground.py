@@ -1,0 +1,240 @@
+"""What searches over groups share: memory as arrays, requests as columns, and whether to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import rounded_duration
+from astrarium.core.units import FOREVER, SECOND, Time, gib, to_ms
+from astrarium.placement.groups import REJECTED, Group, Ints, Layout, Runtime, Tables
+from astrarium.placement.plan import Plan, Replica
+from astrarium.placement.policies import Search
+from astrarium.placement.policies._partition import capacities, largest_node
+from astrarium.placement.problem import PlacedModel, Problem, Requests, Shape
+from astrarium.placement.simulation import Workload, serve
+
+# Why a model is on a group of GPUs, and what one that is on none would have taken.
+
+
+class GroupWords:
+    """With one more simulation, which tells whose requests each group answers."""
+
+    def __init__(self, ground: Ground, groups: Sequence[Group]) -> None:
+        self._ground, self._groups = ground, groups
+        self._answered = _answered(ground, groups)  # [group, place of a model]
+
+    def why(self, number: int, model: int) -> str:
+        group, place = self._groups[number], self._ground.tables.place[model]
+        took = rounded_duration(self._ground.tables.latency(group.shape, place), 4)
+        within = f"{took} of {rounded_duration(self._ground.models[place].slo, 4)} if nobody waits"
+        return f"group {number} of {_shaped(group)}: {self._use(number, place)}; {within}"
+
+    def _use(self, number: int, place: int) -> str:
+        asked = int(self._ground.workload.totals[place])
+        here, all_ = int(self._answered[number, place]), int(self._answered[:, place].sum())
+        if not asked:
+            return "nobody asked for it yet"
+        if not here:
+            return f"to spare, none of its {asked} requests came here"
+        replicas = sum(self._ground.models[place].index in group.models for group in self._groups)
+        others = f", its {replicas} replicas {_part(all_, asked)}" if replicas > 1 else ""
+        return f"answers {_part(here, asked)} of its requests{others}"
+
+    def lacks(self, place: int) -> str:
+        ground, model = self._ground, self._ground.models[place]
+        if not model.forms:
+            return "a form: none of it is known"
+        fitting = [shape for shape in model.forms if ground.useful[ground.tables.kinds[shape], place]]
+        if not fitting:
+            fastest = to_ms(min(ground.tables.latency(shape, place) for shape in model.forms))
+            slo = to_ms(model.slo)
+            return f"an objective of {fastest:.1f} ms, which its fastest form takes: not {slo:.1f} ms"
+        able = {shape for shape in fitting if self._could_hold(shape, place)}
+        if able:
+            return self._lacks_room(place, able)
+        least = min(fitting, key=lambda shape: self._bytes(shape, place))
+        most = gib(max(gpu.memory for gpu in ground.problem.gpus))
+        there = f"{len(ground.problem.gpus)} are there, with {most} at most"
+        return f"{self._memory(least, place)}: {there}"
+
+    def _lacks_room(self, place: int, able: set[Shape]) -> str:
+        made = able & {group.shape for group in self._groups}
+        if not made:
+            return f"groups that it can run on ({', '.join(map(str, sorted(able)))}): none was made"
+        if self._has_room(place):
+            return "more GPUs: where it has room, others would lose more than it gains"
+        needed = self._memory(min(made, key=lambda shape: (shape.gpus, shape)), place)
+        return f"{needed} beside the others, which have it; or fewer requests for them"
+
+    def _memory(self, shape: Shape, place: int) -> str:
+        return f"{gib(self._bytes(shape, place))} on {_each(shape)}"
+
+    def _bytes(self, shape: Shape, place: int) -> int:
+        ground = self._ground
+        return int(ground.weights[ground.tables.kinds[shape], place, : shape.stages].max())
+
+    def _could_hold(self, shape: Shape, place: int) -> bool:
+        """Some node, with nobody else on it."""
+        gpus = [gpu for gpu in self._ground.problem.gpus if gpu.memory >= self._bytes(shape, place)]
+        return bool(gpus) and largest_node(gpus) >= shape.gpus
+
+    def _has_room(self, place: int) -> bool:
+        ground = self._ground
+        free = capacities(self._groups, ground.problem.gpus, ground.weights.shape[2])
+        for row, group in zip(free, self._groups, strict=True):
+            kind = ground.tables.kinds[group.shape]
+            row -= ground.weights[kind, [ground.tables.place[model] for model in group.models]].sum(0)
+            if ground.useful[kind, place] and (ground.weights[kind, place] <= row).all():
+                return True
+        return False
+
+
+def _answered(ground: Ground, groups: Sequence[Group]) -> Ints:
+    counts = np.zeros((len(groups), len(ground.models)), np.int64)
+    if groups and ground.workload.counted:
+        served = serve(Layout.of(ground.tables, groups), ground.workload)
+        counted = slice(ground.workload.first, ground.workload.last)
+        good = served.finish[counted] != REJECTED
+        np.add.at(counts, (served.group[counted][good], ground.workload.models[counted][good]), 1)
+    return counts
+
+
+def _shaped(group: Group) -> str:
+    gpus = "1 GPU" if group.shape.gpus == 1 else f"{group.shape.gpus} GPUs"
+    others = len(group.models) - 1
+    company = f"shared with {others} model{'s' * (others > 1)}" if others else "for it alone"
+    return f"{gpus}{_cut(group.shape)}, {company}"
+
+
+def _cut(shape: Shape) -> str:
+    if shape.stages == 1:
+        return ", each with a part of every layer" if shape.operators > 1 else ""
+    return f" in {shape.stages} stages" + (f" of {shape.operators} GPUs" if shape.operators > 1 else "")
+
+
+def _each(shape: Shape) -> str:
+    return "a GPU" if shape.gpus == 1 else f"each of {shape.gpus} GPUs of a node ({shape})"
+
+
+def _part(some: int, of: int) -> str:
+    """Never rounded up to all."""
+    return "all" if some == of else f"{min(some / of, 0.9999):.4g}"
+
+
+Bools = npt.NDArray[np.bool_]
+Counting = Literal["stage", "worst-stage"]
+STEADY = 60 * SECOND  # how long requests are made up for, where a problem brings none
+MOST = 500_000  # of them
+
+
+@dataclass(frozen=True)
+class Ground:
+    """*weights* are bytes on each GPU of a stage: [kind, model, stage]. *useful*: [kind, model] where a lone
+    request is answered in time."""
+
+    problem: Problem
+    tables: Tables
+    workload: Workload
+    weights: Ints
+    useful: Bools
+
+    @classmethod
+    def of(cls, problem: Problem, runtime: Runtime, counting: Counting = "stage") -> Ground:
+        if not problem.gpus:
+            raise InputError("gpus", 0, "at least one GPU to place models on")
+        tables = Tables.of(problem.models, runtime)
+        requests = problem.requests if problem.requests.times else steady_requests(problem.models)
+        workload = Workload.of(tables, requests)
+        return cls(problem, tables, workload, _weights(problem, tables, counting), _useful(problem, tables))
+
+    @property
+    def models(self) -> tuple[PlacedModel, ...]:
+        return self.problem.models
+
+    def batch(self, shape: Shape, model: int) -> int:
+        """The largest that is ever run: larger ones are late, or nobody knows their times."""
+        place = self.tables.place[model]
+        return largest_batch(self.tables, self.models[place], shape, place)
+
+
+def largest_batch(tables: Tables, model: PlacedModel, shape: Shape, place: int) -> int:
+    """1 where even that is late."""
+    sizes = range(1, min(tables.runtime.max_batch, model.forms[shape].max_batch) + 1)
+    return max((size for size in sizes if tables.latency(shape, place, size) <= model.slo), default=1)
+
+
+def _weights(problem: Problem, tables: Tables, counting: Counting) -> Ints:
+    kinds, models, _, width = tables.times.shape
+    weights = np.zeros((kinds, models, width), np.int64)
+    for place, model in enumerate(problem.models):
+        for shape, form in model.forms.items():
+            batch = largest_batch(tables, model, shape, place)
+            sizes = [form.memory(stage, batch) for stage in range(shape.stages)]
+            counted = sizes if counting == "stage" else [max(sizes)] * shape.stages
+            weights[tables.kinds[shape], place, : shape.stages] = counted
+    return weights
+
+
+def _useful(problem: Problem, tables: Tables) -> Bools:
+    useful = np.zeros(tables.times.shape[:2], bool)
+    for place, model in enumerate(problem.models):
+        for shape in model.forms:
+            useful[tables.kinds[shape], place] = tables.latency(shape, place) <= model.slo
+    return useful
+
+
+def steady_requests(models: Sequence[PlacedModel], over: Time = STEADY) -> Requests:
+    """Evenly spaced, each model beginning at another part of its gap; none of a model without a load."""
+    arrivals: list[tuple[Time, int]] = []
+    total = sum(model.rate for model in models)
+    over = min(over, round(MOST * SECOND / total)) if total else over
+    for place, model in enumerate(models):
+        gap = SECOND / model.rate if model.rate > 0 else FOREVER
+        first = gap * (place + 1) / (len(models) + 1)
+        count = max(0, int((over - first) / gap) + 1) if first < over else 0
+        arrivals += [(round(first + number * gap), model.index) for number in range(count)]
+    arrivals.sort()
+    return Requests(tuple(time for time, _ in arrivals), tuple(model for _, model in arrivals))
+
+
+class Going:
+    """Counts what was tried, and asks after each whether to go on."""
+
+    def __init__(self, search: Search) -> None:
+        self.search, self.count, self.on = search, 0, True
+
+    def tried(self, count: int = 1) -> bool:
+        self.count += count
+        self.on = self.on and self.search.tried(self.count)
+        return self.on
+
+    def improved(self, plan: Plan) -> None:
+        self.search.improved(plan, self.count)
+
+
+def plan_of(name: str, ground: Ground, groups: Iterable[Group], served: int | None) -> Plan:
+    """*served*: requests that were answered in time, of those that the plan was made with."""
+    groups = tuple(groups)
+    words = GroupWords(ground, groups)
+    replicas = tuple(
+        Replica(
+            model, group.gpus, group.shape, ground.batch(group.shape, model), why=words.why(number, model)
+        )
+        for number, group in enumerate(groups)
+        for model in group.models
+    )
+    placed = {replica.model for replica in replicas}
+    missing = {
+        model.index: words.lacks(place)
+        for place, model in enumerate(ground.models)
+        if model.index not in placed
+    }
+    counted = ground.workload.counted
+    attainment = None if served is None else (served / counted if counted else 1.0)
+    return Plan(name, replicas, missing, attainment)

@@ -1,0 +1,365 @@
+"""iGniter: as few GPUs as possible, shares as small as the objectives allow in the company there is.
+
+Xu et al., "iGniter: Interference-Aware GPU Resource Provisioning for Predictable DNN Inference in the Cloud"
+(IEEE TPDS 34(3), 2022). Half of an objective is for gathering a batch, half for running it. Each model gets
+the batch that keeps up with its rate and the least share that would do alone. Then, the largest share first,
+it is tried on every GPU in use: whoever misses its objective there gets more, unit by unit, until nobody does
+or the GPU is full. The GPU where that takes the least wins; where there is none, another GPU is opened. A
+model too large for one GPU first fills whole ones, planned at 90 % of what they can do.
+
+Settled by us:
+- Batches stay within the memory and the profile of the model. One that is smaller than its rate asks for must
+  be faster in turn, so that every replica keeps up with what it was given.
+- Nobody is placed where it, or another, would miss by the model's own prediction, also when GPUs run out.
+  Then two orders are tried, the one above and the most requests for a share first, and the plan that serves
+  more is kept. What is left is done in part: the largest part that fits beside the others, then of the rest,
+  on one GPU after another, and `why` says how much. A model with no place at all is missing, with what it
+  would have taken and how many GPUs the whole load takes. With `leftovers: truncate` the plan is the one for
+  as many GPUs as it takes, without those that are not there (Elvinger's thesis, section 5.1.5).
+- A model without coefficients is taken to need time in inverse proportion to its share, and to disturb
+  nobody; its `why` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Annotated, Literal
+
+import msgspec
+
+from astrarium.core.units import gib, to_ms
+from astrarium.placement.igniter import (
+    WHOLE,
+    GpuTraits,
+    Inverse,
+    Load,
+    ModelTraits,
+    Prediction,
+    batch_for,
+    predict,
+    share_for,
+)
+from astrarium.placement.interference import traits_of
+from astrarium.placement.plan import Plan, Replica
+from astrarium.placement.policies import Search, placement_policies
+from astrarium.placement.problem import Form, PlacedModel, Problem
+
+# What iGniter's pieces of work do to a GPU that they share: shares rise until everybody is in time.
+
+
+_ROUNDING = 1e-9
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """What one replica of a model should do: *rate* requests a second in batches that take *budget* ms at
+    most. One that is *whole* has a GPU for itself."""
+
+    model: int
+    traits: ModelTraits
+    batch: int
+    rate: float
+    budget: float
+    memory: int
+    whole: bool = False
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """Shares, in units, of those on a GPU and of one more; *added* to what they had and it needs alone."""
+
+    added: int
+    units: tuple[int, ...]
+    piece: Piece
+
+
+class SharedGpu:
+    def __init__(self, id_: int, memory: int, traits: GpuTraits) -> None:
+        self.id, self.memory, self.traits = id_, memory, traits
+        self.capacity = int(WHOLE / traits.unit)
+        self.pieces: list[Piece] = []
+        self.units: tuple[int, ...] = ()
+
+    @property
+    def full(self) -> bool:
+        return sum(self.units) >= self.capacity
+
+    def least_units(self, piece: Piece) -> int:
+        """For a piece alone; beyond the capacity where it cannot be in time."""
+        if piece.whole:
+            return self.capacity
+        share = share_for(self.traits, piece.traits, piece.batch, piece.budget)
+        return round(min(share, 2 * WHOLE) / self.traits.unit)
+
+    def tried(self, piece: Piece) -> Trial | None:
+        """With one more, if all can be in time."""
+        pieces = [*self.pieces, piece]
+        if sum(each.memory for each in pieces) > self.memory:
+            return None
+        least = self.least_units(piece)
+        before = sum(self.units) + least
+        units = [*self.units, least]
+        while sum(units) <= self.capacity:
+            late = self._late(pieces, units)
+            if not late:
+                return Trial(sum(units) - before, tuple(units), piece)
+            for place in late:
+                units[place] += 1
+        return None
+
+    def settle(self, trial: Trial) -> None:
+        self.pieces.append(trial.piece)
+        self.units = trial.units
+
+    def share(self, place: int) -> float:
+        """In percent."""
+        return self.units[place] * self.traits.unit
+
+    def predictions(self) -> list[Prediction]:
+        return self._predicted(self.pieces, self.units)
+
+    def _late(self, pieces: Sequence[Piece], units: Sequence[int]) -> list[int]:
+        found = zip(pieces, self._predicted(pieces, units), strict=True)
+        return [place for place, (piece, expected) in enumerate(found) if not _in_time(piece, expected)]
+
+    def _predicted(self, pieces: Sequence[Piece], units: Sequence[int]) -> list[Prediction]:
+        loads = [
+            Load(piece.traits, piece.batch, count * self.traits.unit)
+            for piece, count in zip(pieces, units, strict=True)
+        ]
+        return predict(self.traits, loads)
+
+
+def _in_time(piece: Piece, expected: Prediction) -> bool:
+    """And not falling behind. On the kind of GPU that a piece was sized for, one follows from the other."""
+    return expected.latency <= piece.budget and expected.throughput >= piece.rate * (1 - _ROUNDING)
+
+
+# Batches and rates for iGniter: what each model asks for before it meets others.
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """A model that one GPU can run in time. *budget* is half of its objective, in ms; *limit* its largest
+    batch by memory, profile and budget."""
+
+    model: PlacedModel
+    form: Form
+    traits: ModelTraits
+    budget: float
+    limit: int
+
+    def piece(self, batch: int, rate: float, budget: float, whole: bool = False) -> Piece:
+        memory = self.form.memory(0, batch)
+        return Piece(self.model.index, self.traits, batch, rate, budget, memory, whole)
+
+
+def workload(model: PlacedModel, gpu: SharedGpu) -> Workload | str:
+    """Or why it has no place on such a GPU."""
+    form = model.alone
+    if form is None:
+        return "a profile on one GPU: iGniter does not spread a model over several"
+    if form.memory(0, 1) > gpu.memory:
+        return f"{gib(form.memory(0, 1))} on one GPU; the largest has {gib(gpu.memory)}"
+    traits = traits_of(model)
+    budget = to_ms(model.slo) / 2
+    fitting = range(1, form.max_batch + 1)
+    roomy = (batch for batch in fitting if form.memory(0, batch) <= gpu.memory)
+    limit = max((batch for batch in roomy if _latency(gpu, form, traits, batch) <= budget), default=0)
+    if limit == 0:
+        least = 2 * _latency(gpu, form, traits, 1)
+        return f"an objective of {least:.2f} ms: twice what a single request takes on a whole GPU"
+    return Workload(model, form, traits, budget, limit)
+
+
+def _latency(gpu: SharedGpu, form: Form, traits: ModelTraits, batch: int) -> float:
+    """On a whole GPU, in ms: the larger of what the coefficients and the profile say."""
+    [alone] = predict(gpu.traits, [Load(traits, batch, WHOLE)])
+    return max(alone.latency, to_ms(form.latency(batch)))
+
+
+def split(work: Workload, gpu: SharedGpu, headroom: float) -> Iterator[Piece]:
+    """A replica that keeps up with the rate, after as many on whole GPUs as it takes to bring that down to
+    what one GPU can do."""
+    rate = work.model.rate
+    [alone] = predict(gpu.traits, [Load(work.traits, work.limit, WHOLE)])
+    while True:
+        piece = _sized(work, gpu, rate)
+        if gpu.tried(piece):
+            yield piece
+            return
+        done = min(rate, headroom * alone.throughput)
+        yield work.piece(work.limit, done, work.budget, whole=True)
+        rate -= done
+        if rate <= 0:
+            return
+
+
+def _sized(work: Workload, gpu: SharedGpu, rate: float) -> Piece:
+    batch = min(work.limit, batch_for(gpu.traits, work.traits, work.budget, rate))
+    return work.piece(batch, rate, min(work.budget, _time_to_keep_up(work, gpu, batch, rate)))
+
+
+def _time_to_keep_up(work: Workload, gpu: SharedGpu, batch: int, rate: float) -> float:
+    """How long batches may take, in ms, at a rate. Loading the next one goes on meanwhile."""
+    if rate <= 0:
+        return math.inf
+    return 1000 * batch / rate + batch * work.traits.input_bytes / gpu.traits.bandwidth
+
+
+def parts(work: Workload, gpu: SharedGpu, rate: float) -> Iterator[Piece]:
+    """Pieces that do as much of a rate as their batches can, the largest first."""
+    largest = min(work.limit, batch_for(gpu.traits, work.traits, work.budget, rate))
+    for batch in range(largest, 0, -1):
+        running = work.budget - batch * work.traits.input_bytes / gpu.traits.bandwidth
+        if running > 0:
+            yield work.piece(batch, min(rate, 1000 * batch / running), work.budget)
+
+
+_NOTHING = 1e-6  # requests a second: what rounding leaves
+
+
+@placement_policies.register("igniter")
+class Igniter:
+    """Share GPUs by a model of interference: few GPUs, the smallest shares that keep the objectives."""
+
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        leftovers: Annotated[
+            Literal["squeeze", "truncate"],
+            msgspec.Meta(description="what finds no GPU: done in part where it fits, or left out"),
+        ] = "squeeze"
+        headroom: Annotated[
+            float, msgspec.Meta(gt=0, le=1, description="how much of whole GPUs to plan with")
+        ] = 0.9
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+
+    def place(self, problem: Problem, search: Search) -> Plan:
+        if not problem.gpus:
+            return Plan("igniter", (), {model.index: "a GPU: there is none" for model in problem.models})
+        largest = max(_empty_gpus(problem), key=lambda gpu: gpu.memory)  # what workloads are sized for
+        sized = {model.index: workload(model, largest) for model in problem.models}
+        loads = {index: load for index, load in sized.items() if isinstance(load, Workload)}
+        missing = {index: why for index, why in sized.items() if isinstance(why, str)}
+        pieces = _in_order(loads, largest, self.parameters.headroom)
+        gpus = _endless(pieces, _empty_gpus(problem), largest)
+        if len(gpus) > len(problem.gpus):
+            needed = sum(1 for gpu in gpus if gpu.pieces)
+            missing = {index: _out_of_room(pieces, index, largest, needed) for index in loads} | missing
+            gpus = self._best_effort(problem, pieces, loads, largest, gpus[: len(problem.gpus)])
+        return _plan(problem, gpus, missing)
+
+    def _best_effort(
+        self,
+        problem: Problem,
+        pieces: Sequence[Piece],
+        loads: Mapping[int, Workload],
+        largest: SharedGpu,
+        truncated: list[SharedGpu],
+    ) -> list[SharedGpu]:
+        if self.parameters.leftovers == "truncate":
+            return truncated
+        by_yield = sorted(pieces, key=lambda piece: -piece.rate / largest.least_units(piece))
+        plans = [_squeezed(_empty_gpus(problem), order, loads, largest) for order in (pieces, by_yield)]
+        return max(plans, key=_served)
+
+
+def _empty_gpus(problem: Problem) -> list[SharedGpu]:
+    return [SharedGpu(gpu.id, gpu.memory, gpu.igniter or GpuTraits()) for gpu in problem.gpus]
+
+
+def _in_order(loads: Mapping[int, Workload], gpu: SharedGpu, headroom: float) -> list[Piece]:
+    pieces = [piece for load in loads.values() for piece in split(load, gpu, headroom)]
+    return sorted(pieces, key=lambda piece: -gpu.least_units(piece))
+
+
+def _settled(gpus: Sequence[SharedGpu], piece: Piece) -> bool:
+    """On the GPU in use where shares grow least; else on the first empty one that will do."""
+    trials = [(gpu, trial) for gpu in gpus if gpu.pieces and not gpu.full and (trial := gpu.tried(piece))]
+    if not trials:
+        opened = ((gpu, trial) for gpu in gpus if not gpu.pieces and (trial := gpu.tried(piece)))
+        trials = list(islice(opened, 1))
+    if not trials:
+        return False
+    gpu, trial = min(trials, key=lambda found: found[1].added)
+    gpu.settle(trial)
+    return True
+
+
+def _endless(pieces: Sequence[Piece], gpus: list[SharedGpu], largest: SharedGpu) -> list[SharedGpu]:
+    """The plan on as many GPUs as it takes: those of the cluster, then more like the largest."""
+    for piece in pieces:
+        if not _settled(gpus, piece):
+            gpus = [*gpus, SharedGpu(-1, largest.memory, largest.traits)]
+            _settled(gpus[-1:], piece)
+    return gpus
+
+
+def _out_of_room(pieces: Iterable[Piece], model: int, gpu: SharedGpu, needed: int) -> str:
+    """What to say of a model, should it find no place."""
+    own = [piece for piece in pieces if piece.model == model]
+    parts = [f"{gpu.least_units(piece) * gpu.traits.unit:g} %" for piece in own if not piece.whole]
+    whole = len(own) - len(parts)
+    room = " and ".join([f"{whole} x 100 %"] * bool(whole) + parts)
+    batches = max(piece.batch for piece in own)
+    memory = gib(max(piece.memory for piece in own))
+    told = f"{room} of a GPU and {memory}, with batches of up to {batches}: more than any has left"
+    return f"{told}; the whole load takes {needed} GPUs"
+
+
+def _squeezed(
+    gpus: list[SharedGpu], pieces: Sequence[Piece], loads: Mapping[int, Workload], largest: SharedGpu
+) -> list[SharedGpu]:
+    """What fits as it is, and of the others as much as there is room for."""
+    left: dict[int, float] = {}
+    for piece in pieces:
+        if not _settled(gpus, piece):
+            left[piece.model] = left.get(piece.model, 0.0) + piece.rate
+    for model, rate in left.items():
+        while rate > _NOTHING and (found := _largest_part(loads[model], rate, gpus, largest)):
+            gpu, trial = found
+            gpu.settle(trial)
+            rate -= trial.piece.rate
+    return gpus
+
+
+def _served(gpus: Sequence[SharedGpu]) -> float:
+    return math.fsum(piece.rate for gpu in gpus for piece in gpu.pieces)
+
+
+def _largest_part(
+    load: Workload, rate: float, gpus: Sequence[SharedGpu], largest: SharedGpu
+) -> tuple[SharedGpu, Trial] | None:
+    """On a GPU without a replica of the model; of equal parts, the one that costs the others least."""
+    for part in parts(load, largest, rate):
+        others = (gpu for gpu in gpus if all(piece.model != part.model for piece in gpu.pieces))
+        trials = [(gpu, trial) for gpu in others if (trial := gpu.tried(part))]
+        if trials:
+            return min(trials, key=lambda found: found[1].added)
+    return None
+
+
+def _plan(problem: Problem, gpus: Sequence[SharedGpu], missing: Mapping[int, str]) -> Plan:
+    rates = {model.index: model.rate for model in problem.models}
+    served = dict.fromkeys(rates, 0.0)
+    replicas: list[Replica] = []
+    for gpu in gpus:
+        for place, (piece, expected) in enumerate(zip(gpu.pieces, gpu.predictions(), strict=True)):
+            served[piece.model] += piece.rate
+            why = _why(gpu, piece, expected, rates[piece.model])
+            share = round(gpu.share(place) / 100, 9)
+            replicas.append(Replica(piece.model, (gpu.id,), batch=piece.batch, share=share, why=why))
+    placed = {replica.model for replica in replicas}
+    unplaced = {index: why for index, why in sorted(missing.items()) if index not in placed}
+    total = math.fsum(rates.values())
+    attainment = min(1.0, math.fsum(served.values()) / total) if total else None
+    return Plan("igniter", tuple(replicas), unplaced, attainment)
+
+
+def _why(gpu: SharedGpu, piece: Piece, expected: Prediction, rate: float) -> str:
+    alone = gpu.least_units(piece) * gpu.traits.unit
+    told = f"batches of {piece.batch} take {expected.latency:.2f} of {piece.budget:.2f} ms"
+    told += "; a GPU for itself" if piece.whole else f"; alone {alone:g} % would do"
+    if piece.rate < rate - _NOTHING:
+        told += f"; {piece.rate:.1f} of {rate:.1f} requests a second"
+    return told + ("; without coefficients" if isinstance(piece.traits.active, Inverse) else "")

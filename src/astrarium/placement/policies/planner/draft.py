@@ -1,0 +1,122 @@
+"""A plan in the making: sites, which are GPUs or groups of them, and the models on each.
+
+Models of a site take turns on all of it; or, on a single GPU, they run side by side on shares of it. Models
+and GPUs go by their places in the problem here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from astrarium.placement.plan import ROUNDING, Replica
+from astrarium.placement.problem import ALONE, Problem, Shape
+
+
+class Member(NamedTuple):
+    model: int
+    batch: int
+    share: float = 1.0
+
+
+class Site(NamedTuple):
+    gpus: tuple[int, ...]
+    shape: Shape = ALONE
+    members: tuple[Member, ...] = ()
+
+    @property
+    def side(self) -> bool:
+        """Whether its models run side by side."""
+        return any(member.share < 1 for member in self.members)
+
+    @property
+    def left(self) -> float:
+        """The share that nobody has."""
+        return 1.0 - sum(member.share for member in self.members)
+
+    def hosts(self, model: int) -> bool:
+        return any(member.model == model for member in self.members)
+
+    def with_member(self, member: Member) -> Site:
+        return self._replace(members=(*self.members, member))
+
+    def without(self, place: int) -> Site:
+        return self._replace(members=self.members[:place] + self.members[place + 1 :])
+
+    def changed(self, place: int, member: Member) -> Site:
+        return self._replace(members=(*self.members[:place], member, *self.members[place + 1 :]))
+
+
+Draft = tuple[Site, ...]
+
+
+def empty(problem: Problem) -> Draft:
+    """Every GPU for itself."""
+    return tuple(Site((place,)) for place in range(len(problem.gpus)))
+
+
+def with_site(draft: Draft, place: int, site: Site) -> Draft:
+    return (*draft[:place], site, *draft[place + 1 :])
+
+
+def replicas_of(draft: Draft, model: int) -> Iterator[tuple[int, int]]:
+    """Where a model stands: sites, and places on them."""
+    for number, site in enumerate(draft):
+        for place, member in enumerate(site.members):
+            if member.model == model:
+                yield number, place
+
+
+def placed_models(draft: Draft) -> set[int]:
+    return {member.model for site in draft for member in site.members}
+
+
+def without_model(draft: Draft, model: int) -> Draft:
+    return tuple(
+        site._replace(members=tuple(member for member in site.members if member.model != model))
+        for site in draft
+    )
+
+
+class Room:
+    """What fits: memory on every GPU of a site, shares, and one way of sharing a site."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def holds(self, site: Site) -> bool:
+        return self._memory(site) and self._shares(site)
+
+    def _shares(self, site: Site) -> bool:
+        return not site.side or (site.shape == ALONE and site.left >= -ROUNDING)
+
+    def _memory(self, site: Site) -> bool:
+        width = site.shape.operators
+        for stage in range(site.shape.stages):
+            there = min(self._problem.gpus[gpu].memory for gpu in site.gpus[stage * width :][:width])
+            if sum(self._bytes(site, member, stage) for member in site.members) > there:
+                return False
+        return True
+
+    def _bytes(self, site: Site, member: Member, stage: int) -> int:
+        return self._problem.models[member.model].forms[site.shape].memory(stage, member.batch)
+
+    def look(self, site: Site) -> tuple[object, ...]:
+        """What sites that are alike have in common."""
+        gpus = (self._problem.gpus[gpu] for gpu in site.gpus)
+        return site.shape, site.members, tuple((gpu.memory, gpu.kind, gpu.igniter is None) for gpu in gpus)
+
+
+def replicas(problem: Problem, draft: Iterable[Site]) -> tuple[Replica, ...]:
+    """Without a word yet."""
+    return tuple(
+        Replica(
+            problem.models[member.model].index,
+            tuple(problem.gpus[gpu].id for gpu in site.gpus),
+            site.shape,
+            member.batch,
+            round(member.share, 9),
+        )
+        for site in draft
+        for member in site.members
+    )

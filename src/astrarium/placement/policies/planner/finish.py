@@ -1,0 +1,238 @@
+"""When no change helps any more: nothing to no purpose, and nothing without need on the edge.
+
+Replicas that nobody misses go, batch limits become as small as they can be, and shares that nobody has are
+given away. None of this may leave a site busier than `EDGE`: a sample is short, and what just keeps up with
+it falls behind in the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+import numpy as np
+
+from astrarium.core.units import SECOND
+from astrarium.placement.plan import ROUNDING
+from astrarium.placement.policies._ground import Going
+from astrarium.placement.policies.planner.draft import (
+    Draft,
+    Site,
+    placed_models,
+    replicas_of,
+    with_site,
+    without_model,
+)
+from astrarium.placement.policies.planner.glance import Floats, Glance, Seen
+from astrarium.placement.policies.planner.moves import Moves
+from astrarium.placement.policies.planner.options import STEP, Options
+from astrarium.placement.policies.planner.search import GAIN, Climb, wanting
+from astrarium.placement.problem import ALONE
+
+# The last steps: drafts are judged under what will really run, mended where models fail, and confirmed.
+
+
+JUDGED_GAIN = 5e-4  # of all requests: a judge hears fewer of them than the search did
+FINALISTS = 7
+MENDED = 3  # models at a time
+OVERLOADED = 0.9  # what is worth less may be worth more with a model less
+LOOKED_AT, PROMISING = 10, 8  # changes of each kind for each model; and how many of them all are judged
+
+
+Attained = Callable[[Draft], Sequence[float]]  # of each model
+
+
+class Bench:
+    """Judges drafts on one sample. *left*: so many may still be judged; the same draft counts once."""
+
+    def __init__(self, glance: Glance, attained: Attained, left: int) -> None:
+        self.glance, self._attained, self.left = glance, attained, left
+        self._known: dict[Draft, Seen] = {}
+
+    def __call__(self, draft: Draft) -> Seen:
+        if draft not in self._known:
+            self.left -= 1
+            placed = placed_models(draft)
+            pairs = enumerate(self._attained(draft))
+            attained: Floats = np.array([each if place in placed else 0.0 for place, each in pairs])
+            lost = self.glance.weights * (1 - attained)
+            self._known[draft] = Seen(attained, self.glance(draft).work, float(1 - lost.sum()), lost)
+        return self._known[draft]
+
+    def worth(self, draft: Draft) -> float:
+        return self(draft).worth
+
+
+def judged_best(bench: Bench, drafts: Iterable[Draft], going: Going) -> Draft:
+    """Of equals the first."""
+    best, *others = drafts
+    for draft in others[:FINALISTS]:
+        if (
+            going.on
+            and going.tried()
+            and bench.left > 1
+            and bench(draft).worth > bench(best).worth + JUDGED_GAIN
+        ):
+            best = draft
+    return best
+
+
+def mended(bench: Bench, moves: Moves, draft: Draft, going: Going) -> Draft:
+    """The first change that helps the neediest models is made, until none does or enough was judged."""
+    better: Draft | None = draft
+    while better is not None and going.on:
+        draft, better = better, _first_better(bench, moves, better, going)
+    return draft
+
+
+def _first_better(bench: Bench, moves: Moves, draft: Draft, going: Going) -> Draft | None:
+    seen = bench(draft)
+    for change in _changes(bench, moves, draft, seen):
+        if bench.left <= 0 or not going.tried():
+            return None
+        if bench(change).worth > seen.worth + JUDGED_GAIN:
+            return change
+    return None
+
+
+def _changes(bench: Bench, moves: Moves, draft: Draft, seen: Seen) -> Iterator[Draft]:
+    """Limits and shares as they come: what they do, the quick simulation hardly sees. Of replicas those that
+    it thinks best."""
+    needy = wanting(seen)[:MENDED]
+    for model in needy:
+        yield from chain(moves.batches(draft, model), moves.shares(draft, model))
+    others = chain.from_iterable(_replicas(moves, draft, model, seen) for model in needy)
+    yield from sorted(others, key=lambda change: -bench.glance(change).worth)[:PROMISING]
+    if seen.worth < OVERLOADED:
+        yield from (without_model(draft, model) for model in sorted(placed_models(draft), key=_least(bench)))
+
+
+def _least(bench: Bench) -> Callable[[int], tuple[float, int]]:
+    """Who counts least goes first: in queues that drop nobody, one model too many makes all of them late."""
+    return lambda model: (float(bench.glance.weights[model]), model)
+
+
+def _replicas(moves: Moves, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
+    ways = (moves.additions, moves.exchanges, moves.departures)
+    return chain.from_iterable(islice(way(draft, model, seen), LOOKED_AT) for way in ways)
+
+
+EDGE = 0.85
+TRIMMED = 12  # drafts that may be judged at the end, to see who is to no purpose
+
+
+def finished(climb: Climb, draft: Draft) -> Draft:
+    options = climb.moves.options
+    return spread(options, pruned(climb, spread(options, pruned(climb, draft))))
+
+
+def pruned(climb: Climb, draft: Draft) -> Draft:
+    """Without replicas that nobody misses: they cost memory, and fit the samples by chance."""
+    return _fewer(climb, draft, lambda less, more: climb.on and _as_good(climb.glance.worth, less, more))
+
+
+def trimmed(climb: Climb, draft: Draft, bench: Bench) -> Draft:
+    """Once more, under what will really run. The quick look tells most replicas that are missed."""
+    bench.left = max(bench.left, TRIMMED)
+
+    def nobody_misses(less: Draft, more: Draft) -> bool:
+        return (
+            climb.going.on
+            and bench.left > 0
+            and _as_good(climb.glance.worth, less, more)
+            and _as_good(bench.worth, less, more)
+        )
+
+    return _fewer(climb, draft, nobody_misses)
+
+
+def _as_good(worth: Callable[[Draft], float], less: Draft, more: Draft) -> bool:
+    return worth(less) >= worth(more)
+
+
+def _fewer(climb: Climb, draft: Draft, nobody_misses: Callable[[Draft, Draft], bool]) -> Draft:
+    for model in sorted(placed_models(draft)):
+        for number, place in reversed(list(replicas_of(draft, model))):
+            less = with_site(draft, number, draft[number].without(place))
+            if model in placed_models(less) and _calm(climb, less, draft, model):
+                climb.going.tried()
+                draft = less if nobody_misses(less, draft) else draft
+    return draft
+
+
+def calmed(climb: Climb, draft: Draft) -> Draft:
+    """Smaller batch limits where they do as well: batches fill sooner, and neighbours wait less."""
+    for model in sorted(placed_models(draft)):
+        while climb.on:
+            *_, smaller = (draft, *climb.moves.batches(draft, model))
+            if _batch(smaller, model) >= _batch(draft, model) or not _calm(climb, smaller, draft, model):
+                break
+            climb.going.tried()
+            if climb.glance.worth(smaller) < climb.glance.worth(draft) - GAIN:
+                break
+            draft = smaller
+    return draft
+
+
+def _batch(draft: Draft, model: int) -> int:
+    return sum(draft[number].members[place].batch for number, place in replicas_of(draft, model))
+
+
+def _calm(climb: Climb, change: Draft, draft: Draft, model: int) -> bool:
+    options = climb.moves.options
+    return busiest(options, change, model) <= max(EDGE, busiest(options, draft, model))
+
+
+def busiest(options: Options, draft: Draft, model: int) -> float:
+    """How much of its time the busiest site of a model works, if requests go where they are served
+    fastest."""
+    loads = {each: _load(options, draft, each) for each in placed_models(draft)}
+    sites = [draft[number] for number, _ in replicas_of(draft, model)]
+    return max(
+        loads[model] if site.side else sum(loads[member.model] for member in site.members) for site in sites
+    )
+
+
+def _load(options: Options, draft: Draft, model: int) -> float:
+    """What a model adds to the load of each of its replicas."""
+    able = sum(_ability(options, draft[number], place) for number, place in replicas_of(draft, model))
+    return options.problem.models[model].rate / able
+
+
+def _ability(options: Options, site: Site, place: int) -> float:
+    """Requests a second, in full batches."""
+    model, batch, share = site.members[place]
+    if site.shape == ALONE:
+        return batch * SECOND / max(1, options.time(model, site.gpus[0], batch, share))
+    return batch * SECOND / max(1, options.problem.models[model].forms[site.shape].interval(batch))
+
+
+def spread(options: Options, draft: Draft) -> Draft:
+    """Shares that nobody has go to those who have the least to spare, step by step."""
+    for number, site in enumerate(draft):
+        if len(site.members) == 1:
+            site = site.changed(0, site.members[0]._replace(share=1.0))
+        while site.side and site.left > STEP - ROUNDING and (place := _neediest(options, site)) is not None:
+            site = _with_more(site, place)
+        draft = with_site(draft, number, site)
+    return draft
+
+
+def _neediest(options: Options, site: Site) -> int | None:
+    """Whose batches take the largest part of its objective, of those that more would make faster."""
+    ranked = [
+        (_part(options, site, place), -place)
+        for place in range(len(site.members))
+        if _part(options, _with_more(site, place), place) < _part(options, site, place)
+    ]
+    return -max(ranked)[1] if ranked else None
+
+
+def _part(options: Options, site: Site, place: int) -> float:
+    model, batch, share = site.members[place]
+    return options.time(model, site.gpus[0], batch, share) / options.problem.models[model].slo
+
+
+def _with_more(site: Site, place: int) -> Site:
+    member = site.members[place]
+    return site.changed(place, member._replace(share=round(member.share + STEP, 9)))

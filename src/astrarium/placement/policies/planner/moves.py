@@ -1,0 +1,229 @@
+"""Changes to a draft that may help a model: another replica, less company, another batch limit or share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from astrarium.placement.policies.planner.draft import (
+    Draft,
+    Member,
+    Room,
+    Site,
+    placed_models,
+    replicas_of,
+    with_site,
+)
+from astrarium.placement.policies.planner.glance import Seen
+from astrarium.placement.policies.planner.options import STEP, Options
+from astrarium.placement.problem import ALONE, Shape
+
+# Changes of shape: a site's GPUs in another shape, cut into two sites, or joined with another site's.
+
+
+class Reshaping:
+    """Models stay where they are as far as they can run there and fit, those that lose most first."""
+
+    def __init__(self, options: Options) -> None:
+        self._options, self._room = options, Room(options.problem)
+        self._shapes = {shape for model in options.problem.models for shape in model.forms}
+
+    def __call__(self, draft: Draft, needy: Iterable[int]) -> Iterator[Draft]:
+        order = {model: place for place, model in enumerate(needy)}
+        homeless = order.keys() - placed_models(draft)
+        for number, site in enumerate(draft):
+            rest = draft[:number] + draft[number + 1 :]
+            for sites in (*self._otherwise(site, order), *self._cut(site, order)):
+                yield (*rest, *sites)
+            for other in self._partners(draft, number):
+                apart = draft[:number] + draft[number + 1 : other] + draft[other + 1 :]
+                for joined in self._joined(site, draft[other], homeless, order):
+                    yield (*apart, joined)
+
+    def _partners(self, draft: Draft, number: int) -> Iterator[int]:
+        """Sites further on that one may be joined with: of every memory the first, since its models come
+        along."""
+        known: set[object] = set()
+        for other in range(number + 1, len(draft)):
+            if self._alike(draft[number], draft[other]):
+                memory = tuple(self._options.problem.gpus[gpu].memory for gpu in draft[other].gpus)
+                if memory not in known:
+                    known.add(memory)
+                    yield other
+
+    def _otherwise(self, site: Site, order: dict[int, int]) -> Iterator[tuple[Site, ...]]:
+        for shape in sorted(self._shapes):
+            if shape.gpus == site.shape.gpus and shape != site.shape:
+                yield (self._filled(Site(site.gpus, shape), _models(site), order),)
+
+    def _cut(self, site: Site, order: dict[int, int]) -> Iterator[tuple[Site, ...]]:
+        half = len(site.gpus) // 2
+        for shape in sorted(self._shapes):
+            if half and shape.gpus * 2 == site.shape.gpus:
+                parts = (Site(site.gpus[:half], shape), Site(site.gpus[half:], shape))
+                yield tuple(self._filled(part, _models(site), order) for part in parts)
+
+    def _alike(self, site: Site, other: Site) -> bool:
+        gpus = [self._options.problem.gpus[gpu] for gpu in (*site.gpus, *other.gpus)]
+        return site.shape == other.shape and len({gpu.node for gpu in gpus}) == 1
+
+    def _joined(
+        self, site: Site, other: Site, homeless: Collection[int], order: dict[int, int]
+    ) -> Iterator[Site]:
+        """*homeless* models may find a place there that no smaller site has."""
+        for shape in sorted(self._shapes):
+            if shape.gpus == 2 * site.shape.gpus:
+                both = Site((*site.gpus, *other.gpus), shape)
+                yield self._filled(both, _models(site) | _models(other) | set(homeless), order)
+
+    def _filled(self, site: Site, models: set[int], order: dict[int, int]) -> Site:
+        for model in sorted(models, key=lambda model: (order.get(model, len(order)), model)):
+            if self._options.usable(model, site.shape):
+                more = site.with_member(Member(model, self._batch(model, site.shape)))
+                site = more if self._room.holds(more) else site
+        return site
+
+    def _batch(self, model: int, shape: Shape) -> int:
+        return self._options.roomy(model, shape)
+
+
+def _models(site: Site) -> set[int]:
+    return {member.model for member in site.members}
+
+
+class Moves:
+    """*turns* and *sides*: which ways of sharing a GPU may be taken up."""
+
+    def __init__(self, options: Options, turns: bool = True, sides: bool = True) -> None:
+        self.options, self.room = options, Room(options.problem)
+        self._reshaping = Reshaping(options)
+        self.turns, self.sides = turns, sides
+
+    def all_for(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
+        yield from self.additions(draft, model, seen)
+        yield from self.batches(draft, model)
+        yield from self.shares(draft, model)
+        yield from self.exchanges(draft, model, seen)
+        yield from self.departures(draft, model, seen)
+
+    def reshaped(self, draft: Draft, needy: Iterable[int]) -> Iterator[Draft]:
+        yield from self._reshaping(draft, needy)
+
+    def additions(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
+        """One replica more, on the idlest sites first. Of sites that are alike, only the first."""
+        known: set[object] = set()
+        for number in self._idlest(draft, seen):
+            look = self.room.look(draft[number])
+            if look not in known:
+                known.add(look)
+                for site in self.with_model(draft[number], model):
+                    yield with_site(draft, number, site)
+
+    def with_model(self, site: Site, model: int) -> Iterator[Site]:
+        if self.turns and not site.side:
+            yield from self.taking_turns(site, model)
+        if self.sides and site.shape == ALONE:
+            beside = site if site.side or not site.members else self._divided(site)
+            if beside is not None:
+                yield from self._beside(beside, model)
+
+    def taking_turns(self, site: Site, model: int) -> Iterator[Site]:
+        """With the largest batch that leaves room for waiting, and for which there is memory."""
+        sizes = self.options.usable(model, site.shape)
+        if not sizes or site.hosts(model):
+            return
+        most = self.options.roomy(model, site.shape)
+        for size in reversed([size for size in sizes if size <= most]):
+            if self.room.holds(found := site.with_member(Member(model, size))):
+                yield found
+                return
+
+    def _beside(self, site: Site, model: int) -> Iterator[Site]:
+        """With the largest part of its load that fits."""
+        for part in self.options.parts(model, site.gpus[0]):
+            if part.share <= site.left and self.room.holds(
+                found := site.with_member(Member(model, part.batch, part.share))
+            ):
+                yield found
+                return
+
+    def _divided(self, site: Site) -> Site | None:
+        """A site of turns, with as small a share for each of its models as would carry it."""
+        members = []
+        for member in site.members:
+            parts = self.options.parts(member.model, site.gpus[0])
+            if not parts:
+                return None
+            members.append(Member(member.model, parts[0].batch, parts[0].share))
+        return site._replace(members=tuple(members))
+
+    def exchanges(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
+        """A replica instead of another one."""
+        for number in self._idlest(draft, seen):
+            site = draft[number]
+            for place, member in enumerate(site.members):
+                if member.model != model:
+                    for found in self.with_model(site.without(place), model):
+                        yield with_site(draft, number, found)
+
+    def departures(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
+        """Somebody else leaves a site of the model for another; or the model itself does."""
+        for number, own in list(replicas_of(draft, model)):
+            for place, member in enumerate(draft[number].members):
+                left = with_site(draft, number, draft[number].without(place))
+                others = [each for each in self._idlest(draft, seen) if each != number][:4]
+                for target in others:
+                    for found in self._joined(draft[target], member, place == own):
+                        yield with_site(left, target, found)
+
+    def _joined(self, site: Site, member: Member, itself: bool) -> Iterator[Site]:
+        if site.shape == ALONE and (site.side or not site.members) and member.share < 1:
+            if member.share <= site.left and self.room.holds(found := site.with_member(member)):
+                yield found
+        elif not itself or not site.hosts(member.model):
+            yield from self.with_model(site, member.model)
+
+    def batches(self, draft: Draft, model: int) -> Iterator[Draft]:
+        """The next larger and the next smaller limit, for all replicas of the model."""
+        for step in (1, -1):
+            found = draft
+            for number, place in list(replicas_of(draft, model)):
+                found = self._other_batch(found, number, place, step)
+            if found != draft:
+                yield found
+
+    def _other_batch(self, draft: Draft, number: int, place: int, step: int) -> Draft:
+        site = draft[number]
+        member = site.members[place]
+        sizes = self.options.usable(member.model, site.shape)
+        at = sizes.index(member.batch) + step
+        if not 0 <= at < len(sizes):
+            return draft
+        other = site.changed(place, member._replace(batch=sizes[at]))
+        return with_site(draft, number, other) if self.fits(other) else draft
+
+    def fits(self, site: Site) -> bool:
+        """In memory and shares, and everybody in time if alone."""
+        models, gpu = self.options.problem.models, site.gpus[0]
+        return self.room.holds(site) and all(
+            self.options.time(member.model, gpu, member.batch, member.share) <= models[member.model].slo
+            for member in site.members
+            if site.shape == ALONE
+        )
+
+    def shares(self, draft: Draft, model: int) -> Iterator[Draft]:
+        """A larger share: of what nobody has, or at the cost of a neighbour."""
+        for number, place in list(replicas_of(draft, model)):
+            site = draft[number]
+            if not site.side:
+                continue
+            own = site.members[place]
+            more = site.changed(place, own._replace(share=round(own.share + STEP, 9)))
+            yield from (with_site(draft, number, each) for each in (more,) if self.fits(each))
+            for other, member in enumerate(site.members):
+                if other != place and member.share > 1.5 * STEP:
+                    less = more.changed(other, member._replace(share=round(member.share - STEP, 9)))
+                    yield from (with_site(draft, number, each) for each in (less,) if self.fits(each))
+
+    def _idlest(self, draft: Draft, seen: Seen) -> list[int]:
+        loads = [seen.work[number] / site.shape.gpus for number, site in enumerate(draft)]
+        return sorted(range(len(draft)), key=lambda number: (loads[number], number))

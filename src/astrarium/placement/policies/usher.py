@@ -1,0 +1,321 @@
+"""Usher: groups of models, placed one after the other so that compute- and memory-heavy models share GPUs.
+
+Shubha, Shen and Iyer, "USHER: Holistic Interference Avoidance for Resource Optimized ML Inference", OSDI
+2024, as Elvinger's thesis understood it (section 5.2), with profiles in the place of its regressions. A
+replica needs the achieved occupancy of its busiest moment, and the most memory it reserves. Models are
+grouped (`_usher_groups`), groups placed one by one; of a group's configurations the best is taken
+(`_usher_search`), each placed greedily (`_usher_board`). A model's replication factor is one to six times the
+fewest GPUs that serve its load. Batch sizes whose time exceeds the SLO are out; how long requests wait is not
+modelled.
+
+On a fixed cluster goodput counts, and a model whose smallest factor exceeds the number of GPUs is not served.
+On an open cluster as many GPUs as needed are taken, as few as possible; a model that would stand on GPUs
+beyond those of the problem is not placed, and the plan says how many it would take.
+
+Settled by us: what `_usher_groups` says; memory-heavy models begin the turns; a replica goes to the first GPU
+with room; the larger groups come first; a replica may use the share of SMs that it needs, as in the thesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Annotated, Literal
+
+import msgspec
+
+from astrarium.core.errors import InputError, from_extra, one_of
+from astrarium.placement.plan import Plan, Replica
+from astrarium.placement.policies import Search, placement_policies
+from astrarium.placement.policies._requirements import (
+    MICRO,
+    WHOLE,
+    Metric,
+    Needs,
+    Option,
+    all_needs,
+    share_of,
+    why_unusable,
+)
+from astrarium.placement.problem import Problem
+
+# Who stands where while Usher places a group: what is left of each GPU, and which GPU comes next.
+
+
+HEAVY = 1.2  # times the other resource
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A model's part of a configuration: so many replicas with batches of a size."""
+
+    needs: Needs
+    option: Option
+    replicas: int
+
+    @property
+    def goodput(self) -> int:
+        return self.of(self.replicas)
+
+    def of(self, replicas: int) -> int:
+        """No model gives more than is asked of it."""
+        return min(self.needs.rate, replicas * self.option.goodput)
+
+
+class Board:
+    """*begun* are GPUs that somebody stands on, *ours* those of the present group."""
+
+    def __init__(self, memory: Sequence[int]) -> None:
+        self.compute = [WHOLE] * len(memory)
+        self.memory = list(memory)
+        self.begun = [False] * len(memory)
+        self.ours: set[int] = set()
+
+    def copy(self) -> Board:
+        twin = Board.__new__(Board)
+        twin.compute, twin.memory = self.compute.copy(), self.memory.copy()
+        twin.begun, twin.ours = self.begun.copy(), self.ours.copy()
+        return twin
+
+    def used(self) -> int:
+        return sum(self.begun)
+
+    def put(self, choice: Choice) -> list[int]:
+        """Its replicas, each on another GPU, as many as there is room for: their GPUs."""
+        placed: list[int] = []
+        for gpu in self._in_order():
+            if len(placed) == choice.replicas:
+                break
+            if self._fits(choice.option, gpu):
+                self._take(choice.option, gpu)
+                placed.append(gpu)
+        return placed
+
+    def _in_order(self) -> Iterator[int]:
+        """GPUs of the same group, then those that others have begun, then new ones."""
+        count = range(len(self.memory))
+        ours = [gpu for gpu in count if gpu in self.ours]
+        begun = [gpu for gpu in count if self.begun[gpu] and gpu not in self.ours]
+        new = [gpu for gpu in count if not self.begun[gpu]]
+        return iter(ours + begun + new)
+
+    def _fits(self, option: Option, gpu: int) -> bool:
+        return option.compute <= self.compute[gpu] and option.memory <= self.memory[gpu]
+
+    def _take(self, option: Option, gpu: int) -> None:
+        self.compute[gpu] -= option.compute
+        self.memory[gpu] -= option.memory
+        self.begun[gpu] = True
+        self.ours.add(gpu)
+
+
+def placing_order(choices: Sequence[Choice]) -> list[Choice]:
+    """Memory- and compute-heavy models by turns, the neutral ones last; the most demanding of each first."""
+    ranked = sorted(choices, key=lambda choice: -(choice.option.compute + choice.option.memory_share))
+    by_memory = [choice for choice in ranked if is_memory_heavy(choice.option)]
+    by_compute = [choice for choice in ranked if is_compute_heavy(choice.option)]
+    neutral = [choice for choice in ranked if choice not in by_memory and choice not in by_compute]
+    return _by_turns(by_memory, by_compute) + neutral
+
+
+def is_memory_heavy(option: Option) -> bool:
+    return option.memory_share >= HEAVY * option.compute
+
+
+def is_compute_heavy(option: Option) -> bool:
+    return option.compute >= HEAVY * option.memory_share
+
+
+def _by_turns(first: list[Choice], second: list[Choice]) -> list[Choice]:
+    both = min(len(first), len(second))
+    turns = [choice for pair in zip(first[:both], second[:both], strict=True) for choice in pair]
+    return turns + first[both:] + second[both:]
+
+
+# Usher's groups: models whose needs of compute and of memory make up for each other are placed together.
+
+
+Group = tuple[int, ...]  # positions of models, rising
+RESOLUTION = 10_000  # of a unit of a share, for means
+
+
+def surplus(needs: Needs) -> int:
+    """Compute over memory, as a mean."""
+    difference = sum(option.compute - option.memory_share for option in needs.profiled)
+    return round(RESOLUTION * difference / max(1, len(needs.profiled)))
+
+
+def make_groups(surpluses: Sequence[int], largest: int) -> list[Group]:
+    """The larger groups first, then in the order of the models."""
+    groups: list[Group] = [(position,) for position in range(len(surpluses))]
+    for _ in range(largest.bit_length() - 1):
+        groups = _paired(groups, surpluses)
+    return sorted(groups, key=lambda group: (-len(group), group))
+
+
+def distance(group: Group, surpluses: Sequence[int]) -> int:
+    return abs(sum(surpluses[position] for position in group))
+
+
+def _paired(groups: list[Group], surpluses: Sequence[int]) -> list[Group]:
+    with from_extra("plan"):
+        import networkx
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(len(groups)))
+    for one, other in combinations(range(len(groups)), 2):
+        graph.add_edge(one, other, weight=distance(groups[one] + groups[other], surpluses))
+    pairs = sorted((min(pair), max(pair)) for pair in networkx.min_weight_matching(graph))
+    alone = set(range(len(groups))) - {position for pair in pairs for position in pair}
+    merged = [tuple(sorted(groups[one] + groups[other])) for one, other in pairs]
+    return merged + [groups[position] for position in sorted(alone)]
+
+
+# The best configuration of a group: of all replications and batch sizes, the one that serves most.
+
+
+Placed = list[tuple[Choice, list[int]]]  # GPUs of the replicas
+MULTIPLES = range(1, 7)  # Usher's replication factors, in times the fewest GPUs that serve the load
+
+
+def fewest_replicas(needs: Needs) -> int:
+    """With the largest batches that keep the SLO."""
+    return needs.replicas(needs.usable[-1])
+
+
+def choices(needs: Needs, most: int | None) -> list[Choice]:
+    """Replicas beyond those that serve the load are never placed, so they make no further choice."""
+    if not needs.usable:
+        return []
+    factors = [multiple * fewest_replicas(needs) for multiple in MULTIPLES]
+    allowed = [factor for factor in factors if most is None or factor <= most]
+    distinct = {
+        (min(factor, needs.replicas(option)), option.batch): option
+        for factor in allowed
+        for option in needs.usable
+    }
+    return [Choice(needs, option, replicas) for (replicas, _), option in sorted(distinct.items())]
+
+
+class GroupSearch:
+    """Tries configurations in order, and leaves out what cannot serve more than the best so far."""
+
+    def __init__(self, board: Board, members: Sequence[Sequence[Choice]], search: Search, most: int) -> None:
+        self.start, self.members, self.search, self.left = board, members, search, most
+        best = [max(choice.goodput for choice in each) for each in members]
+        self.rest = [sum(best[depth:]) for depth in range(len(members) + 1)]
+        self.best: tuple[int, int] = (-1, 0)  # goodput, and GPUs in use, less is better
+        self.board, self.placed = board, Placed()
+
+    def run(self) -> GroupSearch:
+        self._descend([], 0)
+        return self
+
+    def _descend(self, chosen: list[Choice], promised: int) -> None:
+        depth = len(chosen)
+        if self.left <= 0 or promised + self.rest[depth] < self.best[0]:
+            return
+        if depth == len(self.members):
+            self._try(chosen)
+            return
+        for choice in self.members[depth]:
+            self._descend([*chosen, choice], promised + choice.goodput)
+
+    def _try(self, chosen: list[Choice]) -> None:
+        self.left = self.left - 1 if self.search.tried(1) else 0
+        board = self.start.copy()
+        placed = [(choice, board.put(choice)) for choice in placing_order(chosen)]
+        serves = sum(choice.of(len(gpus)) for choice, gpus in placed)
+        if (serves, -board.used()) > self.best:
+            self.best, self.board, self.placed = (serves, -board.used()), board, placed
+
+
+class UsherParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    cluster: Annotated[
+        Literal["fixed", "open"],
+        msgspec.Meta(description="fixed: the most goodput; open: all load on the fewest GPUs"),
+    ] = "fixed"
+    group: Annotated[int, msgspec.Meta(ge=1, description="models of a group at most")] = 4
+    groups: Annotated[
+        tuple[tuple[str, ...], ...],
+        msgspec.Meta(description="names of models, in the order of placing; none: grouped by their needs"),
+    ] = ()
+    tried: Annotated[int, msgspec.Meta(ge=1, description="configurations of a group placed at most")] = (
+        200_000
+    )
+
+
+@placement_policies.register("usher")
+class Usher:
+    """Place groups of models greedily, compute- and memory-heavy ones by turns, by achieved occupancy."""
+
+    name = "usher"
+    metric: Metric = "occupancy"
+    Parameters = UsherParameters
+
+    def __init__(self, parameters: UsherParameters) -> None:
+        self.parameters = parameters
+
+    def place(self, problem: Problem, search: Search) -> Plan:
+        needs = all_needs(problem, self.metric)
+        limit = len(problem.gpus) if self.parameters.cluster == "fixed" else None
+        members = [choices(each, limit) for each in needs]
+        board, placed = Board(self._memory(problem, members)), Placed()
+        for group in self.groups(needs):
+            wanted = [members[position] for position in group if members[position]]
+            board.ours = set()
+            found = GroupSearch(board, wanted, search, self.parameters.tried).run()
+            board, placed = found.board, placed + found.placed
+        plan = self._plan(problem, needs, placed)
+        search.improved(plan, len(needs))
+        return plan
+
+    def groups(self, needs: list[Needs]) -> list[Group]:
+        named = self.parameters.groups
+        if not named:
+            return make_groups([surplus(each) for each in needs], self.parameters.group)
+        positions = {each.model.name: position for position, each in enumerate(needs)}
+        given = sorted(name for group in named for name in group)
+        if given != sorted(positions):
+            raise InputError("groups", named, f"every model once: {one_of(sorted(positions))}", self.name)
+        return [tuple(positions[name] for name in group) for group in named]
+
+    def _memory(self, problem: Problem, members: list[list[Choice]]) -> list[int]:
+        """Of each GPU; an open cluster goes on with GPUs like the largest."""
+        memory = [gpu.memory for gpu in problem.gpus]
+        if self.parameters.cluster == "fixed" or not memory:
+            return memory
+        further = sum(max((choice.replicas for choice in each), default=0) for each in members)
+        return memory + [max(memory)] * further
+
+    def _plan(self, problem: Problem, needs: list[Needs], placed: Placed) -> Plan:
+        count = len(problem.gpus)
+        stands = [(choice, gpus) for choice, gpus in placed if gpus and max(gpus) < count]
+        replicas = [_replica(problem, choice, gpu, len(gpus)) for choice, gpus in stands for gpu in gpus]
+        ordered = tuple(sorted(replicas, key=lambda replica: (replica.gpus, replica.model)))
+        served = {choice.needs.model.index for choice, _ in stands}
+        missing = {
+            each.model.index: self._why(problem, each, placed)
+            for each in needs
+            if each.model.index not in served
+        }
+        asked = sum(each.rate for each in needs)
+        serves = sum(choice.of(len(gpus)) for choice, gpus in stands)
+        return Plan(self.name, ordered, missing, serves / asked if asked else None)
+
+    def _why(self, problem: Problem, needs: Needs, placed: Placed) -> str:
+        if not needs.usable:
+            return why_unusable(needs, self.metric, problem.gpus)
+        fewest, there = fewest_replicas(needs), len(problem.gpus)
+        if self.parameters.cluster == "open":
+            last = max(max(gpus, default=0) for choice, gpus in placed if choice.needs is needs)
+            return f"{last + 1} GPUs in all, where {there} are there"
+        if fewest > there:
+            return f"{fewest} GPUs for its whole load, where {there} are there"
+        return f"room for {fewest} more: models placed before it fill the {there} GPUs"
+
+
+def _replica(problem: Problem, choice: Choice, gpu: int, count: int) -> Replica:
+    model, option = choice.needs.model, choice.option
+    serves, which = option.goodput / MICRO, f"{count} replicas" if count > 1 else "the only replica"
+    why = f"{which} with batches of {option.batch}: {serves:.1f} requests/s each, {model.rate:g} asked"
+    ids = (problem.gpus[gpu].id,)
+    return Replica(model.index, ids, batch=option.batch, share=share_of(option), why=why)

@@ -1,0 +1,134 @@
+"""Plans that follow each other: what holds from when on, and how requests fare across the changes.
+
+Models move for free at the boundaries, as Clockwork++ in AlpaServe's evaluation is granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import read_duration
+from astrarium.core.units import Time
+from astrarium.placement.groups import Clocks, Group, Layout, Served, Tables, groups_of
+from astrarium.placement.plan import Plan
+from astrarium.placement.problem import Problem, Requests
+from astrarium.placement.simulation import Engine, Workload, serve
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """`plans[i]` holds from `starts[i]` until the next; the first start is 0."""
+
+    starts: tuple[Time, ...]
+    plans: tuple[Plan, ...]
+
+    def __post_init__(self) -> None:
+        if (
+            len(self.starts) != len(self.plans)
+            or self.starts[:1] != (0,)
+            or list(self.starts) != sorted(self.starts)
+        ):
+            raise InputError(
+                "starts", self.starts, f"{len(self.plans)} instants in order, the first of them 0"
+            )
+
+
+def pieces(timeline: Timeline, workload: Workload, unit: float = 1) -> Iterator[slice]:
+    """The requests of each plan; *unit* is the clock's, in nanoseconds."""
+    edges = np.searchsorted(workload.arrivals, np.array(timeline.starts[1:]) / unit).tolist()
+    yield from (slice(a, b) for a, b in zip([0, *edges], [*edges, len(workload.arrivals)], strict=True))
+
+
+def serve_timeline(
+    tables: Tables,
+    timeline: Timeline,
+    workload: Workload,
+    carry_backlog: bool = True,
+    engine: Engine = "native",
+) -> Served:
+    """*carry_backlog*: a GPU that is busy at a boundary stays so until its work is done. The authors'
+    simulator forgets it, and every change of plans wipes the slate. Groups are numbered within their plan."""
+    if tables.runtime.waits:
+        raise InputError(
+            "runtime.order", tables.runtime.order, "arrival and batches of 1, where plans change"
+        )
+    finish = np.empty(len(workload.arrivals), tables.times.dtype)
+    where, work = np.empty(len(finish), np.int32), 0.0
+    free: dict[int, float] = {}
+    for plan, piece in zip(timeline.plans, pieces(timeline, workload, tables.runtime.unit), strict=True):
+        groups = groups_of(plan)
+        layout = Layout.of(tables, groups)
+        clocks = _clocks(layout, groups, free) if carry_backlog else None
+        served = serve(layout, _part(workload, piece), clocks, engine)
+        finish[piece], where[piece] = served.finish, served.group
+        work += float(served.work.sum())
+        if clocks is not None:
+            free.update(_free(groups, clocks))
+    return Served(finish, where, np.array([work], tables.times.dtype))
+
+
+def _part(workload: Workload, piece: slice) -> Workload:
+    return Workload(workload.arrivals[piece], workload.models[piece], 0, 0, np.zeros_like(workload.totals))
+
+
+def _stage_gpus(group: Group, stage: int) -> tuple[int, ...]:
+    return group.gpus[stage * group.shape.operators : (stage + 1) * group.shape.operators]
+
+
+def _clocks(layout: Layout, groups: Sequence[Group], free: dict[int, float]) -> Clocks:
+    clocks = layout.clocks()
+    for row, group in zip(clocks, groups, strict=True):
+        for stage in range(group.shape.stages):
+            row[stage] = max(free.get(gpu, 0) for gpu in _stage_gpus(group, stage))
+    return clocks
+
+
+def _free(groups: Sequence[Group], clocks: Clocks) -> Iterator[tuple[int, float]]:
+    for row, group in zip(clocks.tolist(), groups, strict=True):
+        for stage in range(group.shape.stages):
+            yield from ((gpu, row[stage]) for gpu in _stage_gpus(group, stage))
+
+
+# Plans that are thought over at every window: with its own requests, or with those of the window before.
+
+
+Source = Literal["window", "history"]
+
+
+def read_window(text: str) -> Time:
+    window = read_duration(text)
+    if window <= 0:
+        raise InputError("window", text, "longer than nothing")
+    return window
+
+
+def replanned(
+    place: Callable[[Problem], Plan],
+    problem: Problem,
+    window: Time,
+    plan_with: Source,
+    going_on: Callable[[], bool],
+) -> Timeline:
+    """A plan for each window that the requests reach into. When the search is ended, the last one stays."""
+    windows = _windows(problem.requests, window)
+    if plan_with == "history":
+        windows = [Requests((), ()), *windows[:-1]]
+    plans: list[Plan] = []
+    for requests in windows:
+        known = msgspec.structs.replace(problem, requests=requests)
+        plans.append(place(known) if going_on() or not plans else plans[-1])
+    return Timeline(tuple(number * window for number in range(len(plans))), tuple(plans))
+
+
+def _windows(requests: Requests, window: Time) -> list[Requests]:
+    times, models = np.array(requests.times, np.int64), np.array(requests.models, np.int64)
+    last: Time = int(times[-1]) if len(times) else 0
+    edges = np.arange(0, last + window, window) if last else np.array([0])
+    cuts = [*np.searchsorted(times, edges).tolist(), len(times)]
+    found = [Requests(tuple(times[a:b].tolist()), tuple(models[a:b].tolist())) for a, b in pairwise(cuts)]
+    return found[: int(last // window) + 1]

@@ -1,0 +1,177 @@
+"""What a serving policy hears, in the past tense."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TypeAlias
+
+import msgspec
+
+from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.units import FOREVER, Time
+
+# What a serving policy may ask for, in the imperative.
+
+
+# Why a request was dropped. A policy may give reasons of its own.
+EXPIRED = "expired"  # not even alone could it still be in time
+SACRIFICED = "sacrificed"  # it could, but only by shrinking the batch of those behind it
+UNSERVED = "unserved"  # the run ended before the policy decided
+
+
+class Dispatch(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Send waiting requests of one model to a GPU as a batch; GPUs run their batches in order.
+
+    The batch starts once its order and inputs have arrived and the GPU is free, and not before *start*.
+    """
+
+    gpu: int
+    requests: tuple[int, ...]
+    start: Time = 0
+
+
+class Drop(msgspec.Struct, frozen=True, tag=True, gc=False):
+    request: int
+    reason: str = EXPIRED
+
+
+class Preempt(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Cancel the batch that runs on a GPU; its requests wait again, its work so far is lost."""
+
+    gpu: int
+
+
+Action: TypeAlias = Dispatch | Drop | Preempt | SetTimer
+
+
+# What a serving policy is told before the first event: models, GPUs, network delays.
+
+
+class DynamicSpec(msgspec.Struct, frozen=True):
+    """What is known beforehand of a model whose requests take unequal times.
+
+    A batch of k takes c0 + c1 k max(single times). `history` holds, for each application, the times of
+    single requests that were measured before the run, in rising order; none at all is a cold start.
+    """
+
+    c0: Time
+    c1: float
+    history: tuple[tuple[Time, ...], ...]
+
+
+class ModelSpec(msgspec.Struct, frozen=True):
+    """A model as policies see it: estimates, never the truth of a single request.
+
+    `latency[b]` is the estimated execution time of a batch of b on the slowest kind of GPU in the
+    cluster, for b from 0 to `max_batch`, followed by FOREVER: no larger batch can run.
+    """
+
+    index: int
+    name: str
+    slo: Time
+    latency: tuple[Time, ...]
+    dynamic: DynamicSpec | None = None  # None: a batch always takes what the table says
+
+    @property
+    def max_batch(self) -> int:
+        return len(self.latency) - 2
+
+    def largest_batch_within(self, budget: Time) -> int:
+        """The largest batch whose estimate fits in *budget*; 0 if not even one request does."""
+        return max(0, bisect_right(self.latency, budget) - 1) if budget >= 0 else 0
+
+
+class GpuSpec(msgspec.Struct, frozen=True):
+    id: int
+    kind: str = "gpu"
+    memory: int = 0
+    node: int = 0
+
+
+class Network(msgspec.Struct, frozen=True):
+    """Delays that a decision must allow for (Symphony, Figure 18)."""
+
+    control: Time = 0  # the order reaches the GPU's machine
+    data: Time = 0  # one request's input is fetched there
+    response: Time = 0  # the answer reaches the client
+
+    def delay(self, batch_size: int) -> Time:
+        """From the decision until the batch can start."""
+        return self.control + self.data * batch_size
+
+
+class Setup(msgspec.Struct, frozen=True):
+    models: tuple[ModelSpec, ...]
+    gpus: tuple[GpuSpec, ...]
+    network: Network = Network()
+    preemption_cost: Time = 0  # how long a GPU is unusable after a batch on it was cancelled
+
+
+def latency_table(latencies: list[Time]) -> tuple[Time, ...]:
+    """Execution times for batches of 1, 2, ... as a ModelSpec wants them."""
+    return (0, *latencies, FOREVER)
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    id: int
+    model: int  # index of its model in the setup
+    arrival: Time
+    deadline: Time
+    application: int = 0
+
+
+class RequestArrived(msgspec.Struct, frozen=True, tag=True, gc=False):
+    request: Request
+
+
+class BatchFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
+    gpu: int
+    run: int
+    started: Time
+
+
+class BatchFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    gpu: int
+    run: int
+    error: str
+
+
+class BatchPreempted(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The GPU has recovered from a preemption; the work between *started* and *stopped* is lost."""
+
+    gpu: int
+    run: int
+    started: Time
+    stopped: Time
+
+
+class GpuJoined(msgspec.Struct, frozen=True, tag=True, gc=False):
+    gpu: int
+
+
+class GpuLeft(msgspec.Struct, frozen=True, tag=True, gc=False):
+    gpu: int
+
+
+class RequestProfiled(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A finished request of a dynamic model was run once more, alone, and took *time*.
+
+    Only policies with the attribute `listens_to_profiler` hear it.
+    """
+
+    request: int
+    model: int
+    application: int
+    time: Time
+
+
+Event: TypeAlias = (
+    RequestArrived
+    | BatchFinished
+    | BatchFailed
+    | BatchPreempted
+    | GpuJoined
+    | GpuLeft
+    | RequestProfiled
+    | TimerFired
+)

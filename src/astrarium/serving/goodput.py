@@ -1,0 +1,212 @@
+"""Goodput as Symphony defines it: the highest rate at which every model's p99 is within its SLO.
+
+Dropped and failed requests count as misses, so the condition is that no model has more than 1 % bad.
+Eager batching is not monotone on a model zoo (it fails, passes and fails again as the rate grows), so the
+search first scans upwards in coarse steps to the first rate that fails, then bisects below it. Each seed
+is searched on its own; the interval spans what the seeds found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from threading import Event
+
+import msgspec
+import numpy as np
+
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import write_duration
+from astrarium.core.units import Time
+from astrarium.run.pools import processes, threads
+from astrarium.serving import twin
+from astrarium.serving.contract import Setup
+from astrarium.serving.level import run
+from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.scenario.rates import spans
+from astrarium.serving.state import Outcome
+
+ALLOWED_BAD = 0.01
+SCAN_STEPS = 12
+FARTHEST = 100  # times the capacity: a search that gets there is not measuring anything
+FEWEST = 10  # requests of a model, at capacity, under which nothing can be said about 1 %
+
+
+class Probe(msgspec.Struct, frozen=True):
+    rate: float
+    seed: int
+    worst_bad: float
+    passed: bool
+
+
+class Goodput(msgspec.Struct, frozen=True):
+    goodput: float  # requests per second, the mean over the seeds
+    interval: tuple[float, float]  # the smallest and the largest of the seeds
+    seeds: list[int]
+    per_seed: list[float]
+    probes: list[Probe]
+    capacity: float  # every GPU always busy with the largest batches that the SLOs allow, by the estimates
+
+
+def search(
+    scenario: Scenario,
+    seeds: int = 3,
+    tolerance: float = 0.002,
+    progress: Callable[[Probe], None] | None = None,
+    jobs: int = 1,
+) -> Goodput:
+    """Search seeds scenario.seed, scenario.seed + 1, ... each to a relative *tolerance*."""
+    _check(scenario, seeds, tolerance)
+    numbers = [scenario.seed + i for i in range(seeds)]
+    setup = build.setup(scenario)
+    limit = capacity(scenario, setup)
+    _check_length(scenario, limit)
+    threads = twin.has_twin(build.policy(scenario, setup))
+    heard = progress if threads or jobs == 1 else None  # another process could not be heard
+    stop = Event() if threads else None
+    search_one = partial(_search_seed, scenario, limit, tolerance, heard, stop)
+    found = _map(search_one, numbers, jobs, stop)
+    per_seed = [rate for rate, _ in found]
+    return Goodput(
+        goodput=float(np.mean(per_seed)),
+        interval=(min(per_seed), max(per_seed)),
+        seeds=numbers,
+        per_seed=per_seed,
+        probes=[probe for _, probes in found for probe in probes],
+        capacity=limit,
+    )
+
+
+def _check(scenario: Scenario, seeds: int, tolerance: float) -> None:
+    if scenario.workload.arrivals == "trace":
+        raise InputError("workload.arrivals", "trace", "arrivals with a rate to search over")
+    if seeds < 1:
+        raise InputError("seeds", seeds, "at least one seed")
+    if not 0 < tolerance < 1:
+        raise InputError("tolerance", tolerance, "a share between 0 and 1, such as 0.002")
+
+
+def _check_length(scenario: Scenario, limit: float) -> None:
+    """Every model that gets requests must get enough of them to be judged."""
+    measured_s = (scenario.duration - scenario.workload.warmup) / 1e9
+    for name, share in zip(scenario.models, shares(scenario), strict=True):
+        if 0 < share * limit * measured_s < FEWEST:
+            expected = (
+                f"a longer run: at {limit:,.0f} requests/s, all that the GPUs can do, {name} would get "
+                f"{share * limit * measured_s:.2g} requests after the warm-up, and {FEWEST} are the least"
+            )
+            raise InputError("workload.duration", write_duration(scenario.duration), expected)
+
+
+def capacity(scenario: Scenario, setup: Setup) -> float:
+    """Requests per second if every GPU always ran the largest batch that fits in each model's SLO.
+
+    By what policies are told of dynamic models: those may do better than their estimates.
+    """
+    kind_of_gpu, tables = build.truth_tables(scenario, setup)
+    parts = shares(scenario)
+    return sum(1 / _gpu_seconds(parts, tables[kind]) for kind in kind_of_gpu)
+
+
+def _gpu_seconds(parts: list[float], tables: Sequence[Sequence[Time]]) -> float:
+    """What a request of the mix costs a GPU at the best batch sizes."""
+    best = (min(table[size] / size for size in range(1, len(table) - 1)) for table in tables)
+    return sum(part * cost for part, cost in zip(parts, best, strict=True)) / 1e9
+
+
+def shares(scenario: Scenario) -> list[float]:
+    """Each model's part of all requests."""
+    parts = spans(scenario.workload, list(scenario.models))
+    sums = [
+        sum(rate * (part.end - part.start) for part, rate in zip(parts, rates, strict=True))
+        for rates in zip(*(part.rates for part in parts), strict=True)
+    ]
+    return [part / sum(sums) for part in sums]
+
+
+def worst_bad(
+    scenario: Scenario, allowed: float = ALLOWED_BAD, progress: Callable[[Time], None] | None = None
+) -> float:
+    """The largest share of bad requests of any model in one run."""
+    setup = build.setup(scenario)
+    policy = build.policy(scenario, setup)
+    if twin.has_twin(policy):
+        return twin.worst_bad(scenario, setup, policy, build.arrivals(scenario), allowed, progress)
+    requests = run(scenario, "python", progress).requests
+    measured = requests.arrival >= scenario.workload.warmup
+    bad = measured & (requests.outcome != Outcome.IN_TIME)
+    counts = [np.bincount(requests.model[some], minlength=len(setup.models)) for some in (bad, measured)]
+    return twin.worst_share(*counts)
+
+
+def _search_seed(
+    scenario: Scenario,
+    limit: float,
+    tolerance: float,
+    progress: Callable[[Probe], None] | None,
+    stop: Event | None,
+    seed: int,
+) -> tuple[float, list[Probe]]:
+    probes: list[Probe] = []
+
+    def stop_if_asked(now: Time = 0) -> None:
+        """Only the main thread hears an interrupt; the others look here, between probes and inside."""
+        if stop is not None and stop.is_set():
+            raise KeyboardInterrupt
+
+    def passes(rate: float) -> bool:
+        stop_if_asked()
+        worst = worst_bad(scenario.with_seed(seed).with_rate(rate), progress=stop_if_asked)
+        probes.append(Probe(rate, seed, worst, worst <= ALLOWED_BAD))
+        if progress is not None:
+            progress(probes[-1])
+        return probes[-1].passed
+
+    good, bad = scan(passes, limit)
+    return bisect(passes, good, bad, tolerance), probes
+
+
+def scan(passes: Callable[[float], bool], limit: float, steps: int = SCAN_STEPS) -> tuple[float, float]:
+    """The last rate that passes before the first that fails, going up."""
+    good = 0.0
+    for rate in _rates(limit, steps):
+        if not passes(rate):
+            return good, rate
+        good = rate
+    raise InputError(
+        "workload", None, f"one in which {good:,.0f} requests/s, {FARTHEST} times the capacity, are too many"
+    )
+
+
+def _rates(limit: float, steps: int) -> Iterator[float]:
+    """Equal steps up to the limit, and growing ones past it: a policy may do better than the estimates."""
+    yield from (limit * step / steps for step in range(1, steps + 1))
+    rate = limit * (1 + 1 / steps)
+    while rate < FARTHEST * limit:
+        yield rate
+        rate *= 1 + 1 / steps
+
+
+def bisect(passes: Callable[[float], bool], good: float, bad: float, tolerance: float) -> float:
+    """Narrow (good, bad) down; the floor keeps a policy that serves nothing from halving for ever."""
+    floor = bad / 1000
+    while bad - good > tolerance * bad and bad > floor:
+        middle = (good + bad) / 2
+        good, bad = (middle, bad) if passes(middle) else (good, middle)
+    return good
+
+
+def _map(
+    search_one: Callable[[int], tuple[float, list[Probe]]], seeds: list[int], jobs: int, stop: Event | None
+) -> list[tuple[float, list[Probe]]]:
+    """The native twin lets go of the interpreter, so threads do (they have a *stop*); Python policies need
+    processes."""
+    if jobs <= 1:
+        return [search_one(seed) for seed in seeds]
+    with processes(jobs) if stop is None else threads(jobs) as pool:
+        try:
+            return list(pool.map(search_one, seeds))
+        except BaseException:
+            if stop is not None:
+                stop.set()  # whoever is in the middle of a run leaves it
+            raise

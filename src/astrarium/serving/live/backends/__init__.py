@@ -1,0 +1,36 @@
+"""Model backends by name: ours are the files beside this one, strangers' come by entry point.
+
+[project.entry-points."astrarium.backends"]
+theirs = "their_package:TheirBackend"
+
+Our modules import torch and onnxruntime only when a model of theirs is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from astrarium.core.errors import InputError
+from astrarium.core.registry import Registry
+from astrarium.serving.live.backends.contract import BackendFactory, ModelFiles
+
+backends: Registry[BackendFactory] = Registry(
+    "model backend", package="astrarium.serving.live.backends", group="astrarium.backends"
+)
+
+
+def checked_options(files: ModelFiles) -> Mapping[str, Any]:
+    """The options of a scenario's model as its backend wants them: complete, file names absolute.
+
+    A backend may offer `check(files)` for it, which must not need the packages that running the model takes.
+    Its InputError names an option, or `inputs` or `outputs` where those must be given.
+    """
+    check = getattr(backends.get(files.backend), "check", None)
+    return files.options if check is None else check(files)
+
+
+def placed(error: InputError, model: str, backend: str) -> InputError:
+    """A backend's error as the scenario sees it: its options stand in the model's `backend`."""
+    beside = error.field.split("[")[0] in ("inputs", "outputs")
+    return error.at(f"models.{model}" if beside else f"models.{model}.backend.{backend}")

@@ -1,0 +1,69 @@
+"""What a model answered, held against what it promised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from astrarium.serving.live.backends.contract import Batch, ModelFailed, Result
+from astrarium.serving.live.backends.stacking import split
+from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, TensorSpec
+
+
+def result(answer: Any, specs: Sequence[TensorSpec], batch: Batch) -> Result:
+    """The answer to a batch, checked, and cut back where it follows inputs that were padded."""
+    outputs = checked_outputs(answer, specs, batch.size)
+    if not batch.own_shapes:
+        return Result(outputs)
+    return Result({spec.name: unpadded(outputs[spec.name], spec, batch) for spec in specs})
+
+
+def unpadded(array: Array, spec: TensorSpec, batch: Batch) -> Array | Sequence[Array]:
+    """The first of the padded inputs that it follows decides."""
+    cut = (split(array, spec.shape, own) for own in batch.own_shapes.values())
+    return next((items for items in cut if items is not None), array)
+
+
+def checked_outputs(answer: Any, specs: Sequence[TensorSpec], size: int) -> dict[str, Array]:
+    """Arrays by name with the promised type and shape, or ModelFailed. With no promise, anything goes."""
+    found = named(answer, [spec.name for spec in specs])
+    if not specs:
+        return {name: np.asarray(value) for name, value in found.items()}
+    for spec in specs:
+        if spec.name not in found:
+            raise ModelFailed(f"no output {spec.name}: the model answered with {', '.join(found) or 'none'}")
+    return {spec.name: _checked(found[spec.name], spec, size) for spec in specs}
+
+
+def named(answer: Any, names: Sequence[str]) -> Mapping[str, Any]:
+    """A dictionary as it is; a tuple, or a single value, in the order of the names."""
+    if isinstance(answer, Mapping):
+        return answer
+    values = answer if isinstance(answer, tuple | list) else (answer,)
+    if not names:
+        names = ["OUTPUT"] if len(values) == 1 else [f"OUTPUT_{place}" for place in range(len(values))]
+    if len(values) != len(names):
+        raise ModelFailed(f"{len(values)} outputs instead of {len(names)}: {', '.join(names)}")
+    return dict(zip(names, values, strict=True))
+
+
+def _checked(value: Any, spec: TensorSpec, size: int) -> Array:
+    array = _array(value, spec)
+    if array.ndim == 0 or len(array) != size or not spec.admits(array.shape[1:]):
+        promised = [size, *spec.shape]
+        raise ModelFailed(f"output {spec.name} has the shape {list(array.shape)} instead of {promised}")
+    return array
+
+
+def _array(value: Any, spec: TensorSpec) -> Array:
+    if spec.datatype == BYTES:
+        return np.asarray(value, np.object_)
+    array = np.asarray(value)
+    wanted = DATATYPES[spec.datatype]
+    if array.dtype == wanted:
+        return array
+    if not np.can_cast(array.dtype, wanted, "same_kind"):
+        raise ModelFailed(f"output {spec.name} has the type {array.dtype} instead of {spec.datatype}")
+    return array.astype(wanted)

@@ -1,0 +1,165 @@
+"""What a worker asks of a model. Backends import nothing but numpy, the standard library and their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from astrarium.core.errors import AstrariumError, InputError
+from astrarium.serving.live.tensors import Array, TensorSpec
+
+# What goes wrong inside a model, and whose fault it is.
+
+
+_OURS = os.path.dirname(__file__) + os.sep
+_INSTALLED = ("site-packages", "dist-packages", sysconfig.get_paths()["stdlib"])
+
+_LONGEST = 200  # characters of a library's own words
+
+
+class ModelFailed(AstrariumError):
+    """The model broke on a batch, or answered with something that its outputs do not allow."""
+
+
+class Interrupted(AstrariumError):
+    """The batch was stopped before its end, because the worker asked for it."""
+
+
+def blamed(error: BaseException) -> str:
+    """The error's text with the file and line of the model's code that it came from.
+
+    The innermost line outside of installed packages, which is where a person can change something. Clients
+    read it too, and which folder the file is in is none of their business.
+    """
+    files = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    theirs = [place for place in files if not place[0].startswith((_OURS, "<"))]
+    written = [place for place in theirs if not any(part in place[0] for part in _INSTALLED)]
+    where = "".join(f"{os.path.basename(file)}:{line}: " for file, line in (written or theirs)[-1:])
+    return f"{where}{type(error).__name__}: {error}"
+
+
+def first_sentence(error: BaseException) -> str:
+    """What went wrong, without the advice and the traces that libraries add to it."""
+    text = " ".join(str(error).split())
+    return re.split(r"(?<=\w)\. ", text)[0].removesuffix(".")[:_LONGEST]
+
+
+def package(name: str, extra: str) -> Any:
+    """A package that only this backend needs, imported now."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        expected = f"the package {name}: pip install 'astrarium[{extra}]' ({error})"
+        raise InputError("backend", extra, expected) from error
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model is loaded: the GPU's number on this machine, its kind, and a device for real ones."""
+
+    gpu: int = 0
+    kind: str = "gpu"
+    device: str = "cpu"  # "cpu" or "cuda:0"
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model as the scenario describes it: which backend, its options, its tensors, and the folder that
+    relative file names start from. Plain data: it travels to workers as one message."""
+
+    name: str
+    backend: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[TensorSpec, ...] = ()  # empty: the backend finds out by itself
+    outputs: tuple[TensorSpec, ...] = ()
+    max_batch: int = 1
+    base: Path = Path()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs stacked along a first dimension of `size`; `applications` says where each item comes from.
+
+    Items of unequal shape are padded to the longest; `own_shapes` then holds what they were, by input.
+    """
+
+    size: int
+    inputs: dict[str, Array]
+    applications: Sequence[int] = ()
+    own_shapes: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outputs stacked in the same order, or a list of items where their shapes differ. `own_times` holds
+    the nanoseconds that each item would take alone, where the backend knows."""
+
+    outputs: Mapping[str, Array | Sequence[Array]]
+    own_times: Sequence[int] = ()
+
+
+class LoadedModel(Protocol):
+    """A model in memory. `run` is called from one thread; any exception it raises fails its batch, with the
+    exception's text as the reason. `interrupted` is asked now and then by a backend that can stop early."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def warm_up(self, sizes: Sequence[int]) -> None:
+        """Run once at each of these batch sizes, so that the first request does not pay for it."""
+
+    def run(self, batch: Batch) -> Result: ...
+
+    def close(self) -> None: ...
+
+
+class Ran(NamedTuple):
+    """What came of a launched batch, and when the GPU began and ended it (monotonic nanoseconds)."""
+
+    result: Result
+    began: int
+    ended: int
+
+
+class Launched(Protocol):
+    """A batch that the GPU has, behind those it was given before."""
+
+    def wait(self, free: int) -> Ran:
+        """Until it has run. *free* is when the GPU was done with the batch before it: the earliest instant
+        at which this one can have begun. Raises Interrupted where the worker stopped it."""
+
+
+class Launching(LoadedModel, Protocol):
+    """Optional: a model whose GPU works on its own while the host goes on.
+
+    The worker launches a batch as soon as it has the order and the time, which may be before the batches
+    ahead of it have ended, and then waits for each in the order they were launched: the GPU goes from one to
+    the next without the host in between. A batch begins no earlier than `not_before`, nor before the one
+    ahead has ended. Batches of models without `launch` have the GPU, and the host, to themselves.
+    """
+
+    def launch(self, batch: Batch, not_before: int) -> Launched: ...
+
+
+class Staging(LoadedModel, Protocol):
+    """Optional: a model that has a place of its own for inputs, such as pinned memory.
+
+    The worker gathers a batch right there where it can, which saves a copy; `run` is then given these very
+    arrays. What they hold is needed until `run` returns, and no longer.
+    """
+
+    def staging(self, size: int) -> Mapping[str, Array]:
+        """An array for each input of a batch of this size; none of those that have no such place."""
+
+
+class BackendFactory(Protocol):
+    """What is registered under a backend's name."""
+
+    def __call__(self, files: ModelFiles, place: Place) -> LoadedModel: ...

@@ -1,0 +1,128 @@
+"""A GPU that is not there: a batch takes exactly what the profile says, and comes back as it went in.
+
+Options, filled from the model's profile:
+    table: [0, 6125000, 7178000]      nanoseconds by batch size
+    dynamic: {c0, c1, applications: [[times alone], ...], seed}
+With the dynamic form each item draws the time it takes alone from its application's list, and a batch of k
+takes c0 + c1 k max(drawn), as core.profiles.Dynamic has it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import Time
+from astrarium.serving.live.backends import backends
+from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Ran, Result
+from astrarium.serving.live.backends.contract import Interrupted as Interrupted
+from astrarium.serving.live.backends.precise_wait import Wait, fine_timers, wait_until
+from astrarium.serving.live.backends.stacking import split
+from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
+
+INPUT = TensorSpec("INPUT", "FP32", (-1,))
+Times = Callable[[Batch], tuple[Time, Sequence[Time]]]  # of the whole, and of each item alone
+
+
+class EmulatedBatch:
+    """Its time on the GPU starts when the GPU is free, whatever the host is doing then: it always takes
+    exactly what the profile says, and one that was queued follows the one before it without a gap."""
+
+    def __init__(self, result: Result, not_before: Time, takes: Time, wait: Wait) -> None:
+        self._result, self._not_before, self._takes, self._wait = result, not_before, takes, wait
+
+    def wait(self, free: Time) -> Ran:
+        began = max(free, self._not_before)
+        ended = began + self._takes
+        if not self._wait(ended):
+            raise Interrupted("the batch was stopped")
+        return Ran(self._result, began, ended)
+
+
+@backends.register("emulated")
+class EmulatedModel:
+    """`wait_until` may be replaced by the worker, to be interrupted while a batch runs (see waiting.py)."""
+
+    def __init__(self, files: ModelFiles, place: Place) -> None:
+        self.inputs = files.inputs or (INPUT,)
+        self.outputs = files.outputs or (_named(self.inputs[0], "OUTPUT"),)
+        self.wait_until: Wait = wait_until
+        self._times = _times(files, place)
+        self._answers = [_like(output, self.inputs) for output in self.outputs]
+        fine_timers()
+
+    def warm_up(self, sizes: Sequence[int]) -> None:
+        """Nothing: it is as fast at first as it is later."""
+
+    def run(self, batch: Batch) -> Result:
+        return self.launch(batch, time.monotonic_ns()).wait(0).result
+
+    def launch(self, batch: Batch, not_before: Time) -> EmulatedBatch:
+        whole, own = self._times(batch)
+        answers = zip(self.outputs, self._answers, strict=True)
+        outputs = {spec.name: _answer(spec, source, batch) for spec, source in answers}
+        return EmulatedBatch(Result(outputs, own), not_before, whole, self.wait_until)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @staticmethod
+    def check(files: ModelFiles) -> Mapping[str, Any]:
+        for name, value in files.options.items():
+            raise InputError(name, value, "no options: an emulated model follows its profile")
+        return {}
+
+
+def _times(files: ModelFiles, place: Place) -> Times:
+    if "dynamic" in files.options:
+        return _drawn(files.options["dynamic"], place)
+    if "table" not in files.options:
+        raise InputError("table", None, f"a table of times for the emulated model {files.name}")
+    return _listed(tuple(files.options["table"]))
+
+
+def _listed(table: tuple[Time, ...]) -> Times:
+    def times(batch: Batch) -> tuple[Time, Sequence[Time]]:
+        if not 0 < batch.size < len(table):
+            raise ModelFailed(f"a batch of {batch.size}: the profile ends at {len(table) - 1}")
+        return table[batch.size], ()
+
+    return times
+
+
+def _drawn(options: Mapping[str, Any], place: Place) -> Times:
+    """Every GPU draws for itself: two of them never repeat each other's luck."""
+    chance = random.Random(f"{options.get('seed', 0)}/{place.gpu}")
+    c0, c1 = options.get("c0", 0), options.get("c1", 1.0)
+    known: Sequence[Sequence[Time]] = options["applications"]
+
+    def times(batch: Batch) -> tuple[Time, Sequence[Time]]:
+        own = [chance.choice(known[application]) for application in batch.applications or [0] * batch.size]
+        return max(1, c0 + round(c1 * batch.size * max(own))), own
+
+    return times
+
+
+def _like(output: TensorSpec, inputs: Sequence[TensorSpec]) -> str | None:
+    """The input that can be handed back as this output."""
+    alike = (given for given in inputs if (given.datatype, given.shape) == (output.datatype, output.shape))
+    return next((given.name for given in alike), None)
+
+
+def _answer(output: TensorSpec, source: str | None, batch: Batch) -> Array | Sequence[Array]:
+    """The input itself, or else zeros, with one element where the size is open."""
+    if source is not None:
+        given, own = batch.inputs[source], batch.own_shapes.get(source)
+        return (split(given, output.shape, own) if own else None) or given
+    shape = (batch.size, *(max(1, size) if size < 0 else size for size in output.shape))
+    empty = b"" if output.datatype == "BYTES" else 0
+    return np.full(shape, empty, DATATYPES[output.datatype])
+
+
+def _named(spec: TensorSpec, name: str) -> TensorSpec:
+    return TensorSpec(name, spec.datatype, spec.shape)

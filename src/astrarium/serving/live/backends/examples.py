@@ -1,0 +1,29 @@
+"""Made-up inputs, for warming up and for measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from astrarium.serving.live.backends.contract import Batch
+from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, TensorSpec
+
+_WORDS = (b"the quick brown fox", b"jumps over", b"the lazy dog")
+
+
+def batch(specs: Sequence[TensorSpec], size: int, generator: np.random.Generator) -> Batch:
+    return Batch(size, {spec.name: tensor(spec, size, generator) for spec in specs})
+
+
+def tensor(spec: TensorSpec, size: int, generator: np.random.Generator) -> Array:
+    """Normal numbers for floating types, zeros and ones for whole ones (valid wherever they stand for a
+    class or a token), words for BYTES. An open dimension has one element."""
+    shape = (size, *(1 if length < 0 else length for length in spec.shape))
+    if spec.datatype == BYTES:
+        words = np.array(_WORDS, np.object_)
+        return words[generator.integers(len(_WORDS), size=shape)]
+    kind = DATATYPES[spec.datatype]
+    if kind.kind == "f":
+        return generator.standard_normal(shape).astype(kind)
+    return generator.integers(2, size=shape).astype(kind)

@@ -1,0 +1,180 @@
+"""ONNX Runtime: the model file tells its inputs and outputs.
+
+    backend: {onnx: digits.onnx}
+    backend: {onnx: {model: digits.onnx, threads: 2, providers: [CUDAExecutionProvider], batched: true}}
+
+The first dimension of every input and output is the batch and must be open. A model whose first dimension is
+fixed, or that has no batch at all, runs with `batched: false`: item by item (a leading 1 everywhere counts as
+a batch of one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from astrarium.core.errors import InputError, one_of
+from astrarium.serving.live.backends import backends, examples, options
+from astrarium.serving.live.backends.answers import result
+from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Result, package
+from astrarium.serving.live.backends.references import existing
+from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
+
+# Tensors as a scenario declares them, held against those that the model file itself names.
+
+
+Specs = tuple[TensorSpec, ...]
+
+
+def chosen(side: str, declared: Specs, found: Specs, all_needed: bool) -> Specs:
+    """The declared ones where there are any, else those found.
+
+    A declaration may name a fixed size where the model takes any. Every input must be there (*all_needed*);
+    outputs may be left out.
+    """
+    if not declared:
+        return found
+    names = [spec.name for spec in found]
+    for place, spec in enumerate(declared):
+        if spec.name not in names:
+            raise InputError(f"{side}[{place}].name", spec.name, f"as in the model file, {one_of(names)}")
+        _check_alike(f"{side}[{place}]", spec, found[names.index(spec.name)])
+    missing = set(names) - {spec.name for spec in declared}
+    if all_needed and missing:
+        raise InputError(side, [spec.name for spec in declared], f"{', '.join(sorted(missing))} as well")
+    return declared
+
+
+def _check_alike(field: str, spec: TensorSpec, found: TensorSpec) -> None:
+    if spec.datatype != found.datatype:
+        raise InputError(f"{field}.datatype", spec.datatype, f"{found.datatype}, as in the model file")
+    if not _fits(spec.shape, found.shape):
+        expected = f"{list(found.shape)}, as in the model file (without the batch)"
+        raise InputError(f"{field}.shape", list(spec.shape), expected)
+
+
+def _fits(declared: Sequence[int], found: Sequence[int]) -> bool:
+    pairs = zip(declared, found, strict=False)
+    return len(declared) == len(found) and all(known in (-1, size) for size, known in pairs)
+
+
+_DATATYPES = {
+    "tensor(bool)": "BOOL",
+    "tensor(string)": BYTES,
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    **{f"tensor(int{bits})": f"INT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"tensor(uint{bits})": f"UINT{bits}" for bits in (8, 16, 32, 64)},
+}
+
+
+@backends.register("onnx")
+class OnnxModel:
+    def __init__(self, files: ModelFiles, place: Place) -> None:
+        self._session = _session(files, place)
+        batched = options.flag(files.options, "batched", True)
+        nodes = {"inputs": self._session.get_inputs(), "outputs": self._session.get_outputs()}
+        self._single = not batched and all(
+            _shape(node)[:1] == (1,) for side in nodes.values() for node in side
+        )
+        drop = 1 if batched or self._single else 0
+        found = {side: _specs(side, named, drop, batched) for side, named in nodes.items()}
+        self.inputs = chosen("inputs", files.inputs, found["inputs"], all_needed=True)
+        self.outputs = chosen("outputs", files.outputs, found["outputs"], all_needed=False)
+        self._run = self._run_batch if batched else self._run_one_by_one
+
+    def warm_up(self, sizes: Sequence[int]) -> None:
+        for size in sizes:
+            self.run(examples.batch(self.inputs, size, np.random.default_rng(0)))
+
+    def run(self, batch: Batch) -> Result:
+        feed = {spec.name: _fed(batch.inputs[spec.name], spec) for spec in self.inputs}
+        return result(self._run(feed, batch.size), self.outputs, batch)
+
+    def close(self) -> None:
+        del self._session
+
+    @staticmethod
+    def check(files: ModelFiles) -> Mapping[str, Any]:
+        given = files.options
+        options.check_known(given, ("model", "threads", "providers", "batched"))
+        options.count(given, "threads", 1)
+        options.flag(given, "batched", True)
+        _check_providers(given.get("providers"))
+        return {**given, "model": str(existing(given.get("model"), files.base, "model"))}
+
+    def _run_batch(self, feed: dict[str, Array], size: int) -> dict[str, Array]:
+        names = [spec.name for spec in self.outputs]
+        try:
+            return dict(zip(names, self._session.run(names, feed), strict=True))
+        except Exception as error:
+            raise ModelFailed(f"ONNX Runtime: {error}") from error
+
+    def _run_one_by_one(self, feed: dict[str, Array], size: int) -> dict[str, Array]:
+        answers = []
+        for item in range(size):
+            at = slice(item, item + 1) if self._single else item
+            answers.append(self._run_batch({name: array[at] for name, array in feed.items()}, 1))
+        join = np.concatenate if self._single else np.stack
+        return {spec.name: join([answer[spec.name] for answer in answers]) for spec in self.outputs}
+
+
+def _session(files: ModelFiles, place: Place) -> Any:
+    runtime = package("onnxruntime", "onnx")
+    path = existing(files.options.get("model"), files.base, "model")
+    settings = runtime.SessionOptions()
+    settings.intra_op_num_threads = options.count(files.options, "threads", 1)
+    settings.inter_op_num_threads = 1
+    settings.log_severity_level = 3
+    providers = _providers(runtime, files.options.get("providers"), place)
+    try:
+        return runtime.InferenceSession(str(path), settings, providers=providers)
+    except Exception as error:
+        raise InputError(
+            "model", str(path), f"a model that ONNX Runtime can load; it says: {error}"
+        ) from error
+
+
+def _providers(runtime: Any, wanted: Sequence[str] | None, place: Place) -> list[str]:
+    there = runtime.get_available_providers()
+    for place_in_list, name in enumerate(wanted or ()):
+        if name not in there:
+            raise InputError(f"providers[{place_in_list}]", name, f"one of {', '.join(there)}")
+    if wanted:
+        return list(wanted)
+    on_gpu = place.device.startswith("cuda") and "CUDAExecutionProvider" in there
+    return ["CUDAExecutionProvider", "CPUExecutionProvider"] if on_gpu else ["CPUExecutionProvider"]
+
+
+def _check_providers(wanted: Any) -> None:
+    if wanted is not None and (
+        not isinstance(wanted, list | tuple) or not all(isinstance(name, str) for name in wanted)
+    ):
+        raise InputError("providers", wanted, "a list of names, such as [CPUExecutionProvider]")
+
+
+def _specs(side: str, nodes: Sequence[Any], drop: int, batched: bool) -> tuple[TensorSpec, ...]:
+    for node in nodes:
+        if node.type not in _DATATYPES:
+            raise InputError("model", node.type, f"a model whose {side} are tensors: {node.name} is none")
+        if batched and _shape(node)[:1] != (-1,):
+            raise InputError("model", f"{node.name}{node.shape}", f"{_NO_BATCH}; or batched: false")
+    return tuple(TensorSpec(node.name, _DATATYPES[node.type], _shape(node)[drop:]) for node in nodes)
+
+
+_NO_BATCH = "a model whose first dimension is the batch and open (export it with a dynamic first axis)"
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    """Names and unknown sizes are open."""
+    return tuple(size if isinstance(size, int) else -1 for size in node.shape)
+
+
+def _fed(array: Array, spec: TensorSpec) -> Array:
+    if spec.datatype != BYTES:
+        return array
+    texts = [element.decode() if isinstance(element, bytes) else element for element in array.ravel()]
+    return np.array(texts, np.object_).reshape(array.shape)

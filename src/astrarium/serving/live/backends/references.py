@@ -1,0 +1,74 @@
+"""Python code by name: `file.py:function` (from a folder) or `package.module:function`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from astrarium.core.errors import InputError
+from astrarium.serving.live.backends.contract import blamed
+
+FORM = "file.py:NAME or package.module:NAME, such as words.py:detect"
+
+
+def resolved(reference: Any, base: Path, field: str) -> str:
+    """The same reference with an absolute file name, checked as far as possible without running it."""
+    place, name = _parts(reference, field)
+    if not place.endswith(".py"):
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise InputError(field, reference, FORM)
+        return f"{place}:{name}"
+    return f"{existing(place, base, field)}:{name}"
+
+
+def existing(name: Any, base: Path, field: str) -> Path:
+    """An absolute path; InputError where there is no such file."""
+    if not isinstance(name, str) or not name:
+        raise InputError(field, name, "the name of a file")
+    path = (base / name).absolute()
+    if not path.is_file():
+        raise InputError(field, name, f"a file; there is none at {path}")
+    return path
+
+
+def loaded(reference: Any, base: Path, field: str) -> Any:
+    """What the reference names: a function, a class, any object. Runs the file's or the module's code."""
+    place, name = _parts(resolved(reference, base, field), field)
+    try:
+        module = _module_of(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except Exception as error:
+        raise InputError(field, reference, f"Python code that can be loaded; {blamed(error)}") from error
+    if not hasattr(module, name):
+        raise InputError(field, reference, f"a name that stands in {place}")
+    return getattr(module, name)
+
+
+def _parts(reference: Any, field: str) -> tuple[str, str]:
+    place, colon, name = reference.rpartition(":") if isinstance(reference, str) else ("", "", "")
+    if not colon or not place or not name.isidentifier():
+        raise InputError(field, "nothing" if reference is None else reference, FORM)
+    return place, name
+
+
+def _module_of(path: Path) -> ModuleType:
+    """A file is run once in every process, and again once it has changed; it may import its neighbours."""
+    state = path.stat()
+    version = abs(hash((str(path), state.st_mtime_ns, state.st_size)))
+    name = f"astrarium_user_{path.stem}_{version:x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,128 @@
+"""PyTorch: an exported program, a TorchScript file, or Python code that makes a module.
+
+    backend: {torch: net.pt2}
+    backend: {torch: {model: net.py:make, arguments: {width: 64}, dtype: fp16, graphs: [1, 8, 32]}}
+
+| option | meaning |
+| --- | --- |
+| model | .pt2 (torch.export.save), .pt (torch.jit.save), or FILE:NAME of what makes an nn.Module |
+| arguments | of what makes the module |
+| dtype | fp32, fp16 or bf16: parameters and floating inputs are converted; outputs come back as declared |
+| graphs | on a GPU: true (sizes 1, 2, 4, ... are captured as CUDA graphs), false, or the sizes |
+| compile | true: through torch.compile first |
+| threads | on a processor: how many it uses (1) |
+
+Inputs are handed to the module in the order of the scenario. An exported program tells its inputs itself;
+outputs that are not declared are found out with a trial run. On a GPU, the arrays of a result are valid until
+the next batch runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from astrarium.core.errors import InputError
+from astrarium.serving.live.backends import backends, examples, options
+from astrarium.serving.live.backends.answers import result
+from astrarium.serving.live.backends.contract import (
+    Batch,
+    ModelFailed,
+    ModelFiles,
+    Place,
+    Result,
+    blamed,
+    package,
+)
+from astrarium.serving.live.backends.references import existing, resolved
+from astrarium.serving.live.backends.torch import programs
+from astrarium.serving.live.backends.torch.runners import CpuRunner, CudaRunner
+from astrarium.serving.live.tensors import Array
+
+OPTIONS = ("model", "arguments", "dtype", "graphs", "compile", "threads")
+_UNKNOWN = "a list such as [{name: IMAGE, datatype: FP32, shape: [3, 224, 224]}]: only a .pt2 file can tell"
+
+
+@backends.register("torch")
+class TorchModel:
+    def __init__(self, files: ModelFiles, place: Place) -> None:
+        torch = package("torch", "torch")
+        _check_device(torch, place.device)
+        program = programs.load(torch, files, place.device)
+        self.inputs = program.inputs
+        names = [spec.name for spec in files.outputs]
+        self._runner = _runner(torch, program, files, place, names)
+        self.outputs = files.outputs or programs.tried_outputs(self._runner, self.inputs)
+        self._name, self._sizes = files.name, graph_sizes(files)
+
+    def warm_up(self, sizes: Sequence[int]) -> None:
+        self._runner.capture(self._sizes, self._name)
+        for size in sizes:
+            self.run(examples.batch(self.inputs, size, np.random.default_rng(0)))
+
+    def run(self, batch: Batch) -> Result:
+        arrays = [batch.inputs[spec.name] for spec in self.inputs]
+        try:
+            answer = self._runner.run(arrays, batch.size)
+        except Exception as error:
+            raise ModelFailed(blamed(error)) from error
+        return result(answer, self.outputs, batch)
+
+    def staging(self, size: int) -> Mapping[str, Array]:
+        rooms = self._runner.staging(size)
+        return {spec.name: room for spec, room in zip(self.inputs, rooms, strict=False) if room is not None}
+
+    def close(self) -> None:
+        self._runner.close()
+
+    @staticmethod
+    def check(files: ModelFiles) -> Mapping[str, Any]:
+        given = files.options
+        options.check_known(given, OPTIONS)
+        options.choice(given, "dtype", list(programs.DTYPES))
+        options.flag(given, "compile", False)
+        options.count(given, "threads", 1)
+        graph_sizes(files)
+        return {**given, "model": _checked_model(files)}
+
+
+def graph_sizes(files: ModelFiles) -> list[int]:
+    """Which batch sizes become CUDA graphs."""
+    wanted = files.options.get("graphs", True)
+    if isinstance(wanted, bool):
+        return _powers(files.max_batch) if wanted else []
+    if not isinstance(wanted, list | tuple) or not all(options.is_count(size) for size in wanted):
+        raise InputError("graphs", wanted, "true, false, or a list of batch sizes such as [1, 8, 32]")
+    return sorted(set(wanted))
+
+
+def _powers(largest: int) -> list[int]:
+    """1, 2, 4, ... and the largest itself."""
+    return sorted({1 << power for power in range(largest.bit_length())} | {largest})
+
+
+def _runner(
+    torch: Any, program: programs.Program, files: ModelFiles, place: Place, names: Sequence[str]
+) -> CpuRunner | CudaRunner:
+    if place.device == "cpu":
+        return CpuRunner(torch, program.call, names, options.count(files.options, "threads", 1))
+    return CudaRunner(torch, program, names, place.device, files.max_batch)
+
+
+def _checked_model(files: ModelFiles) -> str:
+    model = files.options.get("model")
+    is_file = isinstance(model, str) and Path(model).suffix in programs.ENDINGS
+    if not files.inputs and not (is_file and Path(str(model)).suffix == ".pt2"):
+        raise InputError("inputs", None, _UNKNOWN)
+    if is_file:
+        return str(existing(model, files.base, "model"))
+    return resolved(model, files.base, "model")
+
+
+def _check_device(torch: Any, device: str) -> None:
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device != "cpu" and int(device.removeprefix("cuda:")) >= seen:
+        raise InputError("device", device, f"cpu, or one of the {seen} GPUs that PyTorch sees")

@@ -1,0 +1,177 @@
+"""From a file or Python code to something that takes tensors, batch first, and gives tensors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from astrarium.core.errors import InputError
+from astrarium.serving.live.backends import examples, references
+from astrarium.serving.live.backends.contract import ModelFiles, blamed, first_sentence, package
+from astrarium.serving.live.tensors import BYTES, Array, TensorSpec, datatype_of
+
+ENDINGS = (".pt2", ".pt")
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_SHORT, _LONG = 8, 16  # two lengths for open dimensions: an output that differs between them is open too
+
+
+class Program(NamedTuple):
+    call: Callable[..., Any]
+    inputs: tuple[TensorSpec, ...]
+
+
+class Runner(Protocol):
+    def run(self, arrays: Sequence[Array], size: int) -> Mapping[str, Array]: ...
+
+
+def load(torch: Any, files: ModelFiles, device: str) -> Program:
+    model = str(files.options.get("model", ""))
+    if Path(model).suffix == ".pt2":
+        module, inputs = _exported(torch, references.existing(model, files.base, "model"), files, device)
+    else:
+        module, inputs = _module(torch, model, files, device), files.inputs
+    _check_inputs(inputs)
+    if files.options.get("compile", False):
+        module = torch.compile(module)
+    return Program(_converting(torch, module, files.options.get("dtype")), inputs)
+
+
+def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The outputs of a model that declares none, from two trial runs."""
+    try:
+        short, long = (_tried(runner, inputs, length) for length in (_SHORT, _LONG))
+    except Exception as error:
+        expected = f"a list of the outputs: a trial run to find them out failed; {blamed(error)}"
+        raise InputError("outputs", None, expected) from error
+    return tuple(
+        TensorSpec(name, datatype_of(array), _common(array.shape[1:], long[name].shape[1:]))
+        for name, array in short.items()
+    )
+
+
+def _tried(runner: Runner, inputs: Sequence[TensorSpec], length: int) -> dict[str, Array]:
+    shaped = [
+        TensorSpec(spec.name, spec.datatype, tuple(length if size < 0 else size for size in spec.shape))
+        for spec in inputs
+    ]
+    batch = examples.batch(shaped, 2, np.random.default_rng(0))
+    return {name: array.copy() for name, array in runner.run(list(batch.inputs.values()), 2).items()}
+
+
+def _common(short: tuple[int, ...], long: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size if size == other else -1 for size, other in zip(short, long, strict=True))
+
+
+def _exported(torch: Any, path: Path, files: ModelFiles, device: str) -> tuple[Any, tuple[TensorSpec, ...]]:
+    if files.options.get("dtype"):
+        raise InputError("dtype", files.options["dtype"], "no such option for a .pt2: export it in that type")
+    warned: list[BaseException] = []
+    try:
+        with _unlogged("torch.export", warned):
+            program = torch.export.load(str(path))
+    except Exception as error:
+        told = first_sentence((warned or [error])[0])
+        raise InputError("model", str(path), f"a file of torch.export.save; {told}") from error
+    found = _exported_inputs(program)
+    if files.inputs and len(files.inputs) != len(found):
+        raise InputError("inputs", len(files.inputs), f"{len(found)} inputs, as in the exported program")
+    if device != "cpu":
+        program = package("torch.export.passes", "torch").move_to_device_pass(program, device)
+    keywords = list((program.example_inputs or ((), {}))[1])
+    return _by_position(program.module(), len(found) - len(keywords), keywords), files.inputs or found
+
+
+@contextmanager
+def _unlogged(name: str, errors: list[BaseException]) -> Iterator[None]:
+    """Keep PyTorch from logging what goes wrong, with its traceback; the error that it raises says less.
+
+    *errors* hears of it instead.
+    """
+
+    def hear(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        errors.extend([error] if error is not None else [])
+        return False
+
+    logger = logging.getLogger(name)
+    logger.addFilter(hear)
+    try:
+        yield
+    finally:
+        logger.removeFilter(hear)
+
+
+def _by_position(module: Any, positional: int, keywords: Sequence[str]) -> Any:
+    """An exported program insists on keywords where it was exported with them."""
+
+    def call(*tensors: Any) -> Any:
+        return module(*tensors[:positional], **dict(zip(keywords, tensors[positional:], strict=True)))
+
+    return call if keywords else module
+
+
+def _exported_inputs(program: Any) -> tuple[TensorSpec, ...]:
+    wanted = program.graph_signature.user_inputs
+    nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    specs = []
+    for name in wanted:
+        first, *rest = (size if isinstance(size, int) else -1 for size in nodes[name].shape)
+        if first != -1:
+            expected = "a program exported with a dynamic first dimension (dynamic_shapes), the batch"
+            raise InputError("model", f"{name}{list(nodes[name].shape)}", expected)
+        kind = str(nodes[name].dtype).removeprefix("torch.")
+        specs.append(TensorSpec(name, datatype_of(np.empty(0, kind)), tuple(rest)))
+    return tuple(specs)
+
+
+def _module(torch: Any, model: str, files: ModelFiles, device: str) -> Any:
+    if Path(model).suffix == ".pt":
+        path = references.existing(model, files.base, "model")
+        module = _scripted(torch, path)
+    else:
+        module = _made(
+            references.loaded(model, files.base, "model"), files.options.get("arguments") or {}, model
+        )
+    if not isinstance(module, torch.nn.Module):
+        raise InputError("model", model, f"code that makes an nn.Module, not a {type(module).__name__}")
+    dtype = files.options.get("dtype")
+    return module.eval().to(device, *([getattr(torch, DTYPES[dtype])] if dtype else []))
+
+
+def _scripted(torch: Any, path: Path) -> Any:
+    try:
+        return torch.jit.load(str(path), map_location="cpu")
+    except Exception as error:
+        raise InputError("model", str(path), f"a file of torch.jit.save; {first_sentence(error)}") from error
+
+
+def _made(factory: Any, arguments: Mapping[str, Any], model: str) -> Any:
+    try:
+        return factory(**arguments)
+    except Exception as error:
+        raise InputError("model", model, f"code that makes an nn.Module; {blamed(error)}") from error
+
+
+def _converting(torch: Any, module: Any, dtype: str | None) -> Any:
+    """Floating inputs in the model's own type."""
+    if dtype is None:
+        return module
+    wanted = getattr(torch, DTYPES[dtype])
+
+    def call(*tensors: Any) -> Any:
+        return module(*(each.to(wanted) if each.is_floating_point() else each for each in tensors))
+
+    return call
+
+
+def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
+    if not inputs:
+        raise InputError("inputs", None, "a list of the inputs: only a .pt2 file can tell them")
+    for place, spec in enumerate(inputs):
+        if spec.datatype == BYTES:
+            raise InputError(f"inputs[{place}].datatype", BYTES, "a type of numbers: PyTorch knows no texts")

@@ -1,0 +1,195 @@
+"""Replicas that share GPUs, or lie over several: run by worker queues, told like any other run."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from astrarium.core.errors import InputError
+from astrarium.core.processes import Arrivals
+from astrarium.core.profiles import Dynamic
+from astrarium.core.units import Time
+from astrarium.placement.cells import Cell, Numbers
+from astrarium.placement.interference import (
+    IgniterInterference,
+    Interference,
+    NoInterference,
+    Tenant,
+    share_factor,
+)
+from astrarium.placement.path import Batch
+from astrarium.placement.plan import ROUNDING, Plan, Replica
+from astrarium.placement.problem import PlacedModel, PlacementGpu, Problem, Requests
+from astrarium.placement.worker_queues import Batching, House
+from astrarium.serving.contract import Setup
+from astrarium.serving.planned.parts import BATCHES, Part, cell_scenario, part_of
+from astrarium.serving.record import Batches, Ints, ServingRecord
+from astrarium.serving.record import Requests as Outcomes
+from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.state import Fate, Outcome
+
+RUN_BY = "worker queues"
+# A replica that is free takes what waits: holding requests back for fuller batches pays where others can use
+# the GPU meanwhile, and here each replica has its own part of it.
+BATCHING = Batching(max_wait=0, drop_expired=True)
+EXPIRED = "expired"
+Row = tuple[int, ...]
+
+
+def run_queues(
+    scenario: Scenario,
+    problem: Problem,
+    queued: tuple[Replica, ...],
+    arrivals: Arrivals,
+    numbers: Numbers,
+    interference: Interference | None = None,
+) -> Part:
+    """Every request travels to its replica's machine by itself, and waits there."""
+    cell, slowing = _as_cell(queued), Shared(interference or NoInterference())
+    alone = cell_scenario(scenario, problem, cell)
+    _check_profiles(alone)
+    setup, mine = build.setup(alone, placed=True), part_of(arrivals, numbers, cell.models)
+    coming = arrivals.time[numbers] + setup.network.delay(1)
+    requests = Requests(tuple(coming.tolist()), tuple(arrivals.model[numbers].tolist()))
+    ready, replicas = prepared(problem, queued, slowing, setup.network.delay(1) + setup.network.response)
+    house = House(ready, Plan("", replicas), slowing, BATCHING)
+    house.run(requests, None)
+    record = _record(alone, setup, mine, house.begun, cell)
+    return Part(RUN_BY, cell.gpus, cell.models, tuple(limit for _, limit in cell.limits), numbers, record)
+
+
+class Shared:
+    """Replicas that may use more of a GPU than there is, together, get a part of it each while they are at
+    work at the same time. iGniter's model sees to that itself."""
+
+    def __init__(self, others: Interference) -> None:
+        self._others, self._done = others, isinstance(others, IgniterInterference)
+
+    def slowdowns(self, gpu: PlacementGpu, tenants: Sequence[Tenant]) -> tuple[float, ...]:
+        slowed = self._others.slowdowns(gpu, tenants)
+        crowd = 1.0 if self._done else math.fsum(tenant.share for tenant in tenants if tenant.busy)
+        if crowd <= 1 + ROUNDING:
+            return slowed
+        return tuple(
+            slow * crowd if tenant.busy else slow for slow, tenant in zip(slowed, tenants, strict=True)
+        )
+
+
+def prepared(
+    problem: Problem, queued: Sequence[Replica], interference: Interference, way: Time
+) -> tuple[Problem, tuple[Replica, ...]]:
+    """As the queues are told: batches that leave time to wait for the one before, and objectives for the
+    start of a batch, so that who waits too long is dropped while the others can still be helped.
+
+    Without this, in an overload everybody would be answered, and everybody just too late.
+    """
+    models, lead, replicas = {model.index: model for model in problem.models}, dict[int, Time](), []
+    for replica in queued:
+        model = models[replica.model]
+        times = _times(model, replica, _company(replica, queued, problem, interference), problem)
+        size = max(bisect_right(times, (model.slo - way) // 2), 1)
+        lead[model.index] = max(times[size - 1], lead.get(model.index, 0))
+        replicas.append(msgspec.structs.replace(replica, batch=size))
+    nearer = tuple(
+        msgspec.structs.replace(model, slo=max(1, model.slo - way - lead.get(model.index, 0) + 1))
+        for model in problem.models
+    )
+    return msgspec.structs.replace(problem, models=nearer), tuple(replicas)
+
+
+def _times(model: PlacedModel, replica: Replica, company: float, problem: Problem) -> list[Time]:
+    """Of batches of 1, 2, ... on its share."""
+    form, gpu = model.forms[replica.shape], _gpu(problem, replica.gpus[0])
+    sizes = range(1, min(replica.batch, form.max_batch) + 1)
+    return [
+        round(form.latency(size) * share_factor(model, gpu, size, replica.share) * company) for size in sizes
+    ]
+
+
+def _company(
+    replica: Replica, queued: Sequence[Replica], problem: Problem, interference: Interference
+) -> float:
+    """How many times as long everything takes while all others on its GPUs are at work."""
+    worst = 1.0
+    for gpu in replica.gpus:
+        others = [one for one in queued if gpu in one.gpus]
+        tenants = [Tenant(one.model, one.batch, one.share) for one in others]
+        slowdowns = interference.slowdowns(_gpu(problem, gpu), tenants)
+        worst = max(worst, slowdowns[others.index(replica)])
+    return worst
+
+
+def _gpu(problem: Problem, id_: int) -> PlacementGpu:
+    return next(gpu for gpu in problem.gpus if gpu.id == id_)
+
+
+def _as_cell(queued: Sequence[Replica]) -> Cell:
+    """What there is altogether."""
+    limits: dict[int, int] = {}
+    for replica in queued:
+        limits[replica.model] = max(replica.batch, limits.get(replica.model, 0))
+    gpus = sorted({gpu for replica in queued for gpu in replica.gpus})
+    return Cell(tuple(gpus), tuple(sorted(limits.items())))
+
+
+def _check_profiles(scenario: Scenario) -> None:
+    for name, model in scenario.models.items():
+        if isinstance(model.profile, Dynamic):
+            expected = "times that are known, for a model that shares a GPU or lies over several"
+            raise InputError(f"models.{name}.profile", "dynamic", expected)
+
+
+def _record(
+    scenario: Scenario, setup: Setup, arrivals: Arrivals, batches: Sequence[Batch], cell: Cell
+) -> ServingRecord:
+    rows = [list(_rows(batch, cell)) for batch in batches]
+    return ServingRecord(
+        policy=RUN_BY,
+        setup=setup,
+        seed=scenario.seed,
+        requests=_outcomes(arrivals, build.deadlines(arrivals, setup), setup, batches, rows),
+        batches=_columns([row for each in rows for row in each]),
+        reasons=("", EXPIRED),
+        warmup=scenario.workload.warmup,
+        duration=scenario.duration,
+    )
+
+
+def _rows(batch: Batch, cell: Cell) -> Iterator[Row]:
+    """One for each GPU that worked on it."""
+    assert batch.replica is not None
+    replica, width = batch.replica, batch.replica.shape.operators
+    model = cell.models.index(replica.model)
+    for place, gpu in enumerate(replica.gpus):
+        began, ended = batch.stays[place // width]
+        size = len(batch.members)
+        yield model, cell.gpus.index(gpu), size, batch.start, began, ended, Fate.FINISHED
+
+
+def _columns(rows: Sequence[Row]) -> Batches:
+    columns = zip(*rows, strict=True) if rows else [()] * len(BATCHES)
+    named = zip(BATCHES.items(), columns, strict=True)
+    return Batches(**{name: np.array(column, kind) for (name, kind), column in named})
+
+
+def _outcomes(
+    arrivals: Arrivals,
+    deadlines: Ints,
+    setup: Setup,
+    batches: Sequence[Batch],
+    rows: Sequence[Sequence[Row]],
+) -> Outcomes:
+    """Who is in no batch was dropped, at its deadline."""
+    done, number = deadlines.copy(), np.full(len(arrivals), -1, np.int64)
+    first = np.cumsum([0, *(len(each) for each in rows)]).tolist()
+    for batch, row in zip(batches, first, strict=False):
+        done[batch.members], number[batch.members] = batch.done + setup.network.response, row
+    dropped = number < 0
+    outcome = np.where(dropped, Outcome.DROPPED, np.where(done <= deadlines, Outcome.IN_TIME, Outcome.LATE))
+    reason = np.where(dropped, 1, 0).astype(np.int8)
+    columns = (arrivals.time, deadlines, arrivals.model, arrivals.application)
+    return Outcomes(*columns, outcome.astype(np.int8), reason, done, number)

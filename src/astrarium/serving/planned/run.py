@@ -1,0 +1,136 @@
+"""A scenario run by a plan: each cell by the scenario's own policy, worker queues where GPUs are shared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrarium.core.processes import Arrivals
+from astrarium.core.units import Time
+from astrarium.placement.cells import (
+    Cell,
+    Numbers,
+    assigned,
+    balanced,
+    cells,
+    companies,
+    station_numbers,
+    stations,
+)
+from astrarium.placement.interference import Interference
+from astrarium.placement.plan import Plan, Replica, check
+from astrarium.placement.problem import Problem
+from astrarium.serving.level import EngineName, serve, timed
+from astrarium.serving.planned.parts import Part, cell_scenario, part_of, together
+from astrarium.serving.planned.queued import run_queues
+from astrarium.serving.planning import plans
+from astrarium.serving.record import ServingRecord
+from astrarium.serving.scenario import Scenario, build
+
+Progress = Callable[[Time], None]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """*parts* are the cells in order, and then worker queues, if there are any."""
+
+    plan: Plan
+    record: ServingRecord
+    parts: tuple[Part, ...]
+
+
+def run_planned(
+    scenario: Scenario,
+    plan: Plan,
+    problem: Problem | None = None,
+    interference: Interference | None = None,
+    engine: EngineName = "auto",
+    progress: Progress | None = None,
+) -> PlannedRun:
+    """The plan must go with the problem: the scenario's own, or one that knows more forms of its models.
+
+    Requests of a model without a replica are dropped when they come. *interference* is between replicas that
+    share a GPU.
+    """
+    wall, cpu = time.perf_counter(), time.process_time()
+    problem = problem or plans.problem(scenario, planning=False)
+    check(plan, problem)
+    arrivals = build.arrivals(scenario)
+    routes = Routes.of(plan, problem)
+    where, parts = assigned(arrivals.model, routes.parts), list[Part]()
+    for place in range(routes.count):
+        heard = _portion(progress, place, routes.count, scenario.duration)
+        numbers = np.flatnonzero(where == place)
+        parts.append(routes.run(place, scenario, arrivals, numbers, interference, engine, heard))
+    record = together(scenario, build.setup(scenario, placed=True), arrivals, parts)
+    took = time.perf_counter() - wall, time.process_time() - cpu
+    return PlannedRun(plan, timed(record, *took), tuple(parts))
+
+
+@dataclass(frozen=True)
+class Routes:
+    """`parts[k, model]`: how much of a model's requests each cell gets, and then each of the *queues*:
+    replicas that have to do with each other."""
+
+    problem: Problem
+    cells: tuple[Cell, ...]
+    queues: tuple[tuple[Replica, ...], ...]
+    parts: Numbers
+
+    @classmethod
+    def of(cls, plan: Plan, problem: Problem) -> Routes:
+        found = cells(plan, problem)
+        of_cells, of_queues = stations(found, problem)
+        parts = balanced([model.rate for model in problem.models], [*of_cells, *of_queues])
+        numbers = np.array(station_numbers(found.queued), np.int64) + len(of_cells)
+        groups = companies(found.queued)
+        sums = [parts[np.unique(numbers[list(places)])].sum(axis=0, keepdims=True) for places in groups]
+        queues = tuple(tuple(found.queued[place] for place in places) for places in groups)
+        return cls(problem, found.cells, queues, np.concatenate([parts[: len(of_cells)], *sums]))
+
+    @property
+    def count(self) -> int:
+        return len(self.parts)
+
+    def run(
+        self,
+        place: int,
+        scenario: Scenario,
+        arrivals: Arrivals,
+        numbers: Numbers,
+        interference: Interference | None = None,
+        engine: EngineName = "auto",
+        progress: Progress | None = None,
+    ) -> Part:
+        """One of the cells, or of the queues, with its part of the requests."""
+        if place < len(self.cells):
+            cell = self.cells[place]
+            return run_cell(scenario, self.problem, cell, arrivals, numbers, engine, progress)
+        queue = self.queues[place - len(self.cells)]
+        return run_queues(scenario, self.problem, queue, arrivals, numbers, interference)
+
+
+def _portion(progress: Progress | None, place: int, count: int, duration: Time) -> Progress | None:
+    """Each part is an equal step of the way."""
+    if progress is None:
+        return None
+    return lambda now: progress((place * duration + min(now, duration)) // count)
+
+
+def run_cell(
+    scenario: Scenario,
+    problem: Problem,
+    cell: Cell,
+    arrivals: Arrivals,
+    numbers: Numbers,
+    engine: EngineName = "auto",
+    progress: Progress | None = None,
+) -> Part:
+    alone = cell_scenario(scenario, problem, cell)
+    mine = part_of(arrivals, numbers, cell.models)
+    record = serve(alone, build.setup(alone, placed=True), mine, engine, progress)
+    limits = tuple(limit for _, limit in cell.limits)
+    return Part(scenario.policy.name, cell.gpus, cell.models, limits, numbers, record)

@@ -1,0 +1,207 @@
+"""What `plan` answers: a plan, what it is worth, what breaks first, how others fare. An interrupt keeps what
+was found until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.placement.problem import Problem
+from astrarium.serving.planning import plans
+from astrarium.serving.planning.clusters import MOST_GPUS
+from astrarium.serving.planning.growth import Growth, growth
+from astrarium.serving.planning.search import Attempt, Choice, Planning, Watch, Wishes
+from astrarium.serving.planning.use import GpuUse
+from astrarium.serving.scenario import Scenario
+
+MOST_ALONE = 3_000_000  # requests that may be looked at to see how far each model can grow alone
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another policy on as many GPUs and on the same requests, and the fewest that it needs itself."""
+
+    choice: Choice
+    same: Attempt
+    fewest: Attempt | None
+
+
+@dataclass(frozen=True)
+class Question:
+    """*gpus*: so many; None: the fewest that are enough. *each*: how far every model can grow alone; None:
+    if that is quickly found."""
+
+    gpus: int | None = None
+    rivals: tuple[Choice, ...] = ()
+    grow: bool = True
+    each: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.gpus is not None and not 1 <= self.gpus <= MOST_GPUS:
+            raise InputError("--gpus", self.gpus, f"1 to {MOST_GPUS}")
+
+
+@dataclass
+class Answer:
+    """*fewest*: None where no number that was tried is enough, or nobody asked."""
+
+    scenario: Scenario
+    choice: Choice
+    wishes: Wishes
+    question: Question
+    chosen: Attempt | None = None
+    fewest: Attempt | None = None
+    growth: Growth | None = None
+    alone: dict[int, Growth] = field(default_factory=dict)
+    rivals: list[Rival] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def answered(
+    scenario: Scenario, choice: Choice, wishes: Wishes, question: Question, watch: Watch | None = None
+) -> Answer:
+    for rival in question.rivals:
+        rival.made("--against")  # nothing is begun that cannot be finished
+    watch = watch or Watch()
+    answer = Answer(scenario, choice, wishes, question, attempts=watch.attempts)
+    planning = Planning(scenario, choice, wishes, watch)
+    others = [Planning(scenario, rival, wishes, Watch(watch.show)) for rival in question.rivals]
+    try:
+        _fill(answer, planning, others)
+    except KeyboardInterrupt:
+        answer.interrupted = True
+        answer.chosen = answer.chosen or watch.best
+    return answer
+
+
+def _fill(answer: Answer, planning: Planning, others: Sequence[Planning]) -> None:
+    question = answer.question
+    if question.gpus is None:
+        answer.fewest = planning.fewest()
+        there = min(answer.scenario.cluster.size, answer.wishes.most)
+        answer.chosen = answer.fewest or planning.attempt(there)
+        answer.fewest = answer.chosen if answer.chosen.met else None
+    else:
+        answer.chosen = planning.attempt(question.gpus)
+    if question.grow:
+        answer.growth = growth(planning, answer.chosen)
+    for other in others:
+        answer.rivals.append(Rival(other.choice, other.attempt(answer.chosen.gpus), other.fewest()))
+    if others and question.gpus is not None:
+        answer.fewest = planning.fewest()  # to stand beside theirs
+    if question.grow and _affordable(answer, planning):
+        for place in range(len(answer.chosen.problem.models)):
+            answer.alone[place] = growth(planning, answer.chosen, place)
+
+
+def _affordable(answer: Answer, planning: Planning) -> bool:
+    if answer.question.each is not None:
+        return answer.question.each
+    models = len(answer.scenario.models)
+    looked_at = sum(len(requests.times) for requests in planning.draws) * models * 8
+    return models > 1 and looked_at <= MOST_ALONE
+
+
+# What `plan` answers as plain data, for --json.
+
+
+def told(answer: Answer) -> dict[str, Any]:
+    chosen = answer.chosen
+    found: dict[str, Any] = {
+        "policy": answer.choice.name,
+        "parameters": answer.choice.parameters,
+        "target": answer.wishes.target,
+        "seeds": answer.wishes.seeds,
+        "cluster": answer.scenario.cluster.size,
+        "interrupted": answer.interrupted,
+        "fewest": None if answer.fewest is None else answer.fewest.gpus,
+        "tried": [_brief(each) for each in answer.attempts],
+    }
+    if chosen is not None:
+        found |= _chosen(answer, chosen)
+    return found
+
+
+def _chosen(answer: Answer, chosen: Attempt) -> dict[str, Any]:
+    problem = chosen.problem
+    return {
+        "gpus": chosen.gpus,
+        "met": chosen.met,
+        "attainment": _attainment(chosen),
+        "plan": plans.plain(chosen.plan, problem),
+        "placement": [_gpu(use, problem) for use in chosen.uses],
+        "growth": _growth(answer.growth, problem),
+        "alone": {problem.models[at].name: _growth(each, problem) for at, each in answer.alone.items()},
+        "against": [
+            {
+                "policy": rival.choice.name,
+                "parameters": rival.choice.parameters,
+                "attainment": _attainment(rival.same),
+                "fewest": None if rival.fewest is None else rival.fewest.gpus,
+            }
+            for rival in answer.rivals
+        ],
+    }
+
+
+def _brief(attempt: Attempt) -> dict[str, Any]:
+    found = attempt.judged
+    assert found is not None
+    return {
+        "gpus": attempt.gpus,
+        "met": attempt.met,
+        "worst": found.models[found.worst].mean,
+        "worst_model": attempt.problem.models[found.worst].name,
+        "overall": found.overall.mean,
+    }
+
+
+def _attainment(attempt: Attempt) -> dict[str, Any] | None:
+    found = attempt.judged
+    if found is None:
+        return None
+    names = (model.name for model in attempt.problem.models)
+    models = {name: msgspec.to_builtins(each) for name, each in zip(names, found.models, strict=True)}
+    return {"overall": msgspec.to_builtins(found.overall), "models": models}
+
+
+def _gpu(use: GpuUse, problem: Problem) -> dict[str, Any]:
+    return {
+        "gpu": use.gpu.id,
+        "kind": use.gpu.kind,
+        "memory": use.gpu.memory,
+        "used": use.memory,
+        "busy": use.busy,
+        "replicas": [
+            {
+                "model": problem.models[each.replica.model].name,
+                "batch": each.replica.batch,
+                "share": each.replica.share,
+                "shape": str(each.replica.shape),
+                "memory": each.memory,
+                "busy": each.busy,
+                "why": each.replica.why,
+            }
+            for each in use.replicas
+        ],
+    }
+
+
+def _growth(growth: Growth | None, problem: Problem) -> dict[str, Any] | None:
+    if growth is None:
+        return None
+    names = [model.name for model in problem.models]
+    return {
+        "carries": growth.carries,
+        "breaks": growth.breaks,
+        "first": None if growth.first is None else names[growth.first],
+        "others": [names[place] for place in growth.others],
+        "attainment": growth.attainment,
+        "why": growth.why,
+    }

@@ -1,0 +1,137 @@
+"""Clusters of another size with GPUs like those of a scenario, and how few of them could do at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import write_bytes
+from astrarium.placement.problem import Form, PlacementGpu, Problem
+from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.scenario.schema import Cluster, GpuGroup
+
+# How fast each GPU of a scenario is. Forms of models know the slowest kind only.
+
+
+class Speeds:
+    def __init__(self, scenario: Scenario) -> None:
+        setup = build.setup(scenario, placed=True)
+        self._kinds, self._tables = build.truth_tables(scenario, setup)
+        self._slowest = [model.latency for model in setup.models]
+
+    @property
+    def unequal(self) -> bool:
+        return len(self._tables) > 1
+
+    def part(self, gpu: int, model: int, size: int) -> float:
+        """What a batch takes there, of what it takes on the slowest kind."""
+        return self._tables[self._kinds[gpu]][model][size] / max(1, self._slowest[model][size])
+
+    def work(self, problem: Problem, gpu: PlacementGpu) -> float:
+        """How much of the whole load's time it would take there, of that on the slowest kind."""
+        asked = [model for model in problem.models if model.rate > 0 and model.alone is not None]
+        return sum(self.part(gpu.id, model.index, 1) for model in asked) / max(1, len(asked))
+
+
+MOST_GPUS = 65_536  # what a scenario may have
+
+
+def sized(scenario: Scenario, gpus: int) -> Scenario:
+    """With at least so many GPUs: the cluster again and again, machine by machine, until there are enough.
+
+    Fewer are never left out here: policies are told of the slowest kind of the whole cluster, and a plan must
+    fit the scenario that it was made from.
+    """
+    cluster = scenario.cluster
+    if gpus <= cluster.size:
+        return scenario
+    if isinstance(cluster.gpus, int) and cluster.nodes is None:  # one machine, as far as anybody said
+        larger = msgspec.structs.replace(cluster, gpus=gpus)
+    else:
+        larger = Cluster(gpus=tuple(_machines(cluster, gpus)))
+    return msgspec.structs.replace(scenario, cluster=larger)
+
+
+def _machines(cluster: Cluster, gpus: int) -> Iterator[GpuGroup]:
+    yield from cluster.groups
+    left = gpus - cluster.size
+    while left > 0:
+        for group in cluster.groups:
+            most = -(-group.count // group.nodes)
+            for _ in range(group.nodes):
+                if left > 0:
+                    yield msgspec.structs.replace(group, count=min(most, left), nodes=1)
+                left -= most
+
+
+def selections(problem: Problem, gpus: int, speeds: Speeds) -> list[Problem]:
+    """With so many of its GPUs. Where they are unequal: the first, the fastest, or those with most memory."""
+
+    work = {gpu.id: speeds.work(problem, gpu) for gpu in problem.gpus}
+    orders: list[Callable[[PlacementGpu], tuple[float, ...]]] = [
+        lambda gpu: (gpu.id,),
+        lambda gpu: (work[gpu.id], -gpu.memory, gpu.id),
+        lambda gpu: (-gpu.memory, work[gpu.id], gpu.id),
+    ]
+    found: dict[object, list[PlacementGpu]] = {}
+    for order in orders:
+        taken = sorted(problem.gpus, key=order)[:gpus]
+        found.setdefault(sorted_kinds(taken), taken)
+    return [
+        msgspec.structs.replace(problem, gpus=tuple(sorted(taken, key=lambda gpu: gpu.id)))
+        for taken in found.values()
+    ]
+
+
+def sorted_kinds(gpus: Sequence[PlacementGpu]) -> tuple[tuple[str, int], ...]:
+    """What they are, whichever they are."""
+    return tuple(sorted((gpu.kind, gpu.memory) for gpu in gpus))
+
+
+def fewest_possible(problem: Problem, target: float) -> int:
+    """Fewer cannot do: their memory is too small, or their time too short for full batches throughout.
+
+    Time sets no bound where it is known that models leave parts of a GPU unused, so that several may run at
+    once, nor where GPUs are unequal: models' times are those of the slowest.
+    """
+    asked = [model for model in problem.models if model.rate > 0]
+    largest = max(gpu.memory for gpu in problem.gpus)
+    memory = sum(min((_bytes(form) for form in model.forms.values()), default=0) for model in asked)
+    bound = math.ceil(memory / largest)
+    equal = len({gpu.kind for gpu in problem.gpus}) == 1
+    if equal and not any(model.demands or model.igniter for model in asked):
+        work = math.fsum(
+            model.rate * min(map(_seconds, model.forms.values()), default=0.0) for model in asked
+        )
+        bound = max(bound, math.ceil(work * target - 1e-9))
+    return max(1, bound)
+
+
+def _bytes(form: Form) -> int:
+    return sum(form.memory(stage, 1) for stage in range(form.shape.stages)) * form.shape.operators
+
+
+def _seconds(form: Form) -> float:
+    """Of a GPU, for a request in a full batch."""
+    width = form.shape.operators
+    return min(
+        math.fsum(times[batch] for times in form.stage_times) * width / batch / 1e9
+        for batch in range(1, form.max_batch + 1)
+    )
+
+
+def check_possible(problem: Problem) -> None:
+    """However many GPUs there are, each model must fit on them in some form."""
+    memory = max(gpu.memory for gpu in problem.gpus)
+    for model in problem.models:
+        least = min((_largest_stage(form) for form in model.forms.values()), default=0)
+        if model.rate > 0 and least > memory:
+            expected = f"at most {write_bytes(memory)}, what the largest GPU has: no number of them is enough"
+            raise InputError(f"models.{model.name}.memory", write_bytes(least), expected)
+
+
+def _largest_stage(form: Form) -> int:
+    return max(form.memory(stage, 1) for stage in range(form.shape.stages))

@@ -1,0 +1,136 @@
+"""Requests for planning: some to plan with, others to judge by, at today's load or at a grown one.
+
+Arrivals that are drawn are drawn again from other seeds. A trace cannot be: its first half is the history
+that plans are made with, and its second half, in windows, judges them. A trace grows by being run faster,
+over and over, so that bursts stay bursts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from astrarium.core.errors import InputError
+from astrarium.core.processes import Ints
+from astrarium.core.quantities import Rate
+from astrarium.core.streams import stream
+from astrarium.core.units import SECOND, Time
+from astrarium.placement.problem import Problem, Requests
+from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.scenario.rates import spans
+from astrarium.serving.scenario.schema import Change, Workload
+
+WINDOW = 100  # requests at least, in a part of a trace that judges
+
+
+@dataclass(frozen=True)
+class Load:
+    """Of a scenario, judged *seeds* times over. Never with the requests that plans are made with."""
+
+    scenario: Scenario
+    seeds: int = 3
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise InputError("--seeds", self.seeds, "at least one")
+
+    @property
+    def traced(self) -> bool:
+        return self.scenario.workload.file is not None
+
+    @property
+    def warmup(self) -> Time:
+        """Requests that come before are served and not counted. Windows of a trace count as a whole."""
+        return 0 if self.traced else self.scenario.workload.warmup
+
+    def posed(self, problem: Problem) -> Problem:
+        """With requests to plan with, and their rates, where the scenario's own are in a trace."""
+        if not self.traced:
+            return problem
+        time, model, half = self._trace()
+        before = time < half
+        counts = np.bincount(model[before], minlength=len(problem.models))
+        known = msgspec.structs.replace(problem, requests=requests_of(time[before], model[before]))
+        return with_rates(known, (counts * SECOND / half).tolist())
+
+    def fresh(self, factors: Sequence[float] = ()) -> list[Requests]:
+        """*factors*: how many times today's requests each model gets; none: today's."""
+        if self.traced:
+            return [_repeated(part, length, factors) for part, length in self._windows()]
+        scenario = grown(self.scenario, factors) if factors else self.scenario
+        seeds = (int(stream(scenario.seed, "judging", place).integers(2**31)) for place in range(self.seeds))
+        drawn = (build.arrivals(scenario.with_seed(seed)) for seed in seeds)
+        return [requests_of(each.time, each.model) for each in drawn]
+
+    def judging(self, problem: Problem, factors: Sequence[float] = ()) -> Problem:
+        """With the rates that judge. A trace's second half may have others than its history."""
+        if self.traced:
+            time, model, half = self._trace()
+            counts = np.bincount(model[time >= half], minlength=len(problem.models))
+            rates = counts * SECOND / max(1, self.scenario.duration - half)
+        else:
+            rates = np.array([each.rate for each in problem.models])
+        return with_rates(problem, (rates * (np.array(factors) if factors else 1.0)).tolist())
+
+    def _trace(self) -> tuple[Ints, Ints, Time]:
+        """Arrivals, models, and where history ends."""
+        whole = build.arrivals(self.scenario)
+        return whole.time, whole.model, max(1, self.scenario.duration // 2)
+
+    def _windows(self) -> list[tuple[tuple[Ints, Ints], Time]]:
+        time, model, half = self._trace()
+        after = time >= half
+        time, model = time[after] - half, model[after]
+        count = min(self.seeds, max(1, len(time) // WINDOW))
+        length = -(-(self.scenario.duration - half) // count)
+        places = [np.flatnonzero(time // length == place) for place in range(count)]
+        return [((time[rows] - place * length, model[rows]), length) for place, rows in enumerate(places)]
+
+
+def with_rates(problem: Problem, rates: Sequence[float]) -> Problem:
+    models = zip(problem.models, rates, strict=True)
+    return msgspec.structs.replace(
+        problem, models=tuple(msgspec.structs.replace(each, rate=rate) for each, rate in models)
+    )
+
+
+def requests_of(time: Ints, model: Ints) -> Requests:
+    return Requests(tuple(time.tolist()), tuple(model.tolist()))
+
+
+def grown(scenario: Scenario, factors: Sequence[float]) -> Scenario:
+    """Each model's rate, and what becomes of it, times its factor."""
+    names = list(scenario.models)
+    parts = [
+        {name: Rate(rate * factor) for name, rate, factor in zip(names, part.rates, factors, strict=True)}
+        for part in spans(scenario.workload, names)
+    ]
+    starts = [change.at for change in scenario.workload.changes]
+    changes = tuple(Change(at, rates) for at, rates in zip(starts, parts[1:], strict=False))
+    workload: Workload = msgspec.structs.replace(
+        scenario.workload, rate=parts[0], popularity=None, changes=changes
+    )
+    return msgspec.structs.replace(scenario, workload=workload)
+
+
+def _repeated(part: tuple[Ints, Ints], length: Time, factors: Sequence[float]) -> Requests:
+    """Each model's requests at its own pace, again from the start when they end before the window does."""
+    time, model = part
+    if not factors:
+        return requests_of(time, model)
+    found = [_faster(time[model == place], factor, length) for place, factor in enumerate(factors)]
+    models = np.concatenate([np.full(len(each), place) for place, each in enumerate(found)])
+    times = np.concatenate(found)
+    order = np.argsort(times, kind="stable")
+    return requests_of(times[order], models[order])
+
+
+def _faster(time: Ints, factor: float, length: Time) -> Ints:
+    if factor <= 0:
+        return time[:0]
+    rounds = np.arange(int(np.ceil(factor)))
+    again = np.rint((time[None, :] + rounds[:, None] * length) / factor).astype(np.int64).ravel()
+    return again[again < length]

@@ -1,0 +1,173 @@
+"""Plans as files, and scenarios as placement problems: what planning needs from both.
+
+    policy: alpaserve
+    replicas:
+    - {model: bert, gpus: [0, 1], shape: op1pp2, batch: 4, why: group 0}
+    missing: {vgg: a GPU with 12GiB or more}
+    attainment: 0.97
+
+YAML and JSON are the same to read; the ending of the name says which is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astrarium.core.decode import Decoder, parse_yaml
+from astrarium.core.errors import InputError
+from astrarium.core.streams import stream
+from astrarium.core.units import SECOND
+from astrarium.placement.plan import Plan, PlanEntry, ReplicaEntry, parse_shape, read, written
+from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests, Shape
+from astrarium.serving.contract import ModelSpec
+from astrarium.serving.scenario import build
+from astrarium.serving.scenario.rates import spans
+from astrarium.serving.scenario.schema import Cluster, Model, Parallel, Scenario
+
+Spread = Callable[[str, Form], Mapping[Shape, Form]]
+ENDINGS = (".yaml", ".yml", ".json")
+
+
+def problem(scenario: Scenario, spread: Spread | None = None, planning: bool = True) -> Problem:
+    """*spread* adds forms over several GPUs, from a model's name and its form for one.
+
+    The requests to plan with are drawn like those of the scenario, from another seed. A trace cannot be drawn
+    again: there are none then, only rates. Where nobody is *planning*, there are none either.
+    """
+    setup = build.setup(scenario, placed=True)
+    gpus = tuple(PlacementGpu(gpu.id, gpu.memory, gpu.node, gpu.kind) for gpu in setup.gpus)
+    _check_gpu_memory(scenario.cluster)
+    _check_model_memory(scenario)
+    known = zip(setup.models, _rates(scenario), strict=True)
+    models = tuple(_placed(scenario, spec, rate, spread) for spec, rate in known)
+    return Problem(models, gpus, _requests(scenario) if planning else Requests((), ()))
+
+
+def save(path: str | Path, plan: Plan, problem: Problem) -> None:
+    path = Path(path)
+    if path.suffix not in ENDINGS:
+        raise InputError("", path.name, f"a name for the plan that ends in {', '.join(ENDINGS)}")
+    text = to_json(plan, problem) if path.suffix == ".json" else to_yaml(plan, problem)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError("", None, f"a file that can be written: {error.strerror}", str(path)) from None
+
+
+def load(path: str | Path, problem: Problem) -> Plan:
+    """Checked against the scenario that it is used with."""
+    source = str(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError("", None, f"a plan that can be read: {error.strerror}", source) from None
+    except UnicodeDecodeError:
+        raise InputError("", None, "a plan in UTF-8", source) from None
+    return parse(parse_yaml(text, source), problem, source)
+
+
+def parse(raw: Any, problem: Problem, source: str = "") -> Plan:
+    try:
+        return read(Decoder().decode_struct(PlanEntry, raw, ""), problem)
+    except InputError as error:
+        raise error.read_from(source) from None
+
+
+def plain(plan: Plan, problem: Problem) -> dict[str, Any]:
+    """As data that JSON and YAML know; what is at its default goes without saying."""
+    entry = written(plan, problem)
+    return {**_told(entry), "replicas": [_told(replica) for replica in entry.replicas]}
+
+
+def to_yaml(plan: Plan, problem: Problem) -> str:
+    import yaml
+
+    # lists and mappings of plain values on one line each
+    text = yaml.safe_dump(
+        plain(plan, problem), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None
+    )
+    return str(text)
+
+
+def to_json(plan: Plan, problem: Problem) -> str:
+    return msgspec.json.format(msgspec.json.encode(plain(plan, problem)), indent=2).decode() + "\n"
+
+
+def _told(entry: PlanEntry | ReplicaEntry) -> dict[str, Any]:
+    fields = msgspec.structs.fields(entry)
+    told = [info.name for info in fields if info.required or getattr(entry, info.name) != _default(info)]
+    return {name: _listed(getattr(entry, name)) for name in told}
+
+
+def _default(info: Any) -> Any:
+    return info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _placed(scenario: Scenario, spec: ModelSpec, rate: float, spread: Spread | None) -> PlacedModel:
+    """As far as batches keep the SLO; on the slowest kind of GPU, as batching policies are told."""
+    alone = Form(ALONE, (spec.latency[: spec.max_batch + 1],), (scenario.models[spec.name].memory,))
+    others = {
+        **_parallel(scenario.models[spec.name]),
+        **(spread(spec.name, alone) if spread is not None else {}),
+    }
+    return PlacedModel(spec.index, spec.name, spec.slo, rate, {ALONE: alone, **others})
+
+
+def _parallel(model: Model) -> dict[Shape, Form]:
+    """Batches as far as they keep the SLO in all stages together; none that cannot run even one."""
+    forms = {parse_shape(name, ""): part for name, part in model.parallel.items()}
+    found = {shape: _spread_form(shape, part, model) for shape, part in forms.items()}
+    return {shape: form for shape, form in found.items() if form.max_batch}
+
+
+def _spread_form(shape: Shape, part: Parallel, model: Model) -> Form:
+    times = islice(part.profile.batch_times(), model.max_batch)
+    fitting = tuple(takewhile(lambda time: time * shape.stages <= model.slo, times))
+    return Form(shape, ((0, *fitting),) * shape.stages, (part.memory,) * shape.stages)
+
+
+def _check_gpu_memory(cluster: Cluster) -> None:
+    for place, group in enumerate(cluster.groups):
+        if not group.memory:
+            field = "cluster.memory" if isinstance(cluster.gpus, int) else f"cluster.gpus[{place}].memory"
+            raise InputError(field, None, "a value such as 16GiB: planning asks what fits on a GPU")
+
+
+def _check_model_memory(scenario: Scenario) -> None:
+    for name, model in scenario.models.items():
+        if not model.memory:
+            expected = "a value such as 200MiB: planning asks what the model occupies on a GPU"
+            raise InputError(f"models.{name}.memory", None, expected)
+
+
+def _rates(scenario: Scenario) -> list[float]:
+    """Of each model, in requests a second; the mean over the duration."""
+    duration = scenario.duration
+    if scenario.workload.file is not None:
+        known = build.arrivals(scenario).model.tolist()
+        return [known.count(index) * SECOND / duration for index in range(len(scenario.models))]
+    parts = spans(scenario.workload, list(scenario.models))
+    if len(parts) == 1:
+        return list(parts[0].rates)
+    return [
+        math.fsum(part.rates[index] * (part.end - part.start) for part in parts) / duration
+        for index in range(len(scenario.models))
+    ]
+
+
+def _requests(scenario: Scenario) -> Requests:
+    if scenario.workload.file is not None:
+        return Requests((), ())
+    other = int(stream(scenario.seed, "planning").integers(2**31))
+    drawn = build.arrivals(scenario.with_seed(other))
+    return Requests(tuple(drawn.time.tolist()), tuple(drawn.model.tolist()))

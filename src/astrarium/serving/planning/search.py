@@ -1,0 +1,252 @@
+"""Where models go, and how many GPUs that takes: a policy asked for one size of cluster after another.
+
+Each plan is judged on several draws of requests that it was not made with. The fewest GPUs are found by
+doubling until every model has what it should, then by halving between the last size that fails and the first
+that does not; with policies that search, more GPUs may now and then be worse, so the size below the answer
+was tried and found wanting, but not every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from astrarium.core.decode import Decoder
+from astrarium.core.errors import InputError
+from astrarium.placement.plan import Plan, check
+from astrarium.placement.policies import Judge, PlacementPolicy, placement_policies
+from astrarium.placement.problem import Problem
+from astrarium.serving.planned import judging
+from astrarium.serving.planning import plans
+from astrarium.serving.planning.clusters import (
+    MOST_GPUS,
+    Speeds,
+    check_possible,
+    fewest_possible,
+    selections,
+    sized,
+)
+from astrarium.serving.planning.judging import Judged, MakeJudge, judged
+from astrarium.serving.planning.known import Known, Slowing, measured_on_v100s
+from astrarium.serving.planning.load import Load
+from astrarium.serving.planning.use import GpuUse, overloaded, uses
+from astrarium.serving.scenario import Scenario
+
+DEFAULT_PLACEMENT = "planner"
+HARDLY = 0.001  # attainment that two doublings of the cluster must add, of all requests or of models
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """*target*: the part of every model's requests that must be in time. *most*: GPUs to try at most."""
+
+    target: float = 0.99
+    seeds: int = 3
+    most: int = 512
+    known: Known = measured_on_v100s
+    interference: Slowing | None = None
+    make_judge: MakeJudge | None = None  # by what will really run, unless told otherwise
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target <= 1:
+            raise InputError("--target", self.target, "a share above 0 and up to 1, such as 99%")
+        if not 1 <= self.most <= MOST_GPUS:
+            raise InputError("--most", self.most, f"1 to {MOST_GPUS} GPUs")
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A placement policy and its parameters, as written."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+    @property
+    def label(self) -> str:
+        given = ",".join(f"{name}={value}" for name, value in self.parameters.items()).replace("'", "")
+        return f"{self.name} ({given})" if given else self.name
+
+    def made(self, option: str = "--policy") -> PlacementPolicy:
+        """*option*: where a person wrote it."""
+        try:
+            factory: Any = placement_policies.get(self.name)
+        except InputError as error:
+            raise InputError(option, error.value, error.expected) from None
+        try:
+            parameters = Decoder().decode_struct(factory.Parameters, self.parameters, "")
+        except InputError as error:
+            raise InputError(
+                f"-p {error.field.lstrip('.')}", error.value, error.expected, self.name
+            ) from None
+        made: PlacementPolicy = factory(parameters)
+        return made
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A plan for so many GPUs. *judged* is None where an interrupt came first."""
+
+    gpus: int
+    problem: Problem
+    plan: Plan
+    judged: Judged | None
+    target: float
+    speeds: Speeds | None = None
+
+    @cached_property
+    def uses(self) -> tuple[GpuUse, ...]:
+        return uses(self.plan, self.problem, self.speeds)
+
+    @cached_property
+    def short(self) -> list[int]:
+        """The models that do not get what they should, or would not in a longer run, worst first."""
+        if self.judged is None:
+            return []
+        below = self.judged.below(self.target)
+        return below or overloaded(self.uses, len(self.problem.models), self.target)
+
+    @property
+    def met(self) -> bool:
+        return self.judged is not None and not self.short
+
+    @property
+    def rank(self) -> tuple[bool, int, bool, float, float]:
+        """The higher, the better an answer: enough with few GPUs, else the most in time."""
+        if self.judged is None:
+            return (False, 0, False, 0.0, self.plan.attainment or 0.0)
+        worst = self.judged.models[self.judged.worst].mean
+        return (self.met, -self.gpus if self.met else 0, True, worst, self.judged.overall.mean)
+
+
+@dataclass
+class Watch:
+    """Hears of everything; shows it to *show* where somebody watches. Keeps the best so far, and what was
+    the best for each number of GPUs."""
+
+    show: Callable[[str], None] | None = None
+    best: Attempt | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+
+    def attempted(self, attempt: Attempt) -> None:
+        if self.best is None or attempt.rank > self.best.rank:
+            self.best = attempt
+
+    def say(self, text: str) -> None:
+        if self.show is not None:
+            self.show(f"{text}{self._so_far()}")
+
+    def _so_far(self) -> str:
+        if self.best is None or self.best.judged is None:
+            return ""
+        enough = "enough" if self.best.met else "not enough"
+        return f" · best: {self.best.gpus} GPUs, {self.best.judged.overall.mean:.1%} in time, {enough}"
+
+
+class _Looking:
+    """What a policy's search reports to."""
+
+    def __init__(self, watch: Watch, title: str, keep: Callable[[Plan], None], judge: Judge) -> None:
+        self.judge = judge
+        self._watch, self._title, self._keep = watch, title, keep
+        self._expects = ""
+
+    def improved(self, plan: Plan, tried: int) -> None:
+        self._keep(plan)
+        if plan.attainment is not None:
+            self._expects = f", expects {plan.attainment:.1%}"
+        self.tried(tried)
+
+    def tried(self, count: int) -> bool:
+        self._watch.say(f"{self._title}: {count:,} candidates{self._expects}")
+        return True
+
+
+class Planning:
+    """One scenario and one policy."""
+
+    def __init__(
+        self, scenario: Scenario, choice: Choice, wishes: Wishes, watch: Watch | None = None
+    ) -> None:
+        self.scenario, self.choice, self.wishes = scenario, choice, wishes
+        self.watch = watch or Watch()
+        self.load = Load(scenario, wishes.seeds)
+        self.draws = self.load.fresh()
+        self._policy = choice.made()
+        self._tried: dict[int, Attempt] = {}
+
+    def problems(self, gpus: int, speeds: Speeds) -> list[Problem]:
+        """Several, where there are unequal GPUs to choose from."""
+        whole = self.load.posed(plans.problem(sized(self.scenario, gpus)))
+        return [self.wishes.known(each) for each in selections(whole, gpus, speeds)]
+
+    def judge(self, problem: Problem) -> Judge:
+        slowing = self.wishes.interference
+        scenario = sized(self.scenario, 1 + max(gpu.id for gpu in problem.gpus))
+        interference = None if slowing is None else slowing(problem)
+        make = self.wishes.make_judge or judging.judge
+        return make(scenario, problem, interference, self.load.warmup)
+
+    def attempt(self, gpus: int) -> Attempt:
+        if gpus not in self._tried:
+            self._tried[gpus] = self._attempt(gpus)
+        return self._tried[gpus]
+
+    def _attempt(self, gpus: int) -> Attempt:
+        speeds = Speeds(sized(self.scenario, gpus))
+        found = [self._planned(gpus, problem, speeds) for problem in self.problems(gpus, speeds)]
+        best = max(found, key=lambda each: each.rank)  # of equals the first
+        self.watch.attempts.append(best)
+        return best
+
+    def _planned(self, gpus: int, problem: Problem, speeds: Speeds) -> Attempt:
+        judge, target = self.judge(problem), self.wishes.target
+        title = f"{self.choice.label}, {gpus} GPUs"
+
+        def attempted(plan: Plan, found: Judged | None = None) -> Attempt:
+            attempt = Attempt(gpus, problem, plan, found, target, speeds)
+            self.watch.attempted(attempt)
+            return attempt
+
+        def keep(plan: Plan) -> None:
+            attempted(plan)
+
+        plan = self._policy.place(problem, _Looking(self.watch, title, keep, judge))
+        check(plan, problem)
+        keep(plan)
+        self.watch.say(f"{title}: judged")
+        return attempted(plan, judged(plan, judge, self.draws))
+
+    def fewest(self) -> Attempt | None:
+        """None: not with as many as may be tried, or no number of them helps."""
+        cluster = self.scenario.cluster.size
+        [posed] = self.problems(cluster, Speeds(self.scenario))
+        check_possible(posed)
+        low = min(fewest_possible(posed, self.wishes.target), self.wishes.most)
+        bad, good = self._doubled(low)
+        if good is None:
+            return None
+        while good - bad > 1:
+            middle = (bad + good) // 2
+            bad, good = (bad, middle) if self.attempt(middle).met else (middle, good)
+        return self.attempt(good)
+
+    def _doubled(self, low: int) -> tuple[int, int | None]:
+        """The last size that fails, and the first that does not."""
+        bad, size, seen = low - 1, low, list[float]()
+        while not self.attempt(size).met:
+            seen.append(self._worth(size))
+            helpless = len(seen) > 2 and seen[-1] < seen[-3] + HARDLY
+            if size >= self.wishes.most or helpless:
+                return size, None
+            bad, size = size, min(2 * size, self.wishes.most)
+        return bad, size
+
+    def _worth(self, size: int) -> float:
+        """To requests and to models: those that are asked for seldom must not be forgotten."""
+        found, target = self.attempt(size).judged, self.wishes.target
+        if found is None:
+            return 0.0
+        return found.overall.mean + sum(min(target, each.mean) for each in found.models) / len(found.models)

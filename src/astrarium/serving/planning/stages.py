@@ -1,0 +1,94 @@
+"""Where the time of requests went: in a run as it was recorded, or on the way of Elvinger's thesis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import Time
+from astrarium.placement.evaluation import STAGES, Evaluation, Spread, StageLine, summarized, walked
+from astrarium.placement.interference import Interference, NoInterference, Tenant
+from astrarium.placement.path import Delay, Path
+from astrarium.placement.plan import Plan
+from astrarium.placement.problem import PlacementGpu, Problem, Requests
+from astrarium.serving.planned.parts import Part
+from astrarium.serving.planned.queued import RUN_BY, Shared
+from astrarium.serving.record import Ints, ServingRecord
+from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.state import Outcome
+
+Times = dict[str, Ints]  # by stage
+
+
+def stages_of(record: ServingRecord, parts: Sequence[Part] = ()) -> list[StageLine]:
+    """Of answered requests. *parts*: those of a planned run, whose queues are another way than cells."""
+    found: dict[str, list[Times]] = {}
+    runs = [(part.record, part.run_by == RUN_BY) for part in parts] or [(record, False)]
+    for each, queued in runs:
+        for place, model in enumerate(each.setup.models):
+            found.setdefault(model.name, []).append(_times(each, place, queued))
+    lines = []
+    for model in record.setup.models:
+        lines += _lines(model.name, found.get(model.name, []))
+    return lines
+
+
+def _times(record: ServingRecord, model: int, queued: bool) -> Times:
+    requests, batches, network = record.requests, record.batches, record.setup.network
+    answered = np.isin(requests.outcome, (Outcome.IN_TIME, Outcome.LATE)) & (requests.model == model)
+    counted = (requests.arrival >= record.warmup) & (requests.arrival < record.duration)
+    mine = np.flatnonzero(answered & counted)
+    batch = requests.batch[mine]
+    sent, began = batches.dispatched[batch], batches.started[batch]
+    came, gone = requests.arrival[mine], requests.done[mine] - network.response
+    if queued:  # each request travels by itself, and then waits
+        moved = np.full(len(mine), network.delay(1), np.int64)
+        gather, queue = np.zeros(len(mine), np.int64), sent - came - moved
+    else:  # a batch is decided on, travels, and waits for its GPU if that is not free yet
+        moved = np.minimum(
+            began - sent, network.control + network.data * batches.size[batch].astype(np.int64)
+        )
+        gather, queue = sent - came, began - sent - moved
+    reply = np.full(len(mine), network.response, np.int64)
+    return {"gather": gather, "transfer": moved, "queue": queue, "execution": gone - began, "reply": reply}
+
+
+def _lines(name: str, parts: Sequence[Times]) -> list[StageLine]:
+    """Stages that take no time at all are left out."""
+    joined = {stage: np.concatenate([each[stage] for each in parts]) for stage in (parts[0] if parts else ())}
+    spreads = [(stage, Spread.of(joined[stage])) for stage in STAGES if stage in joined]
+    total = sum(spread.mean for _, spread in spreads if spread is not None) or 1.0
+    return [
+        StageLine(name, stage, spread.mean / total, spread.p50, spread.p95, spread.p99)
+        for stage, spread in spreads
+        if spread is not None and spread.mean > 0
+    ]
+
+
+def on_path(
+    scenario: Scenario, plan: Plan, problem: Problem, max_wait: Time, interference: Interference | None = None
+) -> Evaluation:
+    """The same requests by a router that makes each replica's batches, and waits *max_wait* at most until one
+    is full. Delays are those of the scenario's network. Nobody is dropped but who has no replica."""
+    if scenario.dynamic:
+        raise InputError("--router-wait", None, "models whose times are known: no dynamic profiles")
+    network = build.setup(scenario, placed=True).network
+    path = Path(max_wait, transfer=Delay(network.control, network.data), reply=Delay(network.response))
+    arrivals = build.arrivals(scenario)
+    requests = Requests(tuple(arrivals.time.tolist()), tuple(arrivals.model.tolist()))
+    found = walked(problem, plan, requests, _Turns(interference or NoInterference()), path=path)
+    return summarized(problem, found, scenario.workload.warmup, on_path=True)
+
+
+class _Turns:
+    """Replicas that have a whole GPU each take turns on it, as if in very short slices: they share its time,
+    and do not slow each other beyond that. Others do as *interference* says."""
+
+    def __init__(self, interference: Interference) -> None:
+        self._turns, self._beside = Shared(NoInterference()), Shared(interference)
+
+    def slowdowns(self, gpu: PlacementGpu, tenants: Sequence[Tenant]) -> tuple[float, ...]:
+        whole = all(tenant.share >= 1 for tenant in tenants)
+        return (self._turns if whole else self._beside).slowdowns(gpu, tenants)

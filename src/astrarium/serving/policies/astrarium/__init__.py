@@ -1,0 +1,260 @@
+"""Our own policy: Symphony's window over Orloj's distributions, with patience and drops that adapt.
+
+- Requests stand in lines of alike times: one for each static model, one for each group of alike applications
+  of a dynamic model, whose batch times are learnt, and whose batches are chosen by who waits.
+- A candidate waits for others as long as the GPU time that this saves is worth it, by a price that is zero
+  while GPUs are plenty, and at most a part of the way to Symphony's frontrun.
+- Nobody is given up before a GPU is at hand; then the next grants are played through, and the number of
+  heads with the fewest losses is dropped.
+docs/astrarium.md says why, and what each part brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import Duration, write_duration
+from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
+from astrarium.serving.contract import (
+    Action,
+    BatchFailed,
+    BatchFinished,
+    Dispatch,
+    Event,
+    GpuLeft,
+    Request,
+    RequestArrived,
+    RequestProfiled,
+    Setup,
+)
+from astrarium.serving.policies import serving_policies
+from astrarium.serving.policies._rates import RateMeter
+from astrarium.serving.policies._times import LearntTimes
+from astrarium.serving.policies._window import NativeParameters, WindowScheduler
+from astrarium.serving.policies.astrarium import pressure
+from astrarium.serving.policies.astrarium.applications import Applications
+from astrarium.serving.policies.astrarium.line import DynamicLine, Line
+from astrarium.serving.state import Batch, ServingState
+
+PLAN_EVERY: Time = 50 * MILLISECOND
+AHEAD = 2  # grants to play through: a third changes next to nothing
+BINS, REFRESH = 32, SECOND  # of learnt times, as in `orloj`
+
+
+@serving_policies.register("astrarium")
+class Astrarium(WindowScheduler[Line]):
+    """Wait as long as waiting pays, and give up only what the next GPUs could not make good."""
+
+    native = "astrarium"
+    listens_to_profiler = True
+
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        prefer: Annotated[
+            Literal["latency", "few-gpus"],
+            msgspec.Meta(
+                description="what idle GPUs are for: `latency` lets requests leave at once while GPUs are "
+                "plenty, `few-gpus` lets them wait for company, so that GPUs can be released"
+            ),
+        ] = "latency"
+        patience: Annotated[
+            Annotated[float, msgspec.Meta(ge=0, le=1)] | None,
+            msgspec.Meta(description="share of the way to frontrun that a batch waits; none: as it pays"),
+        ] = None
+        lookahead: Annotated[
+            bool,
+            msgspec.Meta(description="decide whom to give up by the next grants, not by a target at once"),
+        ] = True
+        lines: Annotated[
+            Literal["grouped", "application", "model"],
+            msgspec.Meta(description="which requests of a dynamic model are batched together"),
+        ] = "grouped"
+        memory: Annotated[Duration, msgspec.Meta(description="how long a measured time is remembered")] = (
+            Duration(10 * SECOND)
+        )
+
+        def __post_init__(self) -> None:
+            if self.memory < 1:
+                raise InputError("memory", write_duration(self.memory), "a duration above 0")
+
+    def __init__(self, setup: Setup, parameters: Parameters) -> None:
+        super().__init__(setup, parameters)
+        self._plan_at: Time = 0
+        self._lost = RateMeter()
+        self._running: dict[int, Batch] = {}  # by their runs, where there are dynamic models
+
+    @property
+    def twinned(self) -> bool:
+        """The native twin knows static models only."""
+        return not self._crowds
+
+    def native_parameters(self) -> NativeParameters:
+        given = self.parameters
+        return (
+            {"lookahead": int(given.lookahead), "few_gpus": int(given.prefer == "few-gpus")},
+            {"patience": -1.0 if given.patience is None else given.patience},
+            {},
+        )
+
+    def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
+        return self._watched(now, events, state) if self._crowds else super().decide(now, events, state)
+
+    # lines
+
+    def lines(self) -> list[Line]:
+        """One for each application of a dynamic model, as many of them as there are groups in use; one for
+        a static model."""
+        self._places: list[list[int]] = []  # by model and application: its line
+        self._crowds: dict[int, Applications] = {}
+        made: list[Line] = []
+        for model in self.setup.models:
+            applications = len(model.dynamic.history) if model.dynamic else 1
+            self._places.append([len(made) + place for place in range(applications)])
+            if model.dynamic:
+                times = LearntTimes(model, BINS, self.parameters.memory, REFRESH)
+                self._crowds[model.index] = Applications(model, times, self.parameters.lines)
+                told = (model, self.setup.network, self.parameters, times)
+                made += [DynamicLine(*told) for _ in range(applications)]
+            else:
+                made.append(Line(model, self.setup.network, self.parameters))
+        self._queues = made
+        for index in self._crowds:
+            self._form(index)
+        return made
+
+    def line_of(self, request: Request) -> int:
+        if not self._crowds:
+            return request.model
+        places = self._places[request.model]
+        return places[request.application if len(places) > 1 else 0]
+
+    def _form(self, model: int) -> Sequence[int]:
+        """Let the groups of the model's applications stand in lines of their own; returns those lines."""
+        crowd, first = self._crowds[model], min(self._places[model])
+        last = first + len(self._places[model])
+        waiting = [request for line in range(first, last) for request in self._queues[line].clear()]
+        for line in range(first, last):
+            self._queues[line].meter = RateMeter()
+        for line, group in enumerate(crowd.groups, first):
+            for application in group:
+                self._places[model][application] = line
+            self._queues[line].meter = RateMeter.sum([crowd.meters[place] for place in group])
+            self._queues[line].plan_with(crowd.table(group))
+        for request in waiting:
+            self._queues[self.line_of(request)].insert(request)
+        return range(first, last)
+
+    def _learn(self, now: Time, model: int) -> Sequence[int]:
+        """Plan with what is known now; returns the lines that must be looked at again."""
+        crowd = self._crowds[model]
+        if crowd.regroup(now):
+            return self._form(model)
+        lines = [self._places[model][group[0]] for group in crowd.groups]
+        for line, group in zip(lines, crowd.groups, strict=True):
+            self._queues[line].plan_with(crowd.table(group))
+        return lines
+
+    # what has happened
+
+    def opens(self, queue: Line) -> Time:
+        return queue.opens()
+
+    def _hear(self, now: Time, events: Sequence[Event], state: ServingState) -> set[int]:
+        changed = super()._hear(now, events, state)
+        if self._crowds:
+            changed.update(self._study(now, events))
+        if now >= self._plan_at:
+            self._plan(now, state)
+        return changed
+
+    def _watched(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
+        """Remember who runs together: what a batch takes tells about its members."""
+        for action in super().decide(now, events, state):
+            yield action
+            if type(action) is Dispatch:
+                batch = state.gpus[action.gpu].batches[-1]
+                self._running[batch.run] = batch
+
+    def _study(self, now: Time, events: Sequence[Event]) -> Iterator[int]:
+        """Learn from arrivals, from batches, and from what the profiler measured."""
+        touched = {model for event in events if (model := self._hear_of(now, event)) in self._crowds}
+        for model in sorted(touched):
+            if self._crowds[model].times.refreshed(now):
+                yield from self._learn(now, model)
+
+    def _hear_of(self, now: Time, event: Event) -> int:
+        """Returns the model that the event tells something of; -1 if none."""
+        if type(event) is RequestProfiled:
+            self._crowds[event.model].times.measured(now, event.application, event.time)
+            return event.model
+        if type(event) is RequestArrived and event.request.model in self._crowds:
+            self._crowds[event.request.model].arrived(now, event.request.application)
+            return event.request.model
+        if type(event) is BatchFinished and event.run in self._running:
+            batch = self._running.pop(event.run)
+            if batch.model in self._crowds:
+                self._crowds[batch.model].finished(now, batch.requests, now - event.started)
+            return batch.model
+        if isinstance(event, BatchFailed | GpuLeft):
+            self._running = {run: batch for run, batch in self._running.items() if batch.gpu != event.gpu}
+        return -1
+
+    def _plan(self, now: Time, state: ServingState) -> None:
+        """Look at the rates, and let every line take its stance."""
+        self._plan_at = now + PLAN_EVERY
+        demands = [queue.demand(now) for queue in self._queues]
+        self._lost.roll(now)
+        came = sum(queue.meter.window()[0] for queue in self._queues)
+        lost = self._lost.window()[0] / came if came else 0.0
+        climate = pressure.climate(demands, sum(gpu.present for gpu in state.gpus), lost)
+        for queue, demand in zip(self._queues, demands, strict=True):
+            queue.adapt(demand, climate)
+
+    # what to do
+
+    def _give_up(self, now: Time, queue: Line, requests: Sequence[Request]) -> Iterator[Action]:
+        if requests:
+            self._lost.roll(now)
+            self._lost.count(len(requests))
+        return super()._give_up(now, queue, requests)
+
+    def _settle(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
+        queue, free = self._queues[line], self._free[gpu]
+        if not self.parameters.lookahead:
+            yield from super()._settle(now, line, gpu)
+        elif not queue.settled(now, free):
+            yield from self._give_up(now, queue, queue.settle(now, free, self._grants(now, line, gpu)))
+            if not queue.size:
+                self._forget(line)
+        if queue.size and isinstance(queue, DynamicLine):
+            queue.choose(now, free)
+
+    def _grants(self, now: Time, line: int, gpu: int) -> Callable[[int], Sequence[Time]]:
+        """When the line may expect GPUs again, by the size of the batch that leaves now."""
+        queue, free = self._queues[line], self._free[gpu]
+        others: list[Time] = []
+
+        def grants(size: int) -> Sequence[Time]:
+            """Every other open candidate gets one first."""
+            if not others:
+                others.extend(self._next_free(now, gpu))
+            end = max(now + self._network.delay(size), free) + queue.latency[size]
+            turn = max(1, self._open)
+            return sorted([*others, end])[turn - 1 : AHEAD * turn : turn]
+
+        return grants
+
+    def _next_free(self, now: Time, gpu: int) -> Iterator[Time]:
+        """When other GPUs are free, as far as the next grants may need them."""
+        kept = [(gpu, self._free[gpu])]
+        self._free.set(gpu, FOREVER)
+        while len(kept) <= AHEAD * max(1, self._open) and self._free.least < FOREVER:
+            next_gpu = self._free.argmin()
+            kept.append((next_gpu, self._free[next_gpu]))
+            self._free.set(next_gpu, FOREVER)
+        for taken, at in reversed(kept):
+            self._free.set(taken, at)
+        return (max(now, at) for _, at in kept[1:])

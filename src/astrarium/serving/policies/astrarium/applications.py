@@ -1,0 +1,85 @@
+"""The applications of a dynamic model, put together into lines of alike times.
+
+A batch is padded to its longest request, so mixing short with long wastes time; yet every line more makes
+batches smaller, and each launch has its fixed cost. Applications are sorted by the time that one request of
+theirs keeps, and cut into the neighbourhoods that together ask for the least GPU time at the present rates.
+As long as nothing is known of them they stand apart, so that batches tell about one application each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from astrarium.core.units import Time
+from astrarium.serving.contract import ModelSpec, Request
+from astrarium.serving.policies._rates import RateMeter
+from astrarium.serving.policies._times import LearntTimes
+
+SAFE = 0.9  # the chance with which a batch keeps the time that it is planned with
+WORTH_MOVING = 0.9  # of the present demand: only for less are lines formed anew
+ROUNDING = 1e-9  # costs that differ by less are equal
+
+Group = tuple[int, ...]
+
+
+class Applications:
+    def __init__(self, model: ModelSpec, times: LearntTimes, lines: str) -> None:
+        self.model, self.times, self._lines = model, times, lines
+        self.meters = [RateMeter() for _ in range(times.applications)]
+        self._begun = False
+        everybody = tuple(range(times.applications))
+        apart = lines == "application" or (lines == "grouped" and not times.known)
+        self.groups: list[Group] = [(place,) for place in everybody] if apart else [everybody]
+
+    def arrived(self, now: Time, application: int) -> None:
+        if not self._begun:  # times count from the first request: no decision depends on where zero is
+            self._begun = True
+            self.times.begin(now)
+        self.times.arrived(now, application)
+        self.meters[application].roll(now)
+        self.meters[application].count()
+
+    def finished(self, now: Time, requests: Sequence[Request], took: Time) -> None:
+        self.times.finished(now, [request.application for request in requests], took, SAFE)
+
+    def regroup(self, now: Time) -> bool:
+        """Cut them anew, if that is worth moving whoever waits."""
+        if self._lines != "grouped" or len(self.meters) < 2:
+            return False
+        for meter in self.meters:
+            meter.roll(now)
+        ranked = sorted(range(len(self.meters)), key=lambda place: self.times.time((place,), 1, SAFE))
+        found = cheapest_cut(ranked, self._demand)
+        if sum(map(self._demand, found)) >= WORTH_MOVING * sum(map(self._demand, self.groups)):
+            return False
+        self.groups = found
+        return True
+
+    def table(self, group: Group) -> list[Time]:
+        """What batches of 0, 1, 2, ... of these applications are planned with."""
+        return self.times.table(group, SAFE)
+
+    def _demand(self, group: Group) -> float:
+        """GPUs that the group would keep busy if it gathered for half of the objective."""
+        rate = sum(per_time(self.meters[place]) for place in group)
+        size = min(self.model.max_batch, max(1, int(rate * self.model.slo / 2)))
+        return rate * self.times.time(group, size, SAFE) / size
+
+
+def per_time(meter: RateMeter) -> float:
+    count, window = meter.window()
+    return count / window if window else 0.0
+
+
+def cheapest_cut(ranked: Sequence[int], cost: Callable[[Group], float]) -> list[Group]:
+    """Neighbours in *ranked* cut into groups of the least total cost; of equal ones the fewest."""
+    best: list[tuple[float, list[Group]]] = [(0.0, [])]
+    for end in range(1, len(ranked) + 1):
+        choices = []
+        for start in range(end):
+            group = tuple(sorted(ranked[start:end]))
+            before, groups = best[start]
+            choices.append((before + cost(group), [*groups, group]))
+        equal = (1 + ROUNDING) * min(total for total, _ in choices)
+        best.append(min((one for one in choices if one[0] <= equal), key=lambda one: len(one[1])))
+    return best[-1][1]

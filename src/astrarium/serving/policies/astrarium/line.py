@@ -1,0 +1,153 @@
+"""A line of requests that take alike times, with what the policy `astrarium` thinks of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from astrarium.core.units import FOREVER, Time
+from astrarium.serving.contract import ModelSpec, Network, Request
+from astrarium.serving.policies._queue import ModelQueue, finish, gather_fcfs, gather_window
+from astrarium.serving.policies._times import LearntTimes
+from astrarium.serving.policies.astrarium import pressure
+from astrarium.serving.policies.astrarium.applications import SAFE
+from astrarium.serving.policies.astrarium.lookahead import Backlog, Prospect, give_up
+
+
+class Line(ModelQueue):
+    """Its candidate is a batch worth a launch. Heads that stand in its way are not given up before there is
+    a GPU: until then they wait in front of `first`."""
+
+    def __init__(self, model: ModelSpec, network: Network, parameters: Any) -> None:
+        super().__init__(model, network, "window")
+        self.first = 0  # where the candidate begins
+        self._as_of: Time = -1  # when the candidate was chosen
+        self._largest = model.max_batch
+        self._patience, self._patient = parameters.patience, parameters.lookahead
+        self._few_gpus = parameters.prefer == "few-gpus"
+        self.adapt(pressure.Demand(0.0, 1.0, self._target, 0, 0, 1), pressure.CALM)
+
+    def gather(self, now: Time, gpu_free: Time) -> list[Request]:
+        """Choose the candidate; returns those who are lost in any case."""
+        self.first, self._as_of = 0, max(now, gpu_free)
+        self.size = size = min(len(self.deadlines), self._largest)
+        if not size or self.deadlines[0] >= finish(size, self._ready, self.latency, now, gpu_free):
+            return []  # all together, as most often: fewer would not end later, so nothing to search for
+        return self._choose(now, gpu_free)
+
+    def _choose(self, now: Time, gpu_free: Time) -> list[Request]:
+        told = (self.deadlines, self.stance.hold, self._ready, self.latency, now, gpu_free)
+        before, self.size = gather_window(*told)
+        if not before:  # nobody is in the way, so nobody is lost
+            return []
+        if not self._patient:
+            return self._cut(before)
+        if not self.size:
+            before, self.size = gather_fcfs(*told)
+        lost = self._hopeless(now, gpu_free)
+        self.first = before - lost
+        return self._cut(lost)
+
+    def plan_with(self, latency: Sequence[Time]) -> None:
+        """Other times make another target."""
+        self.estimate(latency)
+        if self.meter.window()[0]:
+            self._target = self._staggered_target()
+
+    def latest(self) -> Time:
+        return self.deadlines[self.first] - self.latency[self.size]
+
+    def settled(self, now: Time, free: Time) -> bool:
+        """The candidate was chosen just now, for this GPU, and is enough."""
+        if self.first or not self._as_of == now >= free:
+            return False
+        return self.size >= self.stance.enough or self.size == len(self.deadlines)
+
+    def settle(self, now: Time, free: Time, grants: Callable[[int], Sequence[Time]]) -> list[Request]:
+        """Fix the batch that leaves; returns whom it gives up."""
+        hopeless, self.first, self.size = self._hopeless(now, free), 0, 0
+        if hopeless < len(self.deadlines):
+            backlog = Backlog(self.deadlines, self._ready, self.latency)
+            hopeless, self.size = give_up(backlog, self._prospect(), now, free, hopeless, grants)
+        return self._cut(hopeless)
+
+    def demand(self, now: Time) -> pressure.Demand:
+        """What it asks of the GPUs, by the rates measured until now."""
+        self.roll(now)
+        time, fixed = self.latency[self._target], self._fixed()
+        rate, dispersion = self._rate(), self.meter.dispersion()
+        return pressure.Demand(rate, dispersion, self._target, time, fixed, self.model.slo)
+
+    def adapt(self, demand: pressure.Demand, climate: pressure.Climate) -> None:
+        self.stance = pressure.stance(demand, climate, self._few_gpus)
+        if self._patience is not None:
+            self.stance = self.stance._replace(wait=FOREVER, patience=self._patience)
+
+    def opens(self) -> Time:
+        """When the candidate stops waiting for company."""
+        if self.first:
+            return -FOREVER  # somebody is about to be lost: any GPU will do
+        arrived = self.requests[0].arrival
+        return arrived + min(self.stance.wait, int(self.stance.patience * (self.frontrun() - arrived)))
+
+    def _prospect(self) -> Prospect:
+        return Prospect(self._rate(), self.stance.enough, self._target, self.stance.price, self.model.slo)
+
+    def _hopeless(self, now: Time, free: Time) -> int:
+        return bisect_left(self.deadlines, finish(1, self._ready, self.latency, now, free))
+
+    def _rate(self) -> float:
+        count, window = self.meter.window()
+        return count / window if window else 0.0
+
+    def _fixed(self) -> Time:
+        """What a launch costs whatever its size: a straight line through batches of one and two, at none."""
+        if self.model.max_batch < 2:
+            return self.latency[1]
+        return max(0, 2 * self.latency[1] - self.latency[2])
+
+
+# A line of a dynamic model: whose requests wait in it is known, and so is what a batch of them would take.
+
+
+class DynamicLine(Line):
+    def __init__(self, model: ModelSpec, network: Network, parameters: Any, times: LearntTimes) -> None:
+        super().__init__(model, network, parameters)
+        self._times = times
+        self._members: list[int] = []  # places of those who leave; none: the first ones
+        self._takes: Time = 0  # what those are planned with
+
+    def choose(self, now: Time, free: Time) -> None:
+        """Who leaves: the first one, and everybody who can join and keep its deadline. If it is too late for
+        the first one by the times of its own application, the batch stays what it was."""
+        self._members, self._takes = [], 0
+        together: list[float] = []
+        for place, request in enumerate(self.requests):
+            joined = self._times.joined(together, request.application)
+            takes = self._times.kept(joined, len(self._members) + 1, SAFE)
+            if self._fits(takes, now, free) and takes - self._takes <= self._alone(request):
+                together, self._takes = joined, takes
+                self._members.append(place)
+            if len(self._members) in (0, self.model.max_batch):
+                break
+        self.size = len(self._members) or self.size
+
+    def planned(self) -> Time:
+        return self._takes if self._members else super().planned()
+
+    def pop_batch(self) -> list[Request]:
+        if not self._members:
+            return super().pop_batch()
+        batch = [self.requests[place] for place in self._members]
+        for place in reversed(self._members):
+            del self.requests[place], self.deadlines[place]
+        self._members = []
+        return batch
+
+    def _fits(self, takes: Time, now: Time, free: Time) -> bool:
+        start = max(now + self._network.delay(len(self._members) + 1), free)
+        return start + takes <= self.deadlines[0]
+
+    def _alone(self, request: Request) -> Time:
+        return self._times.kept(self._times.joined([], request.application), 1, SAFE)

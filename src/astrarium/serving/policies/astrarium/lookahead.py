@@ -1,0 +1,113 @@
+"""Which heads to give up for a batch that has its GPU: what would be lost at the next grants decides.
+
+Serving everybody who can still be saved may leave a small batch, and those behind it too late for the next
+GPU. So every number of heads to give up is tried, the next grants are played through with arrivals coming
+evenly, and the choice that loses the fewest requests is taken. A small batch also wastes GPU time that
+somebody else may need: that time has a price, in requests, while GPUs are scarce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from astrarium.core.units import Time
+from astrarium.serving.policies._queue import finish
+
+MOST_GIVEN_UP = 24  # heads at once
+
+
+class Prospect(NamedTuple):
+    """What a line expects: requests per nanosecond, a size that is enough, the price of wasted GPU time."""
+
+    rate: float
+    enough: int
+    target: int  # the batch size at which GPU time is well used
+    price: float
+    slo: Time
+
+
+class Backlog(NamedTuple):
+    """Deadlines of those who wait, earliest first, and what a batch of each size takes."""
+
+    deadlines: Sequence[Time]
+    ready: Sequence[Time]
+    latency: Sequence[Time]
+
+    @property
+    def largest(self) -> int:
+        return len(self.latency) - 2
+
+    def fitting(self, head: int, now: Time, free: Time) -> int:
+        """The largest batch that starts with *head* and keeps its deadline; at least one."""
+        return self.largest_within(self.deadlines[head], len(self.deadlines) - head, now, free)
+
+    def largest_within(self, deadline: Time, present: int, now: Time, free: Time) -> int:
+        size, limit = 1, min(present, self.largest)
+        while size < limit and self.finish(size + 1, now, free) <= deadline:
+            size += 1
+        return size
+
+    def finish(self, size: int, now: Time, free: Time) -> Time:
+        return finish(size, self.ready, self.latency, now, free)
+
+
+def give_up(
+    backlog: Backlog,
+    prospect: Prospect,
+    now: Time,
+    free: Time,
+    hopeless: int,
+    grants: Callable[[int], Sequence[Time]],
+) -> tuple[int, int]:
+    """(heads to drop, batch size), of a backlog whose first *hopeless* are lost and at least one is not.
+
+    *grants(size)* tells when the line may expect a GPU again if a batch of that size leaves now.
+    """
+    waiting = len(backlog.deadlines)
+    wanted = min(prospect.enough, waiting - hopeless)
+    best, least = (hopeless, backlog.fitting(hopeless, now, free)), -1.0
+    if best[1] >= wanted:
+        return best
+    for head in range(hopeless, min(hopeless + MOST_GIVEN_UP + 1, waiting)):
+        size = backlog.fitting(head, now, free)
+        lost = losses(backlog, prospect, now, head + size, grants(size))
+        cost = head - hopeless + prospect.price * waste(backlog, prospect.target, size) + lost
+        if least < 0 or cost < least - 1e-9:
+            best, least = (head, size), cost
+        if size >= wanted or head + size >= waiting:
+            break
+    return best
+
+
+def waste(backlog: Backlog, target: int, size: int) -> float:
+    """GPU time of a batch over what its requests would take at the target, in requests of that kind."""
+    return backlog.latency[size] * target / backlog.latency[target] - size
+
+
+def losses(backlog: Backlog, prospect: Prospect, now: Time, first: int, grants: Sequence[Time]) -> int:
+    """Requests lost over the next grants if each drops what stands in the way of a batch that is enough."""
+    left = len(backlog.deadlines) - first
+    lost = taken = 0
+    for then in grants:
+        present = left + int(prospect.rate * (then - now))
+        head = taken
+        while head < present:
+            size = min(prospect.enough, present - head, backlog.largest)
+            if backlog.finish(size, now, then) <= due(backlog, prospect, now, first, left, head):
+                break
+            head += 1
+        lost += max(0, head - taken)
+        if head >= present:
+            taken = max(taken, present)
+            continue
+        deadline = due(backlog, prospect, now, first, left, head)
+        taken = head + backlog.largest_within(deadline, present - head, now, then)
+    return lost
+
+
+def due(backlog: Backlog, prospect: Prospect, now: Time, first: int, left: int, place: int) -> Time:
+    """The deadline of somebody who waits, or of one who will have come by then."""
+    if place < left:
+        return backlog.deadlines[first + place]
+    return now + int((place - left + 1) / prospect.rate) + prospect.slo

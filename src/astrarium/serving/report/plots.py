@@ -1,0 +1,335 @@
+"""Pictures of one run, or of several on one set of axes. matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.run.plots import COLORS, margins, picture
+from astrarium.run.plots import INK as _INK
+from astrarium.serving.autoscale import (
+    BAD_RATE_THRESHOLD,
+    AdviceOverTime,
+    Floats,
+    advice_over_time,
+    occupancy,
+)
+from astrarium.serving.record import Ints, ServingRecord
+from astrarium.serving.report.curves import batch_size_shares, latency_cdf, losses, rates_over_time
+from astrarium.serving.report.summary import Summary, busy_time
+from astrarium.serving.state import Fate
+
+_LOSS_COLORS = ("#D55E00", "#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#8C6BB1", "#666666")
+_NAMED_MODELS = 8  # with more than that, models are shown by rank
+
+Axes: TypeAlias = Any  # matplotlib is not imported here, and its own types say little
+Runs = Sequence[tuple[str, ServingRecord, Summary]]  # each with the name to show
+
+
+def draw_overview(runs: Runs, path: Path, title: str = "") -> None:
+    """Six questions about the same runs: how fast, in what batches, how steadily, on how many GPUs, what
+    was lost, and by which model."""
+    last = _attainment if len(runs[0][2].models) > 1 else _attainment_over_time
+    panels = (_latency, _batch_sizes, _over_time, _gpu_load, _losses, last)
+    with picture(path, 15, 8, 2, 3) as (figure, axes):
+        margins(figure, left=0.75, right=0.2, bottom=1.0 if len(runs) > 1 else 0.6, top=0.8, w=0.95, h=0.85)
+        for draw, ax in zip(panels, axes.flat, strict=True):
+            draw(ax, runs)
+        if len(runs) > 1:
+            _shared_legend(figure, runs)
+        figure.suptitle(title, x=0.012, y=0.985, ha="left", fontsize=12, color=_INK)
+
+
+def _shared_legend(figure: Any, runs: Runs) -> None:
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=_color(i), lw=3) for i in range(len(runs))]
+    figure.legend(lines, [label for label, _, _ in runs], loc="lower center", ncols=9, fontsize=10)
+
+
+def _latency(ax: Axes, runs: Runs) -> None:
+    slos = {model.slo for model in runs[0][1].setup.models}
+    relative = len(slos) > 1
+    limit = 100.0 if relative else next(iter(slos)) / 1e6
+    right = limit * 1.1
+    for i, (_, record, _) in enumerate(runs):
+        curve = latency_cdf(record, relative)
+        right = min(max(right, float(curve.x[-1]) * 1.02), limit * 2)
+        x, y = np.append(curve.x, limit * 100), np.append(curve.y, curve.y[-1])
+        ax.plot(x, y, color=_color(i), lw=1.8)
+    ax.axvline(limit, color=_INK, lw=1, ls="--")
+    ax.annotate("SLO", (limit, 3), xytext=(3, 0), textcoords="offset points", color=_INK, fontsize=8.5)
+    ax.set(title="Latency", xlim=(0, right), ylim=(0, 102))
+    ax.set(xlabel="latency (% of the model's SLO)" if relative else "latency (ms)")
+    ax.set(ylabel="requests answered within (%)")
+
+
+def _batch_sizes(ax: Axes, runs: Runs) -> None:
+    largest = 1
+    for i, (_, record, _) in enumerate(runs):
+        curve = batch_size_shares(record)
+        x, y = curve.x[1:], curve.y[1:]
+        seen = np.flatnonzero(y > 0.05)
+        largest = max(largest, int(seen[-1]) + 1 if len(seen) else 1)
+        if len(runs) == 1:
+            ax.bar(x, y, width=0.85, color=_color(i))
+        else:
+            edges = np.append(x, x[-1] + 1) - 0.5
+            ax.stairs(y, edges, color=_color(i), lw=1.6)
+            ax.stairs(y, edges, color=_color(i), fill=True, alpha=0.12)
+    ax.set(title="Batch sizes", xlabel="requests in a batch", ylabel="batches (%)")
+    ax.set(xlim=(0.4, largest + 0.6))
+    ax.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _over_time(ax: Axes, runs: Runs) -> None:
+    for i, (_, record, _) in enumerate(runs):
+        offered, good = rates_over_time(record)
+        if i == 0:
+            ax.fill_between(offered.x, offered.y, color="#dddddd", lw=0, label="offered")
+        ax.plot(good.x, good.y, color=_color(i), lw=1.5, label="answered in time" if len(runs) == 1 else None)
+    record = runs[0][1]
+    if record.warmup:
+        ax.axvline(record.warmup / 1e9, color=_INK, lw=1, ls=":", label="end of the warm-up")
+    ax.set(title="Goodput over time", xlabel="time (s)", ylabel="requests/s")
+    ax.set(xlim=(0, record.duration / 1e9), ylim=(0, max(ax.get_ylim()[1] * 1.02, 1)))
+    ax.legend(loc="lower right", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
+def _gpu_load(ax: Axes, runs: Runs) -> None:
+    for i, (_, record, _) in enumerate(runs):
+        busy, wasted = busy_time(record)
+        scale = 100 / max(record.duration - record.warmup, 1)
+        ids = np.arange(len(busy))
+        if len(runs) == 1:
+            ax.bar(ids, busy * scale, width=0.85, color=_color(i), label="busy")
+            if wasted.any():
+                ax.bar(ids, wasted * scale, width=0.85, color="#D55E00", label="of it wasted by preemption")
+                ax.legend(loc="upper right")
+        else:
+            ax.stairs(busy * scale, np.arange(len(busy) + 1) - 0.5, color=_color(i), lw=1.8, baseline=None)
+    ax.set(title="Load by GPU", xlabel="GPU id", ylabel="busy (% of the measured time)", ylim=(0, 102))
+    ax.set(xlim=(-0.6, len(runs[0][1].setup.gpus) - 0.4))
+    ax.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _losses(ax: Axes, runs: Runs) -> None:
+    found = [losses(record) for _, record, _ in runs]
+    reasons = sorted({reason for each in found for reason in each}, key=_loss_order)
+    rows, left = np.arange(len(runs)), np.zeros(len(runs))
+    for k, reason in enumerate(reasons):
+        widths = np.array([each.get(reason, 0.0) for each in found])
+        ax.barh(rows, widths, 0.6, left, color=_LOSS_COLORS[k % len(_LOSS_COLORS)], label=reason)
+        left += widths
+    for row, total in enumerate(left):
+        ax.annotate(f"{total:.2f} %", (total, row), xytext=(4, 0), textcoords="offset points", va="center")
+    ax.set_yticks(rows, [_wrapped(label) for label, _, _ in runs], fontsize=9 if len(runs) < 6 else 8)
+    ax.set(ylim=(max(len(runs) - 0.5, 1.2), min(-0.5, 0.5 - 1.2 / len(runs))))
+    ax.set(title="Requests lost", xlabel="measured requests (%)", xlim=(0, max(left.max() * 1.25, 1.0)))
+    ax.grid(axis="y", visible=False)
+    if reasons:
+        ax.legend(loc="best")
+
+
+def _loss_order(reason: str) -> tuple[int, str]:
+    return (0 if reason == "late" else 2 if reason == "failed" else 1, reason)
+
+
+def _attainment(ax: Axes, runs: Runs) -> None:
+    names = list(runs[0][2].models)
+    few = len(names) <= _NAMED_MODELS
+    width = 0.8 / len(runs)
+    lowest = 99.0
+    for i, (_, _, summary) in enumerate(runs):
+        values = [100 * (summary.models[name].attainment or 0.0) for name in names]
+        lowest = min(
+            [lowest, *(v for v, name in zip(values, names, strict=True) if summary.models[name].requests)]
+        )
+        if few:
+            ax.bar(np.arange(len(names)) + (i + 0.5) * width - 0.4, values, width * 0.92, color=_color(i))
+        else:
+            ax.plot(np.arange(1, len(names) + 1), sorted(values), color=_color(i), lw=1.6, marker=".", ms=5)
+    if few:
+        ax.set_xticks(range(len(names)), names, rotation=20 if len(names) > 3 else 0)
+        ax.grid(axis="x", visible=False)
+    else:
+        ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.set(title="Attainment by model (dashed: 99 %)", xlabel="model" if few else "models, worst first")
+    _attainment_axis(ax, lowest)
+
+
+def _attainment_over_time(ax: Axes, runs: Runs) -> None:
+    lowest = 99.0
+    for i, (_, record, _) in enumerate(runs):
+        offered, good = rates_over_time(record)
+        share = 100 * good.y / np.maximum(offered.y, 1e-9)
+        share[offered.y == 0] = np.nan
+        if not np.isnan(share).all():
+            lowest = min(lowest, float(np.nanmin(share)))
+        ax.plot(offered.x, share, color=_color(i), lw=1.5)
+    ax.set(title="Attainment over time (dashed: 99 %)", xlabel="time (s)")
+    ax.set(xlim=(0, runs[0][1].duration / 1e9))
+    _attainment_axis(ax, lowest)
+
+
+def _attainment_axis(ax: Axes, lowest: float) -> None:
+    """From a little under the worst, so that the difference between 99 and 100 stays visible."""
+    room = max(100 - lowest, 2.0)
+    ax.axhline(99, color=_INK, lw=1, ls="--")
+    ax.set(ylabel="answered in time (%)", ylim=(max(0.0, 100 - 1.1 * room), 100 + 0.05 * room))
+
+
+def _wrapped(label: str) -> str:
+    """Parameters go under the name of their policy."""
+    return label.replace(" (", "\n(")
+
+
+def _color(i: int) -> str:
+    return COLORS[i % len(COLORS)]
+
+
+# What an autoscaler would have heard: requests, GPUs in use, advice and bad rate over time.
+
+
+_POINTS = 60
+
+
+def draw_scaling(record: ServingRecord, path: Path, window: Time | None = None) -> None:
+    """Four panels over one time axis; the window is a tenth of the run, at most ten seconds, unless given."""
+    step = max(record.duration // _POINTS, 1)
+    window = window or min(max(record.duration // 10, step), 10 * SECOND)
+    advice = advice_over_time(record, window, step)
+    with picture(path, 9, 8.4, 4, 1, sharex=True) as (figure, axes):
+        margins(figure, left=0.8, right=0.25, bottom=0.55, top=0.35, w=0, h=0.5)
+        _requests(axes[0, 0], record)
+        _gpus(axes[1, 0], record, advice)
+        _advice(axes[2, 0], record, advice)
+        _bad_rate(axes[3, 0], advice)
+        axes[3, 0].set(xlabel=f"time (s); each point looks back over {window / SECOND:g} s")
+        axes[3, 0].set(xlim=(0, record.duration / SECOND))
+
+
+def _requests(ax: Axes, record: ServingRecord) -> None:
+    offered, good = rates_over_time(record)
+    ax.fill_between(offered.x, offered.y, color="#dddddd", lw=0, label="offered")
+    ax.plot(good.x, good.y, color=COLORS[0], lw=1.5, label="answered in time")
+    ax.set(title="Requests", ylabel="requests/s", ylim=(0, None))
+    ax.legend(loc="lower right", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
+def _gpus(ax: Axes, record: ServingRecord, advice: AdviceOverTime) -> None:
+    count, x = len(record.setup.gpus), advice.time / SECOND
+    ax.plot(x, advice.used, color=COLORS[3], lw=1.5, label="used at all")
+    ax.plot(x, count * (1 - advice.idle_fraction), color=COLORS[0], lw=1.5, label="busy on average")
+    ax.axhline(count, color="#333333", lw=1, ls="--", label="in the cluster")
+    ax.set(title="GPUs", ylabel="GPUs", ylim=(0, count * 1.1))
+    ax.legend(loc="lower right", ncols=3, frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
+def _advice(ax: Axes, record: ServingRecord, advice: AdviceOverTime) -> None:
+    x, width = advice.time / SECOND, 0.9 * record.duration / SECOND / _POINTS
+    most = 2 * len(record.setup.gpus)  # where nothing is served the advice has no bound, the picture has
+    ax.bar(x, np.minimum(advice.allocate, most), width, color=COLORS[1], label="add")
+    ax.bar(x, -advice.release, width, color=COLORS[2], label="give back")
+    ax.axhline(0, color="#333333", lw=0.8)
+    ax.set(title="Advice (Symphony, section 3.5)", ylabel="GPUs")
+    ax.legend(loc="best", ncols=2, frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
+def _bad_rate(ax: Axes, advice: AdviceOverTime) -> None:
+    ax.plot(advice.time / SECOND, 100 * advice.bad_rate, color=COLORS[1], lw=1.5)
+    ax.axhline(100 * BAD_RATE_THRESHOLD, color="#333333", lw=1, ls="--")
+    top = max(100 * float(advice.bad_rate.max(initial=0)) * 1.1, 2.0)
+    ax.set(title="Bad requests (dashed: more GPUs above this)", ylabel="bad (%)", ylim=(0, top))
+
+
+# A close look at the schedule: what every GPU ran in a short stretch of the run.
+
+
+_BATCHES_A_GPU = 10  # about as many bars as stay readable side by side
+_MOST_GPUS = 16
+_MOST_GPUS_OF_MANY = 8  # with more than three runs on one picture
+_MOST_BARS = 1000
+_MOST_LABELS = 400
+
+
+def draw_schedule(runs: Runs, path: Path) -> None:
+    """One panel a run, all over the same stretch of time from the end of the warm-up."""
+    stretch = _stretch([record for _, record, _ in runs])
+    gpus = min(len(runs[0][1].setup.gpus), _MOST_GPUS if len(runs) <= 3 else _MOST_GPUS_OF_MANY)
+    height = 0.7 + len(runs) * (0.5 + 0.22 * gpus)
+    with picture(path, 15, height, len(runs), 1, sharex=True) as (figure, axes):
+        margins(figure, left=0.6, right=0.2, bottom=0.5, top=0.3, w=0, h=0.5)
+        for (label, record, _), ax in zip(runs, axes.flat, strict=True):
+            _panel(ax, label, record, stretch, gpus)
+        axes.flat[-1].set(xlabel="time (ms)")
+
+
+def _stretch(records: list[ServingRecord]) -> tuple[Time, Time]:
+    """As many batches as one can tell apart, by the mean batch of the slowest policy."""
+    start, duration = records[0].warmup, records[0].duration
+    longest = 0.0
+    for record in records:
+        done = record.batches.fate == Fate.FINISHED
+        if done.any():
+            longest = max(longest, float(np.mean((record.batches.finished - record.batches.started)[done])))
+    span = round(longest * _BATCHES_A_GPU) or duration
+    return start, min(start + span, max(duration, start + 1))
+
+
+def _panel(ax: Axes, label: str, record: ServingRecord, stretch: tuple[Time, Time], gpus: int) -> None:
+    begin, end = stretch
+    started, finished = occupancy(record.batches, record.setup.preemption_cost)
+    shown = (finished > begin) & (started < end) & (record.batches.gpu < gpus) & (finished > started)
+    runs = np.flatnonzero(shown)[:_MOST_BARS]
+    left = np.maximum(started[runs], begin) / MILLISECOND
+    right = np.minimum(finished[runs], end) / MILLISECOND
+    _bars(ax, record, runs, left, right)
+    _sizes(ax, record, runs, left, right, (end - begin) / MILLISECOND)
+    count = len(record.setup.gpus)
+    note = f" (the first {gpus} of {count} GPUs)" if count > gpus else ""
+    ax.set(title=f"{label}{note}: the batches on each GPU and their sizes", ylabel="GPU id")
+    ax.set(xlim=(begin / MILLISECOND, end / MILLISECOND), ylim=(gpus - 0.4, -0.6))
+    ax.set_yticks(range(0, gpus, 1 if gpus <= 16 else 4))
+    ax.grid(axis="y", visible=False)
+
+
+def _bars(ax: Axes, record: ServingRecord, runs: Ints, left: Floats, right: Floats) -> None:
+    """A color for each model; hollow and hatched where the work was lost."""
+    from matplotlib.collections import PolyCollection
+
+    row = record.batches.gpu[runs]
+    corners = [(left, row - 0.4), (left, row + 0.4), (right, row + 0.4), (right, row - 0.4)]
+    boxes = np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)
+    colors = np.array(COLORS)[record.batches.model[runs] % len(COLORS)]
+    lost = record.batches.fate[runs] != Fate.FINISHED
+    ax.add_collection(
+        PolyCollection(list(boxes[~lost]), facecolors=colors[~lost].tolist(), edgecolors="white", lw=0.8)
+    )
+    if lost.any():
+        edge = colors[lost].tolist()
+        ax.add_collection(
+            PolyCollection(list(boxes[lost]), facecolors="white", edgecolors=edge, hatch="////")
+        )
+
+
+def _sizes(ax: Axes, record: ServingRecord, runs: Ints, left: Floats, right: Floats, span: float) -> None:
+    """The number of requests, where the bar has room for it."""
+    batches = record.batches
+    for i in np.flatnonzero(right - left > span / 70)[:_MOST_LABELS].tolist():
+        run = int(runs[i])
+        ink = "white" if batches.fate[run] == Fate.FINISHED else "#333333"
+        middle = (left[i] + right[i]) / 2
+        ax.text(
+            middle,
+            batches.gpu[run],
+            str(batches.size[run]),
+            ha="center",
+            va="center",
+            fontsize=7.5,
+            color=ink,
+        )

@@ -1,0 +1,130 @@
+"""Results as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from astrarium.run.tables import number, plain_table
+from astrarium.serving.report.summary import ModelSummary, Summary
+
+if TYPE_CHECKING:
+    from astrarium.serving.goodput import Goodput
+    from astrarium.serving.report.planned import PlanSummary
+
+GOAL = 0.99  # the share of requests in time that a latency objective asks for
+_MOST_MODELS = 40
+_MOST_CELLS = 40
+
+
+def run_tables(summary: Summary) -> list[Table]:
+    return [overview_table({summary.policy: summary}), model_table(summary)]
+
+
+def overview_table(summaries: Mapping[str, Summary]) -> Table:
+    """One row for each run: what came in time, what did not, on what hardware.
+
+    Losses that no run had get no column, so that the table fits a narrow terminal more often.
+    """
+    rows = [_overview_cells(summary) for summary in summaries.values()]
+    names = [name for name in rows[0] if not all(row[name] in _NOTHING for row in rows)]
+    table = plain_table("policy", *names)
+    for label, row in zip(summaries, rows, strict=True):
+        table.add_row(label, *(row[name] for name in names))
+    return table
+
+
+_NOTHING = ("", "0", "0.0%")
+
+
+def _overview_cells(s: Summary) -> dict[str, str | Text]:
+    return {
+        "offered/s": f"{s.offered_rate:,.0f}",
+        "in time/s": f"{s.goodput_rate:,.0f}",
+        "attained": _goal(s.attainment),
+        "worst model": _goal(s.worst.attainment) if s.worst and len(s.models) > 1 else "",
+        "mean batch": _mean_batch(s),
+        "late": f"{s.outcomes.late:,}",
+        "dropped": f"{s.outcomes.dropped:,}",
+        "failed": f"{s.outcomes.failed:,}",
+        "GPUs busy": f"{s.gpus.busy_fraction:.1%}",
+        "used": f"{s.gpus.used}/{s.gpus.count}",
+        "wasted": f"{s.gpus.wasted_fraction:.1%}",
+    }
+
+
+def model_table(summary: Summary) -> Table:
+    """Worst models first; only those if there are very many."""
+    table = plain_table("model", "SLO ms", "offered/s", "attained", "p50 ms", "p99 ms", "mean batch",
+                   "late", "dropped")  # fmt: skip
+    models = sorted(summary.models.items(), key=_worst_first)
+    for name, model in models[:_MOST_MODELS]:
+        table.add_row(name, *_model_cells(model))
+    if len(models) > _MOST_MODELS:
+        table.caption = f"the worst {_MOST_MODELS} of {len(models)} models"
+    return table
+
+
+def cell_table(summary: PlanSummary) -> Table:
+    """One row for each cell of a plan, and for each model that lives nowhere."""
+    from astrarium.serving.report.planned import ranges
+
+    table = plain_table("GPUs", "models, with the largest batch", "run by", "offered/s", "attained", "busy")
+    for column in table.columns[1:3]:
+        column.justify = "left"
+    for cell in summary.cells[:_MOST_CELLS]:
+        models = ", ".join(f"{name} {limit}" for name, limit in cell.models.items())
+        numbers = (f"{cell.offered_rate:,.0f}", _goal(cell.attainment), f"{cell.busy_fraction:.1%}")
+        table.add_row(ranges(cell.gpus), models, cell.run_by, *numbers)
+    for name, why in summary.missing.items():
+        table.add_row("none", f"{name}: {why}" if why else name)
+    if len(summary.cells) > _MOST_CELLS:
+        table.caption = f"the first {_MOST_CELLS} of {len(summary.cells)} cells"
+    return table
+
+
+def goodput_table(label: str, found: Goodput) -> Table:
+    """The highest rate at which every model keeps its objective."""
+    table = plain_table("policy", "goodput requests/s", "interval", "by seed", "runs", "upper bound")
+    low, high = found.interval
+    by_seed = zip(found.seeds, found.per_seed, strict=True)
+    table.add_row(
+        label,
+        f"{found.goodput:,.1f}",
+        f"{low:,.1f} to {high:,.1f}",
+        ", ".join(f"{seed}: {rate:,.0f}" for seed, rate in by_seed),
+        str(len(found.probes)),
+        f"{found.capacity:,.0f}",
+    )
+    return table
+
+
+def _model_cells(model: ModelSummary) -> tuple[str | Text, ...]:
+    return (
+        f"{model.slo_ms:g}",
+        f"{model.offered_rate:,.0f}",
+        _goal(model.attainment),
+        *(number(value) for value in (model.p50_ms, model.p99_ms, model.mean_batch)),
+        f"{model.outcomes.late:,}",
+        f"{model.outcomes.dropped:,}",
+    )
+
+
+def _worst_first(named: tuple[str, ModelSummary]) -> tuple[float, str]:
+    name, model = named
+    return (2.0 if model.attainment is None else model.attainment, name)
+
+
+def _mean_batch(summary: Summary) -> str:
+    batches = sum(model.batches for model in summary.models.values())
+    size = sum((model.mean_batch or 0.0) * model.batches for model in summary.models.values())
+    return number(size / batches if batches else None)
+
+
+def _goal(attainment: float | None) -> Text:
+    if attainment is None:
+        return Text("-")
+    return Text(f"{attainment:.2%}", style="green" if attainment >= GOAL else "red")

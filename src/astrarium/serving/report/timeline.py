@@ -1,0 +1,154 @@
+"""A run as a trace that chrome://tracing and ui.perfetto.dev open: a track for each GPU, a slice for each
+batch, a counter of waiting requests, a mark for each drop.
+
+Long runs are cut: the trace then begins at the end of the warm-up and holds the first batches from there.
+What was left out stands in the metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from astrarium.core.units import MICROSECOND, Time
+from astrarium.serving.autoscale import occupancy
+from astrarium.serving.record import Ints, ServingRecord
+from astrarium.serving.report.curves import waiting_at
+from astrarium.serving.state import Fate, Outcome
+
+MOST_SLICES = 20_000
+_MOST_DROPS = 4_000
+_MOST_SAMPLES = 4_000
+_GPUS, _REQUESTS = 1, 2  # process numbers in the trace
+_FATES = {Fate.PREEMPTED: " (preempted)", Fate.FAILED: " (failed)"}
+
+Entry = dict[str, Any]
+
+
+def write_timeline(record: ServingRecord, path: Path, most_slices: int = MOST_SLICES) -> None:
+    path.write_bytes(msgspec.json.encode(timeline(record, most_slices)))
+
+
+def timeline(record: ServingRecord, most_slices: int = MOST_SLICES) -> Entry:
+    runs = _chosen(record, most_slices)
+    begin, end = _span(record, runs, most_slices)
+    drops = _dropped(record, begin, end)
+    shown = drops[:_MOST_DROPS]
+    events = [*_names(record), *_slices(record, runs), *_waiting(record, begin, end), *_drops(record, shown)]
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "metadata": {
+            "policy": record.policy,
+            "batches": len(record.batches.fate),
+            "batches_shown": len(runs),
+            "drops_in_this_stretch": len(drops),
+            "drops_shown": len(shown),
+            "note": _note(record, len(runs)),
+        },
+    }
+
+
+def _chosen(record: ServingRecord, most: int) -> Ints:
+    """Batch numbers; all of them if there is room, else the first after the warm-up."""
+    ended = record.batches.fate != Fate.RUNNING
+    if np.count_nonzero(ended) > most:
+        ended &= record.batches.dispatched >= record.warmup
+    return np.flatnonzero(ended)[:most]
+
+
+def _span(record: ServingRecord, runs: Ints, most: int) -> tuple[Time, Time]:
+    if len(runs) < most or not len(runs):
+        return 0, max(record.duration, int(record.batches.finished[runs].max(initial=0)))
+    dispatched = record.batches.dispatched[runs]
+    return int(dispatched[0]), int(dispatched[-1])
+
+
+def _note(record: ServingRecord, shown: int) -> str:
+    total = len(record.batches.fate)
+    if shown == total:
+        return "every batch of the run"
+    return f"{shown} of {total} batches, from the end of the warm-up on; batches.npz holds all of them"
+
+
+def _names(record: ServingRecord) -> Iterator[Entry]:
+    for process, name in ((_GPUS, "GPUs"), (_REQUESTS, "Requests")):
+        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
+    for gpu in record.setup.gpus:
+        thread = {"ph": "M", "pid": _GPUS, "tid": gpu.id}
+        yield {**thread, "name": "thread_name", "args": {"name": f"GPU {gpu.id} ({gpu.kind})"}}
+        yield {**thread, "name": "thread_sort_index", "args": {"sort_index": gpu.id}}
+    yield {"ph": "M", "pid": _REQUESTS, "tid": 0, "name": "thread_name", "args": {"name": "drops"}}
+
+
+def _slices(record: ServingRecord, runs: Ints) -> Iterator[Entry]:
+    batches, names = record.batches, [model.name for model in record.setup.models]
+    started, finished = occupancy(batches)
+    columns = (batches.model, batches.gpu, batches.size, batches.fate, batches.dispatched, started, finished)
+    rows = zip(*(column[runs].tolist() for column in columns), _requests_of(record, runs), strict=True)
+    for model, gpu, size, fate, dispatched, start, end, requests in rows:
+        yield {
+            "ph": "X",
+            "name": f"{names[model]} ×{size}{_FATES.get(fate, '')}",
+            "cat": names[model],
+            "pid": _GPUS,
+            "tid": gpu,
+            "ts": start / MICROSECOND,
+            "dur": (end - start) / MICROSECOND,
+            "args": {"batch_size": size, "dispatched_us": dispatched / MICROSECOND, "requests": requests},
+        }
+
+
+def _requests_of(record: ServingRecord, runs: Ints) -> list[list[int]]:
+    """The requests that each batch ended; a preempted batch ended none."""
+    if not len(runs):
+        return []
+    batch = record.requests.batch
+    mine = np.flatnonzero((batch >= runs[0]) & (batch <= runs[-1]))
+    ordered = mine[np.argsort(batch[mine], kind="stable")]
+    edges = np.searchsorted(batch[ordered], np.append(runs, runs[-1] + 1)).tolist()
+    numbers = ordered.tolist()
+    return [numbers[a:b] for a, b in pairwise(edges)]
+
+
+def _waiting(record: ServingRecord, begin: Time, end: Time) -> Iterator[Entry]:
+    times = np.linspace(begin, end, _MOST_SAMPLES).astype(np.int64)
+    counts = waiting_at(record, times)
+    changed = np.flatnonzero(np.diff(counts, prepend=-1))
+    for at, count in zip(times[changed].tolist(), counts[changed].tolist(), strict=True):
+        yield _counter(at, count)
+
+
+def _counter(at: Time, count: int) -> Entry:
+    args = {"requests": count}
+    return {"ph": "C", "name": "waiting", "pid": _REQUESTS, "ts": at / MICROSECOND, "args": args}
+
+
+def _dropped(record: ServingRecord, begin: Time, end: Time) -> Ints:
+    requests = record.requests
+    inside = (requests.done >= begin) & (requests.done <= end)
+    found = np.flatnonzero(inside & (requests.outcome == Outcome.DROPPED))
+    return found[np.argsort(requests.done[found], kind="stable")]
+
+
+def _drops(record: ServingRecord, dropped: Ints) -> Iterator[Entry]:
+    requests, models = record.requests, record.setup.models
+    columns = (requests.done, requests.arrival, requests.model, requests.reason)
+    rows = zip(dropped.tolist(), *(column[dropped].tolist() for column in columns), strict=True)
+    for request, done, arrival, model, reason in rows:
+        waited = (done - arrival) / MICROSECOND
+        yield {
+            "ph": "i",
+            "s": "t",
+            "name": f"drop: {record.reasons[reason] or 'unstated'}",
+            "pid": _REQUESTS,
+            "tid": 0,
+            "ts": done / MICROSECOND,
+            "args": {"request": request, "model": models[model].name, "waited_us": waited},
+        }

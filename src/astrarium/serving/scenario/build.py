@@ -1,0 +1,257 @@
+"""From a scenario to what runs: the setup that policies see, the arrivals, the truth, the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from astrarium.core.decode import Decoder
+from astrarium.core.distributions import Distribution
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.profiles import Dynamic, Kinds
+from astrarium.core.quantities import Bytes, write_bytes, write_duration
+from astrarium.core.streams import stream
+from astrarium.core.units import Time
+from astrarium.serving.contract import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.live.backends.contract import ModelFiles
+from astrarium.serving.policies import ServingPolicy, listens_to_profiler, parameters_of, serving_policies
+from astrarium.serving.scenario.models import specs
+from astrarium.serving.scenario.schema import EMULATED, Cluster, GpuGroup, Model, Scenario
+from astrarium.serving.state import Batch
+from astrarium.serving.world import Profiler, TableTruth, Truth
+
+if TYPE_CHECKING:
+    from astrarium.core.processes import Arrivals, Ints
+
+
+# What workers load for each model of a scenario.
+
+
+SAMPLES = 1024  # times alone that an emulated application draws from
+
+
+def files_of_model(scenario: Scenario, name: str, table: Sequence[Time]) -> ModelFiles:
+    """*table* holds the times of batches of 0, 1, ... on the kind of GPU that is meant."""
+    model = scenario.models[name]
+    options = dict(model.backend.options)
+    if model.backend.name == EMULATED:
+        options = _emulated(model, name, scenario.seed, table)
+    inputs, outputs = specs(model.inputs), specs(model.outputs)
+    return ModelFiles(name, model.backend.name, options, inputs, outputs, len(table) - 1)
+
+
+def _emulated(model: Model, name: str, seed: int, table: Sequence[Time]) -> dict[str, Any]:
+    profile = model.profile
+    if not isinstance(profile, Dynamic):
+        return {"table": list(table)}
+    applications = [
+        part.time.sample(stream(seed, "emulated", name, label), SAMPLES).tolist()
+        for label, part in profile.applications.items()
+    ]
+    drawn = {"c0": profile.c0, "c1": profile.c1, "applications": applications, "seed": seed}
+    return {"dynamic": drawn}
+
+
+# What really happens on the simulated GPUs, where a model's execution times are distributions.
+
+
+class DynamicTruth:
+    """*work* holds every request's own time, by its id; models without a dynamic profile follow *tables*."""
+
+    def __init__(self, work: Sequence[Time], profiles: Mapping[int, Dynamic], tables: TableTruth) -> None:
+        self._work, self._profiles, self._tables = work, profiles, tables
+
+    def execution(self, batch: Batch) -> Time:
+        profile = self._profiles.get(batch.model)
+        if profile is None:
+            return self._tables.execution(batch)
+        longest = max(self._work[request.id] for request in batch.requests)
+        return profile.batch_time(len(batch.requests), longest)
+
+
+def setup(scenario: Scenario, placed: bool = False) -> Setup:
+    """Policies are told the slowest kind of GPU in the cluster, size by size.
+
+    Models that are *placed*, by a plan, do not all live on every GPU, and need not fit there together.
+    """
+    if not placed:
+        _check_memory(scenario)
+    models = []
+    for index, (name, model) in enumerate(scenario.models.items()):
+        slowest = [max(times) for times in _batch_times(name, model, scenario.cluster)]
+        _check_priorities(name, model, slowest[0])
+        known = _dynamic(scenario, name, model)
+        models.append(ModelSpec(index, name, model.slo, latency_table(slowest), known))
+    delays = scenario.network
+    return Setup(
+        models=tuple(models),
+        gpus=_gpus(scenario.cluster),
+        network=Network(delays.control, delays.data, delays.response),
+        preemption_cost=scenario.preemption.cost,
+    )
+
+
+def _dynamic(scenario: Scenario, name: str, model: Model) -> DynamicSpec | None:
+    profile = model.profile
+    if not isinstance(profile, Dynamic):
+        return None
+    history = (
+        _history(part.time, scenario.profiling.history, scenario.seed, name, label)
+        for label, part in profile.applications.items()
+    )
+    return DynamicSpec(profile.c0, profile.c1, tuple(history))
+
+
+def _history(time: Distribution, count: int, seed: int, name: str, label: str) -> tuple[Time, ...]:
+    """Times measured before the run: the same distribution as the run's own, other draws."""
+    if not count:
+        return ()
+    return tuple(sorted(time.sample(stream(seed, "history", name, label), count).tolist()))
+
+
+def truth_tables(scenario: Scenario, setup: Setup) -> tuple[list[int], list[list[tuple[Time, ...]]]]:
+    """(kind of each GPU, tables[kind][model]): what batches really take, as long as the model's estimates.
+
+    For dynamic models, which have no such table, these are the estimates.
+    """
+    kinds = scenario.cluster.kinds
+    tables: list[list[tuple[Time, ...]]] = [[] for _ in kinds]
+    for name, model in scenario.models.items():
+        by_size = _batch_times(name, model, scenario.cluster)
+        for kind in range(len(kinds)):
+            tables[kind].append(latency_table([times[kind] for times in by_size]))
+    return [kinds.index(gpu.kind) for gpu in setup.gpus], tables
+
+
+def truth(scenario: Scenario, setup: Setup, arrivals: Arrivals) -> Truth:
+    tables = TableTruth(*truth_tables(scenario, setup))
+    if not scenario.dynamic:
+        return tables
+
+    models = enumerate(scenario.models.values())
+    profiles = {index: model.profile for index, model in models if isinstance(model.profile, Dynamic)}
+    return DynamicTruth(arrivals.work.tolist(), profiles, tables)
+
+
+def profiler(scenario: Scenario, arrivals: Arrivals, policy: ServingPolicy) -> Profiler | None:
+    """None where there is nothing to measure, or nobody who would listen."""
+    if not (scenario.dynamic and listens_to_profiler(policy)):
+        return None
+    return Profiler(arrivals.profiled.tolist(), arrivals.work.tolist(), scenario.profiling.delay)
+
+
+def arrivals(scenario: Scenario) -> Arrivals:
+    """Models are numbered as in the setup: in the scenario's order."""
+    from astrarium.serving.scenario.arrivals import arrivals as made
+
+    return made(scenario)
+
+
+def arrivals_at(scenario: Scenario, time: Ints, model: Ints) -> Arrivals:
+    """Given instants and models, in order of time; all else about the requests as in `arrivals`."""
+    from astrarium.serving.scenario.arrivals import arrivals_at as made
+
+    return made(scenario, time, model)
+
+
+def model_files(scenario: Scenario, kind: str) -> list[ModelFiles]:
+    """What a worker on a GPU of this kind loads, by model in the setup's order."""
+
+    kinds = scenario.cluster.kinds
+    if kind not in kinds:
+        raise InputError("kind", kind, f"a kind of GPU in the cluster: {one_of(kinds, kind)}")
+    place = kinds.index(kind)
+    described_models = []
+    for name, model in scenario.models.items():
+        times = [times[place] for times in _batch_times(name, model, scenario.cluster)]
+        described_models.append(files_of_model(scenario, name, [0, *times]))
+    return described_models
+
+
+def deadlines(arrivals: Arrivals, setup: Setup) -> Ints:
+    import numpy as np
+
+    slo = np.array([model.slo for model in setup.models], np.int64)
+    return arrivals.time + slo[arrivals.model]
+
+
+def policy(scenario: Scenario, setup: Setup) -> ServingPolicy:
+    choice = scenario.policy
+    try:
+        factory = serving_policies.get(choice.name)
+    except InputError as error:
+        raise error.at("policy") from None
+    parameters = Decoder().decode_struct(parameters_of(factory), choice.parameters, "policy")
+    try:
+        return factory(setup, parameters)
+    except InputError as error:
+        raise error.at("policy") from None
+
+
+def _gpus(cluster: Cluster) -> tuple[GpuSpec, ...]:
+    gpus: list[GpuSpec] = []
+    node = 0
+    for group in cluster.groups:
+        for place in range(group.count):
+            home = node + place * group.nodes // group.count
+            gpus.append(GpuSpec(len(gpus), group.kind, group.memory, home))
+        node += group.nodes
+    return tuple(gpus)
+
+
+def _batch_times(name: str, model: Model, cluster: Cluster) -> list[tuple[Time, ...]]:
+    """For batches of 1, 2, ...: the time on each kind of GPU, as far as the slowest keeps the SLO."""
+    if isinstance(model.profile, Kinds):
+        _check_kinds(name, model.profile, cluster)
+    streams = [model.profile.on(kind).batch_times() for kind in cluster.kinds]
+    fitting: list[tuple[Time, ...]] = []
+    for times in islice(zip(*streams, strict=False), model.max_batch):
+        if max(times) > model.slo:
+            if not fitting:
+                _refuse_slo(name, model, cluster.kinds, times)
+            break
+        fitting.append(times)
+    return fitting
+
+
+def _refuse_slo(name: str, model: Model, kinds: Sequence[str], times: Sequence[Time]) -> None:
+    slowest = kinds[times.index(max(times))]
+    expected = f"at least {write_duration(max(times))}, what one request takes on a GPU of kind {slowest}"
+    raise InputError(f"models.{name}.slo", write_duration(model.slo), expected)
+
+
+def _check_priorities(name: str, model: Model, alone: Time) -> None:
+    for priority, objective in model.priorities.items():
+        if objective < alone:
+            expected = f"at least {write_duration(alone)}, what one request takes"
+            raise InputError(f"models.{name}.priorities.{priority}", write_duration(objective), expected)
+
+
+def _check_kinds(name: str, profile: Kinds, cluster: Cluster) -> None:
+    for kind in cluster.kinds:
+        if kind not in profile.kinds:
+            expected = f"a profile for every kind of GPU in the cluster: {one_of(cluster.kinds)}"
+            raise InputError(f"models.{name}.profile.kinds.{kind}", None, expected)
+
+
+def _check_memory(scenario: Scenario) -> None:
+    """Every model lives on every GPU, so together they must fit on the smallest."""
+    smallest = min((group for group in scenario.cluster.groups if group.memory), key=_memory, default=None)
+    if smallest is None:
+        return
+    together = 0
+    for name, model in scenario.models.items():
+        together += model.memory
+        if together > smallest.memory:
+            left = write_bytes(Bytes(smallest.memory - together + model.memory))
+            expected = (
+                f"at most {left}, what the models before it leave of the {write_bytes(smallest.memory)} of a "
+                f"GPU of kind {smallest.kind}: every model lives on every GPU, unless a plan says where "
+                "(`astrarium plan` makes one for `simulate --plan`)"
+            )
+            raise InputError(f"models.{name}.memory", write_bytes(model.memory), expected)
+
+
+def _memory(group: GpuGroup) -> int:
+    return group.memory

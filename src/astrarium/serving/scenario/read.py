@@ -1,0 +1,136 @@
+"""Scenario files: read, overridden, checked in every part, resolved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astrarium.core.decode import check_keys, overridden, read_yaml
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import Duration
+from astrarium.serving.scenario import build, rates
+from astrarium.serving.scenario.models import ModelReader, server_options, written_out
+from astrarium.serving.scenario.schema import (
+    DEFAULT_POLICY,
+    Cluster,
+    Delays,
+    Model,
+    PolicyChoice,
+    Preemption,
+    Profiling,
+    Scenario,
+    ServerOptions,
+    Workload,
+)
+
+_REQUIRED = ("cluster", "models", "workload")
+_NEEDED_TO_SERVE = ("cluster", "models")
+
+
+def load(
+    path: str | Path, overrides: Sequence[str] = (), serving: bool = False, planning: bool = False
+) -> Scenario:
+    """Read a scenario file, with `-o` overrides such as 'policy.name=eager'.
+
+    To be served it needs no workload, but the files that its `server` section names. To be planned, its
+    models need not fit all together on every GPU.
+    """
+    source = str(path)
+    raw = read_yaml(Path(path))
+    try:
+        raw = overridden(raw, overrides, {"models": written_out})
+    except InputError as error:
+        raise error.read_from(source) from None
+    try:
+        return parse(raw, source, Path(path).parent, serving, planning)
+    except InputError as error:
+        raise _with_way_out(error, overrides) from None
+
+
+def _with_way_out(error: InputError, overrides: Sequence[str]) -> InputError:
+    """A policy that is named by -o alone gets the parameters that the file has for its own."""
+    given = {key.strip(): value for key, _, value in (text.partition("=") for text in overrides)}
+    name = given.get("policy.name")
+    if name is None or not error.field.startswith("policy.") or error.field in given:
+        return error
+    way_out = f"; -o 'policy={{name: {name}}}' leaves out the parameters of the file's own policy"
+    return InputError(error.field, error.value, error.expected + way_out, error.source)
+
+
+def parse(
+    raw: Any, source: str = "", base: Path | None = None, serving: bool = False, planning: bool = False
+) -> Scenario:
+    """Check plain data; files it names are looked for from *base*."""
+    try:
+        return _parsed(raw, Path(os.path.abspath(base or Path())), serving, planning)
+    except InputError as error:
+        raise error.read_from(source) from None
+
+
+def _parsed(raw: Any, base: Path, serving: bool, planning: bool) -> Scenario:
+    if not isinstance(raw, dict):
+        raise InputError("", raw, f"a mapping with {', '.join(_REQUIRED)}")
+    if "jobs" in raw:
+        raise InputError(
+            "jobs", None, "models and a cluster here: jobs on one GPU are simulated and compared"
+        )
+    check_keys(raw, [info.name for info in msgspec.structs.fields(Scenario)], "")
+    _check_sections(raw, serving)
+    reader = ModelReader(base)
+    models = reader.read(raw["models"])
+    decode = reader.decoder.decode
+    fields: dict[str, Any] = {"models": models, "policy": _policy(raw.get("policy"))}
+    fields["cluster"] = decode(Cluster, raw["cluster"], "cluster")
+    if raw.get("workload") is not None:
+        fields["workload"] = _workload(decode(Workload, raw["workload"], "workload"), models, base)
+    fields["server"] = server_options(decode(ServerOptions, raw.get("server") or {}, "server"), base, serving)
+    for name, kind in (("network", Delays), ("preemption", Preemption), ("profiling", Profiling)):
+        fields[name] = decode(kind, raw[name] if raw.get(name) is not None else {}, name)
+    if "seed" in raw:
+        fields["seed"] = decode(_SEED, raw["seed"], "seed")
+    scenario = Scenario(**fields)
+    build.policy(scenario, build.setup(scenario, placed=planning))  # what only shows when the parts meet
+    return scenario
+
+
+def _check_sections(raw: dict[str, Any], serving: bool) -> None:
+    for name in _NEEDED_TO_SERVE if serving else _REQUIRED:
+        if raw.get(name) is None:
+            exception = " (only serving does without)" if name == "workload" else ""
+            raise InputError(name, None, f"a value: this section is required{exception}")
+
+
+_SEED = next(info.type for info in msgspec.structs.fields(Scenario) if info.name == "seed")
+
+
+def _policy(raw: Any) -> PolicyChoice:
+    if not isinstance(raw, dict | None):
+        raise InputError("policy", raw, "a mapping such as {name: deferred}")
+    given = {"name": DEFAULT_POLICY, **(raw or {})}
+    name = given.pop("name")
+    if not isinstance(name, str):
+        raise InputError("policy.name", name, "the name of a policy, such as deferred")
+    return PolicyChoice(name, given)
+
+
+def _workload(workload: Workload, models: dict[str, Model], base: Path) -> Workload:
+    if workload.file is None:
+        rates.check(workload, list(models))
+        return workload
+    from astrarium.serving.scenario.arrivals import check_trace
+    from astrarium.serving.traces import read_trace
+
+    file = str(base / workload.file)
+    if not Path(file).is_file():
+        raise InputError("workload.file", workload.file, f"a trace file; there is none at {file}")
+    trace = read_trace(file)
+    check_trace(trace, models)
+    duration = workload.duration or Duration(trace.last + 1)  # the last one counts too
+    try:
+        return msgspec.structs.replace(workload, file=file, duration=duration)
+    except InputError as error:
+        raise error.at("workload") from None

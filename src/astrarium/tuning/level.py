@@ -1,0 +1,152 @@
+"""A search on some GPUs, simulated from start to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import ceil
+from typing import Any
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.run.simulate import simulate
+from astrarium.tuning.contract import Action, Event, GpusChanged, Put, RuntimeMeasured, Trial, TrialStepped
+from astrarium.tuning.policies import made as made
+from astrarium.tuning.policies import searches, tuning_policies
+from astrarium.tuning.record import TuningRecord, Watch
+from astrarium.tuning.runtime import Runtime
+from astrarium.tuning.samplers import RandomSampler, Sampler
+from astrarium.tuning.scenario.read import TuningScenario
+from astrarium.tuning.scenario.samplers import sampler_of
+from astrarium.tuning.session import Searched, Session
+from astrarium.tuning.spaces import Space, space_of
+from astrarium.tuning.state import TuningState
+from astrarium.tuning.tasks import Task
+from astrarium.tuning.world import TuningWorld
+
+Settings = Mapping[str, Any]
+
+
+class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """*starting* a trial, *moving* one to other GPUs, and iterations after which a candidate's are known."""
+
+    starting: Time = 500 * MILLISECOND
+    moving: Time = 2 * SECOND
+    profile: int = 1
+
+
+class Truth:
+    """What is so of a task's candidates, whoever trains them where."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        self.task, self.seed = task, seed
+        self.space: Space = space_of(task.space)
+        self.values: Callable[[int], Mapping[str, Any]] = _unknown
+        self._runtimes: dict[int, Runtime] = {}
+
+    @property
+    def usual(self) -> Runtime:
+        return Runtime(self.task.iteration, self.task.packing, self.task.scaling)
+
+    def runtime(self, candidate: int) -> Runtime:
+        if candidate not in self._runtimes:
+            time = self.task.iteration_time(self._parts(candidate), self.seed, candidate)
+            self._runtimes[candidate] = Runtime(time, self.task.packing, self.task.scaling)
+        return self._runtimes[candidate]
+
+    def worth(self, trial: Trial) -> float:
+        return self.task.value(self._parts(trial.candidate), trial.total, self.seed, trial.candidate)
+
+    def _parts(self, candidate: int) -> dict[str, float]:
+        values = self.values(candidate)
+        return {name: dimension.part(values[name]) for name, dimension in self.space.items()}
+
+
+class ProfiledWorld(TuningWorld):
+    """How long a candidate's iterations take is known once it has trained for some."""
+
+    def __init__(self, truth: Truth, costs: Costs) -> None:
+        super().__init__(truth.runtime, costs.moving, costs.starting)
+        self._truth, self._costs, self._known = truth, costs, set[int]()
+
+    def consequences(self, now: Time, action: Action, state: TuningState) -> Iterator[tuple[Time, Event]]:
+        yield from super().consequences(now, action, state)
+        if type(action) is Put:
+            yield from self._profiled(now, action, state)
+
+    def _profiled(self, now: Time, put: Put, state: TuningState) -> Iterator[tuple[Time, Event]]:
+        """How far it is, is heard with it: the books would reckon with what was believed before."""
+        row = state.open[put.trial]
+        candidate, profile = row.trial.candidate, self._costs.profile
+        if candidate not in self._known:
+            self._known.add(candidate)
+            runtime = self._truth.runtime(candidate)
+            at = now + self._costs.starting + ceil(profile * runtime.at(put.place.width))
+            yield at, TrialStepped(put.trial, row.run, min(row.trial.iterations, row.done + profile))
+            yield at, RuntimeMeasured(candidate, runtime)
+
+
+def run(
+    task: Task,
+    search: str,
+    policy: str,
+    gpus: int = 8,
+    seed: int = 0,
+    search_settings: Settings | None = None,
+    policy_settings: Settings | None = None,
+    sampler: Sampler | None = None,
+    costs: Costs | None = None,
+    stop_at_target: bool = False,
+    validate: bool = False,
+    space: Space | None = None,
+    target: float | None = None,
+    progress: Callable[[Time], None] | None = None,
+) -> TuningRecord:
+    """Same seed: the same candidates, with the same iteration times and values, under every policy.
+
+    *space*: a part of the task's. *target*: the search ends there, or at the task's own if *stop_at_target*.
+    """
+    truth, costs = Truth(task, seed), costs or Costs()
+    space = truth.space if space is None else space
+    session = Session(
+        made(searches.get(search), search_settings, "search"),
+        sampler or RandomSampler(space, seed),
+        truth.worth,
+        task.goal,
+        task.target if stop_at_target else target,
+        space,
+    )
+    truth.values = lambda candidate: session.candidates[candidate].values
+    state = TuningState(costs.moving, truth.usual)
+    watch = Watch(state)
+    chosen = made(tuning_policies.get(policy), policy_settings, "policy")
+    engine = Searched(state, chosen, validate, watch, session)
+    first: list[Event] = [GpusChanged(tuple(range(gpus))), *session.begin(gpus)]
+    simulate(engine, [(0, event) for event in first], ProfiledWorld(truth, costs), progress)
+    return watch.record(policy, session)
+
+
+def run_scenario(scenario: TuningScenario, progress: Callable[[Time], None] | None = None) -> TuningRecord:
+    if scenario.task is None:
+        told = "a task beside train: what an iteration takes, and how candidates learn"
+        raise InputError("task", None, told, scenario.source)
+    costs = scenario.costs
+    return run(
+        scenario.task,
+        scenario.search,
+        scenario.policy,
+        scenario.gpus,
+        scenario.seed,
+        scenario.search_settings,
+        scenario.policy_settings,
+        sampler_of(scenario.sampler, scenario.space, scenario.goal, scenario.seed),
+        Costs(costs.starting, costs.moving, costs.profile),
+        space=scenario.space,
+        target=scenario.target,
+        progress=progress,
+    )
+
+
+def _unknown(candidate: int) -> Mapping[str, Any]:
+    raise InputError("candidate", candidate, "a candidate of a session that has begun")

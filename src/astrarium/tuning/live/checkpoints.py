@@ -1,0 +1,111 @@
+"""Checkpoints of candidates, as files: checkpoints/<candidate>/<iterations>.pt.
+
+One that is there is whole: it is written under another name first. With what a training saves come the states
+of all random generators, so that a run goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from astrarium.core.errors import InputError
+from astrarium.tuning.live.backend import Checkpoint
+
+SUFFIX = ".pt"
+
+
+class Checkpoints:
+    """Those of a crew, in one folder. Of each candidate those stay that a trial ended with, because others
+    may begin there, and the newest."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._kept: dict[int, set[int]] = {}  # iterations, by candidate
+        self._newest: dict[int, int] = {}
+
+    def wrote(self, candidate: int, iterations: int, keep: bool) -> None:
+        """One is there now: those before it that nobody ends with may go."""
+        before, self._newest[candidate] = self._newest.get(candidate), iterations
+        kept = self._kept.setdefault(candidate, set())
+        if keep:
+            kept.add(iterations)
+        if before is not None and before != iterations and before not in kept:
+            path(self.folder, Checkpoint(candidate, before)).unlink(missing_ok=True)
+
+
+def path(folder: Path, checkpoint: Checkpoint) -> Path:
+    return folder / str(checkpoint.candidate) / f"{checkpoint.iterations}{SUFFIX}"
+
+
+def write(folder: Path, checkpoint: Checkpoint, state: Any) -> None:
+    import torch
+
+    final = path(folder, checkpoint)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for old in final.parent.glob("*.draft"):  # of one that was killed while it wrote
+        old.unlink(missing_ok=True)
+    draft = final.with_suffix(f".{os.getpid()}.draft")
+    try:
+        torch.save({"state": state, "random": random_states()}, draft)
+        draft.replace(final)
+    except (OSError, RuntimeError) as error:  # PyTorch does not say that a disk is full
+        draft.unlink(missing_ok=True)
+        free = shutil.disk_usage(final.parent).free // 2**20
+        raise OSError(f"{final} could not be written, with {free} MiB free there: {error}") from error
+
+
+def read(folder: Path, checkpoint: Checkpoint) -> Any:
+    """What was saved; the random generators go on where they were."""
+    import torch
+
+    file = path(folder, checkpoint)
+    if not file.is_file():
+        raise InputError("checkpoint", str(file), "a checkpoint that is still there")
+    found = torch.load(file, map_location="cpu", weights_only=False)
+    restore_random(found["random"])
+    return found["state"]
+
+
+def random_states() -> dict[str, Any]:
+    import torch
+
+    states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if "numpy" in sys.modules:
+        states["numpy"] = sys.modules["numpy"].random.get_state()
+    if _on_gpu():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_random(states: dict[str, Any]) -> None:
+    import torch
+
+    random.setstate(states["python"])
+    torch.set_rng_state(states["torch"])
+    if "numpy" in states:
+        import numpy
+
+        numpy.random.set_state(states["numpy"])
+    if "cuda" in states and _on_gpu():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+def _on_gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_initialized())
+
+
+def seed_all(seed: int) -> None:
+    """A slot has trained others before."""
+    import torch
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)

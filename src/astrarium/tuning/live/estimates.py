@@ -1,0 +1,213 @@
+"""What is believed of candidates' iterations, from those that were seen.
+
+Equation 3.2 in logarithms is a straight line: an iteration takes log t + (c - 1) log alpha with c trials on
+its GPU, and log t - log w + (w - 1) log beta on w GPUs. Each candidate has its own t; alpha and beta are
+shared by all. They follow from how much one candidate's time differs between its widths: its usual
+iterations, or the first ones of its runs where there is nothing else. Where nobody was seen at two widths,
+candidates are compared with each other, and that is believed half-heartedly: those that are given more GPUs
+are the slow ones.
+
+How much a trial is slowed depends on who is beside it. The alpha of all is the middle of that; a candidate's
+t is taken from where it ran alone on a GPU, or from what is nearest to that: there such differences matter
+least.
+
+Medians all the way, so that a hiccup changes nothing. Until something was seen, packing and spreading are
+believed to cost what they usually do: were they dear nobody would ever try, and were they free the first
+groups would be packed and spread beyond all sense.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import exp, log
+from statistics import median
+from typing import NamedTuple, Protocol
+
+from astrarium.core.units import Time
+from astrarium.tuning.runtime import Runtime, Width
+
+PRIOR = Runtime(packing=1.3, scaling=1.2)  # as for most of the tasks that we know
+KEPT = 31  # samples of a candidate at one width
+ROUNDS = 4  # in which packing and spreading are told apart
+DOUBT = 4.0  # candidates that must be compared before it counts half
+MOST = log(16.0)  # an overhead beyond which nothing is packed or spread anyway
+LONGEST = 10**18  # an iteration, in nanoseconds
+WATCHED = (Width(1, 4), Width(1), Width(8))
+
+
+class Beliefs(Protocol):
+    def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool) -> None:
+        """An iteration on *gpus*, or on one that so many trials shared. *first* of its run: it may have
+        compiled something."""
+
+    def news(self) -> dict[int, Runtime]:
+        """What has changed since the last call, by candidate."""
+
+
+class View(NamedTuple):
+    """A candidate at one width: *level* is the logarithm of its iterations' GPU time."""
+
+    level: float
+    packed: float  # trials beside it
+    spread: float  # GPUs beside the first
+    weight: int
+
+
+class Overheads(NamedTuple):
+    """Logarithms."""
+
+    packing: float
+    scaling: float
+
+    def left_out(self, view: View) -> float:
+        """Its level on a GPU by itself."""
+        return view.level - view.packed * self.packing - view.spread * self.scaling
+
+
+@dataclass
+class _Bucket:
+    gpus: int
+    levels: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    packed: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+    def view(self) -> View:
+        beside = sum(self.packed) / len(self.packed)
+        return View(median(self.levels), beside, self.gpus - 1.0, len(self.levels))
+
+
+_Buckets = dict[tuple[int, int], _Bucket]  # by GPUs, and by trials on the GPU
+_Views = Mapping[int, Sequence[View]]  # by candidate
+
+
+class Estimates:
+    """*prior* says what packing and scaling are believed to cost at first. A candidate is spoken of after
+    *profile* iterations, and again when it is believed to take so much more or less time (*change*)."""
+
+    def __init__(self, prior: Runtime | None = None, profile: int = 1, change: float = 0.1) -> None:
+        usual = prior or PRIOR
+        self._prior = Overheads(log(max(1.0, usual.packing)), log(max(1.0, usual.scaling)))
+        self._profile, self._change = profile, change
+        self._usual: dict[int, _Buckets] = {}  # by candidate
+        self._first: dict[int, _Buckets] = {}
+        self._told: dict[int, Runtime] = {}
+        self._fresh = False
+
+    def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool = False) -> None:
+        gpus = max(1, gpus)
+        beside = min(sharers, 64.0) - 1 if sharers > 1 and gpus == 1 else 0.0
+        buckets = (self._first if first else self._usual).setdefault(candidate, {})
+        bucket = buckets.setdefault((gpus, round(beside)), _Bucket(gpus))
+        bucket.levels.append(log(min(LONGEST, max(1, took))) + log(gpus))
+        bucket.packed.append(beside)
+        self._fresh = True
+
+    def news(self) -> dict[int, Runtime]:
+        if not self._fresh:
+            return {}
+        self._fresh = False
+        found = {candidate: each for candidate, each in self.all().items() if self._new(candidate, each)}
+        self._told |= found
+        return found
+
+    def all(self) -> dict[int, Runtime]:
+        """Of every candidate that has trained for long enough."""
+        usual, first = _views(self._usual), _views(self._first)
+        overheads = fitted(usual, first, self._prior)
+        levels = {number: _level(views, overheads) for number, views in usual.items()}
+        late = {number: _level(views, overheads) for number, views in first.items()}
+        both = [late[number] - levels[number] for number in levels.keys() & late.keys()]
+        warming = max(0.0, median(both)) if both else 0.0
+        levels |= {number: level - warming for number, level in late.items() if number not in levels}
+        return {number: _runtime(level, overheads) for number, level in levels.items() if self._known(number)}
+
+    def _known(self, candidate: int) -> bool:
+        seen = [*self._usual.get(candidate, {}).values(), *self._first.get(candidate, {}).values()]
+        return sum(len(bucket.levels) for bucket in seen) >= self._profile
+
+    def _new(self, candidate: int, runtime: Runtime) -> bool:
+        before = self._told.get(candidate)
+        return before is None or any(
+            abs(log(runtime.at(width) / before.at(width))) > log(1 + self._change) for width in WATCHED
+        )
+
+
+def fitted(usual: _Views, first: _Views, prior: Overheads) -> Overheads:
+    """By turns, each with what is believed of the other."""
+    found = prior
+    for _ in range(ROUNDS):
+        packing = _slope(usual, first, prior.packing, "packed", Overheads(0.0, found.scaling))
+        found = Overheads(packing, found.scaling)
+        scaling = _slope(usual, first, prior.scaling, "spread", Overheads(found.packing, 0.0))
+        found = Overheads(found.packing, scaling)
+    return found
+
+
+class _Slope(NamedTuple):
+    value: float
+    weight: float
+
+
+def _slope(usual: _Views, first: _Views, prior: float, axis: str, other: Overheads) -> float:
+    """How fast times grow along one axis, once what the other costs is left out."""
+    found = _compared(usual, prior, axis, other)
+    for views in (usual, first):  # what the first iteration of a run compiles is in all of the latter
+        slopes = [slope for each in views.values() for slope in _slopes(each, axis, other)]
+        if slopes:
+            found = _weighted_median([_Slope(prior, 1.0), *slopes])
+            break
+    return min(MOST, max(0.0, found))
+
+
+def _slopes(views: Iterable[View], axis: str, other: Overheads) -> Iterator[_Slope]:
+    for one, two in combinations(views, 2):
+        apart = getattr(two, axis) - getattr(one, axis)
+        if abs(apart) >= 0.5:
+            rise = other.left_out(two) - other.left_out(one)
+            yield _Slope(rise / apart, min(one.weight, two.weight) * abs(apart))
+
+
+def _compared(views: _Views, prior: float, axis: str, other: Overheads) -> float:
+    """Between candidates: each has been seen at one width only."""
+    levels: dict[int, list[float]] = {}
+    for view in (view for each in views.values() for view in each):
+        levels.setdefault(round(getattr(view, axis)), []).append(other.left_out(view))
+    crowd = [View(median(each), at, at, len(each)) for at, each in levels.items()]
+    slopes = list(_slopes(crowd, axis, Overheads(0.0, 0.0)))
+    if not slopes:
+        return prior
+    compared = min(view.weight for view in crowd)
+    trust = compared / (compared + DOUBT)
+    return trust * _weighted_median(slopes) + (1 - trust) * prior
+
+
+def _weighted_median(slopes: Sequence[_Slope]) -> float:
+    """The lowest that has half of all weight at or below it; the middle where two halves are equal."""
+    ordered, half = sorted(slopes), sum(slope.weight for slope in slopes) / 2
+    below = 0.0
+    for slope, later in zip(ordered, [*ordered[1:], ordered[-1]], strict=True):
+        below += slope.weight
+        if below == half:
+            return (slope.value + later.value) / 2
+        if below > half:
+            return slope.value
+    return ordered[-1].value
+
+
+def _views(seen: Mapping[int, _Buckets]) -> dict[int, list[View]]:
+    return {number: [bucket.view() for bucket in buckets.values()] for number, buckets in seen.items()}
+
+
+def _level(views: Sequence[View], overheads: Overheads) -> float:
+    """The less there was beside it, the less of that is a guess."""
+    beside = [view.packed + view.spread for view in views]
+    levels = [overheads.left_out(view) for view in views]
+    weights = [view.weight / (1 + more) for view, more in zip(views, beside, strict=True)]
+    return _weighted_median([_Slope(*each) for each in zip(levels, weights, strict=True)])
+
+
+def _runtime(level: float, overheads: Overheads) -> Runtime:
+    iteration = max(1, round(exp(level)))
+    return Runtime(iteration, exp(overheads.packing), exp(overheads.scaling))

@@ -1,0 +1,206 @@
+"""A process that has loaded what slots need, and forks one whenever it is asked to.
+
+A slot begins in milliseconds so, and never in the person's script, which need not be written for that. All
+slots of a nursery have its environment. It ends with its crew: the other end of its socket is closed then,
+also while it still loads, and its slots end with it. A crew that was killed could not tidy up: its nursery
+does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from threading import Event, Thread
+from time import monotonic, sleep
+from typing import Any
+
+import msgspec
+
+from astrarium.tuning.live.messages import Gone, Meet, Setup
+
+# The last one takes seconds; the first optimizer would load it.
+PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
+LOOKING = 100  # milliseconds between looks for the crew, while it loads
+LEAVING = 2.0  # seconds for its slots, of which each finds out itself that the crew is gone
+_PDEATHSIG = 1  # of prctl: the signal that comes when the parent has died
+_MOST = 1 << 16  # bytes of a setup
+_BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {module} import serve; serve(sys.argv)"
+
+
+class Nursery:
+    """The crew's end. *environment* is all that its processes have. *litter*: a folder that is of no use when
+    the crew is gone."""
+
+    def __init__(
+        self, environment: Mapping[str, str], preload: Sequence[str] = PRELOAD, litter: str = ""
+    ) -> None:
+        self._environment, self._told = dict(environment), [litter, *preload]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        searched = [path or os.getcwd() for path in sys.path]
+        boot = _BOOT.format(module=__name__)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", boot, json.dumps(searched), str(theirs.fileno()), *self._told],
+                pass_fds=[theirs.fileno()],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # an interrupt at the keyboard is the crew's business
+            )
+
+    def fork(self, role: Setup | Meet) -> Connection:
+        """A process with that role, through which one speaks with it: the first word of a slot is Ready. A
+        nursery that was killed is replaced; where the new one dies too, that is the end of the process."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._ask_for(role, theirs)
+            except OSError:
+                self.close()
+                self._begin()
+                with suppress(OSError):
+                    self._ask_for(role, theirs)
+        return Connection(ours.detach())
+
+    def _ask_for(self, role: Setup | Meet, theirs: socket.socket) -> None:
+        socket.send_fds(self._control, [msgspec.json.encode(role)], [theirs.fileno()])
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """At once: it has nothing to save, and its slots end with it."""
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def serve(arguments: Sequence[str]) -> None:
+    """The nursery itself."""
+    _, _, handle, litter, *preload = arguments
+    sys.argv = [sys.argv[0]]
+    control = socket.socket(fileno=int(handle))
+    with _while_there_is_a_crew(control, litter):
+        for name in preload:
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is loaded stays: slots need not look through it again
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for slots: the crew hears of their ends
+    while True:
+        message, handles, _, _ = socket.recv_fds(control, _MOST, 1)
+        if not message:
+            _throw_away(litter)
+            return
+        if os.fork() == 0:
+            control.close()
+            _become(message, handles[0])
+        os.close(handles[0])
+
+
+@contextmanager
+def _while_there_is_a_crew(control: socket.socket, litter: str) -> Iterator[None]:
+    """Whose crew goes meanwhile ends: what is loaded here may take a minute, and nobody wants it any more."""
+    loaded = Event()
+    watch = Thread(target=_end_with_crew, args=(control, litter, loaded))
+    watch.start()
+    try:
+        yield
+    finally:
+        loaded.set()
+        watch.join()  # none may be there when slots are forked
+
+
+def _end_with_crew(control: socket.socket, litter: str, loaded: Event) -> None:
+    poll = select.poll()
+    poll.register(control, 0)  # the other end is closed: that is always told
+    while not loaded.is_set():
+        if poll.poll(LOOKING):
+            _throw_away(litter)
+            os._exit(0)
+
+
+def _throw_away(litter: str) -> None:
+    """Once nobody is left who writes there, or nearly so: the rest end with us."""
+    until = monotonic() + LEAVING
+    with suppress(ChildProcessError):  # there are none any more
+        while litter and monotonic() < until:
+            os.waitpid(-1, os.WNOHANG)
+            sleep(0.01)
+    if litter:
+        shutil.rmtree(litter, ignore_errors=True)
+
+
+def _become(message: bytes, handle: int) -> None:
+    """Why it could not be what it should is said to the crew, and in full where trainings print."""
+    pipe = Connection(handle)
+    try:
+        _end_with_parent()
+        os.setpgid(0, 0)  # what it starts itself ends with it
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _play(pipe, msgspec.json.decode(message, type=Setup | Meet))
+    except BaseException as error:
+        traceback.print_exc()
+        with suppress(OSError):
+            pipe.send(Gone("its process ended: " + traceback.format_exception_only(error)[-1].strip()))
+    finally:
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _play(pipe: Connection, role: Setup | Meet) -> None:
+    from astrarium.tuning.live.slot import Slot
+
+    if isinstance(role, Meet):
+        _keep_store(pipe, role.host)
+    else:
+        _write_to(role.log)
+        Slot(pipe, role).serve()
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+
+
+def _write_to(log: str) -> None:
+    if log:
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.close(file)
+
+
+def _keep_store(pipe: Connection, host: str) -> None:
+    """In the process that has it: until the crew closes the pipe."""
+    store = _served(host)
+    pipe.send(int(store.port))
+    with suppress(EOFError, OSError):
+        pipe.recv()
+
+
+def _served(host: str) -> Any:
+    from torch._C._distributed_c10d import TCPStore
+
+    listening = socket.socket()
+    listening.bind((host, 0))
+    listening.listen()
+    port = listening.getsockname()[1]
+    handle = listening.detach()  # the store closes it
+    return TCPStore(host, port, None, True, wait_for_workers=False, master_listen_fd=handle)

@@ -1,0 +1,223 @@
+"""A crew over slots: gangs of them train, lose members and end. It does not care whose processes they are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
+
+from astrarium.tuning.live.backend import Ending, GpusSeen, Iterated, News, RunEnded, Work
+from astrarium.tuning.live.checkpoints import Checkpoints
+from astrarium.tuning.live.meeting import Address
+from astrarium.tuning.live.messages import Begin, Ended, Gone, Leave, Noted, Saved, Started
+from astrarium.tuning.live.slots import Heard, Slots
+
+GRACE = 2.0  # seconds for members of a gang that is over; then they are killed
+TICK = 0.25
+
+Note = Callable[[int, str, str], object]  # of a candidate: a name, and what it stands for, as JSON
+
+
+class Change(NamedTuple):
+    """What it took a trial to go on elsewhere, in seconds: *parts* by name, *gap* from the end of its last
+    iteration to the start of the next."""
+
+    trial: int
+    gap: float
+    parts: dict[str, float]
+
+
+@dataclass
+class _Gang:
+    work: Work
+    slots: list[int]  # by rank
+    saved: int  # iterations of the newest checkpoint
+    ends: dict[int, Ended | None] = field(default_factory=dict)  # by rank; None: it is gone
+    why: str = ""  # the first that went
+    dropped: bool = False
+    killed: set[int] = field(default_factory=set)  # ranks, by us
+    deadline: float | None = None
+
+
+class SlotCrew:
+    """*store* answers where the members of a gang meet; it is asked when there is the first gang. A run saves
+    a checkpoint every so many seconds."""
+
+    def __init__(
+        self, slots: Slots, folder: Path, store: Callable[[], Address], checkpoint_seconds: float = 30.0
+    ) -> None:
+        self.slots, self.folder = slots, folder
+        self.changes: deque[Change] = deque(maxlen=1000)
+        self.noted: Note = lambda candidate, name, value: None
+        self._store, self._every = store, checkpoint_seconds
+        self._checkpoints = Checkpoints(folder)
+        self._gangs: dict[tuple[int, int], _Gang] = {}
+        self._left: dict[int, Ended] = {}  # by trial: how its last run ended
+        self._meetings = 0
+        self._gpus = slots.gpus()
+        self._news: list[News] = [GpusSeen(self._gpus)]
+
+    # orders
+
+    def start(self, work: Work) -> None:
+        saved = work.start.iterations if work.start is not None else 0
+        gang = self._gangs[work.trial, work.run] = _Gang(work, [], saved)
+        there = self.slots.gpus()
+        if not all(gpu in there for gpu in work.place.gpus):
+            gang.why = "its GPU is gone"
+            self._over(gang)
+            return
+        gang.slots = [self.slots.take(gpu) for gpu in work.place.gpus]
+        size = len(gang.slots)
+        store = self._store() if size > 1 else None
+        self._meetings += 1
+        name = f"{work.trial}.{work.run}.{self._meetings}"  # nobody has met under it before
+        for rank, slot in enumerate(gang.slots):
+            self.slots.send(slot, Begin(work, str(self.folder), self._every, rank, size, store, name))
+
+    def stop(self, trial: int, run: int) -> None:
+        gang = self._gangs.get((trial, run))
+        if gang is not None:
+            self.slots.send(gang.slots[0], Leave(trial, run))
+
+    def drop(self, trial: int, run: int) -> None:
+        gang = self._gangs.get((trial, run))
+        if gang is not None:
+            gang.dropped = True
+            self._end_soon(gang)
+            for slot in gang.slots:
+                self.slots.send(slot, Leave(trial, run, drop=True))
+
+    # news
+
+    def hear(self, seconds: float) -> list[News]:
+        until = monotonic() + seconds
+        while True:
+            left = 0.0 if self._news else max(0.0, min(TICK, until - monotonic()))
+            for heard in self.slots.hear(left):
+                self._heard(heard)
+            self._kill_the_late(monotonic())
+            self._see_gpus()
+            if self._news or monotonic() >= until:
+                break
+        news, self._news = self._news, []
+        return news
+
+    def close(self) -> None:
+        self._gangs.clear()
+        self.slots.close()
+
+    def _heard(self, heard: Heard) -> None:
+        slot, said = heard
+        if isinstance(said, Gone):
+            self._lost(slot, said.why)
+        elif isinstance(said, Started | Iterated | Saved | Noted | Ended):
+            gang = self._gangs.get((said.trial, said.run))
+            if gang is not None:
+                self._told(gang, slot, said)
+
+    def _told(self, gang: _Gang, slot: int, said: Started | Iterated | Saved | Noted | Ended) -> None:
+        if isinstance(said, Iterated):
+            self._news.append(said)
+        elif isinstance(said, Noted):
+            self.noted(gang.work.candidate, said.name, said.value)
+        elif isinstance(said, Saved):
+            self._wrote(gang, said.iterations)
+        elif isinstance(said, Started):
+            self._began(said)
+        else:
+            self._dismiss(gang, slot, said)
+            self._member_over(gang, said.rank, said)
+
+    def _dismiss(self, gang: _Gang, slot: int, said: Ended) -> None:
+        """A process whose gang broke apart may hang when it lets go of it: another takes its place."""
+        if len(gang.slots) > 1 and (said.ending == "failed" or gang.dropped):
+            self.slots.kill(slot)
+        else:
+            self.slots.give_back(slot)
+
+    def _lost(self, slot: int, why: str) -> None:
+        for gang in [gang for gang in self._gangs.values() if slot in gang.slots]:
+            rank = gang.slots.index(slot)
+            if rank not in gang.ends:
+                gang.why = gang.why or why
+                self._member_over(gang, rank, None)
+
+    # how gangs end
+
+    def _member_over(self, gang: _Gang, rank: int, ended: Ended | None) -> None:
+        gang.ends[rank] = ended
+        if len(gang.ends) == len(gang.slots):
+            self._over(gang)
+        elif ended is None or ended.ending == "failed" or rank == 0:
+            self._end_soon(gang)
+
+    def _end_soon(self, gang: _Gang) -> None:
+        gang.deadline = gang.deadline or monotonic() + GRACE
+
+    def _kill_the_late(self, now: float) -> None:
+        """They may wait for ever for one that is gone, or in a collective that will never be complete."""
+        late = [gang for gang in self._gangs.values() if gang.deadline is not None and now >= gang.deadline]
+        for gang in late:
+            for rank in set(range(len(gang.slots))) - gang.ends.keys():
+                self._kill(gang, rank)
+
+    def _kill(self, gang: _Gang, rank: int) -> None:
+        """With it go the runs that share its process."""
+        slot = gang.slots[rank]
+        gang.killed.add(rank)
+        self.slots.kill(slot)
+        self._member_over(gang, rank, None)
+        self._lost(slot, "its process was ended with that of another run")
+
+    def _over(self, gang: _Gang) -> None:
+        """Whose end it is: lost, if a member went by itself; an error that is somebody's own comes before
+        those that follow from it."""
+        del self._gangs[gang.work.trial, gang.work.run]
+        ended = [end for end in gang.ends.values() if end is not None]
+        leader = gang.ends.get(0)
+        if leader is not None and leader.ending in ("finished", "left") and not gang.dropped:
+            self._wrote(gang, leader.iterations)
+        ending, error = _ending(gang, ended)
+        value = leader.value if leader is not None else None
+        self._news.append(RunEnded(gang.work.trial, gang.work.run, ending, gang.saved, value, error))
+        if leader is not None and ending == "left":
+            self._left[gang.work.trial] = leader
+        else:
+            self._left.pop(gang.work.trial, None)
+
+    def _wrote(self, gang: _Gang, iterations: int) -> None:
+        gang.saved = iterations
+        self._checkpoints.wrote(gang.work.candidate, iterations, keep=iterations == gang.work.total)
+
+    # what is measured, and what is there
+
+    def _began(self, said: Started) -> None:
+        before = self._left.pop(said.trial, None) if said.rank == 0 else None
+        if before is not None:
+            gap = said.at - before.last
+            parts = {"save": before.saving, **said.parts}
+            self.changes.append(Change(said.trial, gap, {**parts, "rest": gap - sum(parts.values())}))
+
+    def _see_gpus(self) -> None:
+        there = self.slots.gpus()
+        if there != self._gpus:
+            self._gpus = there
+            self._news.append(GpusSeen(there))
+
+
+def _ending(gang: _Gang, ended: list[Ended]) -> tuple[Ending, str]:
+    failed = sorted((end for end in ended if end.ending == "failed"), key=lambda end: end.trouble)
+    died = [rank for rank, end in gang.ends.items() if end is None and rank not in gang.killed]
+    if gang.dropped:
+        return "left", ""
+    if failed and not failed[0].trouble:
+        return "failed", failed[0].error
+    if died or failed or not ended:
+        return "lost", gang.why or (failed[0].error if failed else "")
+    if any(end.ending == "finished" for end in ended):
+        return "finished", ""
+    return ("left", "") if gang.ends.get(0) is not None else ("lost", gang.why)

@@ -1,0 +1,171 @@
+"""The agent of one GPU of a Ray cluster: an actor that is there for a whole search, and keeps its slots.
+
+A thread owns the slots. Orders reach it through a queue and wake it; what it hears waits until the driver
+asks, which it does all the time: an answer is a sign of life. If nobody asks for long, the driver is gone or
+cut off from us, and whatever runs here is ended: others have been told to train it.
+
+A *lease* is the driver's number of a slot while one run has it. Numbers are never used again, so that nothing
+old can be mistaken for something new.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
+from typing import Any, NamedTuple
+
+from astrarium.tuning.live.fork_server import PRELOAD, Nursery
+from astrarium.tuning.live.local import environment
+from astrarium.tuning.live.messages import Beat, Gone, Order, Said, Setup
+from astrarium.tuning.live.slots import Gpu, Heard, LocalSlots
+
+TICK = 1.0  # seconds between two looks at whether anybody asks
+GLOO = "GLOO_SOCKET_IFNAME"
+GPU = 0  # the agent's own number of its only one
+
+
+class Answer(NamedTuple):
+    """*clock* is the agent's (time.monotonic), at the instant of the answer."""
+
+    clock: float
+    heard: list[Heard]  # by lease
+    usable: bool
+
+
+class AgentSettings(NamedTuple):
+    setup: Setup
+    most: int = 4  # slots that are kept
+    patience: float = 30.0  # for a silent slot
+    unasked: float = 30.0  # seconds after which nobody is taken to want anything
+    shared: bool = False
+    gate: bool = True
+    alone: bool = True  # all machines of the cluster are this one
+    preload: tuple[str, ...] = PRELOAD
+    searched: tuple[str, ...] = ()  # folders in which the driver finds modules
+
+
+class Waking(LocalSlots):
+    """Slots whose owner can be woken while it waits for them."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._bell, self._ringer = Pipe(duplex=False)
+
+    def ring(self) -> None:
+        self._ringer.send_bytes(b".")
+
+    def hear(self, seconds: float) -> list[Heard]:
+        heard = super().hear(0)
+        if not heard:
+            pipes = [slot.pipe for slot in self._slots.values()]
+            wait([*pipes, self._bell], seconds)
+            heard = super().hear(0)
+        while self._bell.poll():
+            self._bell.recv_bytes()
+        return heard
+
+
+class SlotAgent:
+    """What it is without Ray."""
+
+    def __init__(self, settings: AgentSettings, slots: Waking | None = None) -> None:
+        self._slots = slots or _made(settings)
+        self._unasked, self._asked = settings.unasked, monotonic()
+        self._slot_of: dict[int, int] = {}  # by lease
+        self._orders: SimpleQueue[tuple[str, int, Order | None]] = SimpleQueue()
+        self._news: SimpleQueue[Heard] = SimpleQueue()
+        self._open = True
+        Thread(target=self._serve, daemon=True, name="slots").start()
+
+    def order(self, verb: str, lease: int, order: Order | None = None) -> None:
+        """*verb*: send, give_back or kill."""
+        self._orders.put((verb, lease, order))
+        self._slots.ring()
+
+    def hear(self, seconds: float) -> Answer:
+        """Waits so long for the first word."""
+        self._asked = monotonic()
+        heard: list[Heard] = []
+        with suppress(Empty):
+            heard.append(self._news.get(timeout=seconds))
+            while True:
+                heard.append(self._news.get_nowait())
+        self._asked = monotonic()
+        return Answer(monotonic(), heard, bool(self._slots.gpus()))
+
+    def close(self) -> None:
+        self._open = False
+        self._slots.ring()
+
+    # the thread that owns the slots
+
+    def _serve(self) -> None:
+        while self._open:
+            for heard in self._slots.hear(TICK):
+                self._heard(heard)
+            with suppress(Empty):
+                while True:
+                    self._carry_out(*self._orders.get_nowait())
+            if monotonic() - self._asked > self._unasked:
+                self._end_all()
+        self._slots.close()
+
+    def _heard(self, heard: Heard) -> None:
+        if isinstance(heard.said, Beat):
+            return  # that is between the slot and us
+        for lease in [lease for lease, slot in self._slot_of.items() if slot == heard.slot]:
+            self._tell(lease, heard.said)
+
+    def _tell(self, lease: int, said: Said) -> None:
+        self._news.put(Heard(lease, said))
+        if isinstance(said, Gone):
+            self._slot_of.pop(lease, None)
+
+    def _carry_out(self, verb: str, lease: int, order: Order | None) -> None:
+        if verb == "send" and order is not None:
+            self._send(lease, order)
+            return
+        slot = self._slot_of.pop(lease, None)
+        if slot is not None:
+            getattr(self._slots, verb)(slot)
+
+    def _send(self, lease: int, order: Order) -> None:
+        """A slot is taken with the first order for it."""
+        if lease not in self._slot_of:
+            if not self._slots.gpus():
+                self._tell(lease, Gone("no process can be started on its GPU"))
+                return
+            self._slot_of[lease] = self._slots.take(GPU)
+        self._slots.send(self._slot_of[lease], order)
+
+    def _end_all(self) -> None:
+        for lease, slot in list(self._slot_of.items()):
+            self._slots.kill(slot)
+            self._tell(lease, Gone("nobody asked for it any more"))
+
+
+def _made(settings: AgentSettings) -> Waking:
+    sys.path += [folder for folder in settings.searched if folder not in sys.path]
+    nursery = Nursery(_environment(settings, os.environ), _unique(settings.preload))
+    gpu = Gpu(nursery, settings.setup)
+    return Waking({GPU: gpu}, settings.most, settings.patience, settings.shared)
+
+
+def _environment(settings: AgentSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Ray has told this process which GPU is its own: it sees no other. Gangs stay on the loopback device
+    only where there is no other machine."""
+    own = environment(GPU, settings.setup, settings.gate, environ)
+    if not settings.alone and GLOO not in environ:
+        own.pop(GLOO, None)
+    return own
+
+
+def _unique(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

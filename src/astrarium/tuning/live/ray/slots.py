@@ -1,0 +1,195 @@
+"""Slots on the GPUs of a Ray cluster: one placement group with a bundle for each GPU, and an agent in each.
+
+GPUs have the numbers of their bundles. A slot is a number that we give to an agent, which has a process for
+it. Ray needs about a quarter of a minute to notice that a machine is gone: an agent that has not answered for
+longer than our patience is taken to be gone with all that it ran. Another takes its place as soon as Ray has
+placed its bundle again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic, sleep
+from typing import Any
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.tuning.live.messages import Ended, Gone, Order, Said, Started
+from astrarium.tuning.live.ray.agent import AgentSettings, Answer, SlotAgent
+from astrarium.tuning.live.ray.cluster import Ground, the_ray
+from astrarium.tuning.live.slots import Heard
+
+FIRST_ANSWER = 120.0  # seconds that an agent may take to come up
+NOBODY = 0.1
+AGAIN = 2.0  # seconds before another agent is tried where one has failed
+
+
+class _Agent:
+    """As the driver knows it."""
+
+    def __init__(self, actor: Any, seconds: float) -> None:
+        self.actor = actor
+        self.pending: Any = actor.hear.remote(seconds)
+        self.made = self.heard = monotonic()
+        self.up = False
+        self.ahead = float("inf")  # our clock against its own, with the quickest of its answers
+
+    def answered(self, answer: Answer) -> None:
+        self.heard, self.up = monotonic(), True
+        self.ahead = min(self.ahead, self.heard - answer.clock)
+
+
+class RaySlots:
+    """*patience*: seconds after which a silent agent is gone."""
+
+    def __init__(self, ground: Ground, settings: AgentSettings, patience: float = 3.0) -> None:
+        self._ray = the_ray()
+        self._ground, self._settings, self._patience = ground, settings, patience
+        self._agents: dict[int, _Agent] = {}
+        self._retry: dict[int, float] = {}  # by GPU: when another agent is tried
+        self._leases: dict[int, int] = {}  # their GPUs
+        self._gone: list[Heard] = []
+        self._next = 0
+        try:
+            for gpu, _ in enumerate(ground.bundles):
+                self._hire(gpu)
+            self._wait_for_agents()
+        except BaseException:  # an interrupt among them
+            self.close()
+            raise
+
+    def gpus(self) -> tuple[int, ...]:
+        return tuple(gpu for gpu in sorted(self._agents) if self._agents[gpu].up)
+
+    def take(self, gpu: int) -> int:
+        self._next += 1
+        self._leases[self._next] = gpu
+        return self._next
+
+    def give_back(self, slot: int) -> None:
+        self._order("give_back", slot)
+        self._leases.pop(slot, None)
+
+    def send(self, slot: int, order: Order) -> None:
+        self._order("send", slot, order)
+
+    def kill(self, slot: int) -> None:
+        self._order("kill", slot)
+        self._leases.pop(slot, None)
+
+    def hear(self, seconds: float) -> list[Heard]:
+        asked = {agent.pending: gpu for gpu, agent in self._agents.items()}
+        if not self._gone:
+            self._wait(list(asked), seconds)
+        ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0) if asked else ([], [])
+        for answer in ready:
+            self._gone += self._heard(asked[answer])
+        self._find_silent()
+        self._hire_again()
+        heard, self._gone = self._gone, []
+        return heard
+
+    def close(self) -> None:
+        for agent in self._agents.values():
+            self._ray.kill(agent.actor)
+        self._agents.clear()
+        if self._ground.ours:
+            self._ray.util.remove_placement_group(self._ground.group)
+
+    # agents
+
+    def _hire(self, gpu: int) -> None:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        where = PlacementGroupSchedulingStrategy(self._ground.group, self._ground.bundles[gpu])
+        actor = self._ray.remote(concurrency_groups={"orders": 1, "news": 1})(_with_groups(self._ray))
+        made = actor.options(num_gpus=1, num_cpus=0, max_restarts=0, scheduling_strategy=where)
+        self._agents[gpu] = _Agent(made.remote(self._own_settings(gpu)), self._patience / 3)
+
+    def _own_settings(self, gpu: int) -> AgentSettings:
+        setup = self._settings.setup
+        log = f"{setup.log}-{gpu}" if setup.log else ""
+        return self._settings._replace(setup=msgspec.structs.replace(setup, log=log))
+
+    def _wait_for_agents(self) -> None:
+        """All of them, if they come in time; those that do not may come later."""
+        ends = monotonic() + FIRST_ANSWER
+        while len(self.gpus()) < len(self._ground.bundles) and monotonic() < ends:
+            self._gone += self.hear(0.5)
+        if not self.gpus():
+            raise InputError("gpus", len(self._ground.bundles), "GPUs on which Ray can start processes")
+
+    def _heard(self, gpu: int) -> Iterator[Heard]:
+        agent = self._agents[gpu]
+        try:
+            answer: Answer = self._ray.get(agent.pending)
+        except self._ray.exceptions.RayError:
+            self._lose(gpu, "its agent is gone")
+            return
+        agent.answered(answer)
+        if not answer.usable:
+            self._lose(gpu, "no process can be started on its GPU")
+        else:
+            agent.pending = agent.actor.hear.remote(self._patience / 3)
+        for lease, said in answer.heard:
+            if lease in self._leases:
+                yield Heard(lease, _by_our_clock(said, agent.ahead))
+                if isinstance(said, Gone):
+                    del self._leases[lease]
+
+    def _wait(self, asked: list[Any], seconds: float) -> None:
+        """For the first answer; where there is nobody to answer, others may be hired later."""
+        if asked:
+            self._ray.wait(asked, timeout=seconds)
+        else:
+            sleep(min(seconds, NOBODY))
+
+    def _find_silent(self) -> None:
+        now = monotonic()
+        for gpu, agent in list(self._agents.items()):
+            if agent.up and now - agent.heard > self._patience:
+                self._lose(gpu, f"its agent gave no sign of life for {self._patience:g} s")
+
+    def _lose(self, gpu: int, why: str) -> None:
+        """It may be cut off and alive: if an order to end reaches it, its slots end with it."""
+        self._ray.kill(self._agents.pop(gpu).actor)
+        self._retry[gpu] = monotonic() + AGAIN
+        for lease in [lease for lease, of in self._leases.items() if of == gpu]:
+            del self._leases[lease]
+            self._gone.append(Heard(lease, Gone(why)))
+
+    def _hire_again(self) -> None:
+        """It waits until Ray can place its bundle."""
+        now = monotonic()
+        for gpu in [gpu for gpu, at in self._retry.items() if at <= now]:
+            del self._retry[gpu]
+            self._hire(gpu)
+
+    def _order(self, verb: str, lease: int, order: Order | None = None) -> None:
+        agent = self._agents.get(self._leases.get(lease, -1))
+        if agent is not None:
+            agent.actor.order.remote(verb, lease, order)
+
+
+def _by_our_clock(said: Said, ahead: float) -> Said:
+    if isinstance(said, Started):
+        return msgspec.structs.replace(said, at=said.at + ahead)
+    if isinstance(said, Ended):
+        return msgspec.structs.replace(said, last=said.last + ahead)
+    return said
+
+
+def _with_groups(ray: Any) -> type[SlotAgent]:
+    """Orders and questions each have a thread."""
+
+    class Agent(SlotAgent):
+        @ray.method(concurrency_group="orders")  # type: ignore[untyped-decorator]
+        def order(self, verb: str, lease: int, order: Order | None = None) -> None:
+            super().order(verb, lease, order)
+
+        @ray.method(concurrency_group="news")  # type: ignore[untyped-decorator]
+        def hear(self, seconds: float) -> Answer:
+            return super().hear(seconds)
+
+    return Agent

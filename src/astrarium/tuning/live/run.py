@@ -1,0 +1,427 @@
+"""A search, live, from start to end: the wall clock, a crew, and what is kept of it.
+
+In the folder: `journal.jsonl` (results, which a resumed run finds again), `trace.jsonl` (what was heard and
+decided, for replay) and what the crew keeps.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count, takewhile
+from pathlib import Path
+from shutil import rmtree
+from time import monotonic_ns
+from types import FrameType
+from typing import IO, Any, Protocol
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import check_above_zero, read_duration
+from astrarium.core.trace import Step
+from astrarium.tuning.live.backend import Crew
+from astrarium.tuning.live.books import LiveTuning, live_tuning
+from astrarium.tuning.live.local import LocalCrew
+from astrarium.tuning.live.memory import Known, Options
+from astrarium.tuning.live.training import Build, Emulated
+from astrarium.tuning.policies import made, searches, tuning_policies
+from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.samplers import Goal, GridSampler, RandomSampler, Sampler
+from astrarium.tuning.spaces import Space, space_of
+
+# Who may use the folder of a run: one at a time, and only to search in the same place. Else candidates
+# would be others, and what is kept of the earlier ones would be thrown away without a word.
+
+
+FILE, LOCK = "search.json", "search.lock"
+
+
+@contextmanager
+def alone_in(folder: Path | None) -> Iterator[None]:
+    """The lock goes with its process, however that ends."""
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a") as file:
+        _lock(file, folder)
+        yield
+
+
+def _lock(file: IO[str], folder: Path) -> None:
+    """Where the file system knows no locks, as that of some clusters, nobody can tell."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError("folder", str(folder), "one in which no other search is running") from None
+    except OSError:
+        return
+
+
+def go_on_as(folder: Path, told: Mapping[str, Any], again: bool) -> None:
+    """*told*: by name, what makes candidates what they are. The first run writes it down; those that go on
+    with it are held to it."""
+    file, own = folder / FILE, _written(told)
+    if not again or not file.exists():
+        file.write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
+        return
+    before = _read(file)
+    for name in [name for name, value in own.items() if before.get(name, value) != value]:
+        expected = f"{json.dumps(before[name])}, as in the run that this one goes on with; or another folder"
+        raise InputError(name, told[name], expected, str(file))
+
+
+def _written(told: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(msgspec.json.encode(dict(told), enc_hook=repr))
+    return found
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError("", None, f"what the first run wrote there: {error}", str(file)) from error
+    return found if isinstance(found, dict) else {}
+
+
+# Results of a live tuning run, one JSON line each: a run that was killed goes on with what is there.
+
+
+class Shelf(Protocol):
+    """Where checkpoints are."""
+
+    def kept(self, candidate: int) -> Iterable[int]:
+        """Iterations of each checkpoint of it."""
+
+    def clear(self, candidate: int) -> None:
+        """Throw them away."""
+
+
+class CheckpointFolder:
+    """*folder*/candidate/iterations.pt"""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def kept(self, candidate: int) -> list[int]:
+        files = (self._folder / str(candidate)).glob("*.pt")
+        return sorted(int(file.stem) for file in files if file.stem.isdigit())
+
+    def clear(self, candidate: int) -> None:
+        rmtree(self._folder / str(candidate), ignore_errors=True)
+
+
+class FileJournal:
+    """Appends to *path*, and knows what it held before. The last line may be torn: then it never was."""
+
+    def __init__(self, path: Path, shelf: Shelf) -> None:
+        self._path, self._shelf = path, shelf
+        self._values: dict[int, str] = {}  # by candidate: what was last trained under that number
+        self._results: dict[tuple[int, str, int], Known] = {}
+        self._read()
+
+    def began(self, candidate: int, values: Mapping[str, Any]) -> None:
+        written = _canonical(values)
+        before = self._values.get(candidate)
+        if before == written:
+            return
+        self._shelf.clear(candidate)  # of a candidate that is no more; or nobody knows of whom
+        self._add({"candidate": candidate, "values": written})
+
+    def finished(self, candidate: int, values: Mapping[str, Any], total: int, value: float | None) -> None:
+        self._add({"candidate": candidate, "values": _canonical(values), "total": total, "value": value})
+
+    def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
+        self._add({"candidate": candidate, "values": _canonical(values), "total": total, "error": error})
+
+    def result(self, candidate: int, values: Mapping[str, Any], total: int) -> Known | None:
+        written = _canonical(values)
+        known = self._results.get((candidate, written, total))
+        if known is None or self._values.get(candidate) != written:
+            return None
+        return known if known.error or total in self._shelf.kept(candidate) else None
+
+    def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:
+        if self._values.get(candidate) != _canonical(values):
+            return 0
+        return max((each for each in self._shelf.kept(candidate) if each < below), default=0)
+
+    def tried(self) -> list[dict[str, Any]]:
+        """Values of candidates in the order in which they were drawn, as far as none is missing."""
+        known = takewhile(self._values.__contains__, count())
+        return [json.loads(self._values[candidate]) for candidate in known]
+
+    # helpers
+
+    def _add(self, line: dict[str, Any]) -> None:
+        self._take(line)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _take(self, line: dict[str, Any]) -> None:
+        candidate, written = line["candidate"], line["values"]
+        self._values[candidate] = written
+        if "total" in line:
+            known = Known(None, line["error"]) if "error" in line else Known(line["value"])
+            self._results[candidate, written, line["total"]] = known
+
+    def _read(self) -> None:
+        if not self._path.exists():
+            return
+        text = self._path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            self._path.write_text(whole, encoding="utf-8")
+        for number, line in enumerate(whole.splitlines(), 1):
+            self._read_line(number, line)
+
+    def _read_line(self, number: int, line: str) -> None:
+        try:
+            self._take(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            expected = f"a line of a tuning journal: {error!r}"
+            raise InputError(f"line {number}", line, expected, str(self._path)) from error
+
+
+def _canonical(values: Mapping[str, Any]) -> str:
+    """The same for the same values."""
+    return json.dumps(dict(values), sort_keys=True, default=repr)
+
+
+JOURNAL, TRACE = "journal.jsonl", "trace.jsonl"
+INTERRUPTED = "it was interrupted"
+Settings = Mapping[str, Any]
+Look = Callable[[LiveTuning], None]
+_Parts = tuple[Any, Any, Any, Goal, float | None, Space]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be searched, and how; `tune.run` says what each means."""
+
+    space: Mapping[str, Any]
+    search: str = "successive-halving"
+    search_settings: Settings | None = None
+    sampler: Sampler | str | None = None
+    policy: str = "dynamic-fluid"
+    policy_settings: Settings | None = None
+    goal: Goal = "min"
+    target: float | None = None
+    seed: int = 0
+    folder: Path | None = None
+    resume: bool = False
+    progress: Look | None = None
+    options: Options | None = None
+
+
+def options(longest: str | None) -> Options:
+    """*longest* as a file has it under `live`: `90s`; None: no limit."""
+    if longest is None:
+        return Options()
+    try:
+        found = read_duration(longest)
+    except ValueError as error:
+        raise InputError("longest", longest, str(error)) from None
+    check_above_zero("longest", found)
+    return Options(longest=found)
+
+
+def run_local(
+    build: Build | str,
+    wish: Wish,
+    gpus: int | Sequence[int] | None = None,
+    emulated: Emulated | None = None,
+    **crew: Any,
+) -> TuningRecord:
+    """On this machine. *crew*: more settings of `LocalCrew`."""
+
+    def make_crew() -> LocalCrew:
+        made = LocalCrew(build, gpus, emulated, folder=wish.folder, seed=wish.seed, **crew)
+        with _closed_on_error(made):
+            made.warm_up()
+        return made
+
+    return run_with(wish, make_crew)
+
+
+def run_with(wish: Wish, make_crew: Callable[[], Crew]) -> TuningRecord:
+    """What a person wrote is checked before anything is started."""
+    parts = _parts(wish)
+    with _unless_for_nothing(wish.folder), alone_in(wish.folder):
+        return _run(wish, parts, make_crew)
+
+
+@contextmanager
+def _unless_for_nothing(folder: Path | None) -> Iterator[None]:
+    """A folder that was made for a search which never began goes again: its name is free, as before."""
+    missing = [] if folder is None else [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        yield
+    except BaseException:
+        if missing and not (missing[0] / JOURNAL).exists():
+            shutil.rmtree(missing[0], ignore_errors=True)
+            with suppress(OSError):  # others have put something there meanwhile
+                for each in missing[1:]:
+                    each.rmdir()
+        raise
+
+
+def _run(wish: Wish, parts: _Parts, make_crew: Callable[[], Crew]) -> TuningRecord:
+    journal = _journal(wish)
+    with _recorder(wish.folder) as record:
+        crew = make_crew()
+        with _closed_on_error(crew), _interrupts() as interrupts:
+            live = live_tuning(*parts[:3], crew, *parts[3:], journal=journal, options=wish.options,
+                               record=record)  # fmt: skip
+            _search(live, interrupts, wish.progress or _nobody_looks)
+    return live.record(wish.policy)
+
+
+def _search(live: LiveTuning, interrupts: _Interrupts, look: Look) -> None:
+    """Once the first trials are under way, an interrupt leaves something to return."""
+
+    def after(live: LiveTuning) -> None:
+        interrupts.hold()
+        look(live)
+
+    began = monotonic_ns()
+    live.run(lambda: monotonic_ns() - began, interrupts.why, after)
+
+
+@contextmanager
+def _closed_on_error(crew: Crew) -> Iterator[None]:
+    """Until a live run takes care of it."""
+    try:
+        yield
+    except BaseException:
+        crew.close()
+        raise
+
+
+def bounded(policy: str, settings: Settings | None, spread: int) -> dict[str, Any]:
+    """For trainings that may know nothing of workers, and would do the same on all GPUs: a trial has *spread*
+    of them at most, where the policy can be told."""
+    kind: Any = tuning_policies.get(policy)
+    known = "spread" in kind.Parameters.__struct_fields__
+    return {**({"spread": spread} if known else {}), **(settings or {})}
+
+
+def _parts(wish: Wish) -> _Parts:
+    if wish.goal not in ("min", "max"):
+        raise InputError("goal", wish.goal, "min or max")
+    space = space_of(wish.space)
+    search = made(searches.get(wish.search), wish.search_settings, "search_settings")
+    policy = made(tuning_policies.get(wish.policy), wish.policy_settings, "policy_settings")
+    return search, _sampler(wish, space), policy, wish.goal, wish.target, space
+
+
+def _sampler(wish: Wish, space: Space) -> Sampler:
+    """A grid search takes all that its sampler has, which must end."""
+    chosen = wish.sampler
+    if chosen is None:
+        chosen = "grid" if wish.search == "grid" else "random"
+    if chosen == "random":
+        return RandomSampler(space, wish.seed)
+    if chosen == "grid":
+        return GridSampler(space)
+    if isinstance(chosen, str):
+        raise InputError("sampler", chosen, "random, grid, or a sampler itself")
+    return chosen
+
+
+def _journal(wish: Wish) -> FileJournal | None:
+    if wish.folder is None:
+        if wish.resume:
+            raise InputError("folder", None, "the folder of the run to go on with")
+        return None
+    path = wish.folder / JOURNAL
+    if path.exists() and not wish.resume:
+        told = "a folder without an earlier run, or resume=True to go on with that"
+        raise InputError("folder", str(wish.folder), told)
+    candidates = {"space": space_of(wish.space), "seed": wish.seed, "goal": wish.goal}
+    go_on_as(wish.folder, candidates, wish.resume)
+    return FileJournal(path, CheckpointFolder(wish.folder / "checkpoints"))
+
+
+def tried(wish: Wish) -> list[dict[str, Any]]:
+    """What the run that this one goes on with had drawn."""
+    if not wish.resume:
+        return []
+    with alone_in(wish.folder):
+        journal = _journal(wish)
+        return [] if journal is None else journal.tried()
+
+
+@contextmanager
+def _recorder(folder: Path | None) -> Iterator[Callable[[Step], None] | None]:
+    """Step by step: what a run that was killed had decided is there."""
+    if folder is None:
+        yield None
+        return
+    _put_aside(folder / TRACE)
+    with (folder / TRACE).open("wb") as file:
+
+        def record(step: Step) -> None:
+            file.write(msgspec.json.encode(step) + b"\n")
+            file.flush()
+
+        yield record
+
+
+def _put_aside(trace: Path) -> None:
+    """That of the run which this one goes on with: trace.1.jsonl is the first."""
+    if trace.exists():
+        earlier = len(list(trace.parent.glob(f"{trace.stem}.*{trace.suffix}")))
+        trace.rename(trace.with_name(f"{trace.stem}.{earlier + 1}{trace.suffix}"))
+
+
+class _Interrupts:
+    """Interrupts (Ctrl-C, or what ends a job) come through until they are held. Then the first one ends the
+    search, and what it found is returned; the second comes through."""
+
+    def __init__(self) -> None:
+        self._asked = self._held = False
+        ours = threading.current_thread() is threading.main_thread()
+        found = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM) if ours}
+        self._before = {one: handler for one, handler in found.items() if handler is not None}  # of Python
+
+    def hold(self) -> None:
+        if not self._held:
+            self._held = True
+            for one in self._before:
+                signal.signal(one, self._ask)
+
+    def why(self) -> str:
+        """Why the search must end; empty where it need not."""
+        return INTERRUPTED if self._asked else ""
+
+    def set_back(self) -> None:
+        for one, handler in self._before.items() if self._held else ():
+            signal.signal(one, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        self.set_back()
+
+
+@contextmanager
+def _interrupts() -> Iterator[_Interrupts]:
+    made = _Interrupts()
+    try:
+        yield made
+    finally:
+        made.set_back()
+
+
+def _nobody_looks(live: LiveTuning) -> None:
+    """No progress was asked for."""

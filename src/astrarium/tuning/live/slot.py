@@ -1,0 +1,264 @@
+"""A slot: a process on one GPU that trains what it is told to, one run after another.
+
+A thread hears orders, and beats meanwhile: an iteration may be long, and says nothing of whether the process
+is alive. Where runs share the process by lanes, each has a thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread, get_ident
+from types import FrameType
+from typing import Any, NamedTuple
+
+from astrarium.tuning.live.member import Dropped, Member
+from astrarium.tuning.live.messages import Beat, Begin, Leave, Order, Ready, Said, Setup, Warm
+from astrarium.tuning.live.training import Build, named, opened
+
+# What a training may change in its process for whoever trains there next, and how it is set back.
+
+
+class Habit(NamedTuple):
+    get: Callable[[], Any]
+    set: Callable[[Any], object]
+
+
+class Habits:
+    """Of this process and thread, as they are now."""
+
+    def __init__(self) -> None:
+        self._kept = [(habit, habit.get()) for habit in (*_of_python(), *_of_torch())]
+
+    def set_back(self) -> None:
+        """What has changed, and nothing else: some of it is slow to set."""
+        for habit, before in self._kept:
+            if habit.get() != before:
+                habit.set(before)
+
+
+def _of_python() -> list[Habit]:
+    return [
+        Habit(_folder, os.chdir),
+        Habit(lambda: dict(os.environ), _set_variables),
+        Habit(lambda: list(sys.path), lambda paths: sys.path.__setitem__(slice(None), paths)),
+        Habit(lambda: (sys.stdout, sys.stderr), _set_streams),
+    ]
+
+
+def _of_torch() -> list[Habit]:
+    import torch
+
+    known: Any = torch
+    cudnn = known.backends.cudnn
+    precise = known.backends.cuda.matmul, cudnn, getattr(cudnn, "conv", None)
+    return [
+        Habit(known.get_default_dtype, known.set_default_dtype),
+        Habit(_default_device, known.set_default_device),
+        Habit(known.is_grad_enabled, known.set_grad_enabled),
+        Habit(known.get_deterministic_debug_mode, known.set_deterministic_debug_mode),
+        Habit(known.get_num_threads, known.set_num_threads),
+        Habit(known.is_anomaly_enabled, known.autograd.set_detect_anomaly),
+        *(_attribute(cudnn, name) for name in ("benchmark", "deterministic", "enabled")),
+        Habit(_precision, known.set_float32_matmul_precision),
+        *(_attribute(where, "fp32_precision") for where in precise),
+    ]
+
+
+def _attribute(where: Any, name: str) -> Habit:
+    """None where this version of PyTorch has none."""
+    return Habit(lambda: getattr(where, name, None), lambda value: setattr(where, name, value))
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was deleted
+        return ""
+
+
+def _precision() -> str:
+    """PyTorch refuses to tell where it was set in its old way and in its new one."""
+    import torch
+
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return ""
+
+
+def _default_device() -> Any:
+    """None: nobody has chosen one."""
+    import torch
+
+    return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+
+
+def _set_variables(variables: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+
+
+def _set_streams(streams: tuple[Any, Any]) -> None:
+    sys.stdout, sys.stderr = streams
+
+
+_DROP = signal.SIGUSR1
+
+
+class Slot:
+    def __init__(self, pipe: Connection, setup: Setup) -> None:
+        self._pipe, self._setup = pipe, setup
+        self._sending, self._making = Lock(), Lock()
+        self._members: dict[tuple[int, int], Member] = {}
+        self._next: SimpleQueue[Member] = SimpleQueue()
+        self._main = get_ident()
+        self._current: Member | None = None
+
+    def serve(self) -> None:
+        """For ever: it ends when the crew closes the pipe."""
+        Thread(target=self._listen, daemon=True).start()
+        self.tell(Ready(os.getpid()))
+        self._warm_up()
+        self._habits = Habits()
+        self.tell(Warm())
+        while True:
+            member = self._next.get()
+            if self._setup.lanes:
+                Thread(target=self._in_a_lane, args=(member,), daemon=True).start()
+            else:
+                self._alone(member)
+
+    def tell(self, said: Said) -> None:
+        try:
+            with self._sending:
+                self._pipe.send(said)
+        except OSError:
+            os._exit(0)  # the crew is gone
+
+    # runs
+
+    def _alone(self, member: Member) -> None:
+        signal.signal(_DROP, self._interrupt)  # the one before may have set its own
+        self._current = member
+        self._limit_memory(member)
+        ended = member.train(self._build)
+        self._current = None
+        self._forget(member)
+        if self._on_gpu and not member.broken:
+            self._clean_up()  # its memory is free when that is said
+        self.tell(ended)
+        self._habits.set_back()
+        if not self._on_gpu:
+            self._clean_up()
+
+    def _in_a_lane(self, member: Member) -> None:
+        try:
+            with self._the_lanes().job(f"trial {member.work.trial}") as job:
+                member.turn = job.iteration
+                ended = member.train(self._build)
+        except BaseException as error:  # of the lanes: it was not let in, say
+            ended = member.failed(error)
+        self._clean_up()
+        self._forget(member)
+        self.tell(ended)
+
+    def _forget(self, member: Member) -> None:
+        self._members.pop(member.key, None)
+
+    def _the_lanes(self) -> Any:
+        """The same for all threads, whoever comes first."""
+        with self._making:
+            return self._lanes
+
+    @cached_property
+    def _lanes(self) -> Any:
+        from astrarium.device.live.torch_backend import TorchGpu
+
+        ground = named(self._setup.ground)() if self._setup.ground else None
+        return TorchGpu(self._setup.lanes, ground)
+
+    @cached_property
+    def _opened(self) -> Build | BaseException:
+        """An error in it is the end of each run, and not of the slot."""
+        try:
+            return opened(Path(self._setup.build).read_bytes())
+        except BaseException as error:
+            return error
+
+    def _build(self) -> Build:
+        if isinstance(self._opened, BaseException):
+            raise self._opened
+        return self._opened
+
+    # the GPU
+
+    def _warm_up(self) -> None:
+        import torch
+
+        if self._on_gpu:
+            torch.zeros(1, device=self._setup.device)
+        else:
+            torch.set_num_threads(self._setup.threads)
+        _ = self._opened
+
+    def _limit_memory(self, member: Member) -> None:
+        """To its share: one that takes more fails by itself, and not its neighbours."""
+        if self._on_gpu:
+            import torch
+
+            torch.cuda.set_per_process_memory_fraction(1 / member.work.place.parts)
+
+    def _clean_up(self) -> None:
+        """Nothing of the run stays. Trainings have cycles in them, which only a collection finds."""
+        gc.collect()
+        if self._on_gpu and not self._setup.lanes:
+            import torch
+
+            torch.cuda.empty_cache()
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self._setup.device.startswith("cuda")
+
+    # orders
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                if self._pipe.poll(self._setup.beat):
+                    self._hear(self._pipe.recv())
+                else:
+                    self.tell(Beat())
+        except (EOFError, OSError):
+            os._exit(0)
+
+    def _hear(self, order: Order) -> None:
+        if isinstance(order, Begin):
+            member = Member(order, self._setup, self.tell)
+            self._members[member.key] = member
+            self._next.put(member)
+        else:
+            self._leave(order)
+
+    def _leave(self, order: Leave) -> None:
+        member = self._members.get((order.trial, order.run))
+        if member is None:
+            return
+        member.leave = True
+        if order.drop:
+            member.dropped = True
+            signal.pthread_kill(self._main, _DROP)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread, wherever it is. Runs in lanes leave at the end of their iterations."""
+        member = self._current
+        if member is not None and member.dropped and member.interruptible:
+            raise Dropped

@@ -1,0 +1,265 @@
+"""The slots of one machine: processes that are started when they are first needed, kept, and lent to runs."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from astrarium.tuning.live.fork_server import Nursery
+from astrarium.tuning.live.messages import Gone, Order, Ready, Said, Setup, Warm
+
+# The process of a slot, as its pool knows it: how it is told apart from others, and how it is ended.
+
+
+class SlotProcess:
+    """Seen from its pool. *runs* are lent to it; *heard*: when it last gave a sign of life."""
+
+    def __init__(self, gpu: int, pipe: Connection) -> None:
+        self.gpu, self.pipe = gpu, pipe
+        self.pid = self.session = 0
+        self.handle: int | None = None  # of the process: its number could be another's one day
+        self.last_words = "its process ended"
+        self.runs, self.warm = 0, False
+        self.heard = monotonic()
+
+    def came_up(self, pid: int) -> None:
+        self.pid = pid
+        with suppress(OSError):
+            self.handle = os.pidfd_open(pid)
+            self.session = os.getsid(pid)
+
+    @property
+    def over(self) -> bool:
+        """Its process has ended, whoever still holds its pipe."""
+        return self.handle is not None and _ended(self.handle, 0)
+
+    def end(self) -> None:
+        """With what it has started, and without waiting. One that is not up yet ends when it finds the pipe
+        closed."""
+        if self.handle is not None:
+            alive = not self.over or any(_left_of(self.pid, self.session))
+            with suppress(ProcessLookupError, PermissionError):
+                if alive:
+                    os.killpg(self.pid, signal.SIGKILL)
+        self.pipe.close()
+
+    def wait(self, seconds: float) -> None:
+        if self.handle is not None:
+            _ended(self.handle, seconds)
+            os.close(self.handle)
+            self.handle = None
+
+
+def _left_of(group: int, session: int) -> Iterator[int]:
+    """Processes of a group whose first one is gone. That its number has become another's is ruled out by the
+    session, which is the nursery's."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            _, _, group_of, session_of = file.read_text().rpartition(")")[2].split()[:4]
+            if (int(group_of), int(session_of)) == (group, session):
+                yield int(file.parent.name)
+
+
+def _ended(handle: int, seconds: float) -> bool:
+    """Whether the process has, within so many seconds."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(int(seconds * 1000)))
+
+
+LOADING = 120.0  # seconds that a slot may take to come up: PyTorch is loaded meanwhile
+TRIES = 3  # slots that die before they are ready for work; then their GPU is taken to be gone
+ENDING = 5.0
+
+
+class Heard(NamedTuple):
+    slot: int
+    said: Said
+
+
+class Slots(Protocol):
+    """Where a crew's runs get processes from, be they of this machine or of others. A slot is a number."""
+
+    def gpus(self) -> tuple[int, ...]: ...
+
+    def take(self, gpu: int) -> int:
+        """One that is idle, or a new one."""
+
+    def give_back(self, slot: int) -> None:
+        """Its run has ended."""
+
+    def send(self, slot: int, order: Order) -> None: ...
+
+    def kill(self, slot: int) -> None:
+        """At once, with all that it has started. Nothing more is heard of it."""
+
+    def hear(self, seconds: float) -> list[Heard]:
+        """Waits so long for the first word. A slot that is gone is told of once."""
+
+    def close(self) -> None: ...
+
+
+class Gpu(NamedTuple):
+    """Slots of a GPU: what they are made of, and what they are told."""
+
+    nursery: Nursery
+    setup: Setup
+
+
+class LocalSlots:
+    """*most*: so many are kept for each GPU, and as long as there are fewer, one more than are in use.
+    *patience*: seconds of silence after which a slot is taken to be gone. *shared*: one slot takes all runs
+    of a GPU."""
+
+    def __init__(self, gpus: Mapping[int, Gpu], most: int = 4, patience: float = 30.0, shared: bool = False):
+        self._made, self._most, self._patience, self._shared = dict(gpus), most, patience, shared
+        self._nurseries = {id(gpu.nursery): gpu.nursery for gpu in gpus.values()}
+        self.given_up = ""  # why the last GPU was
+        self._slots: dict[int, SlotProcess] = {}
+        self._heard: list[Heard] = []
+        self._failures: dict[int, int] = {}
+        self._next = 0
+        for gpu in self._made:
+            self._start(gpu)
+
+    def gpus(self) -> tuple[int, ...]:
+        return tuple(self._made)
+
+    @property
+    def warm(self) -> bool:
+        """All are up, and have loaded what they need."""
+        return all(slot.warm for slot in self._slots.values())
+
+    @property
+    def count(self) -> int:
+        return len(self._slots)
+
+    def pids(self) -> list[int]:
+        return [slot.pid for slot in self._slots.values() if slot.pid]
+
+    def pid(self, slot: int) -> int:
+        """0: it is not up yet."""
+        return self._slots[slot].pid
+
+    def take(self, gpu: int) -> int:
+        idle = self._idle(gpu)
+        number = idle[0] if idle else self._start(gpu)
+        self._slots[number].runs += 1
+        self._keep_a_spare(gpu)
+        return number
+
+    def give_back(self, slot: int) -> None:
+        if slot in self._slots:
+            self._slots[slot].runs -= 1
+
+    def send(self, slot: int, order: Order) -> None:
+        """To one that has just died: that is heard soon enough."""
+        if slot in self._slots:
+            with suppress(OSError):
+                self._slots[slot].pipe.send(order)
+
+    def kill(self, slot: int) -> None:
+        ended = self._slots.pop(slot, None)
+        if ended is not None:
+            ended.end()
+            ended.wait(ENDING)
+            self._keep_a_spare(ended.gpu)
+
+    def withdraw(self, gpu: int) -> None:
+        """It is ours no more: its slots are gone."""
+        self._made.pop(gpu, None)
+        for number in [number for number, slot in self._slots.items() if slot.gpu == gpu]:
+            self._lose(number, "its GPU is gone")
+
+    def hear(self, seconds: float) -> list[Heard]:
+        sources: dict[Any, int] = {slot.pipe: each for each, slot in self._slots.items()}
+        for number, slot in self._slots.items():
+            if slot.handle is not None:  # what it has started may hold its pipe open
+                sources[slot.handle] = number
+        ready = wait(list(sources), 0 if self._heard else seconds)
+        for number in sorted({sources[source] for source in ready}):
+            self._drain(number)
+        self._find_silent()
+        heard, self._heard = self._heard, []
+        return heard
+
+    def close(self) -> None:
+        slots, self._slots = list(self._slots.values()), {}
+        for slot in slots:
+            slot.end()
+        for slot in slots:
+            slot.wait(ENDING)
+        for nursery in self._nurseries.values():
+            nursery.close()
+
+    # helpers
+
+    def _start(self, gpu: int) -> int:
+        nursery, setup = self._made[gpu]
+        if setup.log:
+            setup = msgspec.structs.replace(setup, log=f"{setup.log}-{self._next}.txt")
+        self._slots[self._next] = SlotProcess(gpu, nursery.fork(setup))
+        self._next += 1
+        return self._next - 1
+
+    def _of(self, gpu: int) -> dict[int, SlotProcess]:
+        return {number: slot for number, slot in self._slots.items() if slot.gpu == gpu}
+
+    def _idle(self, gpu: int) -> list[int]:
+        """Those that are up first."""
+        found = [number for number, slot in self._of(gpu).items() if self._shared or not slot.runs]
+        return sorted(found, key=lambda number: not self._slots[number].pid)
+
+    def _keep_a_spare(self, gpu: int) -> None:
+        if gpu in self._made and not self._idle(gpu) and len(self._of(gpu)) < self._most:
+            self._start(gpu)
+
+    def _drain(self, number: int) -> None:
+        slot = self._slots.get(number)
+        if slot is None:  # it went with another of its GPU
+            return
+        slot.heard = monotonic()
+        over = slot.over
+        try:
+            while slot.pipe.poll():
+                said = slot.pipe.recv()
+                if isinstance(said, Ready):
+                    slot.came_up(said.pid)
+                elif isinstance(said, Warm):
+                    slot.warm = True
+                    self._failures.pop(slot.gpu, None)
+                elif isinstance(said, Gone):
+                    slot.last_words = said.why
+                else:
+                    self._heard.append(Heard(number, said))
+        except (EOFError, OSError):
+            over = True
+        if over:
+            self._lose(number, slot.last_words)
+
+    def _find_silent(self) -> None:
+        now = monotonic()
+        for number, slot in list(self._slots.items()):
+            patience = self._patience if slot.pid else max(LOADING, self._patience)
+            if number in self._slots and now - slot.heard > patience:
+                self._lose(number, f"its process gave no sign of life for {patience:g} s")
+
+    def _lose(self, number: int, why: str) -> None:
+        slot = self._slots.pop(number)
+        slot.end()
+        slot.wait(ENDING)
+        self._heard.append(Heard(number, Gone(why)))
+        if not slot.warm:
+            self._failures[slot.gpu] = self._failures.get(slot.gpu, 0) + 1
+        if self._failures.get(slot.gpu, 0) >= TRIES and slot.gpu in self._made:
+            self.given_up = why
+            self.withdraw(slot.gpu)

@@ -1,0 +1,207 @@
+"""What a person writes to have a model tuned: a *build*, which makes a *training* of a candidate's values.
+
+    def build(values, workers):
+        return MyTraining(values["rate"], workers)
+
+A training lives for one run. One that goes on elsewhere, on more GPUs or on a share of one, is built anew and
+loads what the last one saved. Random numbers of Python, NumPy and PyTorch go on where they were, and are the
+same on all workers: a batch that is drawn at random is the same batch everywhere, of which each worker takes
+its share.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, cast
+
+import msgspec
+
+from astrarium.core.errors import InputError, from_extra
+from astrarium.tuning.runtime import Runtime, Width
+
+# How a person's build gets into other processes: by its name, or pickled.
+
+
+FORM = '"file.py:function" or "module:function"'
+
+
+def named(text: str) -> Callable[..., Any]:
+    """What such a name stands for. A file's folder is searched by its imports, as that of a script is."""
+    where, colon, name = text.rpartition(":")
+    if not colon or not where or not name:
+        raise InputError("build", text, FORM)
+    module = _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise InputError("build", text, f"a function {name!r} in {where}")
+    return cast("Callable[..., Any]", found)
+
+
+def _from_file(path: Path) -> Any:
+    path = path.absolute()
+    if not path.is_file():
+        raise InputError("build", str(path), "a Python file that is there")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # what it pickles is found again
+    spec.loader.exec_module(module)
+    return module
+
+
+def packed(build: Callable[..., Any] | str) -> bytes:
+    """A parcel. A name is checked only where it is opened: only there its imports must be possible."""
+    if isinstance(build, str):
+        where, _, name = build.rpartition(":")
+        whole = f"{Path(where).absolute()}:{name}" if where.endswith(".py") else build
+        return pickle.dumps(("named", whole))
+    if not callable(build):
+        raise InputError("build", build, f"a function of values and workers, or {FORM}")
+    return pickle.dumps(("pickled", _pickled(build)))
+
+
+def _pickled(build: Callable[..., Any]) -> bytes:
+    """By value where it is in the script itself: that is not run again elsewhere."""
+    if importlib.util.find_spec("cloudpickle") is None and build.__module__ != "__main__":
+        return pickle.dumps(build)
+    with from_extra("tune"):
+        import cloudpickle  # type: ignore[import-untyped]
+    try:
+        return bytes(cloudpickle.dumps(build))
+    except Exception as error:
+        told = f"a function that can be pickled with all that it refers to: {error}"
+        raise InputError("build", build, told) from error
+
+
+def opened(parcel: bytes) -> Callable[..., Any]:
+    kind, inside = pickle.loads(parcel)
+    found: Callable[..., Any] = named(inside) if kind == "named" else pickle.loads(inside)
+    return found
+
+
+class Training(Protocol):
+    def step(self) -> float:
+        """One iteration, be it a batch or an epoch: what the candidate is worth after it. What the first
+        worker returns counts."""
+
+    def save(self) -> Any:
+        """All that it takes to go on, such as state_dict() of model and optimizer. The first worker saves."""
+
+    def load(self, state: Any) -> None:
+        """Go on from there. All workers load, and their number may be another than when it was saved."""
+
+    # One that has a `close` is told so when its run is over.
+
+
+class Emulated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """GPUs that are not there: what *packing* and *scaling* cost on them (Equation 3.2, as in `Runtime`)."""
+
+    packing: float = 1.0
+    scaling: float = 1.0
+
+    def factor(self, width: Width) -> float:
+        """How many times as long an iteration takes on so many GPUs as on one by itself."""
+        whole = 1_000_000_000  # of which a share is no longer rounded
+        return Runtime(whole, self.packing, self.scaling).at(width) / whole
+
+
+class Workers:
+    """Who trains this candidate together, and where: this one is number *rank* of *size*, on *device*.
+
+    *width* is the share of a GPU, or the GPUs, that they have; *emulated* says how such places compare, where
+    GPUs are emulated. *candidate* is the number of what they train, *seed* its own.
+    """
+
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        device: str = "cpu",
+        width: Width | None = None,
+        emulated: Emulated | None = None,
+        seed: int = 0,
+        candidate: int = 0,
+    ) -> None:
+        self.rank, self.size, self.device = rank, size, device
+        self.candidate, self.seed = candidate, seed
+        self.width = Width(size) if width is None else width
+        self.noted: Callable[[str, str], object] = lambda name, value: None  # what the study should know
+        self._emulated, self._began = emulated or Emulated(), time.monotonic()
+
+    def parallel(self, model: Any) -> Any:
+        """The model, which averages its gradients over all workers where there are several."""
+        if self.size == 1:
+            return model
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(model, device_ids=[0] if self.device.startswith("cuda") else None)
+
+    def part(self, count: int) -> slice:
+        """Which of so many examples are this worker's. Shares that are equal (sizes that divide the batch)
+        make gradients the same as those of one worker; others nearly. Where there are fewer than workers,
+        such as in the last batch of an epoch, some are given twice: nobody has nothing to do."""
+        if 0 < count < self.size:
+            return slice(self.rank % count, self.rank % count + 1)
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def share(self, batch: Any) -> Any:
+        """Of a batch (a tensor or a list, or a tuple of such): what is this worker's."""
+        if isinstance(batch, tuple):
+            return tuple(self.share(one) for one in batch)
+        return batch[self.part(len(batch))]
+
+    def mean(self, value: float) -> float:
+        """Of the values of all workers; all must ask."""
+        if self.size == 1:
+            return float(value)
+        import torch
+        import torch.distributed as dist
+
+        total = torch.tensor([float(value)], dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return float(total.item()) / self.size
+
+    def emulate(self, seconds: float) -> None:
+        """At the end of an iteration on emulated GPUs: waits until it has taken as long as one does here that
+        takes *seconds* on a GPU by itself."""
+        until = self._began + seconds * self._emulated.factor(self.width)
+        time.sleep(max(0.0, until - time.monotonic()))
+
+    def begin(self) -> None:
+        """An iteration begins."""
+        self._began = time.monotonic()
+
+
+class _Seats(threading.local):
+    own: Workers | None = None  # of the training in this thread
+
+
+_seats = _Seats()
+_usual: Workers | None = None  # of the last training that began in this process
+
+
+def seat(workers: Workers, thread: bool = False) -> None:
+    """They train in this process from now on, or in this *thread* of it."""
+    global _usual
+    if thread:
+        _seats.own = workers
+    else:
+        _usual = workers
+
+
+def current_workers() -> Workers:
+    """Who trains the candidate that this process trains; outside of a run of ours, it is alone."""
+    return _seats.own or _usual or Workers()
+
+
+Build: TypeAlias = Callable[[dict[str, Any], Workers], Training]

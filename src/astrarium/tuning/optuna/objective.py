@@ -1,0 +1,265 @@
+"""Objectives of Optuna as trainings of ours.
+
+An objective runs in a thread, from one iteration of its loop to the next, and is parked in between: there it
+is saved, and there it is left. Its trial is a stand-in with the values of the candidate. The study itself
+stays where the search is: there the objective is asked for its suggestions, and leaves off where its loop
+would begin.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from astrarium.core.errors import InputError
+from astrarium.tuning.live.run import Wish, bounded, run_local, tried
+from astrarium.tuning.live.training import Emulated, Training, Workers, named, seat
+from astrarium.tuning.optuna.sampler import OptunaSampler
+from astrarium.tuning.record import TuningRecord
+
+if TYPE_CHECKING:
+    import optuna
+
+
+# What an objective of Optuna is given where it trains: the study, and its trial, are in another process.
+
+
+class CandidateTrial:
+    """Stands in for an `optuna.Trial`. *number* is that of the candidate; *loop* that of the objective, which
+    is told what is reported."""
+
+    def __init__(self, values: Mapping[str, Any], workers: Workers, loop: Any) -> None:
+        self.number, self.params = workers.candidate, dict(values)
+        self.user_attrs: dict[str, Any] = {}
+        self.loop, self._noted = loop, workers.noted
+
+    def __getattr__(self, name: str) -> Any:
+        known = ", ".join(each for each in dir(type(self)) if not each.startswith("_"))
+        raise AttributeError(f"where it trains, a trial has no {name!r}: only number, params, {known}")
+
+    def suggest_float(self, name: str, low: float, high: float, **_: Any) -> float:
+        return float(self._value(name))
+
+    def suggest_uniform(self, name: str, low: float, high: float) -> float:
+        return float(self._value(name))
+
+    def suggest_loguniform(self, name: str, low: float, high: float) -> float:
+        return float(self._value(name))
+
+    def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
+        return float(self._value(name))
+
+    def suggest_int(self, name: str, low: int, high: int, **_: Any) -> int:
+        return int(self._value(name))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        return self._value(name)
+
+    def report(self, value: float, step: int) -> None:
+        self.loop.value = float(value)
+
+    def should_prune(self) -> bool:
+        """Who goes on is decided between runs, by the search."""
+        return False
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """The study hears of it, too."""
+        try:
+            written = json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"user_attrs.{key}", value, f"what JSON can hold, as Optuna needs: {error}"
+            ) from None
+        self.user_attrs[key] = value
+        self._noted(key, written)
+
+    def _value(self, name: str) -> Any:
+        if name not in self.params:
+            raise InputError("objective", name, "suggestions that are all made before the loop begins")
+        return self.params[name]
+
+
+LEAVING = 10.0  # seconds that an objective may take to leave
+LOOP = "an objective whose loop is over tune.iterations(trial, ...)"
+_asked: ContextVar[bool] = ContextVar("asked", default=False)  # only for suggestions
+
+
+class _Asked(BaseException):
+    """All suggestions were made."""
+
+
+class _Over(BaseException):
+    """It is wanted no more here."""
+
+
+class Loop:
+    """The loop of an objective, seen from both sides: the objective's thread, and the training that lets it
+    go on."""
+
+    def __init__(self, function: Callable[[], Any], workers: Workers) -> None:
+        self.value: float | None = None  # the last that was reported
+        self.done, self.objects = 0, dict[str, Any]()
+        self._function, self._workers = function, workers
+        self._over = self._began = False
+        self._go = threading.Semaphore(0)
+        self._said: SimpleQueue[BaseException | bool] = SimpleQueue()  # an error; or whether it goes on
+        self._thread = threading.Thread(target=self._run, daemon=True, name="objective")
+        self.goes_on = True
+
+    # the training's side
+
+    def begin(self) -> None:
+        """Up to where the loop begins."""
+        self._thread.start()
+        self._await()
+        if not self._began:
+            raise InputError("objective", None, LOOP)
+
+    def next(self) -> None:
+        """One iteration. One that has come to its end stays as it is."""
+        if self.goes_on:
+            self._go.release()
+            self._await()
+
+    def close(self) -> None:
+        self._over = True
+        self._go.release()
+        self._thread.join(LEAVING)
+
+    def _await(self) -> None:
+        said = self._said.get()
+        self.goes_on = said is True
+        if isinstance(said, BaseException):
+            raise said
+
+    # the objective's side
+
+    def iterate(self, count: int, objects: dict[str, Any]) -> Iterator[int]:
+        self._began, self.objects = True, objects
+        self._park()
+        while self.done < count:
+            yield self.done
+            self.done += 1
+            if self.done < count:
+                self._park()
+
+    def _park(self) -> None:
+        self._said.put(True)
+        self._go.acquire()
+        if self._over:
+            raise _Over
+
+    def _run(self) -> None:
+        seat(self._workers, thread=True)
+        try:
+            returned = self._function()
+            self.value = self.value if self.value is not None or returned is None else float(returned)
+            self._said.put(False)
+        except _Over:
+            self._said.put(False)
+        except BaseException as error:
+            leaves = self._began and type(error).__name__ == "TrialPruned"
+            self._said.put(False if leaves else error)
+
+
+class ObjectiveTraining:
+    def __init__(self, objective: Callable[[Any], Any], values: dict[str, Any], workers: Workers) -> None:
+        self._loop = Loop(lambda: objective(self._trial), workers)
+        self._trial: Any = CandidateTrial(values, workers, self._loop)
+        try:
+            self._loop.begin()
+        except BaseException:  # it was dropped meanwhile, say: the thread must not stay, with its model
+            self._loop.close()
+            raise
+
+    def step(self) -> float:
+        self._loop.next()
+        if self._loop.value is None:
+            raise InputError("objective", None, "trial.report(value, epoch) in each iteration")
+        return self._loop.value
+
+    def save(self) -> dict[str, Any]:
+        objects = {name: plain(each).state_dict() for name, each in self._loop.objects.items()}
+        told = {"value": self._loop.value, "user_attrs": self._trial.user_attrs}
+        return {"done": self._loop.done, "objects": objects, **told}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._loop.done, self._loop.value = state["done"], state["value"]
+        self._trial.user_attrs.update(state["user_attrs"])
+        for name, found in state["objects"].items():
+            plain(self._loop.objects[name]).load_state_dict(found)
+
+    def close(self) -> None:
+        self._loop.close()
+
+
+@dataclass(frozen=True)
+class ObjectiveBuild:
+    """An objective, or its name."""
+
+    objective: Callable[[Any], Any] | str
+
+    @property
+    def function(self) -> Callable[[Any], Any]:
+        return named(self.objective) if isinstance(self.objective, str) else self.objective
+
+    def __call__(self, values: dict[str, Any], workers: Workers) -> Training:
+        return ObjectiveTraining(self.function, values, workers)
+
+    def suggest(self, trial: optuna.Trial) -> None:
+        """Makes the objective choose. An error of its own before its loop comes again where it trains, and
+        ends that trial only."""
+        before = _asked.set(True)
+        try:
+            self.function(trial)
+        except _Asked:
+            return
+        except InputError:
+            raise
+        except Exception:
+            return
+        finally:
+            _asked.reset(before)
+        raise InputError("objective", self.objective, LOOP)
+
+
+def iterations(trial: Any, count: int, objects: dict[str, Any]) -> Iterable[int]:
+    """What `tune.iterations` is, depending on who runs the objective."""
+    for name, each in objects.items():
+        if not hasattr(plain(each), "state_dict") or not hasattr(plain(each), "load_state_dict"):
+            raise InputError(f"iterations.{name}", each, "an object with state_dict and load_state_dict")
+    if _asked.get():
+        raise _Asked
+    return trial.loop.iterate(count, objects) if isinstance(trial, CandidateTrial) else range(count)
+
+
+def plain(each: Any) -> Any:
+    """A model without what `Workers.parallel` put around it: another number of workers has another."""
+    return each.module if type(each).__name__ == "DistributedDataParallel" else each
+
+
+def optimize(
+    study: optuna.Study,
+    objective: Callable[[Any], Any] | str,
+    wish: Wish,
+    n_trials: int | None = None,
+    pruning: bool = False,
+    spread: int = 1,
+    gpus: int | Sequence[int] | None = None,
+    emulated: Emulated | None = None,
+    **crew: Any,
+) -> TuningRecord:
+    """*wish* is that of a search whose sampler and goal are the study's."""
+    build = ObjectiveBuild(objective)
+    sampler = OptunaSampler(study, build.suggest, n_trials, pruning)
+    settings = bounded(wish.policy, wish.policy_settings, spread)
+    goal = sampler.goal or wish.goal
+    wish = replace(wish, sampler=sampler, goal=goal, policy_settings=settings)
+    for values in tried(wish):
+        study.enqueue_trial(values)  # a sampler that learns would choose others this time
+    return run_local(build, wish, gpus, emulated, noted=sampler.note, **crew)

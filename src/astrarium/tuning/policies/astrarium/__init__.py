@@ -1,0 +1,186 @@
+"""Our own tuning policy, which no paper has. It knows two kinds of groups.
+
+Where one group is open and all of it came at once, its search waits for the last of it: widths are those with
+which all are through soonest, by a forward estimate that knows packing, queues, spreading and what moves cost
+(`_barrier`). It plans again whenever something is learnt of a trial, not only when GPUs are idle: a candidate
+that turns out to be slow is spread at its second iteration, and others make room for it.
+
+Where trials join a group that runs, or several groups are open, each result counts, and widths are those that
+make most progress, with more weight on who has come far (`_progress`). Fluid gives GPUs in proportion to what
+is left to do there: short trials crowd on a few GPUs, and long ones take several for little. Running trials
+are not made narrower unless a GPU is idle: they end soon, and a move costs more than it brings. The price:
+on many GPUs, where Fluid's crowding leaves some idle, one that ASHA promotes may find less room than there,
+and the target may be reached a little later (`reproduce astrarium/tuning` has the cases).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+
+from astrarium.core.units import Time
+from astrarium.tuning.contract import Action, Event, GpusChanged, GroupArrived, Put, RuntimeMeasured
+from astrarium.tuning.policies import tuning_policies
+from astrarium.tuning.policies._queue import widest
+from astrarium.tuning.policies.astrarium.barrier import Plan, soonest, topped_up
+from astrarium.tuning.policies.astrarium.options import Options, deepest, options
+from astrarium.tuning.policies.astrarium.progress import most_progress
+from astrarium.tuning.runtime import Place, Width
+from astrarium.tuning.state import TrialRow, TuningState
+
+WORTH = 0.03  # of the time to the end of a group: what a new plan must save at least
+
+
+@tuning_policies.register("astrarium")
+class Astrarium:
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        """Neither packing nor spreading goes further than it is believed to pay."""
+
+        packed: Annotated[
+            int, msgspec.Meta(ge=1, description="trials on one GPU at most: what its memory holds")
+        ] = 4
+        spread: Annotated[int, msgspec.Meta(ge=1, description="GPUs for one trial at most")] = 8
+        favour: Annotated[
+            float,
+            msgspec.Meta(
+                ge=0, le=2, description="how much more those count who have come far; 0: not at all"
+            ),
+        ] = 0.5
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+        self._plan = Plan(0.0, {})  # `end` is an instant here
+        self._packs = 0  # on one GPU, as was believed then
+        self._came: set[int] = set()  # groups of which something came
+        self._joined: set[int] = set()  # of which something came later
+
+    def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
+        new = self._hear(events)
+        if not state.gpus or not state.open:
+            return
+        if state.waiting() and (new or self._surprised(now, events, state)):
+            self._plan = self._planned(now, state)
+            self._packs = deepest(self._options(now, state))
+        yield from self._begun(now, state)
+        if not state.waiting():
+            yield from self._again(now, state)
+
+    def _hear(self, events: Sequence[Event]) -> bool:
+        """Whether there is something new to plan for."""
+        arrived = [event.group for event in events if type(event) is GroupArrived]
+        self._joined |= self._came & set(arrived)
+        self._came |= set(arrived)
+        return bool(arrived) or any(type(event) is GpusChanged for event in events)
+
+    def _surprised(self, now: Time, events: Sequence[Event], state: TuningState) -> bool:
+        """One waits who was never planned for, or not as many can share a GPU as was believed."""
+        if any(row.trial.id not in self._plan.widths for row in state.waiting()):
+            return True
+        measured = any(type(event) is RuntimeMeasured for event in events)
+        return measured and deepest(self._options(now, state)) != self._packs
+
+    def _each_counts(self, state: TuningState) -> bool:
+        groups = {row.trial.group for row in state.open.values()}
+        return len(groups) > 1 or bool(groups & self._joined)
+
+    def _planned(self, now: Time, state: TuningState) -> Plan:
+        trials = self._options(now, state)
+        if self._each_counts(state):
+            return Plan(float("inf"), most_progress(trials, state.gpus, self.parameters.favour))
+        found = soonest(trials, state.gpus)
+        return Plan(now + found.end, found.widths)
+
+    def _options(self, now: Time, state: TuningState) -> list[Options]:
+        packed, spread = self.parameters.packed, self.parameters.spread
+        return [options(now, row, state.gpus, state, packed, spread) for row in state.open.values()]
+
+    # who waits
+
+    def _begun(self, now: Time, state: TuningState) -> Iterator[Put]:
+        widths = self._plan.widths
+        for row in sorted(state.waiting(), key=lambda row: -widths[row.trial.id]):
+            place = self._place(now, row, widths[row.trial.id], state)
+            if place is not None:
+                yield Put(row.trial.id, place, f"{_to_go(row)}, on {_told(place.width)}; {self._why(state)}")
+
+    def _place(self, now: Time, row: TrialRow, width: Width, state: TuningState) -> Place | None:
+        """What it should have, or what there is, if it is through in time there."""
+        place = widest(state, row.trial.id, width)
+        if place is not None or width < 1:
+            return place
+        for parts in range(2, self.parameters.packed + 1):
+            if now + state.time_left(now, row, Width(1, parts)) <= self._plan.end:
+                place = place or state.strips.find(Width(1, parts), row.trial.id)
+        return place
+
+    def _why(self, state: TuningState) -> str:
+        return "each result counts" if self._each_counts(state) else "so all of the group end soonest"
+
+    # who runs
+
+    def _again(self, now: Time, state: TuningState) -> Iterator[Put]:
+        """Where GPUs are idle, or all would be through sooner by more than moves are worth."""
+        each_counts = self._each_counts(state)
+        if each_counts and not state.strips.idle:
+            return
+        plan = self._planned(now, state)
+        as_is = max(_left(now, row, state) for row in state.running())
+        settled = [row for row in state.running() if row.settled]
+        least = max(WORTH * as_is, state.moving) + _until_room(now, settled, plan, state)
+        if not each_counts and as_is - (plan.end - now) <= least:
+            plan = self._as_it_is(now, state)
+        yield from self._narrower(settled, plan, state)
+        yield from self._wider(now, settled, plan, state)
+
+    def _as_it_is(self, now: Time, state: TuningState) -> Plan:
+        """Nobody is made narrower; idle GPUs go to those who would end last."""
+        trials = self._options(now, state)
+        return Plan(0.0, topped_up(trials, state.gpus, {each.trial: each.has for each in trials}))
+
+    def _narrower(self, rows: Sequence[TrialRow], plan: Plan, state: TuningState) -> Iterator[Put]:
+        for row in sorted(rows, key=lambda row: plan.widths[row.trial.id]):
+            width, has = plan.widths[row.trial.id], _width(row)
+            place = state.strips.find(width, row.trial.id) if width < has else None
+            if place is not None:
+                yield Put(row.trial.id, place, f"narrower than {has}: others would end later")
+
+    def _wider(self, now: Time, rows: Sequence[TrialRow], plan: Plan, state: TuningState) -> Iterator[Put]:
+        """While others make room, only who gets all that it should have: it would move twice."""
+        making_room = any(row.going is not None and row.going.width < _width(row) for row in state.running())
+        for row in sorted(rows, key=lambda row: -_left(now, row, state)):
+            width, has = plan.widths[row.trial.id], _width(row)
+            if width > has:
+                place = widest(state, row.trial.id, width, width - 1 if making_room else has)
+                if place is not None and _sooner(now, row, place.width, state):
+                    yield Put(row.trial.id, place, f"wider than {has}: {self._why(state)}")
+
+
+def _width(row: TrialRow) -> Width:
+    return row.place.width if row.place is not None else Width(0)
+
+
+def _left(now: Time, row: TrialRow, state: TuningState) -> float:
+    """Where it is, or is about to go."""
+    place = row.going or row.place
+    assert place is not None
+    return state.time_left(now, row, place.width)
+
+
+def _until_room(now: Time, rows: Sequence[TrialRow], plan: Plan, state: TuningState) -> float:
+    """Who is made narrower goes on as it is to the end of its iteration; others wait for that."""
+    leaving = [row for row in rows if plan.widths[row.trial.id] < _width(row)]
+    return max((state.left(now, row) % 1 * state.runtime(row).at(_width(row)) for row in leaving), default=0)
+
+
+def _sooner(now: Time, row: TrialRow, width: Width, state: TuningState) -> bool:
+    return state.time_left(now, row, width) + state.moving < state.time_left(now, row, _width(row))
+
+
+def _to_go(row: TrialRow) -> str:
+    return f"{row.trial.iterations - row.done} iterations to go"
+
+
+def _told(width: Width) -> str:
+    return f"{width} of a GPU" if width < 1 else f"{width} GPU{'s' if width > 1 else ''}"

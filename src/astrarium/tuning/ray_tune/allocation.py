@@ -1,0 +1,202 @@
+"""For those who keep Ray Tune's own loop: a policy of ours decides how wide its trials are.
+
+Ray Tune's ResourceChangingScheduler asks whenever a trial reports, and about that trial only. Each time,
+books are made of what its trials hold, and the policy is asked what it would change. What it would change of
+others waits until they report. A change costs seconds in Ray Tune (a checkpoint, a new placement group and a
+new process), which the policy weighs: the mean of those that were seen; until then, what it was told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from astrarium.core.engine import Engine
+from astrarium.core.errors import InputError, from_extra
+from astrarium.core.units import SECOND
+from astrarium.tuning.contract import GpusChanged, GroupArrived, Put, RuntimeMeasured, Trial
+from astrarium.tuning.live.estimates import Estimates
+from astrarium.tuning.policies import TuningPolicy, made, tuning_policies
+from astrarium.tuning.runtime import Place, Runtime, Width
+from astrarium.tuning.state import TuningState
+
+if TYPE_CHECKING:
+    from ray.tune.execution.placement_groups import PlacementGroupFactory
+    from ray.tune.schedulers import ResourceChangingScheduler
+
+MOVING = 5.0  # seconds that a change costs, until some were seen
+FINEST = 10_000  # Ray counts GPUs in so many parts
+MOST_PARTS = 64
+
+Iterations = int | Callable[[Mapping[str, Any]], int]
+
+
+class _Live(NamedTuple):
+    """A trial of Ray Tune that has not ended: *held* is None while it waits to be started."""
+
+    number: int
+    left: int  # iterations
+    held: Width | None
+
+
+class Allocation:
+    """The function that a ResourceChangingScheduler wants. *iterations*: what a trial has when it is done, or
+    how to tell from its configuration. *packing* and *scaling* are the overheads that are believed of one
+    more trial on a GPU and of one more GPU for a trial."""
+
+    metric: str | None = None  # Ray Tune sets both
+    mode: str | None = None
+
+    def __init__(
+        self,
+        policy: str,
+        iterations: Iterations,
+        settings: Mapping[str, Any] | None = None,
+        gpus: int | None = None,
+        packing: float = 1.05,
+        scaling: float = 1.05,
+        moving: float = MOVING,
+    ) -> None:
+        self._policy, self._settings, self._iterations = policy, dict(settings or {}), iterations
+        self._gpus, self._moving = gpus, moving
+        self._usual = Runtime(SECOND, packing, scaling)
+        self._estimates, self._numbers = Estimates(self._usual), dict[str, int]()
+        self._widths: dict[str, Width] = {}  # at which trials have reported last
+        self._promised: dict[str, Width] = {}
+        self._asked_at: dict[str, float] = {}
+        self._costs: list[float] = []
+        self._made()
+
+    @property
+    def moving(self) -> float:
+        """Seconds that a change costs."""
+        return sum(self._costs) / len(self._costs) if self._costs else self._moving
+
+    def __call__(
+        self, controller: Any, trial: Any, result: Mapping[str, Any], scheduler: Any
+    ) -> PlacementGroupFactory | None:
+        if getattr(controller, "_reuse_actors", False):
+            raise InputError("reuse_actors", True, "false: a trial's actor ends where its resources change")
+        self._heard(trial, result)
+        there = controller._resource_updater
+        trials = controller.get_live_trials()
+        live = [self._live(each, result if each is trial else each.last_result) for each in trials]
+        gpus = int(there.get_num_gpus()) if self._gpus is None else self._gpus
+        width = self._chosen(self._number(trial.trial_id), [each for each in live if each.left > 0], gpus)
+        if width is None:
+            return None
+        found = factory(scheduler.base_trial_resources, width)
+        if _cpus([found, *_others(controller, trial)]) > there.get_num_cpus():
+            return None  # it would wait for ever
+        self._promised[trial.trial_id], self._asked_at[trial.trial_id] = width, time.monotonic()
+        return found
+
+    # what trials tell
+
+    def _heard(self, trial: Any, result: Mapping[str, Any]) -> None:
+        took = float(result["time_this_iter_s"])
+        asked = self._asked_at.pop(trial.trial_id, None)
+        self._promised.pop(trial.trial_id, None)
+        if asked is not None:  # it has moved, and this is its first iteration there
+            self._costs.append(max(0.0, time.monotonic() - asked - took))
+        width, number = width_of(trial.placement_group_factory), self._number(trial.trial_id)
+        first = self._widths.get(trial.trial_id) != width
+        self._widths[trial.trial_id] = width
+        self._estimates.seen(number, width.numerator, width.denominator, round(took * SECOND), first)
+
+    def _number(self, name: str) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    def _live(self, trial: Any, result: Mapping[str, Any] | None) -> _Live:
+        total = self._iterations if isinstance(self._iterations, int) else self._iterations(trial.config)
+        held = self._promised.get(trial.trial_id)
+        if held is None and trial.status == "RUNNING":
+            held = width_of(trial.placement_group_factory)
+        left = total - int((result or {}).get("training_iteration", 0))
+        return _Live(self._number(trial.trial_id), left, held)
+
+    # what the policy says
+
+    def _chosen(self, number: int, live: Sequence[_Live], gpus: int) -> Width | None:
+        """How wide the trial should be from now on; None: as it is. Nobody changes while somebody waits to be
+        started: Ray Tune lets those go first, and who is paused would wait for all of them."""
+        if any(each.held is None for each in live):
+            return None
+        state = TuningState(round(self.moving * SECOND), self._usual)
+        state.apply(0, GpusChanged(tuple(range(gpus))))
+        for candidate, runtime in self._estimates.all().items():
+            state.apply(0, RuntimeMeasured(candidate, runtime))
+        if not _placed(state, live):
+            return None  # GPUs are gone that Ray Tune has not missed yet
+        actions = Engine(state, self._made()).step(0, [])
+        puts = {action.trial: action.place.width for action in actions if isinstance(action, Put)}
+        return puts.get(number)
+
+    def _made(self) -> TuningPolicy:
+        found: TuningPolicy = made(tuning_policies.get(self._policy), self._settings, "settings")
+        return found
+
+
+def resource_changing(base: Any, allocation: Allocation) -> ResourceChangingScheduler:
+    """Ray Tune's scheduler around *base*, which must be one that it does not deadlock."""
+    with from_extra("tune"):
+        from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler
+    if isinstance(base, HyperBandScheduler | ResourceChangingScheduler):
+        expected = (
+            "FIFOScheduler, ASHAScheduler or PopulationBasedTraining. A trial whose resources change is"
+            " paused, and this one lets only those go on that it has paused itself: all would wait for ever."
+            " For synchronous rungs, use astrarium.tune.fit with search='successive-halving' or 'hyperband'"
+        )
+        raise InputError("base", type(base).__name__, expected)
+    return ResourceChangingScheduler(base, allocation)
+
+
+def factory(base: PlacementGroupFactory, width: Width) -> PlacementGroupFactory:
+    """As *base*, but so wide: its bundle that has a GPU once for each GPU, or once with a part of one."""
+    from ray.tune.execution.placement_groups import PlacementGroupFactory
+
+    model = next(bundle for bundle in base.bundles if bundle.get("GPU"))
+    others = [dict(bundle) for bundle in base.bundles if not bundle.get("GPU")]
+    share = 1 if width >= 1 else FINEST // width.denominator / FINEST
+    return PlacementGroupFactory([*others, *({**model, "GPU": share} for _ in range(max(1, int(width))))])
+
+
+def width_of(resources: PlacementGroupFactory) -> Width:
+    gpus = float(resources.required_resources.get("GPU", 0))
+    width = Fraction(gpus).limit_denominator(MOST_PARTS)
+    if width <= 0 or (width.numerator > 1 and width.denominator > 1):
+        raise InputError(
+            "resources", dict(resources.required_resources), "GPUs, or one part in so many of one"
+        )
+    return width
+
+
+def _placed(state: TuningState, live: Sequence[_Live]) -> bool:
+    """Ray does not put parts of GPUs together: each may be on a GPU of its own, and is taken to be."""
+    state.apply(0, GroupArrived(0, tuple(Trial(each.number, 0, each.number, each.left) for each in live)))
+    for each in sorted(live, key=lambda each: -(each.held or 0)):
+        place = _roomiest(state, each.number, each.held or Width(1))
+        if place is None:
+            return False
+        state.commit(0, Put(each.number, place))
+    return True
+
+
+def _roomiest(state: TuningState, trial: int, width: Width) -> Place | None:
+    strips = state.strips
+    if width >= 1 or not strips.holders:
+        return strips.find(width, trial)
+    gpu = max(strips.holders, key=lambda gpu: (strips.room(gpu), -gpu))
+    place = Place((gpu,), width.denominator)
+    return place if strips.fits(trial, place) else None
+
+
+def _others(controller: Any, trial: Any) -> list[Any]:
+    live = controller.get_live_trials()
+    return [each.placement_group_factory for each in live if each is not trial and each.status == "RUNNING"]
+
+
+def _cpus(factories: Iterable[Any]) -> float:
+    return sum(float(each.required_resources.get("CPU", 0)) for each in factories)

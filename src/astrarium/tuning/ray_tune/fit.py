@@ -1,0 +1,112 @@
+"""Ray Tune's trainables and search spaces in a search of ours, on this machine or on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from astrarium.core.errors import InputError, from_extra
+from astrarium.tuning.live.ray.backend import RayCrew
+from astrarium.tuning.live.run import Wish, bounded, run_local, run_with
+from astrarium.tuning.ray_tune.sampler import RayTuneSampler
+from astrarium.tuning.ray_tune.trainables import trainable_build
+from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.samplers import Goal
+from astrarium.tuning.spaces import Choice, Range, space_of
+
+if TYPE_CHECKING:
+    from ray.tune.search import Searcher
+
+PRELOAD = ("ray.tune",)  # which takes seconds to import
+
+
+class Split(NamedTuple):
+    """A search space of Ray Tune: what is chosen, as ours says it; what only a searcher of Ray Tune can
+    choose; and what is the same for all."""
+
+    chosen: dict[str, Range | Choice]
+    strange: dict[str, Any]
+    fixed: dict[str, Any]
+
+
+def fit(
+    trainable: Any,
+    param_space: Mapping[str, Any],
+    metric: str,
+    wish: Wish,
+    searcher: Searcher | None = None,
+    spread: int = 1,
+    on: str = "local",
+    **crew: Any,
+) -> TuningRecord:
+    """*wish* is that of a search whose space and sampler are those of *param_space* and *searcher*."""
+    if on not in ("local", "ray"):
+        raise InputError("on", on, "local or ray")
+    space = split(param_space)
+    build = trainable_build(trainable, metric, space.fixed)
+    wish = replace(
+        wish,
+        space=space.chosen,
+        sampler=_sampler(space, searcher, wish.goal, metric),
+        policy_settings=bounded(wish.policy, wish.policy_settings, spread),
+    )
+    settings = {"preload": PRELOAD, **crew}
+    if on == "local":
+        return run_local(build, wish, **settings)
+    return run_with(wish, lambda: RayCrew(build, folder=wish.folder, seed=wish.seed, **settings))
+
+
+def split(param_space: Mapping[str, Any]) -> Split:
+    found = Split({}, {}, {})
+    for name, each in param_space.items():
+        ours = dimension(each, f"param_space.{name}")
+        if ours is not None:
+            found.chosen[name] = ours
+        elif _is_domain(each):
+            found.strange[name] = each
+        else:
+            found.fixed[name] = each
+    return found
+
+
+def dimension(written: Any, field: str) -> Range | Choice | None:
+    """As ours says it; None where it cannot, or where nothing is to be chosen."""
+    if isinstance(written, Range | Choice):
+        return written
+    if isinstance(written, Mapping):
+        if "grid_search" in written:
+            return Choice(tuple(written["grid_search"]))
+        wanted = "options" in written or {"low", "high"} <= written.keys()
+        return space_of({field: written}, "")[field] if wanted else None
+    return _of_ray(written)
+
+
+def _of_ray(domain: Any) -> Range | Choice | None:
+    with from_extra("tune"):
+        from ray.tune.search.sample import Categorical, Float, Integer
+    if isinstance(domain, Categorical):
+        return Choice(tuple(domain.categories))
+    whole = isinstance(domain, Integer)
+    how = str(domain.sampler) if whole or isinstance(domain, Float) else ""
+    if how not in ("Uniform", "LogUniform"):
+        return None
+    high = domain.upper - 1 if whole else domain.upper  # Ray Tune leaves it out
+    return Range(float(domain.lower), float(high), how == "LogUniform", whole)
+
+
+def _is_domain(written: Any) -> bool:
+    from ray.tune.search.sample import Domain
+
+    return isinstance(written, Domain)
+
+
+def _sampler(space: Split, searcher: Searcher | None, goal: Goal, metric: str) -> RayTuneSampler | None:
+    if searcher is not None:
+        return RayTuneSampler(searcher, {**space.chosen, **space.strange} or None, goal, metric)
+    for name, domain in space.strange.items():
+        expected = (
+            "uniform, loguniform, randint, lograndint, choice, grid_search, or a searcher that knows it"
+        )
+        raise InputError(f"param_space.{name}", domain, expected)
+    return None

@@ -1,0 +1,132 @@
+"""Ray Tune's trainables as trainings of ours: classes, and functions that report, as they are.
+
+A class is stepped, saved and restored by Ray Tune's own methods. A function runs in a thread, which goes on
+for one report at each step; `ray.tune.report` finds our session where it looks for Ray Tune's own.
+Checkpoints are the files that a trainable has written.
+
+A trainable that knows nothing of workers uses one GPU, or a part of it. One that is to be spread over several
+asks for `astrarium.tune.workers()`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any
+from weakref import finalize
+
+from astrarium.core.errors import InputError, from_extra
+from astrarium.tuning.live.training import Training, Workers, seat
+from astrarium.tuning.ray_tune.reports import Files, Report, Session, TrialInfo, packed, unpacked
+
+
+@dataclass(frozen=True)
+class TrainableBuild:
+    """*metric* is what a candidate is worth, by its name in reports; *fixed* values are the same for all."""
+
+    trainable: Any
+    metric: str
+    fixed: Mapping[str, Any]
+
+    def __call__(self, values: dict[str, Any], workers: Workers) -> Training:
+        seat(workers)
+        kind = ClassTraining if inspect.isclass(self.trainable) else FunctionTraining
+        return kind(self.trainable, {**self.fixed, **values}, workers, self.metric)
+
+
+def trainable_build(trainable: Any, metric: str, fixed: Mapping[str, Any] | None = None) -> TrainableBuild:
+    with from_extra("tune"):
+        from ray import tune
+    if not callable(trainable) or (inspect.isclass(trainable) and not issubclass(trainable, tune.Trainable)):
+        expected = "a subclass of ray.tune.Trainable, or a function of a config"
+        raise InputError("trainable", trainable, expected)
+    if not metric:
+        raise InputError("metric", metric, "the name of a value that the trainable reports")
+    return TrainableBuild(trainable, metric, dict(fixed or {}))
+
+
+class ClassTraining:
+    def __init__(self, kind: Any, values: dict[str, Any], workers: Workers, metric: str) -> None:
+        from ray.tune.result import TRIAL_INFO
+
+        self._folder, self._metric, self._last = TemporaryDirectory(), metric, dict[str, Any]()
+        self._one = _kept_in(kind, self._folder.name)({**values, TRIAL_INFO: TrialInfo(workers)})
+        self._end = finalize(self, self._one.stop)
+
+    def step(self) -> float:
+        """One that says that it is done stays as it is."""
+        if not self._last.get("done"):
+            self._last = self._one.train()
+        return worth(self._last, self._metric)
+
+    def save(self) -> dict[str, Any]:
+        with TemporaryDirectory() as folder:
+            self._one.save(folder)
+            return {"files": packed(folder), "iteration": self._one.iteration, "last": _plain(self._last)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        with unpacked(state["files"]) as folder:
+            self._one.restore(folder)
+        self._one._iteration, self._last = state["iteration"], dict(state["last"])
+
+    def close(self) -> None:
+        """As Ray Tune ends it; it is also done when nobody knows it any more."""
+        self._end()
+
+
+class FunctionTraining:
+    """A function writes checkpoints when it likes. One that goes on from an older one has some reports to
+    make again, which nobody hears."""
+
+    def __init__(self, function: Any, values: dict[str, Any], workers: Workers, metric: str) -> None:
+        self._metric, self._last, self._files = metric, dict[str, Any](), Files()
+        self._since = 0  # reports since those files were written
+        self._again = 0  # reports that were heard before
+        self._session = Session(lambda: function(values), workers)
+        self._end = finalize(self, self._session.close)
+
+    def step(self) -> float:
+        for _ in range(self._again + 1):
+            said = self._session.next()
+            if said is None:
+                break  # it has come to its end, and stays as it is
+            self._last = dict(said.metrics)
+            self._files, self._since = (said.files, 0) if said.files else (self._files, self._since + 1)
+        self._again = 0
+        return worth(self._last, self._metric)
+
+    def save(self) -> dict[str, Any]:
+        return {"files": self._files, "since": self._since, "last": _plain(self._last)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._files, self._since, self._last = state["files"], 0, dict(state["last"])
+        self._again = state["since"]
+        self._session.load(self._files)
+
+    def close(self) -> None:
+        """Its thread ends; it does so too when nobody knows the training any more."""
+        self._end()
+
+
+def worth(result: Report, metric: str) -> float:
+    if metric not in result:
+        raise InputError("metric", metric, f"one that is reported: {', '.join(sorted(map(str, result)))}")
+    return float(result[metric])
+
+
+def _plain(result: Report) -> dict[str, Any]:
+    """What is as easy to save as a number."""
+    return {name: value for name, value in result.items() if isinstance(value, bool | int | float | str)}
+
+
+def _kept_in(kind: Any, folder: str) -> Any:
+    """The class, with a log folder that goes when it does; Ray Tune would leave one in the user's home."""
+
+    def _setup_logdir(self: Any) -> None:
+        self._logdir = folder
+        os.makedirs(folder, exist_ok=True)
+
+    return type(kind.__name__, (kind,), {"_setup_logdir": _setup_logdir, "__module__": kind.__module__})

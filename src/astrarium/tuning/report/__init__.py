@@ -1,0 +1,1 @@
+"""A finished search becomes numbers, tables, rows and pictures here."""

@@ -1,0 +1,130 @@
+"""The numbers of a tuning run: what was found, when, and what it took of the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from astrarium.core.units import SECOND, Time
+from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.samplers import Goal
+from astrarium.tuning.session import Candidate, Scored
+from astrarium.tuning.state import TrialRow
+
+WINDOWS = 72  # of a heat map
+
+
+class BestFound(msgspec.Struct, frozen=True):
+    candidate: int
+    value: float
+    iterations: int  # that it had then
+    at_s: float
+    configuration: dict[str, Any]
+    checkpoint: str | None = None  # file with what it had learnt, where one is kept
+
+
+class CandidateSummary(msgspec.Struct, frozen=True):
+    """*value* is the best that it had, *iterations* what it trained for itself and its source before it."""
+
+    candidate: int
+    value: float | None
+    iterations: int
+    gpu_s: float
+    moves: int
+    standing: str
+    reason: str
+    source: int | None
+    configuration: dict[str, Any]
+
+
+class TuningSummary(msgspec.Struct, frozen=True):
+    """*time_to_target_s*: None where there is no target, or nobody reached it. *gpu_hours* are those that
+    trials trained for; *utilization* is the part of all GPUs that they held. *remembered*: trials that had
+    ended in an earlier run, which this one went on with; times and GPUs are of this one."""
+
+    policy: str
+    goal: str
+    target: float | None
+    gpus: int
+    candidates: int
+    trials: int
+    standings: dict[str, int]  # of candidates: those that occurred
+    over: str
+    makespan_s: float
+    time_to_target_s: float | None
+    utilization: float
+    gpu_hours: float
+    moves: int
+    best: BestFound | None
+    remembered: int = 0
+
+
+def summarize(record: TuningRecord, goal: Goal, target: float | None) -> TuningSummary:
+    standings = [each.standing.name.lower() for each in record.candidates]
+    reached = None if target is None else record.reached(target, goal)
+    return TuningSummary(
+        policy=record.policy,
+        goal=goal,
+        target=target,
+        gpus=len(record.gpus),
+        candidates=len(record.candidates),
+        trials=len(record.rows),
+        standings={name: standings.count(name) for name in sorted(set(standings))},
+        over=record.over,
+        makespan_s=record.end / SECOND,
+        time_to_target_s=None if reached is None else reached / SECOND,
+        utilization=record.utilization(),
+        gpu_hours=sum(row.gpu_time for row in record.rows) / SECOND / 3600,
+        moves=sum(row.moves for row in record.rows),
+        best=best_found(record),
+        remembered=record.remembered,
+    )
+
+
+def best_found(record: TuningRecord) -> BestFound | None:
+    if not record.best:
+        return None
+    last = record.best[-1]
+    candidate = next(each for each in record.candidates if each.number == last.candidate)
+    scored = next(each for each in candidate.history if (each.at, each.value) == (last.at, last.value))
+    return BestFound(
+        last.candidate, last.value, scored.iterations, last.at / SECOND, dict(candidate.configuration.values)
+    )
+
+
+def summarize_candidates(record: TuningRecord, goal: Goal) -> list[CandidateSummary]:
+    """The best first; those that never had a value last."""
+    rows: dict[int, list[TrialRow]] = {}
+    for row in record.rows:
+        rows.setdefault(row.trial.candidate, []).append(row)
+    ordered = sorted(record.candidates, key=lambda each: _rank(each, goal))
+    return [_candidate(each, rows.get(each.number, []), goal) for each in ordered]
+
+
+def _candidate(candidate: Candidate, rows: Iterable[TrialRow], goal: Goal) -> CandidateSummary:
+    best = _best(candidate, goal)
+    return CandidateSummary(
+        candidate.number,
+        None if best is None else best.value,
+        candidate.done,
+        sum(row.gpu_time for row in rows) / SECOND,
+        sum(row.moves for row in rows),
+        candidate.standing.name.lower(),
+        candidate.reason,
+        candidate.source,
+        dict(candidate.configuration.values),
+    )
+
+
+def _best(candidate: Candidate, goal: Goal) -> Scored | None:
+    sign = 1 if goal == "min" else -1
+    return min(candidate.history, key=lambda each: (sign * each.value, each.at), default=None)
+
+
+def _rank(candidate: Candidate, goal: Goal) -> tuple[bool, float, Time, int]:
+    best, sign = _best(candidate, goal), 1 if goal == "min" else -1
+    if best is None:
+        return True, 0.0, 0, candidate.number
+    return False, sign * best.value, best.at, candidate.number

@@ -1,0 +1,296 @@
+"""Scenario files whose subject is a search for hyperparameters: read, overridden, checked in every part.
+
+task: cifar10-alexnet
+search: {name: hyperband, iterations: 27}
+gpus: 8
+policy: {name: dynamic-fluid}
+
+With `train: file.py:function` in place of a task the search runs live. A file may have both.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from astrarium.core.decode import Decoder, check_keys, overridden, read_yaml
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.registry import Registry
+from astrarium.tuning.policies import searches, tuning_policies
+from astrarium.tuning.samplers import Goal
+from astrarium.tuning.scenario.samplers import SamplerSection, sampler_section
+from astrarium.tuning.scenario.schema import (
+    CostsSection,
+    EmulatedSection,
+    EngineName,
+    Gpus,
+    LiveSection,
+    Seed,
+)
+from astrarium.tuning.scenario.tasks import check_fits, goal_of, named_or_written
+from astrarium.tuning.spaces import Space, space_of
+from astrarium.tuning.tasks import Task
+
+# What fits field by field and still makes no sense together.
+
+
+MOST_CANDIDATES = 100_000
+
+
+def check_search(kind: Any, settings: Mapping[str, Any]) -> None:
+    """Searches share the names of their settings: what they mean together is the same for all."""
+    all_of = msgspec.structs.asdict(kind.Parameters(**settings))
+    for name in ("candidates", "population"):
+        if all_of.get(name, 0) > MOST_CANDIDATES:
+            raise InputError(f"search.{name}", all_of[name], f"at most {MOST_CANDIDATES:,}")
+    iterations, eta = all_of.get("iterations", 1), all_of.get("eta", 1)
+    if iterations < eta:
+        told = f"at least eta ({eta}): with fewer there is one rung only, and nobody is stopped"
+        raise InputError("search.iterations", iterations, told)
+    if all_of.get("smallest", 1) * eta > iterations:
+        told = f"at most {iterations // eta}, one in eta ({eta}) of the iterations ({iterations})"
+        raise InputError("search.smallest", all_of["smallest"], told)
+    if all_of.get("interval", 0) >= iterations:
+        told = f"less than the iterations ({iterations}): otherwise nobody is ever replaced"
+        raise InputError("search.interval", all_of["interval"], told)
+
+
+def check_grid(sampler: str, space: Space) -> None:
+    size = prod(len(dimension.grid()) for dimension in space.values()) if sampler == "grid" else 0
+    if size > MOST_CANDIDATES:
+        told = f"a grid of at most {MOST_CANDIDATES:,} combinations (this one has {size:,}): fewer points"
+        raise InputError("space", None, told)
+
+
+def check_target(target: float | None, task: Task | None) -> None:
+    """One that no candidate can reach, or that all have before they train, is meant for another goal."""
+    if target is None or task is None:
+        return
+    low, high = sorted((task.start, task.reach))
+    if not low < target < high:
+        told = f"between {low:g} and {high:g}: the task begins at {task.start:g} and reaches {task.reach:g}"
+        raise InputError("target", target, f"a value {told} at best (goal: {task.goal})")
+
+
+# The train function that a live scenario names, looked for before anything is imported or started.
+
+
+_FORM = "file.py:function or module:function, such as train.py:build"
+
+
+def train_function(raw: Any, home: Path) -> str:
+    """A run is made again from another folder: its file is named in full. Modules stay names."""
+    file, colon, function = raw.rpartition(":") if isinstance(raw, str) else ("", "", "")
+    if not colon or not file or not function.isidentifier():
+        raise InputError("train", raw, _FORM)
+    if not file.endswith(".py"):
+        return str(raw)
+    place = (home / file).resolve()
+    if not place.is_file():
+        raise InputError("train", raw, f"a file that is there: there is no {place}")
+    names = _names(place, raw)
+    if function not in names and "*" not in names:
+        known = one_of(sorted(names), function) if names else "but there is none"
+        raise InputError("train", raw, f"a function of {place.name}: {known}")
+    return f"{place}:{function}"
+
+
+def _names(place: Path, raw: str) -> set[str]:
+    """What the file's own lines define; `*` where it takes all of another module."""
+    try:
+        tree = ast.parse(place.read_text(encoding="utf-8"), str(place))
+    except (SyntaxError, ValueError, OSError) as error:
+        raise InputError("train", raw, f"a Python file that can be read: {error}") from None
+    return {name for line in tree.body for name in _defined(line)}
+
+
+def _defined(line: ast.stmt) -> Iterator[str]:
+    if isinstance(line, ast.FunctionDef | ast.ClassDef):
+        yield line.name
+    elif isinstance(line, ast.Assign):
+        yield from (target.id for target in line.targets if isinstance(target, ast.Name))
+    elif isinstance(line, ast.ImportFrom):
+        yield from (alias.asname or alias.name for alias in line.names)
+
+
+DEFAULT_SEARCH, DEFAULT_POLICY = "hyperband", "dynamic-fluid"
+SECTIONS = ("task", "train", "search", "sampler", "space", "goal", "target", "gpus", "policy", "seed",
+            "costs", "emulated", "engine", "live")  # fmt: skip
+
+Settings = dict[str, Any]
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+
+
+class TuningScenario(msgspec.Struct, frozen=True):
+    """*target*: where the search ends. *task*: what a simulation needs; *train*: what a live run does."""
+
+    search: str
+    search_settings: Settings
+    sampler: SamplerSection
+    space: dict[str, Any]  # of ranges and choices
+    goal: Goal
+    target: float | None
+    gpus: int
+    policy: str
+    policy_settings: Settings
+    seed: int
+    costs: CostsSection
+    task: Task | None
+    train: str | None
+    emulated: EmulatedSection | None
+    engine: EngineName
+    live: LiveSection
+    raw: dict[str, Any]  # as written, overrides included
+    source: str = ""
+
+    @property
+    def good(self) -> float | None:
+        """What is good enough, whether or not the search ends there: a known task has a target too."""
+        known = self.task.target if self.task is not None and isinstance(self.raw.get("task"), str) else None
+        return known if self.target is None else self.target
+
+    def with_policy(self, name: str, **settings: Any) -> TuningScenario:
+        chosen = _chosen(tuning_policies, {"name": name, **settings}, "policy", name)
+        raw = {**self.raw, "policy": {"name": name, **settings}}
+        return msgspec.structs.replace(self, policy=chosen[0], policy_settings=chosen[1], raw=raw)
+
+    def with_seed(self, seed: int) -> TuningScenario:
+        return msgspec.structs.replace(self, seed=seed, raw={**self.raw, "seed": seed})
+
+    def to_yaml(self) -> str:
+        return str(yaml.safe_dump(self.raw, sort_keys=False))
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> TuningScenario:
+    try:
+        return parse(overridden(read_yaml(Path(path)), overrides), Path(path))
+    except InputError as error:
+        raise error.read_from(str(path)) from None
+
+
+def parse(raw: Any, path: Path = Path()) -> TuningScenario:
+    """Files that the scenario names are looked for beside it."""
+    if not isinstance(raw, dict) or ("models" in raw or "jobs" in raw or "apps" in raw):
+        told = "a mapping with a task or a train function: others are run by `astrarium simulate`"
+        raise InputError("", _keys(raw), told)
+    check_keys(raw, list(SECTIONS), "")
+    raw = {
+        **raw,
+        **({"train": train_function(raw["train"], path.parent)} if raw.get("train") is not None else {}),
+    }
+    decode = Decoder().decode
+    emulated = _optional(EmulatedSection, raw.get("emulated"), "emulated", decode)
+    space, task = _space_and_task(raw, emulated)
+    goal = goal_of(raw.get("goal"), task)
+    search, search_settings = _chosen(searches, raw.get("search"), "search", DEFAULT_SEARCH)
+    policy, policy_settings = _chosen(tuning_policies, raw.get("policy"), "policy", DEFAULT_POLICY)
+    scenario = TuningScenario(
+        search=search,
+        search_settings=search_settings,
+        sampler=sampler_section(raw.get("sampler"), search),
+        space=dict(space),
+        goal=goal,
+        target=decode(float | None, raw.get("target"), "target"),
+        gpus=decode(Gpus, raw.get("gpus", 8), "gpus"),
+        policy=policy,
+        policy_settings=policy_settings,
+        seed=decode(Seed, raw.get("seed", 0), "seed"),
+        costs=decode(CostsSection, _or_empty(raw.get("costs")), "costs"),
+        task=task,
+        train=raw.get("train"),
+        emulated=emulated,
+        engine=decode(EngineName, raw.get("engine", "local"), "engine"),
+        live=decode(LiveSection, _or_empty(raw.get("live")), "live"),
+        raw=raw,
+        source=str(path),
+    )
+    _check(scenario)
+    return scenario
+
+
+def _check(scenario: TuningScenario) -> None:
+    check_search(searches.get(scenario.search), scenario.search_settings)
+    check_grid(scenario.sampler.kind, scenario.space)
+    check_target(scenario.target, scenario.task)
+    scenario.live.check(scenario.engine, scenario.emulated is not None)
+    if scenario.train is None:
+        for name in ("emulated", "engine", "live"):
+            if name in scenario.raw:
+                told = "a train function with it: simulations have no such thing"
+                raise InputError(name, scenario.raw[name], told)
+
+
+def _space_and_task(raw: dict[str, Any], emulated: EmulatedSection | None) -> tuple[Space, Task | None]:
+    if raw.get("task") is None and raw.get("train") is None:
+        told = "a task to simulate, such as cifar10-alexnet, or train: file.py:function to run it live"
+        raise InputError("task", None, told)
+    space = None if raw.get("space") is None else _space(raw["space"])
+    if raw.get("task") is None:
+        if space is None:
+            raise InputError("space", None, "what may be chosen, such as {rate: {low: 0.001, high: 1}}")
+        return space, None
+    task = named_or_written(raw["task"], space, raw.get("target"), emulated)
+    if space is None:
+        return space_of(task.space), task
+    check_fits(space, task)
+    return space, task
+
+
+def _space(raw: Any) -> Space:
+    if not isinstance(raw, dict) or not raw:
+        told = "a mapping such as {rate: {low: 0.001, high: 1, log: true}, kind: {options: [gru, lstm]}}"
+        raise InputError("space", raw, told)
+    return space_of(_numbers(raw))
+
+
+def _numbers(raw: Any) -> Any:
+    """YAML 1.1 takes 1e-3 for text: it wants 1.0e-3."""
+    if isinstance(raw, dict):
+        return {name: _numbers(value) for name, value in raw.items()}
+    if isinstance(raw, list):
+        return [float(each) if isinstance(each, str) and _EXPONENT.fullmatch(each) else each for each in raw]
+    try:
+        return float(raw) if isinstance(raw, str) and raw[:1] in "+-.0123456789" else raw
+    except ValueError:
+        return raw
+
+
+def _chosen(
+    registry: Registry[Callable[[Any], Any]], raw: Any, field: str, usual: str
+) -> tuple[str, Settings]:
+    """A name, or a mapping with a name and settings: those that are written, checked."""
+    written = {"name": usual} if raw is None else {"name": raw} if isinstance(raw, str) else raw
+    if not isinstance(written, dict):
+        raise InputError(field, raw, f"a name, or a mapping such as {{name: {usual}}}")
+    name = written.get("name", usual)
+    try:
+        kind = registry.get(str(name))
+    except InputError as error:
+        raise InputError(f"{field}.name", name, error.expected) from None
+    settings = {key: value for key, value in written.items() if key != "name"}
+    parameters: type[msgspec.Struct] = getattr(kind, "Parameters", NoParameters)
+    read = Decoder().decode_struct(parameters, settings, field)
+    return str(name), {key: getattr(read, key) for key in settings}
+
+
+class NoParameters(msgspec.Struct, frozen=True):
+    pass
+
+
+def _optional(kind: Any, raw: Any, field: str, decode: Any) -> Any:
+    return None if raw is None else decode(kind, raw, field)
+
+
+def _or_empty(raw: Any) -> Mapping[str, Any]:
+    return {} if raw is None else raw
+
+
+def _keys(raw: Any) -> Any:
+    return ", ".join(map(str, raw)) if isinstance(raw, dict) else "nothing" if raw is None else raw

@@ -1,1 +1,0 @@
-"""What arrives: arrival processes, trace files, the model zoo."""

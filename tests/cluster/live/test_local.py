@@ -1,0 +1,313 @@
+"""A live cluster on this machine: real processes, a real store, an arbiter that is killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.cluster_jobs import Arbiter, arbiter, check_accounts, results
+
+pytestmark = pytest.mark.long
+pytest_plugins = ("tests.support.cli_fixtures", "tests.support.cluster_fixtures")
+
+
+def cluster_file(tmp_path: Path, script: Path, **changes: Any) -> Path:
+    python = sys.executable
+    apps: list[dict[str, Any]] = [
+        {
+            "name": "wide",
+            "gpus": 4,
+            "length": "5s",
+            "processes": "job",
+            "command": f"{python} {script} 60 0.05",
+        },
+        {"name": "twins", "gpus": 2, "jobs": 2, "length": "4s", "command": f"{python} {script} 50 0.05"},
+        {"name": "late", "length": "2s", "arrival": "1s", "command": [python, str(script), "30", "0.05"]},
+    ]
+    live = {"grace": "30s", "least": "500ms", "checkpoints": "500ms", "progress": "500ms", "look": "50ms"}
+    raw = {
+        "machines": [{"count": 2, "gpus": 2}],
+        "apps": apps,
+        "policy": {"name": "tiresias", "lease": "2s"},
+        "live": live,
+        **changes,
+    }
+    file = tmp_path / "cluster.yaml"
+    file.write_bytes(msgspec.yaml.encode(raw))
+    return file
+
+
+def expected() -> dict[tuple[str, int], Any]:
+    counts = {("wide", 0): 60, ("twins", 0): 50, ("twins", 1): 50, ("late", 0): 30}
+    return {key: {"sum": sum(n * n for n in range(total)), "count": total} for key, total in counts.items()}
+
+
+def steps(one: Arbiter) -> int:
+    return len(one.query("SELECT * FROM steps"))
+
+
+def has_steps(one: Arbiter, count: int) -> bool:
+    return steps(one) >= count
+
+
+@pytest.mark.thorough
+def test_an_arbiter_that_is_killed_again_and_again(home: Path, script: Path, tmp_path: Path) -> None:
+    with arbiter(cluster_file(tmp_path, script), home) as one:
+        for epoch in (1, 2, 3):
+            one.start()
+            new = f"SELECT * FROM meta WHERE key = 'epoch' AND value = {epoch}"
+            one.waited(partial(one.query, new), "another arbiter")
+            one.waited(partial(has_steps, one, steps(one) + 3), "steps")
+            one.kill()
+        one.start()
+        one.end()
+        check_accounts(one)
+        assert results(home) == expected()
+
+
+@pytest.mark.thorough
+def test_ctrl_c_drains_and_the_next_one_goes_on(home: Path, script: Path, tmp_path: Path) -> None:
+    with arbiter(cluster_file(tmp_path, script), home) as one:
+        one.start()
+        one.waited(lambda: list(home.glob("apps/*/job-*/run-*/ready")), "a job runs")
+        assert one.send(signal.SIGINT) == 0, one.words.read_text()
+        assert f"run {tmp_path / 'cluster.yaml'} --state {home}` goes on" in one.words.read_text()
+        assert not alive(home)
+        one.start()
+        one.end()
+        check_accounts(one)
+        assert results(home) == expected()
+
+
+AS_RAY_DOES = """\
+import signal, sys
+from astrarium.cli import cluster_run
+from astrarium.cli.main import app
+
+before = cluster_run.backend_of
+
+def backend_of(*given):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
+    return before(*given)
+
+cluster_run.backend_of = backend_of
+app(sys.argv[1:])
+"""
+
+
+def test_a_backend_that_takes_the_signal_does_not_keep_it(home: Path, script: Path, tmp_path: Path) -> None:
+    """Ray's driver leaves on SIGTERM; ours drains."""
+    words = ["cluster", "run", str(cluster_file(tmp_path, script)), "--state", str(home), "--stay"]
+    with arbiter(tmp_path / "cluster.yaml", home) as one, one.words.open("wb") as said:
+        one.process = subprocess.Popen([sys.executable, "-c", AS_RAY_DOES, *words], stderr=said, stdout=said)
+        one.waited(lambda: list(home.glob("apps/*/job-*/run-*/ready")), "a job runs")
+        assert one.send(signal.SIGTERM) == 0, one.words.read_text()
+        assert "drained" in one.words.read_text()
+        assert not alive(home)
+
+
+def alive(home: Path) -> list[Path]:
+    return [
+        path.parent
+        for path in home.glob("apps/*/*/*/*/order.json")
+        if not (path.parent / "outcome.json").exists()
+    ]
+
+
+def test_apps_are_submitted_asked_about_and_withdrawn(
+    call: Any, home: Path, script: Path, tmp_path: Path
+) -> None:
+    file = cluster_file(tmp_path, script, policy={"name": "fifo"})
+    state = ("--state", str(home))
+    with arbiter(file, home, "--stay") as one:
+        one.start()
+        one.waited(lambda: one.query("SELECT * FROM apps WHERE outcome = 'open'"), "apps have come")
+        long = f"{sys.executable} {script} 100000 0.05"
+        submit = ("cluster", "submit", *state, "--wait", "60")
+        assert call(*submit, "--command", long, "--name", "mine", "--gpus", "3").out == "mine: accepted\n"
+        told = call(*submit, "--command", long, "--name", "mine")
+        assert told.code == 2
+        assert "a name that no other app has had here (got 'mine')" in told.err
+        told = call(*submit, "--command", long, "--name", "huge", "--gpus", "99")
+        assert "app.gpus: expected at most 4 GPUs" in told.err
+        one.waited(lambda: len(one.query("SELECT * FROM apps WHERE outcome = 'finished'")) == 3, "others end")
+        one.waited(lambda: list(home.glob("apps/*mine/job-0/run-1/ready")), "it runs")
+        found = call("cluster", "status", *state, "--json").json
+        assert found["arbiter"] is True
+        mine = next(app for app in found["apps"] if app["app"] == "mine")
+        assert len(mine["gpus"]) == 3
+        story = call("cluster", "status", *state, "--app", "mine", "--json").json
+        assert [(each["what"], each["why"]) for each in story["decisions"]] == [
+            ("grant", "it was the next in line")
+        ]
+        assert [each["outcome"] for each in story["runs"]] == ["open"]
+        assert "it was the next in line" in call("cluster", "status", *state, "--app", "mine").out
+        assert "did you mean 'mine'" in call("cluster", "status", *state, "--app", "mone").err
+        assert call("cluster", "withdraw", "mine", *state, "--wait", "60").out == "mine: accepted\n"
+        assert "has not ended" in call("cluster", "withdraw", "mine", *state, "--wait", "60").err
+        one.waited(lambda: not alive(home), "it has left")
+        assert one.send(signal.SIGTERM) == 0
+        assert one.query("SELECT outcome FROM apps WHERE name = 'mine'") == [("withdrawn",)]
+        shown = call("cluster", "status", *state)
+        assert "not running" in shown.out
+        assert "withdrawn" in shown.out
+
+
+def test_who_waits_learns_why(call: Any, home: Path, script: Path, tmp_path: Path) -> None:
+    apps = [
+        {
+            "name": name,
+            "gpus": 4,
+            "length": "1h",
+            "processes": "job",
+            "command": f"{sys.executable} {script} 100000 0.05",
+        }
+        for name in ("first", "second")
+    ]
+    with arbiter(cluster_file(tmp_path, script, apps=apps, policy={"name": "fifo"}), home) as one:
+        one.start()
+        one.waited(
+            lambda: one.query("SELECT * FROM meta WHERE key = 'status' AND value LIKE '%second%'"), "status"
+        )
+        shown = call("cluster", "status", "--state", str(home)).lines
+        assert any(
+            "second waiting" in line and "number 1 of 1 in line (by its arrival)" in line for line in shown
+        )
+        assert any("first running 0-3" in line for line in shown)
+
+
+def test_only_one_arbiter_at_a_time(home: Path, script: Path, tmp_path: Path) -> None:
+    file = cluster_file(tmp_path, script)
+    with arbiter(file, home) as one:
+        one.start()
+        one.waited(lambda: one.query("SELECT * FROM steps"), "steps")
+        other = Arbiter(file, home)
+        other.words = tmp_path / "other.txt"
+        other.start()
+        assert other.process is not None
+        assert other.process.wait(60) == 2
+        assert "no other arbiter is running" in other.words.read_text()
+
+
+def test_a_job_that_fails_is_told_at_once_and_in_the_end(home: Path, script: Path, tmp_path: Path) -> None:
+    """Also when the command is mended in the file: an app that was here is not another one."""
+    bad = {"name": "bad", "length": "1s", "command": [sys.executable, "-c", "raise SystemExit('no data')"]}
+    file = cluster_file(tmp_path, script, apps=[bad], live={"retries": 1, "look": "50ms"})
+    with arbiter(file, home) as one:
+        one.start()
+        assert one.process is not None
+        assert one.process.wait(60) == 1
+        told = one.words.read_text()
+        assert "bad job 0, run 1 failed: exit code 1, no data" in told
+        assert "bad job 0, run 2 failed: exit code 1, no data" in told
+        assert one.query("SELECT outcome, reason FROM apps") == [
+            ("failed", "job 0 failed: exit code 1, no data")
+        ]
+        assert one.query("SELECT DISTINCT outcome FROM jobs") == [("abandoned",)]
+        assert one.query("SELECT DISTINCT outcome FROM runs") == [("failed",)]
+        one.start()
+        assert one.process.wait(60) == 1
+        assert "here before, and taken as they were then: bad" in one.words.read_text()
+
+
+def test_what_is_left_while_no_arbiter_runs_is_found_by_the_next(
+    call: Any, home: Path, script: Path, tmp_path: Path
+) -> None:
+    file = cluster_file(tmp_path, script, apps=[{"name": "first", "length": "1s", "command": "true"}])
+    state = ("--state", str(home), "--wait", "0")
+    with arbiter(file, home) as one:
+        one.start()
+        one.end()
+        for _ in range(2):
+            assert (
+                "left for the arbiter"
+                in call("cluster", "submit", "--command", "true", "--name", "x", *state).err
+            )
+        call("cluster", "submit", "--command", "sleep 600", "--name", "y", "--on-stop", "restart", *state)
+        call("cluster", "withdraw", "y", *state)
+        assert (
+            "4 submitted or withdrawn, and not yet read"
+            in call("cluster", "status", "--state", str(home)).out
+        )
+        one.start()
+        one.end()
+        found = one.query("SELECT name, outcome FROM apps")
+        assert found == [("first", "finished"), ("x", "finished"), ("y", "withdrawn")]
+        assert [row[0].partition(":")[0] for row in one.query("SELECT answer FROM inbox ORDER BY id")] == [
+            "accepted", "refused", "accepted", "accepted",
+        ]  # fmt: skip
+        assert not one.query("SELECT * FROM leases WHERE outcome = 'open'")
+        assert not one.query("SELECT * FROM runs WHERE outcome = 'open'")
+
+
+def test_a_state_folder_that_cannot_be_written_is_named(call: Any, script: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    found = call("cluster", "run", str(cluster_file(tmp_path, script)), "--state", str(tmp_path / "taken"))
+    assert found.code == 2
+    assert f"error: {tmp_path / 'taken'}: File exists" in found.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"apps": [{"name": "a", "length": "1s"}]}, "apps[0].command: expected a command"),
+        ({"apps": [{"name": "a", "length": "1s", "gpus": 9, "command": "x"}]}, "at most 4 GPUs"),
+        (
+            {"apps": [{"name": "a", "kind": "halving", "jobs": 2, "budget": "1s", "command": "x"}]},
+            "apps[0].kind",
+        ),
+        ({"apps": {"themis": 1}}, "can only be simulated"),
+        ({"live": {"address": "somewhere"}}, "live.address"),
+        (
+            {"apps": [{"name": "a", "length": "1s", "command": "x", "direktory": "y"}]},
+            "did you mean 'directory'?",
+        ),
+        (
+            {"apps": [{"name": "a", "length": "1s", "command": "x", "env": {"A=B": "y"}}]},
+            "apps[0].env: expected a name without =",
+        ),
+        ({"live": {"grace": "0s"}}, "live.grace"),
+        ({"live": {"retries": -1}}, "live.retries"),
+        (
+            {"apps": [{"name": "a", "length": "1s", "command": "'"}]},
+            "apps[0].command: expected a command line",
+        ),
+        ({"apps": [{"name": "a", "length": "1s", "command": "x", "on_stop": "maybe"}]}, "apps[0].on_stop"),
+    ],
+)
+def test_files_that_cannot_be_run(call: Any, tmp_path: Path, script: Path, changes: Any, told: str) -> None:
+    file = cluster_file(tmp_path, script, **changes)
+    found = call("cluster", "run", str(file), "--state", str(tmp_path / "none"))
+    assert found.code == 2
+    assert told in found.err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("status",), "--state: expected the state folder"),
+        (("submit", "--name", "x"), "--command: expected a command"),
+        (("submit", "some.yaml", "--gpus", "2"), "--gpus: expected no such option beside a file"),
+        (("submit", "--command", "x", "--gpus", "0"), "app.gpus"),
+        (("submit", "--command", "x", "--on-stop", "y"), "app.on_stop"),
+        (("submit", "--command", "x", "--length", "5"), "app.length"),
+        (("withdraw", "x", "--state", "nowhere"), "--state"),
+    ],
+)
+def test_questions_that_cannot_be_answered(call: Any, elsewhere: None, arguments: Any, told: str) -> None:
+    found = call("cluster", *arguments)
+    assert found.code == 2
+    assert told in found.err

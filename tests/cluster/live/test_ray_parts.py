@@ -1,0 +1,111 @@
+"""Agents on Ray and what the arbiter knows of them, without a Ray."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astrarium.cluster.live.agent import PartOrder
+from astrarium.cluster.live.backend import Ending, Picture, RunKey, RunSeen, Task
+from astrarium.cluster.live.ray import Fenced, RayAgent, RayBackend, RayReach
+from tests.support.cluster_backend import order, words
+
+pytest_plugins = ("tests.support.cluster_fixtures",)
+NODE = {"NodeID": "n", "NodeManagerAddress": "127.0.0.1", "Resources": {"GPU": 2.0, "rack-3": 1.0}}
+
+
+class RayError(Exception):
+    """As Ray raises an error of an actor: it is both."""
+
+
+class FencedThere(RayError, Fenced):
+    cause = Fenced("arbiter 1 was superseded by arbiter 2")
+
+
+class FakeRay:
+    """Its actor answers with what it is given."""
+
+    class exceptions:  # noqa: N801 (as Ray calls it)
+        RayError = RayError
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.ended = list(answers), list[str]()
+        self.look = self
+
+    def remote(self, *_: object) -> str:
+        return "asked"
+
+    def get(self, _: object) -> Any:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def shutdown(self) -> None:
+        self.ended.append("shutdown")
+
+
+def reach(ray: FakeRay) -> RayReach:
+    return RayReach(ray, ray, NODE, 1)
+
+
+def test_orders_of_an_arbiter_that_was_superseded_are_refused(home: Path, script: Path) -> None:
+    agent = RayAgent(str(home), "left", "127.0.0.1")
+    part = PartOrder(order(1, Task(words(script))), 0)
+    agent.look(2)
+    for late in (lambda: agent.look(1), lambda: agent.order(1, "start", part)):
+        with pytest.raises(Fenced, match="arbiter 1 was superseded by arbiter 2"):
+            late()
+    assert agent.look(2)[0] == {}
+
+
+def test_ports_of_gangs_are_not_the_same(home: Path) -> None:
+    ports = RayAgent(str(home), "left", "127.0.0.1").look(1)[1]
+    assert len(set(ports)) == len(ports) > 1
+
+
+def test_gangs_that_begin_at_once_have_ports_of_their_own() -> None:
+    one = reach(FakeRay(({}, [7, 8, 9])))
+    one.hear()
+    assert [one.port() for _ in range(4)] == [9, 8, 7, 7]
+
+
+def test_a_machine_whose_agent_cannot_look_is_of_no_use() -> None:
+    """Its folder may be gone: that is no reason for the arbiter to end."""
+    one = reach(FakeRay(RayError("stale file handle")))
+    one.hear()
+    assert one.failed
+    assert one.machine.rack == 3
+
+
+def test_an_arbiter_that_was_superseded_hears_it() -> None:
+    with pytest.raises(Fenced, match="arbiter 1 was superseded by arbiter 2"):
+        reach(FakeRay(FencedThere())).hear()
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"), [("", ["shutdown"]), ("finished", ["shutdown"]), (None, ["dismiss", "shutdown"])]
+)
+def test_agents_stay_until_all_has_been_told(
+    monkeypatch: pytest.MonkeyPatch, ended: Ending | None, expected: list[str]
+) -> None:
+    """After a drain, the next arbiter must learn who has finished meanwhile."""
+    one, ray = RayBackend.__new__(RayBackend), FakeRay()
+    runs = {} if ended is None else {RunKey(0, 0, 1): RunSeen((0,), ended)}
+    monkeypatch.setattr(one, "_ray", ray, raising=False)
+    monkeypatch.setattr(one, "look", lambda: Picture({}, runs))
+    monkeypatch.setattr(one, "dismiss", lambda: ray.ended.append("dismiss"))
+    one.close()
+    assert ray.ended == expected
+
+
+def test_whoever_is_agent_next_respects_the_locks_of_the_last(home: Path, script: Path) -> None:
+    """On the same machine it has another name; GPUs are the same."""
+    task, locks = Task(words(script)), []
+    for name in ("host-1234.1", "host-1234.2"):
+        written = RayAgent(str(home), name, "127.0.0.1")._agent._written(PartOrder(order(1, task), 0))
+        locks.append([os.path.basename(path) for path in written["locks"]])
+    assert locks[0] == locks[1] == ["gpu-host-1234-0", "job-0-0-0"]

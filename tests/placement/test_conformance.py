@@ -1,0 +1,176 @@
+"""Every registered placement policy passes the suite that ships with the package.
+
+A new file in `serving/placement/policies/` is picked up by itself. What a policy does not promise stands
+here. iGniter passes it once more where every model has its coefficients.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from astrarium.core.errors import BrokenBooks, InputError
+from astrarium.placement import v100 as measured
+from astrarium.placement.evaluation import evaluate
+from astrarium.placement.igniter import whole_gpu_times
+from astrarium.placement.plan import Plan, Replica
+from astrarium.placement.policies import Patient, PlacementPolicy, Search, placement_policies
+from astrarium.placement.policies.igniter import Igniter
+from astrarium.placement.problem import PlacedModel, Problem, Requests
+from astrarium.serving.planning.known import v100
+from astrarium.testing.audit import ContractError
+from astrarium.testing.placement import GIB, PlacementPolicyConformance, examine, gpus, model
+
+PROMISES: dict[str, dict[str, Any]] = {
+    "alpaserve": {"spreads": True},
+    "planner": {"spreads": True},
+    "round-robin": {"chooses_shapes": False},  # its parameters say which
+}
+LIGHTER: dict[str, dict[str, Any]] = {
+    "planner": {"samples": 2, "sample": 600, "effort": 1.0, "judged": 6, "heard": 300}
+}  # where a search takes long
+VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("alpaserve", {"runtime": {"dispatch": "queue", "max_batch": 4}}, {}),
+    ("alpaserve", {"selection": "whole", "beam": 2, "refine": 0}, {}),
+    ("ao-milp", {"sets": 0}, {}),
+    ("igniter", {"leftovers": "truncate"}, {}),
+    ("usher", {"cluster": "open"}, {}),
+]
+
+
+def suite_for(name: str, parameters: dict[str, Any], promises: dict[str, Any]) -> type:
+    factory: Any = placement_policies.get(name)
+
+    def make(self: PlacementPolicyConformance) -> PlacementPolicy:
+        policy: PlacementPolicy = factory(msgspec.convert(parameters, factory.Parameters))
+        return policy
+
+    varied = {} if parameters is LIGHTER.get(name) else parameters
+    label = "".join(part.title() for part in [name.replace("+", "Plus"), *map(str, varied.values())])
+    title = "Test" + "".join(letter for letter in label if letter.isalnum())
+    return type(title, (PlacementPolicyConformance,), {**PROMISES.get(name, {}), **promises, "make": make})
+
+
+_CHOICES = [
+    *((name, LIGHTER.get(name, {}), dict[str, Any]()) for name in placement_policies.names()),
+    *VARIANTS,
+]
+_SUITES = [suite_for(*choice) for choice in _CHOICES]
+globals().update({suite.__name__: suite for suite in _SUITES})
+
+
+class TestIgniterWithCoefficients(PlacementPolicyConformance):
+    def make(self) -> PlacementPolicy:
+        return placement_policies.get("igniter")(Igniter.Parameters())
+
+    def adapted(self, problem: Problem) -> Problem:
+        models = tuple(map(self._profiled, problem.models))
+        machines = tuple(msgspec.structs.replace(gpu, igniter=v100().gpu) for gpu in problem.gpus)
+        return Problem(models, machines)
+
+    def _profiled(self, model: PlacedModel) -> PlacedModel:
+        traits = list(v100().models.values())[model.index % len(v100().models)]
+        times = whole_gpu_times(v100().gpu, traits, 8)
+        forms = {
+            shape: msgspec.structs.replace(form, stage_times=(times,) * shape.stages)
+            for shape, form in model.forms.items()
+        }
+        return msgspec.structs.replace(model, forms=forms, igniter=traits)
+
+
+def test_every_registered_policy_has_a_suite() -> None:
+    assert len({suite.__name__ for suite in _SUITES}) == len(_CHOICES)
+    assert {name for name, *_ in _CHOICES} == set(placement_policies.names())
+
+
+# faults that the suite must find
+
+PROBLEM = Problem((model(0, use=0.9), model(1)), gpus(2))
+BOTH = (Replica(0, (0,)), Replica(1, (1,)))
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (Plan("x", BOTH[:1]), "neither placed"),
+        (Plan("x", BOTH, {1: "no room"}), "placed and said to be missing"),
+        (Plan("x", BOTH[:1], {1: ""}), "without a word"),
+        (Plan("x", BOTH, {7: "who?"}), "nobody asked"),
+        (Plan("x", BOTH, attainment=1.5), "attainment"),
+        (Plan("x", (Replica(0, (0,), share=0.6), Replica(1, (0,), share=0.5))), "GPU 0: shares"),
+        (Plan("x", (Replica(0, (0,), share=0.5), Replica(1, (0,)))), "GPU 0: shares"),
+        (Plan("x", (Replica(0, (0,), share=0.01), BOTH[1])), "takes"),
+        (Plan("x", (Replica(0, (0,), batch=9), BOTH[1])), "batches of 1 to 8"),
+        (Plan("x", (*BOTH, Replica(5, (0,)))), "a model that is not there"),
+        (Plan("x", (*BOTH, Replica(0, (4,)))), "not there"),
+    ],
+)
+def test_faulty_plans_are_found(plan: Plan, words: str) -> None:
+    with pytest.raises(ContractError, match=words):
+        examine(plan, PROBLEM)
+
+
+def test_no_plan_that_cannot_be_is_run() -> None:
+    """What the suite finds, whoever runs a plan finds too."""
+    crowded = Plan("x", (Replica(0, (0,), share=0.6), Replica(1, (0,), share=0.5)))
+    twofold = Plan("x", BOTH, {1: "no room"})
+    for plan in (crowded, twofold, Plan("x", (*BOTH, Replica(5, (0,))))):
+        with pytest.raises(BrokenBooks):
+            evaluate(PROBLEM, plan, Requests((), ()))
+
+
+def test_a_full_gpu_is_found() -> None:
+    large = Problem((model(0, weights=9 * GIB), model(1, weights=9 * GIB)), gpus(1))
+    with pytest.raises(ContractError, match="bytes"):
+        examine(Plan("x", (Replica(0, (0,)), Replica(1, (0,)))), large)
+
+
+class FirstFit:
+    """Everything on the first GPU, whether there is room or not."""
+
+    def place(self, problem: Problem, search: Search) -> Plan:
+        return Plan("first", tuple(Replica(each.index, (problem.gpus[0].id,)) for each in problem.models))
+
+
+class Idle:
+    def place(self, problem: Problem, search: Search) -> Plan:
+        return Plan("idle", (), {each.index: "work" for each in problem.models})
+
+
+class Fickle:
+    """Another plan every time it is asked."""
+
+    asked = 0
+
+    def place(self, problem: Problem, search: Search) -> Plan:
+        Fickle.asked += 1
+        return Plan("fickle", (), {each.index: f"{Fickle.asked} things" for each in problem.models})
+
+
+def suite_of(policy: type) -> PlacementPolicyConformance:
+    suite = PlacementPolicyConformance()
+    suite.make = policy  # type: ignore[method-assign]
+    return suite
+
+
+def test_faulty_policies_are_found() -> None:
+    with pytest.raises(ContractError):
+        suite_of(FirstFit).test_plans_are_possible_and_complete()
+    with pytest.raises(AssertionError):
+        suite_of(Idle).test_a_lone_small_model_is_placed()
+    with pytest.raises(AssertionError):
+        suite_of(Fickle).test_the_same_problem_gets_the_same_plan()
+
+
+@pytest.mark.parametrize("missing", ["networkx", "scipy.optimize"])
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    problem = measured.problem(["alexnet", "resnet50", "vgg19"], 100.0, 200_000_000, 2)
+    factory: Any = placement_policies.get("usher" if missing == "networkx" else "wsm-milp")
+    with pytest.raises(InputError, match=r"pip install 'astrarium\[plan\]'"):
+        factory(factory.Parameters()).place(problem, Patient())

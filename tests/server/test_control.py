@@ -1,0 +1,623 @@
+"""The control room in virtual time: what becomes of calls when all is well, and when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from astrarium.core.engine import Engine
+from astrarium.core.errors import InputError
+from astrarium.core.trace import Step
+from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.run.replay import replay
+from astrarium.server.control.bounds import alone, bounded
+from astrarium.server.control.drift import EVERY, FEWEST, DriftWatch
+from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
+from astrarium.server.control.room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
+from astrarium.server.control.tickets import Flight
+from astrarium.serving.contract import Dispatch, GpuSpec, ModelSpec, Network, Preempt, Setup, latency_table
+from astrarium.serving.live.messages import BatchCancelled, LoadModel, RunBatch
+from astrarium.serving.policies import serving_policies
+from astrarium.serving.state import Outcome, ServingState
+from tests.support.live_fakes import Stage
+
+
+def test_a_call_is_answered_in_time_and_its_memory_given_back() -> None:
+    stage = Stage()
+    ticket = stage.call()
+    stage.wait(30)
+    assert (ticket.outcome, ticket.cause) == (Outcome.IN_TIME, "")
+    stage.check_the_books()
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("models", [1, 3])
+def test_on_idle_gpus_a_lone_call_is_computed_at_once_by_default(gpus: int, models: int) -> None:
+    """A batch of one takes 6 ms; the policy that a scenario has by default does not hold it back."""
+    stage = Stage(gpus, models, policy="astrarium", slo_ms=50)
+    for number in range(30):
+        ticket = stage.call(number % models)
+        stage.wait(6)
+        assert stage.ended[-1] is ticket
+        stage.wait(74)
+    stage.check_the_books()
+
+
+def test_a_call_of_several_rows_fills_one_batch_and_ends_once() -> None:
+    stage = Stage(gpus=1)
+    ticket = stage.call(rows=3)
+    stage.wait(30)
+    (batch,) = [order for _, order in stage.workers.orders if isinstance(order, RunBatch)]
+    assert [member.row for member in batch.members] == [0, 1, 2]
+    assert len({member.reply for member in batch.members}) == 3
+    assert stage.ended == [ticket]
+    stage.check_the_books()
+
+
+def test_a_killed_worker_costs_nothing_where_the_deadline_allows_another_try() -> None:
+    stage = Stage(gpus=2)
+    ticket = stage.call()
+    stage.wait(2)
+    stage.workers.kill(ticket_gpu(stage))
+    stage.wait(30)
+    assert (ticket.outcome, ticket.retried) == (Outcome.IN_TIME, True)
+    assert stage.control.books[0].retried == 1
+    stage.check_the_books()
+
+
+def test_a_request_is_tried_again_only_once() -> None:
+    stage = Stage(gpus=2, slo_ms=60)
+    ticket = stage.call()
+    stage.wait(2)
+    stage.workers.kill(ticket_gpu(stage))
+    stage.wait(2)
+    stage.workers.kill(ticket_gpu(stage))
+    stage.wait(30)
+    assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
+    assert "killed by SIGKILL" in ticket.reason
+    stage.check_the_books()
+
+
+def test_a_killed_worker_fails_what_it_is_too_late_to_try_again() -> None:
+    stage = Stage(gpus=1, slo_ms=10)
+    ticket = stage.call()
+    stage.wait(5)
+    stage.workers.kill(0)
+    stage.wait(1)
+    assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
+    stage.check_the_books()
+
+
+def test_a_dead_worker_comes_back_with_its_models_after_a_pause_that_grows() -> None:
+    stage = Stage(gpus=1)
+    pauses = []
+    for _ in range(9):
+        stage.workers.kill(0)
+        stage.wait(0)
+        died = stage.loop.now
+        while not stage.workers.alive[0]:
+            stage.wait(10)
+        pauses.append(stage.loop.now - died)
+        loads = sum(isinstance(order, LoadModel) for _, order in stage.workers.orders)
+    assert pauses[0] == FIRST_PAUSE
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_PAUSE
+    stage.wait(100)
+    assert sum(isinstance(order, LoadModel) for _, order in stage.workers.orders) == loads + 1
+    ticket = stage.call()
+    stage.wait(30)
+    assert ticket.outcome is Outcome.IN_TIME
+    stage.check_the_books()
+
+
+def test_a_worker_that_holds_a_batch_too_long_is_killed() -> None:
+    stage = Stage(gpus=1)
+    stage.workers.stuck = {0}
+    ticket = stage.call()
+    looks_until_killed(stage)
+    stage.wait(1)
+    assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
+    assert "stuck" in ticket.reason
+    stage.check_the_books()
+
+
+def looks_until_killed(stage: Stage, gap_ms: float = 100) -> int:
+    """How many looks *gap_ms* apart pass before the only worker is taken for stuck."""
+    for look in range(100):
+        stage.wait(gap_ms)
+        stage.fleet.check_for_stuck()
+        if not stage.workers.alive[0]:
+            return look
+    raise AssertionError("it was never killed")
+
+
+def test_a_pause_of_the_frontend_is_not_counted_against_workers() -> None:
+    """The news of a batch lies unheard while the frontend is stopped; several pauses add up to nothing."""
+    stage = Stage(gpus=1)
+    stage.fleet.check_for_stuck()
+    for _ in range(6):
+        stage.call()
+        stage.wait(0)
+        stage.loop.now += 1500 * MILLISECOND  # nothing is heard meanwhile
+        stage.fleet.check_for_stuck()  # before the news, as the loop may have it
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+        assert not stage.fleet._posts[0].sent
+    assert stage.fleet.restarts == 0
+
+
+def test_pauses_in_the_middle_of_one_batch_do_not_add_up() -> None:
+    stage = Stage(gpus=1)
+    stage.workers.slower = 5000 / 6  # the batch takes 5 s, most of which the frontend is not there
+    stage.call()
+    stage.fleet.check_for_stuck()
+    for _ in range(3):
+        stage.loop.now += 1500 * MILLISECOND
+        stage.fleet.check_for_stuck()
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    stage.wait(300)
+    assert not stage.fleet._posts[0].sent
+    assert stage.fleet.restarts == 0
+
+
+def test_news_that_was_not_heard_yet_when_the_limit_was_reached_saves_its_worker() -> None:
+    stage = Stage(gpus=1)
+    stage.workers.slower = 1050 / 6  # the batch takes 1.05 s; the limit is 1 s
+    stage.call()
+    for _ in range(10):
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    stage.loop.now += 150 * MILLISECOND  # its news has come, and the look is before it
+    stage.fleet.check_for_stuck()
+    stage.wait(100)
+    stage.fleet.check_for_stuck()
+    assert stage.fleet.restarts == 0
+
+
+def test_a_stuck_worker_is_killed_on_a_starved_machine_too_but_later() -> None:
+    quick, starved = (Stage(gpus=1) for _ in range(2))
+    for stage, gap in ((quick, 100), (starved, 400)):
+        stage.workers.stuck = {0}
+        stage.call()
+        looks = looks_until_killed(stage, gap)
+        assert (looks + 1) * gap >= 1000
+        stage.wait(0)
+    assert quick.fleet._posts[0].pause == FIRST_PAUSE
+    assert starved.fleet._posts[0].pause == 300 * MILLISECOND  # as late as the frontend was
+
+
+def test_a_late_look_is_forgotten_after_a_while() -> None:
+    stage = Stage(gpus=1)
+    stage.fleet.check_for_stuck()
+    stage.wait(5000)
+    stage.fleet.check_for_stuck()
+    for _ in range(LATE_FOR // LOOK_EVERY + 1):
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    stage.workers.kill(0)
+    stage.wait(0)
+    assert stage.fleet._posts[0].pause == FIRST_PAUSE
+
+
+def test_a_model_that_raises_fails_its_batch_with_its_words() -> None:
+    stage = Stage(gpus=1)
+    stage.workers.broken = {0}
+    ticket = stage.call()
+    stage.wait(30)
+    assert (ticket.outcome, ticket.cause, ticket.reason) == (Outcome.FAILED, MODEL_ERROR, "ValueError: no")
+    stage.check_the_books()
+
+
+def test_what_cannot_be_in_time_is_dropped_with_the_policys_reason() -> None:
+    stage = Stage(gpus=1)
+    calls = [stage.call() for _ in range(200)]
+    stage.wait(100)
+    dropped = [ticket for ticket in calls if ticket.outcome is Outcome.DROPPED]
+    assert dropped
+    assert {ticket.cause for ticket in dropped} <= {"expired", "sacrificed"}
+    stage.check_the_books()
+
+
+def test_a_policy_that_fails_is_replaced_and_its_requests_are_told() -> None:
+    stage = Stage(gpus=1)
+    scheduler = stage.control.scheduler
+    assert scheduler is not None
+
+    def decide(now: int, events: Sequence[Any], state: ServingState) -> Iterator[Dispatch]:
+        yield Dispatch(0, (next(iter(state.waiting)),))
+        raise RuntimeError("a bug")
+
+    scheduler.engine.policy.decide = decide  # type: ignore[method-assign]
+    calls = [stage.call(), stage.call()]
+    stage.wait(1)
+    assert {ticket.cause for ticket in calls} == {POLICY_ERROR}
+    assert stage.control.policy_errors == 1
+    later = stage.call()
+    stage.wait(30)
+    assert later.outcome is Outcome.IN_TIME
+    stage.check_the_books()
+
+
+def test_a_new_scheduler_takes_over_what_waits_and_lets_run_what_runs() -> None:
+    stage = Stage(gpus=1, slo_ms=60)
+    running = stage.call()
+    stage.wait(1)
+    waiting = stage.call()
+    stage.wait(1)
+    stage.control.begin(stage.plan.setup)
+    stage.wait(60)
+    assert running.outcome is waiting.outcome is Outcome.IN_TIME
+    batches = [order for _, order in stage.workers.orders if isinstance(order, RunBatch)]
+    assert len(batches) == 2
+    stage.check_the_books()
+
+
+def test_a_worker_that_dies_between_two_schedulers_loses_nothing() -> None:
+    stage = Stage(gpus=2, slo_ms=60)
+    calls = [stage.call() for _ in range(2)]
+    stage.wait(1)
+    stage.control.begin(stage.plan.setup)
+    stage.workers.kill(0)
+    stage.workers.kill(1)
+    stage.wait(500)
+    assert len(stage.ended) == len(calls)
+    stage.check_the_books()
+
+
+def test_closing_ends_everything_that_is_open() -> None:
+    stage = Stage(gpus=1)
+    calls = [stage.call() for _ in range(20)]
+    stage.wait(1)
+    stage.control.close()
+    assert len(stage.ended) == len(calls)
+    stage.workers.kill(0)
+    stage.wait(1)
+    stage.check_the_books()
+
+
+def test_preempted_requests_are_answered_by_another_batch() -> None:
+    stage = Stage(gpus=1, models=2, policy="shepherd", slo_ms=200)
+    calls = []
+    for model in (0, 0, *[1] * 16):
+        stage.wait(0.3)
+        calls.append(stage.call(model))
+    stage.wait(1000)
+    assert len(stage.ended) == len(calls)
+    stage.check_the_books()
+
+
+def test_a_recording_replays_with_the_same_decisions() -> None:
+    stage = Stage(gpus=2, policy="astrarium")
+    for turn in range(60):
+        stage.call()
+        stage.wait(1 + turn % 3)
+    stage.workers.kill(0)
+    stage.wait(100)
+    steps = [step for step in stage.steps if isinstance(step, Step)]
+    assert any(step.actions for step in steps)
+    fresh = Engine(ServingState(stage.plan.setup), stage.plan.new_policy(stage.plan.setup))
+    assert replay(fresh, steps) is None
+
+
+def test_profiles_follow_batches_that_have_become_slower() -> None:
+    stage = Stage(gpus=1, slo_ms=100)
+    watch = DriftWatch(stage.plan.setup, stage.loop.now)
+    stage.control.listeners.append(watch.saw)
+    stage.workers.slower = 1.5
+    for _ in range(FEWEST):
+        stage.call()
+        stage.wait(20)
+    setup = stage.control.setup
+    revised = watch.revised(setup, stage.loop.now + EVERY)
+    assert revised is not None
+    assert revised.models[0].latency[1] == pytest.approx(1.5 * setup.models[0].latency[1], rel=0.01)
+    stage.wait(EVERY / MILLISECOND)
+    stage.call()
+    stage.wait(20)
+    assert watch.revised(revised, stage.loop.now + EVERY) is None
+
+
+def test_a_plan_from_a_profile_alone_is_soon_held_against_reality() -> None:
+    stage = Stage(gpus=1, slo_ms=100)
+    watch, began = DriftWatch(stage.plan.setup, stage.loop.now), stage.loop.now
+    looked = [at for at in range(0, 200 * SECOND, SECOND // 10) if _judges(watch, stage, began + at)]
+    assert looked[:5] == [5 * SECOND, 15 * SECOND, 35 * SECOND, 65 * SECOND, 95 * SECOND]
+
+
+def _judges(watch: DriftWatch, stage: Stage, now: int) -> bool:
+    before = watch._judged
+    watch.revised(stage.plan.setup, now)
+    return watch._judged != before
+
+
+def drifted(stage: Stage, slower: float) -> DriftWatch:
+    """A watch that has twice seen enough batches this much slower, and the plan that follows from it."""
+    watch = DriftWatch(stage.plan.setup, stage.loop.now)
+    stage.control.listeners.append(watch.saw)
+    stage.workers.slower = slower
+    for _ in range(2):  # at most twofold at once
+        for _ in range(FEWEST):
+            stage.call()
+            stage.wait(20 * slower)
+        follow(stage, watch)
+    return watch
+
+
+def follow(stage: Stage, watch: DriftWatch) -> None:
+    """What the server does now and then."""
+    stage.wait(EVERY / MILLISECOND)
+    revised = watch.revised(stage.control.setup, stage.loop.now)
+    if revised is not None:
+        stage.control.begin(revised)
+
+
+def planned_alone(stage: Stage) -> Time:
+    return alone(stage.control.setup.models[0], stage.control.setup.network)
+
+
+@pytest.mark.parametrize("policy", serving_policies.names())
+def test_however_slow_a_model_was_a_lone_request_is_tried_under_every_policy(policy: str) -> None:
+    """The plan has room for the delays and for reading the request, which takes 2 ms here."""
+    stage = Stage(gpus=1, policy=policy)
+    stage.control.begin(replace(stage.control.setup, network=Network(MILLISECOND, 0, MILLISECOND)))
+    watch = drifted(stage, slower=10.0)
+    assert 20 * MILLISECOND < planned_alone(stage) <= 22.5 * MILLISECOND
+    stage.workers.slower = 1.0
+    if policy == "clockwork":  # which keeps 5 ms of every objective for itself: the plan must be forgotten
+        follow(stage, watch)
+        follow(stage, watch)
+    assert lone_outcome(stage, read_in=2 * MILLISECOND) is Outcome.IN_TIME
+
+
+def test_a_model_slower_than_any_plan_may_say_is_not_planned_anew_again_and_again() -> None:
+    stage = Stage(gpus=1)
+    watch = drifted(stage, slower=10.0)
+    for _ in range(3):
+        stage.call()
+        follow(stage, watch)
+    assert watch.revisions == 2
+
+
+def lone_outcome(stage: Stage, read_in: Time) -> Outcome:
+    stage.wait(100)
+    ticket = stage.call(received=stage.loop.now - read_in)
+    stage.wait(100)
+    return ticket.outcome
+
+
+def test_a_model_that_is_fast_again_is_planned_so_after_a_few_batches() -> None:
+    stage = Stage(gpus=1)
+    watch = drifted(stage, slower=2.5)
+    assert planned_alone(stage) == pytest.approx(15 * MILLISECOND)
+    stage.workers.slower = 1.0
+    for _ in range(4):
+        follow(stage, watch)
+        stage.call()
+    assert planned_alone(stage) == 6 * MILLISECOND
+
+
+def test_a_slow_plan_that_nobody_confirms_is_forgotten() -> None:
+    """Clients that allow less than the plan are refused, and nobody runs a batch that would show better."""
+    stage = Stage(gpus=1)
+    watch = drifted(stage, slower=2.0)
+    assert planned_alone(stage) == 12 * MILLISECOND
+    for _ in range(3):
+        follow(stage, watch)
+    assert planned_alone(stage) == 6 * MILLISECOND
+
+
+def test_delays_measured_in_a_bad_moment_are_bounded_and_follow_the_pings() -> None:
+    stage = Stage(gpus=1)
+    pings = [Network(15 * MILLISECOND, 0, 30 * MILLISECOND), Network(MILLISECOND // 5, 0, MILLISECOND // 2)]
+    watch = DriftWatch(stage.plan.setup, stage.loop.now, lambda: pings[0])
+    stage.control.begin(replace(stage.plan.setup, network=pings[0]))
+    assert planned_alone(stage) <= 22.5 * MILLISECOND
+    assert stage.control.setup.network.control == 15 * MILLISECOND  # the response delay yields first
+    del pings[0]
+    follow(stage, watch)
+    assert stage.control.setup.network == pings[0]
+    pings[0] = Network(5 * MILLISECOND, 0, 5 * MILLISECOND)
+    follow(stage, watch)
+    assert watch.revisions == 1  # what comes and goes is for the margins
+
+
+def test_a_profile_that_leaves_little_of_its_objective_leaves_others_their_delays() -> None:
+    """Half of the rest is for the delays, half for reading the request."""
+    tight = ModelSpec(0, "tight", 25 * MILLISECOND, latency_table([24 * MILLISECOND]))
+    stated = Setup((tight,), (GpuSpec(0),))
+    found = bounded(replace(stated, network=Network(MILLISECOND, 0, MILLISECOND)), stated)
+    assert found.models == stated.models
+    assert found.network == Network(MILLISECOND // 2, 0, 0)
+    assert bounded(found, stated) == found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    policy=st.sampled_from(["astrarium", "deferred", "eager", "shepherd", "orloj"]),
+    happenings=st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["call", "call", "call", "rows", "tight", "kill", "break", "mend", "renew", "stick"]
+            ),
+            st.integers(0, 2),
+            st.integers(0, 12),
+        ),
+        max_size=60,
+    ),
+)
+def test_whatever_happens_every_call_ends_exactly_once(
+    policy: str, happenings: list[tuple[str, int, int]]
+) -> None:
+    stage = Stage(gpus=3, models=3, policy=policy, slo_ms=40)
+    calls = 0
+    for what, which, pause in happenings:
+        match what:
+            case "call" | "rows" | "tight":
+                calls += 1
+                stage.call(which, 3 if what == "rows" else 1, 8 if what == "tight" else None)
+            case "kill":
+                stage.workers.kill(which)
+            case "break":
+                stage.workers.broken ^= {which}
+            case "stick":
+                stage.workers.stuck ^= {which}
+            case "mend":
+                stage.workers.broken, stage.workers.stuck = set(), set()
+            case "renew":
+                stage.control.begin(stage.plan.setup)
+        stage.wait(pause)
+    for _ in range(40):
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    stage.wait(2 * SECOND / MILLISECOND)
+    assert len(stage.ended) == calls
+    stage.check_the_books()
+    assert_all_gpus_serve_again(stage)
+
+
+def assert_all_gpus_serve_again(stage: Stage) -> None:
+    """Also for a scheduler that begins now: no GPU is forgotten."""
+    stage.workers.broken, stage.workers.stuck = set(), set()
+    stage.wait(LONGEST_PAUSE / MILLISECOND + 100)
+    stage.control.begin(stage.plan.setup)
+    before = len(stage.workers.orders)
+    calls = [stage.call(model) for model in range(3)]
+    stage.wait(100)
+    assert {ticket.outcome for ticket in calls} == {Outcome.IN_TIME}
+    assert {worker for worker, _ in stage.workers.orders[before:]} == {0, 1, 2}
+
+
+def ticket_gpu(stage: Stage) -> int:
+    """Where the last batch went."""
+    return next(worker for worker, order in reversed(stage.workers.orders) if isinstance(order, RunBatch))
+
+
+def test_a_batch_that_ended_before_the_order_to_stop_it_came_frees_its_gpu() -> None:
+    stage = Stage(gpus=1, policy="shepherd", slo_ms=200)
+    ticket = stage.call()
+    stage.wait(2)
+    (flight,) = stage.control._airborne[0]
+    scheduler = stage.control.scheduler
+    assert scheduler is not None
+    scheduler.state.commit(scheduler.now(), Preempt(0))
+    stage.control.cancel(flight)
+    stage.workers._cancelled.clear()  # the worker was done already: it knows nothing of the order
+    stage.wait(10)
+    assert scheduler.state.gpus[0].idle
+    assert ticket.outcome is Outcome.OPEN  # it waits again, in the books
+    stage.control.close()
+    stage.check_the_books()
+
+
+def test_what_a_failing_policy_had_not_heard_of_yet_is_told_too() -> None:
+    """A request whose worker died is to be tried again, and the policy fails in that very instant."""
+    stage = Stage(gpus=1, slo_ms=60)
+    ticket = stage.call()
+    stage.wait(1)
+    scheduler = stage.control.scheduler
+    assert scheduler is not None
+
+    def decide(now: int, events: Sequence[Any], state: ServingState) -> Iterator[Dispatch]:
+        raise RuntimeError("a bug")
+
+    scheduler.engine.policy.decide = decide  # type: ignore[method-assign]
+    stage.workers.kill(0)
+    stage.wait(1)
+    assert ticket.cause == POLICY_ERROR
+    stage.check_the_books()
+
+
+def test_a_setup_that_no_policy_takes_changes_nothing() -> None:
+    stage = Stage(gpus=1, slo_ms=60)
+    stage.call()
+    stage.wait(1)
+    ticket = stage.call()  # waits behind the first
+    stage.wait(1)
+    good = stage.plan.new_policy
+
+    def refuse(setup: object) -> object:
+        raise InputError("slo", 1, "more")
+
+    object.__setattr__(stage.plan, "new_policy", refuse)
+    with pytest.raises(InputError):
+        stage.control.begin(stage.plan.setup)
+    object.__setattr__(stage.plan, "new_policy", good)
+    stage.wait(60)
+    assert ticket.outcome is Outcome.IN_TIME
+    stage.check_the_books()
+
+
+def stopped_flight(stage: Stage) -> Flight:
+    """The one batch of GPU 0, preempted just now."""
+    (flight,) = stage.control._airborne[0]
+    scheduler = stage.control.scheduler
+    assert scheduler is not None
+    scheduler.state.commit(scheduler.now(), Preempt(0))
+    stage.control.cancel(flight)
+    return flight
+
+
+def test_a_worker_that_dies_with_the_news_of_a_stopped_batch_costs_nobody_an_end() -> None:
+    stage = Stage(gpus=2, policy="shepherd", slo_ms=400)
+    stage.call()
+    stage.wait(2)
+    flight = stopped_flight(stage)
+    stage.fleet.heard(0, BatchCancelled(flight.tag, stage.loop.now, stage.loop.now))
+    stage.fleet.died(0, "killed by SIGKILL")  # in the same turn: one step hears of both
+    second = stage.call()
+    stage.wait(1000)
+    assert second.outcome is Outcome.IN_TIME
+    stage.control.close()  # the first waits again, in the books
+    stage.check_the_books()
+
+
+def test_a_batch_that_is_stopped_before_it_was_sent_frees_its_gpu() -> None:
+    stage = Stage(gpus=1, policy="shepherd", slo_ms=400)
+    slow = stage.call()
+    slow.inputs_ready = False  # its preprocessing takes its time
+    stage.wait(2)
+    assert not any(isinstance(order, RunBatch) for _, order in stage.workers.orders)
+    stopped_flight(stage)
+    quick = stage.call()
+    stage.wait(300)
+    assert quick.outcome is Outcome.IN_TIME  # though the inputs of the first are not there yet
+    slow.inputs_ready = True
+    stage.fleet.pump_all()
+    stage.control.close()
+    stage.check_the_books()
+
+
+def test_a_policy_that_preempts_against_its_word_is_replaced() -> None:
+    """Answers may have left before the books: a batch of such a policy must not run twice."""
+    stage = Stage(gpus=1, slo_ms=400)
+    stage.call()
+    stage.wait(1)
+    scheduler = stage.control.scheduler
+    assert scheduler is not None
+    assert not scheduler.preempts
+    scheduler.engine.policy.decide = lambda now, events, state: [Preempt(0)]  # type: ignore[method-assign]
+    stage.call()
+    stage.wait(1)
+    assert stage.control.policy_errors == 1
+
+
+def test_answers_that_cannot_be_sent_keep_nothing_from_the_books() -> None:
+    class Trouble:
+        def leaving(self, flight: Flight) -> None:
+            """Nothing."""
+
+        def landed(self, flight: Flight, answer: bool) -> None:
+            raise RuntimeError("no")
+
+    stage = Stage(gpus=1)
+    stage.control.post_office = Trouble()
+    tickets = [stage.call(), stage.call()]
+    stage.wait(100)
+    assert all(ticket.outcome is Outcome.IN_TIME for ticket in tickets)
+    stage.check_the_books()

@@ -1,0 +1,280 @@
+"""A model that refuses everybody is not ready, says why, and is ready again by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.server.contract import InferCall, Refused
+from astrarium.server.control.books import ModelBooks
+from astrarium.server.control.calls import Calls, asks_what_was_promised
+from astrarium.server.control.plan import plan
+from astrarium.server.control.preparing import Preparer
+from astrarium.server.control.refusals import FEWEST, WHILE, RefusalWatch
+from astrarium.server.control.room import PACE
+from astrarium.server.service import LiveService
+from astrarium.server.timelines import Timelines
+from astrarium.serving.contract import Network
+from astrarium.serving.live.messages import Ping
+from astrarium.serving.live.tensors import Tensor
+from astrarium.serving.scenario import load
+from astrarium.serving.state import Outcome
+from tests.support.live_fakes import FakeAnswer, FakeLoop, FakeWorkers, Stage, make_plan
+
+START = 5 * SECOND
+
+
+def standing_at(moment: int) -> Callable[[], int]:
+    return lambda: moment
+
+
+class Looks:
+    """Two models, looked at every second."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.books = [ModelBooks("a"), ModelBooks("b")]
+        self.watch = RefusalWatch(self.books, self.now)
+
+    def pass_time(self, seconds: int, *happens: Callable[[], None]) -> list[int]:
+        """The models of which something changed."""
+        changed: list[int] = []
+        for _ in range(seconds):
+            self.now += SECOND
+            for one in happens:
+                one()
+            changed += self.watch.look(self.now)
+        return changed
+
+    def declines(self, model: int, calls: int) -> Callable[[], None]:
+        def decline() -> None:
+            for _ in range(calls):
+                self.books[model].decline("too slow")
+
+        return decline
+
+    def answers(self, model: int) -> Callable[[], None]:
+        return lambda: self.books[model].call_ended(Outcome.LATE, "", MILLISECOND)
+
+
+def test_a_model_that_turns_all_away_for_a_while_is_said_to_and_why() -> None:
+    looks = Looks()
+    assert looks.pass_time(10, looks.declines(0, 3)) == []
+    assert looks.pass_time(5, looks.declines(0, 3)) == [0]
+    assert looks.books[0].refusing == "it has turned away all of the last 33 calls (too slow)"
+    assert looks.books[1].refusing == ""
+    assert looks.watch.answers_nobody
+
+
+def test_one_answer_makes_it_ready_again() -> None:
+    looks = Looks()
+    looks.pass_time(15, looks.declines(0, 3))
+    assert looks.pass_time(1, looks.declines(0, 3), looks.answers(0)) == [0]
+    assert not looks.books[0].refusing
+    assert not looks.watch.answers_nobody
+    assert looks.pass_time(100, looks.declines(0, 50), looks.answers(0)) == []
+
+
+def test_it_is_ready_again_when_nobody_has_asked_for_a_while() -> None:
+    """A load balancer sends nothing to a server that is not ready."""
+    looks = Looks()
+    looks.pass_time(15, looks.declines(0, 3))
+    assert looks.pass_time(WHILE // SECOND - 1) == []
+    assert looks.pass_time(1) == [0]
+    assert not looks.watch.answers_nobody
+    assert looks.pass_time(9, looks.declines(0, 3)) == []  # and is given the same time as before
+
+
+def test_bursts_and_single_calls_are_not_everybody() -> None:
+    looks = Looks()
+    assert looks.pass_time(1, looks.declines(0, 1000)) == []
+    assert looks.pass_time(WHILE // SECOND) == []
+    for _ in range(FEWEST):
+        assert looks.pass_time(1, looks.declines(0, 1)) == []
+        assert looks.pass_time(WHILE // SECOND) == []
+
+
+def test_a_server_is_ready_as_long_as_one_model_answers() -> None:
+    looks = Looks()
+    assert looks.pass_time(15, looks.declines(0, 3), looks.answers(1)) == [0]
+    assert not looks.watch.answers_nobody
+    looks.pass_time(WHILE // SECOND, looks.declines(0, 3))
+    assert looks.watch.answers_nobody
+
+
+# Whose fault a refusal is
+
+
+@pytest.mark.parametrize(
+    ("timeout", "patience", "priority", "fair"),
+    [
+        (None, None, 0, True),
+        (25, 60_000, 0, True),
+        (24, None, 0, False),
+        (None, 24, 0, False),
+        (None, None, 1, True),
+    ],
+)
+def test_a_call_that_allows_less_than_the_objective_has_itself_to_blame(
+    timeout: int | None, patience: int | None, priority: int, fair: bool
+) -> None:
+    entry = Stage().repository.entries[0]
+    limits = (None if limit is None else limit * MILLISECOND for limit in (timeout, patience))
+    allowed, waits = limits
+    call = InferCall("m0", [], 1, START, allowed, priority, patience=waits)
+    assert asks_what_was_promised(call, entry) is fair
+
+
+def test_calls_that_are_refused_or_dropped_are_counted_where_the_model_is_to_blame() -> None:
+    stage = Stage(gpus=1)
+    calls, books = calls_of(stage), stage.control.books[0]
+    for timeout, declined in ((5 * MILLISECOND, 0), (None, 1)):
+        call = InferCall("m0", [], 1, stage.loop.now - 24 * MILLISECOND, timeout)
+        with pytest.raises(Refused, match="cannot answer within"):
+            asyncio.run(calls.infer(call))
+        assert books.declined == declined
+    assert books.refused["deadline"] == 2
+    dropped, answered, unserved = stage.call(), stage.call(), stage.call()
+    dropped.outcome, dropped.cause = Outcome.DROPPED, "expired"
+    unserved.outcome, unserved.cause = Outcome.DROPPED, "unserved"
+    answered.outcome = Outcome.LATE
+    for ticket in (dropped, answered, unserved):
+        calls.ticket_ended(ticket)
+    assert (books.declined, books.declined_because) == (2, "dropped: expired")
+
+
+def calls_of(stage: Stage) -> Calls:
+    preparer = Preparer(stage.cloakroom, lambda: None)
+    clock = stage.loop.clock
+    return Calls(stage.control, stage.repository, preparer, Timelines(), clock, lambda: "")
+
+
+# Overload
+
+
+def ask(stage: Stage, calls: Calls, **wishes: Any) -> None:
+    """A call that comes now; nobody waits for its end."""
+    data = Tensor("INPUT", "FP32", (1, 2), bytes(8))
+    call = InferCall("m0", [data], 1, stage.loop.now, **wishes)
+    calls._admit(call, stage.repository.entries[0], FakeAnswer())
+
+
+def test_more_calls_than_can_be_answered_in_time_are_refused_and_the_protocol_is_told() -> None:
+    """Batches of 8 take 13 ms, so that two GPUs answer 30 calls within 25 ms, and not 31."""
+    stage = Stage(gpus=2)
+    calls, told = calls_of(stage), list[tuple[int, int]]()
+    stage.desk._ended = calls.ticket_ended
+    calls.full = lambda model, calls: told.append((model, calls))
+    for _ in range(31):
+        ask(stage, calls)
+    with pytest.raises(Refused, match="model m0 has 31 calls open, more than can be answered in 25 ms"):
+        ask(stage, calls)
+    assert told == [(0, 31)]
+    ask(stage, calls, timeout=60 * MILLISECOND)  # that one has the time
+    stage.wait(60)
+    assert stage.control.books[0].open == 0
+    assert told == [(0, 31), (0, 0)]
+    assert stage.control.books[0].refused == {"overloaded": 1}
+    ask(stage, calls)
+
+
+def test_a_loop_with_much_to_read_decides_in_between() -> None:
+    """The event loop has no turn here: what is read meanwhile must not keep GPUs idle."""
+    stage = Stage(gpus=1)
+    calls = calls_of(stage)
+    calls.keep_pace(stage.loop.now)
+    ask(stage, calls)
+    calls.keep_pace(stage.loop.now + PACE)
+    assert not stage.workers.batches()
+    calls.keep_pace(stage.loop.now + PACE + 1)
+    assert len(stage.workers.batches()) == 1
+    assert stage.workers.heard == 2, "news come first"
+    stage.control.has_news = lambda: True  # a batch has ended: the next one need not wait for the loop
+    calls.keep_pace(stage.loop.now + PACE + 2)
+    assert stage.workers.heard == 3
+
+
+# The service
+
+
+def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse_everybody() -> None:
+        made = make_plan(1, 2, "eager", 25 * MILLISECOND, 1 << 20)
+        service = LiveService(made, lambda _, listener, __: FakeWorkers(FakeLoop(), listener, made.setup))
+        service.control.begin(made.setup)
+        service.control.present.add(0)
+        first, now = service.control.scheduler, service.clock()
+        states = {entry.plan.name: "READY" for entry in service.repository.entries}
+        for entry in service.repository.entries:
+            entry.state, entry.reason = "READY", ""
+        for second in range(12):
+            service.clock = standing_at(now + second * SECOND)
+            service.books[0].decline("too slow")
+            service._look_for_refusals()
+        assert {card.name: card.state for card in service.cards()} == states  # calls are still taken
+        assert service.card("m0").health == ("UNAVAILABLE", service.books[0].refusing)
+        assert service.card("m1").health == ("READY", "")
+        assert not service.ready
+        assert service._closed() == ""
+        assert service.control.scheduler is not first
+        assert b'astrarium_refuses_all{model="m0"} 1.0' in service.metrics()
+        service.clock = lambda: now + 30 * SECOND
+        service._look_for_refusals()
+        assert service.ready
+        assert service.card("m0").health == ("READY", "")
+        service.control.close()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(refuse_everybody())
+    said = [record.getMessage() for record in caplog.records]
+    assert len([line for line in said if "model m0 is not ready" in line and "too slow" in line]) == 1
+    assert len([line for line in said if "no longer turns away all calls" in line]) == 1
+
+
+def test_a_service_goes_on_measuring_delays_and_says_where_they_do_not_fit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def ping() -> None:
+        made = replace(make_plan(1, 1, "eager", 25 * MILLISECOND, 1 << 20), measured_delays=True)
+        loop = FakeLoop()
+        service = LiveService(made, lambda _, listener, __: FakeWorkers(loop, listener, made.setup))
+        workers = cast(FakeWorkers, service.workers)
+
+        async def measured(workers: Sequence[int]) -> Network:
+            return Network(20 * MILLISECOND, 0, 20 * MILLISECOND)
+
+        service._calibration.measure = measured  # type: ignore[method-assign]
+        service.repository.start()
+        service.fleet.start(service.workers)
+        loop.run_until(loop.now + SECOND)
+        await service._begin()
+        looking = asyncio.create_task(service._look_after())
+        async with asyncio.timeout(30):
+            while not any(isinstance(order, Ping) for _, order in workers.orders):
+                await asyncio.sleep(0.01)
+        looking.cancel()
+        service.control.close()
+
+    asyncio.run(ping())
+    assert "delays of 40.00 ms were measured, and the objective of model m0 leaves 16.50 ms" in caplog.text
+
+
+def test_an_objective_that_one_request_alone_cannot_keep_is_refused_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "tight.yaml"
+    text = "cluster: {gpus: 1}\nmodels:\n  m: {profile: {table: [20ms]}, slo: SLO}\n"
+    file.write_text(text.replace("SLO", "20ms"))
+    with pytest.raises(InputError, match=r"models\.m\.slo.*more than 20ms"):
+        plan(load(file, serving=True))
+    file.write_text(text.replace("SLO", "25ms") + "network: {control: 3ms, response: 2ms}\n")
+    with pytest.raises(InputError, match=r"models\.m\.slo.*more than 25ms"):
+        plan(load(file, serving=True))
+    file.write_text(text.replace("SLO", "25ms"))
+    assert plan(load(file, serving=True)).measured_delays

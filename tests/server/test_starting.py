@@ -1,0 +1,110 @@
+"""What a machine cannot give is said before anything is started, by the field that asks for it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import rounded_duration
+from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND
+from astrarium.server import running
+from astrarium.server.recording import Header, Recording
+from astrarium.serving.scenario.schema import ServerOptions
+from tests.support.live_fakes import Stage
+from tests.support.live_server import PATIENCE
+
+SCENARIO = "cluster: {gpus: 1}\nmodels: {m: {profile: {alpha: 1ms, beta: 1ms}, slo: 20ms}}\n"
+
+
+def refused(**options: Any) -> InputError:
+    with pytest.raises(InputError) as caught:
+        running.check(ServerOptions(**{"http": 0, "grpc": 0, **options}))
+    return caught.value
+
+
+def test_what_any_machine_has_is_enough(tmp_path: Path) -> None:
+    running.check(ServerOptions(http=0, grpc=None, record=str(tmp_path / "new.jsonl")))
+
+
+def test_memory_that_the_machine_does_not_have() -> None:
+    error = refused(memory=900 * 2**40)
+    assert (error.field, error.value) == ("server.memory", "900TiB")
+    assert error.expected.endswith("MiB, which this machine has")
+    with pytest.raises(InputError, match=r"server.memory: expected at most 3GiB, .*\(got '4GiB'\)"):
+        running.check_memory(4 * 2**30, 3 * 2**30 + 5)
+
+
+@pytest.mark.parametrize("field", ["http", "grpc"])
+def test_a_port_in_use_is_named_by_its_field(field: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = refused(**{field: port})
+    assert (error.field, error.value) == (f"server.{field}", port)
+    assert "Address already in use" in error.expected
+    assert f"-o server.{field}=PORT" in error.expected
+
+
+def test_a_host_that_is_not_this_machine() -> None:
+    assert refused(host="192.0.2.1").field == "server.host"
+
+
+@pytest.mark.parametrize(("name", "why"), [("no/such/run.jsonl", "no folder"), (".", "is a folder")])
+def test_a_recording_makes_no_folders(tmp_path: Path, name: str, why: str) -> None:
+    error = refused(record=str(tmp_path / name))
+    assert error.field == "server.record"
+    assert why in error.expected
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_does_not_start_leaves_an_older_recording_alone(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    file.write_text("an older one")
+    Recording(file, Header("", "1")).close()
+    assert file.read_text() == "an older one"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-o", "server.memory=900TiB"], "server.memory: expected at most "),
+        (["--record", "no/such/folder/run.jsonl"], "server.record: expected the name of a file in a folder"),
+    ],
+)
+def test_the_command_says_file_and_field_in_one_line(tmp_path: Path, options: list[str], said: str) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(SCENARIO)
+    command = [sys.executable, "-m", "astrarium", "serve", str(file), "--http", "0", "--grpc", "0", *options]
+    left = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    (line,) = left.stderr.strip().splitlines()
+    assert (left.returncode, line.startswith(f"error: {file}: {said}")) == (2, True), line
+
+
+def test_workers_that_are_late_and_what_they_load() -> None:
+    stage = Stage(gpus=2, models=3)
+    stage.fleet.died(0, "was killed")
+    stage.fleet._posts[0].loading = {2, 1}
+    assert stage.fleet.late() == [(0, [1, 2], stage.fleet._posts[0].started)]
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        (0, "0 ms"),
+        (150, "150 ns"),
+        (10 * MICROSECOND, "0.01 ms"),
+        (25 * MILLISECOND, "25 ms"),
+        (3_431_234, "3.43 ms"),
+        (999 * MILLISECOND + 900_000, "1000 ms"),
+        (4320 * MILLISECOND, "4.32 s"),
+        (4320 * SECOND, "4320 s"),
+        (10**7 * SECOND, "10000000 s"),
+    ],
+)
+def test_durations_are_said_without_powers_of_ten(time: int, said: str) -> None:
+    assert rounded_duration(time) == said

@@ -1,0 +1,363 @@
+"""A worker in virtual time: when batches start and end on its GPU, whatever the host is doing meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astrarium.serving.live import worker as worker_module
+from astrarium.serving.live.arena import Memory
+from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place, Result
+from astrarium.serving.live.backends.emulated import EmulatedBatch, EmulatedModel
+from astrarium.serving.live.backends.precise_wait import Heard, Wait
+from astrarium.serving.live.messages import (
+    BatchBroken,
+    BatchCancelled,
+    BatchDone,
+    CancelBatch,
+    LoadModel,
+    Member,
+    ModelLoaded,
+    ModelUnloaded,
+    News,
+    Order,
+    Ping,
+    Pong,
+    RunBatch,
+    Stop,
+    UnloadModel,
+    decode_news,
+    encode,
+)
+from astrarium.serving.live.tensors import TensorSpec
+from astrarium.serving.live.worker import Worker, files_to
+
+US, MS = 1000, 1_000_000
+TABLE = [0, 5 * MS, 7 * MS, 9 * MS]
+SPEC = TensorSpec("INPUT", "FP32", (4,))
+FILES = ModelFiles("m", "emulated", {"table": TABLE}, (SPEC,), (TensorSpec("OUTPUT", "FP32", (4,)),), 3)
+WHILE_IT_RUNS = 10 * MS  # an instant in the middle of a batch that was sent at 8 ms
+
+
+class World:
+    """The line, the clock and the wait of a worker. Every look at the clock costs the host *work*, and it is
+    woken *late* after every wait; orders arrive when the script says."""
+
+    def __init__(self, script: Sequence[tuple[int, Order]], work: int = 0, late: int = 0) -> None:
+        self.now, self._work, self._late = 0, work, late
+        self._script = sorted(script, key=lambda told: told[0])
+        self._loaded = threading.Event()
+        self._loaded.set()
+        self.memory = Memory.create(1 << 16)
+        self.news: list[News] = []
+
+    def serve(self) -> list[News]:
+        """Everything that is said about batches and models once they are loaded."""
+        Worker(cast(socket.socket, self), self.memory, Place(), self.clock, self.watch).serve()
+        return [news for news in self.news[1:] if not isinstance(news, ModelLoaded)]
+
+    def clock(self) -> int:
+        self.now += self._work
+        return self.now
+
+    def fileno(self) -> int:
+        return -1
+
+    def send(self, packet: bytes) -> None:
+        self.news.append(decode_news(packet))
+        if isinstance(self.news[-1], ModelLoaded):
+            self._loaded.set()
+
+    def recv(self, size: int) -> bytes:
+        assert self._loaded.wait(30)  # a thread does it, in real time
+        at, order = self._script.pop(0)
+        if isinstance(order, LoadModel):
+            self._loaded.clear()
+        self.now = max(self.now, at)
+        return encode(order)
+
+    def watch(self, descriptor: int, heard: Heard, nearly: Callable[[], None]) -> Wait:
+        def wait(instant: int) -> bool:
+            while self._script and max(self.now, self._script[0][0]) < instant:
+                if heard(instant):
+                    return False
+            if self.now < instant:
+                nearly()
+                self.now = instant + self._late
+            return True
+
+        return wait
+
+
+def run(number: int, size: int = 1, start: int = 0, model: int = 0) -> RunBatch:
+    return RunBatch(number, model, [Member(i * 512, 1, 0, i * 512 + 256, 64) for i in range(size)], start)
+
+
+def told(*script: tuple[int, Order], work: int = 0, late: int = 0) -> list[News]:
+    load = (0, LoadModel(0, files_to(FILES), [1]))
+    return World([load, *script, (1_000 * MS, Stop())], work, late).serve()
+
+
+def done(news: News) -> BatchDone:
+    assert isinstance(news, BatchDone)
+    return news
+
+
+@pytest.mark.parametrize(("work", "late"), [(0, 0), (20 * US, 300 * US)])
+def test_a_batch_sent_ahead_follows_the_one_before_without_a_gap(work: int, late: int) -> None:
+    news = told(
+        (8 * MS, run(1, 1)), (WHILE_IT_RUNS, run(2, 3)), (WHILE_IT_RUNS, run(3, 2)), work=work, late=late
+    )
+    first, second, third = map(done, news)
+    assert first.started == first.received == 8 * MS + work
+    assert first.computed - first.started == TABLE[1]
+    assert (second.started, second.computed - second.started) == (first.computed, TABLE[3])
+    assert (third.started, third.computed - third.started) == (second.computed, TABLE[2])
+    assert all(one.computing == one.started for one in (first, second, third))
+
+
+def test_the_end_that_is_reported_is_when_the_replies_are_there() -> None:
+    first, second = map(done, told((8 * MS, run(1)), (WHILE_IT_RUNS, run(2)), work=20 * US, late=300 * US))
+    assert first.finished > first.computed + 300 * US
+    assert second.finished - second.started > TABLE[1]  # nobody takes it for faster than its profile
+
+
+def test_an_idle_gpu_starts_when_the_order_is_there() -> None:
+    _, second = map(done, told((8 * MS, run(1)), (20 * MS, run(2)), work=20 * US))
+    assert second.started == second.received
+    assert second.received - 20 * MS in range(100 * US)
+
+
+def test_an_order_that_is_heard_while_replies_are_written_finds_the_gpu_free() -> None:
+    """It was not there when the batch before ended, so there is no pretending that it was."""
+    first, second = map(done, told((8 * MS, run(1)), (13 * MS + 10 * US, run(2)), late=50 * US))
+    assert first.computed == 13 * MS
+    assert second.started == second.received == 13 * MS + 50 * US
+
+
+@pytest.mark.parametrize("received", [8 * MS + 1, 14 * MS])
+def test_no_batch_starts_before_it_should(received: int) -> None:
+    _, second = map(done, told((8 * MS, run(1)), (received, run(2, start=30 * MS)), late=100 * US))
+    assert (second.started, second.computed) == (30 * MS, 30 * MS + TABLE[1])
+
+
+def test_a_stopped_batch_frees_the_gpu_once_it_has_recovered() -> None:
+    stop = CancelBatch(1, recovery=2 * MS)
+    stopped, second = told((8 * MS, run(1)), (9 * MS, run(2)), (WHILE_IT_RUNS, stop))
+    assert stopped == BatchCancelled(1, 8 * MS, WHILE_IT_RUNS)
+    assert done(second).started == WHILE_IT_RUNS + 2 * MS
+    assert done(second).computed == WHILE_IT_RUNS + 2 * MS + TABLE[1]
+
+
+def test_a_batch_that_is_stopped_before_its_start_never_started() -> None:
+    (stopped,) = told((8 * MS, run(1, start=30 * MS)), (WHILE_IT_RUNS, CancelBatch(1)))
+    assert stopped == BatchCancelled(1, WHILE_IT_RUNS, WHILE_IT_RUNS)
+
+
+def test_a_batch_that_is_stopped_while_it_waits_is_skipped() -> None:
+    script = (8 * MS, run(1)), (9 * MS, run(2)), (9 * MS, run(3)), (WHILE_IT_RUNS, CancelBatch(2, MS))
+    first, skipped, third = told(*script)
+    assert skipped == BatchCancelled(2, done(first).computed, done(first).computed)
+    assert done(third).started == done(first).computed + MS
+
+
+def test_a_batch_that_breaks_is_told_in_its_turn_and_takes_no_time() -> None:
+    script = (8 * MS, run(1)), (9 * MS, run(2, size=4)), (9 * MS, run(3)), (9 * MS, run(4, model=7))
+    first, beyond, third, missing = told(*script)
+    assert isinstance(beyond, BatchBroken)
+    assert "the profile ends at 3" in beyond.error
+    assert beyond.started == beyond.finished == done(first).computed == done(third).started
+    assert isinstance(missing, BatchBroken)
+    assert "model 7 is not loaded" in missing.error
+
+
+def test_a_batch_that_everybody_has_left_takes_no_time() -> None:
+    first, empty = map(done, told((8 * MS, run(1)), (9 * MS, run(2, size=0))))
+    assert {empty.started, empty.computing, empty.computed, empty.finished} == {first.computed}
+
+
+def test_what_is_not_a_batch_is_obeyed_while_one_runs() -> None:
+    pong, unloaded, first, second = told(
+        (8 * MS, run(1)), (9 * MS, run(2)), (9 * MS, Ping(5)), (WHILE_IT_RUNS, UnloadModel(0))
+    )
+    assert pong == Pong(5, 9 * MS)
+    assert unloaded == ModelUnloaded(0)
+    assert done(second).started == done(first).computed  # it was sent before the model had to go
+
+
+def test_a_worker_that_is_told_to_stop_finishes_what_it_was_sent() -> None:
+    load = (0, LoadModel(0, files_to(FILES), [1]))
+    world = World([load, (8 * MS, run(1)), (9 * MS, run(2)), (WHILE_IT_RUNS, Stop())])
+    assert [done(news).run for news in world.serve()] == [1, 2]
+
+
+def test_answers_are_those_of_the_batch_they_belong_to() -> None:
+    world = World([(0, LoadModel(0, files_to(FILES), [1])), (8 * MS, run(1, 3)), (9 * MS, Stop())])
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for i, row in enumerate(values):
+        world.memory.view[i * 512 : i * 512 + 16] = row.tobytes()
+    world.serve()
+    replies = [np.frombuffer(world.memory.view, np.float32, 4, i * 512 + 256).tolist() for i in range(3)]
+    assert replies == values.tolist()
+
+
+# models that need the host
+
+
+Log = list[tuple[int, str]]
+
+
+class Slow:
+    """Runs in the host's own time, and listens to nobody meanwhile."""
+
+    def __init__(self, world: World, log: Log) -> None:
+        self.inputs, self.outputs = FILES.inputs, FILES.outputs
+        self._world, self._log = world, log
+
+    def warm_up(self, sizes: Sequence[int]) -> None:
+        pass
+
+    def run(self, batch: Batch) -> Result:
+        self._log.append((self._world.now, "ran"))
+        self._world.now += 6 * MS
+        return Result({"OUTPUT": batch.inputs["INPUT"]})
+
+    def close(self) -> None:
+        self._log.append((self._world.now, "closed"))
+
+
+class Quick(EmulatedModel):
+    """Emulated, and tells when it was launched."""
+
+    def __init__(self, world: World, log: Log) -> None:
+        super().__init__(FILES, Place())
+        self._world, self._log = world, log
+
+    def launch(self, batch: Batch, not_before: int) -> EmulatedBatch:
+        self._log.append((self._world.now, "launched"))
+        return super().launch(batch, not_before)
+
+
+Serve = Callable[..., tuple[list[News], Log]]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Model 0 is emulated and model 1 needs the host; answers with the news and what the two did."""
+
+    def serve(*script: tuple[int, Order], work: int = 0) -> tuple[list[News], Log]:
+        log: Log = []
+        slow = LoadModel(1, files_to(replace(FILES, backend="slow")), [1])
+        both = (0, slow), (0, LoadModel(0, files_to(FILES), [1]))
+        world = World([*both, *script, (1_000 * MS, Stop())], work)
+
+        def get(name: str) -> Callable[..., Any]:
+            return lambda files, place: (Quick if name == "emulated" else Slow)(world, log)
+
+        monkeypatch.setattr(worker_module, "backends", SimpleNamespace(get=get))
+        return world.serve(), log
+
+    return serve
+
+
+def test_a_model_that_needs_the_host_has_the_gpu_to_itself(serve: Serve) -> None:
+    script = (8 * MS, run(1)), (9 * MS, run(2, model=1)), (9 * MS, run(3)), (9 * MS, run(4, model=1))
+    news, _ = serve(*script, work=20 * US)
+    first, second, third, fourth = map(done, news)
+    assert second.started >= first.finished
+    assert second.started < second.computing
+    assert third.started == second.computed
+    assert fourth.started >= third.finished
+
+
+def test_a_batch_is_launched_while_the_one_before_runs(serve: Serve) -> None:
+    _, log = serve((8 * MS, run(1)), (WHILE_IT_RUNS, run(2)))
+    assert log == [(8 * MS, "launched"), (WHILE_IT_RUNS, "launched")]
+
+
+def test_nothing_is_launched_shortly_before_an_end(serve: Serve) -> None:
+    """It would delay the answers; and the GPU starts it in time all the same."""
+    news, log = serve((8 * MS, run(1)), (13 * MS - 50 * US, run(2)), work=20 * US)
+    first, second = map(done, news)
+    assert log[-1][0] > first.finished
+    assert second.started == first.computed
+
+
+def test_nothing_is_launched_before_a_batch_that_needs_the_host(serve: Serve) -> None:
+    script = (8 * MS, run(1)), (9 * MS, run(2, model=1, start=30 * MS)), (9 * MS, run(3)), (20 * MS, run(4))
+    _, log = serve(*script)
+    assert [what for _, what in log] == ["launched", "ran", "launched", "launched"]
+
+
+def test_a_model_that_needs_the_host_waits_for_its_start(serve: Serve) -> None:
+    news, _ = serve((8 * MS, run(1, model=1, start=30 * MS)))
+    assert done(news[0]).started == 30 * MS
+
+
+def test_a_model_is_closed_once_nobody_needs_it(serve: Serve) -> None:
+    """It is to go, and another takes its number, while one of its batches still waits for its turn."""
+    again = LoadModel(1, files_to(FILES), [1])
+    script = (8 * MS, run(1)), (9 * MS, run(2, model=1)), (9 * MS, again), (9 * MS, run(3, model=1))
+    news, log = serve(*script)
+    assert [what for _, what in log if what != "launched"] == ["ran", "closed"]
+    assert [done(one).run for one in news] == [1, 2, 3]
+    assert done(news[2]).computed - done(news[2]).started == TABLE[1]
+
+
+# whatever comes
+
+orders = st.lists(
+    st.tuples(
+        st.integers(0, 60 * MS),
+        st.integers(1, 4),
+        st.integers(0, 70 * MS),
+        st.none() | st.integers(0, 12 * MS),
+    ),
+    min_size=1,
+    max_size=8,
+).map(lambda found: sorted(found, key=lambda one: one[0]))
+
+
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@given(orders, st.sampled_from([0, 1, 30 * US]), st.sampled_from([0, 200 * US]), st.sampled_from([0, MS]))
+def test_one_batch_at_a_time_each_as_long_as_its_profile(
+    batches: list[tuple[int, int, int, int | None]], work: int, late: int, recovery: int
+) -> None:
+    script: list[tuple[int, Order]] = []
+    for number, (at, size, start, stop) in enumerate(batches):
+        script.append((at, run(number, size, start)))
+        if stop is not None:
+            script.append((at + stop, CancelBatch(number, recovery)))
+    news, free = told(*script, work=work, late=late), 0
+    ends = [one for one in news if isinstance(one, BatchDone | BatchBroken | BatchCancelled)]
+    assert [one.run for one in ends] == list(range(len(batches)))
+    for one in news:
+        free = left_the_gpu(one, free, batches, recovery)
+
+
+def left_the_gpu(news: News, free: int, batches: list[tuple[int, int, int, Any]], recovery: int) -> int:
+    """When, after checking what was told of its time there."""
+    match news:
+        case BatchDone(number, received, started, _, computed, finished):
+            at, size, start, _ = batches[number]
+            assert started == max(free, received, start)
+            assert received >= at
+            assert (computed - started, finished >= computed) == (TABLE[size], True)
+            return computed
+        case BatchCancelled(_, started, stopped):
+            assert started <= stopped
+            return stopped + recovery
+        case BatchBroken(number, started, finished, error):
+            assert "the profile ends" in error
+            assert started <= finished
+            return finished
+    raise AssertionError(news)

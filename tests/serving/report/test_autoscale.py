@@ -1,0 +1,69 @@
+"""The two signals of an autoscaler, and what it hears over time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.serving.autoscale import (
+    advice_over_time,
+    advise,
+    busy_before,
+    gpus_to_allocate,
+    gpus_to_release,
+)
+from astrarium.serving.state import Outcome
+from tests.support.report_runs import by_hand, simulated
+
+
+def test_allocate_what_the_bad_requests_need() -> None:
+    assert gpus_to_allocate(8, 0.2) == pytest.approx(2)  # 8 GPUs serve 80 %, so 10 serve all
+    assert gpus_to_allocate(8, 0.5) == pytest.approx(8)
+    assert gpus_to_allocate(8, 0.01) == 0  # at the threshold, not above it
+    assert gpus_to_allocate(8, 0.011) > 0
+    assert gpus_to_allocate(8, 1.0) == math.inf
+
+
+def test_release_what_is_idle_unless_requests_are_bad() -> None:
+    assert gpus_to_release(8, 0.25) == 2
+    assert advise(8, 0.0, 0.25).release == 2
+    assert advise(8, 0.2, 0.25).release == 0
+    assert advise(8, 0.2, 0.25).allocate == pytest.approx(2)
+
+
+def test_busy_before_is_the_area_under_the_intervals() -> None:
+    chance = np.random.default_rng(3)
+    started = chance.integers(0, 1000, 50)
+    finished = started + chance.integers(0, 100, 50)
+    times = np.arange(0, 1200, 7)
+    expected = [sum(max(0, min(t, b) - a) for a, b in zip(started, finished, strict=True)) for t in times]
+    assert busy_before(started, finished, times).tolist() == expected
+
+
+def test_over_time_against_loops() -> None:
+    record = simulated("eager", rate=2500.0)
+    window, step = SECOND // 2, SECOND // 4
+    found = advice_over_time(record, window, step)
+    assert found.time.tolist() == [step * i for i in range(1, 9)]
+    done, outcome = record.requests.done.tolist(), record.requests.outcome.tolist()
+    batches = record.batches
+    for i, end in enumerate(found.time.tolist()):
+        start = max(end - window, 0)
+        ended = [o for at, o in zip(done, outcome, strict=True) if start <= at < end]
+        assert found.bad_rate[i] == pytest.approx(1 - ended.count(Outcome.IN_TIME) / len(ended))
+        busy = [0, 0, 0]
+        for gpu, a, b in zip(batches.gpu, batches.started, batches.finished, strict=True):
+            busy[gpu] += max(0, min(int(b), end) - max(int(a), start))
+        assert found.idle_fraction[i] == pytest.approx(1 - sum(busy) / (3 * (end - start)))
+        assert found.used[i] == sum(time > 0 for time in busy)
+        assert found.allocate[i] == pytest.approx(gpus_to_allocate(3, float(found.bad_rate[i])))
+    assert found.allocate.max() > 0
+
+
+def test_a_quiet_window_gives_everything_back() -> None:
+    found = advice_over_time(by_hand(), 5 * MILLISECOND, 5 * MILLISECOND)
+    assert (found.bad_rate[0], found.used[0], found.release[0]) == (0, 0, 2)
+    assert found.used.max() == 1  # GPU 1 begins after GPU 0 has ended

@@ -1,0 +1,303 @@
+"""What a scenario says for serving alone: read, checked, written back, ignored by the simulator."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import MILLISECOND as MS
+from astrarium.serving import scenario
+from astrarium.serving.level import run
+from astrarium.serving.live.tensors import DATATYPES, TensorSpec
+from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.scenario.edit import with_profile
+from astrarium.serving.scenario.schema import Datatype, ServerOptions
+from tests.support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "serve.yaml"
+
+SERVED = """\
+cluster: {gpus: [{kind: A100, count: 1}, {kind: T4, count: 1}]}
+models:
+  emulated: {profile: {kinds: {A100: {table: [2ms, 3ms]}, T4: {table: [4ms, 6ms]}}}, slo: 20ms, loaded: false}
+  real:
+    profile: {table: [1ms, 2ms]}
+    slo: 20ms
+    backend: {python: {model: code.py:Model, factor: 2, sizes: [1, 2]}}
+    inputs: [{name: X, datatype: FP32, shape: [-1, 3]}, {name: Z, datatype: BYTES, shape: []}]
+    outputs: [{name: Y, datatype: INT64, shape: [1]}]
+    preprocess: code.py:prepare
+    accepts: [{name: RAW, datatype: UINT8, shape: [-1]}]
+    priorities: {1: 5ms, 2: 100ms}
+  short: {profile: {table: [1ms]}, slo: 5ms, backend: {onnx: net.onnx}}
+  varied:
+    slo: 100ms
+    profile:
+      dynamic:
+        c0: 1ms
+        c1: 0.5
+        applications: {a: {time: {constant: 2ms}}, b: {time: {normal: {mean: 9ms, std: 1ms}}}}
+server:
+  {http: 0, grpc: null, host: 0.0.0.0, queue: 5, payload: 1MiB, memory: 2MiB, log: json, record: run.trace}
+workload: {arrivals: poisson, rate: 100/s, duration: 1s}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "code.py").write_text("class Model: ...\n")
+    (tmp_path / "net.onnx").write_bytes(b"")
+    (tmp_path / "scenario.yaml").write_text(SERVED)
+    return tmp_path
+
+
+def load(home: Path, *overrides: str, serving: bool = False) -> Scenario:
+    return scenario.load(home / "scenario.yaml", overrides, serving)
+
+
+def test_every_field_arrives(home: Path) -> None:
+    found = load(home)
+    real = found.models["real"]
+    assert real.backend.name == "python"
+    assert real.backend.options == {"model": f"{home}/code.py:Model", "factor": 2, "sizes": [1, 2]}
+    assert [(spec.name, spec.datatype, spec.shape) for spec in real.inputs] == [
+        ("X", "FP32", (-1, 3)),
+        ("Z", "BYTES", ()),
+    ]
+    assert real.preprocess == f"{home}/code.py:prepare"
+    assert real.accepts[0].name == "RAW"
+    assert real.priorities == {1: 5 * MS, 2: 100 * MS}
+    assert (real.loaded, found.models["emulated"].loaded) == (True, False)
+    assert found.models["short"].backend.options == {"model": f"{home}/net.onnx"}
+    server = found.server
+    assert (server.http, server.grpc, server.queue, server.log) == (0, None, 5, "json")
+    assert (server.payload, server.memory) == (2**20, 2 * 2**20)
+    assert server.record == f"{home}/run.trace"
+
+
+def test_what_is_written_loads_back_equal(home: Path, tmp_path: Path) -> None:
+    found = load(home)
+    elsewhere = tmp_path / "elsewhere.yaml"
+    elsewhere.write_text(found.to_yaml())
+    assert scenario.load(elsewhere) == found
+
+
+def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
+    plain = {"cluster": {"gpus": 1}, "models": {"m": {"profile": "zoo:A100/VGG16"}}}
+    found = scenario.parse(plain, serving=True)
+    model = found.models["m"]
+    assert (model.backend.name, model.inputs, model.priorities, model.loaded) == ("emulated", (), {}, True)
+    assert found.server == ServerOptions()
+    assert (found.server.http, found.server.grpc, found.server.host) == (8000, 8001, "127.0.0.1")
+    assert set(yaml.safe_load(found.to_yaml())) == {"cluster", "models", "policy", "seed"}
+    assert scenario.parse(yaml.safe_load(found.to_yaml()), serving=True) == found
+
+
+def test_only_serving_does_without_a_workload(home: Path) -> None:
+    with pytest.raises(InputError, match=r"workload: expected a value: .*only serving does without"):
+        load(home, "workload=")
+    served = load(home, "workload=", serving=True)
+    assert len(build.setup(served).models) == 4
+    with pytest.raises(InputError, match="workload: expected a value: simulating needs this section"):
+        run(served)
+
+
+def test_the_simulator_ignores_all_of_it(home: Path) -> None:
+    bare = SERVED.replace("    backend: {python", "    #").replace("priorities", "# priorities")
+    (home / "bare.yaml").write_text(bare.replace("preprocess", "# ").replace("accepts", "# "))
+    one, other = run(load(home)), run(scenario.load(home / "bare.yaml"))
+    assert one.requests.outcome.tolist() == other.requests.outcome.tolist()
+
+
+# override, field, what would be right
+BAD = [
+    ("models.real.backend={pythn: x}", "models.real.backend", "did you mean 'python'?"),
+    ("models.real.backend=python", "models.real.backend", "one backend with its model"),
+    ("models.real.backend={python: a, onnx: b}", "models.real.backend", "one backend with its model"),
+    ("models.real.backend={python: 3}", "models.real.backend.python", "or a mapping of options"),
+    ("models.real.backend={python: none.py:f}", "models.real.backend.python.model", "there is none at"),
+    ("models.real.backend={python: code.py}", "models.real.backend.python.model", "file.py:NAME"),
+    (
+        "models.real.backend={onnx: {model: net.onnx, thread: 2}}",
+        "models.real.backend.onnx.thread",
+        "threads",
+    ),
+    ("models.short.backend={onnx: none.onnx}", "models.short.backend.onnx.model", "there is none at"),
+    ("models.short.backend={emulated: {speed: 2}}", "models.short.backend.emulated.speed", "no options"),
+    ("models.short.backend={torch: code.py:make}", "models.short.inputs", "only a .pt2 file can tell"),
+    ("models.short.backend={torch: {model: none.pt2}}", "models.short.backend.torch.model", "there is none"),
+    ("models.real.inputs=[]", "models.real.inputs", "a Python callable cannot tell"),
+    ("models.real.inputs=[{name: X, datatype: FP31, shape: []}]", "models.real.inputs[0].datatype", "FP32"),
+    ("models.real.inputs=[{name: X, datatype: FP32}]", "models.real.inputs[0].shape", "required"),
+    ("models.real.inputs[0].shape=[-2]", "models.real.inputs[0].shape[0]", "a whole number >= -1"),
+    ("models.real.inputs[0].shape=[0]", "models.real.inputs[0].shape", "at least 1, or -1"),
+    ("models.real.inputs[1].name=X", "models.real.inputs[1].name", "a name of its own"),
+    ("models.real.preprocess=none.py:f", "models.real.preprocess", "there is none at"),
+    ("models.short.accepts=[{name: X, datatype: FP32, shape: []}]", "models.short.accepts", "preprocess"),
+    ("models.real.priorities={0: 5ms}", "models.real.priorities.0", "a whole number >= 1"),
+    ("models.real.priorities={1: 5}", "models.real.priorities.1", "a duration with its unit"),
+    ("models.real.priorities={3: 0.5ms}", "models.real.priorities.3", "at least 1ms, what one request takes"),
+    ("models.real.loaded=maybe", "models.real.loaded", "true or false"),
+    ("models.real.profile=none.yaml", "models.real.profile", "a file with a profile; there is none at"),
+    ("models.short={slo: 5ms}", "models.short.profile", "`astrarium profile FILE --model NAME --write`"),
+    ("server.start_limit=0s", "server.start_limit", "a time above 0"),
+    ("server.start_limit=10", "server.start_limit", "a duration with its unit"),
+    ("server.http=70000", "server.http", "a whole number <= 65535"),
+    ("server.grpc=-1", "server.grpc", "a whole number >= 0"),
+    ("server={http: 9000, grpc: 9000}", "server.grpc", "another port"),
+    ("server.queue=0", "server.queue", "a whole number >= 1"),
+    ("server.payload=0B", "server.payload", "a size above 0"),
+    ("server.memory=1KiB", "server.memory", "at least 1MiB, the largest payload"),
+    ("server.memory=3", "server.memory", "a size with its unit"),
+    ("server.log=xml", "server.log", "one of text, json"),
+    ("server.tls={cert: a.pem}", "server.tls.key", "required"),
+    ("server.htp=1", "server.htp", "did you mean 'http'?"),
+]
+
+
+@pytest.mark.parametrize(("override", "field", "right"), BAD, ids=[bad[0] for bad in BAD])
+def test_bad_fields(home: Path, override: str, field: str, right: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load(home, override)
+    assert caught.value.field == field
+    assert right in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["org/model", "/", ".", ".."])
+def test_a_name_is_one_part_of_a_url(home: Path, name: str) -> None:
+    raw = yaml.safe_load(SERVED)
+    raw["models"][name] = raw["models"].pop("short")
+    with pytest.raises(InputError, match=r"a name without '/' .* one part of a URL") as caught:
+        scenario.parse(raw, base=home)
+    assert (caught.value.field, caught.value.value) == (f"models.{name}", name)
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("server.api_keys=keys.txt", "server.api_keys"),
+        ("server.tls={cert: cert.pem, key: key.pem}", "server.tls.cert"),
+    ],
+)
+def test_the_files_of_a_server_matter_to_who_serves(home: Path, override: str, field: str) -> None:
+    load(home, override)
+    with pytest.raises(InputError, match="there is none at") as caught:
+        load(home, override, serving=True)
+    assert caught.value.field == field
+
+
+def test_workers_are_told_the_speed_of_their_gpu(home: Path) -> None:
+    found = load(home)
+    tables = {kind: build.model_files(found, kind)[0].options["table"] for kind in ("A100", "T4")}
+    assert tables == {"A100": [0, 2 * MS, 3 * MS], "T4": [0, 4 * MS, 6 * MS]}
+    with pytest.raises(InputError, match="kind: expected a kind of GPU in the cluster: one of A100, T4"):
+        build.model_files(found, "H100")
+
+
+def test_workers_are_told_which_backend_and_tensors(home: Path) -> None:
+    real = build.model_files(load(home), "A100")[1]
+    assert (real.name, real.backend, real.max_batch) == ("real", "python", 2)
+    assert real.options["factor"] == 2
+    assert real.inputs[0] == TensorSpec("X", "FP32", (-1, 3))
+    assert real.outputs == (TensorSpec("Y", "INT64", (1,)),)
+
+
+def test_dynamic_models_are_told_times_to_draw_from(home: Path) -> None:
+    found = load(home)
+    varied = build.model_files(found, "A100")[3].options["dynamic"]
+    assert (varied["c0"], varied["c1"], varied["seed"]) == (MS, 0.5, 0)
+    first, second = varied["applications"]
+    assert set(first) == {2 * MS}
+    assert sum(second) / len(second) == pytest.approx(9 * MS, rel=0.01)
+    again = build.model_files(found.with_seed(5), "A100")[3].options["dynamic"]["applications"]
+    assert again[1] != second
+
+
+def test_as_many_sizes_as_the_policies_know(home: Path) -> None:
+    found = load(home)
+    known = [model.max_batch for model in build.setup(found).models]
+    assert [files.max_batch for files in build.model_files(found, "T4")] == known
+
+
+def test_the_datatypes_are_those_of_the_engine() -> None:
+    assert set(get_args(Datatype)) == set(DATATYPES)
+
+
+def test_the_example_simulates_without_the_packages_it_is_served_with() -> None:
+    code = (
+        "import sys; sys.modules.update(onnxruntime=None, torch=None, uvicorn=None, grpc=None);"
+        "from astrarium.serving.scenario import load; from astrarium.serving.level import run;"
+        "print(len(run(load(sys.argv[1])).requests.outcome))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(EXAMPLE)], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) > 1000
+
+
+def test_the_example_keeps_its_objectives() -> None:
+    found = run(scenario.load(EXAMPLE)).requests
+    assert (found.outcome == 1).mean() > 0.99
+
+
+# profiles in files of their own
+
+
+def test_a_profile_may_stand_in_a_file(home: Path) -> None:
+    (home / "real.profile.yaml").write_text("# measured\ntable: {1: 3ms, 4: 6ms}\n")
+    found = load(home, "models.real.profile=real.profile.yaml")
+    assert build.setup(found).models[1].latency[:5] == (0, 3 * MS, 4 * MS, 5 * MS, 6 * MS)
+    (home / "real.profile.yaml").write_text("other.yaml")
+    with pytest.raises(InputError, match="not with another file's name"):
+        load(home, "models.real.profile=real.profile.yaml")
+
+
+EDITS: list[tuple[str, str]] = [
+    ("a: {profile: zoo:A100/VGG16, slo: 5ms}  # mine", "a: {profile: NEW, slo: 5ms}  # mine"),
+    ("a: {slo: 5ms}", "a: {profile: NEW, slo: 5ms}"),
+    ("a:\n    slo: 5ms # soon\n    memory: 1B", "a:\n    profile: NEW\n    slo: 5ms # soon\n    memory: 1B"),
+    (
+        "a:\n    profile:\n      table: [1ms,\n        2ms]\n    # why\n    slo: 5ms",
+        "a:\n    profile:\n      NEW\n    # why\n    slo: 5ms",
+    ),
+    (
+        "a:\n    profile:\n      alpha: 1ms\n      beta: 2ms # slow\n\n    slo: 5ms",
+        "a:\n    profile:\n      NEW # slow\n\n    slo: 5ms",
+    ),
+    ("a:\n    slo: 5ms\n    profile: zoo:A100/VGG16", "a:\n    slo: 5ms\n    profile: NEW"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), EDITS)
+def test_a_profile_is_put_into_a_file_and_nothing_else_changes(before: str, after: str) -> None:
+    new = "{table: {1: 3ms, 2: 4ms}}"
+    frame = "# a scenario\nmodels:\n  {}\n  b: {{profile: zoo:A100/VGG16}} # theirs\nseed: 1\n"
+    edited = with_profile(frame.format(before), "a", new, "file")
+    assert edited == frame.format(after).replace("NEW", new)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models: zoo:A100",
+        "models: {b: {slo: 1ms}}",
+        "models: {a: zoo:A100/VGG16}",
+        "models: {b: {profile: &p {table: [1ms]}}, a: {profile: *p}}",
+        "models: {b: &b {profile: {table: [1ms]}}, a: *b}",
+    ],
+)
+def test_what_cannot_be_edited_safely_is_left_to_the_person(text: str) -> None:
+    with pytest.raises(InputError, match="by hand"):
+        with_profile(text, "a", "{table: [3ms]}", "file")
+
+
+def test_the_hooks_of_a_model_may_be_copied(home: Path) -> None:
+    found = load(home, "models.real.copies=2")
+    copies: list[Any] = [found.models[f"real-{place}"] for place in range(2)]
+    assert copies[0] == copies[1]

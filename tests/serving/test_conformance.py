@@ -1,0 +1,126 @@
+"""Every registered serving policy passes the suite that ships with the package.
+
+A new file in `serving/policies/` is picked up by itself. What a policy does not promise stands here.
+Policies that learn pass it once more where every model is dynamic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from astrarium.run.simulate import World
+from astrarium.serving.contract import Action, DynamicSpec, Event, ModelSpec, Request, RequestProfiled, Setup
+from astrarium.serving.policies import ServingPolicy, parameters_of, serving_policies
+from astrarium.serving.state import Batch, ServingState
+from astrarium.serving.world import Profiler, ServingWorld
+from astrarium.testing.cases import Case, Run, crowd
+from astrarium.testing.serving import ServingPolicyConformance
+
+# Clipper keeps queues per replica and answers whatever it has accepted, in time or not.
+PROMISES: dict[str, dict[str, Any]] = {
+    "clipper": {"drops_hopeless": False},
+}
+# Parameters other than the defaults that deserve the whole suite, with what they promise on top.
+VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("deferred", {"gather": "fcfs"}, {"scales": True}),
+    ("eager", {"gather": "fcfs"}, {"scales": True}),
+    ("timeout", {"gather": "fcfs", "timeout": "20%"}, {"scales": True}),
+    ("clockwork", {"sizes": "powers_of_two"}, {}),
+    ("orloj", {"batch_sizes": (1, 3, 8), "b": 0.1, "members": "own", "order": "latest"}, {}),
+    ("clockwork", {"window": "1ms"}, {}),
+    ("astrarium", {"lookahead": False}, {}),
+    ("astrarium", {"patience": 0.5}, {}),
+]
+DYNAMIC: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("astrarium", {"lines": "grouped"}, {}),
+    ("astrarium", {"lines": "application"}, {}),
+    ("orloj", {"members": "own"}, {}),
+]
+
+# Of the longest that a single request of each application takes: times of short, mixed and long ones.
+SHARES = (tuple(range(10, 21)), tuple(range(10, 101, 9)), tuple(range(80, 101, 2)))
+
+
+def learnt(model: ModelSpec) -> ModelSpec:
+    """The model with three applications, none of which ever takes longer than its table says of a batch."""
+    slope = model.latency[2] - model.latency[1] if model.max_batch > 1 else model.latency[1] // 2
+    longest, c0 = 10 * slope, model.latency[1] - slope
+    history = tuple(tuple(longest * share // 100 for share in shares) for shares in SHARES)
+    return msgspec.structs.replace(model, dynamic=DynamicSpec(c0, 0.1, history))
+
+
+def single(setup: Setup, request: Request) -> int:
+    known = setup.models[request.model].dynamic
+    assert known is not None
+    times = known.history[request.application]
+    return times[request.id % len(times)]
+
+
+class PaddedTruth:
+    """A batch takes as long as its longest member makes it."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+
+    def execution(self, batch: Batch) -> int:
+        known = self._setup.models[batch.model].dynamic
+        assert known is not None
+        longest = max(single(self._setup, request) for request in batch.requests)
+        return known.c0 + longest * len(batch.requests) // 10
+
+
+def dynamic(case: Case, keep_times: bool) -> Case:
+    """The case with requests of three applications in turn."""
+    setup = msgspec.structs.replace(case.setup, models=tuple(map(learnt, case.setup.models)))
+    requests = [msgspec.structs.replace(one, application=one.id % len(SHARES)) for one in case.requests]
+    truth = case.exact if keep_times else case.truth or PaddedTruth(setup)
+    return replace(case, setup=setup, requests=tuple(requests), truth=truth)
+
+
+class DynamicConformance(ServingPolicyConformance):
+    """Every other request is profiled."""
+
+    drops_hopeless = False  # times are not known exactly
+
+    def observe(self, case: Case, world: World[Action, Event, ServingState] | None = None) -> Run:
+        return super().observe(dynamic(case, keep_times=world is not None), world)
+
+    def make_world(self, case: Case) -> World[Action, Event, ServingState]:
+        chosen = [request.id % 2 == 0 for request in case.requests]
+        work = [single(case.setup, request) for request in case.requests]
+        return ServingWorld(case.setup, case.exact, Profiler(chosen, work, delay=3_000_000))
+
+    def test_it_hears_of_profiled_requests(self) -> None:
+        steps = self.observe(crowd(2, 2, 60)).steps
+        assert any(isinstance(event, RequestProfiled) for step in steps for event in step.events)
+
+
+def suite_for(
+    name: str,
+    parameters: dict[str, Any],
+    promises: dict[str, Any],
+    base: type[ServingPolicyConformance] = ServingPolicyConformance,
+) -> type:
+    factory = serving_policies.get(name)
+
+    def make(self: ServingPolicyConformance, setup: Setup) -> ServingPolicy:
+        return factory(setup, parameters_of(factory)(**parameters))
+
+    label = "".join(part.title() for part in [name, *map(str, parameters.values())])
+    title = "Test" + "".join(letter for letter in label if letter.isalnum())
+    title += "Dynamic" * (base is DynamicConformance)
+    return type(title, (base,), {**PROMISES.get(name, {}), **promises, "make": make})
+
+
+_CHOICES = [*((name, dict[str, Any](), dict[str, Any]()) for name in serving_policies.names()), *VARIANTS]
+_SUITES = [suite_for(*choice) for choice in _CHOICES]
+_SUITES += [suite_for(*choice, DynamicConformance) for choice in DYNAMIC]
+globals().update({suite.__name__: suite for suite in _SUITES})
+
+
+def test_every_registered_policy_has_a_suite() -> None:
+    suites = {name.lower() for name in globals() if name.startswith("Test")}
+    assert {f"test{name}".replace("_", "") for name in serving_policies.names()} <= suites

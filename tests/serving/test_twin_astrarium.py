@@ -1,0 +1,190 @@
+"""The native twin of our own policy decides as its reference, where every model is static."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astrarium.core.errors import InputError
+from astrarium.serving import twin
+from astrarium.serving.contract import DynamicSpec, ModelSpec, Setup
+from astrarium.serving.level import run
+from astrarium.serving.policies.astrarium import Astrarium
+from astrarium.serving.scenario import Scenario, build, load, parse
+from astrarium.testing.cases import cluster, linear_model
+from tests.serving.test_twin_rivals import both
+from tests.support.paths import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+parameters = st.fixed_dictionaries(
+    {
+        "prefer": st.sampled_from(["latency", "latency", "few-gpus"]),
+        "patience": st.sampled_from([None, None, 0.0, 0.3, 1.0]),
+        "lookahead": st.sampled_from([True, True, False]),
+    }
+)
+worlds = st.fixed_dictionaries(
+    {
+        "gpus": st.integers(1, 12),
+        "fast": st.integers(1, 8),
+        "load": st.sampled_from([0.2, 0.7, 1.0, 1.4, 3.0]),  # of what the GPUs do in batches of eight
+        "shape": st.sampled_from([0.05, 0.3, 1.0, 20.0]),
+        "slo": st.sampled_from([12, 25, 100]),
+        "single": st.booleans(),
+        "control": st.sampled_from(["0ms", "0.3ms", "2ms"]),
+        "data": st.sampled_from(["0ms", "50us"]),
+        "response": st.sampled_from(["0ms", "2ms"]),
+        "seed": st.integers(0, 1000),
+    }
+)
+BUSY: dict[str, Any] = {
+    "gpus": 4,
+    "fast": 3,
+    "load": 1.1,
+    "shape": 0.3,
+    "slo": 25,
+    "single": False,
+    "control": "0ms",
+    "data": "0ms",
+    "response": "0ms",
+    "seed": 1,
+}
+
+
+def scenario(policy: dict[str, Any], world: dict[str, Any], duration: float = 0.6) -> Scenario:
+    """About 0.6 s, so that rates are measured and stances change; one model may take no batches at all."""
+    rate = world["load"] * world["gpus"] * 8 / (8 * 0.3 + 4) * 1000
+    seconds = min(duration, 3000 / rate)
+    return parse(
+        {
+            "cluster": {"gpus": world["gpus"]},
+            "models": {
+                "fast": {
+                    "profile": {"alpha": "0.3ms", "beta": "4ms"},
+                    "slo": f"{world['slo']}ms",
+                    "copies": world["fast"],
+                },
+                "slow": {
+                    "profile": {"alpha": "5ms", "beta": "2ms"},
+                    "slo": "60ms",
+                    "max_batch": 1 if world["single"] else 16,
+                },
+            },
+            "policy": {"name": "astrarium", **policy},
+            "workload": {
+                "arrivals": "gamma",
+                "shape": world["shape"],
+                "rate": f"{rate}/s",
+                "duration": f"{seconds}s",
+            },
+            "network": {name: world[name] for name in ("control", "data", "response")},
+            "seed": world["seed"],
+        }
+    )
+
+
+@given(policy=parameters, world=worlds)
+@settings(max_examples=50)
+def test_the_twin_agrees_in_any_world(policy: dict[str, Any], world: dict[str, Any]) -> None:
+    both(scenario(policy, world))
+
+
+@pytest.mark.parametrize("policy", [{}, {"prefer": "few-gpus"}, {"lookahead": False}, {"patience": 0.5}])
+def test_a_busy_run_has_everything_to_disagree_about(policy: dict[str, Any]) -> None:
+    """Parity on runs in which nobody is given up and no stance changes would say little."""
+    record = both(scenario(policy, BUSY))
+    reasons = {record.reasons[code] for code in record.requests.reason.tolist()}
+    assert "sacrificed" in reasons
+    assert policy.get("lookahead", True) <= ("expired" in reasons)  # else they are given up before
+    assert len(set(record.batches.size.tolist())) > 5
+    other = run(scenario({"patience": 1.0}, BUSY), "native")
+    assert not np.array_equal(record.requests.done, other.requests.done)
+
+
+@pytest.mark.parametrize("rate", [4000, 5400, 7500])
+def test_the_twin_agrees_at_light_heavy_and_too_much_load(rate: float) -> None:
+    """For longer than the window over which rates are measured would take to fill."""
+    model = {"profile": {"alpha": "1.053ms", "beta": "5.072ms"}, "slo": "25ms", "max_batch": 18}
+    both(
+        parse(
+            {
+                "cluster": {"gpus": 8},
+                "models": {"resnet50": model},
+                "policy": {"name": "astrarium"},
+                "workload": {"arrivals": "poisson", "rate": f"{rate}/s", "duration": "0.7s"},
+            }
+        )
+    )
+
+
+def test_the_twin_agrees_when_the_window_of_rates_has_passed() -> None:
+    """More than five seconds, with a rate that changes on the way."""
+    model = {"profile": {"alpha": "2ms", "beta": "8ms"}, "slo": "60ms"}
+    changes = [{"at": "3s", "rate": "900/s"}, {"at": "5s", "rate": "20/s"}]
+    workload = {"arrivals": "gamma", "shape": 0.5, "rate": "150/s", "duration": "9s", "changes": changes}
+    both(
+        parse(
+            {
+                "cluster": {"gpus": 2},
+                "models": {"a": model, "b": {**model, "slo": "200ms"}},
+                "policy": {"name": "astrarium"},
+                "workload": workload,
+            }
+        )
+    )
+
+
+def test_the_twin_agrees_on_arrivals_at_one_instant(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = [f"{10 * (i // 40)},{'ab'[i % 3 % 2]}" for i in range(400)]
+    trace.write_text("\n".join(["time_ms,model", *rows]) + "\n")
+    model = {"profile": {"alpha": "1ms", "beta": "4ms"}, "slo": "30ms"}
+    raw = {
+        "cluster": {"gpus": 3},
+        "models": {"b": model, "a": model},
+        "policy": {"name": "astrarium"},
+        "workload": {"arrivals": "trace", "file": str(trace)},
+    }
+    assert len(set(both(parse(raw)).batches.size.tolist())) > 2
+
+
+# where there is no twin
+
+
+def policy_for(*models: ModelSpec) -> Astrarium:
+    setup: Setup = cluster(models, 1)
+    return Astrarium(setup, Astrarium.Parameters())
+
+
+def test_one_dynamic_model_is_enough_to_have_no_twin() -> None:
+    static = linear_model(1, 5, 100)
+    dynamic = ModelSpec(0, "d", 100, static.latency, DynamicSpec(0, 1.0, ((5,),)))
+    assert policy_for(static, static).twinned
+    assert twin.has_twin(policy_for(static))
+    assert not policy_for(static, dynamic).twinned
+    assert not twin.has_twin(policy_for(static, dynamic))
+
+
+def test_asking_for_the_twin_with_dynamic_models_says_what_would_do() -> None:
+    found = load(EXAMPLES / "dynamic.yaml").with_policy("astrarium")
+    with pytest.raises(InputError, match="python: Astrarium has no native twin for this scenario") as caught:
+        run(found, "native")
+    assert caught.value.field == "engine"
+    assert not twin.has_twin(build.policy(found, build.setup(found)))
+
+
+def test_left_to_itself_a_dynamic_scenario_runs_on_the_reference() -> None:
+    dynamic = {"applications": {"only": {"time": {"constant": "3ms"}}}}
+    raw = {
+        "cluster": {"gpus": 1},
+        "models": {"m": {"profile": {"dynamic": dynamic}, "slo": "50ms"}},
+        "policy": {"name": "astrarium"},
+        "workload": {"arrivals": "poisson", "rate": "20/s", "duration": "1s"},
+    }
+    assert run(parse(raw)).engine == "python"

@@ -1,0 +1,42 @@
+"""Jobs as processes of this machine, ordered without an arbiter."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from astrarium.cluster.live.backend import MachineSeen, Order, Part, RunKey, RunSeen, Task
+from astrarium.cluster.live.local import LocalBackend
+from tests.support.cluster_jobs import results
+
+
+def words(script: Path, total: int = 20, pause: float = 0.01) -> tuple[str, ...]:
+    return (sys.executable, str(script), str(total), str(pause))
+
+
+def order(run: int, task: Task, gpus: tuple[int, ...] = (0,), parts: tuple[Part, ...] = ()) -> Order:
+    return Order(RunKey(0, 0, run), "app", gpus, parts or (Part("left", gpus),), task)
+
+
+def backend(home: Path, grace: float = 20.0) -> LocalBackend:
+    return LocalBackend(home, {"left": MachineSeen(2), "right": MachineSeen(2)}, grace)
+
+
+def seen(
+    one: LocalBackend, run: int, until: Callable[[RunSeen], bool] = lambda run: bool(run.ended)
+) -> RunSeen:
+    ends = time.monotonic() + 60
+    while time.monotonic() < ends:
+        found = one.look().runs[RunKey(0, 0, run)]
+        if until(found):
+            return found
+        time.sleep(0.02)
+    raise AssertionError(one.look())
+
+
+def result(home: Path) -> Any:
+    [found] = results(home).values()
+    return found

@@ -1,0 +1,36 @@
+"""A job that can tell whether anything of it was lost, and a folder that nothing outlives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster_jobs import end_keepers
+
+SUM = """\
+import sys, time
+from astrarium import cluster_job
+total, pause = int(sys.argv[1]), float(sys.argv[2])
+with cluster_job.session() as session:
+    values = session.restore() or []
+    for step in session.steps(total):
+        time.sleep(pause)
+        values.append(step * step)
+        session.checkpoint(values)
+    session.result({"sum": sum(values), "count": len(values)})
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "sum.py"
+    path.write_text(SUM)
+    return path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Any:
+    yield tmp_path / "here.state"
+    end_keepers(tmp_path / "here.state")

@@ -1,0 +1,138 @@
+"""Machines without processes: jobs advance in virtual time, and everything can be made to go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from astrarium.cluster.live.backend import Ending, MachineSeen, Order, Picture, RunKey, RunSeen
+from astrarium.cluster.live.memory import Ended, Memory
+from astrarium.cluster.live.policy import frozen
+from astrarium.cluster.state import ClusterState
+from astrarium.core.trace import Step
+from astrarium.core.units import SECOND, Time
+
+
+@dataclass
+class FakeRun:
+    order: Order
+    began: Time
+    base: float  # of the work that the checkpoint held
+    ended: Ending = ""
+    kept: float = 0.0
+    leaves_at: Time | None = None
+    error: str = ""
+
+
+@dataclass
+class FakeBackend:
+    """*length* of each job by app; *leaving*: how long leaving takes; *breaks*: runs that fail at once."""
+
+    clock: Callable[[], Time]
+    machines: dict[str, MachineSeen]
+    length: dict[int, Time]
+    leaving: Time = 0
+    breaks: set[int] = field(default_factory=set)  # apps
+    runs: dict[RunKey, FakeRun] = field(default_factory=dict)
+    started: list[RunKey] = field(default_factory=list)
+    forgotten: dict[tuple[int, int], float] = field(default_factory=dict)  # checkpoints, by job
+    orders: list[Order] = field(default_factory=list)
+
+    def enter(self, epoch: int) -> None:
+        pass
+
+    def look(self) -> Picture:
+        for run in self.runs.values():
+            self._advance(run)
+        seen = {
+            key: RunSeen(run.order.gpus, run.ended, self._part(run), run.kept, run.error)
+            for key, run in self.runs.items()
+        }
+        return Picture(dict(self.machines), seen)
+
+    def start(self, order: Order) -> None:
+        if order.key in self.runs:
+            return
+        assert order.key not in self.started, "a run is started once"
+        self._check_gpus(order)
+        self.started.append(order.key)
+        self.orders.append(order)
+        base = self.forgotten.get((order.key.app, order.key.job), 0.0)
+        run = self.runs[order.key] = FakeRun(order, self.clock(), base, kept=base)
+        if order.key.app in self.breaks:
+            run.ended, run.error = "failed", "exit code 1"
+
+    def stop(self, key: RunKey) -> None:
+        run = self.runs[key]
+        if not run.ended and run.leaves_at is None:
+            run.leaves_at = self.clock() + self.leaving
+
+    def forget(self, key: RunKey) -> None:
+        assert self.runs[key].ended
+        self._keep(self.runs.pop(key))
+
+    def lose(self, machine: str) -> None:
+        del self.machines[machine]
+        for run in self.runs.values():
+            if any(part.machine == machine for part in run.order.parts) and not run.ended:
+                run.ended = "lost"
+                self._keep(run)
+
+    def _check_gpus(self, order: Order) -> None:
+        """No two jobs on a GPU, no job twice: whatever the books say."""
+        for run in self.runs.values():
+            if not run.ended:
+                assert not set(run.order.gpus) & set(order.gpus), "two jobs on one GPU"
+                assert run.order.key[:2] != order.key[:2], "a job that runs twice"
+
+    def _keep(self, run: FakeRun) -> None:
+        job = run.order.key.app, run.order.key.job
+        self.forgotten[job] = max(run.kept, self.forgotten.get(job, 0.0))
+
+    def _part(self, run: FakeRun) -> float:
+        if run.ended:
+            return run.kept
+        gpus = len(run.order.gpus)
+        return min(1.0, run.base + (self.clock() - run.began) * gpus / self.length[run.order.key.app])
+
+    def _advance(self, run: FakeRun) -> None:
+        if run.ended:
+            return
+        if self._part(run) >= 1.0:
+            run.kept, run.ended = 1.0, "finished"
+        elif run.leaves_at is not None and self.clock() >= run.leaves_at:
+            run.kept, run.ended = self._part(run), "stopped"
+            self._keep(run)
+
+
+@dataclass
+class Notebook:
+    """A journal in memory; *full*: it cannot be written to, as if the arbiter died there."""
+
+    steps: list[Step] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    memory: bytes = b""
+    allocator: object = None
+    policy: bytes | None = None
+    state: ClusterState = field(default_factory=ClusterState)
+    full: bool = False
+
+    def write(self, step: Step, memory: Memory, ended: Sequence[Ended]) -> None:
+        if self.full:
+            raise OSError("no space left")
+        self.steps.append(step)
+        self.ended += ended
+        self.memory, self.policy = msgspec.msgpack.encode(memory), frozen(self.allocator, self.state)
+
+
+@dataclass
+class Clock:
+    now: Time = 0
+
+    def __call__(self) -> Time:
+        return self.now
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now += round(seconds * SECOND)

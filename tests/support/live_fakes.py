@@ -1,0 +1,276 @@
+"""Virtual time for the live control room: an event loop and workers that a test can step and break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+from astrarium.core.units import FOREVER, MILLISECOND, Time
+from astrarium.server.contract import InferCall
+from astrarium.server.control.desk import Desk
+from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.plan import ModelPlan, ServingPlan
+from astrarium.server.control.repository import Repository
+from astrarium.server.control.room import Control
+from astrarium.server.control.tickets import Cloakroom, Flight, Ticket
+from astrarium.serving.contract import GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.live.backends.contract import ModelFiles, Place
+from astrarium.serving.live.messages import (
+    BatchBroken,
+    BatchCancelled,
+    BatchDone,
+    CancelBatch,
+    LoadModel,
+    ModelLoaded,
+    ModelRefused,
+    ModelUnloaded,
+    News,
+    Order,
+    Ping,
+    Pong,
+    RunBatch,
+    UnloadModel,
+    WorkerUp,
+)
+from astrarium.serving.live.tensors import Tensor, TensorSpec
+from astrarium.serving.live.workers import Listener, WorkerSpec
+from astrarium.serving.policies import parameters_of, serving_policies
+
+VALUES = TensorSpec("INPUT", "FP32", (2,))
+ECHO = TensorSpec("OUTPUT", "FP32", (2,))
+
+
+class FakeAlarm:
+    def __init__(self, loop: FakeLoop, ring: Callable[[], None]) -> None:
+        self._loop, self._ring, self._turn = loop, ring, 0
+
+    def set(self, moment: Time) -> None:
+        self._turn += 1
+        turn = self._turn
+        self._loop.at(moment, lambda: self._ring() if turn == self._turn else None)
+
+    def close(self) -> None:
+        self._turn += 1
+
+
+class FakeLoop:
+    """Time passes only in `run_until`."""
+
+    def __init__(self, start: Time = 5_000_000_000) -> None:
+        self.now, self._order = start, 0
+        self._heap: list[tuple[Time, int, Callable[[], None]]] = []
+
+    def clock(self) -> Time:
+        return self.now
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self.at(self.now, call)
+
+    def later(self, after: Time, call: Callable[[], None]) -> None:
+        self.at(self.now + after, call)
+
+    def at(self, moment: Time, call: Callable[[], None]) -> None:
+        self._order += 1
+        heappush(self._heap, (max(moment, self.now), self._order, call))
+
+    def alarm(self, ring: Callable[[], None]) -> FakeAlarm:
+        return FakeAlarm(self, ring)
+
+    def run_until(self, end: Time = FOREVER) -> None:
+        while self._heap and self._heap[0][0] <= end:
+            self.now, _, call = heappop(self._heap)
+            call()
+        self.now = max(self.now, end) if end < FOREVER else self.now
+
+
+class FakeWorkers:
+    """Workers that take what the setup's tables say. Tests set `broken`, `stuck` and `refuses`."""
+
+    def __init__(self, loop: FakeLoop, listener: Listener, setup: Setup) -> None:
+        self._loop, self._listener, self._setup = loop, listener, setup
+        self._life = [0] * len(setup.gpus)
+        self._free = [0] * len(setup.gpus)
+        self._cancelled: dict[int, CancelBatch] = {}
+        self.alive = [False] * len(setup.gpus)
+        self.broken: set[int] = set()  # models that raise
+        self.stuck: set[int] = set()  # models that never end
+        self.refuses: set[int] = set()  # models that cannot be loaded
+        self.slower = 1.0
+        self.orders: list[tuple[int, Order]] = []
+        self.heard = 0  # times that news were asked for
+
+    def batches(self) -> list[RunBatch]:
+        return [order for _, order in self.orders if isinstance(order, RunBatch)]
+
+    def hear(self) -> None:
+        self.heard += 1
+
+    def hush(self) -> None:
+        """Nothing is on its way: news are told by the loop."""
+
+    def start(self, spec: WorkerSpec) -> None:
+        gpu = spec.worker
+        self._life[gpu] += 1
+        self.alive[gpu], self._free[gpu] = True, self._loop.now
+        self._say(gpu, 50 * MILLISECOND, lambda: WorkerUp(1000 + gpu))
+
+    def send(self, worker: int, order: Order) -> None:
+        if not self.alive[worker]:
+            return
+        self.orders.append((worker, order))
+        match order:
+            case LoadModel(model):
+                news: News = ModelLoaded(model, [_plain(VALUES)], [_plain(ECHO)])
+                if model in self.refuses:
+                    news = ModelRefused(model, "no such file")
+                self._say(worker, MILLISECOND, lambda: news)
+            case UnloadModel(model):
+                self._say(worker, MILLISECOND, lambda: ModelUnloaded(model))
+            case RunBatch():
+                self._run(worker, order)
+            case CancelBatch(run):
+                self._cancelled[run] = order
+            case Ping(sent):
+                self._say(worker, 0, lambda: Pong(sent, self._loop.now))
+
+    def kill(self, worker: int, reason: str = "killed by SIGKILL") -> None:
+        if self.alive[worker]:
+            self.alive[worker] = False
+            self._life[worker] += 1
+            self._loop.soon(lambda: self._listener.died(worker, reason))
+
+    async def stop(self, grace: float) -> None:
+        self.alive = [False] * len(self.alive)
+
+    def pids(self) -> dict[int, int]:
+        return {}
+
+    def _run(self, worker: int, order: RunBatch) -> None:
+        if order.model in self.stuck:
+            return
+        size = max(1, len(order.members))
+        start = max(self._loop.now, order.start, self._free[worker])
+        took = round(self._setup.models[order.model].latency[size] * self.slower)
+        end = self._free[worker] = start + took
+        self._say(worker, end - self._loop.now, lambda: self._ended(order, start, end))
+
+    def _ended(self, order: RunBatch, start: Time, end: Time) -> News:
+        if order.run in self._cancelled:
+            return BatchCancelled(order.run, start, end)
+        if order.model in self.broken:
+            return BatchBroken(order.run, start, end, "ValueError: no")
+        return BatchDone(order.run, start, start, start, end, end)
+
+    def _say(self, worker: int, after: Time, news: Callable[[], News]) -> None:
+        life = self._life[worker]
+
+        def tell() -> None:
+            if self._life[worker] == life:
+                self._listener.heard(worker, news())
+
+        self._loop.later(after, tell)
+
+
+class FakeAnswer:
+    """Stands for the future that a call waits on."""
+
+    def __init__(self) -> None:
+        self.results = 0
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: None) -> None:
+        self.results += 1
+
+
+class Stage:
+    """A control room with everything around it, in virtual time."""
+
+    def __init__(
+        self, gpus: int = 2, models: int = 1, policy: str = "eager", slo_ms: int = 25, memory: int = 1 << 20
+    ) -> None:
+        self.loop = FakeLoop()
+        self.plan = make_plan(gpus, models, policy, slo_ms * MILLISECOND, memory)
+        self.ended: list[Ticket] = []
+        self.cloakroom = Cloakroom(memory)
+        self.desk = Desk(self.cloakroom, self._ticket_ended)
+        self.steps: list[Any] = []
+        self.control = Control(self.plan, self.desk, self.loop, lambda setup: self.steps.append)
+        self.fleet = self.control.fleet = Fleet(
+            self.plan.workers, self.control, self.loop.clock, self.loop.later
+        )
+        self.repository = self.control.repository = Repository(self.plan.models, self.fleet)
+        self.workers = FakeWorkers(self.loop, self.fleet, self.plan.setup)
+        self.repository.start()
+        self.fleet.start(self.workers)
+        self.wait(100)
+        self.control.begin(self.plan.setup)
+
+    def wait(self, ms: float) -> None:
+        self.loop.run_until(self.loop.now + round(ms * MILLISECOND))
+
+    def call(
+        self, model: int = 0, rows: int = 1, timeout_ms: float | None = None, received: Time | None = None
+    ) -> Ticket:
+        given = Tensor("INPUT", "FP32", (rows, 2), bytes(8 * rows))
+        name = self.plan.models[model].name
+        call = InferCall(name, [given], rows, self.loop.now if received is None else received)
+        slo = self.plan.models[model].slo if timeout_ms is None else round(timeout_ms * MILLISECOND)
+        tensors = self.repository.entries[model].tensors
+        ticket = Ticket(call, model, tensors, 0, call.received + slo, FakeAnswer())
+        assert self.cloakroom.take_in(ticket, call.inputs)
+        self.control.books[model].accepted += 1
+        for request in self.desk.open_parts(ticket):
+            self.control.arrive(request, ticket)
+        return ticket
+
+    def first_flight(self) -> Flight:
+        """Of a call that has just left for GPU 0."""
+        self.call()
+        self.wait(1)
+        return next(iter(self.control._airborne[0]))
+
+    def check_the_books(self) -> None:
+        """Nothing open, nothing unaccounted, no memory kept."""
+        books = self.control.books
+        assert self.desk.open == 0
+        assert sum(one.open for one in books) == 0
+        assert sum(sum(one.ended.values()) for one in books) == len(self.ended)
+        assert all(ticket.answer.results == 1 for ticket in self.ended)  # type: ignore[attr-defined]
+        assert self.cloakroom.arena.used == 0
+
+    def _ticket_ended(self, ticket: Ticket) -> None:
+        self.ended.append(ticket)
+        took = self.loop.now - ticket.call.received
+        self.control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, took)
+        ticket.answer.set_result(None)
+        self.desk.release(ticket)
+
+
+def make_plan(gpus: int, models: int, policy: str, slo: Time, memory: int) -> ServingPlan:
+    table = latency_table([(5 + size) * MILLISECOND for size in range(1, 9)])
+    specs = tuple(ModelSpec(index, f"m{index}", slo, table) for index in range(models))
+    setup = Setup(specs, tuple(GpuSpec(gpu) for gpu in range(gpus)), Network())
+    factory = serving_policies.get(policy)
+    return ServingPlan(
+        setup=setup,
+        models=tuple(_model(index, slo) for index in range(models)),
+        workers=tuple(WorkerSpec(gpu, Place(gpu)) for gpu in range(gpus)),
+        policy_name=policy,
+        new_policy=lambda new: factory(new, parameters_of(factory)()),
+        profiled_share=1.0,
+        queue=1000,
+        memory=memory,
+        measured_delays=False,
+    )
+
+
+def _model(index: int, slo: Time) -> ModelPlan:
+    files = ModelFiles(f"m{index}", "emulated", {}, (VALUES,), (ECHO,), 8)
+    return ModelPlan(index, f"m{index}", {"gpu": files}, slo, 8, True, {}, (), None, ())
+
+
+def _plain(spec: TensorSpec) -> tuple[str, str, tuple[int, ...]]:
+    return spec.name, spec.datatype, spec.shape

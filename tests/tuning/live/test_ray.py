@@ -1,0 +1,131 @@
+"""A search on a real Ray of two machines with two GPUs each, which are not there; one machine is killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astrarium.core.errors import InputError
+from astrarium.tuning.live.backend import GpusSeen, News, RunEnded, Work
+from astrarium.tuning.runtime import Place
+from astrarium.tuning.samplers import Standing
+from astrarium.tuning.state import Outcome
+from tests.support.tuning_ray_cluster import ray_cluster
+from tests.support.tuning_ray_training import build
+
+pytestmark = pytest.mark.long
+ray: Any = pytest.importorskip("ray")
+pytest.importorskip("torch")
+
+from astrarium.core.streams import stream  # noqa: E402
+from astrarium.tuning.live.checkpoints import seed_all  # noqa: E402
+from astrarium.tuning.live.ray.backend import RayCrew  # noqa: E402
+from astrarium.tuning.live.ray.cluster import GROUP, ground  # noqa: E402
+from astrarium.tuning.live.run import Wish, run_with  # noqa: E402
+from astrarium.tuning.live.training import Emulated, Workers  # noqa: E402
+
+LONGEST = 120.0
+GPUS = Emulated(packing=1.1, scaling=1.1)
+SPACE = {"rate": {"low": 0.001, "high": 0.1, "log": True}}
+PATIENCE = 10.0  # other tests may have the processors
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with ray_cluster([2, 2]) as one:
+        yield one
+
+
+def heard(crew: RayCrew, until: Callable[[News], bool]) -> News:
+    ends = time.monotonic() + LONGEST
+    while time.monotonic() < ends:
+        for news in crew.hear(1.0):
+            if until(news):
+                return news
+    raise AssertionError("it did not come in time")
+
+
+def seen(*gpus: int) -> Callable[[News], bool]:
+    return lambda news: isinstance(news, GpusSeen) and news.gpus == gpus
+
+
+def test_the_placement_group_of_an_app_is_used_and_left_alone(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An agent that is lost meanwhile is missed, and another comes."""
+    group = ray.util.placement_group([{"CPU": 1}, {"GPU": 1}, {"GPU": 1}], name="app-1")
+    assert group.wait(LONGEST)
+    monkeypatch.setenv(GROUP, "app-1")
+    with RayCrew(build, emulated=GPUS, folder=tmp_path, patience=PATIENCE) as crew:
+        assert heard(crew, seen(0, 1))
+        crew.start(Work(0, 1, 0, {"rate": 0.01, "seconds": 0.0}, Place((0, 1)), 2))
+        ended = heard(crew, lambda news: isinstance(news, RunEnded))
+        assert isinstance(ended, RunEnded)
+        assert (ended.ending, ended.iterations) == ("finished", 2)
+        slots: Any = crew.slots
+        ray.kill(slots._agents[0].actor)
+        assert heard(crew, seen(1))
+        assert heard(crew, seen(0, 1))
+    assert list(tmp_path.glob("logs/gpu-0*"))
+    state = ray.util.placement_group_table(group)["state"]
+    assert state == "CREATED"
+    ray.util.remove_placement_group(group)
+
+
+def test_what_is_not_there_is_named(cluster: Any) -> None:
+    with pytest.raises(InputError, match="1 to 4, as many as the Ray cluster has"):
+        ground(5, environment={})
+    with pytest.raises(InputError, match="no-such"):
+        ground(environment={GROUP: "no-such"})
+
+
+class Killed:
+    """Ends a machine as soon as a trial of the second rung or later is under way on it."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster, self.done = cluster, False
+
+    def __call__(self, live: Any) -> None:
+        rows = [row for row in live.state.running() if row.trial.begins and row.done]
+        if rows and not self.done:
+            self.done = True
+            self._cluster.remove_node(self._machine(rows[0].place.gpus[0]), allow_graceful=False)
+
+    def _machine(self, gpu: int) -> Any:
+        tables = ray.util.placement_group_table().values()
+        ours = next(table for table in tables if table["state"] == "CREATED")
+        number = ours["bundles_to_node_id"][gpu]
+        return next(machine for machine in self._cluster.machines if machine.node_id == number)
+
+
+def unbroken(number: int, values: dict[str, Any], iterations: int) -> float:
+    """What a candidate is worth that trains by itself, in one go."""
+    own = int(stream(0, "training", number).integers(2**31))
+    seed_all(own)
+    training = build({**values, "seconds": 0.0}, Workers(seed=own))
+    return [training.step() for _ in range(iterations)][-1]
+
+
+def test_a_machine_is_lost_and_nothing_of_the_search(cluster: Any, tmp_path: Path) -> None:
+    killed = Killed(cluster)
+    settings = {"candidates": 9, "iterations": 27}
+    wish = Wish(SPACE, "successive-halving", settings, progress=killed, folder=tmp_path / "run")
+    record = run_with(
+        wish,
+        lambda: RayCrew(build, emulated=GPUS, folder=wish.folder, patience=PATIENCE, checkpoint_seconds=0.3),
+    )
+    assert killed.done
+    assert record.over == "the search is done"
+    sizes = {len(level.shares) for level in record.levels}  # its GPUs may be missed one after the other
+    assert {2, 4} <= sizes <= {2, 3, 4}
+    assert all(row.outcome is Outcome.FINISHED for row in record.rows)
+    standings = sorted((each.standing.name, each.done) for each in record.candidates)
+    assert standings == [("COMPLETE", 27), *[("STOPPED", 1)] * 6, *[("STOPPED", 3)] * 2]
+    for candidate in record.candidates:
+        assert candidate.standing is not Standing.OPEN
+        alone = unbroken(candidate.number, candidate.values, candidate.done)
+        assert candidate.value == pytest.approx(alone, rel=1e-9)

@@ -1,0 +1,220 @@
+"""`astrarium.tune`: searches that really train, from start to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from astrarium import tune
+from astrarium.core.errors import InputError
+from astrarium.core.trace import read_trace
+from astrarium.tuning.contract import Action, Event, TrialFinished
+from astrarium.tuning.live.books import LiveTuning
+from astrarium.tuning.live.run import INTERRUPTED, Wish, run_with
+from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.samplers import Configuration, RandomSampler
+from astrarium.tuning.scenario.read import load
+from astrarium.tuning.spaces import space_of
+from astrarium.tuning.state import Outcome
+from tests.support.paths import ROOT
+from tests.support.tuning_trainings import Small, Troubled, build, one_nursery
+
+SPACE = {"rate": {"low": 0.001, "high": 0.1, "log": True}, "pause": {"options": [0.005]}}
+HALVING = {"candidates": 6, "iterations": 9}
+EXAMPLE = ROOT / "examples" / "tuning" / "small_cnn.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nursery() -> Iterator[None]:
+    with one_nursery():
+        yield
+
+
+def search(**settings: Any) -> TuningRecord:
+    chosen: dict[str, Any] = {"search_settings": HALVING, "gpus": 2, "emulated": tune.Emulated(), **settings}
+    return tune.run(chosen.pop("build", build), chosen.pop("space", SPACE), **chosen)
+
+
+def told(record: TuningRecord) -> list[Any]:
+    return [
+        (each.values, each.standing.name, [(one.iterations, one.value) for one in each.history])
+        for each in record.candidates
+    ]
+
+
+def test_a_search_trains_and_is_found_again_and_resumed(tmp_path: Path) -> None:
+    seen: list[LiveTuning] = []
+    record = search(folder=tmp_path, progress=seen.append)
+    assert record.over == "the search is done"
+    assert {row.outcome for row in record.rows} == {Outcome.FINISHED}
+    assert [each.done for each in record.candidates].count(9) >= 1
+    assert record.best[-1].value == min(each.value for each in record.candidates if each.value is not None)
+    assert seen
+    steps = list(read_trace(tmp_path / "trace.jsonl", Event, Action))
+    ends = [event for step in steps for event in step.events if isinstance(event, TrialFinished)]
+    assert len(ends) == len(record.rows)
+    with pytest.raises(InputError, match="resume"):
+        search(folder=tmp_path)
+    again = search(folder=tmp_path, resume=True, policy="fifo")  # nothing is trained twice
+    assert told(again) == told(record)
+
+
+def test_nobody_else_may_search_in_the_folder_meanwhile(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def look(live: LiveTuning) -> None:
+        if not refused:
+            with pytest.raises(InputError, match="no other search is running") as error:
+                search(folder=tmp_path, resume=True)
+            refused.append(str(error.value))
+
+    record = search(folder=tmp_path, progress=look)
+    assert refused
+    assert record.over == "the search is done"
+    assert told(search(folder=tmp_path, resume=True)) == told(record)  # the refused one changed nothing
+
+
+class Impatient:
+    """Sends an interrupt, as the keyboard would, once a search has results."""
+
+    def __init__(self) -> None:
+        self.sent = False
+
+    def __call__(self, live: LiveTuning) -> None:
+        if live.session.best and not self.sent:
+            self.sent = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_ends_the_search_with_what_it_found() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    record = search(
+        search="random", search_settings={"candidates": 40, "iterations": 30}, progress=Impatient()
+    )
+    assert record.over == INTERRUPTED
+    assert record.best
+    assert {row.outcome for row in record.rows} >= {Outcome.WITHDRAWN}
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not [each for each in threading.enumerate() if each.name == "slots"]
+
+
+class Interrupted(RandomSampler):
+    """Somebody loses patience while it draws."""
+
+    def ask(self) -> Configuration:
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().ask()
+
+
+def test_an_interrupt_before_the_first_trial_comes_through_and_leaves_nothing(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        search(sampler=Interrupted(space_of(SPACE), 0), folder=tmp_path / "runs" / "first")
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_others_put_beside_a_search_that_never_began_stays(tmp_path: Path) -> None:
+    def neighbour() -> Any:
+        (tmp_path / "runs" / "second").mkdir()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_with(Wish(SPACE, folder=tmp_path / "runs" / "first"), neighbour)
+    assert [each.name for each in (tmp_path / "runs").iterdir()] == ["second"]
+
+
+def hanging(values: dict[str, Any], workers: tune.Workers) -> Small:
+    return Troubled({**values, "trouble": "sleep"}, workers)
+
+
+def hanging_objective(trial: Any) -> None:
+    trial.suggest_float("rate", 0.1, 1.0)
+    for _ in tune.iterations(trial, 3):
+        time.sleep(600)
+
+
+def test_an_iteration_may_take_so_long_and_no_longer() -> None:
+    one: dict[str, Any] = {"search_settings": {"candidates": 1, "iterations": 3}, "gpus": 1, "longest": "2s"}
+    told = "no iteration ended within 2 s, the longest it may take"
+    assert [each.reason for each in search(build=hanging, search="random", **one).candidates] == [told]
+    study = optuna.create_study()
+    record = tune.optimize(study, hanging_objective, search="random", emulated=tune.Emulated(), **one)
+    assert [each.reason for each in record.candidates] == [told]
+    assert [trial.state.name for trial in study.trials] == ["FAIL"]
+
+
+@pytest.mark.parametrize("longest", ["0s", "soon", 10, "-3s"])
+@pytest.mark.parametrize("verb", [tune.run, tune.fit, tune.optimize])
+def test_the_limit_is_read_as_that_of_a_file(verb: Any, longest: Any, tmp_path: Path) -> None:
+    """Before anything else is looked at."""
+    (tmp_path / "train.py").write_text("def build(values, workers): ...")
+    file = tmp_path / "live.yaml"
+    space = "space: {rate: {low: 1, high: 2}}"
+    file.write_text(f"train: train.py:build\ngoal: min\n{space}\nlive: {{longest: {longest}}}\n")
+    with pytest.raises(InputError) as of_file:
+        load(file)
+    with pytest.raises(InputError) as of_python:
+        verb(None, {}, *(["metric"] if verb is tune.fit else []), longest=longest)
+    assert str(of_file.value) == f"{file}: live.{of_python.value}"
+
+
+def test_the_example_learns() -> None:
+    space = {"rate": {"options": [0.05]}, "momentum": {"options": [0.9]}, "channels": {"options": [8, 16]}}
+    settings = {"iterations": 3}
+    record = search(
+        build=f"{EXAMPLE}:build", space=space, search="grid", search_settings=settings, goal="max", gpus=1
+    )
+    assert [each.values["channels"] for each in record.candidates] == [8, 16]
+    assert record.best[-1].value > 0.2  # a guess is right in one of ten
+
+
+def failing(values: dict[str, Any], workers: tune.Workers) -> Small:
+    if values["rate"] > 0.5:
+        raise ValueError("the rate is too high")
+    return Small(values, workers)
+
+
+def test_trials_that_fail_do_not_end_the_search() -> None:
+    record = search(build=failing, space={"rate": {"options": [0.05, 0.9]}}, search="grid",
+                    search_settings={"iterations": 2}, gpus=1)  # fmt: skip
+    reasons = [each.reason for each in record.candidates]
+    assert reasons[1] == "ValueError: the rate is too high"
+    assert record.best[-1].candidate == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"goal": "least"}, "goal"),
+        ({"search": "guessing"}, "guessing"),
+        ({"search_settings": {"candidate": 3}}, "search_settings"),
+        ({"policy": "fluid"}, "fluid"),
+        ({"sampler": "clever"}, "sampler"),
+        ({"resume": True}, "folder"),
+        ({"space": {"rate": 3}}, "space.rate"),
+    ],
+)
+def test_what_cannot_be_used_is_named_before_anything_is_started(wrong: dict[str, Any], field: str) -> None:
+    def no_crew() -> Any:
+        raise AssertionError("a crew was started")
+
+    with pytest.raises(InputError, match=field):
+        run_with(Wish(**{"space": SPACE, **wrong}), no_crew)
+
+
+def test_importing_it_is_light() -> None:
+    heavy = ("torch", "ray", "optuna", "numpy", "cloudpickle")
+    code = f"import sys, astrarium.tune; print([name for name in {heavy} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
