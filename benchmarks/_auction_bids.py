@@ -14,8 +14,7 @@ from astrarium.cluster.contract import App, AppArrived, Grant, MachineJoined
 from astrarium.cluster.machines import Machine, Slowdowns, Spread
 from astrarium.cluster.state import ClusterState
 from astrarium.cluster.workloads import themis
-from astrarium.cluster.workloads.machines import themis_simulator
-from astrarium.cluster.workloads.themis_models import SLOWDOWNS
+from astrarium.cluster.workloads.themis import SLOWDOWNS, themis_simulator
 from astrarium.core.units import SECOND, Time
 
 BIDDERS = 17

@@ -20,8 +20,7 @@ from astrarium.cluster.policies._leased import Leased
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import HOUR, DrawnApp, scaled
-from astrarium.cluster.workloads.machines import themis_testbed
-from astrarium.cluster.workloads.themis_models import SLOWDOWNS
+from astrarium.cluster.workloads.themis import SLOWDOWNS, themis_testbed
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.streams import stream

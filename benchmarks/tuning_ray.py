@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from _measure import Row, main
-from astrarium.tuning.tasks import TASKS
+from astrarium.tuning.scenario.tasks import TASKS
 
 sys.path.insert(0, str(Path(__file__).parent))
 

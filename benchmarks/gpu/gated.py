@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from astrarium.gate import mps, preload
+from astrarium.gate import launch, mps
 from astrarium.gate.board import SHARED_MEMORY, Board
 from astrarium.gate.driver import VISIBLE, find_driver
 from astrarium.gate.launch import Client, client_environment
@@ -27,8 +27,8 @@ def board_path(board: str) -> Path:
 
 def environment(role: str, board: str) -> dict[str, str]:
     """What to add to the environment of a client, so that it is gated. Role: latency or best-effort."""
-    home = preload.private_home()
-    gate = preload.prepared(preload.gate_library(), find_driver(), home)
+    home = launch.private_home()
+    gate = launch.prepared(launch.gate_library(), find_driver(), home)
     carried = {**os.environ, **mps.start(home, os.environ).variables}
     if role == "best-effort" and PRIORITY in os.environ:
         carried["CUDA_MPS_CLIENT_PRIORITY"] = os.environ[PRIORITY]

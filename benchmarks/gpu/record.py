@@ -20,7 +20,7 @@ import torch
 from gate_plan import INFERENCE, TRAINING
 from models import build
 
-from astrarium.gate import preload
+from astrarium.gate import launch
 from astrarium.gate.driver import find_driver
 from astrarium.gate.launch import Client, client_environment
 from astrarium.gate.marking import NotUnderTheGate, phase_end
@@ -82,7 +82,7 @@ def run(purpose: str, model: str, batch: int) -> None:
 
 def record(purpose: str, model: str, batch: int, out: Path) -> Path:
     path = out / f"{model}-{purpose}-b{batch}.tsv"
-    gate = preload.prepared(preload.gate_library(), find_driver(), preload.private_home())
+    gate = launch.prepared(launch.gate_library(), find_driver(), launch.private_home())
     client = Client(model, os.environ.get("CUDA_VISIBLE_DEVICES", "0"), record=path)
     command = [sys.executable, __file__, "--run", purpose, model, str(batch)]
     subprocess.run(command, env=client_environment(os.environ, gate, client), check=True, timeout=PATIENCE)

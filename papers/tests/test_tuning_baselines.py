@@ -10,7 +10,7 @@ from tests.tuning.live.test_books import Play, all_ended_well
 from astrarium.tuning.level import Costs, made, run
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
-from astrarium.tuning.tasks import TASKS
+from astrarium.tuning.scenario.tasks import TASKS
 from astrarium_papers.fluid._baselines import ASYNCHRONOUS, ONE_TRIAL_ONE_GPU
 
 TASK = TASKS["cifar10-alexnet"]

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from astrarium.cluster.agents import HONEST, Agent, Ideal, erring, lying
-from astrarium.cluster.agents.outlook import Claim, Task, in_turns, sizes
-from astrarium.cluster.agents.shapes import Part, shape, spreads
+from astrarium.cluster.agents.outlook import Claim, Part, Task, in_turns, shape, sizes, spreads
 from astrarium.cluster.arrange import arrangements
 from astrarium.cluster.auction.goods import Bid, free_machines
 from astrarium.cluster.contract import App, AppArrived, Grant, Job, JobFinished, MachineJoined, Run, single

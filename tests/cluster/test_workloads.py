@@ -17,17 +17,18 @@ import pytest
 
 from astrarium.cluster.contract import App
 from astrarium.cluster.machines import Floor, Machine, Spread
-from astrarium.cluster.workloads import themis, themis_models
+from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, facts, scaled, single_apps, stretched
-from astrarium.cluster.workloads.machines import (
+from astrarium.cluster.workloads.themis import (
     DrawnMachine,
+    best_windows,
     gpus,
     machines,
+    sweeps_of,
     themis_simulator,
     themis_testbed,
     themis_truth_telling,
 )
-from astrarium.cluster.workloads.themis import best_windows, sweeps_of
 from astrarium.cluster.workloads.traces import (
     GavelRates,
     PhillyJob,
@@ -190,28 +191,28 @@ def test_slowdowns_of_gavel_are_medians_of_what_it_measured(network: str, model:
     rows = read_gavel(recorded("gavel_consolidation_slowdown.csv"))
     assert len(rows) == 165
     found = [row.slowdown for row in rows if (row.gpu, row.model) == (network, as_named)]
-    entry = themis_models.slowdown(model, network)
+    entry = themis.slowdown(model, network)
     assert entry.machines == pytest.approx(median(found), abs=0.001)
     assert entry.source == f"gavel {network}"
 
 
 def test_every_model_has_a_slowdown_on_every_network() -> None:
-    assert set(themis_models.SLOWDOWNS) == {
-        (model, network) for model in themis_models.MODELS for network in themis_models.NETWORKS
+    assert set(themis.SLOWDOWNS) == {
+        (model, network) for model in themis.MODELS for network in themis.NETWORKS
     }
-    for entry in themis_models.SLOWDOWNS.values():
+    for entry in themis.SLOWDOWNS.values():
         assert list(entry.by_spread()) == sorted(entry.by_spread())
         assert entry.by_spread()[0] == 1
-    assert themis_models.slowdown("VGG16", "k80").machines == pytest.approx(103.6 / 80.4, abs=0.002)
-    default = themis_models.slowdown("GNMT", "k80")
+    assert themis.slowdown("VGG16", "k80").machines == pytest.approx(103.6 / 80.4, abs=0.002)
+    default = themis.slowdown("GNMT", "k80")
     assert default.by_spread() == pytest.approx((1, 1, 1.1, 1.3))
 
 
 def test_models_and_networks_are_checked() -> None:
     with pytest.raises(InputError, match="did you mean 'VGG16'"):
-        themis_models.slowdown("VGG-16", "k80")
+        themis.slowdown("VGG-16", "k80")
     with pytest.raises(InputError, match="network: expected one of k80"):
-        themis_models.slowdown("VGG16", "k8")
+        themis.slowdown("VGG16", "k8")
     with pytest.raises(InputError, match="models are network-intensive"):
         themis.parametric(network_share=0.5, network="fast")
     with pytest.raises(InputError, match="from 0 to 1"):
@@ -287,17 +288,17 @@ def test_models_come_from_three_categories() -> None:
     count = 20_000
     apps = [themis.parametric(apps=1)[0]] * count
     models = Counter(app.model for app in themis.with_models(apps, seed=1))
-    assert set(models) == set(themis_models.MODELS)
+    assert set(models) == set(themis.MODELS)
     for category, share in (("vision", 0.1), ("language", 0.6), ("speech", 0.3)):
-        inside = [models[model] for model, kind in themis_models.MODELS.items() if kind == category]
+        inside = [models[model] for model, kind in themis.MODELS.items() if kind == category]
         assert sum(inside) / count == pytest.approx(share, abs=0.02)
         assert inside == pytest.approx([share * count / len(inside)] * len(inside), rel=0.2)
 
 
 def test_the_network_intensive_share_changes_models_and_nothing_else() -> None:
-    intensive = set(themis_models.network_intensive("k80"))
+    intensive = set(themis.network_intensive("k80"))
     assert intensive == {"AlexNet", "VGG16", "VGG19", "LangModel", "DeepSpeech"}
-    assert themis_models.compute_intensive("k80") == ["Inception-v3", "ResNet50"]
+    assert themis.compute_intensive("k80") == ["Inception-v3", "ResNet50"]
     shares = [step / 5 for step in range(6)]
     drawn = [themis.parametric(network_share=share) for share in shares]
     for share, apps in zip(shares, drawn, strict=True):

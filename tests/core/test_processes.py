@@ -157,7 +157,7 @@ def test_deadlines_add_each_models_objective() -> None:
 
 
 def _raw(parsed: Scenario) -> dict[str, Any]:
-    from astrarium.serving.scenario.write import plain_scenario
+    from astrarium.serving.scenario.schema import plain_scenario
 
     return plain_scenario(parsed)
 

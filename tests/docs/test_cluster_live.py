@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from astrarium.cluster.scenario.live import LiveSection, TaskEntry
+from astrarium.cluster.scenario.schema import LiveSection, TaskEntry
 from tests.support.cluster_jobs import end_keepers
 from tests.support.paths import ROOT
 

@@ -13,7 +13,7 @@ import pytest
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.scenario import schema
 from astrarium.tuning.scenario.read import SECTIONS
-from astrarium.tuning.tasks import TASKS
+from astrarium.tuning.scenario.tasks import TASKS
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.long

@@ -12,9 +12,10 @@ from threading import Barrier
 import pytest
 
 import astrarium
-from astrarium.cli.gate.options import name_of
+from astrarium.cli.gate.policy import name_of
 from astrarium.core.errors import AstrariumError, InputError
-from astrarium.gate import driver, mps, preload
+from astrarium.gate import driver, mps
+from astrarium.gate import launch as preload
 from astrarium.gate.driver import NoGpu, chosen_gpu, find_driver
 from astrarium.gate.launch import Client, client_environment
 from tests.support.gate_fakes import fake_control, fresh_user

@@ -20,7 +20,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("astrarium._gate")
 
-from astrarium.gate import mps, preload  # noqa: E402
+from astrarium.gate import launch, mps  # noqa: E402
 from astrarium.gate.board import Board  # noqa: E402
 from astrarium.gate.driver import find_driver  # noqa: E402
 from astrarium.gate.launch import Client, client_environment  # noqa: E402
@@ -76,8 +76,8 @@ def board() -> Iterator[Path]:
 
 def gated(program: str, board: Path, kind: str, carried: bool = True, **more: Any) -> subprocess.Popen[str]:
     """*carried*: by MPS, where there is one; it does not survive every client that is killed."""
-    home = preload.private_home()
-    gate = preload.prepared(preload.gate_library(), find_driver(), home)
+    home = launch.private_home()
+    gate = launch.prepared(launch.gate_library(), find_driver(), home)
     base = {**os.environ, **(mps.start(home, os.environ).variables if carried else {})}
     environment = client_environment(base, gate, Client(kind, "0", kind, board, **more))
     command = [sys.executable, "-c", SETUP + program, str(board)]

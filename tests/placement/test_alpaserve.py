@@ -20,8 +20,14 @@ from astrarium.placement import alpaserve
 from astrarium.placement.groups import Group, Layout, Runtime, Tables, groups_of
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Patient, placement_policies
-from astrarium.placement.policies._ground import Going, Ground, steady_requests
-from astrarium.placement.policies._partition import device_buckets, grouped, model_buckets
+from astrarium.placement.policies._ground import (
+    Going,
+    Ground,
+    device_buckets,
+    grouped,
+    model_buckets,
+    steady_requests,
+)
 from astrarium.placement.policies._selection import Board, whole
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests, Shape
 from astrarium.placement.simulation import Workload, score

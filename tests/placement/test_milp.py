@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from astrarium.core.units import MILLISECOND
 from astrarium.placement import v100
 from astrarium.placement.plan import Replica
-from astrarium.placement.policies._goodput_milp import sets_that_fit
 from astrarium.placement.policies._requirements import MICRO, Needs, Option, all_needs
-from astrarium.placement.policies.wsm_milp import WsmMilp
+from astrarium.placement.policies.goodput_milp import WsmMilp, sets_that_fit
 from astrarium.placement.problem import Demand, Problem
 from astrarium.placement.v100 import Measurement, measured_model
 from tests.support.usher_cases import (

@@ -16,7 +16,7 @@ from astrarium.placement.evaluation import STAGES, Batching, Spread, evaluate, p
 from astrarium.placement.path import Delay, Path, Payload, routed
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests, Shape
-from astrarium.serving.report.stages import path_attained, stage_table
+from astrarium.serving.report.tables import path_attained, stage_table
 
 MS = MILLISECOND
 AT_ONCE = Batching(max_wait=0)

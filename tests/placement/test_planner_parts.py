@@ -19,10 +19,9 @@ from astrarium.placement.policies.planner import GREEDY, Planner
 from astrarium.placement.policies.planner.draft import Draft, Member, Room, Site, replicas
 from astrarium.placement.policies.planner.finish import Bench, trimmed
 from astrarium.placement.policies.planner.glance import Glance, worths
-from astrarium.placement.policies.planner.judge import Caution
+from astrarium.placement.policies.planner.judge import Caution, long_enough, made_up, rearranged, samples
 from astrarium.placement.policies.planner.moves import Moves, Reshaping
 from astrarium.placement.policies.planner.options import BUSY, Options
-from astrarium.placement.policies.planner.requests import long_enough, made_up, rearranged, samples
 from astrarium.placement.policies.planner.search import Climb
 from astrarium.placement.policies.planner.words import Words
 from astrarium.placement.problem import ALONE, Problem, Requests, Shape

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.server.contract import InferAnswer, ModelCard, Refused, Stages
-from astrarium.server.http.infer import Asked, read_call, written_answer
+from astrarium.server.http.handlers import Asked, read_call, written_answer
 from astrarium.serving.live.arena import ALIGNMENT, aligned
 from astrarium.serving.live.tensors import DATATYPES, Tensor, TensorSpec
 

@@ -26,8 +26,7 @@ from astrarium.server.contract import Kind, Refused
 from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.http.bodies import BodyReader, Disconnected, decompressed
 from astrarium.server.http.server import serve_http
-from astrarium.server.keys import Keys
-from astrarium.server.settings import HttpLimits, Security
+from astrarium.server.settings import HttpLimits, Keys, Security
 from tests.support.server_fakes import FakeService, Served, served
 
 KEYS = ("first-key", "second-key")

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 from astrarium.server.checking import Placed
 from astrarium.server.contract import Kind, Refused
-from astrarium.server.http.infer import read_call, written_answer
+from astrarium.server.http.handlers import read_call, written_answer
 from astrarium.server.http.json_tensors import from_json, to_json
 from astrarium.serving.live.tensors import (
     BYTES,

@@ -38,7 +38,7 @@ from astrarium.serving.policies.timeout import Timeout
 from astrarium.serving.state import Outcome, ServingState
 from astrarium.testing.audit import audit
 from astrarium.testing.cases import Case, Run, cluster, linear_model, requests_at, run_case
-from astrarium.testing.strategies import NO_DELAY, cases
+from astrarium.testing.serving import NO_DELAY, cases
 
 BOUNDED = settings(
     max_examples=60,

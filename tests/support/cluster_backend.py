@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.cluster.live.backend import MachineSeen, Order, Part, RunKey, RunSeen, Task
-from astrarium.cluster.live.local import LocalBackend
+from astrarium.cluster.live.fleet import LocalBackend
 from tests.support.cluster_jobs import results
 
 

@@ -14,9 +14,9 @@ from astrarium.tuning.contract import Trial
 from astrarium.tuning.level import run
 from astrarium.tuning.record import Level, Stay, TuningRecord
 from astrarium.tuning.report.plots import Drawn, boxes, draw_best, draw_heat, draw_trials
-from astrarium.tuning.report.rows import FILES, write_rows
 from astrarium.tuning.report.summary import summarize, summarize_candidates
 from astrarium.tuning.report.tables import (
+    FILES,
     best_line,
     blocks,
     candidates_table,
@@ -27,12 +27,13 @@ from astrarium.tuning.report.tables import (
     ratio_told,
     ratios,
     remembered_line,
+    write_rows,
 )
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.samplers import Configuration, Standing
+from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.session import Best, Candidate, Scored
 from astrarium.tuning.state import Outcome, TrialRow
-from astrarium.tuning.tasks import TASKS
 
 
 def candidate(number: int, values: list[float], standing: Standing = Standing.STOPPED) -> Candidate:

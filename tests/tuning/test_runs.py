@@ -31,9 +31,9 @@ from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.record import Level, TuningRecord
 from astrarium.tuning.runtime import Place, Runtime
 from astrarium.tuning.samplers import RandomSampler, Standing
+from astrarium.tuning.scenario.tasks import TASKS, task
 from astrarium.tuning.session import Searched, Session
 from astrarium.tuning.state import Outcome, TuningState
-from astrarium.tuning.tasks import TASKS, task
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
 CIFAR, WLM = TASKS["cifar10-alexnet"], TASKS["wlm-rnn"]

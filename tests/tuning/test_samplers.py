@@ -11,8 +11,8 @@ import pytest
 from astrarium.core.errors import InputError
 from astrarium.tuning.level import run
 from astrarium.tuning.samplers import Standing
+from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.spaces import space_of
-from astrarium.tuning.tasks import TASKS
 
 CIFAR = TASKS["cifar10-alexnet"]
 SPACE = space_of(CIFAR.space)

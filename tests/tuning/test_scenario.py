@@ -13,8 +13,8 @@ from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.tuning.level import run_scenario
 from astrarium.tuning.scenario.read import TuningScenario, load, parse
 from astrarium.tuning.scenario.samplers import sampler_of
+from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.spaces import Choice, Range
-from astrarium.tuning.tasks import TASKS
 
 KNOWN: dict[str, Any] = {"task": "dcgan-cnn", "search": {"name": "hyperband", "iterations": 9}, "gpus": 2}
 OWN: dict[str, Any] = {

@@ -112,7 +112,7 @@ def write_run(at: Target, run: Run, shown: dict[str, Any], command: str, outcome
         return
     from astrarium.run import folder
     from astrarium.serving.report import files
-    from astrarium.serving.report.probes import draw_probes
+    from astrarium.serving.report.plots import draw_probes
 
     with at.draft() as draft:
         files.write_record(draft, run.record, run.scenario.to_yaml(), outcomes)
@@ -154,7 +154,7 @@ class Told(NamedTuple):
 def stages(summary: Summary, record: ServingRecord, done: PlannedRun | None) -> Told:
     """Where time went in a run."""
     from astrarium.serving.planning.stages import stages_of
-    from astrarium.serving.report.stages import plain_lines, stage_table
+    from astrarium.serving.report.tables import plain_lines, stage_table
 
     lines = stages_of(record, done.parts if done else ())
     attained = {name: model.attainment for name, model in summary.models.items()}
@@ -163,7 +163,7 @@ def stages(summary: Summary, record: ServingRecord, done: PlannedRun | None) -> 
 
 def routed(found: Evaluation, wait: str) -> Told:
     """Where time went by the way of a router."""
-    from astrarium.serving.report.stages import path_attained, path_lines, plain_lines, stage_table
+    from astrarium.serving.report.tables import path_attained, path_lines, plain_lines, stage_table
 
     lines, attained = path_lines(found), path_attained(found)
     title = f"where time went with a router that waits {wait} at most"

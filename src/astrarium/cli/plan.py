@@ -95,20 +95,20 @@ def _in_time(chosen: Attempt) -> str:
 
 def _emit(answer: Answer, json: bool, out: Path | None, plot: Path | None) -> None:
     from astrarium.cli.output import emit
-    from astrarium.serving.planning import tables, words
+    from astrarium.serving.planning import tables
     from astrarium.serving.planning.answer import told
 
     if answer.interrupted:
         typer.echo("interrupted", err=True)
     chosen = answer.chosen
-    shown: list[Any] = list(words.headline(answer))
+    shown: list[Any] = list(tables.headline(answer))
     if chosen is not None:
         shown += [tables.placement_table(chosen.uses, chosen.problem)]
-        shown += [tables.models_table(answer, chosen), *words.missing_lines(chosen)]
-        shown += [words.growth_line(answer, chosen), words.tried_line(answer)]
+        shown += [tables.models_table(answer, chosen), *tables.missing_lines(chosen)]
+        shown += [tables.growth_line(answer, chosen), tables.tried_line(answer)]
         shown += [tables.against_table(answer)] if answer.rivals else []
-        shown += words.rivals_missing(answer)
+        shown += tables.rivals_missing(answer)
         shown += [f"written to {path}" for path in (out, plot) if path is not None]
     files = {"out": str(out) if out else None, "plot": str(plot) if plot else None}
-    lines = (words.line(each) if isinstance(each, str) else each for each in shown if each != "")
+    lines = (tables.line(each) if isinstance(each, str) else each for each in shown if each != "")
     emit(json, {**told(answer), **files}, lines, None)

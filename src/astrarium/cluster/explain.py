@@ -16,8 +16,8 @@ from math import inf
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from astrarium.cluster.demand import wanted
+from astrarium.cluster.fairness import time_left, work_left
 from astrarium.cluster.record import ClusterRecord, Decision
-from astrarium.cluster.remaining import time_left, work_left
 from astrarium.cluster.state import AppRow, ClusterState, Outcome
 from astrarium.core.units import FOREVER, Time
 

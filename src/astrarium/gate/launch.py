@@ -2,20 +2,92 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from astrarium.core.errors import InputError
+import astrarium
+from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.native import extension
-from astrarium.gate import mps, preload
+from astrarium.gate import mps
 from astrarium.gate.board import Board, BoardView
 from astrarium.gate.driver import VISIBLE, Gpu, find_driver, probe
 from astrarium.gate.mps import PIPE
-from astrarium.gate.preload import GATE
+
+# The private folder from which the gate is preloaded.
+
+
+LIBRARY = "libastrarium_gate.so"
+LIBRARY_VARIABLE = "ASTRARIUM_GATE_LIBRARY"
+GATE, OTHER_NAME, DRIVER_LINK = "libcuda.so.1", "libcuda.so", "libcuda_gate_real.so"
+
+
+def gate_library(environ: Mapping[str, str] = os.environ) -> Path:
+    """The gate as it was built: beside the package's compiled modules; the newest where there are several."""
+    given = environ.get(LIBRARY_VARIABLE)
+    if given:
+        if not Path(given).is_file():
+            raise InputError(LIBRARY_VARIABLE, given, f"the path of {LIBRARY}")
+        return Path(given)
+    built = [path for folder in astrarium.__path__ if (path := Path(folder) / LIBRARY).is_file()]
+    if not built:
+        raise AstrariumError(f"this installation has no gate: {LIBRARY} was not built beside the package")
+    return max(built, key=lambda path: path.stat().st_mtime)
+
+
+def private_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """A folder that only this user can read: in the user's cache, or else where temporary files are."""
+    for folder in _homes(environ):
+        if _usable(folder):
+            return folder
+    tried = ", ".join(map(str, _homes(environ)))
+    raise AstrariumError(f"no folder for the gate that is this user's alone: tried {tried}")
+
+
+def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
+    cache = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".cache")
+    yield Path(cache) / "astrarium" / "gate"
+    yield Path(tempfile.gettempdir()) / f"astrarium-gate-{os.getuid()}"
+
+
+def _usable(folder: Path) -> bool:
+    """LD_PRELOAD is split at spaces and colons, so that they cannot be part of a path in it."""
+    if not folder.is_absolute() or re.search(r"[\s:]", str(folder)):
+        return False
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return found.st_uid == os.getuid() and not found.st_mode & 0o077 and os.access(folder, os.W_OK)
+
+
+def prepared(library: Path, driver: Path, home: Path) -> Path:
+    """What LD_PRELOAD should name."""
+    content = library.read_bytes()
+    name = hashlib.sha256(content + b"\0" + os.fsencode(driver)).hexdigest()[:16]
+    folder = home / name
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _appear(folder / DRIVER_LINK, lambda place: place.symlink_to(driver))
+    _appear(folder / OTHER_NAME, lambda place: place.symlink_to(GATE))
+    _appear(folder / GATE, lambda place: shutil.copyfile(library, place))
+    return folder / GATE
+
+
+def _appear(place: Path, make: Callable[[Path], object]) -> None:
+    if os.path.lexists(place):
+        return
+    with tempfile.TemporaryDirectory(dir=place.parent) as draft:
+        made = Path(draft) / place.name
+        make(made)
+        os.replace(made, place)
+
 
 # The environment in which a program runs under the gate.
 
@@ -96,7 +168,7 @@ def alone(client: Client, environ: Mapping[str, str] = os.environ) -> Ready:
     """Under the gate without a board: nobody else is looked at, and nothing is held."""
     driver = find_driver(environ)
     gpu = probe(driver, client.gpu, environ)
-    gate = preload.prepared(preload.gate_library(environ), driver, preload.private_home(environ))
+    gate = prepared(gate_library(environ), driver, private_home(environ))
     return Ready(client_environment(environ, gate, client), f"{gpu.name} ({client.gpu})")
 
 
@@ -106,8 +178,8 @@ def shared(
     """On the board of its GPU, beside whoever is there."""
     driver = find_driver(environ)
     gpu = probe(driver, client.gpu, environ)
-    home = preload.private_home(environ)
-    gate = preload.prepared(preload.gate_library(environ), driver, home)
+    home = private_home(environ)
+    gate = prepared(gate_library(environ), driver, home)
     found = _carried(carrier, home, environ)
     policy = _prepare_board(client, settings, gpu)
     environment = client_environment({**environ, **found.variables}, gate, client)

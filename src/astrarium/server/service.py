@@ -20,21 +20,20 @@ from astrarium.server.control.calls import Calls
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.drift import DriftWatch
 from astrarium.server.control.fleet import LOOK_EVERY, Fleet
-from astrarium.server.control.loop import EventLoop
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.preparing import Preparer
 from astrarium.server.control.refusals import RefusalWatch
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.room import Control, Recorder
+from astrarium.server.control.scheduler import EventLoop
 from astrarium.server.control.tickets import Cloakroom
 from astrarium.server.metrics import Metrics
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import Network
 from astrarium.serving.live.arena import Memory
-from astrarium.serving.live.early_replies import Courier, new_courier
 from astrarium.serving.live.garbage import GarbageKeeper
 from astrarium.serving.live.messages import Ping
-from astrarium.serving.live.workers import Listener, Workers
+from astrarium.serving.live.workers import Courier, Listener, Workers, new_courier
 
 POLL = 0.01
 _DELAYS_CUT = (

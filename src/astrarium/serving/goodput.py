@@ -23,7 +23,7 @@ from astrarium.serving import twin
 from astrarium.serving.contract import Setup
 from astrarium.serving.level import run
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.scenario.rates import spans
+from astrarium.serving.scenario.schema import spans
 from astrarium.serving.state import Outcome
 
 ALLOWED_BAD = 0.01

@@ -19,10 +19,10 @@ from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.samplers import RandomSampler, Sampler
 from astrarium.tuning.scenario.read import TuningScenario
 from astrarium.tuning.scenario.samplers import sampler_of
+from astrarium.tuning.scenario.tasks import Task
 from astrarium.tuning.session import Searched, Session
 from astrarium.tuning.spaces import Space, space_of
 from astrarium.tuning.state import TuningState
-from astrarium.tuning.tasks import Task
 from astrarium.tuning.world import TuningWorld
 
 Settings = Mapping[str, Any]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from astrarium.cluster.live.backend import MachineSeen, Part, RunKey, RunSeen, Task
-from astrarium.cluster.live.local import LocalBackend
+from astrarium.cluster.live.fleet import LocalBackend
 from tests.support.cluster_backend import backend, order, seen, words
 
 pytest_plugins = ("tests.support.cluster_fixtures",)

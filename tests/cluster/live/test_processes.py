@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.live.backend import MachineSeen, Order, Part, RunKey, RunSeen, Task
-from astrarium.cluster.live.local import LocalBackend
+from astrarium.cluster.live.fleet import LocalBackend
 from astrarium.cluster_job import STOPPED
 from tests.support.cluster_backend import backend, order, result, seen, words
 from tests.support.cluster_jobs import end_keepers

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.live.local import free_port
+from astrarium.cluster.live.fleet import free_port
 from tests.support.cluster_jobs import LONGEST, arbiter, check_accounts, results
 from tests.support.paths import ROOT
 from tests.support.tuning_ray_cluster import QUIET

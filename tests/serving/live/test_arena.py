@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
-from astrarium.serving.live import replies
+from astrarium.serving.live import batches
 from astrarium.serving.live.arena import (
     ALIGNMENT,
     SMALLEST,
@@ -24,9 +24,8 @@ from astrarium.serving.live.arena import (
     tensors_at,
     whole_shapes,
 )
-from astrarium.serving.live.gather import gathered
+from astrarium.serving.live.batches import gathered, write_replies
 from astrarium.serving.live.messages import Member
-from astrarium.serving.live.replies import write_replies
 from astrarium.serving.live.tensors import (
     DATATYPES,
     Tensor,
@@ -198,8 +197,8 @@ def test_a_rehearsal_answers_nobody_and_is_left_out_where_it_would_take_long(
     kind: str, shape: tuple[int, ...], times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrote: list[Any] = []
-    monkeypatch.setattr(replies, "write_replies", lambda *given: wrote.append(write_replies(*given)))
-    replies.rehearse((TensorSpec("y", kind, shape),))
+    monkeypatch.setattr(batches, "write_replies", lambda *given: wrote.append(write_replies(*given)))
+    batches.rehearse((TensorSpec("y", kind, shape),))
     assert len(wrote) == times
 
 

@@ -32,7 +32,7 @@ from astrarium.serving.policies.astrarium.pressure import Climate
 from astrarium.serving.scenario import build, parse
 from astrarium.serving.state import Outcome, ServingState
 from astrarium.testing.cases import Case, Run, cluster, linear_model, run_case, with_truth
-from astrarium.testing.strategies import NO_DELAY, cases, gpu_changes
+from astrarium.testing.serving import NO_DELAY, cases, gpu_changes
 from astrarium_papers.orloj import _finish
 from astrarium_papers.orloj._settings import SYSTEMS, System
 from astrarium_papers.orloj._tables import TABLE_4_1

@@ -38,7 +38,7 @@ from astrarium.serving.policies.eager import Eager
 from astrarium.serving.policies.timeout import Timeout, timeout_for
 from astrarium.serving.state import Outcome, ServingState
 from astrarium.testing.cases import Case, Run, UnevenTruth, cluster, linear_model, run_case
-from astrarium.testing.strategies import NO_DELAY, cases
+from astrarium.testing.serving import NO_DELAY, cases
 
 UNIT = MILLISECOND
 GAP = UNIT * 3 // 4

@@ -17,7 +17,7 @@ from astrarium.placement.plan import Plan, Replica, check
 from astrarium.placement.policies import Patient, placement_policies
 from astrarium.placement.problem import ALONE, Form, Problem, Shape
 from astrarium.serving.planning import plans
-from astrarium.serving.scenario import build, load, parse, write
+from astrarium.serving.scenario import build, load, parse, schema
 
 GIB = 2**30
 BY_KIND = {"A100": {"alpha": "1ms", "beta": "4ms"}, "T4": {"alpha": "2ms", "beta": "4ms"}}
@@ -294,7 +294,7 @@ def test_a_model_says_itself_how_it_can_be_spread() -> None:
     assert forms.keys() == {ALONE, PIPELINE, wide}
     assert (forms[PIPELINE].max_batch, forms[PIPELINE].latency(6)) == (6, 2 * 10 * MILLISECOND)
     assert (forms[wide].max_batch, forms[wide].weights) == (2, (3 * GIB,))
-    assert parse(write.plain_scenario(scenario), planning=True) == scenario
+    assert parse(schema.plain_scenario(scenario), planning=True) == scenario
 
 
 @pytest.mark.parametrize(

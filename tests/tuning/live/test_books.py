@@ -27,8 +27,8 @@ from astrarium.tuning.live.run import CheckpointFolder, FileJournal
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.runtime import Place, Runtime
 from astrarium.tuning.samplers import RandomSampler, Standing
+from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.state import Outcome, TuningState
-from astrarium.tuning.tasks import TASKS
 from tests.support.tuning_fakes import Clock, FakeCrew, play
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]

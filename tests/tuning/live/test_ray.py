@@ -24,7 +24,7 @@ pytest.importorskip("torch")
 from astrarium.core.streams import stream  # noqa: E402
 from astrarium.tuning.live.checkpoints import seed_all  # noqa: E402
 from astrarium.tuning.live.ray.backend import RayCrew  # noqa: E402
-from astrarium.tuning.live.ray.cluster import GROUP, ground  # noqa: E402
+from astrarium.tuning.live.ray.slots import GROUP, ground  # noqa: E402
 from astrarium.tuning.live.run import Wish, run_with  # noqa: E402
 from astrarium.tuning.live.training import Emulated, Workers  # noqa: E402
 

@@ -17,8 +17,7 @@ from astrarium.tuning.live.messages import Beat, Ended, Gone, Leave, Setup, Star
 from astrarium.tuning.live.ray import agent as tuning_ray_agent
 from astrarium.tuning.live.ray import slots as tuning_ray_slots
 from astrarium.tuning.live.ray.agent import AgentSettings, Answer, SlotAgent
-from astrarium.tuning.live.ray.cluster import Ground
-from astrarium.tuning.live.ray.slots import AGAIN, RaySlots
+from astrarium.tuning.live.ray.slots import AGAIN, Ground, RaySlots
 from astrarium.tuning.live.slots import Heard
 
 PATIENCE = 3.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from astrarium.tuning.tasks import TASKS, Task
+from astrarium.tuning.scenario.tasks import TASKS, Task
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.fluid._runs import ALONE, DYNAMIC, SHORT, searched, seconds, to_target
 

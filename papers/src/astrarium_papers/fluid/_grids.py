@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from astrarium.tuning.runtime import Runtime
-from astrarium.tuning.tasks import Task
+from astrarium.tuning.scenario.tasks import Task
 from astrarium_papers.fluid._runs import ALONE, DYNAMIC, GPUS, Spread, searched, seconds, speedups
 
 ITERATIONS = 27

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from astrarium.core.units import SECOND
 from astrarium.tuning.level import run
 from astrarium.tuning.record import TuningRecord
-from astrarium.tuning.tasks import TASKS, Task
+from astrarium.tuning.scenario.tasks import TASKS, Task
 from astrarium_papers.findings import Effort
 
 ALONE, STATIC, DYNAMIC = "fifo", "static-fluid", "dynamic-fluid"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from astrarium.tuning.tasks import TASKS
+from astrarium.tuning.scenario.tasks import TASKS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.fluid._grids import PACKING_ONLY, SCALING_ONLY, grid_speedup
 from astrarium_papers.fluid._runs import NO_NUMBER, SHORT, WLM, seeds

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.tuning.tasks import Task
+from astrarium.tuning.scenario.tasks import Task
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.fluid._grids import grid_speedup
 from astrarium_papers.fluid._runs import CIFAR, NO_NUMBER, SHORT, WLM, seeds

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from astrarium.tuning.runtime import most_packed, most_spread, packed_times
-from astrarium.tuning.tasks import TASKS, Task
+from astrarium.tuning.scenario.tasks import TASKS, Task
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.fluid._grids import PACKING_ONLY, SCALING_ONLY, grid_speedup, usual
 from astrarium_papers.fluid._runs import NO_NUMBER, SHORT, seeds

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.core.units import SECOND
-from astrarium.tuning.tasks import TASKS, Task
+from astrarium.tuning.scenario.tasks import TASKS, Task
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.fluid._runs import (
     ALONE,

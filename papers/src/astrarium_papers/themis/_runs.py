@@ -15,7 +15,7 @@ from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import AppSummary, summarize_apps
 from astrarium.cluster.scenario.build import Built
 from astrarium.cluster.scenario.read import ClusterScenario, parse
-from astrarium.cluster.workloads import machines as cluster_machines
+from astrarium.cluster.workloads import themis as cluster_machines
 from astrarium.cluster.workloads.apps import DrawnApp
 from astrarium.core.units import Time
 from astrarium.run.pools import processes

@@ -15,7 +15,7 @@ import msgspec
 from astrarium.cluster import level
 from astrarium.cluster.report.summary import summarize_apps
 from astrarium.cluster.scenario.read import parse
-from astrarium.cluster.workloads.themis_models import slowdown
+from astrarium.cluster.workloads.themis import slowdown
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Two apps that care, or not, about where they run (Figure 5)"

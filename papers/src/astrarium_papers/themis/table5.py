@@ -14,7 +14,7 @@ import msgspec
 
 from astrarium.cluster.report.summary import DEFINITIONS, summarize_apps
 from astrarium.cluster.workloads.apps import DrawnApp, DrawnJob
-from astrarium.cluster.workloads.machines import gpus
+from astrarium.cluster.workloads.themis import gpus
 from astrarium.core.units import SECOND
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.themis._runs import CLUSTERS, COLORS, THEMIS, Task, over, record_of

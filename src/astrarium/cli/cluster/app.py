@@ -87,8 +87,7 @@ def explain(
 
     from astrarium.cli.cluster.folder import explained
     from astrarium.cli.output import emit
-    from astrarium.cluster.report.explain import plain, tables
-    from astrarium.cluster.report.words import sentences
+    from astrarium.cluster.report.words import plain, sentences, tables
     from astrarium.cluster.scenario.build import build
 
     [(label, scenario)] = variants(_loaded(file, override, seed), [policy] if policy else []).items()

@@ -231,7 +231,7 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
         from astrarium.cluster.live.ray import RayBackend
 
         return RayBackend(home, live.address or "auto", grace, least, live.patience / 1e9, env)
-    from astrarium.cluster.live.local import LocalBackend
+    from astrarium.cluster.live.fleet import LocalBackend
 
     return LocalBackend(home, machines_of(scenario), grace, least, env)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from astrarium.cli.gate.mps import mps
-from astrarium.cli.gate.policy import policies, policy
+from astrarium.cli.gate.policy import mps, policies, policy
 from astrarium.cli.gate.profile import profile
 from astrarium.cli.gate.run import run
 from astrarium.cli.gate.top import top

@@ -2,15 +2,102 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from astrarium.cli.gate.options import Gpu, Set, board_of, no_board
 from astrarium.cli.options import Json
 
 if TYPE_CHECKING:
-    from astrarium.gate.board import BoardView
+    from astrarium.gate.board import Board, BoardView
+
+
+# Options and words that the verbs of `astrarium gpu` share.
+
+
+Command = Annotated[
+    list[str], typer.Argument(metavar="COMMAND...", help="The program with its arguments, as ever.")
+]
+ClientName = Annotated[str | None, typer.Option("--name", help="What it is called on the board.")]
+Gpu = Annotated[
+    int, typer.Option("--gpu", min=0, metavar="N", help="Which GPU; within CUDA_VISIBLE_DEVICES if set.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the board: --set window=150us."),
+]
+
+
+def name_of(command: list[str], given: str | None) -> str:
+    """`python -u train.py` is train, `python -m package.tool` is package.tool, `./serve` is serve."""
+    if given:
+        return given
+    for before, word in pairwise(command):
+        if word.endswith(".py"):
+            return Path(word).stem
+        if before == "-m":
+            return word
+    return Path(command[0]).name
+
+
+def check_command(command: list[str]) -> None:
+    """Before anything is set up."""
+    import shutil
+
+    from astrarium.core.errors import InputError
+
+    if shutil.which(command[0]) is None:
+        raise InputError("COMMAND", command[0], "a program that can be run")
+
+
+def path_of_board(gpu: int) -> Path:
+    from astrarium.gate.board import board_path
+    from astrarium.gate.driver import chosen_gpu
+
+    return board_path(chosen_gpu(gpu))
+
+
+def board_of(gpu: int) -> Board | None:
+    """The board of a GPU without those who are no more; None where nobody has ever used the gate."""
+    from astrarium.gate.board import Board
+
+    board = Board.find(path_of_board(gpu))
+    if board is not None:
+        board.sweep()
+    return board
+
+
+def no_board(gpu: int) -> str:
+    return f"no board at {path_of_board(gpu)}: nothing runs under the gate (`astrarium gpu run`)"
+
+
+# astrarium gpu mps [status|start|stop]
+
+
+ACTIONS = ("status", "start", "stop")
+
+Action = Annotated[str, typer.Argument(metavar="[ACTION]", help="status, start or stop.")]
+
+
+def mps(action: Action = "status") -> None:
+    """Look at, start or stop the MPS daemon that `gpu run` uses. Programs that run under it end with it."""
+    from astrarium.core.errors import InputError, one_of
+    from astrarium.gate import mps as daemon
+    from astrarium.gate.launch import private_home
+
+    if action not in ACTIONS:
+        raise InputError("ACTION", action, one_of(list(ACTIONS), action))
+    home = private_home()
+    if action == "stop":
+        print("MPS stopped" if daemon.stop(home) else "no MPS that was started by `astrarium gpu`")
+        return
+    found = daemon.start(home) if action == "start" else daemon.status(home)
+    print(found.said)
+    if not found.running and action == "start":
+        raise typer.Exit(1)
+
 
 DEFAULT = "astrarium"
 KERNEL_POLICIES = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from astrarium.cli.gate.options import Command, Gpu, Name, check_command, name_of
+from astrarium.cli.gate.policy import ClientName, Command, Gpu, check_command, name_of
 from astrarium.cli.options import Json
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Rows = Annotated[int, typer.Option("--rows", min=1, help="How many kernels are s
 
 def profile(
     command: Command,
-    name: Name = None,
+    name: ClientName = None,
     out: Out = None,
     gpu: Gpu = 0,
     rows: Rows = 20,

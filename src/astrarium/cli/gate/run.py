@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from astrarium.cli.gate.options import Command, Gpu, Name, Set, check_command, name_of
-from astrarium.cli.gate.policy import KERNEL_POLICIES
+from astrarium.cli.gate.policy import KERNEL_POLICIES, ClientName, Command, Gpu, Set, check_command, name_of
 
 if TYPE_CHECKING:
     from astrarium.gate.launch import Client
@@ -38,7 +37,7 @@ AllowNoGpu = Annotated[
 def run(
     command: Command,
     kind: Class,
-    name: Name = None,
+    name: ClientName = None,
     policy: Policy = None,
     gpu: Gpu = 0,
     profile: Profile = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from astrarium.cli.gate.options import Gpu, board_of, no_board
+from astrarium.cli.gate.policy import Gpu, board_of, no_board
 from astrarium.cli.options import Json
 
 if TYPE_CHECKING:

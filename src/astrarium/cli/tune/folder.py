@@ -14,9 +14,8 @@ from astrarium.core.errors import InputError
 from astrarium.run import folder
 from astrarium.run.waiting import waiting
 from astrarium.tuning.live.run import alone_in
-from astrarium.tuning.report.rows import FILES, write_rows
 from astrarium.tuning.report.summary import WINDOWS
-from astrarium.tuning.report.tables import ratios
+from astrarium.tuning.report.tables import FILES, ratios, write_rows
 
 
 class Wish(NamedTuple):

@@ -19,9 +19,8 @@ from typing import Any
 
 from astrarium.cluster.live.agent import Agent, PartOrder, PartSeen
 from astrarium.cluster.live.backend import MachineSeen, Order, Picture, RunKey, RunSeen
-from astrarium.cluster.live.fleet import Fleet, Reach
+from astrarium.cluster.live.fleet import Fleet, Reach, free_ports
 from astrarium.cluster.live.folders import newest_checkpoint
-from astrarium.cluster.live.local import free_ports
 from astrarium.core.errors import AstrariumError, InputError, from_extra
 
 # The agent of a machine as an actor of Ray, and what the arbiter knows of it from afar.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astrarium.cluster.fairness import work_left
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._time_shares import (
     CLOSE,
@@ -24,7 +25,6 @@ from astrarium.cluster.policies._time_shares import (
     middle,
     smallest_level,
 )
-from astrarium.cluster.remaining import work_left
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time, to_seconds
 

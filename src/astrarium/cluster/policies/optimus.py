@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 
 from astrarium.cluster.demand import step
+from astrarium.cluster.fairness import throughput
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
-from astrarium.cluster.remaining import throughput
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time
 

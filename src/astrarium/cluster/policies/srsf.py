@@ -5,9 +5,9 @@ job, at a time to the app with the least GPU time left. What is left is what its
 from __future__ import annotations
 
 from astrarium.cluster.demand import step
+from astrarium.cluster.fairness import work_left
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
-from astrarium.cluster.remaining import work_left
 from astrarium.cluster.state import AppRow
 from astrarium.core.units import SECOND, Time
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from math import inf
 
+from astrarium.cluster.fairness import time_left, work_left
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
-from astrarium.cluster.remaining import time_left, work_left
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import SECOND, Time
 

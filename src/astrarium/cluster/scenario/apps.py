@@ -12,9 +12,8 @@ import numpy as np
 
 from astrarium.cluster.contract import App, Job
 from astrarium.cluster.live.backend import Task
-from astrarium.cluster.scenario.live import simulated, task_entry
 from astrarium.cluster.scenario.read import ClusterScenario
-from astrarium.cluster.scenario.schema import AppEntry, PhaseJob, ThemisApps, TraceApps
+from astrarium.cluster.scenario.schema import AppEntry, PhaseJob, ThemisApps, TraceApps, simulated, task_entry
 from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import DrawnApp, Recorded, scaled, single_apps, stretched
 from astrarium.cluster.workloads.traces import read_philly, read_shockwave, read_tiresias

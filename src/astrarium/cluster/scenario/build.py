@@ -12,8 +12,8 @@ from astrarium.cluster.machines import Machine, Slowdowns, Spread
 from astrarium.cluster.scenario import apps as cluster_apps
 from astrarium.cluster.scenario.read import ClusterScenario
 from astrarium.cluster.scenario.schema import Change, MachineKind, ModelSlowdown, Unknown
-from astrarium.cluster.workloads import machines as drawn
-from astrarium.cluster.workloads.themis_models import SLOWDOWNS
+from astrarium.cluster.workloads import themis as drawn
+from astrarium.cluster.workloads.themis import SLOWDOWNS
 from astrarium.core.errors import InputError
 from astrarium.core.units import FOREVER, Time
 

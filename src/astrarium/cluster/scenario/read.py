@@ -19,15 +19,18 @@ import msgspec
 import yaml
 
 from astrarium.cluster.policies import Allocator, cluster_policies
-from astrarium.cluster.scenario.live import LiveSection, TaskEntry, simulated, task_entry
 from astrarium.cluster.scenario.schema import (
     AppEntry,
     Change,
     Costs,
+    LiveSection,
     MachineKind,
     SlowdownSection,
+    TaskEntry,
     ThemisApps,
     TraceApps,
+    simulated,
+    task_entry,
 )
 from astrarium.core.decode import Decoder, check_keys, overridden, read_yaml
 from astrarium.core.errors import InputError, one_of

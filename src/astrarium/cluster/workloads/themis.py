@@ -34,18 +34,181 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
 from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, DrawnJob, scaled
-from astrarium.cluster.workloads.themis_models import MODELS, compute_intensive, network_intensive, pick
 from astrarium.cluster.workloads.traces import PhillyJob
-from astrarium.core.errors import InputError
+from astrarium.core.errors import InputError, one_of
 from astrarium.core.processes import Floats
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND, Time
+
+# The models of Themis (Mahajan et al., NSDI 2020, Table 4) and what being spread costs them.
+
+
+SHARES = {"vision": 0.1, "language": 0.6, "speech": 0.3}
+MODELS = {
+    "Inception-v3": "vision",
+    "AlexNet": "vision",
+    "ResNet50": "vision",
+    "VGG16": "vision",
+    "VGG19": "vision",
+    "Bi-Att-Flow": "language",
+    "LangModel": "language",
+    "GNMT": "language",
+    "Transformer": "language",
+    "WaveNet": "speech",
+    "DeepSpeech": "speech",
+}
+DEFAULT: Final = 1.1
+ACROSS_RACKS: Final = 1.3 / 1.1  # times S across machines
+INTENSIVE: Final = 1.15  # from this S on, a model is network-intensive
+INSENSITIVE: Final = 1.02  # up to this one, it is compute-intensive
+
+
+class Slowdown(msgspec.Struct, frozen=True):
+    """On GPUs of several machines of a rack, and of several racks."""
+
+    machines: float
+    racks: float
+    source: str
+
+    def by_spread(self) -> tuple[float, float, float, float]:
+        """Inside a slot, over slots of a machine, machines of a rack, and racks."""
+        return 1.0, 1.0, self.machines, self.racks
+
+
+_ANYWHERE = {
+    "Inception-v3": (1.0, "table 1"),
+    "AlexNet": (1.29, "like VGG16"),
+    "VGG16": (1.29, "table 1"),
+    "VGG19": (1.29, "like VGG16"),
+    "DeepSpeech": (1.155, "sia"),
+    **dict.fromkeys(["Bi-Att-Flow", "GNMT", "WaveNet"], (DEFAULT, "default")),
+}
+_GAVEL = {
+    "k80": {"LangModel": 1.198, "Transformer": 1.09, "ResNet50": 1.0},
+    "p100": {"LangModel": 1.931, "Transformer": 1.375, "ResNet50": 1.017},
+    "v100": {"LangModel": 4.343, "Transformer": 1.86, "ResNet50": 1.062},
+}
+
+
+def _table() -> dict[tuple[str, str], Slowdown]:
+    table = {(model, "fast"): _slowdown(1.0, "sia") for model in MODELS}
+    for network, measured in _GAVEL.items():
+        found = {**_ANYWHERE, **{model: (times, f"gavel {network}") for model, times in measured.items()}}
+        table |= {(model, network): _slowdown(*found[model]) for model in MODELS}
+    return table
+
+
+def _slowdown(times: float, source: str) -> Slowdown:
+    return Slowdown(times, times * ACROSS_RACKS if times > INSENSITIVE else times, source)
+
+
+SLOWDOWNS = _table()
+NETWORKS = ["k80", "p100", "v100", "fast"]
+
+
+def slowdown(model: str, network: str) -> Slowdown:
+    if model not in MODELS:
+        raise InputError("model", model, f"a model of Themis: {one_of(list(MODELS), model)}")
+    if network not in NETWORKS:
+        raise InputError("network", network, one_of(NETWORKS, network))
+    return SLOWDOWNS[model, network]
+
+
+def network_intensive(network: str) -> list[str]:
+    """Models that suffer from being spread."""
+    return [model for model in MODELS if slowdown(model, network).machines >= INTENSIVE]
+
+
+def compute_intensive(network: str) -> list[str]:
+    """Models that do not mind. Some are neither."""
+    return [model for model in MODELS if slowdown(model, network).machines <= INSENSITIVE]
+
+
+def pick(models: list[str], category: float, inside: float) -> str:
+    """Two numbers in [0, 1) choose: the category by its share among those that have models, then evenly."""
+    kinds = [kind for kind in SHARES if any(MODELS[model] == kind for model in models)]
+    if not kinds:
+        raise InputError("models", models, "at least one model of Themis")
+    point = category * sum(SHARES[kind] for kind in kinds)
+    for kind in kinds:
+        point -= SHARES[kind]
+        if point < 0:
+            break
+    of_kind = [model for model in models if MODELS[model] == kind]
+    return of_kind[int(inside * len(of_kind))]
+
+
+# The clusters of Themis (Mahajan et al., NSDI 2020, section 6.1).
+
+
+Mix = Literal["printed", "more-of-8", "more-of-4"]
+
+# How many machines have how many GPUs, in slots of how many.
+MIXES: dict[str, tuple[tuple[int, int, int], ...]] = {
+    "printed": ((16, 8, 2), (6, 4, 1), (16, 1, 1)),
+    "more-of-8": ((27, 8, 2), (6, 4, 1), (16, 1, 1)),
+    "more-of-4": ((16, 8, 2), (28, 4, 1), (16, 1, 1)),
+}
+TESTBED_KINDS = ((8, 2, 2), (12, 4, 2))
+TRUTH_TELLING = ((1, 8, 2), (28, 2, 2))
+NETWORK = "k80"  # of themis_models.SLOWDOWNS
+RACKS = 4
+
+
+class DrawnMachine(msgspec.Struct, frozen=True):
+    """*slot*: GPUs that are closest to each other. *network* names what connects the machine to others.
+
+    The names are those of the cluster level's machine.
+    """
+
+    id: int
+    gpus: int
+    rack: int = 0
+    slot: int = 0
+    network: str = ""
+
+
+def themis_testbed(network: str = NETWORK) -> tuple[DrawnMachine, ...]:
+    return machines(TESTBED_KINDS, racks=1, network=network)
+
+
+def themis_simulator(
+    mix: Mix = "more-of-8", racks: int = RACKS, network: str = NETWORK
+) -> tuple[DrawnMachine, ...]:
+    """`printed` has 168 GPUs, the others 256."""
+    if mix not in MIXES:
+        raise InputError("mix", mix, one_of(list(MIXES), mix))
+    return machines(MIXES[mix], racks, network)
+
+
+def themis_truth_telling(network: str = NETWORK) -> tuple[DrawnMachine, ...]:
+    return machines(TRUTH_TELLING, racks=1, network=network)
+
+
+def machines(
+    kinds: tuple[tuple[int, int, int], ...], racks: int = 1, network: str = ""
+) -> tuple[DrawnMachine, ...]:
+    """For each of *kinds*, so many machines with so many GPUs in slots of so many; dealt to racks in turn."""
+    if racks < 1:
+        raise InputError("racks", racks, "at least 1 rack")
+    for kind in kinds:
+        if min(kind) < 1 or kind[1] % kind[2]:
+            raise InputError("kinds", kind, "numbers of at least 1: machines, their GPUs, and a part as slot")
+    shapes = [(gpus, slot) for count, gpus, slot in kinds for _ in range(count)]
+    return tuple(
+        DrawnMachine(id_, gpus, id_ % racks, slot, network) for id_, (gpus, slot) in enumerate(shapes)
+    )
+
+
+def gpus(cluster: tuple[DrawnMachine, ...]) -> int:
+    return sum(machine.gpus for machine in cluster)
+
 
 # Hyper-parameter sweeps in a trace of Philly's virtual clusters, which names no users and no apps.
 

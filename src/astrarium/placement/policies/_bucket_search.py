@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from astrarium.placement.groups import Group, Layout
-from astrarium.placement.policies._ground import Bools, Going, Ground
-from astrarium.placement.policies._partition import (
+from astrarium.placement.policies._ground import (
+    Bools,
+    Going,
+    Ground,
     device_buckets,
     grouped,
     largest_node,

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from astrarium.placement.groups import Group, Hosts, Ints, Layout
-from astrarium.placement.policies._ground import Bools, Going, Ground
-from astrarium.placement.policies._partition import capacities
+from astrarium.placement.policies._ground import Bools, Going, Ground, capacities
 from astrarium.placement.simulation import Score, Workload, score
 
 

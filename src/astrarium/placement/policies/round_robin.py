@@ -10,8 +10,7 @@ import numpy as np
 from astrarium.placement.groups import Runtime
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search, placement_policies
-from astrarium.placement.policies._ground import Counting, Going, Ground, plan_of
-from astrarium.placement.policies._partition import grouped
+from astrarium.placement.policies._ground import Counting, Going, Ground, grouped, plan_of
 from astrarium.placement.policies._selection import Board
 from astrarium.placement.problem import Problem, Shape
 from astrarium.placement.simulation import score

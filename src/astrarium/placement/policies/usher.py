@@ -319,3 +319,14 @@ def _replica(problem: Problem, choice: Choice, gpu: int, count: int) -> Replica:
     why = f"{which} with batches of {option.batch}: {serves:.1f} requests/s each, {model.rate:g} asked"
     ids = (problem.gpus[gpu].id,)
     return Replica(model.index, ids, batch=option.batch, share=share_of(option), why=why)
+
+
+# Usher by the weighted achieved occupancy: the average over a batch's time, not its busiest moment.
+
+
+@placement_policies.register("wao-usher")
+class WaoUsher(Usher):
+    """Place like Usher, by weighted achieved occupancy."""
+
+    name = "wao-usher"
+    metric: Metric = "weighted_occupancy"

@@ -37,7 +37,7 @@ from astrarium.server.control.room import Control
 from astrarium.server.control.tickets import Cloakroom, Flight, Ticket, Waiter
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import EXPIRED, UNSERVED, ModelSpec, Setup
-from astrarium.serving.live.early_replies import Courier
+from astrarium.serving.live.workers import Courier
 from astrarium.serving.state import Outcome
 
 # How many calls of a model can be open and still be answered in time, by the pace at which it is answered.

@@ -19,10 +19,9 @@ from astrarium.server.control.bounds import alone, bounded
 from astrarium.server.control.calibration import Calibration
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
-from astrarium.server.control.loop import Loop
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Repository
-from astrarium.server.control.scheduler import Scheduler
+from astrarium.server.control.scheduler import Loop, Scheduler
 from astrarium.server.control.tickets import Flight, Ticket
 from astrarium.serving.contract import Setup
 from astrarium.serving.live.messages import (

@@ -6,16 +6,17 @@ ends in the books of the old one, and until then its GPU is away in the books of
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
+from time import monotonic_ns
 from typing import Any, Protocol
 
 from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
-from astrarium.run.live import Alarm, LiveDriver
-from astrarium.server.control.loop import Loop
+from astrarium.run.live import Alarm, KernelAlarm, LiveDriver
 from astrarium.server.control.tickets import Flight
 from astrarium.serving.contract import (
     BatchFailed,
@@ -32,6 +33,35 @@ from astrarium.serving.contract import (
 )
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler
 from astrarium.serving.state import Batch, Fate, Ledger, Outcome, ServingState
+
+# What scheduling needs of an event loop, so that tests can be one: the time, another turn, an alarm.
+
+
+class Loop(Protocol):
+    def clock(self) -> Time: ...
+    def soon(self, call: Callable[[], None]) -> object: ...
+    def later(self, after: Time, call: Callable[[], None]) -> object: ...
+    def alarm(self, ring: Callable[[], None]) -> Alarm: ...
+
+
+class EventLoop:
+    """That of asyncio."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def clock(self) -> Time:
+        return monotonic_ns()
+
+    def soon(self, call: Callable[[], None]) -> object:
+        return self._loop.call_soon(call)
+
+    def later(self, after: Time, call: Callable[[], None]) -> object:
+        return self._loop.call_later(after / SECOND, call)
+
+    def alarm(self, ring: Callable[[], None]) -> Alarm:
+        return KernelAlarm(self._loop, ring)
+
 
 # The real world of the serving level, as far as the level itself knows it: books that do not grow.
 

@@ -6,27 +6,33 @@ import asyncio
 import contextlib
 import logging
 from asyncio import to_thread
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from math import ceil
 from time import monotonic_ns
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 import msgspec
 
-from astrarium.server.checking import check_load_parameters, check_version
-from astrarium.server.contract import Kind, ModelCard, Refused, Service
-from astrarium.server.describing import (
-    index_entries,
-    model_config,
-    model_metadata,
-    server_metadata,
-    statistics_answer,
+from astrarium.core.native import extension
+from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.server.checking import (
+    Placed,
+    bad,
+    check_load_parameters,
+    check_size,
+    check_tensor_parameters,
+    check_version,
+    in_card_order,
+    placed_inputs,
+    wanted_outputs,
+    wishes,
 )
-from astrarium.server.grpc.infer import read_call, written_answer
+from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
 from astrarium.server.grpc.messages import (
     SERVICE,
+    Data,
     Given,
     Unreadable,
     filled,
@@ -34,10 +40,150 @@ from astrarium.server.grpc.messages import (
     read_infer,
     read_message,
 )
-from astrarium.server.keys import Keys
+from astrarium.server.http.json_tensors import packed
 from astrarium.server.logs import Sparing
-from astrarium.server.settings import HttpLimits
+from astrarium.server.settings import HttpLimits, Keys
 from astrarium.server.timelines import stage_line
+from astrarium.server.wire import (
+    index_entries,
+    model_config,
+    model_metadata,
+    server_metadata,
+    statistics_answer,
+)
+from astrarium.serving.live.tensors import Tensor
+
+# One inference over gRPC: a message becomes a call, its answer becomes a message.
+
+
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+
+class Asked(NamedTuple):
+    call: InferCall
+    outputs: list[str]
+
+
+def read_call(
+    card: ModelCard, given: Given, tag: str, received: Time, remaining: float | None, limit: int
+) -> Asked:
+    """*remaining* is what the client's own deadline leaves, in seconds; *limit* is of a tensor, in bytes."""
+    request = given.request
+    check_version(card, request.model_version)
+    tensors = _tensors(card, given, limit)
+    wish = wishes(_plain(request.parameters), tag, card.name)
+    rows = tensors[0].shape[0] if tensors else 1
+    wished = wish.timeout, wish.priority, wish.application
+    call = InferCall(card.name, tensors, rows, received, *wished, _patience(remaining, card.name))
+    return Asked(call, _wanted(card, request))
+
+
+def _patience(remaining: float | None, model: str) -> Time | None:
+    """From the deadline that the call itself carries."""
+    if remaining is None:
+        return None
+    if remaining <= 0:
+        raise Refused(Kind.DEADLINE, f"model {model}: the call's own deadline has passed")
+    return int(min(remaining * SECOND, FOREVER))
+
+
+def _tensors(card: ModelCard, given: Given, limit: int) -> list[Tensor]:
+    inputs = given.request.inputs
+    placed = placed_inputs(card, inputs, limit)
+    for each, one in zip(placed, inputs, strict=True):
+        check_tensor_parameters(each.field, one.parameters, card.name)
+    data = _raw(placed, given, card.name) if given.raw else _typed(placed, given, card.name)
+    tensors = [
+        Tensor(each.spec.name, each.spec.datatype, each.shape, content)
+        for each, content in zip(placed, data, strict=True)
+    ]
+    return in_card_order(card, tensors)
+
+
+def _raw(placed: Sequence[Placed], given: Given, model: str) -> Sequence[Data]:
+    raw = given.raw
+    if len(raw) != len(placed):
+        raise bad("raw_input_contents", f"{len(raw)} of them", f"one for each of {len(placed)} inputs", model)
+    typed = given.contents or [one.HasField("contents") or None for one in given.request.inputs]
+    for each, contents, data in zip(placed, typed, raw, strict=True):
+        if contents is not None:
+            raise bad(f"{each.field}.contents", "both", "either contents or raw_input_contents", model)
+        check_size(each, data, model)
+    return raw
+
+
+def _typed(placed: Sequence[Placed], given: Given, model: str) -> list[bytes]:
+    if given.contents is not None:
+        return [_native(each, data or b"", model) for each, data in zip(placed, given.contents, strict=True)]
+    inputs = given.request.inputs
+    return [_contents(each, one.contents, model) for each, one in zip(placed, inputs, strict=True)]
+
+
+def _native(placed: Placed, data: Data, model: str) -> bytes:
+    """Typed contents as they came, of a request that is large."""
+    field, native = _contents_field(placed, model), extension("_express")
+    assert native is not None
+    found: bytes | int = native.from_contents(data, placed.spec.datatype, placed.elements)
+    if isinstance(found, bytes):
+        return found
+    expected = f"{placed.elements} elements in {field} for shape {list(placed.shape)}, and nothing else"
+    raise bad(f"{placed.field}.contents", f"{found} that are right", expected, model)
+
+
+def _contents_field(placed: Placed, model: str) -> str:
+    field = _CONTENTS.get(placed.spec.datatype)
+    if field is None:
+        expected = f"raw_input_contents: {placed.spec.datatype} has no typed contents"
+        raise bad(f"{placed.field}.contents", None, expected, model)
+    return field
+
+
+def _contents(placed: Placed, contents: Any, model: str) -> bytes:
+    field = _contents_field(placed, model)
+    others = [descriptor.name for descriptor, _ in contents.ListFields() if descriptor.name != field]
+    values = getattr(contents, field)
+    if others or len(values) != placed.elements:
+        expected = f"{placed.elements} elements in {field} for shape {list(placed.shape)}"
+        got = f"{len(values)}" + (f", and some in {', '.join(others)}" if others else "")
+        raise bad(f"{placed.field}.contents", got, expected, model)
+    return packed(placed, values, model)
+
+
+def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters without their wrapping; one that wraps nothing is not there."""
+    choices = {name: wrapped.WhichOneof("parameter_choice") for name, wrapped in parameters.items()}
+    return {name: getattr(parameters[name], choice) for name, choice in choices.items() if choice}
+
+
+def _wanted(card: ModelCard, request: Any) -> list[str]:
+    for at, output in enumerate(request.outputs):
+        check_tensor_parameters(f"outputs[{at}]", output.parameters, card.name)
+    return wanted_outputs(card, [output.name for output in request.outputs])
+
+
+def written_answer(card: ModelCard, asked: Asked, request_id: str, answer: InferAnswer) -> Any:
+    """The response, with bytes of its own: nothing in it refers to shared memory any more."""
+    given = {tensor.name: tensor for tensor in answer.outputs}
+    response = message("ModelInferResponse")(model_name=card.name, model_version=card.version, id=request_id)
+    for name in asked.outputs:
+        tensor = given[name]
+        response.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
+        response.raw_output_contents.append(bytes(tensor.data))
+    return response
+
 
 # Refusals as gRPC status codes, and what comes with a call: its metadata.
 

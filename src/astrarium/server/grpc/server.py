@@ -9,8 +9,7 @@ import grpc
 from astrarium.core.errors import InputError
 from astrarium.server.contract import Service
 from astrarium.server.grpc.front import GrpcFront
-from astrarium.server.keys import Keys
-from astrarium.server.settings import Address, HttpLimits, Security
+from astrarium.server.settings import Address, HttpLimits, Keys, Security
 
 _ENVELOPE = 64 * 1024  # bytes of a message beside its tensors
 _NO_LIMIT = -1

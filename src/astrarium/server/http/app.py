@@ -9,11 +9,11 @@ from typing import Any
 
 from astrarium.server import wire
 from astrarium.server.contract import Refused, Service
-from astrarium.server.http.bodies import BodyReader, Disconnected, Receive
-from astrarium.server.http.handlers import Handlers
-from astrarium.server.http.openapi import described
-from astrarium.server.http.replies import (
+from astrarium.server.http.bodies import (
+    BodyReader,
+    Disconnected,
     HttpRefusal,
+    Receive,
     Reply,
     Send,
     http_refusal,
@@ -21,9 +21,10 @@ from astrarium.server.http.replies import (
     refusal,
     send_reply,
 )
+from astrarium.server.http.handlers import Handlers
+from astrarium.server.http.openapi import described
 from astrarium.server.http.routing import RECEIVED, Request, Route, Router
-from astrarium.server.keys import Keys
-from astrarium.server.settings import HttpLimits, Security
+from astrarium.server.settings import HttpLimits, Keys, Security
 from astrarium.server.wire import ErrorAnswer
 
 # Every operation over HTTP, in the order in which the description lists them.

@@ -18,11 +18,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.server.contract import Delivery, Express, ExpressClient, Kind, ModelCard, PackedCall, Refused
-from astrarium.server.http.bodies import BodyReader
+from astrarium.server.http.bodies import BodyReader, refusal
 from astrarium.server.http.protocol import BoundedProtocol
-from astrarium.server.http.replies import refusal
-from astrarium.server.keys import Keys
-from astrarium.server.settings import HttpLimits
+from astrarium.server.settings import HttpLimits, Keys
 from astrarium.serving.live.tensors import BYTES
 
 AT_ONCE = 100 * MICROSECOND  # a loop that finds something to read so soon did not have to wait for it

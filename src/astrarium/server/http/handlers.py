@@ -3,34 +3,227 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
+from msgspec import UNSET
 
+from astrarium.core.units import Time
 from astrarium.server import wire
-from astrarium.server.checking import bad, check_load_parameters, check_version
-from astrarium.server.contract import Kind, ModelCard, Refused, Service
-from astrarium.server.describing import (
+from astrarium.server.checking import (
+    Placed,
+    bad,
+    check_load_parameters,
+    check_size,
+    check_tensor_parameters,
+    check_version,
+    in_card_order,
+    placed_inputs,
+    wanted_outputs,
+    wishes,
+)
+from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
+from astrarium.server.http.bodies import (
+    JSON,
+    Body,
+    BodyReader,
+    Headers,
+    HttpRefusal,
+    Reply,
+    asked_encoding,
+    compressed,
+    json_reply,
+)
+from astrarium.server.http.json_tensors import Json, check_keys, from_json, not_json, outline, to_json
+from astrarium.server.http.routing import LONG_WAY, Request
+from astrarium.server.settings import LARGE
+from astrarium.server.timelines import stage_line
+from astrarium.server.wire import (
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    OutputTensor,
+    Parameters,
     index_entries,
     model_config,
     model_metadata,
     server_metadata,
     statistics_answer,
 )
-from astrarium.server.http.bodies import Body, BodyReader, asked_encoding, compressed
-from astrarium.server.http.infer import (
-    Asked,
-    read_call,
-    reads_slowly,
-    timeline_header,
-    writes_slowly,
-    written_answer,
-)
-from astrarium.server.http.json_tensors import check_keys, not_json
-from astrarium.server.http.replies import HttpRefusal, Reply, json_reply
-from astrarium.server.http.routing import LONG_WAY, Request
-from astrarium.server.settings import LARGE
+from astrarium.serving.live.tensors import BYTES, Tensor
+
+# One inference over HTTP: a body becomes a call, its answer becomes a body.
+
+
+HEADER_LENGTH = b"inference-header-content-length"
+APPLICATION = b"x-astrarium-application"
+TIMELINE = b"x-astrarium-timeline"
+_BINARY = (b"content-type", b"application/octet-stream")
+_decode = msgspec.json.Decoder(InferRequest).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Asked(NamedTuple):
+    """A call, and the form in which its client wants the answer."""
+
+    call: InferCall
+    id: str
+    outputs: dict[str, bool]  # whether binary, in the order asked for
+
+
+def read_call(
+    card: ModelCard, body: Body, headers: Mapping[bytes, bytes], received: Time, limit: int
+) -> Asked:
+    """*limit* is the most bytes that one tensor may have."""
+    json_size = _json_size(headers, body)
+    request = _request(body, json_size)
+    tensors = _tensors(card, request, memoryview(body)[json_size:], limit)
+    tag = headers.get(APPLICATION, b"").decode("latin-1")
+    wish = wishes(request.parameters, tag, card.name)
+    rows = tensors[0].shape[0] if tensors else 1
+    call = InferCall(card.name, tensors, rows, received, wish.timeout, wish.priority, wish.application)
+    return Asked(call, request.id, _wanted(card, request))
+
+
+def reads_slowly(card: ModelCard, body: Body, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request takes so long to read that a thread should: the event loop has others to serve."""
+    if len(body) <= LARGE:
+        return False
+    return _json_size(headers, body) > LARGE or any(spec.datatype == BYTES for spec in card.inputs)
+
+
+def writes_slowly(asked: Asked, answer: InferAnswer) -> bool:
+    """The same of an answer in JSON."""
+    in_json = [tensor for tensor in answer.outputs if asked.outputs.get(tensor.name) is False]
+    return sum(len(tensor.data) for tensor in in_json) > LARGE
+
+
+def _json_size(headers: Mapping[bytes, bytes], body: Body) -> int:
+    given = headers.get(HEADER_LENGTH)
+    if given is None:
+        return len(body)
+    if not given.isdigit() or len(given) > 18 or int(given) > len(body):
+        expected = f"the length of the JSON, at most that of the body ({len(body)})"
+        raise bad("Inference-Header-Content-Length", given[:40].decode("latin-1"), expected)
+    return int(given)
+
+
+def _request(body: Body, size: int) -> InferRequest:
+    """What the JSON says. Of a large one only what is beside the elements of its tensors is read here."""
+    json = body if size == len(body) else memoryview(body)[:size]
+    try:
+        return _small(json) if size <= LARGE else _large(json)
+    except RecursionError:
+        raise bad("body", None, "JSON that is not nested this deep") from None
+
+
+def _small(json: Json) -> InferRequest:
+    request = _decoded(json)
+    check_keys(outline(json).text)
+    return request
+
+
+def _large(json: Json) -> InferRequest:
+    text, pieces = outline(json)
+    request = _decoded(text)
+    check_keys(text)
+    for given in request.inputs:
+        if pieces is not None and given.data is not UNSET:
+            given.data = pieces[int(given.data)]
+    return request
+
+
+def _decoded(json: Json) -> InferRequest:
+    try:
+        return _decode(json)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise not_json(json, error) from None
+
+
+def _tensors(card: ModelCard, request: InferRequest, binary: memoryview, limit: int) -> list[Tensor]:
+    tensors, at = [], 0
+    for placed, given in zip(placed_inputs(card, request.inputs, limit), request.inputs, strict=True):
+        size = _binary_size(given, placed, card.name) if given.parameters else None
+        if size is None:
+            data: bytes | memoryview = _json_data(given, placed, card.name)
+        else:
+            data = _binary_data(given, placed, binary[at : at + size], card.name)
+            at += size
+        tensors.append(Tensor(placed.spec.name, placed.spec.datatype, placed.shape, data))
+    if at != len(binary):
+        raise bad("body", f"{len(binary)} bytes after the JSON", f"{at}, as binary_data_size says", card.name)
+    return in_card_order(card, tensors)
+
+
+def _binary_size(given: InputTensor, placed: Placed, model: str) -> int | None:
+    check_tensor_parameters(placed.field, given.parameters, model)
+    size = given.parameters.get("binary_data_size")
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+        raise bad(f"{placed.field}.parameters.binary_data_size", size, "a whole number of bytes", model)
+    return size
+
+
+def _json_data(given: InputTensor, placed: Placed, model: str) -> bytes:
+    if given.data is UNSET:
+        raise bad(placed.field, "neither", "either data or parameters.binary_data_size", model)
+    return from_json(given.data, placed, model)
+
+
+def _binary_data(given: InputTensor, placed: Placed, data: memoryview, model: str) -> memoryview:
+    if given.data is not UNSET:
+        raise bad(placed.field, "both", "either data or parameters.binary_data_size", model)
+    check_size(placed, data, model)  # fewer bytes than binary_data_size says are also fewer than the shape
+    return data
+
+
+def _wanted(card: ModelCard, request: InferRequest) -> dict[str, bool]:
+    default = _flag(request.parameters, "binary_data_output", False, "parameters", card.name)
+    if not request.outputs:
+        return {spec.name: default for spec in card.outputs}
+    names = wanted_outputs(card, [output.name for output in request.outputs])
+    for at, output in enumerate(request.outputs):
+        check_tensor_parameters(f"outputs[{at}]", output.parameters, card.name)
+    return {
+        name: _flag(output.parameters, "binary_data", default, f"outputs[{at}].parameters", card.name)
+        for at, (name, output) in enumerate(zip(names, request.outputs, strict=True))
+    }
+
+
+def _flag(parameters: Parameters, name: str, default: bool, field: str, model: str) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise bad(f"{field}.{name}", value, "true or false", model)
+    return value
+
+
+def written_answer(card: ModelCard, asked: Asked, answer: InferAnswer) -> tuple[Headers, bytes]:
+    """The body and the headers that describe it; nothing in them refers to shared memory any more."""
+    given = {tensor.name: tensor for tensor in answer.outputs}
+    binary = [given[name].data for name, is_binary in asked.outputs.items() if is_binary]
+    outputs = [_output(given[name], is_binary) for name, is_binary in asked.outputs.items()]
+    json = _encode(InferResponse(card.name, card.version, outputs, asked.id))
+    if not binary:
+        return [JSON], json
+    return [_BINARY, (HEADER_LENGTH, b"%d" % len(json))], b"".join([json, *binary])
+
+
+def _output(tensor: Tensor, binary: bool) -> OutputTensor:
+    shape = list(tensor.shape)
+    if binary:
+        return OutputTensor(
+            tensor.name, tensor.datatype, shape, parameters={"binary_data_size": len(tensor.data)}
+        )
+    return OutputTensor(tensor.name, tensor.datatype, shape, to_json(tensor))
+
+
+def timeline_header(headers: Mapping[bytes, bytes], answer: InferAnswer) -> Headers:
+    """How long each stage took, for those who ask."""
+    if headers.get(TIMELINE) in (None, b"0", b""):
+        return []
+    return [(TIMELINE, stage_line(answer).encode())]
+
 
 Form = TypeVar("Form")
 # What bodies come as: JSON, JSON with binary tensors, and what curl says of `-d` by itself.

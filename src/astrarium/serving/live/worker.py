@@ -37,8 +37,8 @@ from astrarium.serving.live.backends.contract import (
     Result,
 )
 from astrarium.serving.live.backends.precise_wait import Watch, fine_timers, watching
+from astrarium.serving.live.batches import gathered, rehearse, write_replies
 from astrarium.serving.live.garbage import GarbageKeeper
-from astrarium.serving.live.gather import gathered
 from astrarium.serving.live.messages import (
     LARGEST_MESSAGE,
     BatchBroken,
@@ -61,7 +61,6 @@ from astrarium.serving.live.messages import (
     decode_order,
     encode,
 )
-from astrarium.serving.live.replies import rehearse, write_replies
 from astrarium.serving.live.tensors import Array, TensorSpec
 
 # A batch in a worker: from its order, through its turn on the GPU, to its replies.

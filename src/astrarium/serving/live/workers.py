@@ -10,12 +10,49 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
+from astrarium.core.native import extension
+from astrarium.core.units import Time
 from astrarium.serving.live.arena import Memory
 from astrarium.serving.live.backends.contract import Place
-from astrarium.serving.live.early_replies import Courier
 from astrarium.serving.live.messages import LARGEST_MESSAGE, News, Order, Stop, decode_news, encode
+
+# Who hears the workers of this machine before the event loop does, and sends answers by itself (native).
+
+
+class Courier(Protocol):
+    """A thread of its own: the engine gives it the workers' sockets, the server tells it what to answer."""
+
+    def bell(self) -> int:
+        """A descriptor that can be read when there are packets."""
+
+    def watch(self, worker: int, socket: int) -> None: ...
+    def forget(self, worker: int) -> None:
+        """Hear what is left of its words, then no more of it."""
+
+    def has_news(self) -> bool:
+        """Whether there are packets."""
+
+    def packets(self) -> list[tuple[int, bytes]]:
+        """Who said what since the last time."""
+
+    def expect(self, run: int, parcels: list[Any]) -> None:
+        """When this batch is done, answer: (packed call of one row, its client's line, offset and size of
+        its room, place in the batch)."""
+
+    def collect(self, run: int) -> tuple[Time, list[int], list[tuple[int, bytes]]]:
+        """When answers of a batch were sent (0: none were), to which parcels, and what was left of some."""
+
+    def stop(self) -> None:
+        """Nothing is heard or answered any more; what was heard can still be collected."""
+
+
+def new_courier(memory: memoryview) -> Courier | None:
+    """None where the extension was not built: then the event loop hears the workers itself."""
+    module = extension("_express")
+    return None if module is None else cast(Courier, module.Courier(memory))
+
 
 # Where workers run, behind one interface: processes of this machine (`local`), later many machines.
 

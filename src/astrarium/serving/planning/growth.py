@@ -15,8 +15,7 @@ from astrarium.core.units import to_ms
 from astrarium.placement.interference import share_factor
 from astrarium.placement.plan import Replica
 from astrarium.placement.problem import ALONE, PlacedModel, Problem
-from astrarium.serving.planning.judging import judged
-from astrarium.serving.planning.load import with_rates
+from astrarium.serving.planning.load import judged, with_rates
 from astrarium.serving.planning.search import Attempt, Planning
 from astrarium.serving.planning.use import busy_for
 

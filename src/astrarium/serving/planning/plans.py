@@ -27,8 +27,7 @@ from astrarium.placement.plan import Plan, PlanEntry, ReplicaEntry, parse_shape,
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests, Shape
 from astrarium.serving.contract import ModelSpec
 from astrarium.serving.scenario import build
-from astrarium.serving.scenario.rates import spans
-from astrarium.serving.scenario.schema import Cluster, Model, Parallel, Scenario
+from astrarium.serving.scenario.schema import Cluster, Model, Parallel, Scenario, spans
 
 Spread = Callable[[str, Form], Mapping[Shape, Form]]
 ENDINGS = (".yaml", ".yml", ".json")

@@ -30,9 +30,8 @@ from astrarium.serving.planning.clusters import (
     selections,
     sized,
 )
-from astrarium.serving.planning.judging import Judged, MakeJudge, judged
 from astrarium.serving.planning.known import Known, Slowing, measured_on_v100s
-from astrarium.serving.planning.load import Load
+from astrarium.serving.planning.load import Judged, Load, MakeJudge, judged
 from astrarium.serving.planning.use import GpuUse, overloaded, uses
 from astrarium.serving.scenario import Scenario
 

@@ -12,8 +12,7 @@ from astrarium.core.errors import InputError, one_of
 from astrarium.core.processes import Arrivals, Bools, Floats, Ints, Stretch, Times
 from astrarium.core.profiles import Dynamic
 from astrarium.core.streams import stream
-from astrarium.serving.scenario.rates import spans
-from astrarium.serving.scenario.schema import Model, Scenario, Workload
+from astrarium.serving.scenario.schema import Model, Scenario, Workload, spans
 from astrarium.serving.traces import Trace, read_trace
 
 

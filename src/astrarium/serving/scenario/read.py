@@ -12,7 +12,7 @@ import msgspec
 from astrarium.core.decode import check_keys, overridden, read_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration
-from astrarium.serving.scenario import build, rates
+from astrarium.serving.scenario import build, schema
 from astrarium.serving.scenario.models import ModelReader, server_options, written_out
 from astrarium.serving.scenario.schema import (
     DEFAULT_POLICY,
@@ -119,7 +119,7 @@ def _policy(raw: Any) -> PolicyChoice:
 
 def _workload(workload: Workload, models: dict[str, Model], base: Path) -> Workload:
     if workload.file is None:
-        rates.check(workload, list(models))
+        schema.check(workload, list(models))
         return workload
     from astrarium.serving.scenario.arrivals import check_trace
     from astrarium.serving.traces import read_trace

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+import types
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
+from astrarium.core import processes
+from astrarium.core.distributions import Constant, Distribution, Modes, Samples
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.profiles import Dynamic, Profile
-from astrarium.core.quantities import Bytes, Duration, Rate, check_order, write_bytes, write_duration
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.profiles import Dynamic, Profile, Table
+from astrarium.core.quantities import (
+    Bytes,
+    Duration,
+    Rate,
+    check_order,
+    write_bytes,
+    write_duration,
+    write_rate,
+)
+from astrarium.core.units import MILLISECOND, SECOND, Time
 
 # What a scenario file may say for serving alone: the simulator ignores it.
 
@@ -312,7 +325,6 @@ class Scenario(msgspec.Struct, frozen=True):
     @property
     def total_rate(self) -> float:
         """Requests per second, the mean over the duration."""
-        from astrarium.serving.scenario.rates import mean_total
 
         if self.workload.file is not None:
             from astrarium.serving.traces import read_trace
@@ -328,7 +340,6 @@ class Scenario(msgspec.Struct, frozen=True):
 
     def with_rate(self, total: float) -> Scenario:
         """The same mix and the same changes, scaled until `total_rate` is *total*."""
-        from astrarium.serving.scenario.rates import scaled
 
         if self.workload.arrivals == "trace":
             raise InputError("workload.rate", total, "other arrivals: a trace has the rate it has")
@@ -337,6 +348,172 @@ class Scenario(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, workload=scaled(self.workload, total, self.total_rate))
 
     def to_yaml(self) -> str:
-        from astrarium.serving.scenario.write import to_yaml
 
         return to_yaml(self)
+
+
+# A scenario as YAML that loads back equal: the inverse of reading.
+
+
+_WRITERS: dict[Any, Any] = {Duration: write_duration, Rate: write_rate, Bytes: write_bytes}
+
+
+def to_yaml(scenario: Scenario) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(plain_scenario(scenario), sort_keys=False, allow_unicode=True, width=110))
+
+
+def plain_scenario(scenario: Scenario) -> dict[str, Any]:
+    """The scenario as data that JSON and YAML know, quantities with their units."""
+    raw: dict[str, Any] = plain(Scenario, scenario)
+    raw["policy"] = {"name": scenario.policy.name, **scenario.policy.parameters}
+    raw["seed"] = scenario.seed
+    return raw
+
+
+def plain(kind: Any, value: Any) -> Any:
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if kind in _WRITERS:
+        return _WRITERS[kind](value)
+    if isinstance(value, msgspec.Struct):
+        return _plain_struct(value)
+    if get_origin(kind) in (Union, types.UnionType):
+        return plain(_arm(get_args(kind), value), value)
+    if isinstance(value, tuple | list):
+        return [plain(get_args(kind)[0], item) for item in value]
+    if isinstance(value, dict):
+        inner = get_args(kind)[1] if get_args(kind) else Any
+        return {key: plain(inner, item) for key, item in value.items()}
+    return value
+
+
+def _plain_struct(value: msgspec.Struct) -> Any:
+    if isinstance(value, BackendChoice):
+        return value.plain()
+    if isinstance(value, Table):
+        return {"table": plain(dict[int, Duration], value.points)}
+    if isinstance(value, Constant):
+        return {"constant": write_duration(value.time)}
+    if isinstance(value, Modes):
+        return {"modes": [_plain_fields(mode) for mode in value.modes]}
+    if isinstance(value, Samples):
+        return {"samples": value.file or plain(tuple[Duration, ...], value.times)}
+    fields = _plain_fields(value)
+    tagged = isinstance(value, Profile | Distribution) and value.form and value.form not in fields
+    return {value.form: fields} if tagged else fields  # type: ignore[attr-defined]
+
+
+def _plain_fields(value: msgspec.Struct) -> dict[str, Any]:
+    """Fields that are at their default go without saying."""
+    fields = {}
+    for info in msgspec.structs.fields(value):
+        present = getattr(value, info.name)
+        default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
+        if info.required or present != default:
+            fields[info.name] = plain(info.type, present)
+    return fields
+
+
+def _arm(arms: tuple[Any, ...], value: Any) -> Any:
+    """Which arm of a union a value belongs to: the container of its type, else the one that is none."""
+    if value is None:
+        return type(None)
+    containers = [arm for arm in arms if get_origin(arm) is type(value)]
+    scalars = [arm for arm in arms if get_origin(arm) not in (dict, tuple) and arm is not type(None)]
+    return (containers or scalars)[0]
+
+
+# Each model's rate over time, from a total and its popularity or from rates by name.
+
+
+class Span(NamedTuple):
+    """Rates, in the order of the models, from one moment until the next."""
+
+    start: Time
+    end: Time
+    rates: tuple[float, ...]
+
+
+def spans(workload: Workload, names: Sequence[str]) -> list[Span]:
+    assert workload.rate is not None, "a trace has no rates"
+    assert workload.duration is not None
+    rates = _initial(workload.rate, workload, names)
+    shares = _shares(rates, processes.equal(len(names)))
+    schedule: list[tuple[Time, tuple[float, ...]]] = [(0, rates)]
+    for change in (change for change in workload.changes if change.at < workload.duration):
+        rates = _changed(change.rate, rates, shares, names)
+        shares = _shares(rates, shares)
+        schedule.append((change.at, rates))
+    schedule.append((workload.duration, ()))
+    return [Span(start, end, rates) for (start, rates), (end, _) in pairwise(schedule)]
+
+
+def mean_total(workload: Workload, names: Sequence[str]) -> float:
+    parts = spans(workload, names)
+    if len(parts) == 1 and not isinstance(workload.rate, dict):
+        return workload.rate or 0.0  # exactly as written, not the sum of its shares
+    served = math.fsum(math.fsum(part.rates) * (part.end - part.start) for part in parts)
+    return served / (workload.duration or 1)
+
+
+def scaled(workload: Workload, total: float, present: float) -> Workload:
+    def grown(rates: Rates) -> Rates:
+        if isinstance(rates, dict):
+            return {name: Rate(_times(rate, total, present)) for name, rate in rates.items()}
+        return Rate(_times(rates, total, present))
+
+    changes = tuple(msgspec.structs.replace(change, rate=grown(change.rate)) for change in workload.changes)
+    return msgspec.structs.replace(workload, rate=grown(workload.rate or Rate(0)), changes=changes)
+
+
+def check(workload: Workload, names: Sequence[str]) -> None:
+    """Every name is a model's, every model has a rate, and something arrives."""
+    given: list[tuple[str, Rates | None]] = [("workload.rate", workload.rate)]
+    given += [
+        (f"workload.changes[{place}].rate", change.rate) for place, change in enumerate(workload.changes)
+    ]
+    for field, rates in given:
+        _check_names(field, rates if isinstance(rates, dict) else {}, names)
+    missing = [name for name in names if isinstance(workload.rate, dict) and name not in workload.rate]
+    if missing:
+        raise InputError(f"workload.rate.{missing[0]}", None, "a rate for every model (0/s for none)")
+    total = mean_total(workload, names)
+    if total <= 0:
+        raise InputError("workload.rate", plain(Rates, workload.rate), "a rate above 0")
+    if total * (workload.duration or 0) > MOST_ARRIVALS * SECOND:
+        expected = f"at most {MOST_ARRIVALS:,} arrivals in the duration: a lower rate, or a shorter run"
+        raise InputError("workload.rate", plain(Rates, workload.rate), expected)
+
+
+def _check_names(field: str, rates: dict[str, Rate], names: Sequence[str]) -> None:
+    for name, rate in rates.items():
+        if name not in names:
+            expected = f"a model: {one_of(list(names), name)}"
+            raise InputError(f"{field}.{name}", write_rate(rate), expected)
+
+
+def _initial(rates: Rates, workload: Workload, names: Sequence[str]) -> tuple[float, ...]:
+    if isinstance(rates, dict):
+        return tuple(rates[name] for name in names)
+    if isinstance(workload.popularity, Zipf):
+        return tuple(rates * share for share in processes.zipf(len(names), workload.popularity.zipf))
+    return tuple(rates * share for share in processes.equal(len(names)))
+
+
+def _changed(
+    rates: Rates, present: tuple[float, ...], shares: Sequence[float], names: Sequence[str]
+) -> tuple[float, ...]:
+    if isinstance(rates, dict):
+        return tuple(rates.get(name, rate) for name, rate in zip(names, present, strict=True))
+    return tuple(rates * share for share in shares)
+
+
+def _shares(rates: Sequence[float], last: Sequence[float]) -> list[float]:
+    """The mix; while nothing arrives, the last one is remembered."""
+    total = math.fsum(rates)
+    return [rate / total for rate in rates] if total > 0 else list(last)
+
+
+def _times(rate: float, total: float, present: float) -> float:
+    return total if rate == present else rate * total / present

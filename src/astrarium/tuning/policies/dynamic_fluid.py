@@ -19,8 +19,7 @@ from heapq import heapify, heappop, heappush
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Event, GroupArrived, Put, RuntimeMeasured
 from astrarium.tuning.policies import tuning_policies
-from astrarium.tuning.policies._queue import widest
-from astrarium.tuning.policies._widths import packs
+from astrarium.tuning.policies._widths import packs, widest
 from astrarium.tuning.policies.static_fluid import StaticFluid
 from astrarium.tuning.runtime import Place, Width
 from astrarium.tuning.state import TrialRow, TuningState

@@ -9,7 +9,7 @@ import msgspec
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Event
 from astrarium.tuning.policies import tuning_policies
-from astrarium.tuning.policies._queue import started
+from astrarium.tuning.policies._widths import started
 from astrarium.tuning.runtime import Width
 from astrarium.tuning.state import TuningState
 

@@ -11,8 +11,7 @@ import msgspec
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Event, GroupArrived
 from astrarium.tuning.policies import tuning_policies
-from astrarium.tuning.policies._queue import started
-from astrarium.tuning.policies._widths import fluid_widths
+from astrarium.tuning.policies._widths import fluid_widths, started
 from astrarium.tuning.runtime import Width
 from astrarium.tuning.state import TrialRow, TuningState
 

@@ -34,9 +34,8 @@ from astrarium.tuning.scenario.schema import (
     LiveSection,
     Seed,
 )
-from astrarium.tuning.scenario.tasks import check_fits, goal_of, named_or_written
+from astrarium.tuning.scenario.tasks import Task, check_fits, goal_of, named_or_written
 from astrarium.tuning.spaces import Space, space_of
-from astrarium.tuning.tasks import Task
 
 # What fits field by field and still makes no sense together.
 

@@ -17,8 +17,27 @@ from typing import Annotated
 import msgspec
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._rungs import Begun, Count, Eta, Iterations, brackets, halved
+from astrarium.tuning.search._rungs import Begun, Count, Eta, Iterations, brackets, halved, totals
 from astrarium.tuning.search.contract import Course, Pool, Want, Wanted, drawn
+
+# Successive halving (Jamieson and Talwalkar, AISTATS 2016): one group for each rung.
+
+
+@searches.register("successive-halving")
+class SuccessiveHalving:
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        candidates: Annotated[Count, msgspec.Meta(description="on the first rung")] = 27
+        iterations: Iterations = 27
+        eta: Eta = 3
+        smallest: Annotated[Count, msgspec.Meta(description="iterations on the first rung, at least")] = 1
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+
+    def run(self, pool: Pool) -> Course:
+        chosen = self.parameters
+        rungs = totals(chosen.smallest, chosen.iterations, chosen.eta)
+        return halved(pool, drawn(pool, chosen.candidates), rungs, chosen.eta)
 
 
 @searches.register("hyperband")

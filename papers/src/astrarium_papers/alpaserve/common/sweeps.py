@@ -19,8 +19,7 @@ import numpy as np
 from astrarium.placement.groups import Group, Layout, Runtime, Tables, groups_of
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Patient, placement_policies
-from astrarium.placement.policies._ground import Counting, Going, Ground, plan_of
-from astrarium.placement.policies._partition import grouped
+from astrarium.placement.policies._ground import Counting, Going, Ground, grouped, plan_of
 from astrarium.placement.policies._selection import Board, fast
 from astrarium.placement.problem import Problem, Requests, Shape
 from astrarium.placement.simulation import Workload, score

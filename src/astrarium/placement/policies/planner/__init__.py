@@ -28,12 +28,10 @@ from astrarium.placement.policies._ground import Going
 from astrarium.placement.policies.planner.draft import Draft, empty
 from astrarium.placement.policies.planner.finish import Bench, calmed, finished, judged_best, mended, trimmed
 from astrarium.placement.policies.planner.glance import Glance, worths
-from astrarium.placement.policies.planner.judge import Caution, own_judge
+from astrarium.placement.policies.planner.judge import Caution, another, long_enough, own_judge, samples
 from astrarium.placement.policies.planner.moves import Moves
 from astrarium.placement.policies.planner.options import Options
-from astrarium.placement.policies.planner.requests import another, long_enough, samples
-from astrarium.placement.policies.planner.search import Climb
-from astrarium.placement.policies.planner.starts import everywhere, starts
+from astrarium.placement.policies.planner.search import Climb, everywhere, starts
 from astrarium.placement.policies.planner.words import Words
 from astrarium.placement.problem import ALONE, Problem, Requests
 

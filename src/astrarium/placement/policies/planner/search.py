@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+import msgspec
 import numpy as np
 
-from astrarium.placement.policies._ground import Going
-from astrarium.placement.policies.planner.draft import Draft
+from astrarium.placement.groups import Runtime
+from astrarium.placement.policies._bucket_search import BucketSearch, Limits
+from astrarium.placement.policies._ground import Going, Ground
+from astrarium.placement.policies._selection import Selected, fast
+from astrarium.placement.policies.planner.draft import Draft, Member, Site, empty, with_site
 from astrarium.placement.policies.planner.glance import Glance, Seen
 from astrarium.placement.policies.planner.moves import Moves
+from astrarium.placement.policies.planner.options import Options
+from astrarium.placement.problem import ALONE, Problem, Requests
 
 GAIN = 5e-5  # of all requests: what is less is luck
 CHOICES = 3  # sites tried for an addition
@@ -88,3 +94,81 @@ def wanting(seen: Seen) -> list[int]:
     """Models that lose something, those that lose most first."""
     order = np.argsort(-seen.lost, kind="stable").tolist()
     return [model for model in order if seen.lost[model] > 0]
+
+
+# Where planner's search begins: all GPUs by turns, all in shares, and AlpaServe's groups.
+
+
+GROUPED = Limits(8, 4, 0.38, 2.0, 20, 0.3, 2)  # as AlpaServe's own search, with fewer ways to divide GPUs
+LEADERS = 4  # of AlpaServe's groups
+
+
+def starts(glance: Glance, runtime: Runtime, going: Going, budget: float) -> Iterator[Draft]:
+    options = glance.options
+    models = range(len(options.problem.models))
+    if any(options.usable(model, ALONE) for model in models):
+        turns = Moves(options, sides=False)
+        yield Climb(glance, turns, going, budget).grown(empty(options.problem))
+    if any(options.shareable(model) for model in models):
+        sides = Moves(options, turns=False)
+        yield Climb(glance, sides, going, budget).grown(packed(options, sides))
+    if any(shape != ALONE for model in models for shape in options.shapes(model)):
+        yield from grouped(options, runtime, glance.requests[0], going)
+
+
+def everywhere(options: Options) -> list[Draft]:
+    """All models on every GPU, if there is memory for that: one cell, in which whoever is free helps."""
+    moves, found = Moves(options, sides=False), []
+    for site in empty(options.problem):
+        for model in range(len(options.problem.models)):
+            if options.usable(model, ALONE):
+                site = site.with_member(Member(model, options.usable(model, ALONE)[0]))
+        found.append(site)
+    return [tuple(_with_batches(moves, site) for site in found)] if all(map(moves.fits, found)) else []
+
+
+def _with_batches(moves: Moves, site: Site) -> Site:
+    """As large as leaves room for waiting, while there is memory."""
+    for place, member in enumerate(site.members):
+        most = moves.options.roomy(member.model, ALONE)
+        for size in (each for each in moves.options.usable(member.model, ALONE) if each <= most):
+            larger = site.changed(place, member._replace(batch=size))
+            site = larger if moves.fits(larger) else site
+    return site
+
+
+def packed(options: Options, moves: Moves) -> Draft:
+    """Every model whole in the smallest share that carries it, the largest first, where least is left over;
+    what finds no place that way is left to those who add replicas."""
+    draft = empty(options.problem)
+    models = range(len(options.problem.models))
+    wanted = [(options.parts(model, 0)[0], model) for model in models if options.parts(model, 0)]
+    for part, model in sorted(wanted, key=lambda each: (-each[0].share, each[1])):
+        member = Member(model, part.batch, part.share)
+        sites = [(site.left, number, site.with_member(member)) for number, site in enumerate(draft)]
+        best = min((each for each in sites if moves.fits(each[2])), default=None)
+        if best is not None:
+            draft = with_site(draft, best[1], best[2])
+    return draft
+
+
+def grouped(options: Options, runtime: Runtime, requests: Requests, going: Going) -> Iterator[Draft]:
+    """Models that share pipelines. Only single requests: batches come later."""
+    problem = msgspec.structs.replace(options.problem, requests=requests)
+    ground = Ground.of(problem, msgspec.structs.replace(runtime, max_batch=1, order="arrival"))
+    found = BucketSearch(ground, GROUPED, fast, going, lambda _: None).run()
+    for leader in found[:LEADERS]:
+        yield _draft(options, problem, leader)
+
+
+def _draft(options: Options, problem: Problem, selected: Selected) -> Draft:
+    gpus = {gpu.id: number for number, gpu in enumerate(problem.gpus)}
+    models = {model.index: number for number, model in enumerate(problem.models)}
+    moves, sites = Moves(options), []
+    for group in selected.groups:
+        site = Site(tuple(gpus[gpu] for gpu in group.gpus), group.shape)
+        for model in group.models:
+            site = next(moves.taking_turns(site, models[model]), site)
+        sites.append(site)
+    rest = set(gpus.values()) - {gpu for site in sites for gpu in site.gpus}
+    return (*sites, *(Site((gpu,)) for gpu in sorted(rest)))

@@ -21,8 +21,7 @@ from astrarium.tuning.live.local import LANES, Home, HousedCrew
 from astrarium.tuning.live.meeting import Meeting
 from astrarium.tuning.live.messages import Packing, Setup
 from astrarium.tuning.live.ray.agent import AgentSettings
-from astrarium.tuning.live.ray.cluster import connect, ground, the_ray
-from astrarium.tuning.live.ray.slots import RaySlots
+from astrarium.tuning.live.ray.slots import RaySlots, connect, ground, the_ray
 from astrarium.tuning.live.training import Build, Emulated, packed
 
 BEAT = 1.0  # seconds between signs of life of a slot

@@ -8,17 +8,97 @@ placed its bundle again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import os
+from collections.abc import Iterator, Mapping
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from astrarium.core.errors import InputError
+from astrarium.core.errors import InputError, from_extra
 from astrarium.tuning.live.messages import Ended, Gone, Order, Said, Started
 from astrarium.tuning.live.ray.agent import AgentSettings, Answer, SlotAgent
-from astrarium.tuning.live.ray.cluster import Ground, the_ray
 from astrarium.tuning.live.slots import Heard
+
+# Where agents stand on a Ray cluster: a placement group of our own, or that of the app that we are.
+
+
+GROUP, NAMESPACE = "ASTRARIUM_PLACEMENT_GROUP", "RAY_NAMESPACE"  # in the environment of an app of a cluster
+PLACING = 60.0  # seconds for the placement group
+
+
+class Ground(NamedTuple):
+    """*group* of Ray; *bundles* of it that have a GPU; whether it is *ours* to remove."""
+
+    group: Any
+    bundles: list[int]
+    ours: bool
+
+
+def connect(address: str | None = None, environment: Mapping[str, str] = os.environ) -> None:
+    """To the cluster that is named, by us or by the environment; else to one that runs here."""
+    ray = the_ray()
+    if ray.is_initialized():
+        return
+    where = address or environment.get("RAY_ADDRESS") or "auto"
+    options = {"namespace": environment.get(NAMESPACE), "log_to_driver": False}
+    try:
+        ray.init(address=where, logging_level=logging.ERROR, **options)
+    except (ConnectionError, ValueError) as error:
+        told = f"a Ray cluster that is running ({str(error).splitlines()[0]})"
+        raise InputError("address", where, told) from None
+
+
+def ground(gpus: int | None = None, cpus: float = 0.0, environment: Mapping[str, str] = os.environ) -> Ground:
+    """A placement group for so many GPUs, each with *cpus* beside it; all that the cluster has, unless told.
+    An app of a cluster of ours has one already, which it is told of in its environment."""
+    name = environment.get(GROUP)
+    found = _given(name) if name else _new(gpus, cpus)
+    if name and gpus is not None:
+        if gpus > len(found.bundles):
+            raise InputError("gpus", gpus, f"at most {len(found.bundles)}, as the placement group {name} has")
+        found = found._replace(bundles=found.bundles[:gpus])
+    return found
+
+
+def _given(name: str) -> Ground:
+    util = the_ray().util
+    try:
+        group = util.get_placement_group(name)
+    except ValueError as error:
+        raise InputError(GROUP, name, f"a placement group that is there ({error})") from None
+    bundles = [number for number, bundle in enumerate(group.bundle_specs) if bundle.get("GPU", 0) >= 1]
+    if not bundles:
+        raise InputError(GROUP, name, "a placement group with bundles that have a GPU")
+    return Ground(group, bundles, ours=False)
+
+
+def _new(gpus: int | None, cpus: float) -> Ground:
+    ray = the_ray()
+    there = int(ray.cluster_resources().get("GPU", 0))
+    count = there if gpus is None else gpus
+    if not 1 <= count <= there:
+        raise InputError("gpus", gpus, f"1 to {there}, as many as the Ray cluster has")
+    bundle = {"GPU": 1.0, **({"CPU": cpus} if cpus else {})}
+    group = ray.util.placement_group([bundle] * count, strategy="PACK")
+    try:
+        placed = group.wait(PLACING)
+    except BaseException:  # an interrupt: nobody else would remove it
+        ray.util.remove_placement_group(group)
+        raise
+    if not placed:
+        ray.util.remove_placement_group(group)
+        free = int(ray.available_resources().get("GPU", 0))
+        raise InputError("gpus", count, f"GPUs that are free on the Ray cluster; {free} are")
+    return Ground(group, list(range(count)), ours=True)
+
+
+def the_ray() -> Any:
+    with from_extra("ray"):
+        import ray
+    return ray
+
 
 FIRST_ANSWER = 120.0  # seconds that an agent may take to come up
 NOBODY = 0.1

@@ -23,7 +23,7 @@ import msgspec
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Event, GpusChanged, GroupArrived, Put, RuntimeMeasured
 from astrarium.tuning.policies import tuning_policies
-from astrarium.tuning.policies._queue import widest
+from astrarium.tuning.policies._widths import widest
 from astrarium.tuning.policies.astrarium.barrier import Plan, soonest, topped_up
 from astrarium.tuning.policies.astrarium.options import Options, deepest, options
 from astrarium.tuning.policies.astrarium.progress import most_progress

@@ -21,7 +21,7 @@ import msgspec
 
 from astrarium.core.errors import from_extra
 from astrarium.placement.plan import Plan, Replica
-from astrarium.placement.policies import Search
+from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.policies._requirements import (
     METRIC_NAMES,
     MICRO,
@@ -355,3 +355,25 @@ def _attainment(needs: list[Needs], replicas: Sequence[Replica]) -> float | None
 def _goodput(needs: Needs, replicas: Sequence[Replica]) -> int:
     by_batch = {option.batch: option.goodput for option in needs.usable}
     return sum(by_batch[replica.batch] for replica in replicas if replica.model == needs.model.index)
+
+
+# AO-MILP: the most goodput by a mixed-integer program, where replicas need their achieved occupancy.
+
+
+@placement_policies.register("ao-milp")
+class AoMilp(GoodputMilp):
+    """Place for the most goodput by an exact program, by achieved occupancy."""
+
+    name = "ao-milp"
+    metric: Metric = "occupancy"
+
+
+# WSM-MILP: the most goodput by a mixed-integer program, where replicas need their weighted SM utilization.
+
+
+@placement_policies.register("wsm-milp")
+class WsmMilp(GoodputMilp):
+    """Place for the most goodput by an exact program, by weighted SM utilization."""
+
+    name = "wsm-milp"
+    metric: Metric = "sm_utilization"
