@@ -16,8 +16,8 @@ from astrarium.placement.groups import IMPROVED, Group, Layout, Runtime, Tables
 from astrarium.placement.policies import Patient, placement_policies
 from astrarium.placement.problem import Shape
 from astrarium.placement.simulation import Workload, score, serve, statistics
-from astrarium_papers.alpaserve.common import cases
-from astrarium_papers.alpaserve.common.cases import AS_PUBLISHED, Case
+from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, Case
 
 SCORED, WHOLE = 20.0, 10.0  # millions of requests a second of CPU
 SMALL, LARGE = 0.5, 15.0  # seconds of CPU

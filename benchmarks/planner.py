@@ -31,8 +31,8 @@ from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import sized
 from astrarium.serving.planning.known import v100 as igniter_profile
 from astrarium.serving.scenario import parse
-from astrarium_papers.alpaserve.common import cases
-from astrarium_papers.alpaserve.common.cases import FAIR, Case
+from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common.cases import FAIR, Case
 
 VISION = ("alexnet", "densenet121", "efficientnet_b7", "resnet50", "vgg19")
 SHARING = ("igniter", "usher", "wao-usher", "ao-milp", "wsm-milp")

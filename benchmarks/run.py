@@ -15,8 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from _measure import ROOT, Row
-from _table import markdown, show
+from _measure import ROOT, Row, markdown, show
 
 HERE = Path(__file__).resolve().parent
 NAMES = (
@@ -29,8 +28,8 @@ NAMES = (
     "placement",
     "planner",
     "subclusters",
-    "auction",
-    "cluster",
+    "cluster/auction",
+    "cluster/simulate",
     "arrivals",
     "memory",
     "startup",

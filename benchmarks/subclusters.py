@@ -16,7 +16,14 @@ from _measure import Row, main
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND
 from astrarium.serving import zoo
-from astrarium_papers.symphony.subclusters import Division, Limits, Member, Subclusters, divide, random_search
+from astrarium_papers.symphony._subclusters import (
+    Division,
+    Limits,
+    Member,
+    Subclusters,
+    divide,
+    random_search,
+)
 
 MODELS, PARTS = 800, 20
 BAR = 10.0  # seconds of CPU

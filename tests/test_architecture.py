@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,37 +14,47 @@ import pytest
 import astrarium
 from astrarium.serving.policies import serving_policies
 from astrarium.testing.imports import IMPURE, breaches, imported_modules
+from tests.support.paths import ROOT
 
 HOUSE = Path(astrarium.__file__).parent
 LEVELS = ("device", "serving", "tuning", "cluster")
 ROOMS = {path.name for path in HOUSE.iterdir() if (path / "__init__.py").exists()}
 
-# What each room may import of ours. `cli` sees all; a room that is not listed is a room without a plan.
+# What each room may import of ours; docs/architecture.md shows the same. `cli` and the API see all.
 ARROWS: dict[str, set[str]] = {
     "core": set(),
-    **{level: {"core"} for level in LEVELS},
-    "drivers": {"core"},
-    "workloads": {"core"},
-    "scenario": {"core", "workloads", "engines", *LEVELS},
-    "experiments": {"core", "workloads", "scenario", "drivers", *LEVELS},
-    "report": {"core", *LEVELS},
-    "reproduce": {"core", "workloads", "scenario", "experiments", "report", *LEVELS},
-    "testing": {"core", "drivers", *LEVELS},
-    "engines": {"core", *LEVELS},
-    "server": {"core", "drivers", "engines", "scenario", "__version__", *LEVELS},
-    "cli": ROOMS | {"__version__"},
+    "run": {"core"},
+    "placement": {"core"},
+    "gate": {"core"},
+    "serving": {"core", "placement", "run"},
+    "device": {"core", "run"},
+    "tuning": {"core", "device", "gate", "run"},  # its trials share a GPU by lanes, or by the gate
+    "cluster": {"core", "run"},
+    "server": {"core", "run", "serving"},
+    "testing": {"core", "placement", "run", *LEVELS},
+    "cli": ROOMS,
 }
+BELOW = {"tuning": {"live": {"device", "gate"}}}  # rooms that only a part of a level may use
 
-# Rooms of a level that decide nothing: the simulated and the real world, and the columns of a finished run.
-WORLDS = {"model", "live", "live_jobs", "live_gates", "live_alarms"}
-NOT_DECIDING = WORLDS | {"record"}
+# The names that every level has. Those outside of deciding: the simulated and the real world, and what
+# becomes of files and finished runs.
+NAMES = ("contract", "state", "policies", "world", "live", "scenario", "report", "record", "level")
+WORLDS = {"world", "live"}
+NOT_DECIDING = WORLDS | {"scenario", "report", "record", "level", "workloads"}
+NOT_DECIDING |= {"goodput", "planned", "planning", "traces", "twin", "zoo"}  # of serving
+NOT_DECIDING |= {"salus"}  # of device
+NOT_DECIDING |= {"optuna", "ray_tune"}  # of tuning
+DATA = {"results", "recorded"}  # folders of files that nobody reads one by one
+MOST_LINES, MOST_FILES, MOST_SIBLINGS = 60_000, 400, 20
 
 # Names of policies that mean something else as well: our own name, and a parameter of the protocol.
 WORDS_OF_THEIR_OWN = {"astrarium", "timeout"}
 
 # What core does beyond pure computation, and why.
 CORE_EXCEPTIONS: dict[str, set[str]] = {
+    "decode": {"pathlib"},  # reads YAML files; policies have no use for it
     "trace": {"pathlib"},  # writes and reads recordings; drivers call it, policies have no use for it
+    "processes": {"numpy.random"},  # the type of the generator it is handed
     "streams": {"numpy.random"},  # makes the random streams that others are handed
     "distributions": {"numpy.random"},  # the type of the generator it is handed
 }
@@ -69,12 +80,13 @@ def deciding_modules() -> list[Path]:
         path
         for level in LEVELS
         for path in modules(level)
-        if not (path.parent.name == level and path.stem in NOT_DECIDING)
+        if not NOT_DECIDING.intersection(path.relative_to(HOUSE / level).with_suffix("").parts[:1])
     ]
 
 
 def rooms_of_ours(imported: set[str]) -> set[str]:
-    return {name.split(".")[1] for name in imported if name.startswith("astrarium.")}
+    named = {name.split(".")[1] for name in imported if name.startswith("astrarium.")}
+    return named & ROOMS
 
 
 def test_every_room_has_its_arrows() -> None:
@@ -94,9 +106,69 @@ def test_core_names_nothing_else_of_ours_not_even_a_type() -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_level_names_core_and_itself_only(level: str) -> None:
+def test_deciding_modules_of_a_level_name_core_and_itself_only(level: str) -> None:
+    for path in deciding_modules():
+        if path.is_relative_to(HOUSE / level):
+            assert rooms_of_ours(imports(path)) <= {"core", level}, module_name(path)
+
+
+@pytest.mark.parametrize("level", BELOW)
+def test_only_the_live_part_of_a_level_uses_what_lies_below(level: str) -> None:
     for path in modules(level):
-        assert rooms_of_ours(imports(path)) <= {"core", level}, module_name(path)
+        part = path.relative_to(HOUSE / level).parts[0]
+        used = rooms_of_ours(imports(path)) & set().union(*BELOW[level].values())
+        assert used <= BELOW[level].get(part, set()), module_name(path)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_level_has_the_same_names(level: str) -> None:
+    found = {path.stem for path in (HOUSE / level).iterdir()}
+    assert set(NAMES) <= found
+
+
+def test_no_import_leads_back_to_where_it_began() -> None:
+    files = {module_name(path): path for path in HOUSE.rglob("*.py")}
+    graph = {name: sorted((imports(path) & files.keys()) - {name}) for name, path in files.items()}
+    for package in [name for name, path in files.items() if path.name == "__init__.py"]:
+        graph[package] = [name for name in graph[package] if name != package]
+    sorter = TopologicalSorter({name: _loaded(graph, files, name) for name in graph})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def _loaded(graph: dict[str, list[str]], files: dict[str, Path], name: str) -> list[str]:
+    """The modules that *name* imports; of `from package import name` the module that it means."""
+    named = imports(files[name])
+    return [
+        each
+        for each in graph[name]
+        if not any(other in files and other.startswith(each + ".") for other in named)
+    ]
+
+
+def test_the_house_stays_small_enough_to_know() -> None:
+    files = list(HOUSE.rglob("*.py"))
+    assert len(files) <= MOST_FILES
+    assert sum(len(path.read_text().splitlines()) for path in files) <= MOST_LINES
+
+
+@pytest.mark.parametrize("top", ["src", "papers", "tests", "benchmarks", "docs", "examples"])
+def test_no_folder_has_more_siblings_than_one_can_look_at(top: str) -> None:
+    for folder in [ROOT / top, *(path for path in (ROOT / top).rglob("*") if path.is_dir())]:
+        shown = [
+            path
+            for path in folder.iterdir()
+            if path.name[:1] not in "._" or path.name.startswith("_") and path.suffix == ".py"
+        ]
+        shown = [
+            path
+            for path in shown
+            if path.name not in ("__init__.py", "py.typed") and path.suffix not in (".so", ".pyi")
+        ]
+        if folder.name not in DATA:
+            assert len(shown) <= MOST_SIBLINGS, folder
 
 
 def test_nothing_imports_the_command_line() -> None:
@@ -123,11 +195,13 @@ def test_core_is_pure_but_for_the_exceptions_above() -> None:
         assert impure == CORE_EXCEPTIONS.get(path.stem, set()), module_name(path)
 
 
-@pytest.mark.parametrize("room", ["drivers", "engines", "server", "report", "testing"])
+@pytest.mark.parametrize("room", ["run", "server", "testing"])
 def test_mechanism_knows_no_policy_by_name(room: str) -> None:
     for path in modules(room):
-        policies = {f"astrarium.{level}.policies" for level in LEVELS}
-        assert not breaches(imports(path), policies), module_name(path)
+        for level in LEVELS:
+            package = f"astrarium.{level}.policies"
+            inside = {f"{package}.{each.stem}" for each in (HOUSE / level / "policies").iterdir()}
+            assert not breaches(imports(path), inside), module_name(path)
         constants = (
             node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
         )

@@ -1,6 +1,6 @@
 """Kernel traces for the simulator: each workload runs for some iterations under the gate, which records them.
 
-    python benchmarks/gpu/record.py --out src/astrarium/workloads/kernels
+    python benchmarks/gpu/record.py --out papers/src/astrarium_papers/kernels/recorded
 
 Every iteration is launched while the GPU is kept asleep, so that its kernels run one right after the other:
 what is measured is their own time and not the gaps of the program that launches them.

@@ -23,9 +23,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from _table import HEADER, cells
 
 from _measure import Row
-from _table import HEADER, cells
 from astrarium import tune
 from astrarium.core.units import SECOND
 from astrarium.tuning.record import TuningRecord

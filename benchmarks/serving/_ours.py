@@ -32,7 +32,7 @@ def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
 
 def workers(server: Running) -> list[Stat]:
     """Its worker processes, one for each GPU, oldest first."""
-    return [process for process in server.tree.stats() if "engines.worker" in command_line(process.pid)]
+    return [process for process in server.tree.stats() if "live.worker" in command_line(process.pid)]
 
 
 def command_line(pid: int) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
-from _measure import ROOT, Row
 from _table import number, show
+
+from _measure import ROOT, Row
 from run import caption, circumstances
 
 RESULTS = ROOT / "benchmarks" / "results"

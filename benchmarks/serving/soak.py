@@ -57,7 +57,7 @@ def soaked(server: Running, rate: float, minutes: float) -> tuple[list[Row], Sam
         watcher.join()
     rows = [Row("answered in time", "%", [100 * run.in_time_share])]
     for pid, line in samples.items():
-        name = "worker" if "engines.worker" in command_line(pid) else "frontend"
+        name = "worker" if "live.worker" in command_line(pid) else "frontend"
         rows += about(f"{name} {pid}", line)
     return rows, samples
 

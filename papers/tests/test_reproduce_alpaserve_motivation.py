@@ -16,8 +16,8 @@ from astrarium.core.units import SECOND
 from astrarium.placement.groups import DEFAULT
 from astrarium.placement.problem import ALONE, Shape
 from astrarium_papers.alpaserve import figure4, figure8, figure10
-from astrarium_papers.alpaserve.common import cases, queueing, two_models, utilization
-from astrarium_papers.alpaserve.common.settings import (
+from astrarium_papers.alpaserve._common import cases, queueing, two_models, utilization
+from astrarium_papers.alpaserve._common.settings import (
     MODEL,
     PARALLEL,
     SIMPLE,

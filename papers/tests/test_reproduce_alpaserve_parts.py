@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from astrarium.placement.groups import groups_of
 from astrarium.placement.problem import Shape
 from astrarium_papers.alpaserve import figure12, figure17
-from astrarium_papers.alpaserve.common.cases import FAIR, Case, attainment_of
-from astrarium_papers.alpaserve.common.panels import Gain, behind_of, gain, reach
-from astrarium_papers.alpaserve.common.sweeps import HISTORY, Sweep, greedy, known, swept, turned, what_runs
+from astrarium_papers.alpaserve._common.cases import FAIR, Case, attainment_of
+from astrarium_papers.alpaserve._common.panels import Gain, behind_of, gain, reach
+from astrarium_papers.alpaserve._common.sweeps import HISTORY, Sweep, greedy, known, swept, turned, what_runs
 from astrarium_papers.findings import Effort
 from astrarium_papers.markdown import page
 

@@ -12,10 +12,10 @@ from papers.tests.reproductions import QUICK, check_complete, check_drawn, check
 from astrarium.placement import alpaserve
 from astrarium_papers import registry
 from astrarium_papers.alpaserve import figure12, figure14, figure15, figure16, figure17
-from astrarium_papers.alpaserve.common.cases import Case
-from astrarium_papers.alpaserve.common.panels import ALPASERVE, CLOCKWORK, OURS, REPLICATION
-from astrarium_papers.alpaserve.common.sweeps import known
-from astrarium_papers.alpaserve.common.transformer import MODELS
+from astrarium_papers.alpaserve._common.cases import Case
+from astrarium_papers.alpaserve._common.panels import ALPASERVE, CLOCKWORK, OURS, REPLICATION
+from astrarium_papers.alpaserve._common.sweeps import known
+from astrarium_papers.alpaserve._common.transformer import MODELS
 from astrarium_papers.symphony import figure16 as subclusters
 
 NAMES = [

@@ -15,7 +15,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
-from astrarium_papers.symphony.subclusters import (
+from astrarium_papers.symphony._subclusters import (
     Division,
     Effort,
     Limits,

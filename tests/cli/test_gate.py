@@ -15,11 +15,11 @@ import pytest
 from astrarium.gate import driver
 from astrarium.gate.board import Board
 from astrarium.gate.driver import probe
-from tests.support.gate_build import Built
-from tests.support.gate_fakes import Call, calling, fake_control, fresh_user
+from tests.support.gate.build import Built
+from tests.support.gate.fakes import Call, calling, fake_control, fresh_user
 from tests.support.paths import ROOT
 
-pytest_plugins = ("tests.support.gate_fixtures",)
+pytest_plugins = ("tests.support.gate.fixtures",)
 
 PATIENCE = 60.0
 
@@ -27,7 +27,7 @@ PATIENCE = 60.0
 PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from tests.support.gate_program import Gpu
+from tests.support.gate.program import Gpu
 gpu = Gpu("libcuda.so.1")
 gpu.start()
 stream = gpu.stream()

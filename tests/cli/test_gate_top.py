@@ -14,7 +14,7 @@ import pytest
 from astrarium.cli.gate.profile import tables
 from astrarium.cli.gate.top import clients_table
 from astrarium.gate.board import Board
-from tests.support.gate_fakes import Call, calling, fresh_user
+from tests.support.gate.fakes import Call, calling, fresh_user
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from astrarium.tuning.live.run import alone_in
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.scenario.read import load
 from tests.support.paths import ROOT
-from tests.support.tuning_trainings import one_nursery
+from tests.support.tuning.trainings import one_nursery
 
 pytestmark = pytest.mark.long
 pytest_plugins = ("tests.support.cli_fixtures",)

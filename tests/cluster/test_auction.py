@@ -15,7 +15,7 @@ from astrarium.cluster.auction.program import program
 from astrarium.cluster.auction.search import Effort, are_few, best
 from astrarium.cluster.machines import Floor, Machine
 from astrarium.core.errors import InputError
-from tests.support.auction_cases import (
+from tests.support.cluster.auction_cases import (
     best_by_trying,
     check_hands,
     fits,

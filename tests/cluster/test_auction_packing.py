@@ -11,7 +11,7 @@ from astrarium.cluster.auction.goods import Bid, MachineClass, Option, Piece, cl
 from astrarium.cluster.auction.packing import Need, Packer, Slack
 from astrarium.cluster.auction.partial import auction
 from astrarium.cluster.auction.search import Effort
-from tests.support.auction_cases import best_by_trying, check_hands, fits, machines, rank
+from tests.support.cluster.auction_cases import best_by_trying, check_hands, fits, machines, rank
 
 SEEDS = range(60)
 

@@ -14,7 +14,7 @@ from astrarium.cluster.auction import partial
 from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, option
 from astrarium.cluster.auction.partial import auction, kept
 from astrarium.cluster.auction.search import Answer, best
-from tests.support.auction_cases import (
+from tests.support.cluster.auction_cases import (
     assignments,
     best_by_trying,
     gain,

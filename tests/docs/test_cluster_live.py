@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from astrarium.cluster.scenario.schema import LiveSection, TaskEntry
-from tests.support.cluster_jobs import end_keepers
+from tests.support.cluster.jobs import end_keepers
 from tests.support.paths import ROOT
 
 pytest_plugins = ("tests.support.cli_fixtures",)

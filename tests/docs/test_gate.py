@@ -95,7 +95,7 @@ def test_settings_belong_to_whom_the_page_says() -> None:
 def test_messages_of_the_page_are_ours() -> None:
     """What people search the page for must be what they read."""
     root = PAGE.parent.parent.parent
-    places = [root / "src" / "astrarium" / "engines" / "gate", root / "native" / "gate"]
+    places = [root / "src" / "astrarium" / "gate", root / "native" / "gate"]
     sources = [path for place in places for path in place.iterdir() if path.suffix in (".py", ".c")]
     said = "".join(path.read_text() for path in sources)
     for message in (

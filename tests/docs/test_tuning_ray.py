@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.tuning_ray_cluster import QUIET
+from tests.support.tuning.ray_cluster import QUIET
 
 pytestmark = pytest.mark.long
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.gate_remote import PATIENCE, Gate, Program
+from tests.support.gate.remote import PATIENCE, Gate, Program
 
-pytest_plugins = ("tests.support.gate_fixtures",)
+pytest_plugins = ("tests.support.gate.fixtures",)
 
 KERNELS, COPIES, WRITES, RECORDS, FENCES = 0, 2, 3, 4, 6
 ALL = -1

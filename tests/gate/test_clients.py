@@ -9,9 +9,9 @@ import struct
 import pytest
 
 from astrarium._gate import Board
-from tests.support.gate_remote import PATIENCE, Gate, Program, until
+from tests.support.gate.remote import PATIENCE, Gate, Program, until
 
-pytest_plugins = ("tests.support.gate_fixtures",)
+pytest_plugins = ("tests.support.gate.fixtures",)
 
 KERNELS = 0
 ALL = -1

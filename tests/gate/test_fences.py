@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tests.support.gate_remote import PATIENCE, Gate, Program
+from tests.support.gate.remote import PATIENCE, Gate, Program
 
-pytest_plugins = ("tests.support.gate_fixtures",)
+pytest_plugins = ("tests.support.gate.fixtures",)
 
 KERNELS, WRITES, FENCES = 0, 3, 6
 ALL = -1

@@ -18,7 +18,7 @@ from astrarium.gate import driver, mps
 from astrarium.gate import launch as preload
 from astrarium.gate.driver import NoGpu, chosen_gpu, find_driver
 from astrarium.gate.launch import Client, client_environment
-from tests.support.gate_fakes import fake_control, fresh_user
+from tests.support.gate.fakes import fake_control, fresh_user
 
 ELF = b"\x7fELF\x02"
 

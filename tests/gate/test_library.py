@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.gate_build import Built
-from tests.support.gate_remote import Gate, Program
+from tests.support.gate.build import Built
+from tests.support.gate.remote import Gate, Program
 
-pytest_plugins = ("tests.support.gate_fixtures",)
+pytest_plugins = ("tests.support.gate.fixtures",)
 
 OURS, THEIRS = "libastrarium_gate.so", "libcuda.so.1"
 KERNELS, GRAPHS = 0, 1

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gate_remote import PATIENCE, Gate, Program
+from tests.support.gate.remote import PATIENCE, Gate, Program
 
-pytest_plugins = ("tests.support.gate_fixtures",)
+pytest_plugins = ("tests.support.gate.fixtures",)
 
 AROUND_NOTHING = 1500  # ns that a pair of events shows on a real GPU
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.gate_remote import PATIENCE, Gate
+from tests.support.gate.remote import PATIENCE, Gate
 
-pytest_plugins = ("tests.support.gate_fixtures",)
+pytest_plugins = ("tests.support.gate.fixtures",)
 
 ALL = -1
 

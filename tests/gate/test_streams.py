@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from tests.support.gate_remote import PATIENCE, Gate, until
+from tests.support.gate.remote import PATIENCE, Gate, until
 
-pytest_plugins = ("tests.support.gate_fixtures",)
+pytest_plugins = ("tests.support.gate.fixtures",)
 
 ALL, KERNELS, GRAPHS, FENCES = -1, 0, 1, 6
 

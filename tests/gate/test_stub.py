@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.gate_build import Built
-from tests.support.gate_remote import Program
+from tests.support.gate.build import Built
+from tests.support.gate.remote import Program
 
-pytest_plugins = ("tests.support.gate_fixtures",)
+pytest_plugins = ("tests.support.gate.fixtures",)
 
 KERNELS, GRAPHS, COPIES, WRITES = 0, 1, 2, 3
 NOT_INITIALIZED, NO_CONTEXT, INVALID_HANDLE, NOT_FOUND, NOT_READY = 3, 201, 400, 500, 600

@@ -31,9 +31,9 @@ from astrarium.placement.policies._ground import (
 from astrarium.placement.policies._selection import Board, whole
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests, Shape
 from astrarium.placement.simulation import Workload, score
-from astrarium_papers.alpaserve.common import cases
-from astrarium_papers.alpaserve.common.cases import AS_PUBLISHED, FAIR, Case
-from astrarium_papers.alpaserve.common.parallel import Layer, Link, cut, forms, layer_time, parallelize
+from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, FAIR, Case
+from astrarium_papers.alpaserve._common.parallel import Layer, Link, cut, forms, layer_time, parallelize
 from tests.support.paths import ROOT
 
 ROWS = ROOT / "tests" / "data" / "alpaserve_rows.json"

@@ -13,8 +13,8 @@ from astrarium.placement.policies import Patient, placement_policies
 from astrarium.placement.policies._ground import MOST, Ground, plan_of, steady_requests
 from astrarium.placement.problem import ALONE, PlacementGpu, Problem, Requests, Shape
 from astrarium.testing.placement import GIB, SPREAD, gpus, model
-from astrarium_papers.alpaserve.common import cases
-from astrarium_papers.alpaserve.common.cases import FAIR, Case
+from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common.cases import FAIR, Case
 
 
 def test_each_replica_says_what_its_group_is_and_what_it_answers() -> None:

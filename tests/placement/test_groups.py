@@ -18,7 +18,7 @@ from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Requests, Shape
 from astrarium.placement.simulation import Engine, Workload, in_time, score, serve, statistics
 from astrarium.placement.timeline import Timeline, serve_timeline
-from astrarium_papers.alpaserve.common import cases
+from astrarium_papers.alpaserve._common import cases
 
 PLAIN = Runtime(stage_overhead=0, fixed_overhead=0)
 QUEUES = Runtime(dispatch="queue", stage_overhead=0, fixed_overhead=0)

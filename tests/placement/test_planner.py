@@ -20,8 +20,8 @@ from astrarium.placement.policies import Judge, Patient, judge_of, placement_pol
 from astrarium.placement.policies.planner import Planner
 from astrarium.placement.problem import ALONE, PlacedModel, PlacementGpu, Problem, Requests
 from astrarium.testing.placement import GIB, SPREAD, Watched, examine, gpus, model
-from astrarium_papers.alpaserve.common import cases
-from astrarium_papers.alpaserve.common.cases import FAIR, Case
+from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common.cases import FAIR, Case
 from tests.support.igniter_cases import NOTES, problem_of
 from tests.support.usher_cases import planned, vision
 

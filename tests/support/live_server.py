@@ -39,7 +39,7 @@ class Server:
         """Process ids of the worker processes."""
         pid = self.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [child for child in map(int, children) if b"engines.worker" in _command(child)]
+        return [child for child in map(int, children) if b"live.worker" in _command(child)]
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

@@ -27,7 +27,7 @@ from astrarium.tuning.scenario.read import load
 from astrarium.tuning.spaces import space_of
 from astrarium.tuning.state import Outcome
 from tests.support.paths import ROOT
-from tests.support.tuning_trainings import Small, Troubled, build, one_nursery
+from tests.support.tuning.trainings import Small, Troubled, build, one_nursery
 
 SPACE = {"rate": {"low": 0.001, "high": 0.1, "log": True}, "pause": {"options": [0.005]}}
 HALVING = {"candidates": 6, "iterations": 9}

@@ -7,7 +7,6 @@ begins with the shorter one, and a model's arrivals depend on nothing but its na
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -38,20 +37,6 @@ class Arrivals:
 
     def __len__(self) -> int:
         return len(self.time)
-
-
-# How a total rate is shared among models, in the order in which they are listed.
-
-
-def equal(models: int) -> list[float]:
-    return [1 / models] * models
-
-
-def zipf(models: int, exponent: float) -> list[float]:
-    """The i-th model gets a share in proportion to 1 / i^exponent."""
-    weights = [rank**-exponent for rank in range(1, models + 1)]
-    total = math.fsum(weights)
-    return [weight / total for weight in weights]
 
 
 Floats = npt.NDArray[np.float64]

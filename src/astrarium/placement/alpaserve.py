@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.processes import Floats, Times, equal, merged, zipf
+from astrarium.core.popularity import equal, zipf
+from astrarium.core.processes import Floats, Times, merged
 from astrarium.core.units import SECOND, Time
 
 GPU_MEMORY = 13 * 2**30  # of 16 GB, what is left for weights

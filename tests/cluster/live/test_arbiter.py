@@ -19,7 +19,7 @@ from astrarium.core.quantities import Duration
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND
 from astrarium.run.replay import replay
-from tests.support.cluster_live_fakes import Clock, FakeBackend
+from tests.support.cluster.live_fakes import Clock, FakeBackend
 
 START = 1_700_000_000 * SECOND  # of the wall clock
 TASK = Task(("train",))

@@ -20,7 +20,7 @@ from astrarium.core.engine import Engine
 from astrarium.core.quantities import Duration
 from astrarium.core.units import SECOND
 from astrarium.run.replay import replay
-from tests.support.cluster_live_fakes import Clock, FakeBackend, Notebook
+from tests.support.cluster.live_fakes import Clock, FakeBackend, Notebook
 
 TASK = Task(("train",))
 

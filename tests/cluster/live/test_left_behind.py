@@ -9,9 +9,9 @@ from pathlib import Path
 
 from astrarium.cluster.live.backend import MachineSeen, Part, RunKey, RunSeen, Task
 from astrarium.cluster.live.fleet import LocalBackend
-from tests.support.cluster_backend import backend, order, seen, words
+from tests.support.cluster.backend import backend, order, seen, words
 
-pytest_plugins = ("tests.support.cluster_fixtures",)
+pytest_plugins = ("tests.support.cluster.fixtures",)
 
 
 def test_nothing_that_a_job_has_started_outlives_it(home: Path, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.cluster_jobs import Arbiter, arbiter, check_accounts, results
+from tests.support.cluster.jobs import Arbiter, arbiter, check_accounts, results
 
 pytestmark = pytest.mark.long
-pytest_plugins = ("tests.support.cli_fixtures", "tests.support.cluster_fixtures")
+pytest_plugins = ("tests.support.cli_fixtures", "tests.support.cluster.fixtures")
 
 
 def cluster_file(tmp_path: Path, script: Path, **changes: Any) -> Path:
@@ -88,16 +88,16 @@ def test_ctrl_c_drains_and_the_next_one_goes_on(home: Path, script: Path, tmp_pa
 
 AS_RAY_DOES = """\
 import signal, sys
-from astrarium.cli import cluster_run
+from astrarium.cli.cluster import live
 from astrarium.cli.main import app
 
-before = cluster_run.backend_of
+before = live.backend_of
 
 def backend_of(*given):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
     return before(*given)
 
-cluster_run.backend_of = backend_of
+live.backend_of = backend_of
 app(sys.argv[1:])
 """
 

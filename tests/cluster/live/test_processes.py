@@ -16,10 +16,10 @@ import pytest
 from astrarium.cluster.live.backend import MachineSeen, Order, Part, RunKey, RunSeen, Task
 from astrarium.cluster.live.fleet import LocalBackend
 from astrarium.cluster_job import STOPPED
-from tests.support.cluster_backend import backend, order, result, seen, words
-from tests.support.cluster_jobs import end_keepers
+from tests.support.cluster.backend import backend, order, result, seen, words
+from tests.support.cluster.jobs import end_keepers
 
-pytest_plugins = ("tests.support.cluster_fixtures",)
+pytest_plugins = ("tests.support.cluster.fixtures",)
 
 
 # processes, seen from the backend

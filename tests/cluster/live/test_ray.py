@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.live.fleet import free_port
-from tests.support.cluster_jobs import LONGEST, arbiter, check_accounts, results
+from tests.support.cluster.jobs import LONGEST, arbiter, check_accounts, results
 from tests.support.paths import ROOT
-from tests.support.tuning_ray_cluster import QUIET
+from tests.support.tuning.ray_cluster import QUIET
 
 pytestmark = pytest.mark.long
-pytest_plugins = ("tests.support.cluster_fixtures",)
+pytest_plugins = ("tests.support.cluster.fixtures",)
 
 TRAIN = ROOT / "examples" / "cluster" / "train.py"
 STEPS, PAUSE = 60, 0.1  # together longer than a lease: some must be stopped

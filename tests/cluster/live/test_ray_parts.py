@@ -11,9 +11,9 @@ import pytest
 from astrarium.cluster.live.agent import PartOrder
 from astrarium.cluster.live.backend import Ending, Picture, RunKey, RunSeen, Task
 from astrarium.cluster.live.ray import Fenced, RayAgent, RayBackend, RayReach
-from tests.support.cluster_backend import order, words
+from tests.support.cluster.backend import order, words
 
-pytest_plugins = ("tests.support.cluster_fixtures",)
+pytest_plugins = ("tests.support.cluster.fixtures",)
 NODE = {"NodeID": "n", "NodeManagerAddress": "127.0.0.1", "Resources": {"GPU": 2.0, "rack-3": 1.0}}
 
 

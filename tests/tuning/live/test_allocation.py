@@ -14,7 +14,7 @@ import pytest
 from astrarium.core.errors import InputError
 from astrarium.tuning.ray_tune.allocation import Allocation, factory, resource_changing, width_of
 from astrarium.tuning.runtime import Width
-from tests.support.tuning_ray_cluster import ray_cluster
+from tests.support.tuning.ray_cluster import ray_cluster
 
 pytest.importorskip("ray.tune")
 from ray.tune import PlacementGroupFactory

@@ -29,7 +29,7 @@ from astrarium.tuning.runtime import Place, Runtime
 from astrarium.tuning.samplers import RandomSampler, Standing
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.state import Outcome, TuningState
-from tests.support.tuning_fakes import Clock, FakeCrew, play
+from tests.support.tuning.fakes import Clock, FakeCrew, play
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
 TASK = TASKS["cifar10-alexnet"]

@@ -27,17 +27,17 @@ from astrarium.tuning.live.slot import Slot
 from astrarium.tuning.live.slots import TRIES, Gpu, LocalSlots
 from astrarium.tuning.live.training import Emulated, Workers, named, opened, packed
 from astrarium.tuning.runtime import Place, Width
-from tests.support.gate_build import Built
-from tests.support.gate_fakes import fresh_user
+from tests.support.gate.build import Built
+from tests.support.gate.fakes import fresh_user
 from tests.support.paths import ROOT
-from tests.support.tuning_trainings import build, one_nursery
+from tests.support.tuning.trainings import build, one_nursery
 
 pytestmark = pytest.mark.long
-pytest_plugins = ("tests.support.gate_fixtures",)
+pytest_plugins = ("tests.support.gate.fixtures",)
 
 LIMIT = 60.0  # seconds for anything that is awaited
 ONE, OTHER, BOTH, HALF = Place((0,)), Place((1,)), Place((0, 1)), Place((0,), 2)
-BUILD = f"{ROOT / 'tests' / 'support' / 'tuning_trainings.py'}:build"
+BUILD = f"{ROOT / 'tests' / 'support' / 'tuning' / 'trainings.py'}:build"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -341,7 +341,7 @@ from astrarium.tuning.live.backend import Iterated, Work
 from astrarium.tuning.runtime import Place
 
 def build(values, workers):  # of the script itself: travels by value
-    from tests.support.tuning_trainings import Small
+    from tests.support.tuning.trainings import Small
     return Small(values, workers)
 
 crew = LocalCrew(build, 1, Emulated())

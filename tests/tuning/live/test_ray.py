@@ -14,8 +14,8 @@ from astrarium.tuning.live.backend import GpusSeen, News, RunEnded, Work
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.samplers import Standing
 from astrarium.tuning.state import Outcome
-from tests.support.tuning_ray_cluster import ray_cluster
-from tests.support.tuning_ray_training import build
+from tests.support.tuning.ray_cluster import ray_cluster
+from tests.support.tuning.ray_training import build
 
 pytestmark = pytest.mark.long
 ray: Any = pytest.importorskip("ray")

@@ -32,8 +32,8 @@ from astrarium.tuning.live.training import Emulated, packed
 from astrarium.tuning.optuna.objective import Loop, ObjectiveTraining
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from astrarium.tuning.runtime import Place
-from tests.support.tuning_fakes import Clock, FakeCrew
-from tests.support.tuning_trainings import attributed, odd, one_nursery
+from tests.support.tuning.fakes import Clock, FakeCrew
+from tests.support.tuning.trainings import attributed, odd, one_nursery
 
 pytestmark = pytest.mark.long
 

@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 from ray import tune  # noqa: E402
 
 from astrarium.tuning.ray_tune.fit import split  # noqa: E402
-from tests.support.tuning_trainings import one_nursery  # noqa: E402
+from tests.support.tuning.trainings import one_nursery  # noqa: E402
 
 pytestmark = pytest.mark.long
 

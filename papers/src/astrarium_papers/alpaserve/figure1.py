@@ -18,7 +18,7 @@ from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.placement.groups import WITHOUT_OVERHEADS, Group
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
 from astrarium.placement.simulation import Workload
-from astrarium_papers.alpaserve.common.settings import (
+from astrarium_papers.alpaserve._common.settings import (
     COLORS,
     PARALLEL,
     SIMPLE,

@@ -16,8 +16,8 @@ from astrarium.core.units import FOREVER, SECOND
 from astrarium.placement.groups import WITHOUT_OVERHEADS
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
 from astrarium.placement.simulation import Workload
-from astrarium_papers.alpaserve.common import queueing
-from astrarium_papers.alpaserve.common.settings import fared, pipelined, replicated, spread, traffic
+from astrarium_papers.alpaserve._common import queueing
+from astrarium_papers.alpaserve._common.settings import fared, pipelined, replicated, spread, traffic
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "The most overhead that model parallelism may have, by queueing theory (Figure 10)"

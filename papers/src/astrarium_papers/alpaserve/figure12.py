@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.placement import alpaserve
-from astrarium_papers.alpaserve.common.cases import Case
-from astrarium_papers.alpaserve.common.panels import (
+from astrarium_papers.alpaserve._common.cases import Case
+from astrarium_papers.alpaserve._common.panels import (
     ALPASERVE,
     CLOCKWORK,
     COLORS,
@@ -28,7 +28,7 @@ from astrarium_papers.alpaserve.common.panels import (
     reached,
     spelled,
 )
-from astrarium_papers.alpaserve.common.sweeps import SYSTEMS, Sweep, planner, swept
+from astrarium_papers.alpaserve._common.sweeps import SYSTEMS, Sweep, planner, swept
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Requests in time on S1 to S3 by GPUs, rate, CV and SLO (Figure 12)"

@@ -17,8 +17,8 @@ import msgspec
 from astrarium.core.streams import stream
 from astrarium.placement import alpaserve
 from astrarium.placement.problem import Problem, Requests
-from astrarium_papers.alpaserve.common.cases import Case, Outcome
-from astrarium_papers.alpaserve.common.panels import (
+from astrarium_papers.alpaserve._common.cases import Case, Outcome
+from astrarium_papers.alpaserve._common.panels import (
     ALPASERVE,
     CLOCKWORK,
     COLORS,
@@ -26,7 +26,7 @@ from astrarium_papers.alpaserve.common.panels import (
     behind_of,
     draw_panel,
 )
-from astrarium_papers.alpaserve.common.sweeps import (
+from astrarium_papers.alpaserve._common.sweeps import (
     SYSTEMS,
     Known,
     Placer,

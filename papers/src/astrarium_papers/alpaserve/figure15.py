@@ -19,9 +19,9 @@ import msgspec
 
 from astrarium.placement.groups import Runtime
 from astrarium.placement.policies import Patient, PlacementPolicy, placement_policies
-from astrarium_papers.alpaserve.common.cases import FAIR, Case, judge, problem
-from astrarium_papers.alpaserve.common.panels import ALPASERVE, NOISE, REPLICATION
-from astrarium_papers.alpaserve.common.sweeps import HISTORY
+from astrarium_papers.alpaserve._common.cases import FAIR, Case, judge, problem
+from astrarium_papers.alpaserve._common.panels import ALPASERVE, NOISE, REPLICATION
+from astrarium_papers.alpaserve._common.sweeps import HISTORY
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "What batches bring: 16 BERT-1.3B on 8 GPUs (Figure 15)"

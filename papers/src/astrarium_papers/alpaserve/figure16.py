@@ -17,9 +17,9 @@ from typing import Any
 
 from astrarium.core.units import SECOND
 from astrarium.placement import alpaserve
-from astrarium_papers.alpaserve.common import transformer
-from astrarium_papers.alpaserve.common.parallel import cut
-from astrarium_papers.alpaserve.common.transformer import MODELS
+from astrarium_papers.alpaserve._common import transformer
+from astrarium_papers.alpaserve._common.parallel import cut
+from astrarium_papers.alpaserve._common.transformer import MODELS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Pipelines cut by hand and by the program (Figure 16)"

@@ -13,8 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from astrarium.placement import alpaserve
-from astrarium_papers.alpaserve.common.cases import Case
-from astrarium_papers.alpaserve.common.panels import (
+from astrarium_papers.alpaserve._common.cases import Case
+from astrarium_papers.alpaserve._common.panels import (
     GOAL,
     LABELS,
     OURS,
@@ -25,7 +25,7 @@ from astrarium_papers.alpaserve.common.panels import (
     reached,
     spelled,
 )
-from astrarium_papers.alpaserve.common.sweeps import (
+from astrarium_papers.alpaserve._common.sweeps import (
     WAYS,
     Placer,
     Sweep,

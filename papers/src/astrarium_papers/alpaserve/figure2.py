@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from astrarium_papers.alpaserve.common import utilization
-from astrarium_papers.alpaserve.common.settings import COLORS, PARALLEL, SIMPLE, spread
-from astrarium_papers.alpaserve.common.two_models import (
+from astrarium_papers.alpaserve._common import utilization
+from astrarium_papers.alpaserve._common.settings import COLORS, PARALLEL, SIMPLE, spread
+from astrarium_papers.alpaserve._common.two_models import (
     CASES,
     DRAWN,
     GROUPS,

@@ -12,8 +12,8 @@ from typing import Any
 from astrarium.placement import alpaserve
 from astrarium.placement.problem import Shape
 from astrarium.placement.simulation import Statistics
-from astrarium_papers.alpaserve.common import cases
-from astrarium_papers.alpaserve.common.settings import (
+from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common.settings import (
     COLORS,
     COUNT,
     CV,

@@ -10,8 +10,8 @@ from astrarium.core.units import SECOND
 from astrarium.placement.groups import DEFAULT
 from astrarium.placement.problem import ALONE
 from astrarium.placement.simulation import Statistics
-from astrarium_papers.alpaserve.common import cases
-from astrarium_papers.alpaserve.common.settings import (
+from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common.settings import (
     COUNT,
     CV,
     MODEL,

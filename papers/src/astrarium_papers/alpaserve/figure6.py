@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.placement.simulation import Statistics
-from astrarium_papers.alpaserve.common.settings import (
+from astrarium_papers.alpaserve._common.settings import (
     RATE,
     compared,
     crossing,

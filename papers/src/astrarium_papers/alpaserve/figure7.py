@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from astrarium.placement.simulation import Statistics
-from astrarium_papers.alpaserve.common.alphas import (
+from astrarium_papers.alpaserve._common.alphas import (
     BUSY_RATE,
     TIGHT,
     caught_up,
@@ -23,7 +23,7 @@ from astrarium_papers.alpaserve.common.alphas import (
     overhead_claims,
     with_overheads,
 )
-from astrarium_papers.alpaserve.common.settings import (
+from astrarium_papers.alpaserve._common.settings import (
     CV,
     PARALLEL,
     RATE,

@@ -18,10 +18,10 @@ from typing import Any
 
 from astrarium.core.units import SECOND
 from astrarium.placement.problem import ALONE, Form, Shape
-from astrarium_papers.alpaserve.common import cases, transformer
-from astrarium_papers.alpaserve.common.parallel import Layer, Link, layer_time, parallelize
-from astrarium_papers.alpaserve.common.settings import MODEL
-from astrarium_papers.alpaserve.common.transformer import BYTES, LENGTH, MODELS
+from astrarium_papers.alpaserve._common import cases, transformer
+from astrarium_papers.alpaserve._common.parallel import Layer, Link, layer_time, parallelize
+from astrarium_papers.alpaserve._common.settings import MODEL
+from astrarium_papers.alpaserve._common.transformer import BYTES, LENGTH, MODELS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Where the overhead of model parallelism comes from, BERT-2.6B (Figure 8)"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from astrarium_papers.alpaserve.common.cases import Case
-from astrarium_papers.alpaserve.common.panels import (
+from astrarium_papers.alpaserve._common.cases import Case
+from astrarium_papers.alpaserve._common.panels import (
     ALPASERVE,
     COLORS,
     OURS,
@@ -19,7 +19,7 @@ from astrarium_papers.alpaserve.common.panels import (
     behind_of,
     draw_panel,
 )
-from astrarium_papers.alpaserve.common.sweeps import SYSTEMS, Sweep, planner, swept
+from astrarium_papers.alpaserve._common.sweeps import SYSTEMS, Sweep, planner, swept
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Requests in time by SLO: simulated, and on the testbed (Table 2)"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from astrarium.core.streams import stream
 from astrarium.serving import zoo
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.symphony.subclusters import Division, Member, Subclusters, divide, random_search
+from astrarium_papers.symphony._subclusters import Division, Member, Subclusters, divide, random_search
 
 TITLE = "800 models over 20 sub-clusters, by programs and by chance (Figure 16)"
 CONFIGURATIONS = 10

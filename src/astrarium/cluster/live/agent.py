@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.cluster.live import keeper as cluster_keeper
+from astrarium.cluster.live import keeper as keeper_script
 from astrarium.cluster.live.backend import Ending, Order, Part, RunKey
 from astrarium.cluster.live.folders import part_folder, read_progress, run_folder
 from astrarium.cluster.live.session import READY, STOPPED
@@ -118,7 +118,7 @@ class Agent:
 
     def stop(self, key: RunKey) -> None:
         if key in self._parts:
-            (self._parts[key][1] / cluster_keeper.STOP).touch()
+            (self._parts[key][1] / keeper_script.STOP).touch()
 
     def forget(self, key: RunKey) -> None:
         if key in self._parts:
@@ -138,13 +138,13 @@ class Agent:
 
     def _launch(self, part: PartOrder, folder: Path) -> None:
         """The keeper inherits a lock that is held already: nobody ever sees it started and not alive."""
-        alive = os.open(folder / cluster_keeper.ALIVE, os.O_CREAT | os.O_RDWR, 0o644)
+        alive = os.open(folder / keeper_script.ALIVE, os.O_CREAT | os.O_RDWR, 0o644)
         try:
             fcntl.flock(alive, fcntl.LOCK_EX)
-            cluster_keeper.write_whole(folder / cluster_keeper.ORDER, self._written(part))
+            keeper_script.write_whole(folder / keeper_script.ORDER, self._written(part))
             with (folder / "keeper.txt").open("wb") as words:
                 self._keepers[part.order.key] = subprocess.Popen(
-                    [sys.executable, "-I", "-S", cluster_keeper.__file__, str(folder)],
+                    [sys.executable, "-I", "-S", keeper_script.__file__, str(folder)],
                     stdin=subprocess.PIPE if self._with_agent else subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=words,
@@ -174,8 +174,8 @@ class Agent:
     def _seen(self, part: PartOrder, folder: Path) -> PartSeen:
         progress, kept = _progress(run_folder(self._home, part.order), part)
         keeper = self._keepers.get(part.order.key)
-        alive = _held(folder / cluster_keeper.ALIVE) if keeper is None else keeper.poll() is None
-        outcome = _read(folder / cluster_keeper.OUTCOME)
+        alive = _held(folder / keeper_script.ALIVE) if keeper is None else keeper.poll() is None
+        outcome = _read(folder / keeper_script.OUTCOME)
         if outcome is None and alive:
             return PartSeen(part.order, part.place, "", progress, kept)
         ended, error = ending(outcome, folder)
@@ -188,7 +188,7 @@ class _Written(msgspec.Struct):
 
 def left_behind(home: Path) -> Iterator[tuple[PartOrder, Path]]:
     """Parts of runs whose end is in no books yet."""
-    for path in home.glob(f"apps/*/*/*/part-*/{cluster_keeper.ORDER}"):
+    for path in home.glob(f"apps/*/*/*/part-*/{keeper_script.ORDER}"):
         found = None if (path.parent / CLOSED).exists() else _written_in(path)
         if found is not None:
             yield found, path.parent

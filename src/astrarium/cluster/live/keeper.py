@@ -1,4 +1,4 @@
-"""Keeps the processes of one part of a run: `python cluster_keeper.py FOLDER`.
+"""Keeps the processes of one part of a run: `python keeper.py FOLDER`.
 
 A small process of its own, so that a job outlives an arbiter that is killed, and never its machine: it starts
 what the order in the folder says, passes a wish to stop (a file of that name) on to it, ends it when the time

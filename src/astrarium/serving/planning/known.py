@@ -49,7 +49,7 @@ def v100() -> Colocation:
 
 
 def read_igniter(path: str | Path) -> Colocation:
-    """From a profile of your own, YAML or JSON in the form of `workloads/igniter.json`."""
+    """From a profile of your own, YAML or JSON in the form of `placement/igniter.json`."""
     return _fitted(read_yaml(Path(path)), str(path))
 
 

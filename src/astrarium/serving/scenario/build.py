@@ -14,7 +14,6 @@ from astrarium.core.quantities import Bytes, write_bytes, write_duration
 from astrarium.core.streams import stream
 from astrarium.core.units import Time
 from astrarium.serving.contract import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
-from astrarium.serving.live.backends.contract import ModelFiles
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler, parameters_of, serving_policies
 from astrarium.serving.scenario.models import specs
 from astrarium.serving.scenario.schema import EMULATED, Cluster, GpuGroup, Model, Scenario
@@ -23,6 +22,7 @@ from astrarium.serving.world import Profiler, TableTruth, Truth
 
 if TYPE_CHECKING:
     from astrarium.core.processes import Arrivals, Ints
+    from astrarium.serving.live.backends.contract import ModelFiles
 
 
 # What workers load for each model of a scenario.
@@ -33,6 +33,8 @@ SAMPLES = 1024  # times alone that an emulated application draws from
 
 def files_of_model(scenario: Scenario, name: str, table: Sequence[Time]) -> ModelFiles:
     """*table* holds the times of batches of 0, 1, ... on the kind of GPU that is meant."""
+    from astrarium.serving.live.backends.contract import ModelFiles
+
     model = scenario.models[name]
     options = dict(model.backend.options)
     if model.backend.name == EMULATED:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 import msgspec
 
-from astrarium.core import processes
+from astrarium.core import popularity
 from astrarium.core.distributions import Constant, Distribution, Modes, Samples
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.profiles import Dynamic, Profile, Table
@@ -32,7 +32,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Size = Annotated[int, msgspec.Meta(ge=-1)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Waiting = Annotated[int, msgspec.Meta(ge=1)]
-# As in engines.tensors, which would bring numpy along.
+# As in serving.live.tensors, which would bring numpy along.
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64",
     "BYTES",
@@ -439,7 +439,7 @@ def spans(workload: Workload, names: Sequence[str]) -> list[Span]:
     assert workload.rate is not None, "a trace has no rates"
     assert workload.duration is not None
     rates = _initial(workload.rate, workload, names)
-    shares = _shares(rates, processes.equal(len(names)))
+    shares = _shares(rates, popularity.equal(len(names)))
     schedule: list[tuple[Time, tuple[float, ...]]] = [(0, rates)]
     for change in (change for change in workload.changes if change.at < workload.duration):
         rates = _changed(change.rate, rates, shares, names)
@@ -497,8 +497,8 @@ def _initial(rates: Rates, workload: Workload, names: Sequence[str]) -> tuple[fl
     if isinstance(rates, dict):
         return tuple(rates[name] for name in names)
     if isinstance(workload.popularity, Zipf):
-        return tuple(rates * share for share in processes.zipf(len(names), workload.popularity.zipf))
-    return tuple(rates * share for share in processes.equal(len(names)))
+        return tuple(rates * share for share in popularity.zipf(len(names), workload.popularity.zipf))
+    return tuple(rates * share for share in popularity.equal(len(names)))
 
 
 def _changed(

@@ -23,9 +23,9 @@ from astrarium.placement.policies._ground import Counting, Going, Ground, groupe
 from astrarium.placement.policies._selection import Board, fast
 from astrarium.placement.problem import Problem, Requests, Shape
 from astrarium.placement.simulation import Workload, score
-from astrarium_papers.alpaserve.common.cases import AS_PUBLISHED, FAIR, Case, Outcome, Ways, judge, run
-from astrarium_papers.alpaserve.common.cases import problem as posed_by
-from astrarium_papers.alpaserve.common.panels import ALPASERVE, CLOCKWORK, OURS, REPLICATION
+from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, FAIR, Case, Outcome, Ways, judge, run
+from astrarium_papers.alpaserve._common.cases import problem as posed_by
+from astrarium_papers.alpaserve._common.panels import ALPASERVE, CLOCKWORK, OURS, REPLICATION
 from astrarium_papers.findings import Effort
 
 WAYS: dict[str, Ways] = {"fair": FAIR, "as published": AS_PUBLISHED}

@@ -24,7 +24,7 @@ from astrarium.placement import alpaserve
 from astrarium.placement.groups import DEFAULT, Group, Layout, Runtime, Served, Tables
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
 from astrarium.placement.simulation import TRIM, Statistics, Workload, serve, statistics
-from astrarium_papers.alpaserve.common import cases
+from astrarium_papers.alpaserve._common import cases
 from astrarium_papers.findings import Effort, Row
 
 Result = TypeVar("Result")

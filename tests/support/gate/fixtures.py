@@ -1,4 +1,4 @@
-"""Fixtures of the gate's tests: pytest_plugins = ("tests.support.gate_fixtures",)."""
+"""Fixtures of the gate's tests: pytest_plugins = ("tests.support.gate.fixtures",)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gate_build import Built, build
-from tests.support.gate_remote import Gate
+from tests.support.gate.build import Built, build
+from tests.support.gate.remote import Gate
 
 
 @pytest.fixture(scope="session")

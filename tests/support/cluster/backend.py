@@ -10,7 +10,7 @@ from typing import Any
 
 from astrarium.cluster.live.backend import MachineSeen, Order, Part, RunKey, RunSeen, Task
 from astrarium.cluster.live.fleet import LocalBackend
-from tests.support.cluster_jobs import results
+from tests.support.cluster.jobs import results
 
 
 def words(script: Path, total: int = 20, pause: float = 0.01) -> tuple[str, ...]:

@@ -17,7 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from _cluster_run import PHILLY
+from _run import PHILLY
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what all benchmarks share
+
 from _measure import Cost, Row, child, main
 from astrarium.cluster.policies import cluster_policies
 
@@ -38,7 +41,7 @@ class Case(NamedTuple):
     bar: float  # seconds
 
     def command(self) -> list[str]:
-        here = Path(__file__).with_name("_cluster_run.py")
+        here = Path(__file__).with_name("_run.py")
         return [sys.executable, str(here), self.kind, str(self.gpus), str(self.jobs), self.policy]
 
 

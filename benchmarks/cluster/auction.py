@@ -7,12 +7,17 @@ rows as any agent's: they show where it ends.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from _auction_bids import agents
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what all benchmarks share
+
 from _measure import Row, main
 from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, Piece
 from astrarium.cluster.auction.partial import Outcome, auction

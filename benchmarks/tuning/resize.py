@@ -4,7 +4,7 @@ A small model trains on two emulated GPUs, and is moved again and again. The gap
 its last iteration at the old place to the start of the first one at the new place. Saving, building and
 loading it are the checkpoint; the rest is ours, the new process group among it.
 
-    python benchmarks/tuning_resize.py --moves 50
+    python benchmarks/tuning/resize.py --moves 50
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One simulated cluster in a process of its own: `_cluster_run.py shockwave|philly GPUS JOBS POLICY`.
+"""One simulated cluster in a process of its own: `_run.py shockwave|philly GPUS JOBS POLICY`.
 
 `shockwave`: jobs as in Shockwave's traces (gangs of 1, 2 and 4, a median of 50 minutes, and as many for
 each GPU). `philly`: the first so many jobs of the Philly trace, from the folder beside the project.
@@ -23,7 +23,7 @@ from astrarium.core.engine import Engine
 from astrarium.core.units import SECOND, Time
 from astrarium.run.simulate import simulate
 
-PHILLY = Path(__file__).resolve().parents[2] / "shared" / "data" / "cluster" / "philly_vc_jobs.csv"
+PHILLY = Path(__file__).resolve().parents[3] / "shared" / "data" / "cluster" / "philly_vc_jobs.csv"
 MEDIAN_S, SIGMA, GAP_S = 3025.0, 0.73, 41.8  # of 120 jobs on 32 GPUs
 GANGS = (1,) * 23 + (2,) * 5 + (4,) * 2
 

@@ -1,10 +1,10 @@
 """A program that uses the driver as CUDA programs do, and does what a test tells it over a pipe.
 
-    python -m tests.support.gate_program libcuda.so.1
+    python -m tests.support.gate.program libcuda.so.1
 
 Orders are lines of JSON: {"id": 1, "thread": "main", "do": "launch", "args": [...], "options": {...}}.
-Each thread does its orders in turn; answers come as they are ready. What can be ordered is in gate_gpu.py,
-the other end in gate_remote.py.
+Each thread does its orders in turn; answers come as they are ready. What can be ordered is in gpu.py,
+the other end in remote.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
-from tests.support.gate_gpu import Gpu
+from tests.support.gate.gpu import Gpu
 
 Orders: TypeAlias = SimpleQueue[dict[str, Any] | None]
 

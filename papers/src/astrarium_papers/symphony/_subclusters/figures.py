@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from astrarium_papers.symphony.subclusters import Division, Subclusters
+from astrarium_papers.symphony._subclusters import Division, Subclusters
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]

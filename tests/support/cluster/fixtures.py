@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster_jobs import end_keepers
+from tests.support.cluster.jobs import end_keepers
 
 SUM = """\
 import sys, time

@@ -12,7 +12,7 @@ from astrarium.core.units import SECOND
 from astrarium.placement.groups import Group, Tables
 from astrarium.placement.problem import PlacedModel
 from astrarium.placement.simulation import Workload
-from astrarium_papers.alpaserve.common.settings import COLORS, outcome
+from astrarium_papers.alpaserve._common.settings import COLORS, outcome
 
 Spans = npt.NDArray[np.float64]  # from and to, in seconds
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what all benchmarks share
 
 from _measure import Row, main
 from astrarium.core.engine import Engine

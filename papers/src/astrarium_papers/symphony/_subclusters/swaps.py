@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from astrarium_papers.symphony.subclusters import Chance
-from astrarium_papers.symphony.subclusters.figures import NOWHERE, Figures, Floats, Places, over
+from astrarium_papers.symphony._subclusters import Chance
+from astrarium_papers.symphony._subclusters.figures import NOWHERE, Figures, Floats, Places, over
 
 # Divisions drawn by chance, the best of which is kept: what the program is compared with.
 

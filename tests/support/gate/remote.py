@@ -1,4 +1,4 @@
-"""The test's end of gate_program.py: programs that run beside each other and do what they are told."""
+"""The test's end of program.py: programs that run beside each other and do what they are told."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PATIENCE = 30.0  # seconds; only ever waited for by a test that fails
 
 
 class Program:
-    """Methods are those of gate_gpu.Gpu, in the program's main thread; see `on` and `later`."""
+    """Methods are those of gpu.Gpu, in the program's main thread; see `on` and `later`."""
 
     def __init__(self, library: str, environment: dict[str, str] | None = None, start: bool = True) -> None:
-        command = [sys.executable, "-m", "tests.support.gate_program", library]
+        command = [sys.executable, "-m", "tests.support.gate.program", library]
         clean = {name: text for name, text in os.environ.items() if not name.startswith("ASTRARIUM_GATE")}
         self.process = subprocess.Popen(
             command,

@@ -12,8 +12,8 @@ from astrarium.core.units import SECOND
 from astrarium.placement.groups import DEFAULT, WITHOUT_OVERHEADS, Runtime, Tables, groups_of
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
 from astrarium.placement.simulation import Workload
-from astrarium_papers.alpaserve.common import cases, queueing
-from astrarium_papers.alpaserve.common.settings import (
+from astrarium_papers.alpaserve._common import cases, queueing
+from astrarium_papers.alpaserve._common.settings import (
     GIB,
     PARALLEL,
     SIMPLE,

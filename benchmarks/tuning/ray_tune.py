@@ -22,10 +22,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
-from _measure import Row, main
 from astrarium.tuning.scenario.tasks import TASKS
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[1])]
+
+from _measure import Row, main  # noqa: E402
 
 GPUS, BAR, MOST_RESIZE = 4, 1.3, 50.0
 RUNGS = (1, 3, 9, 27)
@@ -69,7 +70,8 @@ def between(seen: Sequence[Iteration]) -> list[float]:
 
 
 def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
-    from _tuning_training import SEED, build
+    from _training import SEED, build
+
     from astrarium.tune import Emulated
     from astrarium.tuning.live.ray.backend import RayCrew
     from astrarium.tuning.live.run import Wish, run_with
@@ -91,9 +93,8 @@ def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
 
 
 def ray_tune(log: str) -> tuple[float, list[dict[str, float]]]:
+    from _training import trainable
     from ray import tune
-
-    from _tuning_training import trainable
 
     numbers = tune.grid_search(list(range(RUNGS[-1])))
     with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +131,8 @@ def check(iterations: Sequence[int]) -> None:
 
 
 def configurations() -> list[dict[str, Any]]:
-    from _tuning_training import SEED
+    from _training import SEED
+
     from astrarium.tuning.samplers import RandomSampler
     from astrarium.tuning.spaces import space_of
 

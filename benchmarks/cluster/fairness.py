@@ -1,6 +1,6 @@
 """How fair policies are on the workloads of Themis, over several seeds: what docs/cluster/fairness.md tells.
 
-python benchmarks/cluster_fairness.py --workload 2 --seeds 5 -p themis -p themis:leftovers=worst -p tiresias
+python benchmarks/cluster/fairness.py --workload 2 --seeds 5 -p themis -p themis:leftovers=worst -p tiresias
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_bytes, write_rate
-from astrarium_papers.symphony.subclusters import Limits, Subclusters
-from astrarium_papers.symphony.subclusters import program as milp
-from astrarium_papers.symphony.subclusters.figures import ROUNDING, Figures, Places
-from astrarium_papers.symphony.subclusters.swaps import Swaps
+from astrarium_papers.symphony._subclusters import Limits, Subclusters
+from astrarium_papers.symphony._subclusters import program as milp
+from astrarium_papers.symphony._subclusters.figures import ROUNDING, Figures, Places
+from astrarium_papers.symphony._subclusters.swaps import Swaps
 
 # Larger programs are not asked for the least: of moves, which is easy, and of room, which is hard.
 MOVING_CHOICES, PACKING_CHOICES = 4_000, 100

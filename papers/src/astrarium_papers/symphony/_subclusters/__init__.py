@@ -109,10 +109,10 @@ class Chance(Protocol):
 
 def divide(task: Subclusters, effort: Effort = Effort()) -> Division:  # noqa: B008 (frozen)
     """InputError where it cannot be done: with what would make it possible."""
-    from astrarium_papers.symphony.subclusters import limits
-    from astrarium_papers.symphony.subclusters import program as milp
-    from astrarium_papers.symphony.subclusters.figures import Figures
-    from astrarium_papers.symphony.subclusters.swaps import Swaps, first_division
+    from astrarium_papers.symphony._subclusters import limits
+    from astrarium_papers.symphony._subclusters import program as milp
+    from astrarium_papers.symphony._subclusters.figures import Figures
+    from astrarium_papers.symphony._subclusters.swaps import Swaps, first_division
 
     limits.check_each(task)
     figures = Figures(task)
@@ -137,8 +137,8 @@ def random_search(task: Subclusters, tries: int, chance: Chance) -> Division | N
 
     Where only a few models may move, so many are moved at random: other draws would all be refused.
     """
-    from astrarium_papers.symphony.subclusters.figures import Figures
-    from astrarium_papers.symphony.subclusters.swaps import best_drawn
+    from astrarium_papers.symphony._subclusters.figures import Figures
+    from astrarium_papers.symphony._subclusters.swaps import best_drawn
 
     figures = Figures(task)
     best = best_drawn(figures, tries, chance)

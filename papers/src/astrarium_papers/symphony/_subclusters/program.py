@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from astrarium.core.errors import from_extra
-from astrarium_papers.symphony.subclusters import Effort
-from astrarium_papers.symphony.subclusters.figures import NOWHERE, Figures, Floats, Places
+from astrarium_papers.symphony._subclusters import Effort
+from astrarium_papers.symphony._subclusters.figures import NOWHERE, Figures, Floats, Places
 
 SCALE = 1e3  # the solver stops at a gap of 1e-6: let that be less than anybody sees
 CUTOFF_SLACK = 1e-9
