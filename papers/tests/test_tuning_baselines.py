@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.tuning.live.test_books import Play, all_ended_well
 
-from astrarium.tuning.level import Costs, made, run
+from astrarium.core.choice import made
+from astrarium.tuning.level import Costs, run
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.scenario.tasks import TASKS
@@ -56,5 +57,5 @@ def test_gpus_that_come_are_used_from_the_next_result_on() -> None:
 
 @pytest.mark.parametrize("baseline", [ASYNCHRONOUS, ONE_TRIAL_ONE_GPU])
 def test_baselines_name_what_exists(baseline: Any) -> None:
-    assert made(tuning_policies.get(baseline.policy), {}, "policy")
-    assert made(searches.get("asha"), baseline.search, "search").parameters.concurrency in (0, 8)
+    assert made(tuning_policies.get(baseline.policy), {}, field="policy")
+    assert made(searches.get("asha"), baseline.search, field="search").parameters.concurrency in (0, 8)

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from astrarium.core.choice import parameters_of
 from astrarium.run.simulate import World
 from astrarium.serving.contract import Action, DynamicSpec, Event, ModelSpec, Request, RequestProfiled, Setup
-from astrarium.serving.policies import ServingPolicy, parameters_of, serving_policies
+from astrarium.serving.policies import ServingPolicy, serving_policies
 from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import Profiler, ServingWorld
 from astrarium.testing.cases import Case, Run, crowd

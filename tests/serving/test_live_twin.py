@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astrarium.core.choice import parameters_of
 from astrarium.core.units import MILLISECOND
 from astrarium.serving.contract import Setup
-from astrarium.serving.policies import parameters_of, serving_policies
+from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies.deferred import Deferred
 from astrarium.serving.policies.eager import Eager
 from astrarium.serving.policies.shepherd import Shepherd

@@ -190,7 +190,8 @@ def test_whatever_happens_the_books_stay_in_order(moves: list[tuple[bool, int, i
 
 DIGESTS = """
 import hashlib
-from astrarium.serving.policies import parameters_of, serving_policies
+from astrarium.core.choice import parameters_of
+from astrarium.serving.policies import serving_policies
 from astrarium.testing.cases import crowd, run_case
 for name, policy in serving_policies:
     case = crowd(models=5, gpus=3, requests=400)

@@ -30,6 +30,7 @@ from astrarium.cluster.scenario.build import slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario, allocator
 from astrarium.cluster.state import ClusterState
 from astrarium.cluster.world import ClusterWorld
+from astrarium.core.choice import parameters_of
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer
 from astrarium.core.trace import Step
@@ -50,7 +51,7 @@ from astrarium.serving.level import run as run_serving
 from astrarium.serving.level import simulate_reference
 from astrarium.serving.planning.clusters import Speeds
 from astrarium.serving.planning.search import Choice, Planning, Wishes
-from astrarium.serving.policies import parameters_of, serving_policies
+from astrarium.serving.policies import serving_policies
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.twin import LiveTwin, faster

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
+from astrarium.core.choice import parameters_of
 from astrarium.core.units import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall
 from astrarium.server.control.desk import Desk
@@ -35,7 +36,7 @@ from astrarium.serving.live.messages import (
 )
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 from astrarium.serving.live.workers import Listener, WorkerSpec
-from astrarium.serving.policies import parameters_of, serving_policies
+from astrarium.serving.policies import serving_policies
 
 VALUES = TensorSpec("INPUT", "FP32", (2,))
 ECHO = TensorSpec("OUTPUT", "FP32", (2,))

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from astrarium.core.choice import parameters_of
 from astrarium.core.engine import Engine
 from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND, Time
@@ -21,7 +22,7 @@ from astrarium.serving.contract import (
     Setup,
     latency_table,
 )
-from astrarium.serving.policies import parameters_of, serving_policies
+from astrarium.serving.policies import serving_policies
 from astrarium.serving.record import ServingRecord, batches_of, requests_of
 from astrarium.serving.state import Fate, Ledger, Outcome, ServingState
 from astrarium.serving.world import ServingWorld, TableTruth

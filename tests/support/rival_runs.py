@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from astrarium.core.choice import parameters_of
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.run.simulate import simulate
 from astrarium.serving.contract import Action, BatchFinished, Event, ModelSpec, Request, RequestArrived, Setup
-from astrarium.serving.policies import parameters_of, serving_policies
+from astrarium.serving.policies import serving_policies
 from astrarium.serving.state import Outcome, ServingState
 from astrarium.serving.world import ServingWorld, TableTruth
 from astrarium.testing.cases import cluster, linear_model

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astrarium.core.choice import made
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND, Time
@@ -26,7 +27,7 @@ from astrarium.tuning.contract import (
     TrialMoved,
     TrialWithdrawn,
 )
-from astrarium.tuning.level import Costs, ProfiledWorld, Truth, made, run
+from astrarium.tuning.level import Costs, ProfiledWorld, Truth, run
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.record import Level, TuningRecord
 from astrarium.tuning.runtime import Place, Runtime
@@ -161,11 +162,13 @@ def searched(
     world: Any = ProfiledWorld,
 ) -> tuple[Session, TuningState, list[Any]]:
     truth, state = Truth(CIFAR, 2), TuningState(runtime=None)
-    chosen = made(searches.get(search), SMALL[search], "search")
+    chosen = made(searches.get(search), SMALL[search], field="search")
     session = Session(chosen, RandomSampler(truth.space, 2), truth.worth, "max", None, truth.space)
     truth.values = lambda number: session.candidates[number].values
     steps: list[Any] = []
-    engine = Searched(state, made(tuning_policies.get(policy), {}, "policy"), True, steps.append, session)
+    engine = Searched(
+        state, made(tuning_policies.get(policy), {}, field="policy"), True, steps.append, session
+    )
     first = [(0, event) for event in (GpusChanged((0, 1, 2)), *session.begin())]
     simulate(engine, [*first, *more], world(truth, Costs()))
     return session, state, steps
@@ -206,7 +209,7 @@ def test_gpus_and_trials_may_come_and_go(
 def test_a_recording_replays_without_the_search(search: str) -> None:
     _, state, steps = searched(search, "dynamic-fluid")
     again = TuningState(runtime=None)
-    engine = Engine(again, made(tuning_policies.get("dynamic-fluid"), {}, "policy"))
+    engine = Engine(again, made(tuning_policies.get("dynamic-fluid"), {}, field="policy"))
     for step in steps:
         assert tuple(engine.step(step.now, step.events)) == step.actions
     assert again.ledger == state.ledger

@@ -79,7 +79,7 @@ def _named(name: str) -> Any:
 def _describe(policy: Any) -> dict[str, Any]:
     import msgspec
 
-    from astrarium.serving.policies import parameters_of
+    from astrarium.core.choice import parameters_of
 
     module = sys.modules[policy.__module__]
     fields = msgspec.structs.fields(parameters_of(policy))

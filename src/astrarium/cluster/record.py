@@ -83,6 +83,7 @@ class ClusterRecord:
     machines: dict[int, int]  # the machine of each GPU that there ever was
     end: Time = 0
     auctions: Tally | None = None  # None: the policy holds none
+    racks: dict[int, int] = field(default_factory=dict)  # of each machine that there ever was
 
 
 @dataclass
@@ -107,6 +108,7 @@ class Watch:
         self.decisions: list[Decision] = []
         self.levels: list[Level] = []
         self.machines: dict[int, int] = {}
+        self.racks: dict[int, int] = {}
 
     def __call__(self, step: Step) -> None:
         now, touched = step.now, dict[int, None]()
@@ -161,6 +163,7 @@ class Watch:
         if isinstance(event, MachineJoined):
             gpus = self._state.floor.gpus_of.get(event.machine.id, ())
             self.machines.update(dict.fromkeys(gpus, event.machine.id))
+            self.racks[event.machine.id] = event.machine.rack
         if isinstance(event, MachineLost):
             self._lost(now, event.machine)
             return tuple(self._open)
@@ -175,7 +178,16 @@ class Watch:
         held = sorted(self.held, key=lambda each: (each.start, each.gpu))
         ran = sorted(self.ran, key=lambda each: (each.start, each.app, each.job))
         return ClusterRecord(
-            policy, list(rows), held, ran, self.decisions, self.levels, self.machines, end, auctions
+            policy,
+            list(rows),
+            held,
+            ran,
+            self.decisions,
+            self.levels,
+            self.machines,
+            end,
+            auctions,
+            self.racks,
         )
 
     def _look(self, now: Time, app: int) -> None:

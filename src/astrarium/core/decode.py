@@ -37,6 +37,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+# YAML 1.1 takes 1e5 for text: it wants 1.0e+5. People write 1e5, and mean the number.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+\Z"), list("+-0123456789")
+)
+
+
 def parse_yaml(text: str, source: str) -> Any:
     try:
         return yaml.load(text, _Loader)
@@ -229,13 +235,9 @@ def _decode_literal(names: list[str], raw: Any, field: str) -> str:
     return str(raw)
 
 
-# YAML 1.1 takes 1e5 for text: it wants 1.0e+5.
-_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+\Z")
-
-
 def _decode_leaf(kind: Any, raw: Any, field: str) -> Any:
-    if isinstance(raw, str) and _EXPONENT.match(raw) and not _is_text(kind):
-        raw = int(float(raw)) if float(raw).is_integer() else float(raw)
+    if isinstance(raw, float) and raw.is_integer() and not _is_text(kind):
+        raw = int(raw)  # 1e5 is a number with a fraction to YAML; where one is wanted, a whole one will do
     if isinstance(raw, int | float) and not isinstance(raw, bool) and _is_text(kind):
         raw = str(raw)  # YAML took it for a number; whoever reads the text says what is missing
     if isinstance(raw, float) and not math.isfinite(raw):

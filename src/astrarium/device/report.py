@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from astrarium.core.level import Run
 from astrarium.core.units import SECOND, Time
 from astrarium.device.record import DeviceRecord, Span, summary
 from astrarium.device.state import JobRow, Outcome
+from astrarium.run.report import columns, side_by_side, write_csv
+from astrarium.run.tables import as_it_is, plain_table, unit_of
+from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
+    from astrarium.device.scenario import JobScenario
+
+Runs = Sequence["Run[JobScenario, DeviceRecord]"]
 JOBS_FILE = "jobs.csv"
 FILES = {
     JOBS_FILE: "one row a job: when it arrived, was admitted, first ran and ended; how; what it had",
+    "timeline.json": "who held the GPU when: open it in https://ui.perfetto.dev or chrome://tracing",
 }
 _COLUMNS = ("job", "name", "arrived_s", "admitted_s", "started_s", "ended_s", "outcome", "reason",
             "iterations", "done", "service_s", "switches", "persistent_bytes", "ephemeral_bytes")  # fmt: skip
 _MOST_JOBS = 40
+_MOST_SLICES = 20_000
 _MOST_SHOWN = 120  # bars that can still be told apart
 _MOST_NAMED = 40
 
@@ -72,9 +79,9 @@ def _at_once(record: DeviceRecord) -> int:
 
 def overview_table(summaries: Mapping[str, JobsSummary]) -> Table:
     """One row for each policy. Times in minutes where they are long."""
-    unit, size = _unit(max(each.makespan_s for each in summaries.values()))
+    unit, size = unit_of(max(each.makespan_s for each in summaries.values()))
     times = ("makespan", "mean queueing", "mean completion", "p95 completion")
-    table = _table("policy", "finished", *(f"{name} {unit}" for name in times), "switches", "lanes")
+    table = plain_table("policy", "finished", *(f"{name} {unit}" for name in times), "switches", "lanes")
     for label, each in summaries.items():
         seconds = (each.makespan_s, each.mean_queueing_s, each.mean_completion_s, each.p95_completion_s)
         finished = f"{each.outcomes.get('finished', 0)}/{each.jobs}"
@@ -85,23 +92,57 @@ def overview_table(summaries: Mapping[str, JobsSummary]) -> Table:
 
 def jobs_table(record: DeviceRecord) -> Table:
     """In order of arrival; the first if there are very many."""
-    unit, size = _unit(max((row.ended for row in record.rows), default=0) / SECOND)
+    unit, size = unit_of(max((row.ended for row in record.rows), default=0) / SECOND)
     instants = (f"{name} {unit}" for name in ("arrived", "admitted", "started", "ended"))
-    table = _table("job", *instants, "turns", "outcome")
+    table = plain_table("job", *instants, "turns", "outcome")
     for row in record.rows[:_MOST_JOBS]:
         moments = (row.arrived, row.admitted, row.started, row.ended)
-        told = _as_it_is(": ".join(part for part in (row.outcome.name.lower(), row.reason) if part))
-        table.add_row(_as_it_is(row.job.name), *(_instant(at, size) for at in moments), f"{row.done:,}", told)
+        told = as_it_is(": ".join(part for part in (row.outcome.name.lower(), row.reason) if part))
+        table.add_row(as_it_is(row.job.name), *(_instant(at, size) for at in moments), f"{row.done:,}", told)
     if len(record.rows) > _MOST_JOBS:
         table.caption = f"the first {_MOST_JOBS} of {len(record.rows)} jobs"
     return table
 
 
-def write_jobs(record: DeviceRecord, path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(_COLUMNS)
-        writer.writerows(_cells(row) for row in record.rows)
+shown = side_by_side
+
+
+def run_tables(runs: Runs) -> list[Any]:
+    """Return the overview; of a single run its jobs too."""
+    jobs = [jobs_table(runs[0].record)] if len(runs) == 1 else []
+    return [overview_table({run.label: run.summary for run in runs}), *jobs]
+
+
+def write_run(run: Run[JobScenario, DeviceRecord], folder: Path, outcomes: bool) -> None:
+    """Write a row for each job, if *outcomes*, and who held the GPU when."""
+    if outcomes:
+        write_csv(folder / JOBS_FILE, _COLUMNS, map(_cells, run.record.rows))
+    write_timeline(folder / "timeline.json", turns_timeline(run.record))
+
+
+def rows(record: DeviceRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
+    """Return jobs and their turns as columns; times in seconds."""
+    turns = [(span.job, span.lane, span.start / SECOND, span.end / SECOND) for span in record.spans]
+    return {
+        "jobs": columns(_COLUMNS, map(_cells, record.rows)),
+        "turns": columns(("job", "lane", "start_s", "end_s"), turns),
+    }
+
+
+def turns_timeline(record: DeviceRecord) -> Entry:
+    """Return a track for each lane, with a slice for each stretch of turns of one job."""
+    names = {row.job.id: row.job.name for row in record.rows}
+    lanes = sorted({span.lane for span in record.spans})
+    tracks = [entry for lane in lanes for entry in thread(1, lane, f"lane {lane}")]
+    slices = [
+        slice_of(names[span.job], 1, span.lane, span.start, span.end) for span in record.spans[:_MOST_SLICES]
+    ]
+    shown = {"policy": record.policy, "turns": len(record.spans), "turns_shown": len(slices)}
+    return timeline([process(1, "GPU"), *tracks, *slices], shown)
+
+
+def draw_runs(runs: Runs, plots: Path, title: str) -> None:
+    draw_turns([(run.label, run.record) for run in runs], plots / "turns.png")
 
 
 def _cells(row: JobRow) -> list[Any]:
@@ -116,7 +157,7 @@ def draw_turns(records: Sequence[tuple[str, DeviceRecord]], path: Path) -> None:
     from astrarium.run.plots import COLORS, margins, picture
 
     shown = min(_MOST_SHOWN, max(len(record.rows) for _, record in records))
-    unit, size = _unit(max(_end(record) for _, record in records) / SECOND)
+    unit, size = unit_of(max(_end(record) for _, record in records) / SECOND)
     panel = min(6.0, 0.8 + 0.16 * shown)
     with picture(path, 12, 0.7 + panel * len(records), len(records), 1, sharex=True) as (figure, axes):
         margins(figure, left=1.3, right=0.2, bottom=0.5, top=0.3, w=0, h=0.4)
@@ -160,27 +201,5 @@ def _end(record: DeviceRecord) -> Time:
     return max((row.ended for row in record.rows), default=0)
 
 
-def _as_it_is(text: str) -> Text:
-    """What people call their jobs is no markup."""
-    from rich.text import Text
-
-    return Text(text)
-
-
 def _instant(at: Time, size: float) -> str:
     return "-" if at < 0 else f"{at / SECOND / size:,.1f}"
-
-
-def _unit(seconds: float) -> tuple[str, float]:
-    return ("min", 60.0) if seconds >= 600 else ("s", 1.0)
-
-
-def _table(first: str, *others: str) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right")
-    return table

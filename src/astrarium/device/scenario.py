@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import yaml
 
+from astrarium.core.choice import DEFAULT_SEED, Choice, chosen, read_choice
 from astrarium.core.decode import Decoder, check_keys, overridden, read_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Bytes, Duration
@@ -122,31 +123,25 @@ class Mix(msgspec.Struct, frozen=True):
 
 
 class JobScenario(msgspec.Struct, frozen=True):
+    """Jobs on one GPU: what they need, when they come, and the policy that gives them turns."""
+
+    level: ClassVar[str] = "device"
     gpu: Gpu
     jobs: tuple[JobEntry, ...] | Mix
-    policy: str
+    policy: Choice
     seed: int
     raw: dict[str, Any]  # as written, overrides included
 
-    def with_policy(self, name: str) -> JobScenario:
-        _check_policy(name)
-        raw = {**self.raw, "policy": {"name": name}}
-        return msgspec.structs.replace(self, policy=name, raw=raw)
+    def with_policy(self, name: str, **parameters: Any) -> JobScenario:
+        choice = Choice(name, parameters)
+        chosen(iteration_policies, choice)
+        return msgspec.structs.replace(self, policy=choice, raw={**self.raw, "policy": choice.plain()})
+
+    def with_seed(self, seed: int) -> JobScenario:
+        return msgspec.structs.replace(self, seed=seed, raw={**self.raw, "seed": seed})
 
     def to_yaml(self) -> str:
         return str(yaml.safe_dump(self.raw, sort_keys=False))
-
-
-def has_jobs(path: Path) -> bool:
-    """Whether this file's subject is jobs on one GPU, not models to be served."""
-    raw = read_yaml(path)
-    if not raw:
-        what = "a scenario: cluster, models and workload, or gpu and jobs"
-        raise InputError("", "nothing" if raw is None else raw, what, str(path))
-    if isinstance(raw, dict) and "apps" in raw and "models" not in raw:
-        what = "models to serve or jobs on one GPU: apps on a cluster are run by `astrarium cluster simulate`"
-        raise InputError("apps", None, what, str(path))
-    return isinstance(raw, dict) and "jobs" in raw
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> JobScenario:
@@ -156,7 +151,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> JobScenario:
         raise error.read_from(str(path)) from None
 
 
-def parse(raw: Any) -> JobScenario:
+def parse(raw: Any, path: Path = Path()) -> JobScenario:
     if not isinstance(raw, dict):
         raise InputError("", raw, "a mapping with gpu and jobs")
     check_keys(raw, list(SECTIONS), "")
@@ -165,7 +160,7 @@ def parse(raw: Any) -> JobScenario:
         gpu=decode(Gpu, {} if raw.get("gpu") is None else raw["gpu"], "gpu"),
         jobs=_jobs(raw.get("jobs"), decode),
         policy=_policy(raw.get("policy")),
-        seed=decode(Seed, raw.get("seed", 1), "seed"),
+        seed=decode(Seed, raw.get("seed", DEFAULT_SEED), "seed"),
         raw=raw,
     )
 
@@ -188,22 +183,10 @@ def _jobs(raw: Any, decode: Any) -> tuple[JobEntry, ...] | Mix:
     return entries
 
 
-def _policy(raw: Any) -> str:
-    if raw is None:
-        return DEFAULT_POLICY
-    if not isinstance(raw, dict):
-        raise InputError("policy", raw, f"a mapping such as {{name: {DEFAULT_POLICY}}}")
-    check_keys(raw, ["name"], "policy")
-    name = raw.get("name", DEFAULT_POLICY)
-    _check_policy(name)
-    return str(name)
-
-
-def _check_policy(name: Any) -> None:
-    try:
-        iteration_policies.get(str(name))
-    except InputError as error:
-        raise InputError("policy.name", name, error.expected) from None
+def _policy(raw: Any) -> Choice:
+    choice = read_choice(raw, "policy", DEFAULT_POLICY)
+    chosen(iteration_policies, choice)
+    return choice
 
 
 # What is too much to simulate, said before it is tried: more turns than anybody waits for, and times beyond

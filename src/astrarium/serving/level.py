@@ -1,4 +1,4 @@
-"""One scenario, simulated from start to end."""
+"""Requests on GPUs, as a level."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Any, Literal
 
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
+from astrarium.core.level import Level, Report, Simulation, Watching
 from astrarium.core.processes import Arrivals
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
 from astrarium.run.simulate import simulate
 from astrarium.serving import twin as native
-from astrarium.serving.contract import Request, RequestArrived, Setup
+from astrarium.serving.contract import Action, Event, Request, RequestArrived, Setup
+from astrarium.serving.policies import serving_policies
 from astrarium.serving.record import Ints, ServingRecord, batches_of, requests_of
-from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.report import files as report
+from astrarium.serving.scenario import Scenario, build, parse
+from astrarium.serving.scenario.models import written_out
+from astrarium.serving.scenario.schema import DEFAULT_POLICY
 from astrarium.serving.state import ServingState
 from astrarium.serving.world import ServingWorld
 
@@ -73,22 +78,55 @@ def simulate_reference(
     trace: Callable[[Step], None] | None = None,
     validate: bool = False,
 ) -> ServingRecord:
+    """Simulate with the Python reference."""
+    ready = prepared(scenario, setup, policy, arrivals, Watching(trace, validate))
+    return ready.record(simulate(ready.engine, ready.arrivals, ready.world, progress))
+
+
+def prepared(
+    scenario: Scenario, setup: Setup, policy: Any, arrivals: Arrivals, watching: Watching
+) -> Simulation[ServingRecord]:
+    """Make the books and the world of a scenario for these arrivals."""
     deadlines = build.deadlines(arrivals, setup)
     state = ServingState(setup)
     truth, profiler = build.truth(scenario, setup, arrivals), build.profiler(scenario, arrivals, policy)
-    world = ServingWorld(setup, truth, profiler)
-    engine = Engine(state, policy, validate=validate, record=trace)
-    simulate(engine, events(arrivals, deadlines), world, progress)
-    return ServingRecord(
-        policy=scenario.policy.name,
-        setup=setup,
-        seed=scenario.seed,
-        requests=requests_of(state.ledger, arrivals.time, deadlines, arrivals.model, arrivals.application),
-        batches=batches_of(state.ledger),
-        reasons=tuple(state.ledger.reasons),
-        warmup=scenario.workload.warmup,
-        duration=scenario.duration,
+
+    def record(end: Time) -> ServingRecord:
+        return ServingRecord(
+            policy=scenario.policy.name,
+            setup=setup,
+            seed=scenario.seed,
+            requests=requests_of(
+                state.ledger, arrivals.time, deadlines, arrivals.model, arrivals.application
+            ),
+            batches=batches_of(state.ledger),
+            reasons=tuple(state.ledger.reasons),
+            warmup=scenario.workload.warmup,
+            duration=scenario.duration,
+        )
+
+    return Simulation(
+        Engine(state, policy, watching.validate, watching.trace),
+        events(arrivals, deadlines),
+        ServingWorld(setup, truth, profiler),
+        record,
+        scenario.length,
     )
+
+
+def prepare(scenario: Scenario, policy: Any, watching: Watching) -> Simulation[ServingRecord]:
+    """Make the books, the world and the arrivals of a scenario."""
+    return prepared(scenario, build.setup(scenario), policy, build.arrivals(scenario), watching)
+
+
+def by_twin(scenario: Scenario, policy: Any, progress: Callable[[Time], None] | None) -> ServingRecord | None:
+    """Simulate on the native twin, where the policy has one."""
+    if not native.has_twin(policy):
+        return None
+    wall, cpu = time.perf_counter(), time.process_time()
+    setup = build.setup(scenario)
+    record = native.simulate(scenario, setup, policy, build.arrivals(scenario), progress)
+    return timed(record, time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def events(arrivals: Arrivals, deadlines: Ints) -> Iterator[tuple[Time, RequestArrived]]:
@@ -113,3 +151,31 @@ def timed(record: ServingRecord, wall_s: float, cpu_s: float) -> ServingRecord:
     from dataclasses import replace
 
     return replace(record, wall_s=wall_s, cpu_s=cpu_s)
+
+
+LEVEL: Level[Scenario, ServingRecord] = Level(
+    name="serving",
+    subject="requests to models",
+    item="request",
+    scenario=Scenario,
+    events=Event,
+    actions=Action,
+    policies=serving_policies,
+    default=DEFAULT_POLICY,
+    parse=lambda raw, path: parse(raw, base=path.parent),
+    prepare=prepare,
+    replayed=lambda scenario, policy: Engine(ServingState(build.setup(scenario)), policy),
+    told=lambda scenario: (build.setup(scenario),),
+    twin=by_twin,
+    report=Report(
+        summarize=lambda scenario, record: report.summarize_run(record),
+        tables=report.tables,
+        shown=report.shown,
+        write=report.write,
+        draw=report.draw,
+        files=report.FILES,
+        rows=report.rows,
+        title=report.title,
+    ),
+    named={"models": written_out},
+)

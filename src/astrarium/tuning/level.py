@@ -1,4 +1,4 @@
-"""A search on some GPUs, simulated from start to end."""
+"""Trials of a search on some GPUs, as a level."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from typing import Any
 
 import msgspec
 
+from astrarium.core.choice import chosen, made
+from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
+from astrarium.core.level import Level, Report, Simulation, Watching
+from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.run.simulate import simulate
 from astrarium.tuning.contract import Action, Event, GpusChanged, Put, RuntimeMeasured, Trial, TrialStepped
-from astrarium.tuning.policies import made as made
-from astrarium.tuning.policies import searches, tuning_policies
+from astrarium.tuning.policies import TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord, Watch
+from astrarium.tuning.report import files as report
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.samplers import RandomSampler, Sampler
-from astrarium.tuning.scenario.read import TuningScenario
+from astrarium.tuning.scenario.read import DEFAULT_POLICY, TuningScenario, parse
 from astrarium.tuning.scenario.samplers import sampler_of
 from astrarium.tuning.scenario.tasks import Task
+from astrarium.tuning.search.contract import Search
 from astrarium.tuning.session import Searched, Session
 from astrarium.tuning.spaces import Space, space_of
 from astrarium.tuning.state import TuningState
@@ -87,6 +92,35 @@ class ProfiledWorld(TuningWorld):
             yield at, RuntimeMeasured(candidate, runtime)
 
 
+def prepared(
+    truth: Truth,
+    session: Session,
+    policy: TuningPolicy,
+    gpus: int,
+    costs: Costs,
+    watching: Watching,
+    label: str,
+) -> Simulation[TuningRecord]:
+    """Make the books, the world and the first events of a search."""
+    truth.values = lambda candidate: session.candidates[candidate].values
+    state = TuningState(costs.moving, truth.usual)
+    watch = Watch(state)
+
+    def hear(step: Step) -> None:
+        watch(step)
+        if watching.trace is not None:
+            watching.trace(step)
+
+    engine = Searched(state, policy, watching.validate, hear, session)
+    first: list[Event] = [GpusChanged(tuple(range(gpus))), *session.begin(gpus)]
+    return Simulation(
+        engine,
+        [(0, event) for event in first],
+        ProfiledWorld(truth, costs),
+        lambda end: watch.record(label, session),
+    )
+
+
 def run(
     task: Task,
     search: str,
@@ -103,50 +137,75 @@ def run(
     target: float | None = None,
     progress: Callable[[Time], None] | None = None,
 ) -> TuningRecord:
-    """Same seed: the same candidates, with the same iteration times and values, under every policy.
+    """Simulate a search for a task, without a scenario.
 
-    *space*: a part of the task's. *target*: the search ends there, or at the task's own if *stop_at_target*.
+    Same seed: the same candidates, with the same iteration times and values, under every policy. *space*: a
+    part of the task's. *target*: the search ends there, or at the task's own if *stop_at_target*.
     """
-    truth, costs = Truth(task, seed), costs or Costs()
+    truth = Truth(task, seed)
+    searching: Search = made(searches.get(search), search_settings, field="search")
+    wanted = task.target if stop_at_target else target
     space = truth.space if space is None else space
+    session = Session(searching, sampler or RandomSampler(space, seed), truth.worth, task.goal, wanted, space)
+    deciding = made(tuning_policies.get(policy), policy_settings)
+    watching = Watching(validate=validate)
+    ready = prepared(truth, session, deciding, gpus, costs or Costs(), watching, policy)
+    return ready.record(simulate(ready.engine, ready.arrivals, ready.world, progress))
+
+
+def prepare(scenario: TuningScenario, policy: TuningPolicy, watching: Watching) -> Simulation[TuningRecord]:
+    """Make the books, the world and the first events of a scenario's search."""
+    task = _task_of(scenario)
+    truth = Truth(task, scenario.seed)
+    costs = Costs(scenario.costs.starting, scenario.costs.moving, scenario.costs.profile)
     session = Session(
-        made(searches.get(search), search_settings, "search"),
-        sampler or RandomSampler(space, seed),
+        chosen(searches, scenario.search, field="search"),
+        sampler_of(scenario.sampler, scenario.space, scenario.goal, scenario.seed),
         truth.worth,
         task.goal,
-        task.target if stop_at_target else target,
-        space,
+        scenario.target,
+        scenario.space,
     )
-    truth.values = lambda candidate: session.candidates[candidate].values
-    state = TuningState(costs.moving, truth.usual)
-    watch = Watch(state)
-    chosen = made(tuning_policies.get(policy), policy_settings, "policy")
-    engine = Searched(state, chosen, validate, watch, session)
-    first: list[Event] = [GpusChanged(tuple(range(gpus))), *session.begin(gpus)]
-    simulate(engine, [(0, event) for event in first], ProfiledWorld(truth, costs), progress)
-    return watch.record(policy, session)
+    return prepared(truth, session, policy, scenario.gpus, costs, watching, scenario.policy.name)
 
 
-def run_scenario(scenario: TuningScenario, progress: Callable[[Time], None] | None = None) -> TuningRecord:
+def replayed(scenario: TuningScenario, policy: TuningPolicy) -> Engine[Any, Any, Any]:
+    """Make books that a recorded run is fed into: what its session asked for stands in the recording."""
+    usual = None if scenario.task is None else Truth(scenario.task, scenario.seed).usual
+    return Engine(TuningState(scenario.costs.moving, usual), policy)
+
+
+def _task_of(scenario: TuningScenario) -> Task:
     if scenario.task is None:
         told = "a task beside train: what an iteration takes, and how candidates learn"
         raise InputError("task", None, told, scenario.source)
-    costs = scenario.costs
-    return run(
-        scenario.task,
-        scenario.search,
-        scenario.policy,
-        scenario.gpus,
-        scenario.seed,
-        scenario.search_settings,
-        scenario.policy_settings,
-        sampler_of(scenario.sampler, scenario.space, scenario.goal, scenario.seed),
-        Costs(costs.starting, costs.moving, costs.profile),
-        space=scenario.space,
-        target=scenario.target,
-        progress=progress,
-    )
+    return scenario.task
 
 
 def _unknown(candidate: int) -> Mapping[str, Any]:
     raise InputError("candidate", candidate, "a candidate of a session that has begun")
+
+
+LEVEL: Level[TuningScenario, TuningRecord] = Level(
+    name="tuning",
+    subject="trials of a search",
+    item="trial",
+    scenario=TuningScenario,
+    events=Event,
+    actions=Action,
+    policies=tuning_policies,
+    default=DEFAULT_POLICY,
+    parse=parse,
+    prepare=prepare,
+    replayed=replayed,
+    report=Report(
+        summarize=report.summarize_run,
+        tables=report.tables,
+        shown=report.shown,
+        write=report.write,
+        draw=report.draw,
+        files=report.FILES,
+        rows=report.rows,
+    ),
+    named={},
+)

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astrarium.core.choice import made
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.trace import Step, read_trace, write_trace
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.run.replay import replay
 from astrarium.tuning.contract import Action, Event, MovingMeasured, Pause, Put
-from astrarium.tuning.level import Costs, Truth, made
+from astrarium.tuning.level import Costs, Truth
 from astrarium.tuning.level import run as simulated
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, RunEnded
 from astrarium.tuning.live.books import LiveTuning, live_tuning
@@ -83,9 +84,9 @@ class Play:
         )
         chosen = policy
         if isinstance(policy, str):
-            chosen = made(tuning_policies.get(policy), None, "policy")
+            chosen = made(tuning_policies.get(policy), None, field="policy")
         self.live: LiveTuning = live_tuning(
-            made(searches.get(search), {**SMALL[search], **(settings or {})}, "search"),
+            made(searches.get(search), {**SMALL[search], **(settings or {})}, field="search"),
             RandomSampler(self.truth.space, seed),
             chosen,
             self.crew,
@@ -196,7 +197,7 @@ def test_a_recording_replays(tmp_path: Path) -> None:
     assert any(isinstance(event, MovingMeasured) for step in played.steps for event in step.events)
     write_trace(tmp_path / "trace", played.steps)
     again = TuningState(SECOND, played.truth.usual)
-    engine = Engine(again, made(tuning_policies.get("dynamic-fluid"), None, "policy"), validate=True)
+    engine = Engine(again, made(tuning_policies.get("dynamic-fluid"), None, field="policy"), validate=True)
     assert replay(engine, read_trace(tmp_path / "trace", Event, Action)) is None
     assert again.ledger == played.live.state.ledger
 

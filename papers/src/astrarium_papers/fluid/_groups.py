@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from astrarium.core.choice import made
 from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
 from astrarium.run.simulate import simulate
 from astrarium.tuning.contract import Event, GpusChanged, GroupArrived, Put
-from astrarium.tuning.level import Settings, made
+from astrarium.tuning.level import Settings
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.state import TrialRow, TuningState
@@ -40,7 +41,7 @@ def play_groups(
     def heard(step: Step) -> None:
         puts.extend((step.now, action) for action in step.actions if isinstance(action, Put))
 
-    engine = Engine(state, made(tuning_policies.get(policy), settings, "policy"), record=heard)
+    engine = Engine(state, made(tuning_policies.get(policy), settings, field="policy"), record=heard)
     start: list[tuple[Time, Event]] = [(0, GpusChanged(tuple(range(gpus))))]
     simulate(engine, [*start, *groups], TuningWorld(lambda _: runtime, moving))
     return GroupsPlayed(list(state.ledger.rows.values()), puts)

@@ -75,6 +75,7 @@ class ClusterSummary(msgspec.Struct, frozen=True):
     busy: float
     runs: int
     auctions: Tally | None = None  # None: the policy holds none
+    by_app: list[AppSummary] = []  # in order of arrival
 
 
 def summarize(record: ClusterRecord, by_app: Sequence[AppSummary] | None = None) -> ClusterSummary:
@@ -101,6 +102,7 @@ def summarize(record: ClusterRecord, by_app: Sequence[AppSummary] | None = None)
         busy=_integral(record.levels, begin, end, "busy") / total if total else 0.0,
         runs=len(record.ran),
         auctions=record.auctions,
+        by_app=list(apps),
     )
 
 

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from astrarium.cluster.auction.partial import Tally
-from astrarium.cluster.machines import Machine
-from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import DEFINITIONS, AppSummary, ClusterSummary
-from astrarium.core.units import FOREVER, SECOND
 from astrarium.run.tables import as_it_is, plain_table, unit_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-APPS_FILE, LEASES_FILE, DECISIONS_FILE = "apps.csv", "leases.csv", "decisions.csv"
-FILES = {
-    "scenario.yaml": "the scenario as it was run, overrides included",
-    APPS_FILE: "one row an app: when it came, first held a GPU and ended; GPU time, rho, placement score",
-    LEASES_FILE: "one row for each time that an app held a GPU, over renewals of its lease",
-    DECISIONS_FILE: "one row for each grant of GPUs, its renewals included, or what was taken back, and why",
-    "timeline.json": "who held what when: open it in https://ui.perfetto.dev or chrome://tracing",
-}
 _MOST_APPS = 40
-_APP_COLUMNS = ("app", "team", "kind", "arrived_s", "waited_s", "ended_s", "took_s", "outcome", "reason",
+APP_COLUMNS = ("app", "team", "kind", "arrived_s", "waited_s", "ended_s", "took_s", "outcome", "reason",
                 "gpu_hours", "ran_gpu_hours", "work_gpu_hours", "contention",
                 *(f"rho_{name}" for name in DEFINITIONS), "placement_score", "runs")  # fmt: skip
 
@@ -93,11 +80,7 @@ def _worst_first(app: AppSummary) -> tuple[bool, float]:
     return bool(app.rho), -app.rho.get(DEFINITIONS[0], 0.0)
 
 
-def write_apps(apps: Iterable[AppSummary], path: Path) -> None:
-    _write(path, _APP_COLUMNS, (_app_cells(app) for app in apps))
-
-
-def _app_cells(app: AppSummary) -> list[Any]:
+def app_cells(app: AppSummary) -> list[Any]:
     instants = [app.arrived_s, app.waited_s, app.ended_s, app.took_s]
     numbers = [app.gpu_hours, app.ran_gpu_hours, app.work_gpu_hours, app.contention]
     rho = [app.rho.get(name) for name in DEFINITIONS]
@@ -113,40 +96,6 @@ def _app_cells(app: AppSummary) -> list[Any]:
         app.score,
         app.runs,
     ]
-
-
-def write_leases(record: ClusterRecord, machines: Mapping[int, Machine], path: Path) -> None:
-    names = {row.app.id: row.app.name for row in record.rows}
-    rows = (
-        (names[each.app], each.gpu, machine.id, machine.rack, each.start / SECOND, each.end / SECOND)
-        for each in record.held
-        for machine in [machines[record.machines[each.gpu]]]
-    )
-    _write(path, ("app", "gpu", "machine", "rack", "start_s", "end_s"), rows)
-
-
-def write_decisions(record: ClusterRecord, path: Path) -> None:
-    names = {row.app.id: row.app.name for row in record.rows}
-    rows = (
-        (
-            each.at / SECOND,
-            "granted" if each.until >= 0 else "taken back",
-            names[each.app],
-            " ".join(map(str, each.gpus)),
-            "" if each.until < 0 or each.until >= FOREVER else each.until / SECOND,
-            each.leases,
-            each.why,
-        )
-        for each in record.decisions
-    )
-    _write(path, ("at_s", "what", "app", "gpus", "until_s", "leases", "why"), rows)
-
-
-def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)
 
 
 def _number(value: float | None, places: int = 2) -> str:

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import yaml
 
-from astrarium.cluster.policies import Allocator, cluster_policies
+from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.schema import (
     AppEntry,
     Change,
@@ -32,6 +32,7 @@ from astrarium.cluster.scenario.schema import (
     simulated,
     task_entry,
 )
+from astrarium.core.choice import DEFAULT_SEED, Choice, chosen, read_choice
 from astrarium.core.decode import Decoder, check_keys, overridden, read_yaml
 from astrarium.core.errors import InputError, one_of
 
@@ -42,10 +43,12 @@ Seed = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ClusterScenario(msgspec.Struct, frozen=True):
+    """Apps on a cluster: machines, apps, what spreading costs, and the policy that leases GPUs."""
+
+    level: ClassVar[str] = "cluster"
     machines: tuple[MachineKind, ...] | str  # a name: one of CLUSTERS
     apps: tuple[AppEntry, ...] | ThemisApps | TraceApps
-    policy: str
-    parameters: dict[str, Any]  # as written
+    policy: Choice
     slowdowns: SlowdownSection
     costs: Costs
     changes: tuple[Change, ...]
@@ -56,30 +59,15 @@ class ClusterScenario(msgspec.Struct, frozen=True):
     source: str = ""
 
     def with_policy(self, name: str, **parameters: Any) -> ClusterScenario:
-        allocator(name, parameters)
-        raw = {**self.raw, "policy": {"name": name, **parameters}}
-        return msgspec.structs.replace(self, policy=name, parameters=parameters, raw=raw)
+        choice = Choice(name, parameters)
+        chosen(cluster_policies, choice)
+        return msgspec.structs.replace(self, policy=choice, raw={**self.raw, "policy": choice.plain()})
+
+    def with_seed(self, seed: int) -> ClusterScenario:
+        return msgspec.structs.replace(self, seed=seed, raw={**self.raw, "seed": seed})
 
     def to_yaml(self) -> str:
         return str(yaml.safe_dump(self.raw, sort_keys=False))
-
-
-def allocator(name: Any, parameters: dict[str, Any]) -> Allocator:
-    """A policy of its own for each run: it remembers."""
-    try:
-        factory = cluster_policies.get(str(name))
-    except InputError as error:
-        raise InputError("policy.name", name, error.expected) from None
-    kind: type[msgspec.Struct] = getattr(factory, "Parameters", NoParameters)
-    read = Decoder().decode_struct(kind, parameters, "policy")
-    try:
-        return factory(read)
-    except InputError as error:
-        raise error.at("policy") from None
-
-
-class NoParameters(msgspec.Struct, frozen=True):
-    pass
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> ClusterScenario:
@@ -92,21 +80,21 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ClusterScenario:
 def parse(raw: Any, path: Path = Path()) -> ClusterScenario:
     """Files that the scenario names are looked for beside it."""
     if not isinstance(raw, dict) or "apps" not in raw:
-        told = "a mapping with machines and apps: others are run by `astrarium simulate`"
+        told = "a mapping with machines and apps"
         raise InputError("", _keys(raw), told)
     check_keys(raw, list(SECTIONS), "")
     raw = {**raw, "apps": _with_files(raw["apps"], path.parent)}
     decode = Decoder().decode
-    name, parameters = _policy(raw.get("policy"))
+    choice = read_choice(raw.get("policy"), "policy", DEFAULT_POLICY)
+    chosen(cluster_policies, choice)
     return ClusterScenario(
         machines=_machines(raw.get("machines"), decode),
         apps=_apps(raw["apps"], decode),
-        policy=name,
-        parameters=parameters,
+        policy=choice,
         slowdowns=decode(SlowdownSection, _or_empty(raw.get("slowdowns")), "slowdowns"),
         costs=decode(Costs, _or_empty(raw.get("costs")), "costs"),
         changes=_changes(raw.get("changes"), decode),
-        seed=decode(Seed, raw.get("seed", 1), "seed"),
+        seed=decode(Seed, raw.get("seed", DEFAULT_SEED), "seed"),
         live=decode(LiveSection, _or_empty(raw.get("live")), "live"),
         tasks=_tasks(raw["apps"]),
         raw=raw,
@@ -174,14 +162,3 @@ def _changes(raw: Any, decode: Any) -> tuple[Change, ...]:
         if change.at < before.at:
             raise InputError(f"changes[{place}].at", raw[place]["at"], "moments in order: the earliest first")
     return found
-
-
-def _policy(raw: Any) -> tuple[str, dict[str, Any]]:
-    if raw is None:
-        return DEFAULT_POLICY, {}
-    if not isinstance(raw, dict):
-        raise InputError("policy", raw, f"a mapping such as {{name: {DEFAULT_POLICY}}}")
-    parameters = {key: value for key, value in raw.items() if key != "name"}
-    name = raw.get("name", DEFAULT_POLICY)
-    allocator(name, parameters)
-    return str(name), parameters

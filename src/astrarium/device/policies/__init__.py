@@ -11,6 +11,6 @@ from astrarium.device.state import DeviceState
 
 IterationPolicy = Policy[DeviceState, Event, Action]
 
-iteration_policies: Registry[Callable[[], IterationPolicy]] = Registry(
+iteration_policies: Registry[Callable[..., IterationPolicy]] = Registry(
     "policy for iterations", package="astrarium.device.policies", group="astrarium.device"
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from astrarium.core.choice import NoParameters
 from astrarium.core.policy import SetTimer
 from astrarium.core.units import MILLISECOND, Time
 from astrarium.device.contract import (
@@ -67,7 +68,7 @@ Rank = tuple[float, ...]
 class Turns:
     """A subclass says who comes first (`rank`, the smaller the sooner) and where a job may go (`place`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: NoParameters = NoParameters()) -> None:  # noqa: B008
         self._returns = Returns()
         self._awaited: dict[int, Time] = {}  # jobs that come straight back, and until when
 

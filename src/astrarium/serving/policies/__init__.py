@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from astrarium.core.policy import Policy
 from astrarium.core.registry import Registry
 from astrarium.serving.contract import Action, Event, Setup
@@ -20,15 +18,6 @@ ServingPolicy = Policy[ServingState, Event, Action]
 
 # A policy class; its nested `Parameters` (a msgspec.Struct) says what a scenario may set.
 PolicyFactory = Callable[[Setup, Any], ServingPolicy]
-
-
-class NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For a policy that has nothing to set."""
-
-
-def parameters_of(policy: PolicyFactory) -> type[msgspec.Struct]:
-    found: type[msgspec.Struct] = getattr(policy, "Parameters", NoParameters)
-    return found
 
 
 def listens_to_profiler(policy: ServingPolicy) -> bool:

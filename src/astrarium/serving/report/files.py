@@ -1,13 +1,23 @@
-"""The files of a run folder that only serving has: columns of requests and batches, plans, pictures."""
+"""A finished run of requests as columns, files, a timeline and pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from astrarium.core.level import Run
+from astrarium.core.units import SECOND
+from astrarium.run.report import side_by_side
+from astrarium.run.timeline import write_timeline
 from astrarium.serving.record import ServingRecord
+from astrarium.serving.report.summary import Summary, summarize
+from astrarium.serving.state import Fate, Outcome
 
+if TYPE_CHECKING:
+    from astrarium.serving.scenario import Scenario
+
+Runs = Sequence["Run[Scenario, ServingRecord]"]
 PLAN = "plan.yaml"
 FILES = {
     "requests.npz": "one row a request: arrival, deadline, model, application, outcome (1 in time, 2 late, "
@@ -16,35 +26,81 @@ FILES = {
     "2 preempted, 3 failed); times in ns",
 }
 
+summarize_run = summarize
+shown = side_by_side
 
-def write_record(folder: Path, record: ServingRecord, scenario: str, outcomes: bool = True) -> None:
-    """Everything about one run but its pictures and its summary."""
-    from astrarium.serving.report.timeline import write_timeline
 
-    folder.mkdir(exist_ok=True)
-    (folder / "scenario.yaml").write_text(scenario, encoding="utf-8")
+def title(run: Run[Scenario, ServingRecord]) -> str:
+    summary: Summary = run.summary
+    return f"{summary.offered_rate:,.0f} requests/s"
+
+
+def tables(runs: Runs) -> list[Any]:
+    """Return the overview; of a single run its models too."""
+    from astrarium.serving.report.tables import model_table, overview_table
+
+    models = [model_table(runs[0].summary)] if len(runs) == 1 else []
+    return [overview_table({run.label: run.summary for run in runs}), *models]
+
+
+def write(run: Run[Scenario, ServingRecord], folder: Path, outcomes: bool) -> None:
+    """Write requests, if *outcomes*, batches, and the timeline."""
+    from astrarium.serving.report.timeline import timeline
+
+    record = run.record
     if outcomes:
         _write_columns(folder / "requests.npz", record.requests, reasons=record.reasons)
     _write_columns(folder / "batches.npz", record.batches, models=[m.name for m in record.setup.models])
-    write_timeline(record, folder / "timeline.json")
+    write_timeline(folder / "timeline.json", timeline(record))
+
+
+def draw(runs: Runs, plots: Path, title: str) -> None:
+    """Draw two pictures of all runs; of a single one also what an autoscaler would make of it."""
+    from astrarium.serving.report.plots import draw_overview, draw_scaling, draw_schedule
+
+    drawn = [(run.label, run.record, run.summary) for run in runs]
+    draw_overview(drawn, plots / "overview.png", title)
+    draw_schedule(drawn, plots / "schedule.png")
+    if len(runs) == 1:
+        draw_scaling(runs[0].record, plots / "scaling.png")
+
+
+def rows(record: ServingRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
+    """Return requests and batches as columns: names for models, outcomes and fates, times in seconds."""
+    import numpy as np
+
+    models = np.array([model.name for model in record.setup.models])
+    reasons = np.array([*record.reasons, ""])
+    outcomes = np.array([each.name.lower() for each in Outcome])
+    fates = np.array([each.name.lower() for each in Fate])
+    of, ran = record.requests, record.batches
+    requests: dict[str, Any] = {
+        "model": models[of.model],
+        "arrival_s": of.arrival / SECOND,
+        "deadline_s": of.deadline / SECOND,
+        "done_s": of.done / SECOND,
+        "latency_s": (of.done - of.arrival) / SECOND,
+        "outcome": outcomes[of.outcome],
+        "reason": reasons[of.reason],
+        "application": of.application,
+        "batch": of.batch,
+    }
+    batches: dict[str, Any] = {
+        "model": models[ran.model],
+        "gpu": ran.gpu,
+        "size": ran.size,
+        "dispatched_s": ran.dispatched / SECOND,
+        "started_s": ran.started / SECOND,
+        "finished_s": ran.finished / SECOND,
+        "fate": fates[ran.fate],
+    }
+    return {"requests": requests, "batches": batches}
 
 
 def write_plan(folder: Path, plan: str) -> dict[str, str]:
     """Returns what to say of it."""
     (folder / PLAN).write_text(plan, encoding="utf-8")
     return {PLAN: "the plan that was run: which models live on which GPUs"}
-
-
-def write_plots(folder: Path, runs: Sequence[tuple[str, ServingRecord, Any]], title: str) -> None:
-    """Two pictures of all runs; of a single one also what an autoscaler would make of it."""
-    from astrarium.serving.report.plots import draw_overview, draw_scaling, draw_schedule
-
-    plots = folder / "plots"
-    plots.mkdir()
-    draw_overview(runs, plots / "overview.png", title)
-    draw_schedule(runs, plots / "schedule.png")
-    if len(runs) == 1:
-        draw_scaling(runs[0][1], plots / "scaling.png")
 
 
 def _write_columns(path: Path, columns: Any, **extra: Sequence[str]) -> None:

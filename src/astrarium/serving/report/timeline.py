@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from astrarium.core.units import MICROSECOND, Time
+from astrarium.run.timeline import Entry
+from astrarium.run.timeline import timeline as document
 from astrarium.serving.autoscale import occupancy
 from astrarium.serving.record import Ints, ServingRecord
 from astrarium.serving.report.curves import waiting_at
@@ -27,12 +26,6 @@ _MOST_SAMPLES = 4_000
 _GPUS, _REQUESTS = 1, 2  # process numbers in the trace
 _FATES = {Fate.PREEMPTED: " (preempted)", Fate.FAILED: " (failed)"}
 
-Entry = dict[str, Any]
-
-
-def write_timeline(record: ServingRecord, path: Path, most_slices: int = MOST_SLICES) -> None:
-    path.write_bytes(msgspec.json.encode(timeline(record, most_slices)))
-
 
 def timeline(record: ServingRecord, most_slices: int = MOST_SLICES) -> Entry:
     runs = _chosen(record, most_slices)
@@ -40,18 +33,15 @@ def timeline(record: ServingRecord, most_slices: int = MOST_SLICES) -> Entry:
     drops = _dropped(record, begin, end)
     shown = drops[:_MOST_DROPS]
     events = [*_names(record), *_slices(record, runs), *_waiting(record, begin, end), *_drops(record, shown)]
-    return {
-        "traceEvents": events,
-        "displayTimeUnit": "ms",
-        "metadata": {
-            "policy": record.policy,
-            "batches": len(record.batches.fate),
-            "batches_shown": len(runs),
-            "drops_in_this_stretch": len(drops),
-            "drops_shown": len(shown),
-            "note": _note(record, len(runs)),
-        },
+    metadata = {
+        "policy": record.policy,
+        "batches": len(record.batches.fate),
+        "batches_shown": len(runs),
+        "drops_in_this_stretch": len(drops),
+        "drops_shown": len(shown),
+        "note": _note(record, len(runs)),
     }
+    return document(events, metadata)
 
 
 def _chosen(record: ServingRecord, most: int) -> Ints:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from astrarium.core.decode import Decoder
+from astrarium.core.choice import chosen
 from astrarium.core.distributions import Distribution
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.profiles import Dynamic, Kinds
@@ -14,7 +14,7 @@ from astrarium.core.quantities import Bytes, write_bytes, write_duration
 from astrarium.core.streams import stream
 from astrarium.core.units import Time
 from astrarium.serving.contract import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
-from astrarium.serving.policies import ServingPolicy, listens_to_profiler, parameters_of, serving_policies
+from astrarium.serving.policies import ServingPolicy, listens_to_profiler, serving_policies
 from astrarium.serving.scenario.models import specs
 from astrarium.serving.scenario.schema import EMULATED, Cluster, GpuGroup, Model, Scenario
 from astrarium.serving.state import Batch
@@ -179,16 +179,8 @@ def deadlines(arrivals: Arrivals, setup: Setup) -> Ints:
 
 
 def policy(scenario: Scenario, setup: Setup) -> ServingPolicy:
-    choice = scenario.policy
-    try:
-        factory = serving_policies.get(choice.name)
-    except InputError as error:
-        raise error.at("policy") from None
-    parameters = Decoder().decode_struct(parameters_of(factory), choice.parameters, "policy")
-    try:
-        return factory(setup, parameters)
-    except InputError as error:
-        raise error.at("policy") from None
+    found: ServingPolicy = chosen(serving_policies, scenario.policy, setup)
+    return found
 
 
 def _gpus(cluster: Cluster) -> tuple[GpuSpec, ...]:

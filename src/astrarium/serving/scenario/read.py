@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from astrarium.core.choice import read_choice
 from astrarium.core.decode import check_keys, overridden, read_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration
@@ -19,7 +20,6 @@ from astrarium.serving.scenario.schema import (
     Cluster,
     Delays,
     Model,
-    PolicyChoice,
     Preemption,
     Profiling,
     Scenario,
@@ -74,16 +74,15 @@ def parse(
 def _parsed(raw: Any, base: Path, serving: bool, planning: bool) -> Scenario:
     if not isinstance(raw, dict):
         raise InputError("", raw, f"a mapping with {', '.join(_REQUIRED)}")
-    if "jobs" in raw:
-        raise InputError(
-            "jobs", None, "models and a cluster here: jobs on one GPU are simulated and compared"
-        )
     check_keys(raw, [info.name for info in msgspec.structs.fields(Scenario)], "")
     _check_sections(raw, serving)
     reader = ModelReader(base)
     models = reader.read(raw["models"])
     decode = reader.decoder.decode
-    fields: dict[str, Any] = {"models": models, "policy": _policy(raw.get("policy"))}
+    fields: dict[str, Any] = {
+        "models": models,
+        "policy": read_choice(raw.get("policy"), "policy", DEFAULT_POLICY),
+    }
     fields["cluster"] = decode(Cluster, raw["cluster"], "cluster")
     if raw.get("workload") is not None:
         fields["workload"] = _workload(decode(Workload, raw["workload"], "workload"), models, base)
@@ -105,16 +104,6 @@ def _check_sections(raw: dict[str, Any], serving: bool) -> None:
 
 
 _SEED = next(info.type for info in msgspec.structs.fields(Scenario) if info.name == "seed")
-
-
-def _policy(raw: Any) -> PolicyChoice:
-    if not isinstance(raw, dict | None):
-        raise InputError("policy", raw, "a mapping such as {name: deferred}")
-    given = {"name": DEFAULT_POLICY, **(raw or {})}
-    name = given.pop("name")
-    if not isinstance(name, str):
-        raise InputError("policy.name", name, "the name of a policy, such as deferred")
-    return PolicyChoice(name, given)
 
 
 def _workload(workload: Workload, models: dict[str, Model], base: Path) -> Workload:

@@ -6,11 +6,12 @@ import math
 import types
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
 from astrarium.core import popularity
+from astrarium.core.choice import DEFAULT_SEED, Choice
 from astrarium.core.distributions import Constant, Distribution, Modes, Samples
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.profiles import Dynamic, Profile, Table
@@ -208,13 +209,6 @@ class Model(msgspec.Struct, frozen=True):
     loaded: bool = True  # whether it is there from the start
 
 
-class PolicyChoice(msgspec.Struct, frozen=True):
-    """The parameters are those of the policy's own `Parameters`, as written."""
-
-    name: str
-    parameters: dict[str, Any] = {}
-
-
 class Zipf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zipf: Annotated[float, msgspec.Meta(ge=0)]
 
@@ -296,17 +290,21 @@ class Profiling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """Models by name, in the order of the file, copies and zoos written out, files with absolute paths."""
+    """Requests to serve: models, GPUs, arrivals and the policy that makes batches.
 
+    Models by name, in the order of the file, copies and zoos written out, files with absolute paths.
+    """
+
+    level: ClassVar[str] = "serving"
     cluster: Cluster
     models: dict[str, Model]
-    policy: PolicyChoice
+    policy: Choice
     workload: Workload = NO_WORKLOAD
     network: Delays = Delays()
     preemption: Preemption = Preemption()
     profiling: Profiling = Profiling()
     server: ServerOptions = ServerOptions()
-    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    seed: Annotated[int, msgspec.Meta(ge=0)] = DEFAULT_SEED
 
     @property
     def dynamic(self) -> bool:
@@ -323,6 +321,11 @@ class Scenario(msgspec.Struct, frozen=True):
         return self.workload.duration
 
     @property
+    def length(self) -> Duration:
+        """When the last request arrives: progress is measured by it."""
+        return self.workload.duration or Duration(0)
+
+    @property
     def total_rate(self) -> float:
         """Requests per second, the mean over the duration."""
 
@@ -333,7 +336,7 @@ class Scenario(msgspec.Struct, frozen=True):
         return mean_total(self.workload, list(self.models))
 
     def with_policy(self, name: str, **parameters: Any) -> Scenario:
-        return msgspec.structs.replace(self, policy=PolicyChoice(name, parameters))
+        return msgspec.structs.replace(self, policy=Choice(name, parameters))
 
     def with_seed(self, seed: int) -> Scenario:
         return msgspec.structs.replace(self, seed=seed)
@@ -367,7 +370,7 @@ def to_yaml(scenario: Scenario) -> str:
 def plain_scenario(scenario: Scenario) -> dict[str, Any]:
     """The scenario as data that JSON and YAML know, quantities with their units."""
     raw: dict[str, Any] = plain(Scenario, scenario)
-    raw["policy"] = {"name": scenario.policy.name, **scenario.policy.parameters}
+    raw["policy"] = scenario.policy.plain()
     raw["seed"] = scenario.seed
     return raw
 

@@ -24,6 +24,7 @@ from typing import IO, Any, Protocol
 
 import msgspec
 
+from astrarium.core.choice import made
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import check_above_zero, read_duration
 from astrarium.core.trace import Step
@@ -32,7 +33,7 @@ from astrarium.tuning.live.books import LiveTuning, live_tuning
 from astrarium.tuning.live.local import LocalCrew
 from astrarium.tuning.live.memory import Known, Options
 from astrarium.tuning.live.training import Build, Emulated
-from astrarium.tuning.policies import made, searches, tuning_policies
+from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Goal, GridSampler, RandomSampler, Sampler
 from astrarium.tuning.spaces import Space, space_of
@@ -320,8 +321,8 @@ def _parts(wish: Wish) -> _Parts:
     if wish.goal not in ("min", "max"):
         raise InputError("goal", wish.goal, "min or max")
     space = space_of(wish.space)
-    search = made(searches.get(wish.search), wish.search_settings, "search_settings")
-    policy = made(tuning_policies.get(wish.policy), wish.policy_settings, "policy_settings")
+    search = made(searches.get(wish.search), wish.search_settings, field="search_settings")
+    policy = made(tuning_policies.get(wish.policy), wish.policy_settings, field="policy_settings")
     return search, _sampler(wish, space), policy, wish.goal, wish.target, space
 
 

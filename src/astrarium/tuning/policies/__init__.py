@@ -6,12 +6,9 @@ Each is a class made with its parameters: its nested `Parameters`, a msgspec.Str
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
-from astrarium.core.errors import InputError
 from astrarium.core.policy import Policy
 from astrarium.core.registry import Registry
 from astrarium.tuning.contract import Action, Event
@@ -27,11 +24,3 @@ tuning_policies: Registry[Callable[[Any], TuningPolicy]] = Registry(
 searches: Registry[Callable[[Any], Search]] = Registry(
     "search algorithm", package="astrarium.tuning.search", group="astrarium.searches"
 )
-
-
-def made(kind: Any, settings: Mapping[str, Any] | None, field: str) -> Any:
-    """A policy or a search, with its parameters checked."""
-    try:
-        return kind(msgspec.convert(dict(settings or {}), kind.Parameters))
-    except msgspec.ValidationError as error:
-        raise InputError(field, dict(settings or {}), str(error)) from None

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from astrarium.core.choice import made
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError, from_extra
 from astrarium.core.units import SECOND
 from astrarium.tuning.contract import GpusChanged, GroupArrived, Put, RuntimeMeasured, Trial
 from astrarium.tuning.live.estimates import Estimates
-from astrarium.tuning.policies import TuningPolicy, made, tuning_policies
+from astrarium.tuning.policies import TuningPolicy, tuning_policies
 from astrarium.tuning.runtime import Place, Runtime, Width
 from astrarium.tuning.state import TuningState
 
@@ -135,7 +136,7 @@ class Allocation:
         return puts.get(number)
 
     def _made(self) -> TuningPolicy:
-        found: TuningPolicy = made(tuning_policies.get(self._policy), self._settings, "settings")
+        found: TuningPolicy = made(tuning_policies.get(self._policy), self._settings, field="settings")
         return found
 
 

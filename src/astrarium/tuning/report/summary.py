@@ -59,6 +59,7 @@ class TuningSummary(msgspec.Struct, frozen=True):
     moves: int
     best: BestFound | None
     remembered: int = 0
+    by_candidate: list[CandidateSummary] = []  # the best first
 
 
 def summarize(record: TuningRecord, goal: Goal, target: float | None) -> TuningSummary:
@@ -80,6 +81,7 @@ def summarize(record: TuningRecord, goal: Goal, target: float | None) -> TuningS
         moves=sum(row.moves for row in record.rows),
         best=best_found(record),
         remembered=record.remembered,
+        by_candidate=summarize_candidates(record, goal),
     )
 
 

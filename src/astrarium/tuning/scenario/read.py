@@ -11,18 +11,17 @@ With `train: file.py:function` in place of a task the search runs live. A file m
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import yaml
 
+from astrarium.core.choice import DEFAULT_SEED, Choice, chosen, read_choice
 from astrarium.core.decode import Decoder, check_keys, overridden, read_yaml
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.registry import Registry
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.samplers import Goal
 from astrarium.tuning.scenario.samplers import SamplerSection, sampler_section
@@ -45,7 +44,7 @@ MOST_CANDIDATES = 100_000
 
 def check_search(kind: Any, settings: Mapping[str, Any]) -> None:
     """Searches share the names of their settings: what they mean together is the same for all."""
-    all_of = msgspec.structs.asdict(kind.Parameters(**settings))
+    all_of = msgspec.structs.asdict(Decoder().decode_struct(kind.Parameters, dict(settings), "search"))
     for name in ("candidates", "population"):
         if all_of.get(name, 0) > MOST_CANDIDATES:
             raise InputError(f"search.{name}", all_of[name], f"at most {MOST_CANDIDATES:,}")
@@ -123,22 +122,18 @@ DEFAULT_SEARCH, DEFAULT_POLICY = "hyperband", "dynamic-fluid"
 SECTIONS = ("task", "train", "search", "sampler", "space", "goal", "target", "gpus", "policy", "seed",
             "costs", "emulated", "engine", "live")  # fmt: skip
 
-Settings = dict[str, Any]
-_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
-
 
 class TuningScenario(msgspec.Struct, frozen=True):
     """*target*: where the search ends. *task*: what a simulation needs; *train*: what a live run does."""
 
-    search: str
-    search_settings: Settings
+    level: ClassVar[str] = "tuning"
+    search: Choice
     sampler: SamplerSection
     space: dict[str, Any]  # of ranges and choices
     goal: Goal
     target: float | None
     gpus: int
-    policy: str
-    policy_settings: Settings
+    policy: Choice
     seed: int
     costs: CostsSection
     task: Task | None
@@ -156,9 +151,9 @@ class TuningScenario(msgspec.Struct, frozen=True):
         return known if self.target is None else self.target
 
     def with_policy(self, name: str, **settings: Any) -> TuningScenario:
-        chosen = _chosen(tuning_policies, {"name": name, **settings}, "policy", name)
-        raw = {**self.raw, "policy": {"name": name, **settings}}
-        return msgspec.structs.replace(self, policy=chosen[0], policy_settings=chosen[1], raw=raw)
+        choice = Choice(name, settings)
+        chosen(tuning_policies, choice)
+        return msgspec.structs.replace(self, policy=choice, raw={**self.raw, "policy": choice.plain()})
 
     def with_seed(self, seed: int) -> TuningScenario:
         return msgspec.structs.replace(self, seed=seed, raw={**self.raw, "seed": seed})
@@ -177,7 +172,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> TuningScenario:
 def parse(raw: Any, path: Path = Path()) -> TuningScenario:
     """Files that the scenario names are looked for beside it."""
     if not isinstance(raw, dict) or ("models" in raw or "jobs" in raw or "apps" in raw):
-        told = "a mapping with a task or a train function: others are run by `astrarium simulate`"
+        told = "a mapping with a task or a train function"
         raise InputError("", _keys(raw), told)
     check_keys(raw, list(SECTIONS), "")
     raw = {
@@ -188,19 +183,19 @@ def parse(raw: Any, path: Path = Path()) -> TuningScenario:
     emulated = _optional(EmulatedSection, raw.get("emulated"), "emulated", decode)
     space, task = _space_and_task(raw, emulated)
     goal = goal_of(raw.get("goal"), task)
-    search, search_settings = _chosen(searches, raw.get("search"), "search", DEFAULT_SEARCH)
-    policy, policy_settings = _chosen(tuning_policies, raw.get("policy"), "policy", DEFAULT_POLICY)
+    search = read_choice(raw.get("search"), "search", DEFAULT_SEARCH)
+    policy = read_choice(raw.get("policy"), "policy", DEFAULT_POLICY)
+    chosen(searches, search, field="search")
+    chosen(tuning_policies, policy)
     scenario = TuningScenario(
         search=search,
-        search_settings=search_settings,
-        sampler=sampler_section(raw.get("sampler"), search),
+        sampler=sampler_section(raw.get("sampler"), search.name),
         space=dict(space),
         goal=goal,
         target=decode(float | None, raw.get("target"), "target"),
         gpus=decode(Gpus, raw.get("gpus", 8), "gpus"),
         policy=policy,
-        policy_settings=policy_settings,
-        seed=decode(Seed, raw.get("seed", 0), "seed"),
+        seed=decode(Seed, raw.get("seed", DEFAULT_SEED), "seed"),
         costs=decode(CostsSection, _or_empty(raw.get("costs")), "costs"),
         task=task,
         train=raw.get("train"),
@@ -215,7 +210,7 @@ def parse(raw: Any, path: Path = Path()) -> TuningScenario:
 
 
 def _check(scenario: TuningScenario) -> None:
-    check_search(searches.get(scenario.search), scenario.search_settings)
+    check_search(searches.get(scenario.search.name), scenario.search.parameters)
     check_grid(scenario.sampler.kind, scenario.space)
     check_target(scenario.target, scenario.task)
     scenario.live.check(scenario.engine, scenario.emulated is not None)
@@ -246,41 +241,7 @@ def _space(raw: Any) -> Space:
     if not isinstance(raw, dict) or not raw:
         told = "a mapping such as {rate: {low: 0.001, high: 1, log: true}, kind: {options: [gru, lstm]}}"
         raise InputError("space", raw, told)
-    return space_of(_numbers(raw))
-
-
-def _numbers(raw: Any) -> Any:
-    """YAML 1.1 takes 1e-3 for text: it wants 1.0e-3."""
-    if isinstance(raw, dict):
-        return {name: _numbers(value) for name, value in raw.items()}
-    if isinstance(raw, list):
-        return [float(each) if isinstance(each, str) and _EXPONENT.fullmatch(each) else each for each in raw]
-    try:
-        return float(raw) if isinstance(raw, str) and raw[:1] in "+-.0123456789" else raw
-    except ValueError:
-        return raw
-
-
-def _chosen(
-    registry: Registry[Callable[[Any], Any]], raw: Any, field: str, usual: str
-) -> tuple[str, Settings]:
-    """A name, or a mapping with a name and settings: those that are written, checked."""
-    written = {"name": usual} if raw is None else {"name": raw} if isinstance(raw, str) else raw
-    if not isinstance(written, dict):
-        raise InputError(field, raw, f"a name, or a mapping such as {{name: {usual}}}")
-    name = written.get("name", usual)
-    try:
-        kind = registry.get(str(name))
-    except InputError as error:
-        raise InputError(f"{field}.name", name, error.expected) from None
-    settings = {key: value for key, value in written.items() if key != "name"}
-    parameters: type[msgspec.Struct] = getattr(kind, "Parameters", NoParameters)
-    read = Decoder().decode_struct(parameters, settings, field)
-    return str(name), {key: getattr(read, key) for key in settings}
-
-
-class NoParameters(msgspec.Struct, frozen=True):
-    pass
+    return space_of(raw)
 
 
 def _optional(kind: Any, raw: Any, field: str, decode: Any) -> Any:

@@ -1,0 +1,161 @@
+"""A finished run of a cluster as rows, files, a timeline and pictures.
+
+The timeline has a process for each machine, a track for each GPU, a slice for each time that an app held it,
+and counters of how full the cluster was. Of a long run it holds the beginning; the metadata says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astrarium.cluster.record import ClusterRecord, Ran
+from astrarium.cluster.report.summary import ClusterSummary, summarize, summarize_apps
+from astrarium.cluster.report.tables import APP_COLUMNS, app_cells, apps_table, overview_table
+from astrarium.core.level import Run
+from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.run.report import columns, plain, write_csv
+from astrarium.run.timeline import Entry, counter, process, slice_of, thread, timeline, write_timeline
+
+if TYPE_CHECKING:
+    from astrarium.cluster.scenario.read import ClusterScenario
+
+Runs = Sequence["Run[ClusterScenario, ClusterRecord]"]
+LEASE_COLUMNS = ("app", "gpu", "machine", "rack", "start_s", "end_s")
+DECISION_COLUMNS = ("at_s", "what", "app", "gpus", "until_s", "leases", "why")
+FILES = {
+    "apps.csv": "one row an app: when it came, first held a GPU and ended; GPU time, rho, placement score",
+    "leases.csv": "one row for each time that an app held a GPU, over renewals of its lease",
+    "decisions.csv": "one row for each grant of GPUs, its renewals included, or what was taken back, and why",
+    "timeline.json": "who held what when: open it in https://ui.perfetto.dev or chrome://tracing",
+}
+
+
+def summarize_run(scenario: ClusterScenario, record: ClusterRecord) -> ClusterSummary:
+    return summarize(record, summarize_apps(record))
+
+
+def tables(runs: Runs) -> list[Any]:
+    """Return the overview; of a single run its apps too."""
+    apps = [apps_table(runs[0].summary.by_app)] if len(runs) == 1 else []
+    return [overview_table({run.label: run.summary for run in runs}), *apps]
+
+
+def shown(runs: Runs) -> dict[str, Any]:
+    """Return the summaries; of a single run its apps too."""
+    if len(runs) == 1:
+        return plain(runs[0].summary)
+    found = {run.label: plain(run.summary) for run in runs}
+    return {
+        "policies": {label: {k: v for k, v in each.items() if k != "by_app"} for label, each in found.items()}
+    }
+
+
+def write(run: Run[ClusterScenario, ClusterRecord], folder: Path, outcomes: bool) -> None:
+    """Write apps, leases and decisions, if *outcomes*, and the timeline."""
+    if outcomes:
+        record = run.record
+        write_csv(folder / "apps.csv", APP_COLUMNS, map(app_cells, run.summary.by_app))
+        write_csv(folder / "leases.csv", LEASE_COLUMNS, _leases(record))
+        write_csv(folder / "decisions.csv", DECISION_COLUMNS, _decisions(record))
+    write_timeline(folder / "timeline.json", cluster_timeline(run.record))
+
+
+def draw(runs: Runs, plots: Path, title: str) -> None:
+    from astrarium.cluster.report.plots import Drawn, draw_fairness, draw_holders
+
+    drawn = [Drawn(run.label, run.record, run.summary, run.summary.by_app) for run in runs]
+    draw_fairness(drawn, plots / "fairness.png", title)
+    draw_holders(drawn, plots / "holders.png")
+
+
+def rows(record: ClusterRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
+    """Return apps, leases and decisions as columns; times in seconds."""
+    return {
+        "apps": columns(APP_COLUMNS, map(app_cells, summarize_apps(record))),
+        "leases": columns(LEASE_COLUMNS, _leases(record)),
+        "decisions": columns(DECISION_COLUMNS, _decisions(record)),
+    }
+
+
+def _leases(record: ClusterRecord) -> Iterator[Sequence[Any]]:
+    names = {row.app.id: row.app.name for row in record.rows}
+    for each in record.held:
+        machine = record.machines[each.gpu]
+        times = (each.start / SECOND, each.end / SECOND)
+        yield (names[each.app], each.gpu, machine, record.racks[machine], *times)
+
+
+def _decisions(record: ClusterRecord) -> Iterator[Sequence[Any]]:
+    names = {row.app.id: row.app.name for row in record.rows}
+    for each in record.decisions:
+        until = "" if each.until < 0 or each.until >= FOREVER else each.until / SECOND
+        what = "granted" if each.until >= 0 else "taken back"
+        gpus = " ".join(map(str, each.gpus))
+        yield (each.at / SECOND, what, names[each.app], gpus, until, each.leases, each.why)
+
+
+MOST_SLICES = 40_000
+_COUNTERS = 1_000_000  # a process number that no machine has
+
+
+def cluster_timeline(record: ClusterRecord, most: int = MOST_SLICES) -> Entry:
+    held = record.held[:most]
+    end = record.end if len(held) == len(record.held) else held[-1].start
+    events = [*_names(record), *_slices(record, most), *_runs(record, end), *_counters(record, end)]
+    metadata = {
+        "policy": record.policy,
+        "leases": len(record.held),
+        "leases_shown": len(held),
+        "note": "every lease of the run"
+        if len(held) == len(record.held)
+        else f"the first {len(held)} of {len(record.held)} leases; leases.csv holds all of them",
+    }
+    return timeline(events, metadata)
+
+
+def _names(record: ClusterRecord) -> Iterator[Entry]:
+    for machine, rack in record.racks.items():
+        yield process(machine + 1, f"machine {machine} (rack {rack})")
+    yield process(_COUNTERS, "cluster")
+    for gpu, machine in record.machines.items():
+        yield from thread(machine + 1, gpu, f"GPU {gpu}")
+
+
+def _slices(record: ClusterRecord, most: int) -> Iterator[Entry]:
+    """A lease; what ran there stands inside it."""
+    rows = {row.app.id: row.app for row in record.rows}
+    for each in record.held[:most]:
+        app = rows[each.app]
+        yield {
+            **_slice(app.name, record.machines[each.gpu], each.gpu, each.start, each.end),
+            "cat": app.team or app.name,
+            "args": {"app": app.name, "team": app.team},
+        }
+
+
+def _runs(record: ClusterRecord, end: Time) -> Iterator[Entry]:
+    for run in record.ran:
+        if run.start <= end:
+            for gpu in run.gpus:
+                shown = _slice(_told(run), record.machines[gpu], gpu, run.start, run.end)
+                yield {**shown, "cat": "run", "args": {"gpus": list(run.gpus), "placement_score": run.score}}
+
+
+def _told(run: Ran) -> str:
+    return f"job {run.job} on {len(run.gpus)}"
+
+
+def _slice(name: str, machine: int, gpu: int, start: Time, end: Time) -> Entry:
+    return slice_of(name, machine + 1, gpu, start, end)
+
+
+def _counters(record: ClusterRecord, end: Time) -> Iterator[Entry]:
+    for level in record.levels:
+        if level.at <= end:
+            idle, free = level.leased - level.busy, level.gpus - level.leased
+            used = {"busy": level.busy, "idle lease": idle, "free": free}
+            yield counter("GPUs", _COUNTERS, level.at, used)
+            apps = {"waiting": level.waiting, "served": level.apps - level.waiting}
+            yield counter("apps", _COUNTERS, level.at, apps)

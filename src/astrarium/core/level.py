@@ -1,0 +1,129 @@
+"""A level is a value: what it is about, how its scenarios become runs, and what finished runs are worth.
+
+Whatever works on any level (simulate, compare, replay, run folders, the command line, the Python API, the
+conformance suites) is written once, and asks a `Level` for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from astrarium.core.choice import Choice, chosen, made
+from astrarium.core.engine import Engine
+from astrarium.core.registry import Registry
+from astrarium.core.trace import Step
+from astrarium.core.units import Time
+
+
+class Scenario(Protocol):
+    """What every level's scenario has, whatever else its file may say."""
+
+    level: ClassVar[str]
+
+    @property
+    def policy(self) -> Choice: ...
+    @property
+    def seed(self) -> int: ...
+    def with_policy(self, name: str, **parameters: Any) -> Self: ...
+    def with_seed(self, seed: int) -> Self: ...
+    def to_yaml(self) -> str: ...
+
+
+S = TypeVar("S", bound=Scenario)
+R = TypeVar("R")
+
+
+@dataclass
+class Simulation(Generic[R]):
+    """A scenario that is ready to run: books and policy, what arrives, and the world that they meet.
+
+    `record` makes a record of the closed books, given the last instant. `length` is about when the last event
+    comes: progress is measured by it.
+    """
+
+    engine: Engine[Any, Any, Any]
+    arrivals: Iterable[tuple[Time, Any]]
+    world: Any
+    record: Callable[[Time], R]
+    length: Time = 0
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What a run is asked to do beside running: tell every step, and check its books after each."""
+
+    trace: Callable[[Step], None] | None = None
+    validate: bool = False
+
+
+@dataclass(frozen=True)
+class Run(Generic[S, R]):
+    """A finished run of any level; tables, pictures and folders are made of it."""
+
+    level: Level[S, R]
+    scenario: S
+    label: str
+    record: R
+    summary: Any
+
+    @property
+    def seed(self) -> int:
+        return self.scenario.seed
+
+
+Runs = Sequence[Run[S, R]]
+Columns = Mapping[str, Mapping[str, Sequence[Any]]]
+
+
+@dataclass(frozen=True)
+class Report(Generic[S, R]):
+    """How finished runs are shown: of one run in depth, of several side by side."""
+
+    summarize: Callable[[S, R], Any]
+    tables: Callable[[Runs[S, R]], list[Any]]
+    shown: Callable[[Runs[S, R]], dict[str, Any]]  # what --json prints
+    write: Callable[[Run[S, R], Path, bool], None]  # its own files; the last says whether each item's row too
+    draw: Callable[[Runs[S, R], Path, str], None]  # pictures in a folder, under a title
+    files: Mapping[str, str]  # what each of its own files is
+    rows: Callable[[R], Columns]  # every kind of thing that a run has rows of, as columns
+    title: Callable[[Run[S, R]], str] = lambda run: run.label
+
+
+@dataclass(frozen=True)
+class Level(Generic[S, R]):
+    """What one level is, as far as anybody outside of it needs to know."""
+
+    name: str
+    subject: str  # what its files are about
+    item: str  # what is scheduled: a request, a job, a trial, an app
+    scenario: type[S]
+    events: Any  # types: what a policy hears, and what it may ask for
+    actions: Any
+    policies: Registry[Any]
+    default: str  # the policy unless a file names one
+    parse: Callable[[Any, Path], S]  # plain data, and the file that it came from
+    prepare: Callable[[S, Any, Watching], Simulation[R]]  # with a fresh policy
+    report: Report[S, R]
+    named: Mapping[str, Callable[[Any], Any]]  # sections whose entries -o may only change, not add
+    told: Callable[[S], tuple[Any, ...]] = lambda scenario: ()  # to a policy's class, before its parameters
+    twin: Callable[[S, Any, Callable[[Time], None] | None], R | None] | None = None
+    replayed: Callable[[S, Any], Engine[Any, Any, Any]] | None = (
+        None  # unless its simulation's engine will do
+    )
+
+    def books(self, scenario: S, policy: Any) -> Engine[Any, Any, Any]:
+        """Return fresh books with a policy, to feed a recording into."""
+        if self.replayed is not None:
+            return self.replayed(scenario, policy)
+        return self.prepare(scenario, policy, Watching()).engine
+
+    def policy(self, scenario: S) -> Any:
+        """Make a fresh policy for one run: a policy remembers."""
+        return chosen(self.policies, scenario.policy, *self.told(scenario))
+
+    def of_class(self, scenario: S, kind: Any, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Make a policy of a class that no registry knows."""
+        return made(kind, parameters, *self.told(scenario))

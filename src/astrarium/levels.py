@@ -1,0 +1,63 @@
+"""The four levels by name, and which of them a file is about. A level is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from astrarium.core.decode import overridden, read_yaml
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.level import Level, Scenario
+
+# Sections that only one level's files have.
+SECTIONS = {
+    "serving": ("models",),
+    "device": ("jobs",),
+    "tuning": ("task", "train"),
+    "cluster": ("apps",),
+}
+SUBJECTS = {
+    "serving": "cluster, models and workload (requests to serve)",
+    "device": "gpu and jobs (jobs on one GPU)",
+    "tuning": "a task or train, and a search (trials of a search)",
+    "cluster": "machines and apps (apps on a cluster)",
+}
+
+
+def level(name: str) -> Level[Any, Any]:
+    """Return the level of this name."""
+    if name not in SECTIONS:
+        raise InputError("level", name, one_of(list(SECTIONS), name))
+    found: Level[Any, Any] = importlib.import_module(f"astrarium.{name}.level").LEVEL
+    return found
+
+
+def level_of(scenario: Scenario) -> Level[Any, Any]:
+    """Return the level that a scenario belongs to."""
+    name = getattr(type(scenario), "level", None)
+    if not isinstance(name, str):
+        raise InputError("scenario", type(scenario).__name__, "a scenario, as astrarium.load returns it")
+    return level(name)
+
+
+def named_by(raw: Any, source: str) -> Level[Any, Any]:
+    """Return the level that a file is about, told by the sections it has."""
+    if isinstance(raw, dict):
+        for name, sections in SECTIONS.items():
+            if any(section in raw for section in sections):
+                return level(name)
+    value = ", ".join(map(str, raw)) if isinstance(raw, dict) and raw else raw or "nothing"
+    raise InputError("", value, f"a scenario: {'; or '.join(SUBJECTS.values())}", source)
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read a scenario file of any level, with `-o` overrides such as 'policy.name=eager'."""
+    raw = read_yaml(Path(path))
+    found = named_by(raw, str(path))
+    try:
+        scenario: Scenario = found.parse(overridden(raw, overrides, found.named), Path(path))
+    except InputError as error:
+        raise error.read_from(str(path)) from None
+    return scenario

@@ -1,0 +1,88 @@
+"""Scenarios of any level are simulated here, one run or several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+from astrarium.core.choice import Choice
+from astrarium.core.errors import InputError
+from astrarium.core.level import Level, Run, S, Watching
+from astrarium.core.units import Time
+from astrarium.run.simulate import simulate as drive
+
+EngineName = Literal["auto", "python", "native"]
+Progress = Callable[[Time], None]
+Bar = Callable[[str, Time], AbstractContextManager[Progress | None]]  # from a title and a length
+REFERENCE_ONLY = "python: only the reference engine records traces and validates"
+
+
+def simulate(
+    level: Level[S, Any],
+    scenario: S,
+    policy: Any = None,
+    label: str = "",
+    engine: EngineName = "auto",
+    bar: Bar | None = None,
+    watching: Watching | None = None,
+) -> Run[S, Any]:
+    """Run a scenario in virtual time, by its own policy unless another object is handed over.
+
+    The native twin decides where the policy has one and nobody watches; it decides the same, sooner.
+    """
+    watching = watching or Watching()
+    decider = level.policy(scenario) if policy is None else policy
+    label = label or scenario.policy.label
+    record = None
+    if _native_wanted(engine, level, decider, watching):
+        record = _by_twin(level, scenario, decider, label, engine, bar)
+    if record is None:
+        record = _by_reference(level, scenario, decider, label, bar, watching)
+    return Run(level, scenario, label, record, level.report.summarize(scenario, record))
+
+
+def _native_wanted(engine: str, level: Level[Any, Any], policy: Any, watching: Watching) -> bool:
+    if engine not in ("auto", "python", "native"):
+        raise InputError("engine", engine, "one of auto, python, native")
+    watched = watching.trace is not None or watching.validate
+    if engine == "native" and (level.twin is None or watched):
+        told = REFERENCE_ONLY if watched else f"auto or python: {level.subject} have no native twin"
+        raise InputError("engine", engine, told)
+    return level.twin is not None and engine != "python" and not watched
+
+
+def _by_twin(
+    level: Level[S, Any], scenario: S, policy: Any, label: str, engine: EngineName, bar: Bar | None
+) -> Any:
+    assert level.twin is not None
+    with _shown(bar, label, getattr(scenario, "length", 0)) as progress:
+        record = level.twin(scenario, policy, progress)
+    if record is None and engine == "native":
+        name = type(policy).__name__
+        raise InputError("engine", engine, f"python: {name} has no native twin for this scenario")
+    return record
+
+
+def _by_reference(
+    level: Level[S, Any], scenario: S, policy: Any, label: str, bar: Bar | None, watching: Watching
+) -> Any:
+    ready = level.prepare(scenario, policy, watching)
+    with _shown(bar, label, ready.length) as progress:
+        end = drive(ready.engine, ready.arrivals, ready.world, progress)
+    return ready.record(end)
+
+
+def _shown(bar: Bar | None, label: str, length: Time) -> AbstractContextManager[Progress | None]:
+    return nullcontext() if bar is None else bar(f"simulating {label}", length)
+
+
+def variants(level: Level[S, Any], scenario: S, choices: Iterable[Choice]) -> dict[str, S]:
+    """Return a scenario for each choice of a policy, all of them checked before the first is run."""
+    found = {}
+    for choice in choices:
+        own = choice == Choice(scenario.policy.name) or choice == scenario.policy
+        variant = scenario if own else scenario.with_policy(choice.name, **choice.parameters)
+        level.policy(variant)
+        found[choice.label] = variant
+    return found

@@ -1,0 +1,206 @@
+"""A finished search as tables, rows, files, a timeline and pictures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astrarium.core.level import Run
+from astrarium.core.units import SECOND
+from astrarium.run.report import columns, plain, write_csv
+from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
+from astrarium.tuning.contract import Put
+from astrarium.tuning.record import Decision, TuningRecord
+from astrarium.tuning.report import tables as made
+from astrarium.tuning.report.summary import WINDOWS, CandidateSummary, TuningSummary, summarize
+from astrarium.tuning.runtime import Place
+from astrarium.tuning.state import TrialRow
+
+if TYPE_CHECKING:
+    from astrarium.tuning.scenario.read import TuningScenario
+
+Runs = Sequence["Run[TuningScenario, TuningRecord]"]
+FILES = {
+    "candidates.csv": "one row a candidate, the best first: value, iterations, GPU time, ending, values",
+    "trials.csv": "one row a trial: the candidate that it trained, from when to when, moves, GPU time",
+    "places.csv": "one row for each time that a trial was at a place: its GPUs, and its share of them",
+    "decisions.csv": "one row for each place that the policy gave, or pause, and why",
+    "utilization.csv": "one row for each GPU and window of time: the part of it that was held",
+    "timeline.json": "who trained where when: open it in https://ui.perfetto.dev or chrome://tracing",
+}
+TRIALS = ("trial", "group", "candidate", "begins", "iterations", "arrived_s", "started_s", "ended_s",
+          "outcome", "reason", "done", "moves", "gpu_s")  # fmt: skip
+PLACES = ("trial", "candidate", "gpus", "share", "start_s", "end_s")
+DECISIONS = ("at_s", "what", "trial", "candidate", "gpus", "share", "why")
+CANDIDATES = ("candidate", "value", "iterations", "gpu_s", "moves", "standing", "reason", "source")
+HEAT = ("gpu", "start_s", "end_s", "held")
+MOST_SLICES = 20_000
+
+
+def summarize_run(scenario: TuningScenario, record: TuningRecord) -> TuningSummary:
+    return summarize(record, scenario.goal, scenario.good)
+
+
+def tables(runs: Runs) -> list[Any]:
+    """Return heat maps of the first seed on one time axis; of a single run its candidates too."""
+    first = [run for run in runs if run.seed == runs[0].seed]
+    by_policy = {run.label: [one.summary for one in runs if one.label == run.label] for run in first}
+    failures = made.failures_line(first[-1].summary.by_candidate)
+    lines = [failures, made.remembered_line(run.summary for run in first)]
+    found: list[Any] = [_best_line(runs), *(line for line in lines if line is not None)]
+    found += [made.overview_table(by_policy), *_heat_maps(first, seeds=len(first) < len(runs))]
+    if len(runs) == 1:
+        found.append(made.candidates_table(runs[0].summary.by_candidate))
+    if len(first) == 1 and len(runs) > 1:
+        found.append(made.seeds_table({run.seed: run.summary for run in runs}))
+    return found
+
+
+def _best_line(runs: Runs) -> Any:
+    """Return the best of all runs; of equals that of the last policy, with the first seed."""
+    sign = 1 if runs[0].scenario.goal == "min" else -1
+    places = [(sign * run.summary.best.value, run.seed, -n) for n, run in enumerate(runs) if run.summary.best]
+    if not places:
+        return made.best_line(runs[-1].summary)
+    run = runs[-min(places)[2]]
+    whose = [run.label] if len({one.label for one in runs}) > 1 else []
+    whose += [f"seed {run.seed}"] if len({one.seed for one in runs}) > 1 else []
+    return made.best_line(run.summary, ", ".join(whose))
+
+
+def _heat_maps(runs: Runs, seeds: bool) -> list[Any]:
+    from shutil import get_terminal_size
+
+    end, width = max(run.record.end for run in runs), WINDOWS
+    if sys.stdout.isatty():
+        width = min(made.fitting(get_terminal_size().columns, run.record.gpus) for run in runs)
+    labels = [f"{run.label}, seed {run.seed}" if seeds else run.label for run in runs]
+    return [
+        line
+        for label, run in zip(labels, runs, strict=True)
+        for line in made.heat_map(label, run.record, end, width)
+    ]
+
+
+def shown(runs: Runs) -> dict[str, Any]:
+    """Return what --json prints: of one run its candidates and its heat map too."""
+    about = {"search": runs[0].scenario.search.name}
+    if len(runs) == 1:
+        [run] = runs
+        heat = {str(gpu): parts for gpu, parts in run.record.windows(WINDOWS).items()}
+        return {"seed": run.seed, **about, **plain(run.summary), "heat_map": heat}
+    seeds = list(dict.fromkeys(run.seed for run in runs))
+    found = {seed: {run.label: _brief(run.summary) for run in runs if run.seed == seed} for seed in seeds}
+    told = {**about, "seeds": seeds, "sooner": _sooner(runs)}
+    return {**told, "policies": found[seeds[0]]} if len(seeds) == 1 else {**told, "by_seed": found}
+
+
+def _brief(summary: TuningSummary) -> dict[str, Any]:
+    return {key: value for key, value in plain(summary).items() if key != "by_candidate"}
+
+
+def _sooner(runs: Runs) -> dict[str, dict[str, list[float]]]:
+    """Return how many times sooner than the first policy each was, by seed, where both have a time."""
+    labels = list(dict.fromkeys(run.label for run in runs))
+    of = {label: [run.summary for run in runs if run.label == label] for label in labels}
+    names = ("makespan_s", "time_to_target_s")
+    return {
+        label: {name.removesuffix("_s"): made.ratios(of[label], of[labels[0]], name) for name in names}
+        for label in labels[1:]
+    }
+
+
+def write(run: Run[TuningScenario, TuningRecord], folder: Path, outcomes: bool) -> None:
+    """Write rows of everything, if *outcomes*, and the timeline."""
+    record = run.record
+    if outcomes:
+        names, cells = _candidates(run.summary.by_candidate)
+        write_csv(folder / "candidates.csv", names, cells)
+        write_csv(folder / "trials.csv", TRIALS, map(_trial_cells, record.rows))
+        write_csv(folder / "places.csv", PLACES, _places(record))
+        write_csv(folder / "decisions.csv", DECISIONS, _decisions(record))
+        write_csv(folder / "utilization.csv", HEAT, _heat(record))
+    write_timeline(folder / "timeline.json", trials_timeline(record))
+
+
+def draw(runs: Runs, plots: Path, title: str) -> None:
+    """Draw the runs of the first seed: how full GPUs were, how good the best was, who trained where."""
+    from astrarium.tuning.report.plots import Drawn, draw_best, draw_heat, draw_trials
+
+    first = [run for run in runs if run.seed == runs[0].seed]
+    drawn = [Drawn(run.label, run.record, run.summary) for run in first]
+    draw_heat(drawn, plots / "utilization.png")
+    draw_best(drawn, plots / "best.png", f"{title}: the best so far")
+    draw_trials(drawn, plots / "trials.png")
+
+
+def rows(record: TuningRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
+    """Return trials, places, decisions and use as columns; times in seconds."""
+    return {
+        "trials": columns(TRIALS, map(_trial_cells, record.rows)),
+        "places": columns(PLACES, _places(record)),
+        "decisions": columns(DECISIONS, _decisions(record)),
+        "utilization": columns(HEAT, _heat(record)),
+    }
+
+
+def trials_timeline(record: TuningRecord) -> Entry:
+    """Return a track for each GPU, with a slice for each time that a trial was there."""
+    owner = {row.trial.id: row.trial.candidate for row in record.rows}
+    tracks = [entry for gpu in record.gpus for entry in thread(1, gpu, f"GPU {gpu}")]
+    slices = [
+        slice_of(f"candidate {owner[stay.trial]}", 1, gpu, stay.start, stay.end)
+        for stay in record.stays[:MOST_SLICES]
+        for gpu in stay.place.gpus
+    ]
+    shown = {"policy": record.policy, "places": len(record.stays), "places_shown": len(slices)}
+    return timeline([process(1, "GPUs"), *tracks, *slices], shown)
+
+
+def _candidates(found: Sequence[CandidateSummary]) -> tuple[list[str], Iterator[Sequence[Any]]]:
+    names = list(dict.fromkeys(name for each in found for name in each.configuration))
+    cells = (
+        (*(getattr(each, name) for name in CANDIDATES), *(each.configuration.get(name) for name in names))
+        for each in found
+    )
+    return [*CANDIDATES, *(f"configuration.{name}" for name in names)], cells
+
+
+def _places(record: TuningRecord) -> Iterator[Sequence[Any]]:
+    owner = {row.trial.id: row.trial.candidate for row in record.rows}
+    for each in record.stays:
+        times = (each.start / SECOND, each.end / SECOND)
+        yield (each.trial, owner[each.trial], *_place_cells(each.place), *times)
+
+
+def _decisions(record: TuningRecord) -> Iterator[Sequence[Any]]:
+    owner = {row.trial.id: row.trial.candidate for row in record.rows}
+    return (_decision_cells(each, owner) for each in record.decisions)
+
+
+def _heat(record: TuningRecord) -> Iterator[Sequence[Any]]:
+    length = record.end / SECOND / WINDOWS
+    for gpu, parts in record.windows(WINDOWS).items():
+        for window, part in enumerate(parts):
+            yield (gpu, window * length, (window + 1) * length, part)
+
+
+def _trial_cells(row: TrialRow) -> list[Any]:
+    trial, instants = row.trial, (row.arrived, row.started, row.ended)
+    moments = ["" if at < 0 else at / SECOND for at in instants]
+    ending = [row.outcome.name.lower(), row.reason, row.done, row.moves, row.gpu_time / SECOND]
+    return [trial.id, trial.group, trial.candidate, trial.begins, trial.iterations, *moments, *ending]
+
+
+def _decision_cells(each: Decision, owner: Mapping[int, int]) -> list[Any]:
+    action: Any = each.action
+    put = isinstance(action, Put)
+    place = _place_cells(action.place) if put else ["", ""]
+    what = "put" if put else "pause"
+    return [each.at / SECOND, what, action.trial, owner[action.trial], *place, action.why]
+
+
+def _place_cells(place: Place) -> list[Any]:
+    return [" ".join(map(str, place.gpus)), float(place.share)]
