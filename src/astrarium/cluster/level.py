@@ -123,6 +123,7 @@ LEVEL: Level[ClusterScenario, ClusterRecord] = Level(
         draw=report.draw,
         files=report.FILES,
         rows=report.rows,
+        explain=report.explain,
     ),
     named={},
 )

@@ -88,6 +88,7 @@ LEVEL: Level[JobScenario, DeviceRecord] = Level(
         draw=report.draw_runs,
         files=report.FILES,
         rows=report.rows,
+        explain=report.explain,
     ),
     named={},
 )

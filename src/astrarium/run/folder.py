@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,12 +14,14 @@ from typing import Any
 import msgspec
 
 from astrarium.core.errors import InputError
+from astrarium.core.level import Run, named
 
-README = "README.txt"
+README, SCENARIO, TRACE = "README.txt", "scenario.yaml", "trace.jsonl"
 _FILES = {
     "plots": "pictures",
     "scenario.yaml": "the scenario as it was run, overrides included",
     "summary.json": "what the command prints with --json",
+    TRACE: "every event and decision, step by step: `astrarium replay` feeds it to a fresh policy",
     "tables.txt": "what the command prints without --json",
     "timeline.json": "open it in https://ui.perfetto.dev or chrome://tracing",
 }
@@ -81,6 +84,48 @@ def _put_in_place(draft: Path, target: Path, numbered: bool) -> Path:
             if not numbered or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             target = unused(target)
+
+
+def file_name(text: str) -> str:
+    """Return letters, digits and a few signs: what every file system takes."""
+    return re.sub(r"[^\w.=%+-]+", "-", text).strip("-.") or "run"
+
+
+def write_runs(
+    draft: Path,
+    runs: Sequence[Run[Any, Any]],
+    title: str,
+    command: str,
+    outcomes: bool = True,
+    tables: Sequence[Any] | None = None,
+    shown: Mapping[str, Any] | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> None:
+    """Write everything about runs of one level: rows, summary, tables, pictures, and what each file is.
+
+    Several runs have a folder each. *tables* and *shown* are the level's own unless given; *notes* say what
+    further files are.
+    """
+    report, named_runs = runs[0].level.report, named(runs)
+    known = {**report.files, **(notes or {})}
+    for name, run in named_runs.items():
+        place = draft if len(runs) == 1 else unused(draft / file_name(name))
+        _write_run(place, run, outcomes, alone=place == draft)
+        if place != draft:
+            known[place.name] = f"the run of {name}: summary, scenario and rows"
+    write_summary(draft, report.shown(runs) if shown is None else shown)
+    write_tables(draft, report.tables(runs) if tables is None else tables)
+    (draft / "plots").mkdir(exist_ok=True)
+    report.draw(runs, draft / "plots", title)
+    write_readme(draft, command, known)
+
+
+def _write_run(place: Path, run: Run[Any, Any], outcomes: bool, alone: bool) -> None:
+    place.mkdir(exist_ok=True)
+    (place / SCENARIO).write_text(run.scenario.to_yaml(), encoding="utf-8")
+    run.level.report.write(run, place, outcomes)
+    if not alone:
+        write_summary(place, run.summary)
 
 
 def write_summary(folder: Path, summary: Any) -> None:

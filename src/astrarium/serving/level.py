@@ -175,6 +175,7 @@ LEVEL: Level[Scenario, ServingRecord] = Level(
         draw=report.draw,
         files=report.FILES,
         rows=report.rows,
+        explain=report.explain,
         title=report.title,
     ),
     named={"models": written_out},

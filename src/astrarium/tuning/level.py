@@ -206,6 +206,7 @@ LEVEL: Level[TuningScenario, TuningRecord] = Level(
         draw=report.draw,
         files=report.FILES,
         rows=report.rows,
+        explain=report.explain,
     ),
     named={},
 )

@@ -1,20 +1,17 @@
-"""astrarium cluster run FILE"""
+"""What `astrarium run` does with a file of apps: an arbiter runs them on real machines."""
 
 from __future__ import annotations
 
-import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from astrarium.cli.cluster.state import State, disk_errors
-from astrarium.cli.options import Json, Overrides, ScenarioFile
+from astrarium.cli.cluster.state import disk_errors
 
 if TYPE_CHECKING:
     from astrarium.cluster.live.arbiter import Office, Setting
@@ -22,29 +19,15 @@ if TYPE_CHECKING:
     from astrarium.cluster.scenario.read import ClusterScenario
 
 
-Stay = Annotated[
-    bool, typer.Option("--stay", help="Wait for apps that are submitted later, when all others have ended.")
-]
-Policy = Annotated[
-    str | None, typer.Option("-p", "--policy", metavar="POLICY", help="Instead of the file's policy.")
-]
-
-
-def run(
-    file: ScenarioFile,
-    policy: Policy = None,
-    override: Overrides = None,
-    state: State = None,
-    stay: Stay = False,
-    json: Json = False,
+def arbitrate(
+    context: typer.Context, file: Path, scenario: ClusterScenario, state: Path | None, stay: bool, json: bool
 ) -> None:
     """Run the apps of a file on real machines. Ctrl-C has them write checkpoints; run it again to go on."""
     from astrarium.cli.cluster.status import told
-    from astrarium.cli.output import emit
+    from astrarium.cli.output import command_line, emit
     from astrarium.cluster.live.arbiter import Office
     from astrarium.run.waiting import waiting
 
-    scenario = _loaded(file, policy, override)
     home = (state or Path(scenario.live.state or file.with_suffix(".state").name)).resolve()
     setting = settings(scenario)
     jobs = Path(scenario.live.jobs or home).resolve()
@@ -61,8 +44,7 @@ def run(
             status = office.status(alive=False)
     emit(json, status, told(status), None)
     if drain.asked:
-        again = " ".join(["astrarium cluster run", *_again(file, policy, override, state, stay)])
-        print(f"drained; `{again}` goes on", file=sys.stderr)
+        print(f"drained; `{command_line(context)}` goes on", file=sys.stderr)
     elif any(app["outcome"] == "failed" for app in status["apps"]):
         raise typer.Exit(1)
 
@@ -71,38 +53,16 @@ def _nothing_to_close() -> None:
     """Not all backends hold something."""
 
 
-def _again(
-    file: Path, policy: str | None, override: list[str] | None, state: Path | None, stay: bool
-) -> Iterator[str]:
-    """The words of the command that goes on."""
-    yield shlex.quote(str(file))
-    if policy is not None:
-        yield f"--policy {shlex.quote(policy)}"
-    for each in override or []:
-        yield f"--override {shlex.quote(each)}"
-    if state is not None:
-        yield f"--state {shlex.quote(str(state))}"
-    if stay:
-        yield "--stay"
-
-
-def _loaded(file: Path, policy: str | None, override: list[str] | None) -> ClusterScenario:
-    from astrarium.cli.cluster.app import variants
-    from astrarium.cluster.scenario.read import load
-
-    [scenario] = variants(load(file, override or []), [policy] if policy else []).values()
-    return scenario
-
-
 def settings(scenario: ClusterScenario) -> Setting:
     """All that an arbiter needs of a file; every app is checked before the first is started."""
     import msgspec
 
     from astrarium.cluster.live.arbiter import Planned, Policy, Setting
     from astrarium.cluster.live.memory import Options
+    from astrarium.cluster.policies import cluster_policies
     from astrarium.cluster.scenario.apps import live_apps
     from astrarium.cluster.scenario.build import slowdowns
-    from astrarium.cluster.scenario.read import allocator
+    from astrarium.core.choice import chosen
 
     live, home = scenario.live, Path(scenario.source).parent
     written = scenario.raw["apps"] if isinstance(scenario.raw["apps"], list) else []
@@ -112,9 +72,9 @@ def settings(scenario: ClusterScenario) -> Setting:
         for number, name in enumerate(entry.names):
             body = {key: value for key, value in raw.items() if key not in ("count", "every", "arrival")}
             planned.append(Planned(entry.arrival + number * entry.every, name, {**body, "name": name}))
-    spec = msgspec.json.encode({"name": scenario.policy, **scenario.parameters}).decode()
+    spec = msgspec.json.encode(scenario.policy.plain()).decode()
     return Setting(
-        policy=Policy(spec, allocator(scenario.policy, scenario.parameters)),
+        policy=Policy(spec, chosen(cluster_policies, scenario.policy)),
         read=lambda body, largest: live_apps(body, largest, home),
         wall=time.time_ns,
         clock=time.monotonic_ns,
@@ -180,7 +140,9 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
 
 def _announce(scenario: ClusterScenario, home: Path, office: Office) -> None:
     how = "begins" if office.epoch == 1 else f"goes on (arbiter {office.epoch})"
-    print(f"{scenario.policy} on {scenario.live.backend} machines {how}; state in {home}", file=sys.stderr)
+    print(
+        f"{scenario.policy.label} on {scenario.live.backend} machines {how}; state in {home}", file=sys.stderr
+    )
     if office.seen_before:
         names = ", ".join(office.seen_before)
         print(f"here before, and taken as they were then: {names}", file=sys.stderr)

@@ -118,9 +118,10 @@ Wanted = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one p
 
 def policy(name: Name = None, settings: Set = None, gpu: Gpu = 0, json: Json = False) -> None:
     """Show the policy of a GPU's board, or change it for all who share the GPU."""
-    from astrarium.cli.output import emit, plain
+    from astrarium.cli.output import emit
     from astrarium.core.errors import AstrariumError
     from astrarium.gate.board import read_settings
+    from astrarium.run.report import plain
 
     board = board_of(gpu)
     if board is None:

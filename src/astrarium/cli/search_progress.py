@@ -1,26 +1,16 @@
-"""A scenario's search, live: on the GPUs of this machine, on emulated ones, or on a Ray cluster."""
+"""A live search tells how it is doing: in a changing line where somebody watches, else in lines."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from astrarium.core.units import SECOND
-from astrarium.tuning.live.memory import Options
-from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.tables import LINE, configuration, last_line
 from astrarium.tuning.samplers import Standing
-from astrarium.tuning.scenario.read import TuningScenario
-from astrarium.tuning.scenario.samplers import sampler_of
 from astrarium.tuning.session import Session
 from astrarium.tuning.state import Outcome, TuningState
-
-# How a live search is doing: one line that changes where somebody watches, a line now and then where not.
-
 
 SELDOM = 10.0  # seconds between lines of a log
 MOST_FAILURES = 5  # that are told one by one
@@ -102,52 +92,3 @@ def line(live: Live) -> str:
         f"trials {done} done, {len(state.running())} running, {len(state.waiting())} waiting; "
         f"{iterations} iterations; {float(busy):.3g} of {state.gpus} GPUs held; {best}"
     )
-
-
-def run_live(
-    scenario: TuningScenario, folder: Path | None, resume: bool, progress: Callable[[Any], None]
-) -> TuningRecord:
-    """*folder* keeps checkpoints and results, and *resume* goes on with what is there."""
-    from astrarium.tuning.live.run import Wish, run_local, run_with
-    from astrarium.tuning.live.training import Emulated
-
-    assert scenario.train is not None
-    build: str = scenario.train
-    wish = Wish(
-        space=scenario.space,
-        search=scenario.search,
-        search_settings=scenario.search_settings,
-        sampler=sampler_of(scenario.sampler, scenario.space, scenario.goal, scenario.seed),
-        policy=scenario.policy,
-        policy_settings=scenario.policy_settings,
-        goal=scenario.goal,
-        target=scenario.target,
-        seed=scenario.seed,
-        folder=folder,
-        resume=resume,
-        progress=progress,
-        options=Options() if scenario.live.longest is None else Options(longest=scenario.live.longest),
-    )
-    said = scenario.emulated
-    emulated = None if said is None else Emulated(packing=said.packing, scaling=said.scaling)
-    if scenario.engine == "local":
-        return run_local(build, wish, gpus(scenario), emulated, **settings(scenario))
-    from astrarium.tuning.live.ray.backend import RayCrew
-
-    given = {"folder": folder, "seed": scenario.seed, **settings(scenario)}
-    return run_with(wish, lambda: RayCrew(build, gpus(scenario), emulated, **given))
-
-
-def gpus(scenario: TuningScenario) -> int | None:
-    """None: all that are there. What a simulation takes unless told is a guess about other machines."""
-    told = scenario.raw.get("gpus") is not None or scenario.emulated is not None
-    return scenario.gpus if told else None
-
-
-def settings(scenario: TuningScenario) -> dict[str, Any]:
-    """Of the crew: those that the file has."""
-    live = scenario.live
-    times = {"checkpoint_seconds": live.checkpoints, "patience": live.patience}
-    others = {name: getattr(live, name) for name in ("packing", "gate", "threads", "address")}
-    found = {name: None if value is None else value / SECOND for name, value in times.items()}
-    return {name: value for name, value in {**found, **others}.items() if value is not None}
