@@ -26,7 +26,7 @@ def simulated(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "crowded.yaml"
     path.write_text(CROWDED)
-    return lambda *arguments: call("cluster", "simulate", str(path), "--no-folder", *arguments)
+    return lambda *arguments, verb="simulate": call(verb, str(path), "--no-folder", *arguments)
 
 
 def test_every_auction_counts_and_the_worst_is_remembered() -> None:
@@ -42,7 +42,7 @@ def test_who_holds_no_auctions_has_no_tally() -> None:
 
 
 def test_a_run_tells_of_its_auctions(simulated: Any) -> None:
-    found = simulated("-p", "themis", "-p", "fifo", "--json").json["policies"]
+    found = simulated("-p", "themis", "-p", "fifo", "--json", verb="compare").json["policies"]
     assert found["fifo"]["auctions"] is None
     assert found["themis"]["auctions"]["auctions"] > 0
     assert found["themis"]["auctions"]["unsolved"] == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -48,22 +48,20 @@ def compare(
 ) -> None:
     """Run several policies on the same scenario, of any level."""
     from astrarium.cli import output
-    from astrarium.cli.opening import opened, variants
+    from astrarium.cli.opening import opened, seeded, variants
     from astrarium.cli.planned import compare_planned
     from astrarium.cli.progress import bar
     from astrarium.run.experiment import simulate as run_one
 
     at = output.target("compare", file.stem, out, overwrite, no_folder)
     if plan is not None or interference != "none":
-        compare_planned(context, file, policy, plan, interference, override, seed, engine, at, json,
+        compare_planned(context, file, policy, plan, interference, override, seed, seeds, engine, at, json,
                         not no_outcomes)  # fmt: skip
         return
     level, scenario = opened(file, override, seed)
     chosen = variants(level, scenario, policy or ["all"])
-    runs: list[Any] = []
-    for more in range(seeds):
-        for label, each in chosen.items():
-            again = each if not more else each.with_seed(each.seed + more)
-            runs.append(run_one(level, again, label=label, engine=engine, bar=bar))
+    runs = [
+        run_one(level, each, label=label, engine=engine, bar=bar) for label, each in seeded(chosen, seeds)
+    ]
     title = f"{file.name}: {level.report.title(runs[0])}, the same for each policy"
     output.finish(context, at, runs, title, json, not no_outcomes)

@@ -42,12 +42,14 @@ def plan(
     Plans are judged on fresh requests, never on those that they were made with. `astrarium simulate FILE
     --plan PLAN` runs one. An interrupt (Ctrl-C) keeps the best plan so far.
     """
+    from astrarium.cli.opening import check_served
     from astrarium.core.errors import InputError
     from astrarium.serving.planning.answer import Question
     from astrarium.serving.planning.known import interference_named
     from astrarium.serving.planning.search import Wishes
     from astrarium.serving.scenario import load
 
+    check_served(file, "are not placed, models are")
     options.check_files(file, out, plot, overwrite)
     known, slowing = interference_named(interference)
     wishes = Wishes(options.share(target), seeds, most, known, slowing)

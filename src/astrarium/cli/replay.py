@@ -52,7 +52,7 @@ def _served(file: Path, policy: str | None) -> Iterator[tuple[Engine[Any, Any, A
     """What a server recorded: a part for each scheduler that it had."""
     import yaml
 
-    from astrarium.cli.opening import variants
+    from astrarium.cli.opening import variant
     from astrarium.core.engine import Engine
     from astrarium.server.recording import Recorded as Recording
     from astrarium.serving.level import LEVEL
@@ -62,7 +62,7 @@ def _served(file: Path, policy: str | None) -> Iterator[tuple[Engine[Any, Any, A
     recorded = Recording(file)
     scenario = parse(yaml.safe_load(recorded.header.scenario), f"{file} (its scenario)", serving=True)
     if policy is not None:
-        [scenario] = variants(LEVEL, scenario, [policy]).values()
+        scenario = variant(LEVEL, scenario, policy)
     for setup, section in recorded.sections():
         yield Engine(ServingState(setup), build.policy(scenario, setup)), section
 

@@ -25,8 +25,8 @@ Stay = Annotated[
     typer.Option("--stay", help="Wait for apps that are submitted later, when all others have ended."),
 ]
 ELSEWHERE = {
-    "serving": "requests to models are served by `astrarium serve`",
-    "device": "jobs on one GPU run in your own program, with astrarium.device (docs/device/lanes.md)",
+    "serving": "requests to models are answered by `astrarium serve`",
+    "device": "jobs on one GPU run in your own program (docs/device/lanes.md)",
 }
 
 
@@ -54,7 +54,8 @@ def run(
 
     level, scenario = opened(file, override, seed)
     if level.name in ELSEWHERE:
-        raise InputError("FILE", str(file), ELSEWHERE[level.name])
+        told = f"a file with trials of a search, or with apps on a cluster: {ELSEWHERE[level.name]}"
+        raise InputError("FILE", str(file), told)
     refuse(level, "cluster", {"--state": state, "--stay": stay})
     more = {"--resume": resume, "--no-folder": no_folder, "--overwrite": overwrite, "--out": out}
     refuse(level, "tuning", {**more, "--seeds": seeds > 1})

@@ -36,8 +36,10 @@ def serve(
     given = {"http": http, "grpc": grpc, "host": host, "log": log}
     given["record"] = None if record is None else str(record.absolute())
     options = [f"server.{name}={value}" for name, value in given.items() if value is not None]
+    from astrarium.cli.opening import check_served
     from astrarium.serving.scenario import load
 
+    check_served(file, "are not served; `astrarium run` runs searches and clusters")
     _run(load(file, [*(override or []), *options], serving=True), str(file))
 
 

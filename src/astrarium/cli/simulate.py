@@ -50,9 +50,12 @@ def simulate(
     from astrarium.cli.planned import planned_run, staged
     from astrarium.cli.progress import bar
     from astrarium.cli.tracing import Traced
+    from astrarium.core.errors import InputError
     from astrarium.run.experiment import simulate as run_one
 
     if plan is not None or router is not None or interference != "none":
+        if trace:
+            raise InputError("--trace", None, "no --plan beside it: its cells have a policy each")
         at = output.target("simulate", file.stem, out, overwrite, no_folder)
         planned_run(context, file, policy, plan, interference, stages, router, override, seed, engine, at,
                     json, not no_outcomes)  # fmt: skip

@@ -1,4 +1,4 @@
-"""astrarium gpu run -- COMMAND"""
+"""astrarium gate run -- COMMAND"""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Policy = Annotated[
     typer.Option("--policy", metavar="NAME", help="Who comes first chooses; astrarium unless given."),
 ]
 Profile = Annotated[
-    Path | None, typer.Option("--profile", metavar="FILE", help="What `gpu profile` recorded of it.")
+    Path | None, typer.Option("--profile", metavar="FILE", help="What `gate profile` recorded of it.")
 ]
 NoMps = Annotated[bool, typer.Option("--no-mps", help="Do not start or use NVIDIA's MPS.")]
 Coverage = Annotated[
-    bool, typer.Option("--coverage", help="Also count what the driver ran, for `gpu top`; costs time.")
+    bool, typer.Option("--coverage", help="Also count what the driver ran, for `gate top`; costs time.")
 ]
 AllowNoGpu = Annotated[
     bool, typer.Option("--allow-no-gpu", help="Where there is no GPU, run the program unchanged.")
@@ -75,7 +75,7 @@ def _check(kind: str, profile: Path | None, policy: str | None, no_mps: bool) ->
     if policy is not None and policy not in KERNEL_POLICIES:
         raise InputError("--policy", policy, one_of(list(KERNEL_POLICIES), policy))
     if profile is not None and not profile.is_file():
-        raise InputError("--profile", str(profile), "a file that `astrarium gpu profile` wrote")
+        raise InputError("--profile", str(profile), "a file that `astrarium gate profile` wrote")
     if policy == NEEDS_MPS and no_mps:
         raise InputError("--policy", policy, "another policy: --no-mps leaves nothing of this one")
 
