@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ from astrarium.cli.options import (
     ScenarioFile,
     Seed,
 )
-from astrarium.cli.plan_options import Interference
+from astrarium.cli.serving.plan_options import Interference
 from astrarium.core.choice import FORM
 
 Policies = Annotated[
@@ -48,9 +48,8 @@ def compare(
 ) -> None:
     """Run several policies on the same scenario, of any level."""
     from astrarium.cli import output
-    from astrarium.cli.opening import opened, variants
-    from astrarium.cli.planned import compare_planned
-    from astrarium.cli.progress import bar
+    from astrarium.cli.opening import opened, read_from, told_bar, variants
+    from astrarium.cli.serving.planned import compare_planned
     from astrarium.run.experiment import simulate as run_one
 
     at = output.target("compare", file.stem, out, overwrite, no_folder)
@@ -60,10 +59,13 @@ def compare(
         return
     level, scenario = opened(file, override, seed)
     chosen = variants(level, scenario, policy or ["all"])
-    runs: list[Any] = []
-    for more in range(seeds):
-        for label, each in chosen.items():
-            again = each if not more else each.with_seed(each.seed + more)
-            runs.append(run_one(level, again, label=label, engine=engine, bar=bar))
+    shown = told_bar(file, level)
+    seeded = [
+        (label, each.with_seed(each.seed + more) if more else each)
+        for more in range(seeds)
+        for label, each in chosen.items()
+    ]
+    with read_from(file):
+        runs = [run_one(level, each, label=label, engine=engine, bar=shown) for label, each in seeded]
     title = f"{file.name}: {level.report.title(runs[0])}, the same for each policy"
     output.finish(context, at, runs, title, json, not no_outcomes)

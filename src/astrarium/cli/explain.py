@@ -42,9 +42,8 @@ def explain(
     """
     from rich.text import Text
 
-    from astrarium.cli.opening import opened, refuse
+    from astrarium.cli.opening import opened, read_from, refuse, told_bar
     from astrarium.cli.output import emit
-    from astrarium.cli.progress import bar
     from astrarium.run.experiment import simulate
 
     level, scenario = opened(file, override, seed, policy)
@@ -52,7 +51,9 @@ def explain(
     if level.name == "cluster":
         facts, tables = _app(scenario, item, None if at is None else _instant(at))
     else:
-        told = level.report.explain(simulate(level, scenario, bar=bar), item)
+        with read_from(file):
+            run = simulate(level, scenario, bar=told_bar(file, level))
+        told = level.report.explain(run, item)
         facts, tables = {"item": item, "told": told}, [Text(line, no_wrap=True) for line in told]
     emit(json, {"level": level.name, **facts}, tables, None)
 

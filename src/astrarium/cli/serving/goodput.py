@@ -37,13 +37,11 @@ def goodput(
     run folder, and the rest of --json, show the first seed's run at the rate found for it.
     """
     from astrarium.cli import output
-    from astrarium.cli.opening import opened
-    from astrarium.cli.progress import bar
+    from astrarium.cli.opening import opened, told_bar
     from astrarium.core.errors import InputError
     from astrarium.run.experiment import simulate
     from astrarium.run.report import plain
-    from astrarium.serving.report.plots import draw_probes
-    from astrarium.serving.report.tables import goodput_table
+    from astrarium.serving.report.goodput import draw_probes, goodput_table
 
     level, scenario = opened(file, override, seed)
     if level.name != "serving":
@@ -51,7 +49,7 @@ def goodput(
     at = output.target("goodput", file.stem, out, overwrite, no_folder)
     found = _search(scenario, seeds, tolerance, jobs)
     own = found.per_seed[0]  # the run that is shown keeps what the search found for its seed
-    run = simulate(level, scenario.with_rate(own) if own > 0 else scenario, bar=bar)
+    run = simulate(level, scenario.with_rate(own) if own > 0 else scenario, bar=told_bar(file, level))
     title = f"{file.name}: {run.label} at its goodput, {own:,.0f} requests/s"
     output.finish(
         context, at, [run], title, json, not no_outcomes,
