@@ -2,290 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from astrarium.cli.options import Json
-from astrarium.cli.progress import bar
-from astrarium.core.errors import InputError, one_of
-from astrarium.core.quantities import write_duration
-from astrarium.run.waiting import waiting
-from astrarium.serving.live import profiling
 
 if TYPE_CHECKING:
-    from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles
-    from astrarium.serving.live.profiling import Care, Fit, Measured
+    from astrarium.cli.serving.measured_profile import Target
+    from astrarium.serving.live.backends.contract import LoadedModel
     from astrarium.serving.live.tensors import TensorSpec
-    from astrarium.serving.scenario import Scenario
-
-
-# The measuring of `astrarium profile`, with its progress bar and its tables.
-
-
-_MIXED = (1, 2, 4, 8, 16)  # sizes of the batches that mix applications
-
-
-class Wanted(NamedTuple):
-    """Which sizes are measured, and what the profile is to hold of them."""
-
-    name: str
-    largest: int
-    limit: int | None  # the first size that takes longer is the last
-    chance: float
-    slack: float
-
-
-class Outcome(NamedTuple):
-    profile: dict[str, Any]  # as a scenario has it
-    table: Any
-
-
-def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted: Wanted) -> Outcome:
-    sizes = profiling.sizes_up_to(wanted.largest)
-    with waiting(f"warming up {wanted.name}"):
-        model.warm_up([1])
-    measured: list[Measured] = []
-
-    def enough(found: Measured) -> bool:
-        return wanted.limit is not None and found.quantile(wanted.chance) > wanted.limit
-
-    with bar(f"profiling {wanted.name}", len(sizes)) as progress:
-        for found in profiling.by_size(model, specs, sizes, care, enough):
-            measured.append(found)
-            if progress is not None:
-                progress(len(measured))
-    measured = profiling.in_order(model, specs, measured, care, wanted.chance)
-    table = profiling.rising(measured, wanted.chance, wanted.slack)
-    times = {size: write_duration(time) for size, time in table.items()}
-    return Outcome({"table": times}, _size_table(measured, table))
-
-
-def by_application(model: LoadedModel, care: Care, wanted: Wanted) -> Outcome:
-    generators = model.applications  # type: ignore[attr-defined]
-    sizes = [size for size in _MIXED if size <= wanted.largest]
-    with bar(f"profiling {wanted.name}", care.repeats * len(generators)) as progress:
-        fit = profiling.by_application(model, generators, sizes, care, progress or (lambda done: None))
-    applications = {
-        name: {"time": {"samples": [write_duration(time) for time in times]}}
-        for name, times in fit.alone.items()
-    }
-    found = {"applications": applications, "c0": write_duration(fit.c0), "c1": round(fit.c1, 6)}
-    return Outcome({"dynamic": found}, _application_table(fit))
-
-
-def _size_table(measured: list[Measured], table: dict[int, int]) -> Any:
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False)
-    for title in ("batch", "p50 ms", "p95 ms", "p99 ms", "max ms", "profile ms", "items/s at p50"):
-        shown.add_column(title, justify="right")
-    for found in measured:
-        spread = [f"{found.quantile(chance) / 1e6:.3f}" for chance in (0.5, 0.95, 0.99, 1.0)]
-        rate = f"{found.size * 1e9 / found.quantile(0.5):,.0f}"
-        shown.add_row(str(found.size), *spread, f"{table[found.size] / 1e6:.3f}", rate)
-    return shown
-
-
-def _application_table(fit: Fit) -> Any:
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False)
-    for title in ("application", "p50 ms", "p99 ms", "max ms"):
-        shown.add_column(title, justify="right")
-    for name, times in fit.alone.items():
-        spread = [times[int((len(times) - 1) * chance)] / 1e6 for chance in (0.5, 0.99, 1.0)]
-        shown.add_row(name, *(f"{time:.3f}" for time in spread))
-    shown.caption = (
-        f"batches of k: c0 {fit.c0 / 1e6:.3f} ms + {fit.c1:.3f} k max, off by {fit.error:.0%} on average"
-    )
-    return shown
-
-
-# Which model `astrarium profile` measures: one of a scenario, or a file by itself.
-
-
-_ENDINGS = {".onnx": "onnx", ".pt2": "torch", ".pt": "torch"}
-INPUT_FORM = "NAME:TYPE:SHAPE, such as IMAGE:FP32:3,224,224 (the shape of one item)"
-TARGET_FORM = "a scenario (.yaml), a model (.onnx, .pt2, .pt) or Python code (file.py:function)"
-_UNKNOWN_YET = "{table: [1ns]}"  # what the rest of a scenario is checked with before anything is measured
-DEFAULT_LARGEST = 64
-
-
-@dataclass(frozen=True)
-class Target:
-    name: str
-    files: ModelFiles
-    largest: int = DEFAULT_LARGEST
-    slo: int | None = None  # no need to measure batches that take longer
-    scenario: Path | None = None
-
-
-def find(
-    text: str,
-    model: str | None,
-    backend: str | None,
-    inputs: Sequence[TensorSpec],
-    options: Mapping[str, Any],
-) -> Target:
-    if Path(text).suffix in (".yaml", ".yml"):
-        if backend is not None or options:
-            raise InputError("--backend" if backend else "--option", backend or dict(options), _IN_THE_FILE)
-        return _of_scenario(Path(text), model)
-    if model is not None:
-        raise InputError("--model", model, "a scenario file to look for it in")
-    return _by_itself(text, backend or _guessed(text), inputs, options)
-
-
-_IN_THE_FILE = "no such option: a scenario says it in the model's `backend`"
-
-
-def tensor_of(text: str) -> TensorSpec:
-    """'IMAGE:FP32:3,224,224' as a spec."""
-    from astrarium.serving.live.tensors import DATATYPES, TensorSpec
-
-    parts = text.rsplit(":", 2)
-    if len(parts) != 3 or not parts[0]:
-        raise InputError("--input", text, INPUT_FORM)
-    if parts[1] not in DATATYPES:
-        raise InputError("--input", text, f"a type that is {one_of(list(DATATYPES), parts[1])}")
-    sizes = [size.strip() for size in parts[2].split(",") if size.strip()]
-    if not all(size.isdigit() and int(size) > 0 for size in sizes):
-        raise InputError("--input", text, f"sizes of at least 1 in {INPUT_FORM}")
-    return TensorSpec(parts[0], parts[1], tuple(map(int, sizes)))
-
-
-def _guessed(text: str) -> str:
-    if Path(text).suffix in _ENDINGS:
-        return _ENDINGS[Path(text).suffix]
-    if ":" in text:
-        return "python"
-    raise InputError("MODEL", text, TARGET_FORM)
-
-
-def _by_itself(text: str, backend: str, inputs: Sequence[TensorSpec], options: Mapping[str, Any]) -> Target:
-    from astrarium.serving.live.backends import backends
-    from astrarium.serving.live.backends.contract import ModelFiles
-
-    try:
-        backends.get(backend)
-    except InputError as error:
-        raise InputError("--backend", backend, error.expected) from None
-    name = Path(text.rpartition(":")[0] or text).stem
-    given = {"model": text, **options}
-    return Target(name, ModelFiles(name, backend, given, tuple(inputs), base=Path.cwd()))
-
-
-def _of_scenario(path: Path, wanted: str | None) -> Target:
-    from astrarium.serving.scenario.build import model_files
-
-    scenario = _loaded(path)
-    name = wanted or _only_real(scenario)
-    if name not in scenario.models:
-        raise InputError("--model", name, one_of(list(scenario.models), name), str(path))
-    model = scenario.models[name]
-    if model.backend.name == "emulated":
-        expected = f"a model with a backend of its own; {name} is emulated and takes what its profile says"
-        raise InputError("--model", name, expected, str(path))
-    described = {files.name: files for files in model_files(scenario, scenario.cluster.kinds[0])}
-    return Target(name, described[name], model.max_batch, model.slo, path)
-
-
-def _loaded(path: Path) -> Scenario:
-    """Models that nobody has measured yet may have no profile."""
-    from astrarium.core.decode import read_yaml
-    from astrarium.serving.scenario import load
-
-    raw = read_yaml(path)
-    models = raw.get("models") if isinstance(raw, dict) else None
-    entries = models.items() if isinstance(models, dict) else ()
-    unknown = [name for name, entry in entries if isinstance(entry, dict) and "profile" not in entry]
-    return load(path, [f"models.{name}.profile={_UNKNOWN_YET}" for name in unknown], serving=True)
-
-
-def _only_real(scenario: Scenario) -> str:
-    real = [name for name, model in scenario.models.items() if model.backend.name != "emulated"]
-    if len(real) != 1:
-        expected = f"{one_of(real)}" if real else "a scenario with a model that is not emulated"
-        raise InputError("--model", None, expected)
-    return real[0]
-
-
-# Where a measured profile goes: a file of its own, the scenario, or the screen.
-
-
-_LONGEST_LINE = 500
-
-
-def check(target: Target, out: Path | None, write: bool) -> None:
-    """Before anything is measured."""
-    if write and target.scenario is None:
-        raise InputError("--write", None, "a scenario file to write into; or --out FILE")
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
-        raise InputError("--out", str(out), "the name of a file in a folder that is there")
-    if write:
-        _edited(target, "{table: [1ns]}")
-
-
-def write_profile(
-    target: Target, profile: dict[str, Any], about: str, out: Path | None, into: bool
-) -> list[str]:
-    """The files that were written."""
-    places = [] if out is None else [_save(out, f"# {about}\n{_block(profile)}")]
-    if into:
-        assert target.scenario is not None
-        inline = _line(profile)
-        if len(inline) > _LONGEST_LINE:  # samples by the hundred: in a file beside the scenario
-            beside = target.scenario.with_name(f"{target.name}.profile.yaml")
-            places.append(_save(beside, f"# {about}\n{_block(profile)}"))
-            inline = beside.name
-        places.append(_save(target.scenario, _edited(target, inline)))
-    return places
-
-
-def show(profile: dict[str, Any], places: list[str]) -> None:
-    for place in places:
-        print(f"written to {place}")
-    if not places:
-        print(f"profile: {_line(profile)}")
-
-
-def _edited(target: Target, profile: str) -> str:
-    from astrarium.serving.scenario.edit import with_profile
-
-    assert target.scenario is not None
-    text = target.scenario.read_text(encoding="utf-8")
-    return with_profile(text, target.name, profile, str(target.scenario))
-
-
-def _line(profile: dict[str, Any]) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(profile, default_flow_style=True, sort_keys=False, width=10**9)).strip()
-
-
-def _block(profile: dict[str, Any]) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(profile, default_flow_style=None, sort_keys=False, width=100))
-
-
-def _save(path: Path, text: str) -> str:
-    """All of it or nothing: a scenario is never left half written."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        if path.exists():
-            os.chmod(draft, path.stat().st_mode)
-        os.replace(draft, path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise InputError("--out", str(path), f"a file that can be written: {error.strerror}") from None
-    return str(path)
 
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
@@ -348,6 +75,16 @@ def profile(
     """
 
     from astrarium.cli.output import emit
+    from astrarium.cli.serving.measured_profile import (
+        Wanted,
+        by_application,
+        by_size,
+        check,
+        find,
+        show,
+        tensor_of,
+        write_profile,
+    )
     from astrarium.run.waiting import waiting
     from astrarium.serving.live.profiling import Care
 
