@@ -9,11 +9,11 @@ import pytest
 
 from astrarium.cluster.contract import AppArrived, MachineJoined, MachineLost
 from astrarium.cluster.explain import line, served_next, story, view, waits
-from astrarium.cluster.level import compare, run
+from astrarium.cluster.level import run
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.record import ClusterRecord
+from astrarium.cluster.report.files import cluster_timeline
 from astrarium.cluster.report.summary import summarize, summarize_apps
-from astrarium.cluster.report.timeline import cluster_timeline
 from astrarium.cluster.scenario.build import build, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario, load, parse
 from astrarium.cluster.state import ClusterState, Outcome
@@ -253,7 +253,7 @@ def test_who_cannot_run_any_more_is_told_so() -> None:
 
 def test_policies_are_compared_on_the_same_apps() -> None:
     base = load(EXAMPLE)
-    found = compare({name: base.with_policy(name) for name in ("fifo", "tiresias")})
+    found = {name: run(base.with_policy(name)) for name in ("fifo", "tiresias")}
     assert [record.policy for record in found.values()] == ["fifo", "tiresias"]
     first, second = ([(row.app, row.arrived) for row in record.rows] for record in found.values())
     assert first == second
@@ -265,9 +265,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_the_timeline_has_a_track_for_each_gpu_and_is_cut_when_long() -> None:
-    tested = scenario()
-    record, machines = run(tested), build(tested).machines
-    whole, cut = cluster_timeline(record, machines), cluster_timeline(record, machines, most=2)
+    record = run(scenario())
+    whole, cut = cluster_timeline(record), cluster_timeline(record, most=2)
     names = [each["args"]["name"] for each in whole["traceEvents"] if each["name"] == "thread_name"]
     assert names == [f"GPU {gpu}" for gpu in range(8)]
     slices = [each for each in whole["traceEvents"] if each["ph"] == "X" and each["name"] == "wide"]

@@ -10,7 +10,9 @@ import yaml
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.tuning.level import run_scenario
+from astrarium.run.experiment import simulate
+from astrarium.tuning.level import LEVEL
+from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.scenario.read import TuningScenario, load, parse
 from astrarium.tuning.scenario.samplers import sampler_of
 from astrarium.tuning.scenario.tasks import TASKS
@@ -34,6 +36,11 @@ def live(tmp_path: Path) -> Path:
     return path
 
 
+def run_scenario(scenario: TuningScenario) -> TuningRecord:
+    record: TuningRecord = simulate(LEVEL, scenario).record
+    return record
+
+
 def told(raw: Any) -> InputError:
     with pytest.raises(InputError) as found:
         parse(raw)
@@ -46,7 +53,7 @@ def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 def test_a_known_task_says_most_of_it() -> None:
     scenario = parse({"task": "cifar10-alexnet"})
-    assert (scenario.search, scenario.policy, scenario.gpus) == ("hyperband", "dynamic-fluid", 8)
+    assert (scenario.search.name, scenario.policy.name, scenario.gpus) == ("hyperband", "dynamic-fluid", 8)
     assert (scenario.goal, scenario.target, scenario.good) == ("max", None, 90.0)
     assert list(scenario.space) == list(TASKS["cifar10-alexnet"].knobs)
     assert scenario.costs.moving == 2 * SECOND

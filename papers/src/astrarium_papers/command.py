@@ -103,8 +103,8 @@ def _run(name: str, quick: bool, jobs: int) -> Reproduction:
 
 
 def _write(draft: Path, done: list[Reproduction], result: dict[str, Any], command: str) -> None:
-    from astrarium.run.folder import file_name
     from astrarium.run import folder
+    from astrarium.run.folder import file_name
     from astrarium_papers.tables import reproduction_tables
 
     plots = draft / "plots"

@@ -18,7 +18,7 @@ from astrarium.cli.options import (
     ScenarioFile,
     Seed,
 )
-from astrarium.cli.plan_options import Interference
+from astrarium.cli.serving.plan_options import Interference
 from astrarium.core.choice import FORM
 
 Policies = Annotated[
@@ -48,9 +48,8 @@ def compare(
 ) -> None:
     """Run several policies on the same scenario, of any level."""
     from astrarium.cli import output
-    from astrarium.cli.opening import opened, seeded, variants
-    from astrarium.cli.planned import compare_planned
-    from astrarium.cli.progress import bar
+    from astrarium.cli.opening import opened, read_from, seeded, told_bar, variants
+    from astrarium.cli.serving.planned import compare_planned
     from astrarium.run.experiment import simulate as run_one
 
     at = output.target("compare", file.stem, out, overwrite, no_folder)
@@ -60,8 +59,11 @@ def compare(
         return
     level, scenario = opened(file, override, seed)
     chosen = variants(level, scenario, policy or ["all"])
-    runs = [
-        run_one(level, each, label=label, engine=engine, bar=bar) for label, each in seeded(chosen, seeds)
-    ]
+    shown = told_bar(file, level)
+    with read_from(file):
+        runs = [
+            run_one(level, each, label=label, engine=engine, bar=shown)
+            for label, each in seeded(chosen, seeds)
+        ]
     title = f"{file.name}: {level.report.title(runs[0])}, the same for each policy"
     output.finish(context, at, runs, title, json, not no_outcomes)

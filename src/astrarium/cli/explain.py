@@ -11,6 +11,7 @@ from astrarium.cli.options import Json, OnePolicy, Overrides, ScenarioFile, Seed
 if TYPE_CHECKING:
     from astrarium.cluster.scenario.read import ClusterScenario
     from astrarium.core.units import Time
+    from astrarium.run.experiment import Bar
 
 Item = Annotated[
     str,
@@ -42,25 +43,26 @@ def explain(
     """
     from rich.text import Text
 
-    from astrarium.cli.opening import opened, refuse
+    from astrarium.cli.opening import opened, read_from, refuse, told_bar
     from astrarium.cli.output import emit
-    from astrarium.cli.progress import bar
     from astrarium.run.experiment import simulate
 
     level, scenario = opened(file, override, seed, policy)
     refuse(level, "cluster", {"--at": at})
     if level.name == "cluster":
-        facts, tables = _app(scenario, item, None if at is None else _instant(at))
+        instant = None if at is None else _instant(at)
+        facts, tables = _app(scenario, item, instant, told_bar(file, level))
     else:
-        told = level.report.explain(simulate(level, scenario, bar=bar), item)
+        with read_from(file):
+            run = simulate(level, scenario, bar=told_bar(file, level))
+        told = level.report.explain(run, item)
         facts, tables = {"item": item, "told": told}, [Text(line, no_wrap=True) for line in told]
     emit(json, {"level": level.name, **facts}, tables, None)
 
 
-def _app(scenario: ClusterScenario, app: str, at: Time | None) -> tuple[dict[str, Any], list[Any]]:
+def _app(scenario: ClusterScenario, app: str, at: Time | None, bar: Bar) -> tuple[dict[str, Any], list[Any]]:
     from rich.text import Text
 
-    from astrarium.cli.progress import bar
     from astrarium.cluster.explain import View, view
     from astrarium.cluster.level import run
     from astrarium.cluster.policies import Allocator

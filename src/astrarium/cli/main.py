@@ -18,15 +18,15 @@ from astrarium.cli.cluster.app import app as cluster
 from astrarium.cli.compare import compare
 from astrarium.cli.explain import explain
 from astrarium.cli.gate.app import app as gate
-from astrarium.cli.goodput import goodput
-from astrarium.cli.plan import plan
 from astrarium.cli.policies import policies
-from astrarium.cli.profile import profile
 from astrarium.cli.replay import replay
 from astrarium.cli.run import run
-from astrarium.cli.serve import serve
+from astrarium.cli.serving.goodput import goodput
+from astrarium.cli.serving.plan import plan
+from astrarium.cli.serving.profile import profile
+from astrarium.cli.serving.serve import serve
+from astrarium.cli.serving.zoo import zoo
 from astrarium.cli.simulate import simulate
-from astrarium.cli.zoo import zoo
 from astrarium.core.errors import AstrariumError
 
 BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from astrarium.cli.progress import bar
 from astrarium.core.errors import InputError
 from astrarium.core.level import Level
+from astrarium.run.experiment import Bar
 
 
 def opened(
@@ -21,13 +24,33 @@ def opened(
     level = level_of(scenario)
     if policy is not None:
         scenario = variant(level, scenario, policy)
-    tell(file, level)
     return level, scenario
 
 
 def tell(file: Path, level: Level[Any, Any]) -> None:
     """Say which level a file is of."""
     print(f"{file.name}: {level.subject} ({level.name})", file=sys.stderr, flush=True)
+
+
+def told_bar(file: Path, level: Level[Any, Any]) -> Bar:
+    """Return progress bars, of which the first says what kind of file is being run."""
+    levels = iter([level])
+
+    def shown(title: str, length: int) -> AbstractContextManager[Callable[[int], None] | None]:
+        for each in levels:
+            tell(file, each)
+        return bar(title, length)
+
+    return shown
+
+
+@contextmanager
+def read_from(file: Path) -> Iterator[None]:
+    """Name the file in errors about what it says, which may show only when it is run."""
+    try:
+        yield
+    except InputError as error:
+        raise error if error.field.startswith("-") else error.read_from(str(file)) from None
 
 
 def given(override: Sequence[str] | None, seed: int | None) -> list[str]:

@@ -69,7 +69,7 @@ def _served(file: Path, policy: str | None) -> Iterator[tuple[Engine[Any, Any, A
 
 def _folder(folder: Path, policy: str | None) -> Iterator[tuple[Engine[Any, Any, Any], Iterable[Step]]]:
     """What a run of any level kept: each trace stands beside its scenario."""
-    from astrarium.cli.opening import opened
+    from astrarium.cli.opening import opened, tell
     from astrarium.core.errors import InputError
     from astrarium.core.trace import read_trace
     from astrarium.run.folder import SCENARIO, TRACE
@@ -86,6 +86,7 @@ def _folder(folder: Path, policy: str | None) -> Iterator[tuple[Engine[Any, Any,
         if not scenarios:
             raise InputError("PATH", str(trace), f"a trace with {SCENARIO} beside it")
         level, scenario = opened(scenarios[0], None, None, policy)
+        tell(scenarios[0], level)
         engine = level.books(scenario, level.policy(scenario))
         yield engine, read_trace(trace, level.events, level.actions)
 

@@ -49,7 +49,7 @@ def run(
 
     Ctrl-C has them write checkpoints, and says how to go on. `astrarium serve` is the same for models.
     """
-    from astrarium.cli.opening import opened, refuse, variants
+    from astrarium.cli.opening import opened, refuse, tell, variants
     from astrarium.core.errors import InputError
 
     level, scenario = opened(file, override, seed)
@@ -60,6 +60,7 @@ def run(
     more = {"--resume": resume, "--no-folder": no_folder, "--overwrite": overwrite, "--out": out}
     refuse(level, "tuning", {**more, "--seeds": seeds > 1})
     chosen = variants(level, scenario, policy) if policy else {scenario.policy.label: scenario}
+    tell(file, level)
     if level.name == "tuning":
         from astrarium.cli.search import Wanted, search
 

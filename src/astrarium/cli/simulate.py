@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from astrarium.cli.options import (
@@ -19,7 +20,28 @@ from astrarium.cli.options import (
     ScenarioFile,
     Seed,
 )
-from astrarium.cli.plan_options import Interference, RouterWait, Stages
+from astrarium.cli.serving.plan_options import Interference, RouterWait, Stages
+from astrarium.core.level import Watching
+from astrarium.core.trace import Step
+from astrarium.run.folder import TRACE
+
+# Every step of a run, kept for `astrarium replay`.
+
+
+class Traced:
+    """Hears every step, and keeps it as the line of a trace."""
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+        self._encoder = msgspec.json.Encoder()
+        self.watching = Watching(trace=self._hear)
+
+    def _hear(self, step: Step) -> None:
+        self._lines.append(self._encoder.encode(step))
+
+    def files(self) -> dict[str, bytes]:
+        return {TRACE: b"".join(line + b"\n" for line in self._lines)}
+
 
 Trace = Annotated[
     bool, typer.Option("--trace", help="Keep every event and decision in the folder, for `replay`.")
@@ -46,10 +68,8 @@ def simulate(
 ) -> None:
     """Run a scenario of any level in the simulator."""
     from astrarium.cli import output
-    from astrarium.cli.opening import opened, refuse
-    from astrarium.cli.planned import planned_run, staged
-    from astrarium.cli.progress import bar
-    from astrarium.cli.tracing import Traced
+    from astrarium.cli.opening import opened, read_from, refuse, told_bar
+    from astrarium.cli.serving.planned import planned_run, staged
     from astrarium.core.errors import InputError
     from astrarium.run.experiment import simulate as run_one
 
@@ -64,7 +84,9 @@ def simulate(
     refuse(level, "serving", {"--stages": stages})
     at = output.target("simulate", file.stem, out, overwrite, no_folder)
     steps = Traced() if trace else None
-    run = run_one(level, scenario, engine=engine, bar=bar, watching=steps.watching if steps else None)
+    with read_from(file):
+        watching = steps.watching if steps else None
+        run = run_one(level, scenario, engine=engine, bar=told_bar(file, level), watching=watching)
     title = f"{file.name}: {run.label}, {level.report.title(run)}"
     told = staged(run) if stages else None
     output.finish(

@@ -12,8 +12,9 @@ from astrarium.cluster.contract import App, single
 from astrarium.cluster.live.arbiter import Office, Planned, Policy, Setting
 from astrarium.cluster.live.backend import MachineSeen, Task
 from astrarium.cluster.live.store import FILE, Store, Superseded, connected, rows
-from astrarium.cluster.scenario.read import allocator
+from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.state import ClusterState
+from astrarium.core.choice import Choice, chosen
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration
 from astrarium.core.trace import Step
@@ -47,7 +48,7 @@ class House:
 
     def _open(self, name: str) -> Office:
         parameters = {"fifo": {}, "max-min": {"round": "5s"}}.get(name, {"lease": "5s"})
-        policy = Policy(f"{name}{parameters}", allocator(name, parameters))
+        policy = Policy(f"{name}{parameters}", chosen(cluster_policies, Choice(name, parameters)))
         return Office(
             self.home, Setting(policy, read, self.wall, self.clock, planned=self.planned), self.backend
         )
@@ -186,7 +187,9 @@ def test_what_it_decided_between_deaths_is_what_one_policy_decides(tmp_path: Pat
     from astrarium.cluster.policies import Arbiter
     from astrarium.core.engine import Engine
 
-    fresh = Engine(ClusterState(Told()), Arbiter(allocator("tiresias", {"lease": "5s"})))
+    fresh = Engine(
+        ClusterState(Told()), Arbiter(chosen(cluster_policies, Choice("tiresias", {"lease": "5s"})))
+    )
     assert replay(fresh, house.office.store.steps()) is None
 
 

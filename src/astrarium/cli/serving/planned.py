@@ -9,8 +9,8 @@ import typer
 
 from astrarium.cli import output
 from astrarium.cli.opening import given, refuse, seeded, tell, variant, variants
-from astrarium.cli.plan_options import router_wait
 from astrarium.cli.progress import bar
+from astrarium.cli.serving.plan_options import router_wait
 from astrarium.core.errors import InputError
 from astrarium.core.level import Level, Run
 from astrarium.run.report import plain

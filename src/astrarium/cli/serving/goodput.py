@@ -37,18 +37,18 @@ def goodput(
     run folder, and the rest of --json, show the first seed's run at the rate found for it.
     """
     from astrarium.cli import output
-    from astrarium.cli.opening import opened
+    from astrarium.cli.opening import opened, tell
     from astrarium.cli.progress import bar
     from astrarium.core.errors import InputError
     from astrarium.run.experiment import simulate
     from astrarium.run.report import plain
-    from astrarium.serving.report.plots import draw_probes
-    from astrarium.serving.report.tables import goodput_table
+    from astrarium.serving.report.goodput import draw_probes, goodput_table
 
     level, scenario = opened(file, override, seed)
     if level.name != "serving":
         raise InputError("FILE", str(file), f"requests to models: {level.subject} have no goodput")
     at = output.target("goodput", file.stem, out, overwrite, no_folder)
+    tell(file, level)
     found = _search(scenario, seeds, tolerance, jobs)
     own = found.per_seed[0]  # the run that is shown keeps what the search found for its seed
     run = simulate(level, scenario.with_rate(own) if own > 0 else scenario, bar=bar)
