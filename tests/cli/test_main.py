@@ -17,7 +17,7 @@ import astrarium
 from astrarium.cli.bench import find_script
 from astrarium.core.choice import Choice, parse_choice
 from astrarium.core.errors import InputError
-from astrarium.serving.report import files
+from astrarium.run import folder
 
 pytest_plugins = ("tests.support.cli_fixtures",)
 
@@ -87,7 +87,7 @@ def test_simulate_prints_one_object(call: Any, scenario: Path) -> None:
     assert sum(shown["outcomes"].values()) == shown["requests"]
     assert list(shown["models"]) == ["resnet50", "other"]
     saved = json.loads(Path("run/summary.json").read_text())
-    assert saved == {name: value for name, value in shown.items() if name not in ("folder", "level")}
+    assert saved == {name: value for name, value in shown.items() if name != "folder"}
     assert {path.name for path in Path("run").iterdir()} == {
         "README.txt", "batches.npz", "plots", "requests.npz", "scenario.yaml", "summary.json", "tables.txt",
         "timeline.json",
@@ -222,7 +222,7 @@ def test_an_interrupt_leaves_nothing(
     def interrupted(*_: object) -> None:
         raise raised
 
-    monkeypatch.setattr(files, "write_plots", interrupted)
+    monkeypatch.setattr(folder, "write_readme", interrupted)
     told = call("simulate", "small.yaml", "--out", "run")
     assert (told.code, told.out) == (code, "")
     assert [path.name for path in Path().iterdir()] == ["small.yaml"]

@@ -19,11 +19,16 @@ from astrarium.cli.options import (
     Seed,
 )
 from astrarium.cli.serving.plan_options import Interference
-from astrarium.core.choice import FORM
 
 Policies = Annotated[
     list[str] | None,
-    typer.Option("-p", "--policy", metavar="POLICY", help=f"{FORM}. Repeat it. All policies unless given."),
+    typer.Option(
+        "-p",
+        "--policy",
+        metavar="POLICY",
+        help="A policy, with parameters if any: timeout or timeout:timeout=10%,gather=fcfs. Repeat it. All "
+        "policies unless given.",
+    ),
 ]
 Seeds = Annotated[
     int, typer.Option("--seeds", min=1, help="Run each policy with so many seeds, from the file's own on.")
@@ -66,4 +71,4 @@ def compare(
             for label, each in seeded(chosen, seeds)
         ]
     title = f"{file.name}: {level.report.title(runs[0])}, the same for each policy"
-    output.finish(context, at, runs, title, json, not no_outcomes)
+    output.finish(context, at, runs, title, json, not no_outcomes, shown=output.by_policy(runs))

@@ -137,7 +137,7 @@ def compare_planned(
     chosen = variants(_placed(), scenario, policy or ["all"])
     runs = [taken.run(each, engine, label)[1] for label, each in seeded(chosen, seeds)]
     title = f"{file.name}: {runs[0].level.report.title(runs[0])}, the same arrivals for each policy"
-    output.finish(context, at, runs, title, json, outcomes, (), None, *_plan_file(taken))
+    output.finish(context, at, runs, title, json, outcomes, (), output.by_policy(runs), *_plan_file(taken))
 
 
 def _plan_file(taken: PlanTaken) -> tuple[dict[str, str], dict[str, str]]:
