@@ -160,9 +160,8 @@ def test_a_trace_is_replayed_and_another_policy_decides_otherwise(call: Any, lev
     assert same.err.splitlines() == [f"scenario.yaml: {SUBJECTS[level]} ({level})"]
     assert same.out == f"run: the same decisions in all {steps:,} steps of 1 part(s)\n"
     other = call("replay", "run", "-p", OTHERS[level])
-    assert (
-        (other.code, other.lines[0][:27]) == (1, "run: decided otherwise at 0") if level != "device" else True
-    )
+    assert other.code == 1
+    assert other.lines[0].startswith("run: decided otherwise at ")
     assert [line.split()[0] for line in other.lines[1:]] == ["heard", "recorded", "replayed"]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from astrarium.cli.options import Json, NoFolder, NoOutcomes, Out, Overrides, Overwrite, ScenarioFile, Seed
+from astrarium.cli.options import Json, NoFolder, NoOutcomes, Out, Overrides, Overwrite, Seed, ServingFile
 
 if TYPE_CHECKING:
     from astrarium.serving.goodput import Goodput
@@ -19,7 +19,7 @@ Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Seeds searched a
 
 def goodput(
     context: typer.Context,
-    file: ScenarioFile,
+    file: ServingFile,
     override: Overrides = None,
     seed: Seed = None,
     seeds: Seeds = 3,

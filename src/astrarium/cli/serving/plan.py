@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from astrarium.cli.options import Json, Overrides, ScenarioFile, Seed
+from astrarium.cli.options import Json, Overrides, Seed, ServingFile
 from astrarium.cli.serving import plan_options as options
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 
 def plan(
-    file: ScenarioFile,
+    file: ServingFile,
     gpus: options.Gpus = None,
     policy: options.Policy = "planner",
     parameter: options.Parameters = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from astrarium.cli.options import Overrides, ScenarioFile
+from astrarium.cli.options import Overrides, ServingFile
 
 if TYPE_CHECKING:
     from astrarium.server.running import Running
@@ -24,7 +24,7 @@ Log = Annotated[str | None, typer.Option(metavar="FORM", help="text or json.")]
 
 
 def serve(
-    file: ScenarioFile,
+    file: ServingFile,
     override: Overrides = None,
     http: Port = None,
     grpc: Port = None,
