@@ -316,6 +316,14 @@ def test_a_search_that_is_running_is_left_alone(call: Any, live: Path) -> None:
     assert all((each / "journal.jsonl").exists() for each in over)
 
 
+def test_the_state_of_a_search_is_found_by_the_name_of_its_policy(call: Any, live: Path) -> None:
+    live.write_text(LIVE + "policy: {name: static-fluid, packed: 2}\n")
+    assert call("run", str(live), "--out", "first", "--json").json["folder"] == "first"
+    assert [path.name for path in Path("first/live").iterdir()] == ["static-fluid-0"]  # as 0.1 called it
+    told = call("replay", "first")
+    assert (told.code, told.out.partition(" in all")[0]) == (0, "first: the same decisions")
+
+
 def test_a_live_search_is_compared_and_simulated_from_the_same_file(call: Any, live: Path) -> None:
     found = call("run", str(live), *BOTH, "--no-folder", "--json").json
     assert found["live"]

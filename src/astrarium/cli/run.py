@@ -59,7 +59,7 @@ def run(
     refuse(level, "cluster", {"--state": state, "--stay": stay})
     more = {"--resume": resume, "--no-folder": no_folder, "--overwrite": overwrite, "--out": out}
     refuse(level, "tuning", {**more, "--seeds": seeds > 1})
-    chosen = variants(level, scenario, policy) if policy else {scenario.policy.label: scenario}
+    chosen = variants(level, scenario, policy) if policy else {scenario.policy.name: scenario}
     tell(file, level)
     if level.name == "tuning":
         from astrarium.cli.search import Wanted, search
