@@ -215,3 +215,10 @@ def test_stages_that_cannot_be_told(call: Any, folder: Path, arguments: list[str
     told = call("simulate", *arguments)
     assert (told.code, told.out) == (2, "")
     assert words in told.err
+
+
+def test_a_plan_is_compared_with_several_seeds(call: Any, folder: Path) -> None:
+    told = call("compare", "small.yaml", "--plan", "plan.yaml", "-p", "eager", "--seeds", "2", "--json",
+                "--no-folder")  # fmt: skip
+    assert told.err.splitlines()[0] == "small.yaml: requests to models (serving)"
+    assert list(told.json["policies"]) == ["eager, seed 1", "eager, seed 2"]
