@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from astrarium.cli.tune.live import gpus, settings
 
 from astrarium.cli.main import BAD_INPUT
-from astrarium.cli.tune.live import gpus, settings
 from astrarium.tuning.live.local import LocalCrew
 from astrarium.tuning.live.ray.backend import RayCrew
 from astrarium.tuning.live.run import alone_in

@@ -162,7 +162,7 @@ def test_slowdowns_are_told_or_learnt() -> None:
         ("apps: [{name: a, phases: [[]]}]", "apps[0].phases: expected at least one phase"),
         ("apps: [{name: a, gpus: 2, phases: [[{length: 1h}]]}]", "apps[0].gpus: expected nothing here"),
         ("apps: [{name: a, phases: [[{length: 1h, gpus: 99}]]}]", "apps[0].phases: expected at most 8"),
-        ("policy: themis", "policy: expected a mapping such as {name: themis}"),
+        ("policy: [themis]", "policy: expected a name, or a mapping such as {name: themis}"),
         ("policy: {name: themes}", "did you mean 'themis'?"),
         ("policy: {name: tiresias, leash: 1h}", "policy.leash: expected one of lease"),
         ("policy: {name: tiresias, lease: 0s}", "policy.lease: expected a duration above 0"),
