@@ -31,7 +31,7 @@ from astrarium.core.units import SECOND
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.state import Outcome
 
-BUILD = f"{Path(__file__).resolve().with_name('tuning_cnn.py')}:build"
+BUILD = f"{Path(__file__).resolve().parents[1] / 'tuning' / '_cnn.py'}:build"
 TRIALS, ITERATIONS, PACKED, BAR = 27, 6, 9, 2.0
 ALONE, LANES = "fifo", "lanes"
 WAYS: dict[str, dict[str, Any]] = {
@@ -65,7 +65,8 @@ def _run(way: dict[str, Any], pretend: bool) -> TuningRecord:
     settings = {"packed": PACKED} if way["policy"] != "fifo" else {}
     pretended: dict[str, Any] = {"gpus": 1, "emulated": tune.Emulated()} if pretend else {"gpus": 1}
     sys.path.insert(0, str(Path(BUILD).parent))
-    from tuning_cnn import SPACE
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tuning"))
+    from _cnn import SPACE
 
     return tune.run(
         BUILD, SPACE, "random", {"candidates": TRIALS, "iterations": 2 if pretend else ITERATIONS},

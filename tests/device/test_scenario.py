@@ -245,7 +245,15 @@ def test_simulate_takes_a_policy_and_leaves_a_folder(call: Any, file: Path) -> N
     found = json.loads(out)
     assert (code, found["policy"], found["jobs"], found["outcomes"]) == (0, "srtf", 3, {"finished": 3})
     names = {path.name for path in Path("run").iterdir()}
-    assert names == {"README.txt", "summary.json", "scenario.yaml", "tables.txt", "plots", "jobs.csv", "timeline.json"}
+    assert names == {
+        "README.txt",
+        "summary.json",
+        "scenario.yaml",
+        "tables.txt",
+        "plots",
+        "jobs.csv",
+        "timeline.json",
+    }
     assert "jobs.csv" in Path("run/README.txt").read_text()
     assert Path("run/plots/turns.png").read_bytes().startswith(b"\x89PNG")
     with Path("run/jobs.csv").open() as rows:
@@ -271,7 +279,11 @@ def test_compare_sets_policies_side_by_side(call: Any, file: Path) -> None:
     assert code == 0
     assert "mean queueing" in out
     assert [line.split()[0] for line in out.splitlines() if " 3/3 " in line] == ["fifo", "srtf"]
-    assert {path.name for path in Path("both/srtf").iterdir()} == {"summary.json", "scenario.yaml", "timeline.json"}
+    assert {path.name for path in Path("both/srtf").iterdir()} == {
+        "summary.json",
+        "scenario.yaml",
+        "timeline.json",
+    }
     assert Path("both/plots/turns.png").is_file()
 
 
