@@ -23,9 +23,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from _table import HEADER, cells
 
-from _measure import Row
+from _measure import HEADER, Row, cells
 from astrarium import tune
 from astrarium.core.units import SECOND
 from astrarium.tuning.record import TuningRecord
@@ -65,7 +64,6 @@ def _run(way: dict[str, Any], pretend: bool) -> TuningRecord:
     settings = {"packed": PACKED} if way["policy"] != "fifo" else {}
     pretended: dict[str, Any] = {"gpus": 1, "emulated": tune.Emulated()} if pretend else {"gpus": 1}
     sys.path.insert(0, str(Path(BUILD).parent))
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "tuning"))
     from _cnn import SPACE
 
     return tune.run(
