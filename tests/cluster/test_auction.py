@@ -9,10 +9,10 @@ import pytest
 
 from astrarium.cluster.auction import packing, search
 from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, Piece, classes, free_machines, option
-from astrarium.cluster.auction.packing import Need, Packer
+from astrarium.cluster.auction.packing import Packer, PieceNeed
 from astrarium.cluster.auction.partial import auction
 from astrarium.cluster.auction.program import program
-from astrarium.cluster.auction.search import Effort, are_few, best
+from astrarium.cluster.auction.search import SearchEffort, are_few, best
 from astrarium.cluster.machines import Floor, Machine
 from astrarium.core.errors import InputError
 from tests.support.cluster.auction_cases import (
@@ -155,7 +155,7 @@ def test_table_2_two_apps_take_one_each() -> None:
 
 
 def vgg(bidder: int) -> Bid:
-    """Four tasks; 103.6 images a second on one machine, 80.4 on two (Table 1)."""
+    """Four tasks; 103.6 images a second on one machine, 80.4 on two (BidTable 1)."""
     return Bid(bidder, 10.0, (option([4], 1.0), option([2, 2], 103.6 / 80.4)))
 
 
@@ -212,10 +212,10 @@ def test_pieces_go_where_they_are_named_and_into_one_rack() -> None:
 
 def test_sizes_that_divide_each_other_are_decided_by_rows() -> None:
     kinds = classes(machines(5, 3, 8, 8), False, ())
-    needs = [Need(size, packing.fitting(size, kinds)) for size in (1, 2, 4, 8)]
+    needs = [PieceNeed(size, packing.fitting(size, kinds)) for size in (1, 2, 4, 8)]
     assert packing.decide_alone(needs, kinds)
-    assert {row.room for row in packing.rows(needs, kinds)} == {24, 11, 5, 2}
-    assert not packing.decide_alone([Need(3, needs[2].classes), Need(2, needs[1].classes)], kinds)
+    assert {row.room for row in packing.capacity_rows(needs, kinds)} == {24, 11, 5, 2}
+    assert not packing.decide_alone([PieceNeed(3, needs[2].classes), PieceNeed(2, needs[1].classes)], kinds)
 
 
 def test_rows_never_refuse_what_fits_and_packing_finds_it() -> None:
@@ -224,12 +224,12 @@ def test_rows_never_refuse_what_fits_and_packing_finds_it() -> None:
         goods = machines(*(rng.randint(1, 8) for _ in range(3)))
         kinds = classes(goods, False, ())
         sizes = sorted(rng.sample([1, 2, 3, 4, 5, 6], 3))
-        needs = [Need(size, packing.fitting(size, kinds)) for size in sizes]
+        needs = [PieceNeed(size, packing.fitting(size, kinds)) for size in sizes]
         counts = [rng.randint(0, 3) for _ in sizes]
         pieces = [Piece(size) for size, count in zip(sizes, counts, strict=True) for _ in range(count)]
         really = fits(pieces[::-1], goods, [machine.free for machine in goods])
         assert (Packer(needs, kinds).packed(counts).machines is not None) == really
-        rows = packing.rows(needs, kinds)
+        rows = packing.capacity_rows(needs, kinds)
         obeyed = all(sum(w * n for w, n in zip(r.weights, counts, strict=True)) <= r.room for r in rows)
         assert obeyed or not really
 
@@ -260,7 +260,7 @@ def test_with_little_effort_the_answer_is_still_good_and_says_so() -> None:
     rng = Random(5)
     goods, bids = machines(8, 8, 8, 7, 5, 3), [app(rng, bidder) for bidder in range(9)]
     numbers = program(goods, bids)
-    hasty, exact = best(numbers, range(9), Effort(work=20)), best(numbers, range(9))
+    hasty, exact = best(numbers, range(9), SearchEffort(work=20)), best(numbers, range(9))
     assert exact.exact
     assert 0.8 * exact.gain <= hasty.gain <= exact.gain
 

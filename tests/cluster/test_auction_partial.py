@@ -13,7 +13,7 @@ import pytest
 from astrarium.cluster.auction import partial
 from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, option
 from astrarium.cluster.auction.partial import auction, kept
-from astrarium.cluster.auction.search import Answer, best
+from astrarium.cluster.auction.search import Assignment, best
 from tests.support.cluster.auction_cases import (
     assignments,
     best_by_trying,
@@ -76,7 +76,7 @@ def test_a_table_times_a_number_is_the_same_table() -> None:
 def test_programs_are_solved_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     solves: list[int] = []
 
-    def counted(*given: Any) -> Answer:
+    def counted(*given: Any) -> Assignment:
         solves.append(len(given[1]))
         return best(*given)
 

@@ -9,9 +9,9 @@ from itertools import product
 from random import Random
 
 from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, Piece, option
-from astrarium.cluster.auction.partial import Outcome
+from astrarium.cluster.auction.partial import AuctionResult
 from astrarium.cluster.auction.program import BILLION, program
-from astrarium.cluster.auction.search import Answer, best
+from astrarium.cluster.auction.search import Assignment, best
 
 EMPTY = Option((), 1.0)
 
@@ -26,7 +26,7 @@ def machines(*free: int, racks: Sequence[int] = ()) -> list[FreeMachine]:
     return goods
 
 
-def solved(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> tuple[Answer, list[Option | None]]:
+def solved(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> tuple[Assignment, list[Option | None]]:
     """The proportionally fair assignment, and the option that each gets."""
     numbers = program(goods, bids)
     answer = best(numbers, range(len(bids)))
@@ -118,7 +118,7 @@ def linear(bidder: int, work: float, slow: dict[int, float], most: int, old: flo
     return Bid(bidder, old, tuple(found))
 
 
-def check_hands(goods: Sequence[FreeMachine], bids: Sequence[Bid], outcome: Outcome) -> None:
+def check_hands(goods: Sequence[FreeMachine], bids: Sequence[Bid], outcome: AuctionResult) -> None:
     """No GPU twice, none from nowhere, none lost; what is won is what the option says, where it says."""
     there = [gpu for machine in goods for gpu in machine.gpus]
     won = [gpu for share in outcome.shares for gpu in share.won]

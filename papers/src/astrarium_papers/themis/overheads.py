@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrarium.cluster.agents import Agent
+from astrarium.cluster.agents import AppAgent
 from astrarium.cluster.auction.goods import Bid, free_machines
 from astrarium.cluster.auction.partial import auction
 from astrarium.cluster.contract import AppArrived, MachineJoined
@@ -77,7 +77,7 @@ def one_round(state: ClusterState, offer: int, bidders: int, seed: int) -> Took:
     bids, took = list[Bid](), list[float]()
     for app in apps:
         row, began = state.apps[app], time.process_time_ns()
-        bids.append(Agent(row.app, "share").bid(0, row, state, goods))
+        bids.append(AppAgent(row.app, "share").bid(0, row, state, goods))
         took.append((time.process_time_ns() - began) / 1e6)
     began = time.process_time_ns()
     auction(goods, bids)

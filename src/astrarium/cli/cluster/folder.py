@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from astrarium.cli.output import file_name, plain
 from astrarium.cli.progress import bar
-from astrarium.cluster.explain import View, view
+from astrarium.cluster.explain import ClusterView, view
 from astrarium.cluster.level import run
 from astrarium.cluster.policies import Allocator
 from astrarium.cluster.record import ClusterRecord
@@ -38,7 +38,7 @@ def run_one(label: str, scenario: ClusterScenario, built: Built) -> ClusterRun:
 
 
 def explained(scenario: ClusterScenario, built: Built, app: str, at: Time | None, label: str) -> Case:
-    found: list[View] = []
+    found: list[ClusterView] = []
 
     def look(now: Time, state: ClusterState, allocator: Allocator) -> None:
         found.append(view(now, state, allocator))

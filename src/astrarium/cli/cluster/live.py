@@ -17,7 +17,7 @@ from astrarium.cli.cluster.state import State, disk_errors
 from astrarium.cli.options import Json, Overrides, ScenarioFile
 
 if TYPE_CHECKING:
-    from astrarium.cluster.live.arbiter import Office, Setting
+    from astrarium.cluster.live.arbiter import ArbiterProcess, ArbiterSetup
     from astrarium.cluster.live.backend import Backend
     from astrarium.cluster.scenario.read import ClusterScenario
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 Stay = Annotated[
     bool, typer.Option("--stay", help="Wait for apps that are submitted later, when all others have ended.")
 ]
-Policy = Annotated[
+ChosenPolicy = Annotated[
     str | None, typer.Option("-p", "--policy", metavar="POLICY", help="Instead of the file's policy.")
 ]
 
 
 def run(
     file: ScenarioFile,
-    policy: Policy = None,
+    policy: ChosenPolicy = None,
     override: Overrides = None,
     state: State = None,
     stay: Stay = False,
@@ -41,7 +41,7 @@ def run(
     """Run the apps of a file on real machines. Ctrl-C has them write checkpoints; run it again to go on."""
     from astrarium.cli.cluster.status import told
     from astrarium.cli.output import emit
-    from astrarium.cluster.live.arbiter import Office
+    from astrarium.cluster.live.arbiter import ArbiterProcess
     from astrarium.run.waiting import waiting
 
     scenario = _loaded(file, policy, override)
@@ -51,7 +51,7 @@ def run(
     with disk_errors(home), ExitStack() as closing:
         with waiting(f"looking for the machines ({scenario.live.backend})"):
             backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
-            office = Office(home, setting, backend)
+            office = ArbiterProcess(home, setting, backend)
         # Who is interrupted before leaves all as it is: agents that have not answered may have jobs to keep.
         closing.callback(getattr(backend, "close", _nothing_to_close))
         closing.callback(office.close)
@@ -94,11 +94,11 @@ def _loaded(file: Path, policy: str | None, override: list[str] | None) -> Clust
     return scenario
 
 
-def settings(scenario: ClusterScenario) -> Setting:
+def settings(scenario: ClusterScenario) -> ArbiterSetup:
     """All that an arbiter needs of a file; every app is checked before the first is started."""
     import msgspec
 
-    from astrarium.cluster.live.arbiter import Planned, Policy, Setting
+    from astrarium.cluster.live.arbiter import ArbiterSetup, ChosenPolicy, PlannedApp
     from astrarium.cluster.live.memory import Options
     from astrarium.cluster.scenario.apps import live_apps
     from astrarium.cluster.scenario.build import slowdowns
@@ -111,10 +111,10 @@ def settings(scenario: ClusterScenario) -> Setting:
         _checked(raw, scenario, home, f"apps[{place}]")
         for number, name in enumerate(entry.names):
             body = {key: value for key, value in raw.items() if key not in ("count", "every", "arrival")}
-            planned.append(Planned(entry.arrival + number * entry.every, name, {**body, "name": name}))
+            planned.append(PlannedApp(entry.arrival + number * entry.every, name, {**body, "name": name}))
     spec = msgspec.json.encode({"name": scenario.policy, **scenario.parameters}).decode()
-    return Setting(
-        policy=Policy(spec, allocator(scenario.policy, scenario.parameters)),
+    return ArbiterSetup(
+        policy=ChosenPolicy(spec, allocator(scenario.policy, scenario.parameters)),
         read=lambda body, largest: live_apps(body, largest, home),
         wall=time.time_ns,
         clock=time.monotonic_ns,
@@ -152,7 +152,7 @@ def _size(scenario: ClusterScenario) -> int:
 def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
     """Those of the file, by names that they keep."""
     from astrarium.cluster.contract import MachineJoined
-    from astrarium.cluster.live.backend import MachineSeen
+    from astrarium.cluster.live.backend import MachineStatus
     from astrarium.cluster.scenario.build import build
 
     first = [
@@ -161,7 +161,7 @@ def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
         if at == 0 and isinstance(event, MachineJoined)
     ]
     return {
-        f"machine-{each.id}": MachineSeen(each.gpus, each.rack, each.slot, each.network) for each in first
+        f"machine-{each.id}": MachineStatus(each.gpus, each.rack, each.slot, each.network) for each in first
     }
 
 
@@ -178,16 +178,16 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
     return LocalBackend(home, machines_of(scenario), grace, least, env)
 
 
-def _announce(scenario: ClusterScenario, home: Path, office: Office) -> None:
+def _announce(scenario: ClusterScenario, home: Path, office: ArbiterProcess) -> None:
     how = "begins" if office.epoch == 1 else f"goes on (arbiter {office.epoch})"
     print(f"{scenario.policy} on {scenario.live.backend} machines {how}; state in {home}", file=sys.stderr)
-    if office.seen_before:
-        names = ", ".join(office.seen_before)
+    if office.known_before:
+        names = ", ".join(office.known_before)
         print(f"here before, and taken as they were then: {names}", file=sys.stderr)
     print("Ctrl-C has all jobs write a checkpoint and leaves", file=sys.stderr, flush=True)
 
 
-def _turns(office: Office, stay: bool, look: float, drain: _Drain) -> None:
+def _turns(office: ArbiterProcess, stay: bool, look: float, drain: _Drain) -> None:
 
     from astrarium.cli.cluster.progress import Lines
 

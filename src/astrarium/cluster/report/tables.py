@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astrarium.cluster.auction.partial import Tally
+from astrarium.cluster.auction.partial import AuctionTally
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import DEFINITIONS, AppSummary, ClusterSummary
@@ -47,7 +47,7 @@ def overview_table(summaries: Mapping[str, ClusterSummary]) -> Table:
     return table
 
 
-def auctions_told(tally: Tally) -> str:
+def auctions_told(tally: AuctionTally) -> str:
     held = f"{tally.auctions:,} auction" + ("" if tally.auctions == 1 else "s")
     if not tally.unsolved:
         return f"{held}, all solved to the end"
