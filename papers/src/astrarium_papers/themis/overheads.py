@@ -35,7 +35,7 @@ CLOCK = "by this machine's clock"
 
 
 class Took(NamedTuple):
-    """Milliseconds: each bid, and the auction."""
+    """The milliseconds of each bid, and of the auction."""
 
     bids: list[float]
     auction: float
@@ -59,7 +59,7 @@ def run(effort: Effort) -> Findings:
 
 
 def with_apps(where: str, count: int) -> ClusterState:
-    """So many apps have come; nobody has a GPU."""
+    """Return a cluster to which so many apps have come; none has a GPU."""
     believed = slowdowns(scenario("themis", {}), believed=True)
     state = ClusterState(believed)
     apps = drawn(Drawing(workload=2), sum(machine.gpus for machine in CLUSTERS[where]))
