@@ -8,7 +8,15 @@ from random import Random
 import pytest
 
 from astrarium.cluster.auction import packing, search
-from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, Piece, classes, free_machines, option
+from astrarium.cluster.auction.goods import (
+    Bid,
+    BidOption,
+    FreeMachine,
+    GpuPiece,
+    classes,
+    free_machines,
+    option,
+)
 from astrarium.cluster.auction.packing import Packer, PieceNeed
 from astrarium.cluster.auction.partial import auction
 from astrarium.cluster.auction.program import program
@@ -74,7 +82,7 @@ def placed(rng: Random, bid: Bid) -> Bid:
     return bid._replace(options=tuple(somewhere(rng, each) for each in bid.options))
 
 
-def somewhere(rng: Random, each: Option) -> Option:
+def somewhere(rng: Random, each: BidOption) -> BidOption:
     kind = rng.choice(["anywhere", "one rack", "named"])
     if kind == "named":
         first = each.pieces[0]
@@ -155,7 +163,7 @@ def test_table_2_two_apps_take_one_each() -> None:
 
 
 def vgg(bidder: int) -> Bid:
-    """Four tasks; 103.6 images a second on one machine, 80.4 on two (BidTable 1)."""
+    """Four tasks; 103.6 images a second on one machine, 80.4 on two (Table 1)."""
     return Bid(bidder, 10.0, (option([4], 1.0), option([2, 2], 103.6 / 80.4)))
 
 
@@ -203,8 +211,8 @@ def test_a_piece_of_two_gets_a_slot_of_its_own() -> None:
 
 def test_pieces_go_where_they_are_named_and_into_one_rack() -> None:
     goods = machines(4, 4, 4, 4, racks=(0, 1, 1, 0))
-    beside = Bid(0, 8.0, (Option((Piece(2, machine=2),), 1.0),))
-    wide = Bid(1, 8.0, (Option((Piece(4), Piece(4)), 1.0, one_rack=True),))
+    beside = Bid(0, 8.0, (BidOption((GpuPiece(2, machine=2),), 1.0),))
+    wide = Bid(1, 8.0, (BidOption((GpuPiece(4), GpuPiece(4)), 1.0, one_rack=True),))
     outcome = auction(goods, [beside, wide])
     assert outcome.shares[0].won == (8, 9)
     assert {gpu // 4 for gpu in outcome.shares[1].won} == {0, 3}
@@ -226,7 +234,7 @@ def test_rows_never_refuse_what_fits_and_packing_finds_it() -> None:
         sizes = sorted(rng.sample([1, 2, 3, 4, 5, 6], 3))
         needs = [PieceNeed(size, packing.fitting(size, kinds)) for size in sizes]
         counts = [rng.randint(0, 3) for _ in sizes]
-        pieces = [Piece(size) for size, count in zip(sizes, counts, strict=True) for _ in range(count)]
+        pieces = [GpuPiece(size) for size, count in zip(sizes, counts, strict=True) for _ in range(count)]
         really = fits(pieces[::-1], goods, [machine.free for machine in goods])
         assert (Packer(needs, kinds).packed(counts).machines is not None) == really
         rows = packing.capacity_rows(needs, kinds)
@@ -281,7 +289,7 @@ def test_nobody_bids_nothing_is_free_nothing_is_wanted() -> None:
         (machines(2), [Bid(0, math.inf, ())], r"bids\[0\].rho_old"),
         (machines(2), [Bid(0, 1.0, (option([1], 0.0),))], r"bids\[0\].options\[0\].rho"),
         (machines(2), [Bid(0, 1.0, (option([0], 0.5),))], r"options\[0\].pieces"),
-        (machines(2), [Bid(0, 1.0, (Option((Piece(1, machine=9),), 0.5),))], r"options\[0\].pieces"),
+        (machines(2), [Bid(0, 1.0, (BidOption((GpuPiece(1, machine=9),), 0.5),))], r"options\[0\].pieces"),
         (machines(2), [Bid(0, 1.0, ()), Bid(0, 1.0, ())], "bids"),
     ],
 )

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from astrarium.cluster.auction import packing
-from astrarium.cluster.auction.goods import Bid, MachineClass, Option, Piece, classes
+from astrarium.cluster.auction.goods import Bid, BidOption, GpuPiece, MachineClass, classes
 from astrarium.cluster.auction.packing import Packer, PieceNeed, Slack
 from astrarium.cluster.auction.partial import auction
 from astrarium.cluster.auction.search import SearchEffort
@@ -28,12 +28,12 @@ def test_pieces_that_are_confined_are_packed_if_they_can_be() -> None:
         assert Packer(needs, kinds).fit(tuple(counts)) is really
 
 
-def drawn(rng: Random) -> Piece:
+def drawn(rng: Random) -> GpuPiece:
     where = rng.choice([{}, {}, {"rack": rng.randrange(2)}, {"machine": rng.choice([1, 2])}])
-    return Piece(rng.choice([1, 1, 2, 3, 4]), **where)
+    return GpuPiece(rng.choice([1, 1, 2, 3, 4]), **where)
 
 
-def need(piece: Piece, kinds: list[MachineClass]) -> PieceNeed:
+def need(piece: GpuPiece, kinds: list[MachineClass]) -> PieceNeed:
     takes = [
         number
         for number, each in enumerate(kinds)
@@ -85,5 +85,7 @@ def bid(rng: Random, bidder: int) -> Bid:
     return Bid(
         bidder,
         8.0,
-        tuple(Option(tuple(map(Piece, each)), 7.0 / sum(each) ** rng.uniform(0.3, 1)) for each in sizes),
+        tuple(
+            BidOption(tuple(map(GpuPiece, each)), 7.0 / sum(each) ** rng.uniform(0.3, 1)) for each in sizes
+        ),
     )

@@ -1,4 +1,4 @@
-"""Which of an app's jobs run on which of its GPUs, as the app's own scheduler would decide.
+"""An app's own scheduler, which this module stands for, says which of its jobs run on which of its GPUs.
 
 What runs stays where it is as long as its GPUs do. GPUs that are left go to jobs that wait, those with most
 left to do first (an app ends with its last job), to each as close together as can be had, and then to those

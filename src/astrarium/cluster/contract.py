@@ -1,4 +1,4 @@
-"""The contract of the cluster level: what apps are, the actions of a policy, and the events that it hears."""
+"""Cluster policies hear these events, and answer with these actions on apps and their jobs."""
 
 from __future__ import annotations
 

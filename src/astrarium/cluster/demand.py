@@ -1,4 +1,4 @@
-"""How many GPUs an app could use, and how many more it would put to use.
+"""Demand is how many GPUs an app could use, and how many more it would put to use.
 
 Gangs start whole and in order; what is left over goes to jobs that can grow. `usable` counts as if all jobs
 started now. `GpuDemand` counts as `arrange` does: jobs that run keep their GPUs, and only the others start.

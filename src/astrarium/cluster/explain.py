@@ -1,4 +1,4 @@
-"""Why an app has what it has, why it waits and behind whom, and when it ran in the end.
+"""Explanations tell why an app has what it has, why it waits and behind whom, and when it ran in the end.
 
 `view` looks into the books at an instant, simulated or live. What comes after that instant is taken from a
 run that has gone on: whoever tells it says so.

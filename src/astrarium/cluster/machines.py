@@ -1,4 +1,4 @@
-"""Machines, their GPUs, and how much slower jobs get when their GPUs are apart.
+"""Machines have GPUs, and jobs get slower when their GPUs are apart.
 
 GPUs are numbered over the whole cluster, in the order in which machines joined.
 """

@@ -26,7 +26,7 @@ from astrarium.cluster.agents.remaining_work import (
     remaining_work,
     sizes,
 )
-from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, Piece
+from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece
 from astrarium.cluster.contract import App, Job
 from astrarium.cluster.demand import GpuDemand, just_expired
 from astrarium.cluster.fairness import Definition
@@ -58,7 +58,7 @@ class BidContext(NamedTuple):
     def largest(self) -> int:
         return max(self.free.values())
 
-    def layout(self, pieces: Iterable[Piece] = (), one_rack: bool = False) -> GpuLayout:
+    def layout(self, pieces: Iterable[GpuPiece] = (), one_rack: bool = False) -> GpuLayout:
         """Return the layout of these pieces together with what the app holds."""
         parts, loose = dict(self.held), []
         for piece in pieces:
@@ -78,7 +78,7 @@ class BidContext(NamedTuple):
 class Pattern(NamedTuple):
     """The sizes of the pieces that a number of GPUs comes in, in one rack or anywhere."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[GpuPiece, ...]
     one_rack: bool = False
 
 
@@ -109,7 +109,7 @@ def _steps(most: int) -> Iterator[int]:
 
 def loose(count: int) -> Pattern:
     """Return the pattern that is easiest to have: single GPUs, anywhere."""
-    return Pattern((Piece(1),) * count)
+    return Pattern((GpuPiece(1),) * count)
 
 
 def tighter(count: int, size: int, context: BidContext, racks_matter: bool) -> Iterator[Pattern]:
@@ -117,7 +117,7 @@ def tighter(count: int, size: int, context: BidContext, racks_matter: bool) -> I
     size = min(size, count, context.largest)
     racks = racks_matter and len(context.racks) > 1 and max(context.racks.values()) >= count
     if racks:
-        yield Pattern((Piece(1),) * count, one_rack=True)
+        yield Pattern((GpuPiece(1),) * count, one_rack=True)
     for piece in (size // 2, size, min(count, context.largest)):
         if piece > 1:
             yield Pattern(_cut(count, piece))
@@ -133,14 +133,14 @@ def _beside(count: int, size: int, context: BidContext) -> Iterator[Pattern]:
     )
     for home in homes[:BESIDE]:
         there = min(count, context.free[home])
-        yield Pattern((Piece(there, machine=home), *_cut(count - there, size)))
+        yield Pattern((GpuPiece(there, machine=home), *_cut(count - there, size)))
 
 
-def _cut(count: int, size: int) -> tuple[Piece, ...]:
+def _cut(count: int, size: int) -> tuple[GpuPiece, ...]:
     """Return pieces of *size*, and the rest in powers of two: sizes that divide each other fit easily."""
     rest = count % size
     smaller = (1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1)
-    return tuple(Piece(each) for each in (*[size] * (count // size), *smaller))
+    return tuple(GpuPiece(each) for each in (*[size] * (count // size), *smaller))
 
 
 HONEST = SelfReport()
@@ -263,7 +263,7 @@ class _Table:
         self._row, self._remaining, self._context = row, remaining, context
         self._lived, self._ideal = lived, ideal
 
-    def options(self, before: float) -> Iterator[Option]:
+    def options(self, before: float) -> Iterator[BidOption]:
         """Yield options that beat *best*, what no more GPUs can do in the loosest pattern."""
         best, tight, racks = before, self._remaining.placement_matters(), self._remaining.racks_matter()
         for count in counts(self._context.total, GpuDemand(self._row).more):
@@ -271,7 +271,7 @@ class _Table:
             for pattern in self._patterns(count, tight, racks):
                 rho = self._rho(pattern)
                 if rho < easier:
-                    yield Option(pattern.pieces, rho, pattern.one_rack)
+                    yield BidOption(pattern.pieces, rho, pattern.one_rack)
                     easier = rho
                     best = rho if pattern == loose(count) else best
 

@@ -1,4 +1,4 @@
-"""The apps that take part in the rounds of Themis, each with its agent, and which of them want more GPUs."""
+"""Participants are the apps in the rounds of Themis, each with its agent; some of them want more GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an app has still to do, and how long that takes on GPUs of a given layout, as its agent reports it."""
+"""An agent reckons what its app has still to do, and how long that takes on GPUs of a given layout."""
 
 from __future__ import annotations
 

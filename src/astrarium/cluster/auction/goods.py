@@ -1,4 +1,4 @@
-"""What is sold, the free GPUs of machines, and what apps bid for them."""
+"""An auction sells the free GPUs of machines; apps bid for them with tables of options."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _check_once(what: str, ids: Sequence[int]) -> None:
 # Bids: what GPUs are worth to an app, as a table of options.
 
 
-class Piece(NamedTuple):
+class GpuPiece(NamedTuple):
     """A number of GPUs on one machine: this one, one in this rack, or any."""
 
     gpus: int
@@ -93,10 +93,10 @@ class Piece(NamedTuple):
     rack: int | None = None
 
 
-class Option(NamedTuple):
+class BidOption(NamedTuple):
     """Pieces, and the *rho* that they would lead to (small is good). *one_rack*: all pieces lie in one."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[GpuPiece, ...]
     rho: float
     one_rack: bool = False
 
@@ -110,12 +110,12 @@ class Bid(NamedTuple):
 
     bidder: int
     rho_old: float
-    options: tuple[Option, ...]
+    options: tuple[BidOption, ...]
 
 
-def option(sizes: Iterable[int], rho: float) -> Option:
+def option(sizes: Iterable[int], rho: float) -> BidOption:
     """Return an option with pieces of these sizes, on any machines."""
-    return Option(tuple(Piece(size) for size in sizes), rho)
+    return BidOption(tuple(GpuPiece(size) for size in sizes), rho)
 
 
 def check_bids(bids: Sequence[Bid], goods: Sequence[FreeMachine]) -> None:
@@ -128,7 +128,7 @@ def check_bids(bids: Sequence[Bid], goods: Sequence[FreeMachine]) -> None:
             _check_option(f"bids[{position}].options[{number}]", each, machines)
 
 
-def _check_option(where: str, each: Option, machines: set[int]) -> None:
+def _check_option(where: str, each: BidOption, machines: set[int]) -> None:
     _check_rho(f"{where}.rho", each.rho)
     for piece in each.pieces:
         if piece.gpus < 1:

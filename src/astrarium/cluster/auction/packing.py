@@ -1,4 +1,4 @@
-"""The packing of an auction: which machine takes which piece.
+"""Packing decides which machine takes which piece.
 
 Pieces that may go anywhere and whose sizes divide each other (1, 2, 4, 8) fit wherever there are places
 enough of each size, whatever lies beside them: they come last, and need no search. The others are searched

@@ -1,5 +1,4 @@
-"""The proportionally fair program in numbers: one option for each bidder, pieces that fit, the most
-log(1/rho).
+"""An auction becomes a program: one option for each bidder, pieces that fit, the largest sum of log(1/rho).
 
 Only what an option gains over having nothing matters: log(rho_old / rho), counted in whole billionths, so
 that sums are exact and equal means equal. A table that is another's times a number is the same table.
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astrarium.cluster.auction import packing
-from astrarium.cluster.auction.goods import Bid, FreeMachine, MachineClass, Option, Piece, classes
+from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece, MachineClass, classes
 from astrarium.cluster.auction.packing import Packer, PieceNeed
 
 BILLION = 10**9
@@ -89,9 +88,9 @@ class _Pieces:
 
     def __init__(self, kinds: list[MachineClass], numbers: dict[PieceNeed, int]) -> None:
         self._kinds, self._numbers = kinds, numbers
-        self._known: dict[Piece, int | None] = {}
+        self._known: dict[GpuPiece, int | None] = {}
 
-    def counted(self, pieces: Iterable[Piece]) -> dict[int, int] | None:
+    def counted(self, pieces: Iterable[GpuPiece]) -> dict[int, int] | None:
         """Return how many pieces there are of each need. None: some piece fits nowhere."""
         found: dict[int, int] = {}
         for piece in pieces:
@@ -101,7 +100,7 @@ class _Pieces:
             found[number] = found.get(number, 0) + 1
         return found
 
-    def _number(self, piece: Piece) -> int | None:
+    def _number(self, piece: GpuPiece) -> int | None:
         if piece not in self._known:
             need = PieceNeed(
                 piece.gpus, frozenset(n for n, kind in enumerate(self._kinds) if _takes(kind, piece))
@@ -111,7 +110,7 @@ class _Pieces:
         return self._known[piece]
 
 
-def _takes(kind: MachineClass, piece: Piece) -> bool:
+def _takes(kind: MachineClass, piece: GpuPiece) -> bool:
     return (
         kind.free >= piece.gpus
         and piece.machine in (None, kind.machine)
@@ -130,7 +129,7 @@ def _alternatives(bid: Bid, racks: list[int], pieces: _Pieces) -> Iterator[_Alte
     yield _Alternative(NOTHING, 0, {})
 
 
-def _by_rack(option: Option, racks: list[int]) -> Iterator[tuple[Piece, ...]]:
+def _by_rack(option: BidOption, racks: list[int]) -> Iterator[tuple[GpuPiece, ...]]:
     if not option.one_rack:
         yield option.pieces
         return

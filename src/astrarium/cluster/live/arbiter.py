@@ -144,35 +144,35 @@ class ArbiterSetup(NamedTuple):
 class ArbiterProcess:
     """One arbiter with its store and policy; a lock lets one at a time be open on a folder."""
 
-    def __init__(self, home: Path, setting: ArbiterSetup, backend: Backend) -> None:
+    def __init__(self, home: Path, setup: ArbiterSetup, backend: Backend) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(home)
-        self.store, self._setting = Store(home), setting
+        self.store, self._setup = Store(home), setup
         self.state, self._last = self._books()
         allocator = self._allocator()
         self._tasks = self.store.tasks()
-        wall = setting.wall()
+        wall = setup.wall()
         self.epoch = self.store.begin(wall - self._last, self.state, allocator)
         self._allocator_now = allocator
         self._last = max(self._last, wall - int(self.store.get("origin")))
-        self._ahead = self._last - setting.clock()
-        self.store.put("policy_spec", setting.policy.spec)
+        self._ahead = self._last - setup.clock()
+        self.store.put("policy_spec", setup.policy.spec)
         backend.enter(self.epoch)
-        known = allocator if allocator is not setting.policy.allocator else TakeoverAllocator(allocator)
+        known = allocator if allocator is not setup.policy.allocator else TakeoverAllocator(allocator)
         policy = Arbiter(NonPreemptibleAllocator(known, _NonPreemptible(self._tasks)))
         memory = self.store.memory()
-        self.live = LiveCluster(self.state, policy, backend, self.store, self._tasks, setting.options, memory)
+        self.live = LiveCluster(self.state, policy, backend, self.store, self._tasks, setup.options, memory)
         self._coming: dict[str, int] = {}  # apps that arrive in this very turn, by name
         self._going: set[int] = set()  # those that are withdrawn in it
         self._planned: list[PlannedApp] = []
         known_names = self._names()
-        self.known_before = [each.name for each in setting.planned if each.name in known_names]
-        self._planned = [each for each in setting.planned if each.name not in known_names]
+        self.known_before = [each.name for each in setup.planned if each.name in known_names]
+        self._planned = [each for each in setup.planned if each.name not in known_names]
         self._shown_at = -SECOND
 
     def now(self) -> Time:
         """Return nanoseconds since the first arbiter began; never backwards, whatever the wall clock does."""
-        return self._setting.clock() + self._ahead
+        return self._setup.clock() + self._ahead
 
     def turn(self) -> bool:
         """Take one step and return whether anything has happened."""
@@ -198,9 +198,9 @@ class ArbiterProcess:
 
     def _books(self) -> tuple[ClusterState, Time]:
         """Return the books, made again from the steps as they were decided: no policy is asked again."""
-        setting, last = self._setting, 0
-        told = FixedSlowdowns(dict(setting.slowdowns.known), setting.slowdowns.guess)
-        state = ClusterState(told, setting.startup)
+        setup, last = self._setup, 0
+        told = FixedSlowdowns(dict(setup.slowdowns.known), setup.slowdowns.guess)
+        state = ClusterState(told, setup.startup)
         for step in self.store.steps():
             last = step.now
             for event in step.events:
@@ -211,7 +211,7 @@ class ArbiterProcess:
         return state, last
 
     def _allocator(self) -> Allocator:
-        policy = self._setting.policy
+        policy = self._setup.policy
         same = self.store.get("policy_spec") == policy.spec
         return (self.store.policy(self.state) if same else None) or policy.allocator
 
@@ -251,7 +251,7 @@ class ArbiterProcess:
         raise InputError("app", name, "the name of an app that has not ended")
 
     def _submitted(self, now: Time, body: dict[str, Any], largest: int) -> Iterator[Event]:
-        found = self._setting.read(body, largest)
+        found = self._setup.read(body, largest)
         names = self._names()
         for app, _ in found:
             if app.name in names:
@@ -274,8 +274,8 @@ class ArbiterProcess:
 
     def status(self, alive: bool = True) -> dict[str, Any]:
         told = status(self.now(), self.state, self._allocator_now, self.live.memory.machines)
-        return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setting.policy.spec,
-                "wall": self._setting.wall()}  # fmt: skip
+        return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
+                "wall": self._setup.wall()}  # fmt: skip
 
 
 class _NonPreemptible:

@@ -1,7 +1,7 @@
-"""What the live cluster asks of the machines, and what it sees there.
+"""A backend carries out what the live cluster orders, and shows what is there.
 
-It never hears that something happened: it looks, again and again, and compares what is there with what its
-books say. A look that was missed, by an arbiter that died or a message that was lost, costs nothing.
+The cluster never hears that something happened: it looks, again and again, and compares what is there with
+what its books say. A look that was missed, by an arbiter that died or a message that was lost, costs nothing.
 """
 
 from __future__ import annotations

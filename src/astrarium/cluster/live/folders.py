@@ -1,4 +1,4 @@
-"""The folders of a job, which all machines see: apps/APP/job-J/run-R/part-P."""
+"""The files of a job lie in folders that all machines see: apps/APP/job-J/run-R/part-P."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the live cluster remembers beside the books, and where it writes both down."""
+"""A live cluster remembers more than the books hold, and writes both down."""
 
 from __future__ import annotations
 

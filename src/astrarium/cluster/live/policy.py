@@ -1,4 +1,4 @@
-"""How a live cluster wraps its policy, and keeps it with all that it remembers, as bytes.
+"""A live cluster wraps its policy, and keeps it as bytes with all that it remembers.
 
 What a policy remembers may point into the books: to rows of apps, to the machines. Those are named, not
 copied, so that a policy which is unpickled beside the same books points into them again.

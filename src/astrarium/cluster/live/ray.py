@@ -1,4 +1,4 @@
-"""Jobs on the machines of a Ray cluster.
+"""This backend runs jobs on the machines of a Ray cluster.
 
 Every machine has a resident agent, an actor that outlives the arbiter and ends with its machine. Jobs are its
 processes, and end with it. A run holds a placement group with a bundle for each of its GPUs, pinned to their

@@ -1,4 +1,4 @@
-"""A run of a job, as its script sees it (`astrarium.cluster_job`).
+"""A session is one run of a job, as its script sees it (`astrarium.cluster_job`).
 
 `steps` begins where the checkpoint was written. `checkpoint` is cheap: it writes only when one is due, that
 is when the job was asked to stop, when the last one is old, and after the last step. A function may be given

@@ -1,4 +1,4 @@
-"""The common part of the rivals of Themis (its section 6.1): free GPUs go to the best in rank, for a lease.
+"""The rivals of Themis (its section 6.1) lease free GPUs to the apps that rank best.
 
 Whenever GPUs are free, apps that want some are ranked, and the best get what they can use. A gang runs whole
 or not at all. GPUs are kept for the first in line until its gang is whole, which takes no longer than a

@@ -44,7 +44,7 @@ class Slaq(Leased):
         return with_them - self._loss(row, held, left, offer.state)
 
     def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
-        """No app gets further than on all the GPUs that it can use, side by side."""
+        """Return the fall on all the GPUs that an app can use, side by side: it gets no further."""
         return sum(self._fall(now, row, job, state) for job in row.unfinished())
 
     def _fall(self, now: Time, row: AppRow, job: JobRow, state: ClusterState) -> float:

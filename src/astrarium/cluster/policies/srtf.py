@@ -36,7 +36,7 @@ class ShortestRemainingTime(Leased):
         return found if found < inf else _at_its_widest(now, row, offer.state)
 
     def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
-        """Phases to come may be wider than this one."""
+        """Return no bound where phases to come may be wider than this one."""
         return _at_its_widest(now, row, state) if len(row.app.phases) == 1 else 0.0
 
 

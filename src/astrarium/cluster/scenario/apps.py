@@ -15,7 +15,7 @@ from astrarium.cluster.live.backend import JobCommand
 from astrarium.cluster.scenario.read import ClusterScenario
 from astrarium.cluster.scenario.schema import AppEntry, PhaseJob, ThemisApps, TraceApps, simulated, task_entry
 from astrarium.cluster.workloads import themis
-from astrarium.cluster.workloads.apps import DrawnApp, Recorded, scaled, single_apps, stretched
+from astrarium.cluster.workloads.apps import DrawnApp, RecordedJob, scaled, single_apps, stretched
 from astrarium.cluster.workloads.traces import read_philly, read_shockwave, read_tiresias
 from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError
@@ -23,7 +23,7 @@ from astrarium.core.streams import stream
 from astrarium.core.units import Time
 
 MOST_JOBS = 1_000_000
-READERS: dict[str, Callable[[str], Sequence[Recorded]]] = {
+READERS: dict[str, Callable[[str], Sequence[RecordedJob]]] = {
     "philly": read_philly,
     "shockwave": read_shockwave,
     "tiresias": read_tiresias,

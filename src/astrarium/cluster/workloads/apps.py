@@ -1,4 +1,4 @@
-"""Apps as workloads draw them, facts about a set of them, and how a set is made smaller.
+"""Workloads draw these apps; a set of them can be described, and made smaller.
 
 The fields carry the names of the cluster level's own structures, so that `msgspec.convert(drawn, App,
 from_attributes=True)` makes one of the other.
@@ -156,7 +156,7 @@ def _span(apps: Sequence[DrawnApp]) -> Time:
     return max(arrivals) - min(arrivals)
 
 
-class Recorded(Protocol):
+class RecordedJob(Protocol):
     """A row of a trace of jobs: *duration* on all of its *gpus*, or what its owner *expected*."""
 
     @property
@@ -177,7 +177,7 @@ class Recorded(Protocol):
     def expected(self) -> Time | None: ...
 
 
-def single_apps(rows: Iterable[Recorded]) -> tuple[DrawnApp, ...]:
+def single_apps(rows: Iterable[RecordedJob]) -> tuple[DrawnApp, ...]:
     """Return each job as an app of its own that needs all of its GPUs at once, in order of arrival."""
     ordered = sorted(rows, key=lambda row: row.arrival)
     return tuple(
@@ -186,7 +186,7 @@ def single_apps(rows: Iterable[Recorded]) -> tuple[DrawnApp, ...]:
     )
 
 
-def _gang(row: Recorded) -> DrawnJob:
+def _gang(row: RecordedJob) -> DrawnJob:
     expected = None if row.expected is None else row.expected * row.gpus
     work = row.duration * row.gpus
     return DrawnJob(0, work, row.gpus, row.gpus, row.model, row.iterations, expected=expected)

@@ -1,4 +1,4 @@
-"""Jobs of clusters from files, CSV with a header; other columns may stand there too.
+"""Traces of cluster jobs are CSV files with a header; other columns may stand there too.
 
 - Philly: `vc,job,arrival_s,num_gpus,duration_s`. Each virtual cluster counts from its own first job.
 - Shockwave: `job,arrival_s,num_gpus,model,batch_size,mode,total_steps,num_epochs,exclusive_runtime_s`, and

@@ -1,4 +1,4 @@
-"""From a line to leases: how many GPUs each app gets, which it gives back, and which it is given.
+"""The line becomes leases: how many GPUs each app gets, which it gives back, and which it is given.
 
 A GPU stays with an app for as long as was promised (*protected*); beyond that it goes to whoever comes first
 in line. While a pressed app waits for GPUs that are promised to others, nobody gets more than it has, so that

@@ -1,4 +1,4 @@
-"""What our own policy says of its decisions: why these GPUs, why not yet, and with which numbers."""
+"""Our own policy explains its decisions: why these GPUs, why not yet, and with which numbers."""
 
 from __future__ import annotations
 

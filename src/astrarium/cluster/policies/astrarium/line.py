@@ -19,14 +19,14 @@ from typing import NamedTuple
 import numpy as np
 
 from astrarium.cluster.policies._time_shares import Vector
-from astrarium.cluster.policies.astrarium.prospects import Prospect
+from astrarium.cluster.policies.astrarium.prospects import AppProspect
 from astrarium.core.units import Time
 
 ROUNDING = 1e-6
 DOUBLINGS, HALVINGS = 60, 12
 
 
-def smallest_bound(now: Time, prospects: Sequence[Prospect], gpus: int) -> float:
+def smallest_bound(now: Time, prospects: Sequence[AppProspect], gpus: int) -> float:
     """Return the smallest bound on rho that every app can be held to."""
     lived = np.array([float(now - each.row.arrived) for each in prospects])
     left = np.array([each.left for each in prospects])
@@ -72,7 +72,7 @@ class Reason(IntEnum):
 class RankedApp(NamedTuple):
     """An app in line. *slack*: how long it could wait and still meet the bound."""
 
-    prospect: Prospect
+    prospect: AppProspect
     reason: Reason
     slack: float
 
@@ -94,7 +94,7 @@ class PriorityLine:
         self._came: list[Time] = []  # the first and the last arrival
         self._count = 0
 
-    def order(self, now: Time, prospects: Sequence[Prospect], gpus: int) -> list[RankedApp]:
+    def order(self, now: Time, prospects: Sequence[AppProspect], gpus: int) -> list[RankedApp]:
         came = self._hear(prospects)
         self._promise(now, prospects, gpus, came)
         drain = _drain(prospects, gpus)
@@ -104,7 +104,7 @@ class PriorityLine:
         ranked = [self._ranked(now, each, drain, gpus) for each in prospects]
         return sorted(ranked, key=lambda each: (each.reason, _key(each), each.prospect.row.arrived, each.app))
 
-    def _hear(self, prospects: Sequence[Prospect]) -> bool:
+    def _hear(self, prospects: Sequence[AppProspect]) -> bool:
         """Return whether an app has come."""
         new = [each.row.arrived for each in prospects if each.app not in self._known]
         self._known = {each.app for each in prospects}
@@ -113,12 +113,12 @@ class PriorityLine:
             self._came = [self._came[0], self._came[-1]]
         return bool(new)
 
-    def _promise(self, now: Time, prospects: Sequence[Prospect], gpus: int, came: bool) -> None:
+    def _promise(self, now: Time, prospects: Sequence[AppProspect], gpus: int, came: bool) -> None:
         self._smallest = smallest = smallest_bound(now, prospects, gpus)
         wanted = max(self._least, smallest * (1 + self._more))
         self.bound = wanted if came else max(smallest, min(self.bound, wanted))
 
-    def _ranked(self, now: Time, each: Prospect, drain: float, gpus: int) -> RankedApp:
+    def _ranked(self, now: Time, each: AppProspect, drain: float, gpus: int) -> RankedApp:
         slack = each.deadline(self.bound) - now - each.span
         worst = each.best(now) > max(self._least, self._smallest * (1 - HAIR))
         if slack <= self._margin or worst:
@@ -138,7 +138,7 @@ class PriorityLine:
         return (now - last) * (self._count - 1) > QUIET * (last - first)
 
 
-def _drain(prospects: Sequence[Prospect], gpus: int) -> float:
+def _drain(prospects: Sequence[AppProspect], gpus: int) -> float:
     """Return how long all work takes at best: no faster than the longest app, nor than all GPUs."""
     return max(max(each.span for each in prospects), sum(each.left for each in prospects) / gpus)
 

@@ -1,4 +1,4 @@
-"""What our own policy expects of an app: what is left to do, how fast that could be done, and its T_id.
+"""A prospect is what our own policy expects of an app: what is left, how fast it could be, and its T_id.
 
 All of it is known now: what owners say, paces that were seen, and the apps that are there.
 """
@@ -18,7 +18,7 @@ RhoDefinition = Literal["share", "equation-1", "both"]
 
 
 @dataclass(eq=False)
-class Prospect:
+class AppProspect:
     """What is left of an app and how long it takes. *left*: GPU time. *span*: how long that takes at best,
     from where its jobs are now. *ideal*: T_id.
 
@@ -56,7 +56,7 @@ class Prospects:
         self._definition = definition
         self._ideals: dict[int, list[Ideal]] = {}
 
-    def of(self, now: Time, state: ClusterState) -> list[Prospect]:
+    def of(self, now: Time, state: ClusterState) -> list[AppProspect]:
         self._ideals = {app: self._ideals.get(app) or self._alone(row) for app, row in state.apps.items()}
         found = [_prospect(now, row, state) for row in state.apps.values()]
         size = max(1, state.floor.size)
@@ -70,7 +70,7 @@ class Prospects:
         return [Ideal(row.app, self._definition)]
 
 
-def _prospect(now: Time, row: AppRow, state: ClusterState) -> Prospect:
+def _prospect(now: Time, row: AppRow, state: ClusterState) -> AppProspect:
     size, left, longest, width, loss = max(1, state.floor.size), 0.0, 0.0, 0, 0.0
     for job in row.jobs.values():
         if not job.finished:
@@ -83,7 +83,7 @@ def _prospect(now: Time, row: AppRow, state: ClusterState) -> Prospect:
     for count, each, most in _later(row):
         left += count * each
         span += max(each / min(most, size), count * each / min(size, count * most))
-    return Prospect(row, left, max(1.0, span), loss)
+    return AppProspect(row, left, max(1.0, span), loss)
 
 
 def job_left(now: Time, row: AppRow, job: JobRow, state: ClusterState) -> float:
@@ -117,7 +117,7 @@ def _later(row: AppRow) -> list[tuple[int, float, int]]:
     return [(len(jobs), median_high(job.forecast for job in jobs), jobs[0].most) for jobs in phases]
 
 
-def _crowds(now: Time, prospects: Sequence[Prospect], state: ClusterState) -> list[float]:
+def _crowds(now: Time, prospects: Sequence[AppProspect], state: ClusterState) -> list[float]:
     """Return, for each app, the mean number of apps in its life, if nobody else comes and the short end
     first. What it was so far would be too kind: a long app that came in a crowd is alone in the end."""
     size, total, ends = max(1, state.floor.size), 0.0, list[tuple[float, int]]()

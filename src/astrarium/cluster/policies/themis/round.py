@@ -1,5 +1,4 @@
-"""One round of Themis: which apps are offered the free GPUs, what the auction makes of their bids, and who
-gets the rest."""
+"""One round of Themis offers free GPUs to the apps that fare worst, auctions them, and hands out the rest."""
 
 from __future__ import annotations
 
