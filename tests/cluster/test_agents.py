@@ -19,7 +19,7 @@ from astrarium.cluster.agents.remaining_work import (
 from astrarium.cluster.arrange import arrangements
 from astrarium.cluster.auction.goods import Bid, free_machines
 from astrarium.cluster.contract import App, AppArrived, Grant, Job, JobFinished, MachineJoined, Run, single
-from astrarium.cluster.demand import GpuDemand, spare
+from astrarium.cluster.demand import GpuDemand, spare, usable
 from astrarium.cluster.fairness import Definition, ideal
 from astrarium.cluster.machines import Machine, Slowdowns, Spread
 from astrarium.cluster.state import ClusterState
@@ -215,12 +215,8 @@ def test_how_many_more_gpus_are_of_use() -> None:
     state.commit(0, Grant(0, (0, 1, 2), 10**15))
     for action in list(arrangements(state)):
         state.commit(0, action)
-    assert (GpuDemand(row).usable(3), GpuDemand(row).more(1), GpuDemand(row).more(3), spare(row)) == (
-        3,
-        1,
-        1,
-        (),
-    )
+    demand = GpuDemand(row)
+    assert (demand.usable(3), demand.more(1), demand.more(3), spare(row)) == (3, 1, 1, ())
     state.commit(0, Grant(0, (3, 4), 10**15))
     assert spare(row) == (3,)
 
@@ -231,6 +227,10 @@ def test_what_is_of_use_is_what_is_arranged() -> None:
         jobs = tuple(Job(n, SECOND, least, chance.randint(least, 5)) for n in range(chance.randint(1, 5))
                      for least in (chance.randint(1, 4),))  # fmt: skip
         state = with_apps(cluster(16), App(0, "a", (jobs,)))
+        idle = state.apps[0]
+        assert [GpuDemand(idle).usable(gpus) for gpus in range(17)] == [
+            usable(idle, gpus) for gpus in range(17)
+        ]
         for first, last in ((0, chance.randint(1, 8)), (8, chance.randint(9, 16))):
             expected = GpuDemand(state.apps[0]).usable(len(state.apps[0].leases) + last - first)
             state.commit(0, Grant(0, tuple(range(first, last)), 10**15))

@@ -64,7 +64,7 @@ class MachineFleet:
         for agent in there.values():
             for key, status in agent.look().items():
                 parts.setdefault(key, {})[status.place] = status
-        self._found |= {key: next(iter(status.values())).order for key, status in parts.items()}
+        self._found |= {key: next(iter(each.values())).order for key, each in parts.items()}
         orders = self._found | self._ordered
         runs = {key: self._whole(order, parts.get(key, {}), there) for key, order in orders.items()}
         return Snapshot({name: agent.machine for name, agent in there.items()}, runs)
@@ -105,15 +105,15 @@ class MachineFleet:
     def _whole(
         self, order: Order, parts: Mapping[int, PartStatus], there: Mapping[str, AgentHandle]
     ) -> RunStatus:
-        status = [
+        found = [
             parts.get(place) or self._missing_part(order, place, part.machine in there)
             for place, part in enumerate(order.active)
         ]
-        progress, kept = max(part.progress for part in status), max(part.kept for part in status)
-        ended = _together(part.ended for part in status)
-        if not ended and any(part.ended in ("lost", "failed") for part in status):
+        progress, kept = max(part.progress for part in found), max(part.kept for part in found)
+        ended = _together(part.ended for part in found)
+        if not ended and any(part.ended in ("lost", "failed") for part in found):
             self.stop(order.key)
-        error = next((part.error for part in status if part.ended == ended and part.error), "")
+        error = next((part.error for part in found if part.ended == ended and part.error), "")
         return RunStatus(order.gpus, ended, progress, kept, error)
 
     def _missing_part(self, order: Order, place: int, there: bool) -> PartStatus:
