@@ -263,7 +263,7 @@ def test_every_policy_says_who_is_next(name: str) -> None:
     run(allocator, ONE, *apps, state=Looking())
     standing = seen[0].standing
     assert standing is not None
-    waiting = {app for app, seat in seen[0].seats.items() if not seat.holds}
+    waiting = {app for app, seat in seen[0].apps.items() if not seat.holds}
     assert waiting == {app for app, _ in standing}
     assert all(words for _, words in standing)
     assert waiting == set(seen[0].expected)

@@ -48,7 +48,7 @@ SHARES = {  # of compute, memory and unknown kernels, the update aside
 
 
 class Printed(msgspec.Struct, frozen=True):
-    """Averages in per cent, over the whole request or iteration."""
+    """What is printed of a workload: averages in per cent, over the whole request or iteration."""
 
     name: str
     family: str
@@ -137,7 +137,7 @@ def _uses(kinds: list[str], durations: Floats, sms: Floats, printed: Printed) ->
 
 
 def scaled(values: Floats, weights: Floats, mean: float, most: float) -> Floats:
-    """The values times a factor, none above *most*, so that their weighted mean is *mean*."""
+    """Return the values times a factor, none above *most*, so that their weighted mean is *mean*."""
     low, high = 0.0, 1e6 / float(values.max())
     for _ in range(100):
         factor = (low + high) / 2

@@ -98,7 +98,7 @@ class _Seen:
 
 
 def _all_at_once(rows: list[JobRow]) -> bool:
-    """Nobody waited for a place on the GPU."""
+    """Return whether no job waited for a place on the GPU."""
     return all(row.admitted == row.arrived for row in rows)
 
 
@@ -110,7 +110,7 @@ def _by_model(jobs: list[Job], value: Callable[[Job], float]) -> dict[str, float
 
 
 def gpus_for(models: list[salus.Workload], fit: Callable[[list[salus.Workload]], bool]) -> int:
-    """The largest first, each on the first GPU where it fits beside those that are there."""
+    """Return how many GPUs it takes with the largest first, each on the first GPU where it fits."""
     gpus: list[list[salus.Workload]] = []
     for model in sorted(models, key=lambda each: each.peak, reverse=True):
         roomy = [gpu for gpu in gpus if fit([*gpu, model])]
@@ -126,7 +126,7 @@ def _as_processes(models: list[salus.Workload]) -> bool:
 
 
 def _in_one_lane(models: list[salus.Workload]) -> bool:
-    """The safety condition."""
+    """Return whether the safety condition holds in one lane."""
     return sum(each.persistent for each in models) + max(each.ephemeral for each in models) <= MEMORY
 
 

@@ -1,4 +1,4 @@
-"""What the live engine remembers beside the books, and where it writes both down."""
+"""A live cluster remembers more than the books hold, and writes both down."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from astrarium.cluster.live.backend import RunKey, RunSeen
+from astrarium.cluster.live.backend import RunKey, RunStatus
 from astrarium.cluster.machines import Slowdowns
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
 
 
-class Told(Slowdowns):
-    """Live, how long a job takes is its owner's guess: from how long it really takes, nobody can tell how
-    much is due to where its GPUs are. So nothing is learnt."""
+class FixedSlowdowns(Slowdowns):
+    """Slowdowns as they were told, from which nothing is learnt. Live, how long a job takes is its owner's
+    guess: from how long it really takes, nobody can tell how much is due to where its GPUs are."""
 
-    def learn(self, model: str, network: str, spread: object, seen: float) -> None:
+    def learn(self, model: str, network: str, spread: object, status: float) -> None:
         pass
 
 
 class Options(msgspec.Struct, frozen=True):
-    """A job that fails more often than *retries* without getting further takes its app with it. News of
-    progress reach the policy no more often than *progress*. Who was there before has *handover* to leave: for
-    so long at most, the lease of those who wait for it does not run."""
+    """How a live cluster treats failures, progress and handovers. A job that fails more often than *retries*
+    without getting further takes its app with it. News of progress reach the policy no more often than
+    *progress*. Who was there before has *handover* to leave: for so long at most, the lease of those who wait
+    for it does not run."""
 
     retries: int = 2
     progress: Time = 5 * SECOND
@@ -50,11 +51,11 @@ class Memory(msgspec.Struct):
     late: dict[RunKey, Time] = {}  # how long it had to wait, until its first lease has ended
 
 
-class Ended(NamedTuple):
+class EndedRun(NamedTuple):
     key: RunKey
-    seen: RunSeen
+    status: RunStatus
 
 
 class Journal(Protocol):
-    def write(self, step: Step, memory: Memory, ended: Sequence[Ended]) -> None:
-        """All of it or nothing; when it returns, it will be found again."""
+    def write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
+        """Write all of it or nothing; when it returns, it will be found again."""

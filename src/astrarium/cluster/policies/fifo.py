@@ -1,4 +1,4 @@
-"""First come, first served, until the end: nobody is stopped, and nobody overtakes."""
+"""First come, first served, until the end: no app is stopped, and none overtakes another."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ class Fifo:
                 return
 
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
-        """Who wants GPUs, in the order in which they came."""
+        """Return who wants GPUs, in the order in which they came."""
         return [(app, "by its arrival") for app, row in state.apps.items() if wanted(row)]

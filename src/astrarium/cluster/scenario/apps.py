@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 
 from astrarium.cluster.contract import App, Job
-from astrarium.cluster.live.backend import Task
+from astrarium.cluster.live.backend import JobCommand
 from astrarium.cluster.scenario.read import ClusterScenario
 from astrarium.cluster.scenario.schema import AppEntry, PhaseJob, ThemisApps, TraceApps, simulated, task_entry
 from astrarium.cluster.workloads import themis
-from astrarium.cluster.workloads.apps import DrawnApp, Recorded, scaled, single_apps, stretched
+from astrarium.cluster.workloads.apps import DrawnApp, RecordedJob, scaled, single_apps, stretched
 from astrarium.cluster.workloads.traces import read_philly, read_shockwave, read_tiresias
 from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError
@@ -23,7 +23,7 @@ from astrarium.core.streams import stream
 from astrarium.core.units import Time
 
 MOST_JOBS = 1_000_000
-READERS: dict[str, Callable[[str], Sequence[Recorded]]] = {
+READERS: dict[str, Callable[[str], Sequence[RecordedJob]]] = {
     "philly": read_philly,
     "shockwave": read_shockwave,
     "tiresias": read_tiresias,
@@ -140,7 +140,7 @@ def _halving(entry: AppEntry, factors: list[float], numbers: Iterable[int]) -> I
         yield tuple(Job(next(counting), work, entry.gpus, most, entry.model, None, each) for work in works)
 
 
-def live_apps(raw: Any, largest: int, home: Path, field: str = "app") -> Sequence[tuple[App, Task]]:
+def live_apps(raw: Any, largest: int, home: Path, field: str = "app") -> Sequence[tuple[App, JobCommand]]:
     """An app as written, with its command. It comes when it is submitted, whatever its arrival says."""
     task = task_entry(raw, field)
     if task is None:

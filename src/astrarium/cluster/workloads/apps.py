@@ -1,7 +1,7 @@
-"""Apps as workloads draw them, what is true of a set of them, and how a set is made smaller.
+"""Workloads draw these apps; a set of them can be described, and made smaller.
 
-The fields carry the names of the cluster level's own structures, so that
-`msgspec.convert(drawn, App, from_attributes=True)` makes one of the other.
+The fields carry the names of the cluster level's own structures, so that `msgspec.convert(drawn, App,
+from_attributes=True)` makes one of the other.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Kind = Literal["jobs", "halving", "curve"]
 
 
 class DrawnJob(msgspec.Struct, frozen=True):
-    """*work*: how long all of its iterations take on one GPU. It runs on *least* to *most* GPUs at once.
-    *expected* is the work that its owner says, where that is not the truth.
+    """A job of a workload. *work*: how long all of its iterations take on one GPU. It runs on *least* to
+    *most* GPUs at once. *expected* is the work that its owner says, where that is not the truth.
 
     Jobs of an app that try the same hyper-parameters in phase after phase have one *configuration*.
     """
@@ -43,12 +43,13 @@ class DrawnJob(msgspec.Struct, frozen=True):
 
     @property
     def task(self) -> Time:
-        """How long each of its GPUs is busy where it has as few as it can."""
+        """Return how long each GPU of the job is busy where it has as few as it can."""
         return self.work // self.least
 
 
 class DrawnApp(msgspec.Struct, frozen=True):
-    """Jobs of a phase run side by side, phases one after another; numbers of jobs do not repeat.
+    """An app of a workload: jobs of a phase run side by side, phases one after another; numbers of jobs do
+    not repeat.
 
     `jobs`: run to their ends. `curve`: a tuner stops jobs by their curves; the work is up to that point.
     `halving`: the jobs of a later phase are the better half of those before.
@@ -75,7 +76,7 @@ class DrawnApp(msgspec.Struct, frozen=True):
 
     @property
     def demand(self) -> int:
-        """GPUs that it can use at once."""
+        """Return the GPUs that the app can use at once."""
         return max(sum(job.most for job in phase) for phase in self.phases)
 
 
@@ -94,7 +95,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def facts(apps: Sequence[DrawnApp]) -> Facts:
-    """Jobs are counted as they are submitted: those of the first phase."""
+    """Return the facts about a set of apps; jobs are counted as submitted, those of the first phase."""
     counts = [len(app.phases[0]) for app in apps]
     tasks = [job.task for app in apps for job in app.jobs for _ in range(job.least)]
     total, span = sum(app.work for app in apps), _span(apps)
@@ -112,7 +113,7 @@ def facts(apps: Sequence[DrawnApp]) -> Facts:
 
 
 def stretched(apps: Iterable[DrawnApp], work: float, arrivals: float) -> tuple[DrawnApp, ...]:
-    """Iterations last *work* times as long, apps come *arrivals* times as late; counts stay."""
+    """Return apps with iterations *work* times as long, which come *arrivals* times as late."""
     if min(work, arrivals) <= 0:
         raise InputError("work" if work <= 0 else "arrivals", min(work, arrivals), "a factor above 0")
     return tuple(
@@ -128,7 +129,7 @@ def stretched(apps: Iterable[DrawnApp], work: float, arrivals: float) -> tuple[D
 def scaled(
     apps: Sequence[DrawnApp], gpu_hours: float = 1000.0, load: float | None = 50.0
 ) -> tuple[DrawnApp, ...]:
-    """All work is *gpu_hours*, and comes over such a time that *load* GPUs keep up with it.
+    """Return the apps with *gpu_hours* of work in all, over such a time that *load* GPUs keep up with it.
 
     With no *load*, arrivals move closer by the same factor as work gets less: the load stays as drawn.
     """
@@ -142,7 +143,7 @@ def scaled(
 
 
 def _longer(job: DrawnJob, factor: float) -> DrawnJob:
-    """Whole nanoseconds for an iteration, so that work stays a multiple of it."""
+    """Return the job with longer iterations, in whole nanoseconds, so that work stays a multiple of them."""
     expected = None if job.expected is None else max(1, round(job.expected * factor))
     work = job.iterations * max(1, round(job.iteration * factor))
     return msgspec.structs.replace(job, work=work, expected=expected)
@@ -155,7 +156,7 @@ def _span(apps: Sequence[DrawnApp]) -> Time:
     return max(arrivals) - min(arrivals)
 
 
-class Recorded(Protocol):
+class RecordedJob(Protocol):
     """A row of a trace of jobs: *duration* on all of its *gpus*, or what its owner *expected*."""
 
     @property
@@ -176,8 +177,8 @@ class Recorded(Protocol):
     def expected(self) -> Time | None: ...
 
 
-def single_apps(rows: Iterable[Recorded]) -> tuple[DrawnApp, ...]:
-    """Each job an app of its own that needs all of its GPUs at once, in order of arrival."""
+def single_apps(rows: Iterable[RecordedJob]) -> tuple[DrawnApp, ...]:
+    """Return each job as an app of its own that needs all of its GPUs at once, in order of arrival."""
     ordered = sorted(rows, key=lambda row: row.arrival)
     return tuple(
         DrawnApp(id_, row.name, row.arrival, ((_gang(row),),), team=row.team)
@@ -185,7 +186,7 @@ def single_apps(rows: Iterable[Recorded]) -> tuple[DrawnApp, ...]:
     )
 
 
-def _gang(row: Recorded) -> DrawnJob:
+def _gang(row: RecordedJob) -> DrawnJob:
     expected = None if row.expected is None else row.expected * row.gpus
     work = row.duration * row.gpus
     return DrawnJob(0, work, row.gpus, row.gpus, row.model, row.iterations, expected=expected)

@@ -1,4 +1,4 @@
-"""Jobs of clusters from files, CSV with a header; other columns may stand there too.
+"""Traces of cluster jobs are CSV files with a header; other columns may stand there too.
 
 - Philly: `vc,job,arrival_s,num_gpus,duration_s`. Each virtual cluster counts from its own first job.
 - Shockwave: `job,arrival_s,num_gpus,model,batch_size,mode,total_steps,num_epochs,exclusive_runtime_s`, and
@@ -26,7 +26,8 @@ MODES = ["static", "accordion", "gns"]
 
 
 class PhillyJob(msgspec.Struct, frozen=True):
-    """*arrival* counts from the first job of its virtual cluster, *duration* is that of all attempts."""
+    """A job of the Philly trace. *arrival* counts from the first job of its virtual cluster, *duration* is
+    that of all attempts."""
 
     vc: str
     job: int
@@ -48,8 +49,8 @@ class PhillyJob(msgspec.Struct, frozen=True):
 
 
 class ShockwaveJob(msgspec.Struct, frozen=True):
-    """*duration*: alone on its GPUs, with all changes of the batch size. *expected*: without them, which is
-    what its owner says, and what schedulers are told."""
+    """A job of Shockwave's traces. *duration*: alone on its GPUs, with all changes of the batch size.
+    *expected*: without them, which is what its owner says, and what schedulers are told."""
 
     job: int
     arrival: Time
@@ -70,7 +71,7 @@ class ShockwaveJob(msgspec.Struct, frozen=True):
 
     @property
     def iterations(self) -> int:
-        """Its epochs: steps change in length with the batch size."""
+        """Return the epochs of the job: steps change in length with the batch size."""
         return self.epochs
 
 
@@ -91,7 +92,7 @@ class TiresiasJob(msgspec.Struct, frozen=True):
 
 
 class GavelRates(msgspec.Struct, frozen=True):
-    """Steps a second: on one GPU, on GPUs of one server, and on as many over several servers."""
+    """The steps a second of a model: on one GPU, on GPUs of one server, and on several servers."""
 
     gpu: str
     model: str
@@ -103,7 +104,7 @@ class GavelRates(msgspec.Struct, frozen=True):
 
     @property
     def slowdown(self) -> float:
-        """Less than 1 is noise."""
+        """Return how much slower the model is over several servers. Less than 1 is noise."""
         return max(1.0, self.together / self.spread)
 
 
@@ -156,8 +157,8 @@ def _read(
     per: str = "",
     may_have: Mapping[str, Cell] = {},
 ) -> list[Row]:
-    """One row for each line; columns stand in the order of the fields, and those that the file *may_have*
-    after the others. Arrivals rise for each *per*."""
+    """Return one row for each line; columns stand in the order of the fields, and those that the file
+    *may_have* after the others. Arrivals rise for each *per*."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         rows = _rows(text.splitlines(), row, columns, may_have)
@@ -174,7 +175,7 @@ def _read(
 def _rows(
     lines: Iterable[str], row: Callable[..., Row], columns: Mapping[str, Cell], may_have: Mapping[str, Cell]
 ) -> list[tuple[int, Row]]:
-    """With their lines."""
+    """Return the rows with the numbers of their lines."""
     reader = csv.reader(lines)
     header = [name.strip() for name in next(reader, [])]
     missing = [name for name in columns if name not in header]
