@@ -26,7 +26,7 @@ class TakeoverAllocator:
     def __init__(self, allocator: Allocator) -> None:
         self.allocator, self._knows = allocator, False
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         if not self._knows:
@@ -35,7 +35,7 @@ class TakeoverAllocator:
             machines = (MachineJoined(machine) for machine in state.floor.machines.values())
             apps = (AppArrived(row.app) for row in state.apps.values() if row.app.id not in arrived)
             events = (*(each for each in machines if each not in fresh), *apps, *events)
-        yield from self.allocator.allocate(now, events, state)
+        yield from self.allocator.decide(now, events, state)
 
 
 WHY = "its command cannot be stopped without losing all it has done"
@@ -49,7 +49,7 @@ class NonPreemptibleAllocator:
     def __init__(self, allocator: Allocator, apps: Container[int]) -> None:
         self.allocator, self._apps = allocator, apps
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         for event in events:
@@ -57,7 +57,7 @@ class NonPreemptibleAllocator:
                 gpus = _stands_on(state.apps[event.app], event.gpus, state)
                 if gpus:
                     yield Grant(event.app, gpus, FOREVER, WHY)
-        yield from self.allocator.allocate(now, events, state)
+        yield from self.allocator.decide(now, events, state)
 
 
 def _stands_on(row: AppRow, gpus: Sequence[int], state: ClusterState) -> tuple[int, ...]:

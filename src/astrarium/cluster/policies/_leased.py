@@ -217,7 +217,7 @@ class Leased:
         """Return whether the jobs of an app are best left where they are, if they may."""
         return True
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         if not self._wanting and not self._line and self._can_renew(events, state):

@@ -158,7 +158,7 @@ class TimeShares:
         """Return the part of the time that each app should have its GPUs."""
         raise NotImplementedError
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         if not self._rounds.begins(now, state):

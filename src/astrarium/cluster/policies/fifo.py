@@ -23,7 +23,7 @@ class Fifo:
     def __init__(self, parameters: Parameters) -> None:
         pass
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         for row in state.apps.values():

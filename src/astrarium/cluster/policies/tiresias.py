@@ -62,7 +62,7 @@ class Tiresias2d:
         self._places: dict[int, QueuePosition] = {}
         self._entered = 0  # counts moves: who moves at the same instant keeps the order
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         self._move(now, state)

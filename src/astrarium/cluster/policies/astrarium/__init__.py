@@ -83,7 +83,7 @@ class Astrarium:
         self._wakes: Time = FOREVER  # when a promise ends that somebody waits for
         self._review: Time = 0  # until then nothing changes by time alone
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         if self._rounds is not None and not self._rounds.begins(now, state):

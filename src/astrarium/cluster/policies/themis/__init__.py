@@ -100,7 +100,7 @@ class Themis:
         self._participants = Participants(parameters.definition, self._report)
         self.tally = AuctionTally()  # of its auctions
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         named = touched(events, state)
