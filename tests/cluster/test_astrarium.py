@@ -17,7 +17,7 @@ from astrarium.cluster.policies import Allocator, cluster_policies
 from astrarium.cluster.policies.astrarium.line import in_time, smallest_bound
 from astrarium.cluster.policies.astrarium.prospects import Prospects
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads.traces import read_shockwave
+from astrarium.cluster.workloads.apps import read_shockwave
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND

@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 
 from astrarium.core import processes
-from astrarium.core.errors import InputError, one_of
-from astrarium.core.native import extension
+from astrarium.core.errors import InputError, extension, one_of
 from astrarium.core.processes import Floats, Stretch, Times
 from astrarium.core.streams import stream
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.errors import AstrariumError, InputError, one_of
-from astrarium.core.native import extension
+from astrarium.core.errors import AstrariumError, InputError, extension, one_of
 from astrarium.core.quantities import write_bytes, write_duration
 from astrarium.core.units import Time, parse_bytes, parse_duration
 

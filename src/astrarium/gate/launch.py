@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import astrarium
-from astrarium.core.errors import AstrariumError, InputError
-from astrarium.core.native import extension
+from astrarium.core.errors import AstrariumError, InputError, extension
 from astrarium.gate import mps
 from astrarium.gate.board import Board, BoardView
 from astrarium.gate.driver import VISIBLE, Gpu, find_driver, probe

@@ -183,7 +183,7 @@ def test_what_it_decided_between_deaths_is_what_one_policy_decides(tmp_path: Pat
     for _ in range(10):
         house.go(4)
         house.die_and_come_back()
-    from astrarium.cluster.live.memory import FixedSlowdowns
+    from astrarium.cluster.live.backend import FixedSlowdowns
     from astrarium.cluster.policies import Arbiter
     from astrarium.core.engine import Engine
 

@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Job, JobProgressed, single
-from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey
+from astrarium.cluster.live.backend import FixedSlowdowns, JobCommand, MachineStatus, Memory, Options, RunKey
 from astrarium.cluster.live.cluster import LiveCluster
-from astrarium.cluster.live.memory import FixedSlowdowns, Memory, Options
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator, unpickled_policy
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.state import ClusterState, Outcome

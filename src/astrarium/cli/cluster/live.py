@@ -58,10 +58,9 @@ def settings(scenario: ClusterScenario) -> ArbiterSetup:
     import msgspec
 
     from astrarium.cluster.live.arbiter import ArbiterSetup, ChosenPolicy, PlannedApp
-    from astrarium.cluster.live.memory import Options
+    from astrarium.cluster.live.backend import Options
     from astrarium.cluster.policies import cluster_policies
-    from astrarium.cluster.scenario.apps import live_apps
-    from astrarium.cluster.scenario.build import slowdowns
+    from astrarium.cluster.scenario.build import live_apps, slowdowns
     from astrarium.core.choice import chosen
 
     live, home = scenario.live, Path(scenario.source).parent
@@ -96,7 +95,7 @@ def _listed(scenario: ClusterScenario) -> Any:
 
 def _checked(raw: dict[str, Any], scenario: ClusterScenario, home: Path, field: str) -> None:
     from astrarium.cluster.live.arbiter import ANY
-    from astrarium.cluster.scenario.apps import live_apps
+    from astrarium.cluster.scenario.build import live_apps
     from astrarium.core.errors import InputError
 
     try:

@@ -17,9 +17,8 @@ from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event
 from astrarium.cluster.demand import most_usable
 from astrarium.cluster.explain import AppView, ClusterView, view
 from astrarium.cluster.fairness import phase_alone, rho
-from astrarium.cluster.live.backend import Backend, JobCommand
+from astrarium.cluster.live.backend import Backend, FixedSlowdowns, JobCommand, Options
 from astrarium.cluster.live.cluster import LiveCluster
-from astrarium.cluster.live.memory import FixedSlowdowns, Options
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
 from astrarium.cluster.live.store import InboxMessage, Store
 from astrarium.cluster.machines import Slowdowns

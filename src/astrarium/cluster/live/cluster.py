@@ -26,15 +26,19 @@ from astrarium.cluster.contract import (
 )
 from astrarium.cluster.live.backend import (
     Backend,
+    EndedRun,
     JobCommand,
+    JobKey,
+    Journal,
     MachineStatus,
+    Memory,
+    Options,
     Order,
     RunKey,
     RunPart,
     RunStatus,
     Snapshot,
 )
-from astrarium.cluster.live.memory import EndedRun, JobKey, Journal, Memory, Options
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import ClusterPolicy
 from astrarium.cluster.state import AppRow, ClusterState, JobRow

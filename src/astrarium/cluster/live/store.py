@@ -29,8 +29,7 @@ from astrarium.cluster.contract import (
     Revoke,
     Run,
 )
-from astrarium.cluster.live.backend import JobCommand
-from astrarium.cluster.live.memory import EndedRun, Memory
+from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
 from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
 from astrarium.core.errors import AstrariumError, InputError

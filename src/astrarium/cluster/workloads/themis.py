@@ -39,8 +39,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, DrawnJob, scaled
-from astrarium.cluster.workloads.traces import PhillyJob
+from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, DrawnJob, PhillyJob, scaled
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.processes import Floats
 from astrarium.core.streams import stream
