@@ -198,7 +198,7 @@ class Spec:
     batch: int
     options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, compare=False)
-    prefix: tuple[str, ...] = ()  # a command that runs the program, such as `astrarium gpu run ... --`
+    prefix: tuple[str, ...] = ()  # a command that runs the program, such as `astrarium gate run ... --`
 
     @property
     def name(self) -> str:

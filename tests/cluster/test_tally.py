@@ -26,7 +26,7 @@ def simulated(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "crowded.yaml"
     path.write_text(CROWDED)
-    return lambda *arguments: call("cluster", "simulate", str(path), "--no-folder", *arguments)
+    return lambda verb, *arguments: call(verb, str(path), "--no-folder", *arguments)
 
 
 def test_every_auction_counts_and_the_worst_is_remembered() -> None:
@@ -42,11 +42,11 @@ def test_who_holds_no_auctions_has_no_tally() -> None:
 
 
 def test_a_run_tells_of_its_auctions(simulated: Any) -> None:
-    found = simulated("-p", "themis", "-p", "fifo", "--json").json["policies"]
+    found = simulated("compare", "-p", "themis", "-p", "fifo", "--json").json["policies"]
     assert found["fifo"]["auctions"] is None
     assert found["themis"]["auctions"]["auctions"] > 0
     assert found["themis"]["auctions"]["unsolved"] == 0
-    assert "all solved to the end" in simulated().out
+    assert "all solved to the end" in simulated("simulate").out
 
 
 def test_auctions_that_were_not_solved_are_told(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_auctions_that_were_not_solved_are_told(simulated: Any, monkeypatch: pyt
         return auction(*of)._replace(exact=False, gap=0.5)
 
     monkeypatch.setattr(round, "auction", given_up)
-    tally = simulated("--json").json["auctions"]
+    tally = simulated("simulate", "--json").json["auctions"]
     assert tally["unsolved"] == tally["auctions"] > 0
     assert tally["largest_gap"] == 0.5
 

@@ -1,4 +1,4 @@
-"""The kernels of one request or iteration, as `astrarium gpu profile` writes them: text, cells split by tabs.
+"""The kernels of one request or iteration, as `astrarium gate profile` writes them: text, cells split by tabs.
 
     astrarium-kernels 1
     device    NAME   SMS

@@ -217,11 +217,11 @@ def _differs(view: BoardView, policy: str | None, wanted: Mapping[str, float]) -
 
 
 def _check_nobody_else(view: BoardView, policy: str | None, settings: Mapping[str, float]) -> None:
-    """Who comes first decides. Later the policy is changed for all and on purpose: `astrarium gpu policy`."""
+    """Who comes first decides. Later the policy is changed for all and on purpose: `astrarium gate policy`."""
     if not view.clients:
         return
     names = ", ".join(client.name or str(client.pid) for client in view.clients)
-    expected = f"as {names} runs with it; `astrarium gpu policy` changes it for all"
+    expected = f"as {names} runs with it; `astrarium gate policy` changes it for all"
     if policy not in (None, view.policy):
         raise InputError("--policy", policy, f"{view.policy}, {expected}")
     for name, value in settings.items():

@@ -68,7 +68,7 @@ def _function(name: str) -> Callable[..., int]:
     function: Any = getattr(_gate(), f"astrarium_gate_{name}", None)
     if function is None:
         raise NotUnderTheGate(
-            "this process does not run under the gate: start it with `astrarium gpu run -- COMMAND`"
+            "this process does not run under the gate: start it with `astrarium gate run -- COMMAND`"
         )
     return function  # type: ignore[no-any-return]
 

@@ -426,7 +426,7 @@ def test_gpus_that_are_not_there_are_not_used() -> None:
 def test_where_there_is_a_gate_slots_come_under_it(
     gate_built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `astrarium gpu run --class best-effort` does it, on a driver that is a stub."""
+    """As `astrarium gate run --class best-effort` does it, on a driver that is a stub."""
     fresh_user(tmp_path, monkeypatch)
     monkeypatch.setenv("ASTRARIUM_CUDA_DRIVER", str(gate_built.stub))
     monkeypatch.setenv("ASTRARIUM_GATE_LIBRARY", str(gate_built.gate))

@@ -1,4 +1,4 @@
-"""astrarium gpu profile -- COMMAND"""
+"""astrarium gate profile -- COMMAND"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""astrarium gpu top"""
+"""astrarium gate top"""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def environment(
 
 
 def under_gate(gpu: int, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """As `astrarium gpu run --class best-effort` would start them, with MPS where there is any; None where
+    """As `astrarium gate run --class best-effort` would start them, with MPS where there is any; None where
     there is no gate."""
     from astrarium.gate.board import board_path
     from astrarium.gate.launch import Client, shared
