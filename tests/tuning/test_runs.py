@@ -32,7 +32,7 @@ from astrarium.tuning.record import Level, TuningRecord
 from astrarium.tuning.runtime import Place, Runtime
 from astrarium.tuning.samplers import RandomSampler, Standing
 from astrarium.tuning.scenario.tasks import TASKS, task
-from astrarium.tuning.session import Searched, Session
+from astrarium.tuning.session import Session, SessionEngine
 from astrarium.tuning.state import Outcome, TuningState
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
@@ -165,7 +165,9 @@ def searched(
     session = Session(chosen, RandomSampler(truth.space, 2), truth.worth, "max", None, truth.space)
     truth.values = lambda number: session.candidates[number].values
     steps: list[Any] = []
-    engine = Searched(state, made(tuning_policies.get(policy), {}, "policy"), True, steps.append, session)
+    engine = SessionEngine(
+        state, made(tuning_policies.get(policy), {}, "policy"), True, steps.append, session
+    )
     first = [(0, event) for event in (GpusChanged((0, 1, 2)), *session.begin())]
     simulate(engine, [*first, *more], world(truth, Costs()))
     return session, state, steps

@@ -20,7 +20,7 @@ from astrarium.tuning.samplers import RandomSampler, Sampler
 from astrarium.tuning.scenario.read import TuningScenario
 from astrarium.tuning.scenario.samplers import sampler_of
 from astrarium.tuning.scenario.tasks import Task
-from astrarium.tuning.session import Searched, Session
+from astrarium.tuning.session import Session, SessionEngine
 from astrarium.tuning.spaces import Space, space_of
 from astrarium.tuning.state import TuningState
 from astrarium.tuning.world import TuningWorld
@@ -121,7 +121,7 @@ def run(
     state = TuningState(costs.moving, truth.usual)
     watch = Watch(state)
     chosen = made(tuning_policies.get(policy), policy_settings, "policy")
-    engine = Searched(state, chosen, validate, watch, session)
+    engine = SessionEngine(state, chosen, validate, watch, session)
     first: list[Event] = [GpusChanged(tuple(range(gpus))), *session.begin(gpus)]
     simulate(engine, [(0, event) for event in first], ProfiledWorld(truth, costs), progress)
     return watch.record(policy, session)
