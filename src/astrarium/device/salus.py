@@ -44,7 +44,8 @@ INFERENCE_EPHEMERAL = Bytes(100 * MB)
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """Millions of parameters, and 10^9 operations of the forward pass of a sample: textbook numbers."""
+    """An architecture has so many millions of parameters and 10^9 operations in the forward pass of a sample:
+    textbook numbers."""
 
     parameters: float
     forward_gflop: float
@@ -70,7 +71,8 @@ ARCHITECTURES = {
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Memory in bytes, an iteration alone on the GPU, and the share of the GPU that it can use then."""
+    """A workload has its memory in bytes, the time of an iteration alone on the GPU, and the share of the GPU
+    that it can use then."""
 
     name: str
     model: str
@@ -87,19 +89,19 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 def workloads() -> list[Workload]:
-    """In the order of Table A.1."""
+    """Return the workloads in the order of Table A.1."""
     return list(_table().values())
 
 
 def lookup(name: str) -> Workload:
-    """*name* is the model's and the batch size: resnet50_50."""
+    """Return a workload by its name, which is the model's and the batch size: resnet50_50."""
     if name not in _table():
         raise InputError("", name, f"a workload of Salus: {one_of(list(_table()), name)}")
     return _table()[name]
 
 
 def inference(model: str) -> Workload:
-    """One sample at a time."""
+    """Return the workload of inference with a model, one sample at a time."""
     trained = [workload for workload in workloads() if workload.model == model]
     if not trained:
         raise InputError("", model, f"a model of Salus: {one_of(list(ARCHITECTURES), model)}")
@@ -110,7 +112,7 @@ def inference(model: str) -> Workload:
 
 
 def _of_one_sample(trained: list[Workload]) -> float:
-    """A training iteration without the copies of the parameters, in ns."""
+    """Return the time of a training iteration of one sample without the copies of the parameters, in ns."""
     if not trained[0].batch.isdigit():
         return float(trained[0].iteration)
     sample = _least_squares([(int(each.batch), float(each.iteration)) for each in trained])
@@ -119,7 +121,7 @@ def _of_one_sample(trained: list[Workload]) -> float:
 
 
 def copying_ms(model: str) -> float:
-    """The parameters of 4 bytes each, to the GPU and back."""
+    """Return the time to copy the parameters of 4 bytes each to the GPU and back."""
     return 2 * 4 * ARCHITECTURES[model].parameters / LINK_GB_S
 
 
@@ -162,7 +164,7 @@ def _demand(row: dict[str, str], same_model: list[dict[str, str]]) -> float:
 
 
 def _least_squares(points: list[tuple[int, float]]) -> float:
-    """What one more sample adds to the time of an iteration."""
+    """Return what one more sample adds to the time of an iteration."""
     mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
     covariance = sum((x - mean_x) * (y - mean_y) for x, y in points)
     return float(covariance / sum((x - mean_x) ** 2 for x, _ in points))
@@ -191,7 +193,7 @@ def trace(
     tail: float = TAIL,
     early: float = EARLY,
 ) -> list[TraceJob]:
-    """In order of arrival; the first comes at once."""
+    """Return jobs in order of arrival; the first arrives at once."""
     random = stream(seed, "salus", "jobs")
     kinds = workloads()
     chosen = [kinds[int(place)] for place in random.integers(0, len(kinds), jobs)]
@@ -205,7 +207,7 @@ def trace(
 
 
 def lengths_of(jobs: int, tail: float) -> list[Time]:
-    """As many jobs of each length as its share asks for, the shortest first."""
+    """Return as many jobs of each length as its share asks for, the shortest first."""
     weights = [(length / LENGTHS[0]) ** -tail for length in LENGTHS]
     ends = [round(jobs * end / sum(weights)) for end in accumulate(weights)]
     starts = [0, *ends[:-1]]
@@ -214,6 +216,7 @@ def lengths_of(jobs: int, tail: float) -> list[Time]:
 
 
 def _drawn(lengths: list[Time], races: list[float], early: float) -> list[Time]:
-    """Drawn one by one, with chances in proportion to length^early: they run a race at these speeds."""
+    """Draw lengths one by one, with chances in proportion to length^early: they run a race at these
+    speeds."""
     finishes = [race / length**early for race, length in zip(races, lengths, strict=True)]
     return [length for _, length in sorted(zip(finishes, lengths, strict=True))]

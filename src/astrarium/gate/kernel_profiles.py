@@ -1,4 +1,5 @@
-"""The kernels of one request or iteration, as `astrarium gpu profile` writes them: text, cells split by tabs.
+"""A kernel trace lists the kernels of one request or iteration, as `astrarium gpu profile` writes them: text,
+cells split by tabs.
 
     astrarium-kernels 1
     device    NAME   SMS
@@ -31,14 +32,16 @@ Value = TypeVar("Value")
 
 
 class Use(NamedTuple):
-    """Of the whole GPU's arithmetic and memory bandwidth, from 0 to 1, by a kernel that runs alone."""
+    """A kernel that runs alone uses these shares of the GPU's arithmetic and memory bandwidth, from 0 to
+    1."""
 
     compute: float
     memory: float
 
 
 class KernelProfile(msgspec.Struct, frozen=True):
-    """`sms` are those it fills; `use` is None where nobody measured it."""
+    """A kernel profile says how long a kernel runs and how many SMs it fills; `use` is None where nobody
+    measured it."""
 
     name: str
     duration: Time
@@ -53,8 +56,8 @@ class KernelProfile(msgspec.Struct, frozen=True):
 
 
 class KernelTrace(msgspec.Struct, frozen=True):
-    """One request, or one iteration: kernels in the order of their launches. `phases[i]` is that of launch
-    i."""
+    """A trace is one request or iteration: kernels in the order of their launches. `phases[i]` is the phase
+    of launch i."""
 
     device: str
     sms: int
@@ -64,7 +67,7 @@ class KernelTrace(msgspec.Struct, frozen=True):
 
     @property
     def duration(self) -> Time:
-        """Of the kernels one after another."""
+        """Return the time of the kernels one after another."""
         return sum(self.kernels[index].duration for index in self.launches)
 
     def use(self, index: int) -> Use:
@@ -78,9 +81,9 @@ CONVOLUTION, NORMALIZATION, NORMALIZATION_SMS = Use(0.89, 0.20), Use(0.14, 0.80)
 
 
 def modelled_use(kind: str, sms: float) -> Use:
-    """Where it was not recorded: compute kernels are taken to be like Orion's convolution on as many SMs,
-    memory kernels like its normalization (from 40 % of the SMs on they use the bandwidth as it does), unknown
-    ones like half of a convolution. Copies use neither."""
+    """Return the use of a kernel for which none was recorded: a compute kernel is taken to be like Orion's
+    convolution on as many SMs, a memory kernel like its normalization (from 40 % of the SMs on it uses the
+    bandwidth as that does), an unknown one like half of a convolution. Copies use neither."""
     share = min(1.0, sms)
     if kind == "memory":
         part = min(1.0, share / NORMALIZATION_SMS)
@@ -111,7 +114,7 @@ def parse_kernels(lines: Iterable[str]) -> KernelTrace:
 
 
 class _Reader:
-    """Line by line; an error names the line, the field and its value."""
+    """The reader goes line by line; its errors name the line, the field and its value."""
 
     def __init__(self) -> None:
         self.header = False

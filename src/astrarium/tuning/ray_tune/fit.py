@@ -1,4 +1,5 @@
-"""Ray Tune's trainables and search spaces in a search of ours, on this machine or on a Ray cluster."""
+"""Ray Tune's trainables and search spaces take part in a search of ours here, on this machine or on a Ray
+cluster."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ PRELOAD = ("ray.tune",)  # which takes seconds to import
 
 
 class SplitSpace(NamedTuple):
-    """A search space of Ray Tune: what is chosen, as ours says it; what only a searcher of Ray Tune can
-    choose; and what is the same for all."""
+    """A search space of Ray Tune is split: what our samplers can choose; what only a searcher of Ray Tune can
+    choose; and what is the same for all candidates."""
 
     chosen: dict[str, Range | Choice]
     foreign: dict[str, Any]
@@ -40,7 +41,8 @@ def fit(
     on: str = "local",
     **backend: Any,
 ) -> TuningRecord:
-    """*spec* is that of a search whose space and sampler are those of *param_space* and *searcher*."""
+    """Run a search with a trainable of Ray Tune. Space and sampler of *spec* are replaced by *param_space*
+    and *searcher*."""
     if on not in ("local", "ray"):
         raise InputError("on", on, "local or ray")
     space = split(param_space)
@@ -71,7 +73,7 @@ def split(param_space: Mapping[str, Any]) -> SplitSpace:
 
 
 def dimension(written: Any, field: str) -> Range | Choice | None:
-    """As ours says it; None where it cannot, or where nothing is to be chosen."""
+    """Return a dimension in our form; None where that is impossible, or where nothing is to be chosen."""
     if isinstance(written, Range | Choice):
         return written
     if isinstance(written, Mapping):
