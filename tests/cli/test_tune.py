@@ -17,7 +17,7 @@ from astrarium.cli.main import BAD_INPUT
 from astrarium.cli.tune.live import gpus, settings
 from astrarium.tuning.live.local import LocalBackend
 from astrarium.tuning.live.ray.backend import RayBackend
-from astrarium.tuning.live.run import alone_in
+from astrarium.tuning.live.run import folder_lock
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.scenario.read import load
 from tests.support.paths import ROOT
@@ -305,7 +305,7 @@ def test_a_search_that_is_running_is_left_alone(call: Any, live: Path) -> None:
     for each in over:
         each.mkdir(parents=True)
         (each / "journal.jsonl").touch()
-    with alone_in(state):
+    with folder_lock(state):
         for option in ("--resume", "--overwrite"):
             refused = call("tune", str(live), "--folder", "running", option)
             assert refused.code == BAD_INPUT

@@ -1,4 +1,4 @@
-"""The 45 training workloads of Salus: Table A.1 of Yu's dissertation, 15 models with three batch sizes each.
+"""Salus has 45 training workloads: Table A.1 of Yu's dissertation, 15 models with three batch sizes each.
 
 Printed there: the models and their batch sizes; a peak of 13.8 GB for resnet152_75 and of 35 MB for vae;
 persistent memory between 110.9 MB (googlenet_25) and 822.2 MB (resnet152_75); a GPU of 16 GB.
@@ -70,7 +70,7 @@ ARCHITECTURES = {
 }
 
 
-class Workload(msgspec.Struct, frozen=True):
+class SalusWorkload(msgspec.Struct, frozen=True):
     """A workload has its memory in bytes, the time of an iteration alone on the GPU, and the share of the GPU
     that it can use then."""
 
@@ -88,19 +88,19 @@ class Workload(msgspec.Struct, frozen=True):
         return self.persistent + self.ephemeral
 
 
-def workloads() -> list[Workload]:
+def workloads() -> list[SalusWorkload]:
     """Return the workloads in the order of Table A.1."""
     return list(_table().values())
 
 
-def lookup(name: str) -> Workload:
+def lookup(name: str) -> SalusWorkload:
     """Return a workload by its name, which is the model's and the batch size: resnet50_50."""
     if name not in _table():
         raise InputError("", name, f"a workload of Salus: {one_of(list(_table()), name)}")
     return _table()[name]
 
 
-def inference(model: str) -> Workload:
+def inference(model: str) -> SalusWorkload:
     """Return the workload of inference with a model, one sample at a time."""
     trained = [workload for workload in workloads() if workload.model == model]
     if not trained:
@@ -108,10 +108,10 @@ def inference(model: str) -> Workload:
     took = Duration(round(max(_of_one_sample(trained), MILLISECOND) / TRAINING_OVER_INFERENCE))
     kept = Bytes(round(4 * ARCHITECTURES[model].parameters * MB))
     kind = trained[0].kind
-    return Workload(f"{model}_eval", model, kind, "1", kept, INFERENCE_EPHEMERAL, took, 1.0)
+    return SalusWorkload(f"{model}_eval", model, kind, "1", kept, INFERENCE_EPHEMERAL, took, 1.0)
 
 
-def _of_one_sample(trained: list[Workload]) -> float:
+def _of_one_sample(trained: list[SalusWorkload]) -> float:
     """Return the time of a training iteration of one sample without the copies of the parameters, in ns."""
     if not trained[0].batch.isdigit():
         return float(trained[0].iteration)
@@ -126,17 +126,17 @@ def copying_ms(model: str) -> float:
 
 
 @cache
-def _table() -> dict[str, Workload]:
+def _table() -> dict[str, SalusWorkload]:
     text = files("astrarium.device").joinpath("salus.csv").read_text(encoding="utf-8")
     rows = list(csv.DictReader(text.splitlines()))
     found = [_workload(row, [other for other in rows if other["model"] == row["model"]]) for row in rows]
     return {workload.name: workload for workload in found}
 
 
-def _workload(row: dict[str, str], same_model: list[dict[str, str]]) -> Workload:
+def _workload(row: dict[str, str], same_model: list[dict[str, str]]) -> SalusWorkload:
     peak, took = float(row["peak_mb"]), float(row["iteration_ms"])
     kept = persistent_mb(peak)
-    return Workload(
+    return SalusWorkload(
         name=f"{row['model']}_{row['batch']}",
         model=row["model"],
         kind=row["kind"],
@@ -182,7 +182,7 @@ EARLY = 0.75
 
 class TraceJob(msgspec.Struct, frozen=True):
     arrival: Time
-    workload: Workload
+    workload: SalusWorkload
     iterations: int
 
 

@@ -31,7 +31,7 @@ FIELDS = ("index", "name", "grid", "block", "shared_bytes", "duration_ns", "p95_
 Value = TypeVar("Value")
 
 
-class Use(NamedTuple):
+class KernelUse(NamedTuple):
     """A kernel that runs alone uses these shares of the GPU's arithmetic and memory bandwidth, from 0 to
     1."""
 
@@ -52,7 +52,7 @@ class KernelProfile(msgspec.Struct, frozen=True):
     shared_bytes: int = 0
     p95: Time = 0
     count: int = 1
-    use: Use | None = None
+    use: KernelUse | None = None
 
 
 class KernelTrace(msgspec.Struct, frozen=True):
@@ -70,26 +70,26 @@ class KernelTrace(msgspec.Struct, frozen=True):
         """Return the time of the kernels one after another."""
         return sum(self.kernels[index].duration for index in self.launches)
 
-    def use(self, index: int) -> Use:
+    def use(self, index: int) -> KernelUse:
         kernel = self.kernels[index]
         return kernel.use or modelled_use(kernel.kind, kernel.sms / self.sms)
 
 
 # The two kernels whose use Orion printed (section 3.2): a convolution that fills the GPU, and a batch
 # normalization that fills 40 % of its SMs.
-CONVOLUTION, NORMALIZATION, NORMALIZATION_SMS = Use(0.89, 0.20), Use(0.14, 0.80), 0.4
+CONVOLUTION, NORMALIZATION, NORMALIZATION_SMS = KernelUse(0.89, 0.20), KernelUse(0.14, 0.80), 0.4
 
 
-def modelled_use(kind: str, sms: float) -> Use:
+def modelled_use(kind: str, sms: float) -> KernelUse:
     """Return the use of a kernel for which none was recorded: a compute kernel is taken to be like Orion's
     convolution on as many SMs, a memory kernel like its normalization (from 40 % of the SMs on it uses the
     bandwidth as that does), an unknown one like half of a convolution. Copies use neither."""
     share = min(1.0, sms)
     if kind == "memory":
         part = min(1.0, share / NORMALIZATION_SMS)
-        return Use(NORMALIZATION.compute * part, NORMALIZATION.memory * part)
+        return KernelUse(NORMALIZATION.compute * part, NORMALIZATION.memory * part)
     part = {"compute": share, "unknown": share / 2, "copy": 0.0}[kind]
-    return Use(CONVOLUTION.compute * part, CONVOLUTION.memory * part)
+    return KernelUse(CONVOLUTION.compute * part, CONVOLUTION.memory * part)
 
 
 def read_kernels(path: str | Path) -> KernelTrace:

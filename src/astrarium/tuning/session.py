@@ -190,7 +190,7 @@ class Session:
         ask."""
         if gpus is not None:
             self.pool.workers = max(1, gpus)
-        return [*self._asked(None), *self._go_on()]
+        return [*self._ask_search(None), *self._advance()]
 
     def hear(self, now: Time, events: Sequence[Event], state: TuningState) -> list[Event]:
         """Return the events that follow from *events*, which the books have not heard yet."""
@@ -205,7 +205,7 @@ class Session:
             return []
         if self._target is not None and self.best and self.pool.reached(self.best[-1].value, self._target):
             return list(self._stop("the target is reached"))
-        return list(self._go_on())
+        return list(self._advance())
 
     def close(self, why: str = "the run ended before the search did") -> None:
         """End the search and every candidate that is still open."""
@@ -236,13 +236,13 @@ class Session:
             self.best.append(Best(now, trial.candidate, value))
         return _Result(value)
 
-    def _told(self) -> Results:
+    def _tell_sampler(self) -> Results:
         """Tell the sampler all new results, in the order in which candidates were drawn, so that the order of
         finishing does not matter."""
         results, self._results = self._results, {}
-        return {number: self._one_told(number, results[number]) for number in sorted(results)}
+        return {number: self._tell_result(number, results[number]) for number in sorted(results)}
 
-    def _one_told(self, number: int, result: _Result) -> float | None:
+    def _tell_result(self, number: int, result: _Result) -> float | None:
         candidate = self.candidates[number]
         if result.value is None:
             self.pool.end(candidate, result.standing, result.reason)
@@ -252,14 +252,14 @@ class Session:
 
     # what comes next
 
-    def _go_on(self) -> Iterator[Event]:
+    def _advance(self) -> Iterator[Event]:
         """Yield what the search wants until it has to wait."""
         while not self.over and (not self._open or (self._each and self._results)):
             if self._each and not self._results:
                 raise BrokenBooks("the search waits for results, and nothing runs")
-            yield from self._asked(self._told())
+            yield from self._ask_search(self._tell_sampler())
 
-    def _asked(self, results: Results | None) -> Iterator[Event]:
+    def _ask_search(self, results: Results | None) -> Iterator[Event]:
         try:
             wanted = next(self._course) if results is None else self._course.send(results)
         except StopIteration:
@@ -280,7 +280,7 @@ class Session:
 
     def _stop(self, why: str) -> Iterator[Event]:
         self.over = why
-        self._told()
+        self._tell_sampler()
         self._course.close()
         if self.best and self._target is not None and self.pool.reached(self.best[-1].value, self._target):
             self.pool.complete([self.best[-1].candidate])

@@ -20,8 +20,8 @@ from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, News, 
 from astrarium.tuning.live.checkpoints import Checkpoints, path, read, write
 from astrarium.tuning.live.gangs import SlotBackend
 from astrarium.tuning.live.local import LocalBackend, environment, found_gpus
-from astrarium.tuning.live.member import Member
-from astrarium.tuning.live.messages import Begin, Message, RendezvousSetup, Setup
+from astrarium.tuning.live.member import GangMember
+from astrarium.tuning.live.messages import Begin, Message, RendezvousSetup, SlotSetup
 from astrarium.tuning.live.rendezvous import Rendezvous
 from astrarium.tuning.live.slot import Slot
 from astrarium.tuning.live.slots import TRIES, LocalSlots, SlotTemplate
@@ -239,10 +239,10 @@ def test_a_build_that_cannot_be_opened_is_the_end_of_each_run_and_not_of_the_slo
     (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
     (tmp_path / "parcel").write_bytes(packed(f"{tmp_path / 'broken.py'}:build"))
     pipe, _ = Pipe()
-    slot, told = Slot(pipe, Setup(build=str(tmp_path / "parcel"))), list[Message]()
+    slot, told = Slot(pipe, SlotSetup(build=str(tmp_path / "parcel"))), list[Message]()
     for run in (1, 2):
         begin = Begin(order(0, run, ONE, 2), str(tmp_path), every=30.0)
-        ended = Member(begin, Setup(), told.append).train(slot._build)
+        ended = GangMember(begin, SlotSetup(), told.append).train(slot._build)
         assert ended.ending == "failed"
         assert "nowhere_to_be_found" in ended.error
     assert not told
@@ -269,7 +269,7 @@ def test_silence_is_death_and_in_between_checkpoints_count() -> None:
 class Barren:
     """A fork server whose slots die before they are there, as on a GPU that is broken."""
 
-    def fork(self, setup: Setup) -> Any:
+    def fork(self, setup: SlotSetup) -> Any:
         ours, theirs = Pipe()
         theirs.close()
         return ours
@@ -280,7 +280,7 @@ class Barren:
 
 def test_a_gpu_on_which_no_process_comes_up_is_given_up(tmp_path: Path) -> None:
     fork_server: Any = Barren()
-    backend = SlotBackend(LocalSlots({0: SlotTemplate(fork_server, Setup())}), tmp_path, lambda: ("", 0))
+    backend = SlotBackend(LocalSlots({0: SlotTemplate(fork_server, SlotSetup())}), tmp_path, lambda: ("", 0))
     news = backend.hear(1.0)
     for run in range(TRIES):
         backend.start(order(0, run, ONE, 2))
@@ -432,16 +432,16 @@ def test_where_there_is_a_gate_slots_come_under_it(
     fresh_user(tmp_path, monkeypatch)
     monkeypatch.setenv("ASTRARIUM_CUDA_DRIVER", str(gate_built.stub))
     monkeypatch.setenv("ASTRARIUM_GATE_LIBRARY", str(gate_built.gate))
-    told = environment(0, Setup("cuda:0"), gate=True)
+    told = environment(0, SlotSetup("cuda:0"), gate=True)
     assert told["CUDA_VISIBLE_DEVICES"] == "0"
     assert told["ASTRARIUM_GATE_CLASS"] == "best-effort"
     assert told["LD_PRELOAD"].endswith("libcuda.so.1")
     assert Path(told["ASTRARIUM_GATE_BOARD"]).is_absolute()
-    assert "LD_PRELOAD" not in environment(0, Setup("cuda:0"), gate=False)
+    assert "LD_PRELOAD" not in environment(0, SlotSetup("cuda:0"), gate=False)
 
 
 def test_a_slot_sees_its_own_gpu_only_and_without_a_gate_nothing_else() -> None:
     told = {"CUDA_VISIBLE_DEVICES": "4,6", "ASTRARIUM_CUDA_DRIVER": "/nowhere/libcuda.so"}
-    assert environment(1, Setup("cuda:0"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == "6"
-    assert "LD_PRELOAD" not in environment(1, Setup("cuda:0"), gate=True, environ=told)
-    assert environment(1, Setup("cpu"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment(1, SlotSetup("cuda:0"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == "6"
+    assert "LD_PRELOAD" not in environment(1, SlotSetup("cuda:0"), gate=True, environ=told)
+    assert environment(1, SlotSetup("cpu"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == ""

@@ -24,8 +24,8 @@ from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, RunEnd
 from astrarium.tuning.live.checkpoints import read, write
 from astrarium.tuning.live.fork_server import PRELOAD, ForkServer
 from astrarium.tuning.live.local import LocalBackend
-from astrarium.tuning.live.messages import Gone, Setup
-from astrarium.tuning.live.run import SearchSpec, go_on_as, run_with
+from astrarium.tuning.live.messages import Gone, SlotSetup
+from astrarium.tuning.live.run import SearchSpec, check_same_search, run_with
 from astrarium.tuning.live.slot import ProcessSettings
 from astrarium.tuning.live.slots import TRIES, LocalSlots, SlotMessage, SlotTemplate
 from astrarium.tuning.live.training import Emulated, packed
@@ -165,7 +165,7 @@ def test_a_fork_server_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatc
 
 
 class Barren:
-    def fork(self, setup: Setup) -> Any:
+    def fork(self, setup: SlotSetup) -> Any:
         ours, theirs = Pipe()
         theirs.close()
         return ours
@@ -176,7 +176,7 @@ class Barren:
 
 def test_a_gpu_is_given_up_with_all_that_wait_on_it() -> None:
     fork_server: Any = Barren()
-    slots = LocalSlots({0: SlotTemplate(fork_server, Setup())}, most=8)
+    slots = LocalSlots({0: SlotTemplate(fork_server, SlotSetup())}, most=8)
     taken = {slots.take(0) for _ in range(5)}
     lost = [each.slot for each in slots.hear(1.0) if isinstance(each.said, Gone)]
     assert taken <= set(lost)
@@ -186,9 +186,10 @@ def test_a_gpu_is_given_up_with_all_that_wait_on_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setup", "why"), [(Setup(log="/nowhere/to/be/found"), "FileNotFoundError"), (Setup("cuda:77"), "CUDA")]
+    ("setup", "why"),
+    [(SlotSetup(log="/nowhere/to/be/found"), "FileNotFoundError"), (SlotSetup("cuda:77"), "CUDA")],
 )
-def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: Setup, why: str) -> None:
+def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: SlotSetup, why: str) -> None:
     made: Any = local
     slots = LocalSlots({0: SlotTemplate(made.ForkServer(dict(os.environ), PRELOAD), setup)})
     found: list[SlotMessage] = []
@@ -337,12 +338,12 @@ def test_a_study_that_goes_on_has_the_candidates_it_had(tmp_path: Path) -> None:
 
 def test_a_search_in_another_space_does_not_go_on_with_this_one(tmp_path: Path) -> None:
     told = {"space": {"rate": {"low": 0, "high": 1}}, "seed": 0}
-    go_on_as(tmp_path, told, again=False)
-    go_on_as(tmp_path, told, again=True)
+    check_same_search(tmp_path, told, again=False)
+    check_same_search(tmp_path, told, again=True)
     with pytest.raises(InputError, match="space: expected"):
-        go_on_as(tmp_path, {**told, "space": {"rate": {"low": 0, "high": 2}}}, again=True)
-    go_on_as(tmp_path, {**told, "seed": 1}, again=False)  # of which nothing was kept
-    go_on_as(tmp_path, {**told, "seed": 1}, again=True)
+        check_same_search(tmp_path, {**told, "space": {"rate": {"low": 0, "high": 2}}}, again=True)
+    check_same_search(tmp_path, {**told, "seed": 1}, again=False)  # of which nothing was kept
+    check_same_search(tmp_path, {**told, "seed": 1}, again=True)
     (tmp_path / "search.json").write_text("{")
     with pytest.raises(InputError, match="first run wrote"):
-        go_on_as(tmp_path, told, again=True)
+        check_same_search(tmp_path, told, again=True)

@@ -13,7 +13,7 @@ from astrarium.cli.tune.run import LIVE_STATE, TuneRun
 from astrarium.core.errors import InputError
 from astrarium.run import folder
 from astrarium.run.waiting import waiting
-from astrarium.tuning.live.run import alone_in
+from astrarium.tuning.live.run import folder_lock
 from astrarium.tuning.report.summary import WINDOWS
 from astrarium.tuning.report.tables import FILES, ratios, write_rows
 
@@ -54,7 +54,7 @@ def _cleared(folder: Path, overwrite: bool) -> None:
         raise InputError("--folder", str(folder), told)
     with ExitStack() as locks:  # all or nothing: of several runs, one may be under way
         for state in [each for each in (folder / LIVE_STATE).iterdir() if each.is_dir()]:
-            locks.enter_context(alone_in(state))
+            locks.enter_context(folder_lock(state))
         shutil.rmtree(folder / LIVE_STATE)
 
 

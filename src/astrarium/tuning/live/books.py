@@ -238,7 +238,7 @@ class NewsTranslator:
                 error = f"no iteration ended within {longest / SECOND:g} s, the longest it may take"
                 yield TrialFailed(number, row.run, error)
 
-    def nowhere(self) -> Iterator[Event]:
+    def never_began(self) -> Iterator[Event]:
         """Yield that a trial has left its place where it never began to run there."""
         for number, row in self._state.open.items():
             if number not in self._runs.alive and row.going is not None:
@@ -323,7 +323,7 @@ class LiveTuning:
         happened = bool(events)
         while events:
             self._set_timers(self._engine.step(now, events))
-            events = [*self._remembered(), *self._translator.nowhere()]
+            events = [*self._known_results(), *self._translator.never_began()]
         self._settle(now)
         return happened
 
@@ -363,14 +363,14 @@ class LiveTuning:
         else:
             self._journal.finished(candidate, self._values(row), total, self._reports.worth(row.trial))
 
-    def _remembered(self) -> Iterator[Event]:
+    def _known_results(self) -> Iterator[Event]:
         """Yield what an earlier run did of trials that have just come."""
         for number, row in self.state.open.items():
             if number not in self._met:
                 self._met.add(number)
-                yield from self._again(row)
+                yield from self._resumed(row)
 
-    def _again(self, row: TrialRow) -> Iterator[Event]:
+    def _resumed(self, row: TrialRow) -> Iterator[Event]:
         trial, values = row.trial, self._values(row)
         known = self._journal.result(trial.candidate, values, trial.total)
         kept = self._journal.kept(trial.candidate, values, trial.total) - trial.begins

@@ -29,7 +29,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.tuning.live.messages import Gone, RendezvousSetup, Setup
+from astrarium.tuning.live.messages import Gone, RendezvousSetup, SlotSetup
 
 # torch._dynamo takes seconds to import; the first optimizer would import it.
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
@@ -63,7 +63,7 @@ class ForkServer:
                 start_new_session=True,  # an interrupt at the keyboard is the backend's business
             )
 
-    def fork(self, role: Setup | RendezvousSetup) -> Connection:
+    def fork(self, role: SlotSetup | RendezvousSetup) -> Connection:
         """Fork a process with that role, and return a connection to it: the first message of a slot is Ready.
         A fork server that was killed is replaced; where the new one dies too, the connection ends."""
         ours, theirs = socket.socketpair()
@@ -77,7 +77,7 @@ class ForkServer:
                     self._ask_for(role, theirs)
         return Connection(ours.detach())
 
-    def _ask_for(self, role: Setup | RendezvousSetup, theirs: socket.socket) -> None:
+    def _ask_for(self, role: SlotSetup | RendezvousSetup, theirs: socket.socket) -> None:
         socket.send_fds(self._control, [msgspec.json.encode(role)], [theirs.fileno()])
 
     @property
@@ -156,7 +156,7 @@ def _become(message: bytes, handle: int) -> None:
         os.setpgid(0, 0)  # what it starts itself ends with it
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _play(pipe, msgspec.json.decode(message, type=Setup | RendezvousSetup))
+        _play(pipe, msgspec.json.decode(message, type=SlotSetup | RendezvousSetup))
     except BaseException as error:
         traceback.print_exc()
         with suppress(OSError):
@@ -166,7 +166,7 @@ def _become(message: bytes, handle: int) -> None:
         os._exit(1)
 
 
-def _play(pipe: Connection, role: Setup | RendezvousSetup) -> None:
+def _play(pipe: Connection, role: SlotSetup | RendezvousSetup) -> None:
     from astrarium.tuning.live.slot import Slot
 
     if isinstance(role, RendezvousSetup):

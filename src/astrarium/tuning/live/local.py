@@ -25,7 +25,7 @@ from astrarium.run.waiting import waiting
 from astrarium.tuning.live.backend import News, Work
 from astrarium.tuning.live.fork_server import PRELOAD, ForkServer
 from astrarium.tuning.live.gangs import TICK, Note, SlotBackend
-from astrarium.tuning.live.messages import Packing, Setup
+from astrarium.tuning.live.messages import Packing, SlotSetup
 from astrarium.tuning.live.rendezvous import Rendezvous
 from astrarium.tuning.live.slots import LOADING, LocalSlots, Slots, SlotTemplate
 from astrarium.tuning.live.training import Build, Emulated, packed
@@ -111,7 +111,7 @@ def found_gpus(gpus: int | Sequence[int] | None, emulated: Emulated | None) -> t
 
 
 def environment(
-    gpu: int, setup: Setup, gate: bool, environ: Mapping[str, str] = os.environ
+    gpu: int, setup: SlotSetup, gate: bool, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Return the environment of the slots on a GPU, which see no other GPU."""
     own = {"GLOO_SOCKET_IFNAME": "lo", **environ}
@@ -181,7 +181,7 @@ class LocalBackend(FolderBackend):
         search_folder = SearchFolder(
             Path(folder) if folder is not None else _temporary(memory), parcel, folder is None
         )
-        setup = Setup(
+        setup = SlotSetup(
             device="cpu" if emulated is not None else "cuda:0",
             build=search_folder.build,
             emulated=emulated,

@@ -46,7 +46,7 @@ FILE, LOCK = "search.json", "search.lock"
 
 
 @contextmanager
-def alone_in(folder: Path | None) -> Iterator[None]:
+def folder_lock(folder: Path | None) -> Iterator[None]:
     """Hold the lock of a run's folder. The lock goes with its process, however that ends."""
     if folder is None:
         yield
@@ -68,7 +68,7 @@ def _lock(file: IO[str], folder: Path) -> None:
         return
 
 
-def go_on_as(folder: Path, told: Mapping[str, Any], again: bool) -> None:
+def check_same_search(folder: Path, told: Mapping[str, Any], again: bool) -> None:
     """Check that a resumed run searches as the first one did. *told* names what defines the candidates: the
     first run writes it down, and those that resume it are held to it."""
     file, own = folder / FILE, _written(told)
@@ -262,12 +262,12 @@ def run_local(
 def run_with(spec: SearchSpec, make_backend: Callable[[], TrialBackend]) -> TuningRecord:
     """Run a search on a backend. What the user wrote is checked before anything is started."""
     parts = _parts(spec)
-    with _unless_for_nothing(spec.folder), alone_in(spec.folder):
+    with _removed_if_unused(spec.folder), folder_lock(spec.folder):
         return _run(spec, parts, make_backend)
 
 
 @contextmanager
-def _unless_for_nothing(folder: Path | None) -> Iterator[None]:
+def _removed_if_unused(folder: Path | None) -> Iterator[None]:
     """Remove a folder that was made for a search which never began: its name is free again."""
     missing = [] if folder is None else [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -313,7 +313,7 @@ def _closed_on_error(backend: TrialBackend) -> Iterator[None]:
         raise
 
 
-def bounded(policy: str, settings: Settings | None, spread: int) -> dict[str, Any]:
+def bounded_spread(policy: str, settings: Settings | None, spread: int) -> dict[str, Any]:
     """Bound the GPUs of a trial to *spread*, where the policy has that parameter, for trainings that may
     ignore workers and would do the same on all GPUs."""
     kind: Any = tuning_policies.get(policy)
@@ -354,7 +354,7 @@ def _journal(spec: SearchSpec) -> FileJournal | None:
         told = "a folder without an earlier run, or resume=True to go on with that"
         raise InputError("folder", str(spec.folder), told)
     candidates = {"space": space_of(spec.space), "seed": spec.seed, "goal": spec.goal}
-    go_on_as(spec.folder, candidates, spec.resume)
+    check_same_search(spec.folder, candidates, spec.resume)
     return FileJournal(path, CheckpointFolder(spec.folder / "checkpoints"))
 
 
@@ -362,7 +362,7 @@ def tried(spec: SearchSpec) -> list[dict[str, Any]]:
     """Return the values that the resumed run had drawn; empty where none is resumed."""
     if not spec.resume:
         return []
-    with alone_in(spec.folder):
+    with folder_lock(spec.folder):
         journal = _journal(spec)
         return [] if journal is None else journal.tried()
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from astrarium.tuning.live.fork_server import ForkServer
-from astrarium.tuning.live.messages import Gone, Message, Order, Ready, Setup, Warm
+from astrarium.tuning.live.messages import Gone, Message, Order, SlotReady, SlotSetup, Warm
 
 
 class SlotProcess:
@@ -111,7 +111,7 @@ class SlotTemplate(NamedTuple):
     """A template says what the slots of a GPU are forked from, and their setup."""
 
     fork_server: ForkServer
-    setup: Setup
+    setup: SlotSetup
 
 
 class LocalSlots:
@@ -233,7 +233,7 @@ class LocalSlots:
         try:
             while slot.pipe.poll():
                 said = slot.pipe.recv()
-                if isinstance(said, Ready):
+                if isinstance(said, SlotReady):
                     slot.came_up(said.pid)
                 elif isinstance(said, Warm):
                     slot.warm = True

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.run import SearchSpec, bounded, run_local, tried
+from astrarium.tuning.live.run import SearchSpec, bounded_spread, run_local, tried
 from astrarium.tuning.live.training import Emulated, Training, Workers, named, set_current_workers
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from astrarium.tuning.record import TuningRecord
@@ -253,7 +253,7 @@ def optimize(
     """Run a search for a study. Sampler and goal of *spec* are replaced by the study's."""
     build = ObjectiveBuild(objective)
     sampler = OptunaSampler(study, build.suggest, n_trials, pruning)
-    settings = bounded(spec.policy, spec.policy_settings, spread)
+    settings = bounded_spread(spec.policy, spec.policy_settings, spread)
     goal = sampler.goal or spec.goal
     spec = replace(spec, sampler=sampler, goal=goal, policy_settings=settings)
     for values in tried(spec):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astrarium.core.errors import InputError, from_extra
 from astrarium.tuning.live.ray.backend import RayBackend
-from astrarium.tuning.live.run import SearchSpec, bounded, run_local, run_with
+from astrarium.tuning.live.run import SearchSpec, bounded_spread, run_local, run_with
 from astrarium.tuning.ray_tune.sampler import RayTuneSampler
 from astrarium.tuning.ray_tune.trainables import trainable_build
 from astrarium.tuning.record import TuningRecord
@@ -51,7 +51,7 @@ def fit(
         spec,
         space=space.chosen,
         sampler=_sampler(space, searcher, spec.goal, metric),
-        policy_settings=bounded(spec.policy, spec.policy_settings, spread),
+        policy_settings=bounded_spread(spec.policy, spec.policy_settings, spread),
     )
     settings = {"preload": PRELOAD, **backend}
     if on == "local":

@@ -52,7 +52,7 @@ Concurrency = Annotated[
 ]
 
 
-def at_a_time(pool: Pool, concurrency: int) -> int:
+def concurrent_trials(pool: Pool, concurrency: int) -> int:
     """Return how many trials run at a time; 0 means one on each GPU: asynchronous searches ask for a new
     trial whenever a worker is idle."""
     return concurrency or pool.workers
@@ -67,7 +67,7 @@ def totals(smallest: int, largest: int, eta: int) -> list[int]:
     return found
 
 
-def halved(pool: Pool, candidates: list[int], rungs: list[int], eta: int) -> Course:
+def successive_halving(pool: Pool, candidates: list[int], rungs: list[int], eta: int) -> Course:
     """Run successive halving, with one group for each rung. At least one candidate goes on, if any has a
     value."""
     for rung, total in enumerate(rungs):

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from astrarium.tuning.live.fork_server import PRELOAD, ForkServer
 from astrarium.tuning.live.local import environment
-from astrarium.tuning.live.messages import Beat, Gone, Message, Order, Setup
+from astrarium.tuning.live.messages import Beat, Gone, Message, Order, SlotSetup
 from astrarium.tuning.live.slots import LocalSlots, SlotMessage, SlotTemplate
 
 TICK = 1.0  # seconds between two looks at whether anybody asks
@@ -41,7 +41,7 @@ class AgentAnswer(NamedTuple):
 
 
 class AgentSettings(NamedTuple):
-    setup: Setup
+    setup: SlotSetup
     most: int = 4  # slots that are kept
     patience: float = 30.0  # for a silent slot
     unasked: float = 30.0  # seconds after which nobody is taken to want anything

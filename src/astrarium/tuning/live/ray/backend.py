@@ -18,7 +18,7 @@ from astrarium.core.errors import InputError
 from astrarium.run.waiting import waiting
 from astrarium.tuning.live.fork_server import PRELOAD
 from astrarium.tuning.live.local import LANES, FolderBackend, SearchFolder
-from astrarium.tuning.live.messages import Packing, Setup
+from astrarium.tuning.live.messages import Packing, SlotSetup
 from astrarium.tuning.live.ray.agent import AgentSettings
 from astrarium.tuning.live.ray.slots import RaySlots, agent_placement, connect, the_ray
 from astrarium.tuning.live.rendezvous import Rendezvous
@@ -65,7 +65,7 @@ class RayBackend(FolderBackend):
         search_folder = SearchFolder(
             Path(folder) if folder is not None else _temporary(hosts), parcel, folder is None
         )
-        setup = Setup(
+        setup = SlotSetup(
             device="cuda:0" if emulated is None else "cpu",
             build=search_folder.build,
             emulated=emulated,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium.core.errors import InputError, from_extra
-from astrarium.tuning.live.messages import Ended, Gone, Message, Order, Started
+from astrarium.tuning.live.messages import Gone, MemberEnded, Message, Order, Started
 from astrarium.tuning.live.ray.agent import AgentAnswer, AgentSettings, SlotAgent
 from astrarium.tuning.live.slots import SlotMessage
 
@@ -260,7 +260,7 @@ class RaySlots:
 def _by_our_clock(said: Message, ahead: float) -> Message:
     if isinstance(said, Started):
         return msgspec.structs.replace(said, at=said.at + ahead)
-    if isinstance(said, Ended):
+    if isinstance(said, MemberEnded):
         return msgspec.structs.replace(said, last=said.last + ahead)
     return said
 

@@ -103,7 +103,7 @@ def trial_options(
     return TrialOptions(row.trial.id, left * runtime.iteration, row.trial.total, place.width, parts, whole)
 
 
-def deepest(trials: Iterable[TrialOptions]) -> int:
+def trials_per_gpu(trials: Iterable[TrialOptions]) -> int:
     """Return how many trials may share a GPU so that it pays for all of them."""
     return min((len(each.parts) for each in trials), default=1)
 
