@@ -1,5 +1,4 @@
-"""This module defines what an iteration policy hears (events, in the past tense) and what it may ask for
-(actions)."""
+"""An iteration policy hears these events (in the past tense), and asks for these actions."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ class NeedsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class JobWithdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The job's owner no longer wants it, or it failed between turns. A running iteration is finished
-    first."""
+    """The job's owner no longer wants it, or it failed between turns. It finishes a running iteration."""
 
     job: int
     error: str = ""

@@ -44,8 +44,8 @@ INFERENCE_EPHEMERAL = Bytes(100 * MB)
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """An architecture has so many millions of parameters and 10^9 operations in the forward pass of a sample:
-    textbook numbers."""
+    """An architecture has millions of parameters, and 10^9 operations in a sample's forward pass
+    (textbooks)."""
 
     parameters: float
     forward_gflop: float
@@ -216,7 +216,6 @@ def lengths_of(jobs: int, tail: float) -> list[Time]:
 
 
 def _drawn(lengths: list[Time], races: list[float], early: float) -> list[Time]:
-    """Draw lengths one by one, with chances in proportion to length^early: they run a race at these
-    speeds."""
+    """Draw lengths one by one, with chances in proportion to length^early, as in a race."""
     finishes = [race / length**early for race, length in zip(races, lengths, strict=True)]
     return [length for _, length in sorted(zip(finishes, lengths, strict=True))]

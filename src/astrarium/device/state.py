@@ -96,8 +96,7 @@ class Credits:
         self._credit[job] = max(self._credit[job], self._level - self._ledger.rows[job].service)
 
     def ran(self, using: Iterable[int]) -> None:
-        """Raise the level after an iteration: *using* are the job that ended it, and those that run or want
-        to."""
+        """Raise the level after an iteration: *using* are the job that ended it, and those using the GPU."""
         had = (self._credit[job] + self._ledger.rows[job].service for job in using)
         self._level = max(self._level, min(had, default=0))
 

@@ -1,5 +1,4 @@
-"""The board of a GPU shows which programs share it, under which policy, and what each has launched and waited
-for."""
+"""The board of a GPU shows its clients, the policy, and what each client has launched and waited for."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ NOT_BUILT = "the compiled module astrarium._gate, which this installation does n
 
 
 class LaunchView(msgspec.Struct, frozen=True):
-    """A launch, as the gate knows it."""
+    """A launch has a duration, a number of SMs and a kind, as far as the gate knows."""
 
     duration: Time  # 0: not measured yet
     sms: int

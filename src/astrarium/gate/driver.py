@@ -95,8 +95,8 @@ def _loader_cache() -> Iterator[Path]:
 
 
 def _ours(path: Path) -> bool:
-    """Tell whether the library is for programs like this one (the cache lists 32-bit ones too), and no
-    linker's stub."""
+    """Tell whether the library has this program's word size (the cache lists all), and is no linker's
+    stub."""
     try:
         with path.open("rb") as file:
             head = file.read(5)
@@ -106,8 +106,7 @@ def _ours(path: Path) -> bool:
 
 
 def chosen_gpu(number: int = 0, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the name of a GPU for CUDA_VISIBLE_DEVICES; where that is set already, the number counts within
-    it."""
+    """Return the name of a GPU for CUDA_VISIBLE_DEVICES; if that is set, the number counts within it."""
     visible = environ.get(VISIBLE)
     if visible is None:
         return str(number)
@@ -126,8 +125,7 @@ def probe(driver: Path, gpu: str, environ: Mapping[str, str] = os.environ) -> Gp
 
 
 def count_gpus(environ: Mapping[str, str] = os.environ) -> int:
-    """Return how many GPUs programs of this environment see. PyTorch knows too, but takes seconds to
-    import."""
+    """Return how many GPUs programs of this environment see, without importing PyTorch."""
     try:
         return int(_asked(find_driver(environ), environ.get(VISIBLE, "of this machine"), environ)[0])
     except NoGpu:

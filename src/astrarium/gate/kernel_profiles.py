@@ -40,8 +40,7 @@ class KernelUse(NamedTuple):
 
 
 class KernelProfile(msgspec.Struct, frozen=True):
-    """A kernel profile says how long a kernel runs and how many SMs it fills; `use` is None where nobody
-    measured it."""
+    """A profile says how long a kernel runs and how many SMs it fills; `use` is None if not measured."""
 
     name: str
     duration: Time
@@ -56,8 +55,7 @@ class KernelProfile(msgspec.Struct, frozen=True):
 
 
 class KernelTrace(msgspec.Struct, frozen=True):
-    """A trace is one request or iteration: kernels in the order of their launches. `phases[i]` is the phase
-    of launch i."""
+    """A trace has the kernels of a request or iteration, by launch; `phases[i]` is that of launch i."""
 
     device: str
     sms: int

@@ -1,5 +1,4 @@
-"""This module brings a program under the gate: it finds or makes driver, folder, board and MPS, in this
-order."""
+"""This module brings a program under the gate: driver, folder, board and MPS are found or made."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ GATE, OTHER_NAME, DRIVER_LINK = "libcuda.so.1", "libcuda.so", "libcuda_gate_real
 
 
 def gate_library(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the built gate, which is beside the package's compiled modules; the newest where there are
-    several."""
+    """Return the built gate, beside the package's compiled modules; the newest of several."""
     given = environ.get(LIBRARY_VARIABLE)
     if given:
         if not Path(given).is_file():
@@ -44,8 +42,7 @@ def gate_library(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def private_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return a folder that only this user can read: in the user's cache, or else where temporary files
-    are."""
+    """Return a folder that only this user can read: in the user's cache, or among temporary files."""
     for folder in _homes(environ):
         if _usable(folder):
             return folder
@@ -60,8 +57,7 @@ def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _usable(folder: Path) -> bool:
-    """Tell whether the folder is usable. LD_PRELOAD is split at spaces and colons, which therefore cannot be
-    part of a path."""
+    """Tell whether the folder is usable: LD_PRELOAD is split at spaces and colons."""
     if not folder.is_absolute() or re.search(r"[\s:]", str(folder)):
         return False
     try:
@@ -139,16 +135,14 @@ def _told(client: Client) -> dict[str, str]:
 
 
 def _searched(gate: Path, others: str) -> str:
-    """Return the library path, in which programs that ask for the driver by its other name, libcuda.so, find
-    the gate too."""
+    """Return the library path, so that programs that ask for libcuda.so find the gate too."""
     home = gate.parent.parent
     kept = [path for path in others.split(":") if path and Path(path).parent != home]
     return ":".join([str(gate.parent), *kept])
 
 
 def _preloads(gate: Path, others: str) -> str:
-    """Return the preloads, the gate first. The gate of a program around this one is left out: there can be
-    only one."""
+    """Return the preloads, the gate first. An outer program's gate is left out: there can be only one."""
     home = gate.parent.parent
     kept = [
         path

@@ -24,7 +24,7 @@ NOT_THE_DAEMONS = ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
 
 
 class Mps(NamedTuple):
-    """The state of MPS; *variables* are what clients need to find it."""
+    """MPS runs or not; *variables* are what clients need to find it."""
 
     running: bool
     said: str

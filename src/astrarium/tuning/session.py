@@ -186,8 +186,7 @@ class Session:
         return self.pool.all
 
     def begin(self, gpus: int | None = None) -> list[Event]:
-        """Return the events with which the search begins. *gpus* is the number of GPUs, for searches that
-        ask."""
+        """Return the events with which the search begins. *gpus* is their number, for searches that ask."""
         if gpus is not None:
             self.pool.workers = max(1, gpus)
         return [*self._ask_search(None), *self._advance()]

@@ -29,8 +29,7 @@ NEARLY = 1e-6  # of an iteration
 
 @dataclass
 class _Truth:
-    """The true progress of a trial: iterations done at the instant `since`, after which each one takes
-    `iteration`."""
+    """A trial had truly done `done` iterations at the instant `since`; each one then takes `iteration`."""
 
     trial: Trial
     done: float = 0.0

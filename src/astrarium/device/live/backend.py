@@ -1,5 +1,4 @@
-"""A lane backend provides the lanes of live jobs, as the device level sees them: PyTorch's, or a plain one
-for tests."""
+"""A lane backend provides the lanes of live jobs: those of PyTorch, or plain ones for tests."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ class Needs(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A reading has the bytes that the whole device had allocated before an iteration, after it and at most
-    in between."""
+    """A reading has the device's allocated bytes before an iteration, after it and at most in between."""
 
     before: int
     after: int
@@ -53,8 +51,7 @@ class Turn(NamedTuple):
 
 
 class LaneBackend(Protocol):
-    """A lane backend has numbered lanes; a turn opens the one it needs. All but `close` is called by the
-    job's thread."""
+    """A lane backend has numbered lanes, opened by turns. The job's thread calls all but `close`."""
 
     @property
     def capacity(self) -> int: ...

@@ -168,8 +168,7 @@ class LiveJob:
         self._gpu.inside.job = self
 
     def end(self, error: BaseException | None = None, survives: bool = False) -> None:
-        """End an iteration. An error in it ends the job, unless the job *survives*: somebody may still handle
-        the error."""
+        """End an iteration. An error in it ends the job, unless it *survives*: the loop may handle it."""
         if not self.under_way:
             return
         self._check_owner()
@@ -199,8 +198,7 @@ class LiveJob:
         self._gpu.leave(self.id, error)
 
     def _begin_turn(self) -> None:
-        """Begin a turn. Wherever that is interrupted, the turn that the job has, or may have, is given
-        back."""
+        """Begin a turn. If that is interrupted anywhere, the turn is given back."""
         try:
             turn = self._turn = self._gpu.await_turn(self.id)
             self._gpu.backend.begin(turn)
@@ -279,8 +277,7 @@ class LiveJob:
 
 
 class _Iteration:
-    """An iteration is a block of a job's turn. It is a class and no generator, since it is entered at every
-    iteration."""
+    """An iteration is a block of a job's turn: a class and no generator, as that would be slower."""
 
     __slots__ = ("_job",)
 

@@ -58,8 +58,7 @@ class TimerThread:
         self._sleeps_until: Time = 0
 
     def set(self, name: str, at: Time) -> None:
-        """Set a timer; it replaces one of the same name. The thread is woken only if it would sleep too
-        long."""
+        """Set a timer in place of one of the same name. A thread that would sleep too long is woken."""
         self._set[name] = at
         if self._thread is None:
             self._thread = Thread(target=self._work, name="alarms of a shared GPU", daemon=True)
@@ -418,8 +417,7 @@ class SharedGpu:
         self._grants.grant(Turn(job, run, lane.id, lane.size, len(lane.jobs) > 1))
 
     def _break(self, now: Time, error: str) -> None:
-        """End the sharing: the books cannot be trusted any more, and nobody waits for a turn that would never
-        come."""
+        """End the sharing: the books cannot be trusted, and no job may wait for a turn for ever."""
         self._broken = f"the GPU is shared no more: {error}"
         self._timers.clear()
         self._grants.refuse_all(self._broken)

@@ -61,8 +61,7 @@ def touched(device: torch.device) -> None:
 
 
 class TorchLaneBackend:
-    """The lanes of one CUDA device. *cuda* is torch.cuda, or what a test has in its place; *touch* uses the
-    libraries."""
+    """The backend makes lanes of a CUDA device. *cuda* is torch.cuda, or a test's; *touch* uses libraries."""
 
     def __init__(
         self,
@@ -179,8 +178,7 @@ class TorchLaneBackend:
             outside.wait_event(done)
 
     def _warm_up(self, lane: TorchLane) -> None:
-        """Make the libraries' workspaces outside the lane: they have one for each thread and stream, made at
-        first use."""
+        """Make the libraries' workspaces, one for each thread and stream, outside the lane."""
         if lane.stream not in self._thread_state.warm:
             self._thread_state.warm.add(lane.stream)
             with self._cuda.stream(lane.stream):
@@ -204,8 +202,7 @@ class TorchLaneBackend:
                 lane.spent[job] = lane.spent.get(job, 0) + round(began.elapsed_time(done) * MILLISECOND)
 
     def _failed(self, lane: TorchLane, error: BaseException) -> None:
-        """Free the tensors that frames of the traceback hold: whoever keeps the error must not keep the
-        memory."""
+        """Clear the traceback's frames, which hold tensors: keeping the error must not keep the memory."""
         if isinstance(error, torch.OutOfMemoryError):
             traceback.clear_frames(error.__traceback__)
             error.add_note(f"in a lane of {lane.size} bytes")

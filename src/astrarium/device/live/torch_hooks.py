@@ -27,8 +27,7 @@ LONG = 64  # calls of the model without a step: the loop may have another shape 
 
 
 def owned_bytes(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> int:
-    """Return the bytes on a GPU of parameters and buffers with their gradients, and of what optimizers keep
-    of them."""
+    """Return the bytes on a GPU of parameters, buffers, their gradients and the optimizers' states."""
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise InputError("optimizer", type(optimizer).__name__, "a torch.optim.Optimizer")
@@ -105,8 +104,7 @@ class _Loop:
             self._job.end(error, survives=True)
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Begin an iteration if none is under way: a closure calls the model inside, and a step by itself is
-        an iteration too."""
+        """Begin an iteration if none is under way: a step by itself is one too."""
         self._check_thread()
         self._recount(self._model, own=0)
         self._trains_in_eval |= self._in_doubt

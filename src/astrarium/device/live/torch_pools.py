@@ -81,8 +81,7 @@ class LaneWatch:
         self._asked = -1  # how often the device was asked for memory, at the last look
 
     def renewed(self) -> LaneWatch:
-        """Return a watch for the lane with another pool. What is held of the old pool may be held for
-        long."""
+        """Return a watch for the lane with another pool, as jobs may hold blocks of the old one."""
         fresh = LaneWatch()
         for job, last in self._last.items():
             fresh._elsewhere[job] = self._more(job, last)
@@ -107,8 +106,7 @@ class LaneWatch:
         return self._asked != before or _looked_at(turn)
 
     def seen(self, job: int, size: int, view: PoolView) -> Excess | None:
-        """Look after a turn in the lane of *size* bytes; return what was not known of the job, None if
-        nothing."""
+        """Return what a turn in the lane of *size* bytes has shown of the job; None if nothing new."""
         mine = self._of(job, view)
         held = _Held(self._turns[job], sum(block.size for block in mine), len(mine))
         in_use = sum(block.size for block in view.blocks)
@@ -146,8 +144,7 @@ def _looked_at(turn: int) -> bool:
 
 
 def _leaks(first: _Held, last: _Held, now: _Held) -> bool:
-    """Tell whether there is a block more with every turn, or a good deal more than at the last look and at
-    first."""
+    """Tell whether each turn adds a block, or much has come since the last look and since the first."""
     turns = now.turn - first.turn
     steadily = turns >= 2 and now.blocks - first.blocks >= turns
     return steadily or now.size - first.size >= LEAK <= now.size - last.size

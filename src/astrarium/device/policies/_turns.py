@@ -1,5 +1,4 @@
-"""Iteration policies share these steps: admit the jobs for which there is room, then give every free lane its
-next turn."""
+"""Iteration policies share these steps: admit jobs that fit, then give every free lane its next turn."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ RARELY = 64  # turns: a job that is always late costs the others one moment in s
 
 
 class ReturningJobs:
-    """The policy waits a moment for jobs that come straight back: a loop that has ended an iteration wants
-    the next one soon."""
+    """The policy waits a moment for jobs that come straight back, as loops do after an iteration."""
 
     def __init__(self) -> None:
         self._ended: dict[int, Time] = {}  # when those who are not back yet ended an iteration
@@ -66,8 +64,7 @@ Rank = tuple[float, ...]
 
 
 class Turns:
-    """A policy of turns is a subclass that says which job comes first (`rank`, the smaller the sooner) and
-    where a job may go (`place`)."""
+    """A subclass says which job comes first (`rank`, the smaller the sooner) and where it goes (`place`)."""
 
     def __init__(self) -> None:
         self._returns = ReturningJobs()
@@ -114,8 +111,7 @@ class Turns:
                 yield Admit(job.id, lane)
 
     def _candidates(self, state: DeviceState) -> list[Job]:
-        """Return waiting jobs whose persistent memory alone would fit, by rank: the others need not be
-        tried."""
+        """Return waiting jobs whose persistent memory alone would fit, by rank."""
         room = state.layout.room
         found = [job for job in state.waiting.values() if state.claim(job) <= room]
         return sorted(found, key=lambda job: self.rank(job, state))

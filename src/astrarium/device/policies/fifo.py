@@ -1,5 +1,4 @@
-"""Fifo runs one job at a time, in order of arrival: what clusters do today, and the baseline of the
-others."""
+"""Fifo runs one job at a time, in order of arrival: what clusters do today, and the baseline."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Srtf runs the job with the shortest remaining time: a shorter job takes over at the next iteration boundary
-(Salus)."""
+"""Srtf runs the job with the shortest remaining time, from the next iteration boundary on (Salus)."""
 
 from __future__ import annotations
 

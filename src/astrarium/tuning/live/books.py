@@ -73,8 +73,7 @@ class _Crowd:
 
 @dataclass
 class LiveRuns:
-    """The live runs say which run is really on which GPU, whatever the books say, and how many shared it for
-    how long."""
+    """Live runs tell which run is really on which GPU, and how many shared it for how long."""
 
     alive: dict[int, LiveRun] = field(default_factory=dict)  # by trial
     _crowds: dict[int, _Crowd] = field(default_factory=dict)  # by GPU
@@ -101,8 +100,7 @@ class LiveRuns:
         self._count(now, run.work.place, -1)
 
     def sharers(self, now: Time, run: LiveRun) -> float:
-        """Return the mean number of trials on the run's GPU since its last iteration ended; the next
-        iteration begins now."""
+        """Return the mean number of trials on the run's GPU since its last iteration; the next begins."""
         area, since, place = self._area(now, run.work.place), run.iterated, run.work.place
         crowd, run.iterated, run.crowd = run.crowd, now, area
         if now > since:
@@ -137,8 +135,7 @@ class NewsTranslator:
         self._losses: dict[int, tuple[int, int]] = {}  # by trial: how often, and how far it had come
 
     def events(self, now: Time, heard: Sequence[News], gpus: Collection[int] | None) -> Iterator[Event]:
-        """Yield the events that follow from news. *gpus* are those that are left, where the news told of
-        them."""
+        """Yield the events that follow from news. *gpus* are those left, where the news told of them."""
         steps, ends = dict[int, Iterated](), list[Event]()
         for news in heard:
             if isinstance(news, Iterated) and self._iterated(now, news):
@@ -229,8 +226,7 @@ class NewsTranslator:
         return TrialPaused(news.trial, row.run, done)
 
     def _stuck(self, now: Time) -> Iterator[TrialFailed]:
-        """Fail trials whose iteration takes too long. Their processes live, which is all that a backend can
-        tell."""
+        """Fail trials whose iteration takes too long: a backend can only tell that their processes live."""
         longest = self._options.longest
         for number, run in self._runs.alive.items():
             row = self._state.open.get(number)
@@ -300,8 +296,7 @@ class LiveTuning:
         stop: Callable[[], str] = lambda: "",
         after: Callable[[LiveTuning], None] = lambda live: None,
     ) -> None:
-        """Run to the end of the search, or until *stop* returns a reason. *after* is called after each
-        step."""
+        """Run until the search ends, or *stop* returns a reason. *after* is called after each step."""
         why = "the run broke off"
         try:
             while not self.over and not (why := stop()):
@@ -455,8 +450,7 @@ def live_tuning(
 
 
 def _checkpoint(trial: Trial, kept: int) -> Checkpoint | None:
-    """Return the trial's own checkpoint where it has trained; else the one it begins with, which may be
-    another candidate's."""
+    """Return the trial's own checkpoint where it has trained; else the one it begins with."""
     if kept:
         return Checkpoint(trial.candidate, trial.begins + kept)
     if trial.begins:

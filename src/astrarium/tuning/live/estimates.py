@@ -50,7 +50,7 @@ class Beliefs(Protocol):
 
 
 class WidthSample(NamedTuple):
-    """The sample of a candidate at one width; *level* is the logarithm of its iterations' GPU time."""
+    """A sample is one candidate at one width; *level* is the logarithm of its iterations' GPU time."""
 
     level: float
     packed: float  # trials beside it
@@ -187,8 +187,7 @@ def _compared(views: _Views, prior: float, axis: str, other: Overheads) -> float
 
 
 def _weighted_median(slopes: Sequence[_Slope]) -> float:
-    """Return the lowest value with half of all weight at or below it; the mean of two where the halves are
-    equal."""
+    """Return the lowest value with half of the weight up to it; the mean of two if halves are equal."""
     ordered, half = sorted(slopes), sum(slope.weight for slope in slopes) / 2
     below = 0.0
     for slope, later in zip(ordered, [*ordered[1:], ordered[-1]], strict=True):

@@ -41,8 +41,8 @@ _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {module} 
 
 
 class ForkServer:
-    """The backend's end of a fork server. *environment* is all that its processes have. *litter* is a folder
-    to remove when the backend is gone."""
+    """The object starts a fork server and asks it for processes. *environment* is all that its processes
+    have. *litter* is a folder to remove when the backend is gone."""
 
     def __init__(
         self, environment: Mapping[str, str], preload: Sequence[str] = PRELOAD, litter: str = ""
@@ -115,8 +115,7 @@ def serve(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _while_the_backend_lives(control: socket.socket, litter: str) -> Iterator[None]:
-    """End this process if the backend goes meanwhile: loading may take a minute, and nobody wants it any
-    more."""
+    """End this process if the backend goes while modules are loaded, which may take a minute."""
     loaded = Event()
     watch = Thread(target=_end_with_backend, args=(control, litter, loaded))
     watch.start()
@@ -137,8 +136,7 @@ def _end_with_backend(control: socket.socket, litter: str, loaded: Event) -> Non
 
 
 def _throw_away(litter: str) -> None:
-    """Remove the folder once nobody is left who writes there, or nearly so: the rest end with this
-    process."""
+    """Remove the folder once nearly all who write there are gone: the rest end with this process."""
     until = monotonic() + LEAVING
     with suppress(ChildProcessError):  # there are none any more
         while litter and monotonic() < until:

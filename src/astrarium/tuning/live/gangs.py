@@ -161,8 +161,7 @@ class SlotBackend:
         gang.deadline = gang.deadline or monotonic() + GRACE
 
     def _kill_the_late(self, now: float) -> None:
-        """Kill members that may wait for ever for one that is gone, or in a collective that will never be
-        complete."""
+        """Kill members that may wait for ever, for one that is gone or in an incomplete collective."""
         late = [gang for gang in self._gangs.values() if gang.deadline is not None and now >= gang.deadline]
         for gang in late:
             for rank in set(range(len(gang.slots))) - gang.ends.keys():

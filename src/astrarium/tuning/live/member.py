@@ -229,8 +229,7 @@ def _number(value: Any) -> float:
 
 
 def _is_trouble(error: BaseException) -> bool:
-    """Tell whether the error comes from the connection to other members. Gloo has no error class of its
-    own."""
+    """Tell whether the error is of the connection to other members; Gloo has no class of its own."""
     import torch.distributed as dist
 
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()

@@ -58,8 +58,7 @@ def folder_lock(folder: Path | None) -> Iterator[None]:
 
 
 def _lock(file: IO[str], folder: Path) -> None:
-    """Take the lock, or refuse the folder. Some file systems of clusters know no locks: there nothing is
-    checked."""
+    """Take the lock, or refuse the folder. On file systems without locks nothing is checked."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -122,8 +121,7 @@ class CheckpointFolder:
 
 
 class FileJournal:
-    """A file journal appends to *path*, and knows what the file held before. A torn last line counts as never
-    written."""
+    """A file journal appends to *path*, and knows what the file held; a torn last line does not count."""
 
     def __init__(self, path: Path, checkpoints: CheckpointStore) -> None:
         self._path, self._checkpoints = path, checkpoints
@@ -158,8 +156,7 @@ class FileJournal:
         return max((each for each in self._checkpoints.kept(candidate) if each < below), default=0)
 
     def tried(self) -> list[dict[str, Any]]:
-        """Return the values of candidates in the order in which they were drawn, up to the first that is
-        missing."""
+        """Return the values of candidates in the order of drawing, up to the first that is missing."""
         known = takewhile(self._values.__contains__, count())
         return [json.loads(self._values[candidate]) for candidate in known]
 
@@ -229,8 +226,7 @@ class SearchSpec:
 
 
 def options(longest: str | None) -> LiveOptions:
-    """Return live options with the limit *longest*, written as in a file under `live`: `90s`; None is no
-    limit."""
+    """Return live options with the limit *longest*, as a file has it under `live`: `90s`; None: no limit."""
     if longest is None:
         return LiveOptions()
     try:

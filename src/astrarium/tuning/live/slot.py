@@ -85,8 +85,7 @@ def _folder() -> str:
 
 
 def _precision() -> str:
-    """Return the precision of matrix products; PyTorch refuses to tell where it was set in both its old and
-    its new way."""
+    """Return the precision of matrix products, which PyTorch does not tell if set in old and new ways."""
     import torch
 
     try:
@@ -211,8 +210,7 @@ class Slot:
         _ = self._opened
 
     def _limit_memory(self, member: GangMember) -> None:
-        """Limit the run to its share of the memory: a run that takes more fails by itself, and not its
-        neighbours."""
+        """Limit the run to its share of memory, so that a greedy run fails and not its neighbours."""
         if self._on_gpu:
             import torch
 

@@ -22,8 +22,7 @@ def start_waiting(state: TuningState, widths: Mapping[int, Width]) -> Iterator[P
 
 
 def widest(state: TuningState, trial: int, width: Width, least: Width = NOTHING) -> Place | None:
-    """Return the widest place that has room, at most *width* and wider than *least*; None where there is
-    none."""
+    """Return the widest place that has room, up to *width* and wider than *least*; None if there is none."""
     while width > least:
         place = state.strips.find(width, trial)
         if place is not None or width <= 1:

@@ -61,8 +61,7 @@ class _Room:
 
     @property
     def full(self) -> bool:
-        """Tell whether no trial can be made wider. A trial that is alone on a GPU, and has a part of it,
-        could be."""
+        """Tell whether no trial can be made wider; one alone on a GPU, with a part of it, could be."""
         return self._needed(self._whole, self._shared) >= self._gpus and self._shared % self._parts != 1
 
     def widened(self, width: Width) -> bool:

@@ -1,2 +1,1 @@
-"""Ray Tune's searchers, trainables, spaces and resource allocation work with our searches through this
-package."""
+"""Ray Tune's searchers, trainables, spaces and resource allocation work with our searches here."""

@@ -154,8 +154,7 @@ def resource_changing(base: Any, allocation: Allocation) -> ResourceChangingSche
 
 
 def factory(base: PlacementGroupFactory, width: Width) -> PlacementGroupFactory:
-    """Return *base* at another width: its bundle that has a GPU once for each GPU, or once with a part of
-    one."""
+    """Return *base* at another width: its GPU bundle once for each GPU, or once with a part of one."""
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
     model = next(bundle for bundle in base.bundles if bundle.get("GPU"))

@@ -1,5 +1,4 @@
-"""Ray Tune's trainables and search spaces take part in a search of ours here, on this machine or on a Ray
-cluster."""
+"""A search of ours takes Ray Tune's trainables and search spaces, on this machine or a Ray cluster."""
 
 from __future__ import annotations
 

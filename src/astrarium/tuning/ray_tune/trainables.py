@@ -41,8 +41,7 @@ class TrainableReport(NamedTuple):
 
 
 class TrainableSession:
-    """The session answers `ray.tune.report`, `get_checkpoint` and `get_context` as long as the function
-    runs."""
+    """The session answers `ray.tune.report`, `get_checkpoint` and `get_context` of a running function."""
 
     world_rank = None  # Ray Tune's own has none either
     experiment_name = "astrarium"
@@ -216,8 +215,7 @@ class ClassTraining:
         self._one._iteration, self._last = state["iteration"], dict(state["last"])
 
     def close(self) -> None:
-        """Stop the trainable as Ray Tune does; that also happens when the training is collected as
-        garbage."""
+        """Stop the trainable as Ray Tune does; collecting the training as garbage does so too."""
         self._end()
 
 
@@ -267,8 +265,7 @@ def _plain(result: Report) -> dict[str, Any]:
 
 
 def _kept_in(kind: Any, folder: str) -> Any:
-    """Return the class with a log folder that goes when the training does; Ray Tune would leave one in the
-    user's home."""
+    """Return the class with a temporary log folder; Ray Tune would leave one in the user's home."""
 
     def _setup_logdir(self: Any) -> None:
         self._logdir = folder

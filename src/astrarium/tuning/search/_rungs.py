@@ -59,8 +59,7 @@ def concurrent_trials(pool: Pool, concurrency: int) -> int:
 
 
 def totals(smallest: int, largest: int, eta: int) -> list[int]:
-    """Return the iterations that candidates of each rung have trained for in all; the last rung has
-    *largest*."""
+    """Return the iterations of each rung, counted from a candidate's start; the last has *largest*."""
     found = [largest]
     while found[0] // eta >= smallest:
         found.insert(0, found[0] // eta)

@@ -32,8 +32,7 @@ GPU = 0  # the agent's own number of its only one
 
 
 class AgentAnswer(NamedTuple):
-    """An agent's answer to the driver; *clock* is the agent's (time.monotonic) at the instant of the
-    answer."""
+    """The agent answers the driver; *clock* is its own (time.monotonic) at the instant of the answer."""
 
     clock: float
     heard: list[SlotMessage]  # by lease
@@ -74,7 +73,7 @@ class WakeableSlots(LocalSlots):
 
 
 class SlotAgent:
-    """The agent, as it is without Ray."""
+    """An agent keeps the slots of its GPU; this class knows nothing of Ray."""
 
     def __init__(self, settings: AgentSettings, slots: WakeableSlots | None = None) -> None:
         self._slots = slots or _made(settings)

@@ -27,8 +27,7 @@ PLACING = 60.0  # seconds for the placement group
 
 
 class AgentPlacement(NamedTuple):
-    """The placement of agents on a Ray cluster: the placement *group*; its *bundles* that have a GPU; whether
-    it is *ours* to remove."""
+    """Agents have a placement *group* of Ray, with *bundles* that have a GPU; if *ours*, it is removed."""
 
     group: Any
     bundles: list[int]
@@ -36,8 +35,7 @@ class AgentPlacement(NamedTuple):
 
 
 def connect(address: str | None = None, environment: Mapping[str, str] = os.environ) -> None:
-    """Connect to the cluster that is named, here or in the environment; else to one that runs on this
-    machine."""
+    """Connect to the cluster that is named, here or in the environment; else to one on this machine."""
     ray = the_ray()
     if ray.is_initialized():
         return
@@ -236,8 +234,7 @@ class RaySlots:
                 self._lose(gpu, f"its agent gave no sign of life for {self._patience:g} s")
 
     def _lose(self, gpu: int, why: str) -> None:
-        """Give an agent up. It may be cut off and alive: if an order to end reaches it, its slots end with
-        it."""
+        """Give an agent up. It may be cut off and alive: if the kill reaches it, its slots end too."""
         self._ray.kill(self._agents.pop(gpu).actor)
         self._retry[gpu] = monotonic() + AGAIN
         for lease in [lease for lease, of in self._leases.items() if of == gpu]:

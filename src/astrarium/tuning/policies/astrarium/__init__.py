@@ -154,8 +154,7 @@ class Astrarium:
     def _wider(
         self, now: Time, rows: Sequence[TrialRow], plan: WidthPlan, state: TuningState
     ) -> Iterator[Put]:
-        """Make trials wider. While others make room, only those that get their full width: a trial would move
-        twice."""
+        """Make trials wider; while others make room, only to the full width: they would move twice."""
         making_room = any(row.going is not None and row.going.width < _width(row) for row in state.running())
         for row in sorted(rows, key=lambda row: -_left(now, row, state)):
             width, has = plan.widths[row.trial.id], _width(row)
@@ -177,8 +176,7 @@ def _left(now: Time, row: TrialRow, state: TuningState) -> float:
 
 
 def _until_room(now: Time, rows: Sequence[TrialRow], plan: WidthPlan, state: TuningState) -> float:
-    """Return the time until narrower trials have made room: each finishes its iteration first, and others
-    wait for that."""
+    """Return the time until narrower trials have made room, at the end of their iterations."""
     leaving = [row for row in rows if plan.widths[row.trial.id] < _width(row)]
     return max((state.left(now, row) % 1 * state.runtime(row).at(_width(row)) for row in leaving), default=0)
 

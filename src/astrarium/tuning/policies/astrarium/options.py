@@ -73,8 +73,7 @@ class TrialOptions(NamedTuple):
     whole: Sequence[float]
 
     def time(self, width: Width) -> float:
-        """Return the time left at this width; beyond the width that still pays, that of the widest that
-        does."""
+        """Return the time left at this width, or at the widest that pays if that is less."""
         times, at = (
             (self.parts, width.denominator) if width.denominator > 1 else (self.whole, width.numerator)
         )
