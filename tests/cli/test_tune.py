@@ -205,7 +205,9 @@ def test_policies_lists_those_of_tuning_and_searches(call: Any) -> None:
     listed = call("policies", "--json").json
     assert list(listed["tuning_policies"]) == tuning_policies.names()
     assert list(listed["searches"]) == searches.names()
-    assert call("policies", "tuning/fifo", "--json").json["summary"].startswith("One trial, one GPU")
+    assert (
+        call("policies", "tuning/fifo", "--json").json["summary"].startswith("Fifo gives each trial one GPU")
+    )
     assert "interval" in call("policies", "search/pbt").out
     assert "packed" in call("policies", "dynamic-fluid").out
 

@@ -127,7 +127,7 @@ class DeviceState:
         self._leaving: dict[int, tuple[Outcome, str]] = {}  # jobs that end with the iteration that runs
         self._credits = Credits(self.ledger)
         self._runs = 0
-        self._last: dict[int, int] = {}  # whose iteration was the last in a lane
+        self._last: dict[int, int] = {}  # by lane: the job of its last iteration
         self._on_event: dict[type, Callable[[Time, Any], None]] = {
             JobArrived: self._arrived,
             IterationWanted: self._want,

@@ -107,8 +107,8 @@ class Client:
     name: str
     gpu: str
     kind: str | None = None  # latency or best-effort; none: all that it launches passes
-    board: Path | None = None  # none: nobody else is looked at
-    policy: str | None = None  # that the board gets if this client makes it
+    board: Path | None = None  # none: the client is alone
+    policy: str | None = None  # of a board that this client makes
     profile: Path | None = None
     record: Path | None = None
     coverage: bool = False

@@ -46,7 +46,7 @@ class Daemon:
 
     def _ask(self, question: str) -> bool:
         if not Path(self._environ[PIPE]).is_dir():
-            return False  # nobody was ever there
+            return False  # no daemon was ever there
         try:
             told = subprocess.run(
                 [self._control],

@@ -46,7 +46,7 @@ class Score(NamedTuple):
 class Candidate:
     number: int
     configuration: Configuration
-    source: int | None = None  # whose checkpoint it began with
+    source: int | None = None  # the candidate whose checkpoint it began with
     done: int = 0  # iterations in its checkpoint
     history: list[Score] = field(default_factory=list)
     standing: Standing = Standing.OPEN
@@ -174,7 +174,7 @@ class Session:
             raise InputError("goal", goal, f"{sampler.goal}, as the sampler was told")
         self.pool = Candidates(sampler, goal, space)
         self.best: list[Best] = []  # each better than those before
-        self.over = ""  # why, once it is
+        self.over = ""  # why the search is over; empty while it is not
         self._course, self._worth, self._target = search.run(self.pool), worth, target
         self._each = False
         self._open: dict[int, Trial] = {}

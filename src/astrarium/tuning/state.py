@@ -55,10 +55,10 @@ class TrialRow:
     outcome: Outcome = Outcome.OPEN
     reason: str = ""
     done: int = 0  # iterations, at the instant `since`
-    part: float = 0.0  # of the next one, as reckoned then
+    part: float = 0.0  # of the next iteration, estimated at that instant
     since: Time = 0
-    place: Place | None = None  # where it runs
-    going: Place | None = None  # where it will run from its next iteration on
+    place: Place | None = None  # where the trial runs
+    going: Place | None = None  # where the trial will run from its next iteration on
     pausing: bool = False
     run: int = 0
     moves: int = 0

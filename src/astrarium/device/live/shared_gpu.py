@@ -429,11 +429,11 @@ class SharedGpu:
         booked = {**self._state.waiting, **self._state.admitted}
         return {number: job.persistent for number, job in booked.items()}
 
-    # without it
+    # without the lock
 
     def _timers_due(self, names: list[str]) -> None:
         gone: set[int] = set()
-        with suppress(Exception), self._changed:  # of an error everybody has been told
+        with suppress(Exception), self._changed:  # every job has been told of the error
             gone = self._step([TimerFired(name) for name in names])
         self._close(gone)
 

@@ -43,14 +43,14 @@ class _ThreadState(threading.local):
 
     home: Any = None  # the job's stream
     inputs: Any = None  # an event: what was launched before the turn
-    outside: Any = None  # the stream it comes back to
+    outside: Any = None  # the stream that the thread comes back to
     lane: TorchLane | None = None
-    pool: Any = None  # the block of `use_mem_pool` that it is in
+    pool: Any = None  # the block of `use_mem_pool` that the thread is in
     began: Any = None  # an event in the lane, before the turn's work
     took: Time | None = None  # GPU time that the job has not been charged for
 
     def __init__(self) -> None:
-        self.warm: set[Any] = set()  # streams in which it has launched
+        self.warm: set[Any] = set()  # streams in which the thread has launched
 
 
 def touched(device: torch.device) -> None:

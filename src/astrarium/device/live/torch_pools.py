@@ -158,7 +158,7 @@ def _places(blocks: list[PoolBlock]) -> tuple[str, ...]:
     return tuple(where for where, _ in sizes.most_common() if where)[:PLACES]
 
 
-SCARCE = 0.5  # of the device that is free: too little to measure somebody beside lanes
+SCARCE = 0.5  # of the device that is free: too little to measure a job beside lanes
 JOBS, LANES = -1, 0  # priorities of streams; PyTorch has 32 of each
 
 
@@ -176,7 +176,7 @@ class TorchLane:
     own: bool  # the stream is that of the job which had the lane for itself
     pool: Any
     size: int  # that its pool has
-    booked: int = 0  # that it should have: less where it could not be made smaller
+    booked: int = 0  # what the books say; less than size where the pool could not shrink
     watch: LaneWatch = field(default_factory=LaneWatch)
     launched: list[LaunchedIteration] = field(default_factory=list)
     spent: dict[int, Time] = field(default_factory=dict)  # GPU time that jobs have not been charged for
@@ -200,7 +200,7 @@ class Pools:
         self.lanes: dict[int, TorchLane] = {}
         self.given_up: list[tuple[Any, Any]] = []  # streams and pools
         self.inside = 0  # threads in pools
-        self.making = False  # a lane: nobody may enter a pool meanwhile
+        self.making = False  # a lane is being made: no thread may enter a pool meanwhile
         self._watches: dict[int, LaneWatch] = {}  # of lanes that are to be made anew
         self._spare: dict[int, list[Any]] = {JOBS: [], LANES: []}  # streams, by priority
         self._quiet = threading.Condition()
@@ -257,7 +257,7 @@ class Pools:
     def spare(self, stream: Any, priority: int) -> None:
         self._spare[priority].append(stream)
 
-    # while nobody is inside a pool
+    # while no thread is inside a pool
 
     def _make(self, turn: Turn, home: Any) -> TorchLane:
         self.making = True

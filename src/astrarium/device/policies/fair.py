@@ -10,7 +10,7 @@ from astrarium.device.state import DeviceState
 
 @iteration_policies.register("fair")
 class Fair(OneLane):
-    """Service counts from a job's admission: a late job does not catch up with what others had before."""
+    """The job with the least service since its admission runs next: a late job does not catch up."""
 
     def rank(self, job: Job, state: DeviceState) -> Rank:
         return (state.credit(job.id) + state.row(job.id).service, *super().rank(job, state))

@@ -10,7 +10,7 @@ from astrarium.device.state import DeviceState
 
 @iteration_policies.register("srtf")
 class Srtf(Preempting):
-    """Preemption is free: the memory that the paused job needs stays on the GPU."""
+    """The shortest job runs next. Preemption is free: the paused job's memory stays on the GPU."""
 
     def rank(self, job: Job, state: DeviceState) -> Rank:
         return (state.remaining(job), *super().rank(job, state))

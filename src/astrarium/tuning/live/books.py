@@ -50,8 +50,8 @@ class LiveRun:
     """A live run was started by the backend, and its end has not been reported."""
 
     work: Work
-    left: Time | None  # when it had left its old place, where it was moved
-    iterated: Time  # when its last iteration ended; at first, when it was told to start
+    left: Time | None  # when the trial had left its old place, if it moved
+    iterated: Time  # when its last iteration ended; before the first, when it was ordered
     crowd: float = 0.0  # of its GPU, at that instant
     told: Time | None = None  # when the books last heard of its progress
     fresh: bool = True  # no iteration has ended yet
@@ -117,7 +117,7 @@ class LiveRuns:
             crowd.count += more
 
 
-MOVES = 9  # the last ones, that tell what one costs
+MOVES = 9  # so many of the last moves tell what a move costs
 CHANGE = 0.1
 
 
@@ -129,10 +129,10 @@ class NewsTranslator:
     ) -> None:
         self._state, self._runs, self._reports = state, runs, reports
         self._beliefs, self._options = beliefs, options
-        self.left: dict[int, Time] = {}  # by trial that is on its way: when it left its old place
+        self.left: dict[int, Time] = {}  # by moving trial: when it left its old place
         self.kept: dict[int, int] = {}  # by trial: iterations in its newest checkpoint
         self._moves: deque[Time] = deque(maxlen=MOVES)
-        self._losses: dict[int, tuple[int, int]] = {}  # by trial: how often, and how far it had come
+        self._losses: dict[int, tuple[int, int]] = {}  # by trial: losses, and most iterations done
 
     def events(self, now: Time, heard: Sequence[News], gpus: Collection[int] | None) -> Iterator[Event]:
         """Yield the events that follow from news. *gpus* are those left, where the news told of them."""
@@ -172,7 +172,7 @@ class NewsTranslator:
         first: they would interpolate with the old one."""
         for number, news in steps.items():
             row, run = self._state.open[number], self._runs.current(number, news.run)
-            if run is None:  # it has ended, which says more
+            if run is None:  # the run has ended, which says more
                 continue
             due = run.told is None or now - run.told >= self._options.progress
             if due or row.trial.candidate in measured:
@@ -192,7 +192,7 @@ class NewsTranslator:
         if run is None:
             return
         self._runs.end(now, run)
-        if row is None:  # nobody wants it any more
+        if row is None:  # the trial has been withdrawn
             return
         if news.ending == "failed":
             yield TrialFailed(news.trial, row.run, news.error or "it failed without a word")
@@ -211,7 +211,7 @@ class NewsTranslator:
         self, now: Time, news: RunEnded, row: TrialRow, run: LiveRun, gpus: Collection[int] | None
     ) -> Event:
         done = _done(row, news.iterations)
-        if done == row.trial.iterations:  # what it was worth then, nobody knows: it trains once more
+        if done == row.trial.iterations:  # its value is not known: it trains once more
             done = 0
         self.kept[news.trial] = done
         blameless = (run.asked and news.ending == "left") or not _has(gpus, run)
@@ -221,7 +221,7 @@ class NewsTranslator:
         if row.going is not None:
             self.left[news.trial] = now
             return TrialMoved(news.trial, row.run, done)
-        if row.settled and row.place != run.work.place:  # it was put elsewhere before it had left
+        if row.settled and row.place != run.work.place:  # the policy put it elsewhere before it had left
             return TrialStepped(news.trial, row.run, done)
         return TrialPaused(news.trial, row.run, done)
 

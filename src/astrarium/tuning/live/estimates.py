@@ -32,7 +32,7 @@ from astrarium.tuning.runtime import Runtime, Width
 PRIOR = Runtime(packing=1.3, scaling=1.2)  # as for most of the tasks that we know
 KEPT = 31  # samples of a candidate at one width
 ROUNDS = 4  # in which packing and spreading are told apart
-DOUBT = 4.0  # candidates that must be compared before it counts half
+DOUBT = 4.0  # candidates that must be compared before a comparison counts half
 MOST = log(16.0)  # an overhead beyond which nothing is packed or spread anyway
 LONGEST = 10**18  # an iteration, in nanoseconds
 WATCHED = (Width(1, 4), Width(1), Width(8))

@@ -33,8 +33,8 @@ from astrarium.tuning.live.messages import Gone, RendezvousSetup, SlotSetup
 
 # torch._dynamo takes seconds to import; the first optimizer would import it.
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
-LOOKING = 100  # milliseconds between looks for the backend, while it loads
-LEAVING = 2.0  # seconds for its slots, of which each finds out itself that the backend is gone
+LOOKING = 100  # milliseconds between checks that the backend lives, while modules load
+LEAVING = 2.0  # seconds for slots to find out themselves that the backend is gone
 _PDEATHSIG = 1  # of prctl: the signal that comes when the parent has died
 _MOST = 1 << 16  # bytes of a setup
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {module} import serve; serve(sys.argv)"
@@ -151,7 +151,7 @@ def _become(message: bytes, handle: int) -> None:
     pipe = Connection(handle)
     try:
         _end_with_parent()
-        os.setpgid(0, 0)  # what it starts itself ends with it
+        os.setpgid(0, 0)  # processes that the slot starts end with it
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _play(pipe, msgspec.json.decode(message, type=SlotSetup | RendezvousSetup))

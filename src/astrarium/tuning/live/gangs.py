@@ -18,7 +18,7 @@ from astrarium.tuning.live.slots import SlotMessage, Slots
 GRACE = 2.0  # seconds for members of a gang that is over; then they are killed
 TICK = 0.25
 
-Note = Callable[[int, str, str], object]  # of a candidate: a name, and what it stands for, as JSON
+Note = Callable[[int, str, str], object]  # candidate, name, and value as JSON
 
 
 class MoveTiming(NamedTuple):
@@ -37,7 +37,7 @@ class _Gang:
     work: Work
     slots: list[int]  # by rank
     saved: int  # iterations of the newest checkpoint
-    ends: dict[int, MemberEnded | None] = field(default_factory=dict)  # by rank; None: it is gone
+    ends: dict[int, MemberEnded | None] = field(default_factory=dict)  # by rank; None: the member is gone
     why: str = ""  # the first that went
     dropped: bool = False
     killed: set[int] = field(default_factory=set)  # ranks, by us
@@ -76,7 +76,7 @@ class SlotBackend:
         size = len(gang.slots)
         store = self._store() if size > 1 else None
         self._gangs_started += 1
-        name = f"{work.trial}.{work.run}.{self._gangs_started}"  # nobody has met under it before
+        name = f"{work.trial}.{work.run}.{self._gangs_started}"  # no gang has met under that name before
         for rank, slot in enumerate(gang.slots):
             self.slots.send(slot, Begin(work, str(self.folder), self._every, rank, size, store, name))
 

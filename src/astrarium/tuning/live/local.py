@@ -71,7 +71,7 @@ class FolderBackend(SlotBackend):
         atexit.register(self.close)
 
     def close(self) -> None:
-        if self._closed or os.getpid() != self._owner:  # a copy of it that was forked ends nobody
+        if self._closed or os.getpid() != self._owner:  # a forked copy of this object ends nothing
             return
         self._closed = True
         atexit.unregister(self.close)

@@ -41,7 +41,7 @@ class GangMember:
         self.begin, self.work = begin, begin.work
         self.leave = self.dropped = False
         self.interruptible = False  # in the person's code, and nowhere else
-        self.broken = False  # it was in a gang that did not end as it should
+        self.broken = False  # its gang did not end properly
         self.turn: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._setup, self._tell = setup, tell
         self._done = self.work.start.iterations if self.work.start is not None else 0
@@ -117,7 +117,7 @@ class GangMember:
 
     def _prepared(self, build: Callable[[], Build]) -> Training:
         workers = self._workers()
-        if not self._setup.lanes:  # whose runs share the generators
+        if not self._setup.lanes:  # runs in lanes share the generators
             seed_all(workers.seed)
         with self._measured("build"), self._theirs():
             training = _checked(build()(dict(self.work.values), workers))

@@ -21,7 +21,7 @@ class SlotSetup(msgspec.Struct, frozen=True, tag=True):
     threads: int = 1  # of PyTorch, on a CPU
     beat: float = 1.0  # seconds between signs of life
     lanes: str = ""
-    lane_backend: str = ""  # "module:class" of what lanes are made of, where it is not the GPU
+    lane_backend: str = ""  # "module:class" of the lane backend, where it is not PyTorch's
     log: str = ""  # file for what trainings print; none: where the backend prints
 
 

@@ -134,7 +134,7 @@ class FileJournal:
         before = self._values.get(candidate)
         if before == written:
             return
-        self._checkpoints.clear(candidate)  # of a candidate that is no more; or nobody knows of whom
+        self._checkpoints.clear(candidate)  # they are of an earlier, or an unknown, candidate
         self._add({"candidate": candidate, "values": written})
 
     def finished(self, candidate: int, values: Mapping[str, Any], total: int, value: float | None) -> None:
@@ -394,7 +394,9 @@ class _Interrupts:
         self._asked = self._held = False
         ours = threading.current_thread() is threading.main_thread()
         found = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM) if ours}
-        self._before = {one: handler for one, handler in found.items() if handler is not None}  # of Python
+        self._before = {
+            one: handler for one, handler in found.items() if handler is not None
+        }  # set by Python
 
     def hold(self) -> None:
         if not self._held:

@@ -80,7 +80,7 @@ def _attribute(where: Any, name: str) -> ProcessSetting:
 def _folder() -> str:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # it was deleted
+    except FileNotFoundError:  # the folder was deleted
         return ""
 
 
@@ -146,7 +146,7 @@ class Slot:
     # runs
 
     def _alone(self, member: GangMember) -> None:
-        signal.signal(_DROP, self._interrupt)  # the one before may have set its own
+        signal.signal(_DROP, self._interrupt)  # the training before may have set its own
         self._current = member
         self._limit_memory(member)
         ended = member.train(self._build)
@@ -164,7 +164,7 @@ class Slot:
             with self._the_lanes().job(f"trial {member.work.trial}") as job:
                 member.turn = job.iteration
                 ended = member.train(self._build)
-        except BaseException as error:  # of the lanes: it was not let in, say
+        except BaseException as error:  # of the lanes, such as a job that was refused
             ended = member.failed(error)
         self._clean_up()
         self._forget(member)

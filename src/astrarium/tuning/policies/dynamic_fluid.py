@@ -80,7 +80,7 @@ class _Room:
 class DynamicFluid(StaticFluid):
     def __init__(self, parameters: StaticFluid.Parameters) -> None:
         super().__init__(parameters)
-        self._trials_per_gpu = 0  # as was believed when those who wait were planned
+        self._trials_per_gpu = 0  # as estimated when waiting trials were planned
 
     def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
         if any(type(event) is RuntimeMeasured for event in events):

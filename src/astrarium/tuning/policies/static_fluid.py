@@ -29,7 +29,7 @@ class StaticFluid:
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
         self._widths: dict[int, Width] = {}
-        self._crowded: set[int] = set()  # came when no GPU was idle
+        self._crowded: set[int] = set()  # trials that came when no GPU was idle
 
     def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
         for event in events:

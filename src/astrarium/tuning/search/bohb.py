@@ -25,11 +25,11 @@ from astrarium.tuning.search._rungs import (
 )
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
 
-# Synchronous BOHB has the rungs of Hyperband, and a sampler that learns between them.
-
 
 @searches.register("sync-bohb")
 class SyncBohb:
+    """Synchronous BOHB has the rungs of Hyperband, and a sampler that learns between them."""
+
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         iterations: Iterations = 27
         eta: Eta = 3

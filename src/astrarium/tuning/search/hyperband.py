@@ -27,11 +27,11 @@ from astrarium.tuning.search._rungs import (
 )
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
 
-# Successive halving (Jamieson and Talwalkar, AISTATS 2016) has one group for each rung.
-
 
 @searches.register("successive-halving")
 class SuccessiveHalving:
+    """Successive halving (Jamieson and Talwalkar, AISTATS 2016) has one group for each rung."""
+
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         candidates: Annotated[Count, msgspec.Meta(description="on the first rung")] = 27
         iterations: Iterations = 27

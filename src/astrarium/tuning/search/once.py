@@ -28,6 +28,8 @@ class Grid:
 
 @searches.register("random")
 class Random:
+    """Random search trains so many configurations of the sampler."""
+
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         candidates: Annotated[Count, msgspec.Meta(description="configurations to try")] = 27
         iterations: Iterations = 27

@@ -28,7 +28,7 @@ from astrarium.tuning.live.slots import LocalSlots, SlotMessage, SlotTemplate
 
 TICK = 1.0  # seconds between two looks at whether anybody asks
 GLOO = "GLOO_SOCKET_IFNAME"
-GPU = 0  # the agent's own number of its only one
+GPU = 0  # an agent has one GPU, which it numbers 0
 
 
 class AgentAnswer(NamedTuple):
@@ -43,10 +43,10 @@ class AgentSettings(NamedTuple):
     setup: SlotSetup
     most: int = 4  # slots that are kept
     patience: float = 30.0  # for a silent slot
-    unasked: float = 30.0  # seconds after which nobody is taken to want anything
+    unasked: float = 30.0  # seconds without a question after which the driver is taken to be gone
     shared: bool = False
     gate: bool = True
-    alone: bool = True  # all machines of the cluster are this one
+    alone: bool = True  # the cluster has no other machine
     preload: tuple[str, ...] = PRELOAD
     searched: tuple[str, ...] = ()  # folders in which the driver finds modules
 

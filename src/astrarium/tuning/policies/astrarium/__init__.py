@@ -1,4 +1,5 @@
-"""Our own tuning policy, which no paper has, treats two kinds of groups differently.
+"""Our own tuning policy, which no paper has, ends a group soonest, or makes most progress where each result
+counts.
 
 Where one group is open and all of it came at once, its search waits for the last trial: widths are those with
 which all trials end soonest, by a forward estimate that knows packing, queues, spreading and what moves cost
@@ -53,9 +54,9 @@ class Astrarium:
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
         self._plan = WidthPlan(0.0, {})  # `end` is an instant here
-        self._trials_per_gpu = 0  # on one GPU, as was believed then
-        self._came: set[int] = set()  # groups of which something came
-        self._joined: set[int] = set()  # of which something came later
+        self._trials_per_gpu = 0  # as estimated when that plan was made
+        self._came: set[int] = set()  # groups of which trials came
+        self._joined: set[int] = set()  # groups of which trials came later
 
     def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
         new = self._hear(events)
@@ -98,7 +99,7 @@ class Astrarium:
         packed, spread = self.parameters.packed, self.parameters.spread
         return [trial_options(now, row, state.gpus, state, packed, spread) for row in state.open.values()]
 
-    # who waits
+    # waiting trials
 
     def _start_waiting(self, now: Time, state: TuningState) -> Iterator[Put]:
         widths = self._plan.widths
@@ -122,7 +123,7 @@ class Astrarium:
     def _why(self, state: TuningState) -> str:
         return "each result counts" if self._each_counts(state) else "so all of the group end soonest"
 
-    # who runs
+    # running trials
 
     def _resize_running(self, now: Time, state: TuningState) -> Iterator[Put]:
         """Change running trials where GPUs are idle, or where all would end sooner by more than the moves

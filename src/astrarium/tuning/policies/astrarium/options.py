@@ -68,7 +68,7 @@ class TrialOptions(NamedTuple):
     trial: int
     alone: float  # on one GPU from now on, without a move
     total: int  # iterations of its candidate when it ends
-    has: Width  # 0: it waits
+    has: Width  # 0 while the trial waits
     parts: Sequence[float]
     whole: Sequence[float]
 
