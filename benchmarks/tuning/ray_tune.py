@@ -73,7 +73,7 @@ def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
     from _training import SEED, build
 
     from astrarium.tune import Emulated
-    from astrarium.tuning.live.ray.backend import RayBackend
+    from astrarium.tuning.live.ray.backend import RayTrialBackend
     from astrarium.tuning.live.run import SearchSpec, run_with
 
     settings = {"candidates": RUNGS[-1], "iterations": RUNGS[-1], "eta": 3}
@@ -81,10 +81,10 @@ def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
         {**SPACE, "log": {"options": [log]}}, "successive-halving", settings, policy=policy, seed=SEED
     )
     emulated = Emulated(TASK.packing, TASK.scaling)
-    backends: list[RayBackend] = []
+    backends: list[RayTrialBackend] = []
 
-    def backend() -> RayBackend:
-        backends.append(RayBackend(build, GPUS, emulated, patience=30.0))
+    def backend() -> RayTrialBackend:
+        backends.append(RayTrialBackend(build, GPUS, emulated, patience=30.0))
         return backends[0]
 
     record = run_with(spec, backend)

@@ -64,7 +64,7 @@ def run(
     iteration takes as long as `Workers.emulate` says. *target*: good enough, the search ends there. *folder*
     keeps checkpoints and results, and *resume* goes on with what is there. *progress* is called with the live
     run after each step. *longest*: how long an iteration may take, with what comes before the first, such as
-    "10min"; a trial beyond it fails. More settings are those of `LocalBackend`.
+    "10min"; a trial beyond it fails. More settings are those of `LocalTrialBackend`.
 
     Ctrl-C ends the search, and what it found so far is returned; while the processes start, it is a
     KeyboardInterrupt.
@@ -104,7 +104,7 @@ def fit(
     *param_space* as Ray Tune writes it; *searcher* is one of `ray.tune.search`, random unless given. *metric*
     is what candidates are worth, by its name in reports. *spread*: GPUs for a trial at most; above one, the
     trainable must ask for `workers()`. *on* a Ray cluster, or on this machine. *longest* is the most that an
-    iteration may take. More settings are those of `RayBackend` and `LocalBackend`.
+    iteration may take. More settings are those of `RayTrialBackend` and `LocalTrialBackend`.
     """
     from astrarium.tuning.live.run import SearchSpec, options
     from astrarium.tuning.ray_tune.fit import fit as fit_trainable

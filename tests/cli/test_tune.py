@@ -15,8 +15,8 @@ import pytest
 
 from astrarium.cli.main import BAD_INPUT
 from astrarium.cli.tune.live import gpus, settings
-from astrarium.tuning.live.local import LocalBackend
-from astrarium.tuning.live.ray.backend import RayBackend
+from astrarium.tuning.live.local import LocalTrialBackend
+from astrarium.tuning.live.ray.backend import RayTrialBackend
 from astrarium.tuning.live.run import folder_lock
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.scenario.read import load
@@ -394,7 +394,7 @@ def test_the_settings_of_a_live_run_reach_its_backend(live: Path) -> None:
     scenario = load(live, ["emulated=null", "live.packing=lanes", "live.patience=5s"])
     found = settings(scenario)
     assert found == {"checkpoint_seconds": 10.0, "patience": 5.0, "packing": "lanes", "threads": 1}
-    for kind, names in ((LocalBackend, found), (RayBackend, found.keys() | {"address", "gate"})):
+    for kind, names in ((LocalTrialBackend, found), (RayTrialBackend, found.keys() | {"address", "gate"})):
         assert set(names) <= inspect.signature(kind).parameters.keys()
 
 

@@ -36,7 +36,7 @@ from astrarium.tuning.spaces import STEP, Space
 from astrarium.tuning.state import TuningState
 
 
-class Score(NamedTuple):
+class CandidateScore(NamedTuple):
     at: Time
     iterations: int  # in all
     value: float
@@ -48,7 +48,7 @@ class Candidate:
     configuration: Configuration
     source: int | None = None  # the candidate whose checkpoint it began with
     done: int = 0  # iterations in its checkpoint
-    history: list[Score] = field(default_factory=list)
+    history: list[CandidateScore] = field(default_factory=list)
     standing: Standing = Standing.OPEN
     reason: str = ""
 
@@ -109,7 +109,7 @@ class Candidates:
 
     def score(self, candidate: Candidate, now: Time, iterations: int, value: float) -> None:
         candidate.done = iterations
-        candidate.history.append(Score(now, iterations, value))
+        candidate.history.append(CandidateScore(now, iterations, value))
 
     def report(self, candidate: Candidate) -> bool:
         """Tell the sampler the candidate's last value; return True if the sampler's library would stop it."""

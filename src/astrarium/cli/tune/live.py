@@ -134,10 +134,10 @@ def run_live(
     emulated = None if said is None else Emulated(packing=said.packing, scaling=said.scaling)
     if scenario.engine == "local":
         return run_local(build, spec, gpus(scenario), emulated, **settings(scenario))
-    from astrarium.tuning.live.ray.backend import RayBackend
+    from astrarium.tuning.live.ray.backend import RayTrialBackend
 
     given = {"folder": folder, "seed": scenario.seed, **settings(scenario)}
-    return run_with(spec, lambda: RayBackend(build, gpus(scenario), emulated, **given))
+    return run_with(spec, lambda: RayTrialBackend(build, gpus(scenario), emulated, **given))
 
 
 def gpus(scenario: TuningScenario) -> int | None:

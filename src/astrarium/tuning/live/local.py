@@ -1,6 +1,6 @@
 """The local backend runs trials as processes of this machine, on its GPUs or on emulated ones.
 
-with LocalBackend(build, gpus=4, emulated=Emulated(packing=1.2)) as backend:
+with LocalTrialBackend(build, gpus=4, emulated=Emulated(packing=1.2)) as backend:
     backend.start(work)
     news = backend.hear(1.0)
 """
@@ -141,7 +141,7 @@ MEMORY = Path("/dev/shm")  # a folder that is in memory, on Linux
 LANES = "pack"  # the iteration policy by which trials share a process
 
 
-class LocalBackend(FolderBackend):
+class LocalTrialBackend(FolderBackend):
     """A local backend trains on GPUs of this machine. *gpus*: so many, or these; all unless given. *folder*
     keeps checkpoints, under `checkpoints`, and `logs` of what trainings print; without one they are kept
     until the backend is closed, in *memory* if asked.

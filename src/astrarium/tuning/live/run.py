@@ -30,7 +30,7 @@ from astrarium.core.quantities import check_above_zero, read_duration
 from astrarium.core.trace import Step
 from astrarium.tuning.live.backend import TrialBackend
 from astrarium.tuning.live.books import LiveTuning, live_tuning
-from astrarium.tuning.live.local import LocalBackend
+from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.memory import EarlierResult, LiveOptions
 from astrarium.tuning.live.training import Build, Emulated
 from astrarium.tuning.policies import made, searches, tuning_policies
@@ -244,10 +244,10 @@ def run_local(
     emulated: Emulated | None = None,
     **backend: Any,
 ) -> TuningRecord:
-    """Run a search on this machine. *backend* holds further settings of `LocalBackend`."""
+    """Run a search on this machine. *backend* holds further settings of `LocalTrialBackend`."""
 
-    def make_backend() -> LocalBackend:
-        made = LocalBackend(build, gpus, emulated, folder=spec.folder, seed=spec.seed, **backend)
+    def make_backend() -> LocalTrialBackend:
+        made = LocalTrialBackend(build, gpus, emulated, folder=spec.folder, seed=spec.seed, **backend)
         with _closed_on_error(made):
             made.warm_up()
         return made

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astrarium.core.errors import InputError, from_extra
-from astrarium.tuning.live.ray.backend import RayBackend
+from astrarium.tuning.live.ray.backend import RayTrialBackend
 from astrarium.tuning.live.run import SearchSpec, bounded_spread, run_local, run_with
 from astrarium.tuning.ray_tune.sampler import RayTuneSampler
 from astrarium.tuning.ray_tune.trainables import trainable_build
@@ -55,7 +55,7 @@ def fit(
     settings = {"preload": PRELOAD, **backend}
     if on == "local":
         return run_local(build, spec, **settings)
-    return run_with(spec, lambda: RayBackend(build, folder=spec.folder, seed=spec.seed, **settings))
+    return run_with(spec, lambda: RayTrialBackend(build, folder=spec.folder, seed=spec.seed, **settings))
 
 
 def split(param_space: Mapping[str, Any]) -> SplitSpace:

@@ -265,7 +265,7 @@ def _by_our_clock(said: Message, ahead: float) -> Message:
 def _with_groups(ray: Any) -> type[SlotAgent]:
     """Return the class of the actor, in which orders and questions each have a thread."""
 
-    class RayAgent(SlotAgent):
+    class RaySlotAgent(SlotAgent):
         @ray.method(concurrency_group="orders")  # type: ignore[untyped-decorator]
         def order(self, verb: str, lease: int, order: Order | None = None) -> None:
             super().order(verb, lease, order)
@@ -274,4 +274,4 @@ def _with_groups(ray: Any) -> type[SlotAgent]:
         def hear(self, seconds: float) -> AgentAnswer:
             return super().hear(seconds)
 
-    return RayAgent
+    return RaySlotAgent
