@@ -15,7 +15,7 @@ import torch
 
 from astrarium import tune
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.run import bounded
+from astrarium.tuning.live.run import bounded_spread
 from astrarium.tuning.optuna.objective import ObjectiveBuild, ObjectiveTraining
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from tests.support.paths import ROOT
@@ -133,9 +133,9 @@ def test_optuna_runs_it_too() -> None:
 
 
 def test_policies_that_spread_are_bounded() -> None:
-    assert bounded("dynamic-fluid", None, 1) == {"spread": 1}
-    assert bounded("dynamic-fluid", {"spread": 3}, 1) == {"spread": 3}
-    assert bounded("fifo", None, 1) == {}
+    assert bounded_spread("dynamic-fluid", None, 1) == {"spread": 1}
+    assert bounded_spread("dynamic-fluid", {"spread": 3}, 1) == {"spread": 3}
+    assert bounded_spread("fifo", None, 1) == {}
 
 
 def test_the_guide_can_be_followed(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Optuna meets our searches here: its samplers draw for us, its objectives train with us."""
+"""Optuna's samplers draw for our searches, and its objectives train in them, through this package."""

@@ -1,1 +1,1 @@
-"""Ray Tune meets our searches here: its searchers, trainables, spaces and resource allocation."""
+"""Ray Tune's searchers, trainables, spaces and resource allocation work with our searches here."""
