@@ -11,9 +11,8 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.units import Time
 from astrarium.serving.contract import (
     UNSERVED,
     Action,
@@ -32,16 +31,7 @@ from astrarium.serving.contract import (
 )
 from astrarium.serving.state import Batch, Fate, Outcome
 from astrarium.testing.cases import Run
-
-
-class ContractError(AssertionError):
-    """The record of a run breaks the contract."""
-
-
-def ensure(condition: bool, message: str) -> None:
-    """`assert` that survives `python -O` and needs no help from a test runner."""
-    if not condition:
-        raise ContractError(message)
+from astrarium.testing.conformance import check_steps, ensure
 
 
 @dataclass
@@ -75,13 +65,9 @@ class Auditor:
     free: dict[int, Time] = field(default_factory=lambda: defaultdict(int))
     absent: set[int] = field(default_factory=set)
     endings: dict[int, Ending] = field(default_factory=dict)
-    timers: dict[str, Time] = field(default_factory=dict)
 
     def hear_all(self) -> None:
-        last = -1
         for step in self.run.steps:
-            ensure(step.now >= last, f"time went back from {last} to {step.now} ns")
-            last = step.now
             self.hear_step(step)
         self.close()
 
@@ -107,9 +93,6 @@ class Auditor:
                 self.free[gpu] = now
             case GpuJoined(gpu):
                 self.absent.discard(gpu)
-            case TimerFired(name):
-                asked = self.timers.pop(name, None)
-                ensure(asked == now, f"timer {name!r} fired at {now} ns, was last set to {asked}")
             case RequestProfiled(request):
                 ended = self.endings.get(request)
                 answered = ended is not None and ended.outcome in (Outcome.IN_TIME, Outcome.LATE)
@@ -127,8 +110,6 @@ class Auditor:
                 self.endings[request] = Ending(Outcome.DROPPED, now, reason=reason)
             case Preempt(gpu):
                 self.preempted(now, gpu)
-            case SetTimer(at, name):
-                self.timers[name] = max(at, now)
 
     def dispatched(self, now: Time, action: Dispatch) -> None:
         ensure(action.gpu not in self.absent, f"{action} at {now} ns goes to a GPU that is not there")
@@ -185,8 +166,6 @@ class Auditor:
         self.free[batch.gpu] = now
 
     def close(self) -> None:
-        pending = {name: at for name, at in self.timers.items() if at < FOREVER}
-        ensure(not pending, f"the run ended with timers still set: {pending}")
         running = [batch.run for batches in self.on_gpu.values() for batch in batches]
         ensure(not running, f"the run ended, yet nobody heard how batches {running} ended")
         for request in self.waiting:
@@ -195,6 +174,7 @@ class Auditor:
 
 def audit(run: Run) -> Auditor:
     """Raise ContractError unless the run keeps the contract and its ledger tells the truth."""
+    check_steps(run.steps)
     auditor = Auditor(run)
     auditor.hear_all()
     _compare_requests(auditor)

@@ -6,8 +6,9 @@ from typing import Any
 
 from astrarium.core.units import Time
 from astrarium.serving.state import Fate, Outcome
-from astrarium.testing.audit import audit, ensure
+from astrarium.testing.audit import audit
 from astrarium.testing.cases import Run
+from astrarium.testing.conformance import ensure
 
 
 def first_batch(run: Run) -> tuple[int, Time, list[int]]:
@@ -56,7 +57,3 @@ def batches(run: Run, shift: Time = 0) -> list[tuple[Any, ...]]:
 
 def members(run: Run) -> list[list[int]]:
     return sorted(sorted(request.id for request in batch.requests) for batch in audit(run).sent)
-
-
-def same(what: str, got: object, expected: object) -> None:
-    ensure(got == expected, f"{what} differ:\n{got}\nexpected\n{expected}")
