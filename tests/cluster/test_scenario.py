@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from astrarium.cluster.report.timeline import cluster_timeline
 
 from astrarium.cluster.contract import AppArrived, MachineJoined, MachineLost
 from astrarium.cluster.explain import line, served_next, story, view, waits
@@ -14,6 +13,7 @@ from astrarium.cluster.level import compare, run
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import summarize, summarize_apps
+from astrarium.cluster.report.timeline import cluster_timeline
 from astrarium.cluster.scenario.build import build, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario, load, parse
 from astrarium.cluster.state import ClusterState, Outcome

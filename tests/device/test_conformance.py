@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -54,7 +54,7 @@ class Plain:
 
 
 class PlainSuite(DevicePolicyConformance):
-    policy: type = Plain
+    policy: ClassVar[type] = Plain
     pure_module = False  # this file imports random, for a policy that should not
 
     def make(self, *told: Any) -> Any:

@@ -46,7 +46,7 @@ _CHOICES: list[Choice] = [
     *((name, parameters, {**PROMISES.get(name, {}), **more}) for name, parameters, more in VARIANTS),
 ]
 _SUITES = suites(PlacementPolicyConformance, _CHOICES)
-for title, suite in _SUITES.items():
+for suite in _SUITES.values():
     suite.parameters = LIGHTER.get(suite.policy, suite.parameters)
 globals().update(_SUITES)
 

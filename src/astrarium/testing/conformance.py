@@ -44,6 +44,7 @@ BOUNDED = settings(
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
 )
+FEW = settings(BOUNDED, max_examples=6)  # for what takes several times as long as a run
 UNKNOWN = 1_000_000  # the number of an item, a run or a machine that no case has
 LATE = (0, 1, 9 * MILLISECOND, 20 * SECOND)  # how long after the first time news may be heard again
 
@@ -359,12 +360,12 @@ class PolicyConformance(Conformance, Generic[C, S]):
         check_steps(played.steps)
         endings = self.endings(played.state)
         same(f"{self.level.item}s in the books", endings.keys(), self.items(played.case))
-        for id_, ending in endings.items():
-            told = f"{self.level.item} {id_} ended as {ending}"
-            ensure(ending.outcome != "OPEN", told)
-            ensure(bool(ending.reason) != ending.good, f"{told}: there is a reason when it ended badly")
-        if self.forgets_nothing:
-            ensure(not self.forgotten(played), f"they never ended: {self.forgotten(played)}")
+        odd = {
+            id_: end for id_, end in endings.items() if bool(end.reason) == end.good or end.outcome == "OPEN"
+        }
+        ensure(not odd, f"what ends does so once, with a reason where it ends badly: {odd}")
+        forgotten = self.forgotten(played) if self.forgets_nothing else []
+        ensure(not forgotten, f"they never ended, although they could: {forgotten}")
 
     def most_steps(self, case: C) -> int:
         return 1000 + self.steps_per_item * len(self.items(case))
@@ -375,7 +376,7 @@ class PolicyConformance(Conformance, Generic[C, S]):
     @given(data=st.data())
     def test_the_same_case_is_decided_the_same(self, data: st.DataObject) -> None:
         case = data.draw(self.any_case())
-        same("steps", self.observe(case).steps, self.observe(case).steps)
+        same("steps", self.play(case).steps, self.observe(case).steps)
 
     @BOUNDED
     @given(data=st.data())
@@ -393,7 +394,7 @@ class PolicyConformance(Conformance, Generic[C, S]):
         same("steps read back", steps, played.steps)
         self._replayed(played, steps)
 
-    @BOUNDED
+    @FEW
     @given(data=st.data())
     def test_it_reads_the_books_and_does_not_write(self, data: st.DataObject) -> None:
         self.play(data.draw(self.any_case()), read_only=True)
@@ -422,7 +423,7 @@ class PolicyConformance(Conformance, Generic[C, S]):
     def _replayed(self, played: Played[C, S], steps: Iterable[Step], count: int = 1) -> None:
         case = played.case
         engines: list[Engine[S, Any, Any]] = [
-            Engine(self.make_state(case), self.fresh(case), validate=True) for _ in range(count)
+            Engine(self.make_state(case), self.fresh(case)) for _ in range(count)
         ]
         for step in steps:
             for engine in engines:

@@ -193,9 +193,11 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
 
     def forgotten(self, played: Run) -> list[int]:
         """Nobody can be served where no GPU is left."""
-        state = played.state
-        served = any(gpu.present for gpu in state.gpus)
-        return [r for r, end in self.endings(state).items() if served and end.reason == UNSERVED]
+        ledger, served = played.state.ledger, any(gpu.present for gpu in played.state.gpus)
+        if not served or UNSERVED not in ledger.reasons:
+            return []
+        code = ledger.reasons.index(UNSERVED)
+        return [request for request, reason in enumerate(ledger.reason) if reason == code]
 
     def examine(self, played: Run) -> None:
         super().examine(played)

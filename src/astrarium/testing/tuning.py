@@ -43,6 +43,7 @@ from astrarium.tuning.state import Outcome, TuningState
 from astrarium.tuning.world import TuningWorld
 
 MOVING = SECOND // 2
+EVEN = Runtime(SECOND)
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=9)  # iterations of a group's trials
 
 
@@ -51,7 +52,7 @@ class Case:
     """Groups that come to some GPUs, and what is so of their candidates."""
 
     later: tuple[Timed, ...]
-    runtime: Runtime = Runtime(SECOND)
+    runtime: Runtime = EVEN
     gpus: int = 4
 
     def events(self) -> list[Timed]:
