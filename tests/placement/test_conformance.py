@@ -1,6 +1,6 @@
 """Every registered placement policy passes the suite that ships with the package.
 
-A new file in `serving/placement/policies/` is picked up by itself. What a policy does not promise stands
+A new file in `placement/policies/` is picked up by itself. What a policy does not promise stands
 here. iGniter passes it once more where every model has its coefficients.
 """
 
@@ -39,7 +39,6 @@ VARIANTS: list[Choice] = [
     ("igniter", {"leftovers": "truncate"}, {}),
     ("usher", {"cluster": "open"}, {}),
 ]
-
 
 _CHOICES: list[Choice] = [
     *((name, {}, PROMISES.get(name, {})) for name in placement_policies.names()),

@@ -36,7 +36,7 @@ from astrarium.serving.contract import (
 from astrarium.serving.level import LEVEL
 from astrarium.serving.state import Fate, Outcome, ServingState
 from astrarium.serving.world import ServingWorld
-from astrarium.testing.audit import audit
+from astrarium.testing.audit import all_in_time, audit, batches, endings, first_batch, members, outcomes
 from astrarium.testing.cases import (
     Case,
     GpuEvent,
@@ -49,7 +49,6 @@ from astrarium.testing.cases import (
     with_truth,
 )
 from astrarium.testing.conformance import BOUNDED, UNKNOWN, Ending, PolicyConformance, Timed, ensure, same
-from astrarium.testing.observations import all_in_time, batches, endings, first_batch, members, outcomes
 
 # Hypothesis strategies for the serving level: setups, and requests that arrive at them.
 
