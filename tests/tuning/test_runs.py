@@ -33,7 +33,7 @@ from astrarium.tuning.record import Level, TuningRecord
 from astrarium.tuning.runtime import Place, Runtime
 from astrarium.tuning.samplers import RandomSampler, Standing
 from astrarium.tuning.scenario.tasks import TASKS, task
-from astrarium.tuning.session import Session
+from astrarium.tuning.session import Session, SessionEngine
 from astrarium.tuning.state import Outcome, TuningState
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
