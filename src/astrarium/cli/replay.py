@@ -23,13 +23,13 @@ def replay(file: RecordingFile) -> None:
     from astrarium.core.errors import InputError
     from astrarium.run.replay import replay as feed
     from astrarium.run.waiting import waiting
-    from astrarium.server.recording import Recorded
+    from astrarium.server.recording import RecordingReader
     from astrarium.serving.scenario import build, parse
     from astrarium.serving.state import ServingState
 
     if not file.is_file():
         raise InputError("FILE", str(file), "a recording; there is no such file")
-    recorded = Recorded(file)
+    recorded = RecordingReader(file)
     scenario = parse(yaml.safe_load(recorded.header.scenario), f"{file} (its scenario)", serving=True)
     steps = sections = 0
     for setup, section in recorded.sections():

@@ -28,7 +28,7 @@ Numbers = npt.NDArray[np.int32]
 Split = Literal["power-law", "uniform"]
 
 
-class Measured(msgspec.Struct, frozen=True):
+class MeasuredShape(msgspec.Struct, frozen=True):
     """One shape of a model: for each stage its time at a batch of 1, and bytes on each of its GPUs."""
 
     stages: int
@@ -66,13 +66,13 @@ def names() -> list[str]:
     return list(_profile())
 
 
-def measured(model: str) -> tuple[Measured, ...]:
+def measured(model: str) -> tuple[MeasuredShape, ...]:
     if model not in _profile():
         raise InputError("model", model, f"a model of AlpaServe: {one_of(names(), model)}")
     return _profile()[model]
 
 
-def alone(model: str) -> Measured | None:
+def alone(model: str) -> MeasuredShape | None:
     """On one GPU; the largest does not fit there."""
     return next((form for form in measured(model) if form.stages == form.operators == 1), None)
 
@@ -84,17 +84,17 @@ def model_set(name: str) -> tuple[str, ...]:
 
 
 @cache
-def _profile() -> dict[str, tuple[Measured, ...]]:
+def _profile() -> dict[str, tuple[MeasuredShape, ...]]:
     text = files("astrarium.placement").joinpath("alpaserve.json").read_bytes()
     found = msgspec.json.decode(text, type=_File).models
     return {model: tuple(_read(shape, row) for shape, row in rows.items()) for model, rows in found.items()}
 
 
-def _read(shape: str, row: _Row) -> Measured:
+def _read(shape: str, row: _Row) -> MeasuredShape:
     match = re.fullmatch(r"op(\d+)pp(\d+)", shape)
     assert match is not None
     times = tuple(round(ms * 1_000_000) for ms in row.ms)
-    return Measured(int(match[2]), int(match[1]), times, tuple(row.weights), tuple(row.activations))
+    return MeasuredShape(int(match[2]), int(match[1]), times, tuple(row.weights), tuple(row.activations))
 
 
 def rates(total: float, models: int, split: Split = "power-law") -> list[float]:

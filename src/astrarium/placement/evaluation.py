@@ -18,8 +18,8 @@ from astrarium.core.units import SECOND, Time
 from astrarium.placement.interference import Interference, NoInterference
 from astrarium.placement.path import NEVER, Instants, Journeys, Path
 from astrarium.placement.plan import Plan, check
-from astrarium.placement.problem import PlacedModel, Problem, Requests
-from astrarium.placement.worker_queues import Batching, House
+from astrarium.placement.problem import PlacedModel, PlacementRequests, Problem
+from astrarium.placement.worker_queues import Batching, PlanSimulation
 
 # What became of the requests of an evaluated plan: attainment, percentiles, and where time went.
 
@@ -28,14 +28,14 @@ from astrarium.placement.worker_queues import Batching, House
 STAGES = ("client", "gather", "transfer", "node", "queue", "execution", "reply")
 
 
-class Spread(msgspec.Struct, frozen=True):
+class TimeSpread(msgspec.Struct, frozen=True):
     mean: float
     p50: Time
     p95: Time
     p99: Time
 
     @classmethod
-    def of(cls, times: Sequence[Time] | Instants) -> Spread | None:
+    def of(cls, times: Sequence[Time] | Instants) -> TimeSpread | None:
         if not len(times):
             return None
         ordered = np.sort(np.asarray(times, dtype=np.int64))
@@ -56,25 +56,25 @@ class ModelEvaluation(msgspec.Struct, frozen=True):
     in_time: int
     late: int
     dropped: int
-    latency: Spread | None
-    gather: Spread | None
-    queue: Spread | None
-    execution: Spread | None
+    latency: TimeSpread | None
+    gather: TimeSpread | None
+    queue: TimeSpread | None
+    execution: TimeSpread | None
     slowdown: float | None
     mean_batch: float | None
-    client: Spread | None = None
-    transfer: Spread | None = None
-    node: Spread | None = None
-    reply: Spread | None = None
+    client: TimeSpread | None = None
+    transfer: TimeSpread | None = None
+    node: TimeSpread | None = None
+    reply: TimeSpread | None = None
 
     @property
     def attainment(self) -> float | None:
         return self.in_time / self.requests if self.requests else None
 
-    def stages(self) -> Iterator[tuple[str, Spread]]:
+    def stages(self) -> Iterator[tuple[str, TimeSpread]]:
         """Where time went, in the order of the way."""
         for name in STAGES:
-            spread: Spread | None = getattr(self, name)
+            spread: TimeSpread | None = getattr(self, name)
             if spread is not None:
                 yield name, spread
 
@@ -136,16 +136,16 @@ def _of_model(model: PlacedModel, found: Journeys, numbers: Instants, on_path: b
         in_time=in_time,
         late=len(answered) - in_time,
         dropped=len(numbers) - len(answered),
-        latency=Spread.of(latency),
-        gather=Spread.of((found.ready - found.routed)[answered]),
-        queue=Spread.of((found.start - found.here)[answered]),
-        execution=Spread.of(execution),
+        latency=TimeSpread.of(latency),
+        gather=TimeSpread.of((found.ready - found.routed)[answered]),
+        queue=TimeSpread.of((found.start - found.here)[answered]),
+        execution=TimeSpread.of(execution),
         slowdown=_mean((execution[alone > 0] / alone[alone > 0]).tolist()),
         mean_batch=_mean(found.batch[answered].tolist()),
-        client=Spread.of((found.routed - found.asked)[answered]) if on_path else None,
-        transfer=Spread.of((found.moved - found.ready)[answered]) if on_path else None,
-        node=Spread.of((found.here - found.moved)[answered]) if on_path else None,
-        reply=Spread.of((found.answered - found.done)[answered]) if on_path else None,
+        client=TimeSpread.of((found.routed - found.asked)[answered]) if on_path else None,
+        transfer=TimeSpread.of((found.moved - found.ready)[answered]) if on_path else None,
+        node=TimeSpread.of((found.here - found.moved)[answered]) if on_path else None,
+        reply=TimeSpread.of((found.answered - found.done)[answered]) if on_path else None,
     )
 
 
@@ -156,7 +156,7 @@ def _mean(values: Sequence[float]) -> float | None:
 __all__ = ["Batching", "evaluate", "poisson", "walked"]
 
 
-def poisson(problem: Problem, duration: Time, draw: Callable[[], float]) -> Requests:
+def poisson(problem: Problem, duration: Time, draw: Callable[[], float]) -> PlacementRequests:
     """Requests at the models' rates. Chance is handed in: *draw* gives uniform numbers in [0, 1)."""
     found: list[tuple[Time, int]] = []
     for model in problem.models:
@@ -167,13 +167,13 @@ def poisson(problem: Problem, duration: Time, draw: Callable[[], float]) -> Requ
                 break
             found.append((round(at), model.index))
     found.sort()
-    return Requests(tuple(at for at, _ in found), tuple(model for _, model in found))
+    return PlacementRequests(tuple(at for at, _ in found), tuple(model for _, model in found))
 
 
 def evaluate(
     problem: Problem,
     plan: Plan,
-    requests: Requests,
+    requests: PlacementRequests,
     interference: Interference | None = None,
     batching: Batching | None = None,
     warmup: Time = 0,
@@ -187,7 +187,7 @@ def evaluate(
 def walked(
     problem: Problem,
     plan: Plan,
-    requests: Requests,
+    requests: PlacementRequests,
     interference: Interference | None = None,
     batching: Batching | None = None,
     path: Path | None = None,
@@ -196,5 +196,5 @@ def walked(
     check(plan, problem)
     if np.any(np.diff(np.array(requests.times, dtype=np.int64)) < 0):
         raise InputError("requests", None, "instants in rising order")
-    house = House(problem, plan, interference or NoInterference(), batching or Batching())
-    return house.run(requests, path)
+    simulation = PlanSimulation(problem, plan, interference or NoInterference(), batching or Batching())
+    return simulation.run(requests, path)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from astrarium.core.errors import InputError
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.placement.plan import Plan
-from astrarium.placement.problem import PlacedModel, Requests, Shape
+from astrarium.placement.problem import PlacedModel, PlacementRequests, Shape
 
 Ints = npt.NDArray[np.int64]
 Clocks = npt.NDArray[Any]  # int64 nanoseconds or float64 seconds
@@ -46,7 +46,7 @@ def groups_of(plan: Plan) -> tuple[Group, ...]:
     return tuple(Group(gpus, shape, tuple(models)) for (gpus, shape), models in members.items())
 
 
-class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GroupRuntime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How groups serve. As it stands: what the authors' fast simulator does, in whole nanoseconds.
 
     *dispatch*: to the group whose last stage is free first, or to the shortest queue (what the paper says).
@@ -91,10 +91,10 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.fixed_overhead if self.clock == "ns" else self.fixed_overhead / SECOND
 
 
-AS_PUBLISHED = Runtime(clock="seconds")
-IMPROVED = Runtime(dispatch="queue", another=True)
-DEFAULT = Runtime()
-WITHOUT_OVERHEADS = Runtime(stage_overhead=0.0, fixed_overhead=0)
+AS_PUBLISHED = GroupRuntime(clock="seconds")
+IMPROVED = GroupRuntime(dispatch="queue", another=True)
+DEFAULT = GroupRuntime()
+WITHOUT_OVERHEADS = GroupRuntime(stage_overhead=0.0, fixed_overhead=0)
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ class Tables:
     times: Clocks
     slo: Clocks
     place: dict[int, int]  # of a model's index
-    runtime: Runtime
+    runtime: GroupRuntime
 
     @classmethod
-    def of(cls, models: Sequence[PlacedModel], runtime: Runtime = DEFAULT) -> Tables:
+    def of(cls, models: Sequence[PlacedModel], runtime: GroupRuntime = DEFAULT) -> Tables:
         shapes = sorted({shape for model in models for shape in model.forms})
         width = max((shape.stages for shape in shapes), default=1)
         number = np.int64 if runtime.clock == "ns" else np.float64
@@ -132,7 +132,7 @@ class Tables:
         stages = float(self.times[self.kinds[shape], model, batch - 1].sum())
         return round(stages * self.runtime.unit) + self.runtime.fixed_overhead
 
-    def columns(self, requests: Requests) -> tuple[Clocks, SmallInts]:
+    def columns(self, requests: PlacementRequests) -> tuple[Clocks, SmallInts]:
         """Arrivals and places of models."""
         models = np.array(requests.models, np.int64)
         if any(index != place for index, place in self.place.items()):
@@ -141,7 +141,7 @@ class Tables:
         return times if self.runtime.clock == "ns" else times / SECOND, models.astype(np.int32)
 
 
-def _with_overhead(stage_times: Sequence[Sequence[Time]], shape: Shape, runtime: Runtime) -> Clocks:
+def _with_overhead(stage_times: Sequence[Sequence[Time]], shape: Shape, runtime: GroupRuntime) -> Clocks:
     """[batch - 1, stage]; batches larger than the form knows are as slow as they would be one after
     another."""
     known = np.array(stage_times, np.float64)[:, 1:]
@@ -152,7 +152,7 @@ def _with_overhead(stage_times: Sequence[Sequence[Time]], shape: Shape, runtime:
 
 
 @dataclass(frozen=True)
-class Layout:
+class GroupLayout:
     """Groups as the kernels see them."""
 
     tables: Tables
@@ -161,7 +161,7 @@ class Layout:
     hosts: Hosts  # [group, place of a model]
 
     @classmethod
-    def of(cls, tables: Tables, groups: Sequence[Group]) -> Layout:
+    def of(cls, tables: Tables, groups: Sequence[Group]) -> GroupLayout:
         kind = np.array([tables.kinds[group.shape] for group in groups], np.int32)
         stages = np.array([group.shape.stages for group in groups], np.int32)
         hosts = np.zeros((len(groups), len(tables.slo)), np.uint8)
@@ -187,7 +187,7 @@ class Served:
     work: Clocks
 
     @classmethod
-    def empty(cls, requests: int, layout: Layout) -> Served:
+    def empty(cls, requests: int, layout: GroupLayout) -> Served:
         number = layout.tables.times.dtype
         finish, group = np.empty(requests, number), np.empty(requests, np.int32)
         return cls(finish, group, np.zeros(len(layout.kind), number))
@@ -196,7 +196,7 @@ class Served:
 class FirstCome:
     """In order of arrival: accepted or rejected at once. *clocks* are brought up to date at the end."""
 
-    def __init__(self, layout: Layout, clocks: Clocks) -> None:
+    def __init__(self, layout: GroupLayout, clocks: Clocks) -> None:
         self.layout, self.runtime, self.final = layout, layout.tables.runtime, clocks
         self.slo = layout.tables.slo.tolist()
         self.times = layout.tables.times[layout.kind][:, :, 0].tolist()  # [group][model][stage]
@@ -258,7 +258,7 @@ Entry = tuple[Time, int]  # deadline or arrival, and the request
 
 
 @dataclass
-class Room:
+class GroupQueue:
     """One group: when its stages are free, who waits, and when those that run are answered."""
 
     clocks: list[Time]
@@ -278,14 +278,14 @@ class Room:
 
 
 class Waiting:
-    def __init__(self, layout: Layout, arrivals: Clocks, models: SmallInts) -> None:
+    def __init__(self, layout: GroupLayout, arrivals: Clocks, models: SmallInts) -> None:
         tables = layout.tables
         self.runtime, self.slo = tables.runtime, tables.slo.tolist()
         self.times = tables.times[layout.kind].tolist()  # [group][model][batch - 1][stage]
         self.arrivals, self.models = arrivals.tolist(), models.tolist()
         self.hosts = [np.flatnonzero(column).tolist() for column in layout.hosts.T]
         self.rooms = [
-            Room([0] * int(stages), {int(model): [] for model in np.flatnonzero(row)})
+            GroupQueue([0] * int(stages), {int(model): [] for model in np.flatnonzero(row)})
             for stages, row in zip(layout.stages, layout.hosts, strict=True)
         ]
         self.served = Served.empty(len(arrivals), layout)
@@ -332,7 +332,7 @@ class Waiting:
         while room.waiting and max(room.clocks[0], room.ready) < until:
             self._send(group, room, max(room.clocks[0], room.ready))
 
-    def _send(self, group: int, room: Room, start: Time) -> None:
+    def _send(self, group: int, room: GroupQueue, start: Time) -> None:
         model = min((queue[0], model) for model, queue in room.queues.items() if queue)[1]
         batch: list[int] = []
         earliest, queue = FOREVER, room.queues[model]
@@ -350,7 +350,7 @@ class Waiting:
         if batch:
             self._commit(group, room, start, model, batch)
 
-    def _commit(self, group: int, room: Room, start: Time, model: int, batch: list[int]) -> None:
+    def _commit(self, group: int, room: GroupQueue, start: Time, model: int, batch: list[int]) -> None:
         room.clocks = self._through(group, start, model, len(batch))
         self.served.work[group] += max(self.times[group][model][len(batch) - 1])
         for request in batch:

@@ -37,7 +37,7 @@ WHOLE = 100.0
 LOWEST_FREQUENCY = 0.1  # of the highest: far beyond the measured points a falling line means nothing
 
 
-class Line(msgspec.Struct, frozen=True):
+class LinearFit(msgspec.Struct, frozen=True):
     slope: float = 0.0
     start: float = 0.0
 
@@ -45,7 +45,7 @@ class Line(msgspec.Struct, frozen=True):
         return self.slope * x + self.start
 
 
-class Curve(msgspec.Struct, frozen=True, tag="fitted"):
+class KernelCurve(msgspec.Struct, frozen=True, tag="fitted"):
     """(k1 b^2 + k2 b + k3) / (r + k4) + k5: what kernels of a batch of b run for on r percent of the SMs."""
 
     k1: float
@@ -86,13 +86,13 @@ class ModelTraits(msgspec.Struct, frozen=True):
     its active time grows for each unit of the others' L2 use. Power (what it adds to the idle GPU's) and L2
     use are lines in its ability: requests a second, if its kernels ran all the time."""
 
-    active: Curve | Inverse
+    active: KernelCurve | Inverse
     idle: float = 0.0
     kernels: int = 0
     input_bytes: float = 0.0
     output_bytes: float = 0.0
-    power: Line = Line()
-    l2_use: Line = Line()
+    power: LinearFit = LinearFit()
+    l2_use: LinearFit = LinearFit()
     contention: float = 0.0
 
     def ability(self, batch: int, share: float) -> float:
@@ -108,7 +108,7 @@ class GpuTraits(msgspec.Struct, frozen=True):
     throttle: float = 0.0
     idle_power: float = 0.0
     power_cap: float = math.inf
-    turn: Line = Line()
+    turn: LinearFit = LinearFit()
     bandwidth: float = math.inf
     unit: float = 2.5
 
@@ -121,7 +121,7 @@ class GpuTraits(msgspec.Struct, frozen=True):
         return max(0.0, self.turn.at(models)) if models > 1 else 0.0
 
 
-class Load(msgspec.Struct, frozen=True):
+class TenantLoad(msgspec.Struct, frozen=True):
     """A model at work: its batches, and its share in percent."""
 
     traits: ModelTraits
@@ -137,7 +137,7 @@ class Prediction(msgspec.Struct, frozen=True):
     throughput: float
 
 
-def predict(gpu: GpuTraits, loads: Sequence[Load]) -> list[Prediction]:
+def predict(gpu: GpuTraits, loads: Sequence[TenantLoad]) -> list[Prediction]:
     """Of each of the models that share a GPU."""
     abilities = [load.traits.ability(load.batch, load.share) for load in loads]
     uses = [load.traits.l2_use.at(ability) for load, ability in zip(loads, abilities, strict=True)]
@@ -150,7 +150,7 @@ def predict(gpu: GpuTraits, loads: Sequence[Load]) -> list[Prediction]:
     ]
 
 
-def _prediction(gpu: GpuTraits, load: Load, others: float, turn: float, speed: float) -> Prediction:
+def _prediction(gpu: GpuTraits, load: TenantLoad, others: float, turn: float, speed: float) -> Prediction:
     traits, batch = load.traits, load.batch
     active = traits.active.time(batch, load.share) * (1 + traits.contention * max(0.0, others))
     on_gpu = (traits.kernels * turn + traits.idle + active) / speed
@@ -161,7 +161,7 @@ def _prediction(gpu: GpuTraits, load: Load, others: float, turn: float, speed: f
 
 def whole_gpu_times(gpu: GpuTraits, traits: ModelTraits, max_batch: int) -> tuple[Time, ...]:
     """For batches of 0, 1, ... of a model alone on a whole GPU, as a Form has them."""
-    alone = (predict(gpu, [Load(traits, batch, WHOLE)])[0].latency for batch in range(1, max_batch + 1))
+    alone = (predict(gpu, [TenantLoad(traits, batch, WHOLE)])[0].latency for batch in range(1, max_batch + 1))
     return (0, *(round(latency * MILLISECOND) for latency in alone))
 
 
@@ -238,7 +238,7 @@ class ModelMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     beside: Beside
 
 
-class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IgniterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Times in ms, power in W, frequencies in MHz, shares in percent."""
 
     source: str
@@ -258,7 +258,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check_copies(self.gpu.copies)
 
 
-def _check_table(field: str, table: tuple[Row, ...], profile: Profile) -> None:
+def _check_table(field: str, table: tuple[Row, ...], profile: IgniterProfile) -> None:
     rows, columns = len(profile.batches), len(profile.shares)
     if len(table) != rows or any(len(row) != columns for row in table):
         expected = f"{rows} rows (batch sizes) of {columns} numbers (shares)"
@@ -304,7 +304,7 @@ def _throttle(measured: GpuMeasured) -> float:
     return sum(x * y for x, y in zip(beyond, falls, strict=True)) / squares if squares else 0.0
 
 
-def fit_model(profile: Profile, name: str) -> ModelTraits:
+def fit_model(profile: IgniterProfile, name: str) -> ModelTraits:
     import numpy as np
 
     measured, gpu = profile.models[name], profile.gpu
@@ -335,7 +335,7 @@ def fit_model(profile: Profile, name: str) -> ModelTraits:
     )
 
 
-def fit_models(profile: Profile) -> Mapping[str, ModelTraits]:
+def fit_models(profile: IgniterProfile) -> Mapping[str, ModelTraits]:
     return {name: fit_model(profile, name) for name in profile.models}
 
 
@@ -344,7 +344,7 @@ def _contention(beside: Beside, frequency: float) -> float:
     return (slowed - 1) / beside.l2_use
 
 
-def fit_curve(batches: Floats, shares: Floats, times: Floats) -> Curve:
+def fit_curve(batches: Floats, shares: Floats, times: Floats) -> KernelCurve:
     """With k4 fixed the other four are a linear problem, so only k4 has to be searched for: on a grid that is
     fine where the curve is steep, then by golden sections between the best point's neighbours."""
     import numpy as np
@@ -362,11 +362,11 @@ def fit_curve(batches: Floats, shares: Floats, times: Floats) -> Curve:
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
         low, high = (low, right) if solved(left)[0] < solved(right)[0] else (left, high)
     k1, k2, k3, k5 = solved(low)[1].tolist()
-    return Curve(k1, k2, k3, low, k5)
+    return KernelCurve(k1, k2, k3, low, k5)
 
 
-def _line(x: Floats, y: Floats) -> Line:
+def _line(x: Floats, y: Floats) -> LinearFit:
     import numpy as np
 
     slope, start = np.polyfit(x, y, 1).tolist()
-    return Line(slope, start)
+    return LinearFit(slope, start)

@@ -14,8 +14,8 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.placement.igniter import WHOLE, GpuTraits, Inverse, Load, ModelTraits, predict
-from astrarium.placement.problem import Demand, PlacedModel, PlacementGpu, Problem
+from astrarium.placement.igniter import WHOLE, GpuTraits, Inverse, ModelTraits, TenantLoad, predict
+from astrarium.placement.problem import GpuDemand, PlacedModel, PlacementGpu, Problem
 
 # What a part of a GPU does to a model that has it to itself.
 
@@ -28,11 +28,11 @@ def traits_of(model: PlacedModel) -> ModelTraits:
     return ModelTraits(Inverse(model.alone.stage_times[0] if model.alone is not None else ()))
 
 
-def demand_at(model: PlacedModel, batch: int) -> Demand:
+def demand_at(model: PlacedModel, batch: int) -> GpuDemand:
     """As measured for the batch, for the next larger one, or else for the largest."""
     sizes = sorted(model.demands)
     if not sizes:
-        return Demand()
+        return GpuDemand()
     return model.demands[next((size for size in sizes if size >= batch), sizes[-1])]
 
 
@@ -49,8 +49,8 @@ def share_factor(model: PlacedModel, gpu: PlacementGpu, batch: int, share: float
         used = demand_at(model, batch).sm_utilization
         return max(1.0, (1.0 if used is None else used) / share)
     traits = gpu.igniter or GpuTraits()
-    [part] = predict(traits, [Load(model.igniter, batch, share * WHOLE)])
-    [whole] = predict(traits, [Load(model.igniter, batch, WHOLE)])
+    [part] = predict(traits, [TenantLoad(model.igniter, batch, share * WHOLE)])
+    [whole] = predict(traits, [TenantLoad(model.igniter, batch, WHOLE)])
     return max(1.0, part.latency / whole.latency)
 
 
@@ -96,8 +96,8 @@ class IgniterInterference:
     def _alone(self, traits: GpuTraits, tenant: Tenant) -> float:
         return predict(traits, [self._load(tenant)])[0].latency
 
-    def _load(self, tenant: Tenant, crowd: float = 1.0) -> Load:
-        return Load(self._traits[tenant.model], tenant.batch, tenant.share * WHOLE / crowd)
+    def _load(self, tenant: Tenant, crowd: float = 1.0) -> TenantLoad:
+        return TenantLoad(self._traits[tenant.model], tenant.batch, tenant.share * WHOLE / crowd)
 
 
 class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from astrarium.core.units import MILLISECOND, Time
 from astrarium.placement.plan import Replica
-from astrarium.placement.problem import Requests
+from astrarium.placement.problem import PlacementRequests
 
 # The way of each request: when it came to each stage of its path and when it left.
 
@@ -31,7 +31,7 @@ Instants = NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class BatchJourney:
     """Requests that stay together. It was *complete* when nobody else was to join, *here* when it came to the
     queue of its replica, and takes *alone* without company. *stays*: when it began at each stage and left."""
 
@@ -69,7 +69,7 @@ class Journeys:
         return self.answered - self.asked
 
 
-def journeys(requests: Requests, batches: Sequence[Batch], client: Instants) -> Journeys:
+def journeys(requests: PlacementRequests, batches: Sequence[BatchJourney], client: Instants) -> Journeys:
     """*client* is how long each request takes to the router."""
     asked = np.array(requests.times, dtype=np.int64)
     routed = asked + client
@@ -138,7 +138,7 @@ class Path(msgspec.Struct, frozen=True):
 
 def routed(
     path: Path, name: str, numbers: Sequence[int], instants: Sequence[Time], sizes: Sequence[int]
-) -> Iterator[tuple[int, Batch]]:
+) -> Iterator[tuple[int, BatchJourney]]:
     """Batches of a model, each with the place of its replica. *instants* are those at which the requests
     *numbers* reach the router, *sizes* the largest batches of the replicas."""
     payload, turns, first = path.payload(name), cycle(enumerate(sizes)), 0
@@ -151,5 +151,5 @@ def routed(
         transfer = path.transfer.of(count, count * payload.input)
         here = complete + transfer + path.node.of(count, count * payload.input)
         reply = path.reply.of(count, count * payload.output)
-        yield place, Batch(list(numbers[first:last]), complete, here, transfer=transfer, reply=reply)
+        yield place, BatchJourney(list(numbers[first:last]), complete, here, transfer=transfer, reply=reply)
         first = last

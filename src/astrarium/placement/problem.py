@@ -61,7 +61,7 @@ class Form(msgspec.Struct, frozen=True):
         return self.weights[stage] + extra
 
 
-class Demand(msgspec.Struct, frozen=True):
+class GpuDemand(msgspec.Struct, frozen=True):
     """What a model uses of a whole GPU, from 0 to 1, for batches of a size. None: nobody measured it."""
 
     occupancy: float | None = None  # achieved, of the time in which kernels run
@@ -78,7 +78,7 @@ class PlacedModel(msgspec.Struct, frozen=True):
     slo: Time
     rate: float
     forms: Mapping[Shape, Form]
-    demands: Mapping[int, Demand] = {}
+    demands: Mapping[int, GpuDemand] = {}
     igniter: ModelTraits | None = None  # iGniter's coefficients, where the model was profiled for it
 
     @property
@@ -97,7 +97,7 @@ class PlacementGpu(msgspec.Struct, frozen=True):
     igniter: GpuTraits | None = None
 
 
-class Requests(msgspec.Struct, frozen=True):
+class PlacementRequests(msgspec.Struct, frozen=True):
     """Arrivals to plan with, in order: an instant and the index of a model for each."""
 
     times: tuple[Time, ...]
@@ -109,4 +109,4 @@ class Problem(msgspec.Struct, frozen=True):
 
     models: tuple[PlacedModel, ...]
     gpus: tuple[PlacementGpu, ...]
-    requests: Requests = Requests((), ())
+    requests: PlacementRequests = PlacementRequests((), ())

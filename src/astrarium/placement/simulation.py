@@ -14,21 +14,21 @@ from astrarium.placement.groups import (
     REJECTED,
     Clocks,
     FirstCome,
+    GroupLayout,
     Ints,
-    Layout,
     Served,
     SmallInts,
     Tables,
     Waiting,
 )
-from astrarium.placement.problem import Requests
+from astrarium.placement.problem import PlacementRequests
 
 Engine = Literal["native", "python"]
 TRIM: Time = 10 * SECOND  # what the authors leave out at both ends
 
 
 @dataclass(frozen=True)
-class Workload:
+class SimulatedRequests:
     """Requests as columns, and which of them count: those from *first* to *last*."""
 
     arrivals: Clocks
@@ -38,11 +38,13 @@ class Workload:
     totals: Ints  # that count, by place of a model
 
     @classmethod
-    def of(cls, tables: Tables, requests: Requests, trim: Time = 0) -> Workload:
+    def of(cls, tables: Tables, requests: PlacementRequests, trim: Time = 0) -> SimulatedRequests:
         return cls.from_columns(*tables.columns(requests), len(tables.slo), trim / tables.runtime.unit)
 
     @classmethod
-    def from_columns(cls, arrivals: Clocks, models: SmallInts, count: int, trim: float = 0) -> Workload:
+    def from_columns(
+        cls, arrivals: Clocks, models: SmallInts, count: int, trim: float = 0
+    ) -> SimulatedRequests:
         """*trim* at both ends (in the unit of the arrivals), turned into a number of requests as the
         authors do."""
         skipped = 0
@@ -56,18 +58,18 @@ class Workload:
     def counted(self) -> int:
         return self.last - self.first
 
-    def of_models(self, places: npt.NDArray[np.bool_]) -> Workload:
+    def of_models(self, places: npt.NDArray[np.bool_]) -> SimulatedRequests:
         """Only the requests of some models; the same ones count."""
         kept = places[self.models]
         first, last = int(kept[: self.first].sum()), int(kept[: self.last].sum())
-        return Workload(self.arrivals[kept], self.models[kept], first, last, self.totals * places)
+        return SimulatedRequests(self.arrivals[kept], self.models[kept], first, last, self.totals * places)
 
-    def beginning(self, share: float) -> Workload:
+    def beginning(self, share: float) -> SimulatedRequests:
         """The first part: enough to tell bad placements from good ones."""
         end = int(len(self.arrivals) * share)
         last = max(self.first, min(self.last, end))
         totals = np.bincount(self.models[self.first : last], minlength=len(self.totals))
-        return Workload(self.arrivals[:end], self.models[:end], self.first, last, totals)
+        return SimulatedRequests(self.arrivals[:end], self.models[:end], self.first, last, totals)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Score:
         return int(self.good.sum())
 
 
-def score(layout: Layout, workload: Workload, engine: Engine = "native") -> Score:
+def score(layout: GroupLayout, workload: SimulatedRequests, engine: Engine = "native") -> Score:
     """What a search asks for."""
     native = extension("_placement") if engine == "native" else None
     if native is None or layout.tables.runtime.waits:
@@ -105,7 +107,7 @@ def score(layout: Layout, workload: Workload, engine: Engine = "native") -> Scor
 
 
 def serve(
-    layout: Layout, workload: Workload, clocks: Clocks | None = None, engine: Engine = "native"
+    layout: GroupLayout, workload: SimulatedRequests, clocks: Clocks | None = None, engine: Engine = "native"
 ) -> Served:
     """What became of every request. *clocks* say when stages are free at first, and afterwards at last."""
     native = extension("_placement") if engine == "native" else None
@@ -124,20 +126,20 @@ def serve(
     return served
 
 
-def _columns(layout: Layout, workload: Workload) -> tuple[Any, ...]:
+def _columns(layout: GroupLayout, workload: SimulatedRequests) -> tuple[Any, ...]:
     tables = layout.tables
     groups = (tables.times, layout.kind, layout.stages, layout.hosts)
     return (*groups, workload.arrivals, workload.models, tables.slo)
 
 
-def _reference(layout: Layout, workload: Workload, clocks: Clocks | None) -> Served:
+def _reference(layout: GroupLayout, workload: SimulatedRequests, clocks: Clocks | None) -> Served:
     if layout.tables.runtime.waits:
         return Waiting(layout, workload.arrivals, workload.models).run()
     runtime = FirstCome(layout, layout.clocks() if clocks is None else clocks)
     return runtime.run(workload.arrivals, workload.models)
 
 
-def in_time(served: Served, workload: Workload) -> Ints:
+def in_time(served: Served, workload: SimulatedRequests) -> Ints:
     """By place of a model; whoever is answered at all is answered in time."""
     counted = slice(workload.first, workload.last)
     good = served.finish[counted] != REJECTED
@@ -155,7 +157,7 @@ class Statistics:
     p99: float
 
 
-def statistics(served: Served, workload: Workload) -> Statistics:
+def statistics(served: Served, workload: SimulatedRequests) -> Statistics:
     good = in_time(served, workload)
     counted = slice(workload.first, workload.last)
     finish, arrivals = served.finish[counted], workload.arrivals[counted]

@@ -16,7 +16,7 @@ import msgspec
 
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.units import SECOND, Time
-from astrarium.placement.problem import ALONE, Demand, Form, PlacedModel, PlacementGpu, Problem
+from astrarium.placement.problem import ALONE, Form, GpuDemand, PlacedModel, PlacementGpu, Problem
 
 # Models from measurements of some batch sizes, alone on one GPU.
 
@@ -27,7 +27,7 @@ class Measurement(msgspec.Struct, frozen=True):
     batch: int
     time: Time
     memory: int | None
-    demand: Demand = Demand()
+    demand: GpuDemand = GpuDemand()
 
 
 def measured_model(
@@ -66,7 +66,7 @@ def _memory(known: list[Measurement], batch: int) -> int:
 MEMORY = 16 * 2**30
 
 
-class Measured(msgspec.Struct, frozen=True):
+class MeasuredBatch(msgspec.Struct, frozen=True):
     """Batches of a size, alone on the GPU. Memory is in bytes; the rest are shares of the GPU, 0 to 1."""
 
     batch: int
@@ -82,7 +82,7 @@ def models() -> list[str]:
     return list(_table())
 
 
-def lookup(model: str) -> tuple[Measured, ...]:
+def lookup(model: str) -> tuple[MeasuredBatch, ...]:
     """Rising batch sizes."""
     if model not in _table():
         raise InputError("", model, f"a model measured on a V100: {one_of(models(), model)}")
@@ -90,7 +90,7 @@ def lookup(model: str) -> tuple[Measured, ...]:
 
 
 @cache
-def _table() -> dict[str, tuple[Measured, ...]]:
+def _table() -> dict[str, tuple[MeasuredBatch, ...]]:
     text = files("astrarium.placement").joinpath("v100_profiles.json").read_text(encoding="utf-8")
     table = msgspec.json.decode(text)
     columns = table["columns"]
@@ -100,9 +100,9 @@ def _table() -> dict[str, tuple[Measured, ...]]:
     }
 
 
-def _measured(row: dict[str, Any]) -> Measured:
+def _measured(row: dict[str, Any]) -> MeasuredBatch:
     memory = _share(row["memory_pct"])
-    return Measured(
+    return MeasuredBatch(
         batch=row["batch"],
         time=round(row["batch"] / row["throughput_rps"] * SECOND),
         memory=None if memory is None else round(memory * MEMORY),
@@ -136,6 +136,6 @@ def problem(names: Sequence[str], rate: float, slo: Time, gpus: int) -> Problem:
     return Problem(placed_models(names, rate, slo), v100s(gpus))
 
 
-def _measurement(row: Measured) -> Measurement:
-    demand = Demand(row.occupancy, row.weighted_occupancy, row.sm_utilization)
+def _measurement(row: MeasuredBatch) -> Measurement:
+    demand = GpuDemand(row.occupancy, row.weighted_occupancy, row.sm_utilization)
     return Measurement(row.batch, row.time, row.memory, demand)

@@ -38,7 +38,7 @@ class Described(Protocol):
     def shape(self) -> Sequence[int]: ...
 
 
-class Placed(NamedTuple):
+class CheckedTensor(NamedTuple):
     """An announced tensor that the model takes."""
 
     spec: TensorSpec
@@ -51,7 +51,7 @@ class Placed(NamedTuple):
         return f"inputs[{self.at}]"
 
 
-def placed_inputs(card: ModelCard, given: Sequence[Described], limit: int) -> list[Placed]:
+def placed_inputs(card: ModelCard, given: Sequence[Described], limit: int) -> list[CheckedTensor]:
     """The inputs as *given*, each with what the card says of it. *limit* is in bytes, for each."""
     if card.state != "READY":  # of a model that is not loaded nobody knows the inputs
         raise Refused(Kind.UNAVAILABLE, f"model {card.name} is not ready: {card.reason}")
@@ -65,7 +65,9 @@ def placed_inputs(card: ModelCard, given: Sequence[Described], limit: int) -> li
     return placed
 
 
-def _placed(card: ModelCard, specs: dict[str, TensorSpec], given: Described, at: int, limit: int) -> Placed:
+def _placed(
+    card: ModelCard, specs: dict[str, TensorSpec], given: Described, at: int, limit: int
+) -> CheckedTensor:
     spec = specs.get(given.name)
     if spec is None:
         raise bad(f"inputs[{at}].name", given.name, one_of(list(specs), given.name), card.name)
@@ -82,7 +84,7 @@ def _placed(card: ModelCard, specs: dict[str, TensorSpec], given: Described, at:
     if spec.datatype == BYTES and elements > MOST_TEXTS:
         expected = f"at most {MOST_TEXTS} elements of {BYTES}"
         raise Refused(Kind.TOO_LARGE, bad(f"inputs[{at}].shape", list(shape), expected, card.name).reason)
-    return Placed(spec, shape, elements, at)
+    return CheckedTensor(spec, shape, elements, at)
 
 
 def _check_shape(card: ModelCard, spec: TensorSpec, shape: tuple[int, ...], field: str) -> None:
@@ -101,7 +103,7 @@ def _wrong_names(card: ModelCard, given: Sequence[Described]) -> Refused:
     return bad("inputs", names, f"each of {wanted or 'no inputs at all'} exactly once", card.name)
 
 
-def _check_same_rows(card: ModelCard, placed: list[Placed]) -> None:
+def _check_same_rows(card: ModelCard, placed: list[CheckedTensor]) -> None:
     for other in placed[1:]:
         if other.shape[0] != placed[0].shape[0]:
             expected = f"{placed[0].shape[0]} rows, as in {placed[0].field}"
@@ -115,7 +117,7 @@ def in_card_order(card: ModelCard, tensors: list[Tensor]) -> list[Tensor]:
     return sorted(tensors, key=lambda tensor: order[tensor.name])
 
 
-def check_size(placed: Placed, data: bytes | memoryview, model: str) -> None:
+def check_size(placed: CheckedTensor, data: bytes | memoryview, model: str) -> None:
     """Whether binary *data* is exactly what the announced tensor needs."""
     if placed.spec.datatype == BYTES:
         check_elements(placed, data, model)
@@ -126,7 +128,7 @@ def check_size(placed: Placed, data: bytes | memoryview, model: str) -> None:
         raise bad(f"{placed.field}.data", f"{len(data)} bytes", expected, model)
 
 
-def check_elements(placed: Placed, data: bytes | memoryview, model: str) -> None:
+def check_elements(placed: CheckedTensor, data: bytes | memoryview, model: str) -> None:
     """Whether the lengths inside binary BYTES *data* add up, without copying an element."""
     end = len(data)
     found, at = bytes_elements(data, placed.elements)
@@ -176,7 +178,7 @@ def check_tensor_parameters(field: str, names: Iterable[str], model: str) -> Non
             raise bad(f"{field}.parameters", name, "no classification: sort the output yourself", model)
 
 
-class Wishes(NamedTuple):
+class RequestOptions(NamedTuple):
     """What a request's parameters ask for."""
 
     timeout: Time | None = None
@@ -184,7 +186,7 @@ class Wishes(NamedTuple):
     application: str = ""
 
 
-def wishes(parameters: Mapping[str, Any], application: str, model: str) -> Wishes:
+def request_options(parameters: Mapping[str, Any], application: str, model: str) -> RequestOptions:
     """*application* is the tag of a header; the parameter of that name goes before it."""
     for name in parameters:
         if name.startswith("sequence_"):
@@ -194,7 +196,7 @@ def wishes(parameters: Mapping[str, Any], application: str, model: str) -> Wishe
     tag = parameters.get("application", application)
     if not isinstance(tag, str) or len(tag) > LONGEST_TAG:
         raise bad("parameters.application", tag, f"a string of at most {LONGEST_TAG} characters", model)
-    return Wishes(None if timeout is None else timeout * MICROSECOND, priority or 0, tag)
+    return RequestOptions(None if timeout is None else timeout * MICROSECOND, priority or 0, tag)
 
 
 def _whole(parameters: Mapping[str, Any], name: str, low: int, high: int, model: str) -> int | None:

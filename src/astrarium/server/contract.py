@@ -195,14 +195,14 @@ class ModelCard:
 
 
 @dataclass(frozen=True)
-class Tally:
+class TimedCount:
     """A count and the nanoseconds it took in all."""
 
     count: int = 0
     ns: int = 0
 
 
-NO_TALLY = Tally()
+NO_TALLY = TimedCount()
 
 
 @dataclass(frozen=True)
@@ -212,13 +212,13 @@ class ModelStatistics:
     last_inference_ms: int = 0  # since the epoch, 0 if there was none
     inferences: int = 0  # items
     executions: int = 0  # batches
-    success: Tally = NO_TALLY
-    fail: Tally = NO_TALLY
-    queue: Tally = NO_TALLY
-    compute_input: Tally = NO_TALLY
-    compute_infer: Tally = NO_TALLY
-    compute_output: Tally = NO_TALLY
-    batches: dict[int, Tally] = field(default_factory=dict)  # executions by batch size
+    success: TimedCount = NO_TALLY
+    fail: TimedCount = NO_TALLY
+    queue: TimedCount = NO_TALLY
+    compute_input: TimedCount = NO_TALLY
+    compute_infer: TimedCount = NO_TALLY
+    compute_output: TimedCount = NO_TALLY
+    batches: dict[int, TimedCount] = field(default_factory=dict)  # executions by batch size
 
 
 class Service(Protocol):

@@ -30,7 +30,7 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-class Sparing:
+class ThrottledWarnings:
     """Writes warnings that others can cause at will: one line in every *seconds*; the rest is counted."""
 
     def __init__(

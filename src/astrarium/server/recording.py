@@ -32,7 +32,7 @@ class Section(msgspec.Struct, frozen=True, tag="setup"):
     setup: Setup
 
 
-class Row(msgspec.Struct, frozen=True, tag="step", array_like=True):
+class StepRow(msgspec.Struct, frozen=True, tag="step", array_like=True):
     now: Time
     events: tuple[Event, ...]
     actions: tuple[Action, ...]
@@ -67,9 +67,9 @@ class Recording:
         self._file = None
 
     def _step(self, step: Step) -> None:
-        self._write(Row(*step))
+        self._write(StepRow(*step))
 
-    def _write(self, line: Header | Section | Row) -> None:
+    def _write(self, line: Header | Section | StepRow) -> None:
         if self._file is None:
             return
         self._written += self._file.write(self._encode(line) + b"\n")
@@ -78,7 +78,7 @@ class Recording:
             self.close()
 
 
-class Recorded:
+class RecordingReader:
     """A recording that is read: its header, then `sections`."""
 
     def __init__(self, path: Path) -> None:
@@ -94,13 +94,13 @@ class Recorded:
         next(lines)
         line = next(lines, None)
         while isinstance(line, Section):
-            following: list[Header | Section | Row | None] = [None]
+            following: list[Header | Section | StepRow | None] = [None]
             yield line.setup, _steps(lines, following)
             line = following[0]
 
-    def _lines(self) -> Iterator[Header | Section | Row]:
+    def _lines(self) -> Iterator[Header | Section | StepRow]:
         tagged = msgspec.json.Decoder(Header | Section)
-        row = msgspec.json.Decoder(Row)
+        row = msgspec.json.Decoder(StepRow)
         with self._path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
@@ -112,10 +112,10 @@ class Recorded:
 
 
 def _steps(
-    lines: Iterator[Header | Section | Row], following: list[Header | Section | Row | None]
+    lines: Iterator[Header | Section | StepRow], following: list[Header | Section | StepRow | None]
 ) -> Iterator[Step]:
     for line in lines:
-        if not isinstance(line, Row):
+        if not isinstance(line, StepRow):
             following[0] = line
             return
         yield Step(line.now, line.events, line.actions)

@@ -150,7 +150,7 @@ log = logging.getLogger("astrarium.server")
 
 
 @dataclass
-class Running:
+class RunningServer:
     """What `started` hears of: everything that is up."""
 
     service: LiveService
@@ -158,7 +158,7 @@ class Running:
     grpc: RunningGrpc | None
 
 
-async def serve(scenario: Scenario, started: Callable[[Running], None]) -> None:
+async def serve(scenario: Scenario, started: Callable[[RunningServer], None]) -> None:
     """Until SIGTERM or SIGINT; then no new calls, answers to those that were accepted, and the end. A signal
     while it starts, and a second one while it drains, end it at once."""
     check(scenario.server)
@@ -186,17 +186,17 @@ def _recording(scenario: Scenario) -> Recording | None:
     return Recording(Path(place), Header(scenario.to_yaml(), __version__)) if place else None
 
 
-async def _listen(service: LiveService, options: ServerOptions) -> Running:
+async def _listen(service: LiveService, options: ServerOptions) -> RunningServer:
     limits, security = HttpLimits(body_bytes=options.payload), _security(options)
     where = Address(options.host, options.http)
     http = await serve_http(service, where, limits, security, service.calls)
     grpc = None
     if options.grpc is not None:
         grpc = await serve_grpc(service, Address(options.host, options.grpc), limits, security)
-    return Running(service, http, grpc)
+    return RunningServer(service, http, grpc)
 
 
-async def _finish(running: Running) -> None:
+async def _finish(running: RunningServer) -> None:
     log.info("draining: %d calls are open", running.service.desk.open)
     await running.service.drain(DRAIN_SECONDS)
     await running.http.stop(CLOSE_SECONDS)

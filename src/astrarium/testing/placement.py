@@ -25,7 +25,7 @@ from astrarium.core.units import MICROSECOND, MILLISECOND, Time, to_ms
 from astrarium.placement.interference import share_factor
 from astrarium.placement.plan import ROUNDING, Plan, PlanEntry, Replica, check, read, written
 from astrarium.placement.policies import PlacementPolicy
-from astrarium.placement.problem import ALONE, Demand, Form, PlacedModel, PlacementGpu, Problem, Shape
+from astrarium.placement.problem import ALONE, Form, GpuDemand, PlacedModel, PlacementGpu, Problem, Shape
 from astrarium.testing.audit import ContractError, ensure
 from astrarium.testing.imports import IMPURE, breaches, imported_modules
 from astrarium.testing.observations import same
@@ -49,10 +49,10 @@ def form(shape: Shape, alone: Time, each: Time, weights: int, activations: int, 
     return Form(shape, (times,) * stages, (weights // gpus,) * stages, (activations // gpus,) * stages)
 
 
-def demands(small: float) -> dict[int, Demand]:
+def demands(small: float) -> dict[int, GpuDemand]:
     """What it uses of a GPU grows with the batch, up to nine tenths."""
     shares = {size: round(min(0.9, small * (1 + size / 8)), 3) for size in PROFILED}
-    return {size: Demand(share, share, share, round(share / 2, 3)) for size, share in shares.items()}
+    return {size: GpuDemand(share, share, share, round(share / 2, 3)) for size, share in shares.items()}
 
 
 def model(

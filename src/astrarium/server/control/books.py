@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from astrarium.core.units import MILLISECOND, Time
-from astrarium.server.contract import ModelStatistics, Stages, Tally
+from astrarium.server.contract import ModelStatistics, Stages, TimedCount
 from astrarium.serving.state import Outcome
 
 # Upper bounds in seconds: from a fast path to an objective of seconds.
@@ -25,7 +25,7 @@ OUTCOMES = {
 }
 
 
-class Histogram:
+class PrometheusHistogram:
     """Counts by upper bound, and the sum: what Prometheus wants."""
 
     __slots__ = ("bounds", "counts", "sum")
@@ -38,8 +38,8 @@ class Histogram:
         self.sum += value
 
 
-def _times() -> Histogram:
-    return Histogram(TIME_BOUNDS)
+def _times() -> PrometheusHistogram:
+    return PrometheusHistogram(TIME_BOUNDS)
 
 
 class _Sum:
@@ -54,8 +54,8 @@ class _Sum:
         self.count += count
         self.ns += ns
 
-    def tally(self) -> Tally:
-        return Tally(self.count, self.ns)
+    def tally(self) -> TimedCount:
+        return TimedCount(self.count, self.ns)
 
 
 @dataclass
@@ -69,10 +69,10 @@ class ModelBooks:
     refused: Counter[str] = field(default_factory=Counter)  # at the door, by kind: never accepted
     retried: int = 0
     items: int = 0
-    latency: Histogram = field(default_factory=_times)  # of answered calls, from receipt to answer
-    queueing: Histogram = field(default_factory=_times)
-    execution: Histogram = field(default_factory=_times)
-    batch_size: Histogram = field(default_factory=lambda: Histogram(SIZE_BOUNDS))
+    latency: PrometheusHistogram = field(default_factory=_times)  # of answered calls, from receipt to answer
+    queueing: PrometheusHistogram = field(default_factory=_times)
+    execution: PrometheusHistogram = field(default_factory=_times)
+    batch_size: PrometheusHistogram = field(default_factory=lambda: PrometheusHistogram(SIZE_BOUNDS))
     success: _Sum = field(default_factory=_Sum)
     fail: _Sum = field(default_factory=_Sum)
     queue: _Sum = field(default_factory=_Sum)
@@ -132,7 +132,7 @@ class ModelBooks:
         )
 
 
-class Recent:
+class LastMinute:
     """The last minute in steps of one second: what autoscaling advice and rates are made of."""
 
     SECONDS = 60

@@ -2,8 +2,8 @@
 
 Calls come in two ways. `infer` is the long one: any tensors, any protocol, a coroutine that waits. `take` is
 the short one, for requests that native code has read: nobody waits in Python, and the answers of a batch are
-sent in one go as soon as its worker is done, before the books and the policy hear of it; by a courier, in a
-thread of its own, where there is one.
+sent in one go as soon as its worker is done, before the books and the policy hear of it; by the early reply
+thread, where there is one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from astrarium.server.contract import (
     Stages,
 )
 from astrarium.server.control.bounds import alone
+from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
-from astrarium.server.control.preparing import Preparer
+from astrarium.server.control.preprocessing import Preprocessor
 from astrarium.server.control.repository import Entry, Repository
-from astrarium.server.control.room import Control
-from astrarium.server.control.tickets import Cloakroom, Flight, Ticket, Waiter
+from astrarium.server.control.tickets import InFlightBatch, TensorStore, Ticket, Waiter
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import EXPIRED, UNSERVED, ModelSpec, Setup
-from astrarium.serving.live.workers import Courier
+from astrarium.serving.live.workers import EarlyReplies
 from astrarium.serving.state import Outcome
 
 # How many calls of a model can be open and still be answered in time, by the pace at which it is answered.
@@ -48,7 +48,7 @@ SHARE = 0.5  # of the objective that calls may queue for then: a longer queue an
 RECOVERY = 1.5  # by which a limit is forgotten after each stretch in which calls did not queue up
 
 
-class Pace:
+class OpenCallLimit:
     """One model on *gpus* GPUs."""
 
     def __init__(self, spec: ModelSpec, gpus: int, now: Time) -> None:
@@ -86,12 +86,12 @@ def best_time(spec: ModelSpec) -> float:
 # At the door: what a call is promised, or why it is not let in.
 
 
-class Promise(NamedTuple):
+class Admission(NamedTuple):
     deadline: Time
     application: int
 
 
-def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
+def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Admission:
     """Refused where the model is not ready, or where not even an idle GPU would be in time."""
     if entry.state != "READY":
         raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.reason}")
@@ -105,7 +105,7 @@ def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
             f"model {call.model} cannot answer within {asked}: one request alone takes {takes}, "
             f"and {passed} had passed",
         )
-    return Promise(deadline, _application(call, entry))
+    return Admission(deadline, _application(call, entry))
 
 
 def asks_what_was_promised(call: InferCall, entry: Entry) -> bool:
@@ -139,8 +139,9 @@ def _application(call: InferCall, entry: Entry) -> int:
 
 
 RETRY_AFTER = 1.0
-# A call of one row, its client's line, its room, how large that is, its place in the batch.
-Parcel = tuple[PackedCall, object, int, int, int]
+# What the early reply thread is told: a call of one row, its client's line, its room and the room's size,
+# and its place in the batch.
+EarlyReply = tuple[PackedCall, object, int, int, int]
 _OVERLOADED = Kind.OVERLOADED.name.lower()
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
 _DECLINING = (Kind.DEADLINE, Kind.OVERLOADED)  # other refusals are the caller's fault, or known to be ours
@@ -153,24 +154,24 @@ class Calls:
         self,
         control: Control,
         repository: Repository,
-        preparer: Preparer,
+        preprocessor: Preprocessor,
         timelines: Timelines,
         clock: Callable[[], Time],
         closed: Callable[[], str],
-        courier: Courier | None = None,
+        early_replies: EarlyReplies | None = None,
     ) -> None:
-        self._courier = courier
-        self._control, self._repository, self._preparer = control, repository, preparer
+        self._early_replies = early_replies
+        self._control, self._repository, self._preprocessor = control, repository, preprocessor
         self._timelines, self._clock, self._closed = timelines, clock, closed
         self._desk: Desk = control.desk
-        self._cloakroom: Cloakroom = control.desk.cloakroom
-        self.memory = self._cloakroom.memory.view
+        self._tensor_store: TensorStore = control.desk.tensor_store
+        self.memory = self._tensor_store.memory.view
         self.deliver: Deliver = _nowhere
         self.full: Full = _nothing
         self._is_full: set[int] = set()
-        self._set_paces(control.setup, 0, clock())
-        self.taken = self.by_courier = 0  # calls that came the short way, and those the courier answered
-        control.post_office = self
+        self._set_open_limits(control.setup, 0, clock())
+        self.taken = self.answered_early = 0  # calls that came the short way, and those answered early
+        control.answer_sender = self
 
     def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
         """Tensors that have to be made first cannot be placed as they come."""
@@ -216,7 +217,7 @@ class Calls:
 
     def _answer(self, ticket: Ticket) -> InferAnswer:
         try:
-            outputs = self._cloakroom.outputs(ticket)
+            outputs = self._tensor_store.outputs(ticket)
         except ValueError as error:
             self._desk.release(ticket)
             raise Refused(Kind.MODEL_FAILED, f"model {ticket.call.model}: {error}") from None
@@ -241,26 +242,26 @@ class Calls:
     def keep_pace(self, now: Time) -> None:
         self._control.keep_pace(now)
 
-    def leaving(self, flight: Flight) -> None:
-        """The courier answers these calls by itself, unless their batch may still be stopped."""
-        if self._courier is not None and not flight.scheduler.preempts:
-            parcels = [_parcel(ticket, member) for member, ticket in _plain(flight)]
-            if parcels:
-                self._courier.expect(flight.tag, parcels)
+    def sending(self, flight: InFlightBatch) -> None:
+        """Leave plain calls to the early reply thread, unless their batch may still be stopped."""
+        if self._early_replies is not None and not flight.scheduler.preempts:
+            replies = [_reply(ticket, member) for member, ticket in _plain(flight)]
+            if replies:
+                self._early_replies.expect(flight.tag, replies)
 
-    def landed(self, flight: Flight, answer: bool) -> None:
-        if self._courier is not None:
-            at, places, unsent = self._courier.collect(flight.tag)
+    def returned(self, flight: InFlightBatch, answer: bool) -> None:
+        if self._early_replies is not None:
+            at, places, unsent = self._early_replies.collect(flight.tag)
             if at:
                 plain = _plain(flight)
                 self._were_sent({place: plain[place][1] for place in places}, at, dict(unsent))
         if answer:
-            ready = [ticket for ticket, _ in flight.aboard if _is_ready(ticket)]
+            ready = [ticket for ticket, _ in flight.rows if _is_ready(ticket)]
             if ready:
                 self._deliver(ready)
 
     def _were_sent(self, tickets: dict[int, Ticket], at: Time, unsent: dict[int, bytes]) -> None:
-        self.by_courier += len(tickets)
+        self.answered_early += len(tickets)
         for place, ticket in tickets.items():
             ticket.answered = at
             assert ticket.client is not None
@@ -307,12 +308,12 @@ class Calls:
         closed, control, desk = self._closed(), self._control, self._desk
         if closed:
             raise Refused(Kind.UNAVAILABLE, closed)
-        promise = let_in(call, entry, control.setup, self._clock())
+        admission = let_in(call, entry, control.setup, self._clock())
         if desk.open >= control.plan.queue:
             raise _overloaded(f"{desk.open} calls are open already, the most that may be")
         index = entry.plan.index
-        self._check_backlog(entry, promise.deadline - call.received)
-        ticket = Ticket(call, index, entry.tensors, promise.application, promise.deadline, answer, client)
+        self._check_backlog(entry, admission.deadline - call.received)
+        ticket = Ticket(call, index, entry.tensors, admission.application, admission.deadline, answer, client)
         ticket.packed = client.packed if client is not None else None
         self._take_in(ticket, entry)
         ticket.admitted = self._clock()
@@ -335,13 +336,16 @@ class Calls:
     def _too_many(self, model: int, objective: Time) -> int:
         """How many calls of the model are open, where a further one could not be in time; else 0."""
         now, setup, gpus = self._clock(), self._control.setup, len(self._control.present)
-        if self._paces_of[0] is not setup or self._paces_of[1] != gpus:
-            self._set_paces(setup, gpus, now)
+        if self._limits_of[0] is not setup or self._limits_of[1] != gpus:
+            self._set_open_limits(setup, gpus, now)
         ahead = self._control.books[model].open
-        return ahead if self._paces[model].too_many(ahead, objective, now) else 0
+        return ahead if self._open_limits[model].too_many(ahead, objective, now) else 0
 
-    def _set_paces(self, setup: Setup, gpus: int, now: Time) -> None:
-        self._paces, self._paces_of = [Pace(spec, gpus, now) for spec in setup.models], (setup, gpus)
+    def _set_open_limits(self, setup: Setup, gpus: int, now: Time) -> None:
+        self._open_limits, self._limits_of = (
+            [OpenCallLimit(spec, gpus, now) for spec in setup.models],
+            (setup, gpus),
+        )
 
     def _look_whether_still_full(self, model: int) -> None:
         if not self._too_many(model, self._repository.entries[model].plan.slo):
@@ -354,15 +358,15 @@ class Calls:
     def _take_in(self, ticket: Ticket, entry: Entry) -> None:
         packed = ticket.packed
         if packed is not None:
-            if not self._cloakroom.take_packed(ticket, packed):
+            if not self._tensor_store.take_packed(ticket, packed):
                 self._refuse_for_memory(ticket, packed.block_bytes)
         elif entry.plan.preprocess is not None:
-            self._preparer.prepare(ticket, entry.plan.preprocess)
-        elif not self._cloakroom.take_in(ticket, ticket.call.inputs):
-            self._refuse_for_memory(ticket, self._cloakroom.bytes_of(ticket.call.inputs))
+            self._preprocessor.prepare(ticket, entry.plan.preprocess)
+        elif not self._tensor_store.take_in(ticket, ticket.call.inputs):
+            self._refuse_for_memory(ticket, self._tensor_store.bytes_of(ticket.call.inputs))
 
     def _refuse_for_memory(self, ticket: Ticket, inputs: int) -> None:
-        needed, most = self._cloakroom.needed(ticket, inputs), self._cloakroom.arena.size
+        needed, most = self._tensor_store.needed(ticket, inputs), self._tensor_store.arena.size
         if needed > most:
             reason = f"its tensors and their answer need {needed} bytes of shared memory; there are {most}"
             raise Refused(Kind.TOO_LARGE, f"model {ticket.call.model}: {reason}")
@@ -373,7 +377,7 @@ class Calls:
         now, control = ticket.answered or self._clock(), self._control
         if ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
-            self._paces[ticket.model].answered()
+            self._open_limits[ticket.model].answered()
         control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
         if ticket.outcome is Outcome.DROPPED and ticket.cause != UNSERVED:
             entry = self._repository.entries[ticket.model]
@@ -425,9 +429,9 @@ def _nothing(model: int, open_calls: int) -> None:
     """No protocol reads calls in native code: nobody has to know."""
 
 
-def _plain(flight: Flight) -> list[tuple[int, Ticket]]:
+def _plain(flight: InFlightBatch) -> list[tuple[int, Ticket]]:
     """Packed calls of one row, with their places in the batch."""
-    return [(member, ticket) for member, (ticket, _) in enumerate(flight.aboard) if _is_packed(ticket)]
+    return [(member, ticket) for member, (ticket, _) in enumerate(flight.rows) if _is_packed(ticket)]
 
 
 def _is_packed(ticket: Ticket) -> bool:
@@ -439,7 +443,7 @@ def _is_ready(ticket: Ticket) -> bool:
     return _is_packed(ticket) and ticket.open_parts == 1 and not ticket.answered
 
 
-def _parcel(ticket: Ticket, member: int) -> Parcel:
+def _reply(ticket: Ticket, member: int) -> EarlyReply:
     assert ticket.client is not None
     assert ticket.packed is not None
     return ticket.packed, ticket.client.line, ticket.replies, ticket.room, member

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from astrarium.core.units import MICROSECOND, SECOND, Time
 from astrarium.server.control.bounds import bounded, scaled
-from astrarium.server.control.tickets import Flight
+from astrarium.server.control.tickets import InFlightBatch
 from astrarium.serving.contract import ModelSpec, Network, Setup
 from astrarium.serving.live.messages import BatchDone
 
@@ -48,7 +48,7 @@ class DriftWatch:
         self._judged, self._pause = now, FIRST
         self.revisions = 0
 
-    def saw(self, flight: Flight, done: BatchDone) -> None:
+    def saw(self, flight: InFlightBatch, done: BatchDone) -> None:
         spec = self._stated.models[flight.model]
         if spec.dynamic is None:  # others vary by nature, and their policies learn how
             took = done.finished - done.started

@@ -20,7 +20,7 @@ class RefusalWatch:
     """Looks at the books now and then; `ModelBooks.refusing` holds what it finds."""
 
     def __init__(self, books: Sequence[ModelBooks], now: Time) -> None:
-        self._rows = [_Row(one, now) for one in books]
+        self._rows = [_RefusedCalls(one, now) for one in books]
         self._looked = now
 
     def look(self, now: Time) -> Iterator[int]:
@@ -40,7 +40,7 @@ class RefusalWatch:
         return refusing and all(self._looked - row.answered_at >= WHILE for row in self._rows)
 
 
-class _Row:
+class _RefusedCalls:
     """The calls of one model that were turned away since the last answer."""
 
     def __init__(self, books: ModelBooks, now: Time) -> None:

@@ -17,7 +17,7 @@ from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
 from astrarium.run.live import Alarm, KernelAlarm, LiveDriver
-from astrarium.server.control.tickets import Flight
+from astrarium.server.control.tickets import InFlightBatch
 from astrarium.serving.contract import (
     BatchFailed,
     BatchFinished,
@@ -37,7 +37,7 @@ from astrarium.serving.state import Batch, Fate, Ledger, Outcome, ServingState
 # What scheduling needs of an event loop, so that tests can be one: the time, another turn, an alarm.
 
 
-class Loop(Protocol):
+class SchedulerLoop(Protocol):
     def clock(self) -> Time: ...
     def soon(self, call: Callable[[], None]) -> object: ...
     def later(self, after: Time, call: Callable[[], None]) -> object: ...
@@ -107,13 +107,15 @@ log = logging.getLogger("astrarium.scheduler")
 _STUCK_AFTER, _SHORTEST_LIMIT = 10, SECOND  # times its estimate, and never sooner than this
 
 
-class Crew(Protocol):
-    """Who carries a policy's decisions out, and hears how requests ended."""
+class BatchExecutor(Protocol):
+    """A batch executor carries out what a policy decides, and hears how requests and batches ended."""
 
-    def launch(self, flight: Flight) -> None: ...
-    def cancel(self, flight: Flight) -> None: ...
-    def request_ended(self, request: int, outcome: Outcome, reason: str, flight: Flight | None) -> None: ...
-    def batch_ended(self, flight: Flight, fate: Fate, started: Time, finished: Time) -> None: ...
+    def launch(self, flight: InFlightBatch) -> None: ...
+    def cancel(self, flight: InFlightBatch) -> None: ...
+    def request_ended(
+        self, request: int, outcome: Outcome, reason: str, flight: InFlightBatch | None
+    ) -> None: ...
+    def batch_ended(self, flight: InFlightBatch, fate: Fate, started: Time, finished: Time) -> None: ...
     def policy_failed(self, scheduler: Scheduler, error: Exception) -> None: ...
 
 
@@ -124,12 +126,12 @@ class Scheduler:
         self,
         setup: Setup,
         policy: ServingPolicy,
-        crew: Crew,
-        loop: Loop,
+        executor: BatchExecutor,
+        loop: SchedulerLoop,
         away: Iterable[int] = (),
         record: Callable[[Step], None] | None = None,
     ) -> None:
-        self.setup, self._crew, self._loop = setup, crew, loop
+        self.setup, self._executor, self._loop = setup, executor, loop
         self.base = loop.clock()
         self.listens = listens_to_profiler(policy)
         self.preempts = bool(getattr(policy, "preempts", True))  # one that does not say may
@@ -137,9 +139,9 @@ class Scheduler:
         self.engine: Engine[ServingState, Any, Any] = Engine(self.state, policy, record=record)
         self._alarm = _Shifted(loop.alarm(lambda: self._guarded(self._driver.step)), self.base)
         self._driver = LiveDriver(self.engine, self._carry_out, self.now, self._soon, self._alarm)
-        self._flights: dict[int, Flight] = {}  # by run
+        self._flights: dict[int, InFlightBatch] = {}  # by run
         self._last_run = [-1] * len(setup.gpus)
-        self._ended: list[tuple[int, Outcome, str, Flight | None]] = []  # and nobody was told yet
+        self._ended: list[tuple[int, Outcome, str, InFlightBatch | None]] = []  # and nobody was told yet
         for gpu in away:
             self.gpu_left(gpu)
 
@@ -160,13 +162,13 @@ class Scheduler:
         for flight in [one for one in self._flights.values() if one.gpu == gpu and one.cancelled]:
             del self._flights[flight.run]  # nobody will report that it has recovered
 
-    def finished(self, flight: Flight, started: Time) -> None:
+    def finished(self, flight: InFlightBatch, started: Time) -> None:
         self._driver.post(BatchFinished(flight.gpu, flight.run, started - self.base))
 
-    def broken(self, flight: Flight, error: str) -> None:
+    def broken(self, flight: InFlightBatch, error: str) -> None:
         self._driver.post(BatchFailed(flight.gpu, flight.run, error))
 
-    def preempted(self, flight: Flight, started: Time, stopped: Time) -> None:
+    def preempted(self, flight: InFlightBatch, started: Time, stopped: Time) -> None:
         moments = started - self.base, stopped - self.base
         self._driver.post(BatchPreempted(flight.gpu, flight.run, *moments))
 
@@ -218,7 +220,7 @@ class Scheduler:
             self._tell()
             self._driver.step()
 
-    # between the driver and the crew
+    # between the driver and the executor
 
     def _soon(self, call: Callable[[], None]) -> object:
         return self._loop.soon(lambda: self._guarded(call))
@@ -227,7 +229,7 @@ class Scheduler:
         try:
             call()
         except Exception as error:  # a policy at fault must not take the server with it
-            self._crew.policy_failed(self, error)
+            self._executor.policy_failed(self, error)
 
     def _carry_out(self, now: Time, actions: Sequence[Any]) -> None:
         """First the batches, since GPUs wait for them; then those whose requests have ended are told."""
@@ -237,14 +239,14 @@ class Scheduler:
             elif type(action) is Preempt:
                 if not self.preempts:
                     raise RuntimeError("it preempts, and says of itself that it does not")
-                self._crew.cancel(self._flights[self.state.gpus[action.gpu].recovering])
+                self._executor.cancel(self._flights[self.state.gpus[action.gpu].recovering])
         self._tell()
 
     def _tell(self) -> None:
         while self._ended:
             request, outcome, reason, flight = self._ended.pop(0)
             try:
-                self._crew.request_ended(request, outcome, reason, flight)
+                self._executor.request_ended(request, outcome, reason, flight)
             except Exception:  # one that makes trouble must not keep the others from being told
                 log.exception("the end of request %d could not be told", request)
 
@@ -252,14 +254,14 @@ class Scheduler:
         for batch in sent_since(self.state, gpu, self._last_run[gpu]):
             self._last_run[gpu] = batch.run
             flight = self._flights[batch.run] = self._flight(now, batch)
-            self._crew.launch(flight)
+            self._executor.launch(flight)
 
-    def _flight(self, now: Time, batch: Batch) -> Flight:
+    def _flight(self, now: Time, batch: Batch) -> InFlightBatch:
         size = len(batch.requests)
         estimate = self.setup.models[batch.model].latency[size]
         delay = self.setup.network.delay(size)
         start = max(batch.start, now + delay)
-        return Flight(
+        return InFlightBatch(
             tag=next(_tags),
             scheduler=self,
             run=batch.run,
@@ -283,7 +285,7 @@ class Scheduler:
         if fate is Fate.PREEMPTED and not flight.cancelled:
             return  # the books stopped it just now; it ends once its GPU has recovered
         del self._flights[run]
-        self._crew.batch_ended(flight, fate, self.base + started, self.base + finished)
+        self._executor.batch_ended(flight, fate, self.base + started, self.base + finished)
 
 
 class _Shifted:

@@ -11,7 +11,7 @@ from astrarium.server.contract import ExpressClient, InferCall, PackedCall
 from astrarium.serving.contract import Request, Setup
 from astrarium.serving.live.arena import (
     Arena,
-    Memory,
+    SharedMemory,
     aligned,
     block_bytes,
     fixed_bytes,
@@ -60,16 +60,16 @@ class Decider(Protocol):
 
     @property
     def setup(self) -> Setup: ...
-    def finished(self, flight: Flight, started: Time) -> None: ...
-    def broken(self, flight: Flight, error: str) -> None: ...
-    def preempted(self, flight: Flight, started: Time, stopped: Time) -> None: ...
+    def finished(self, flight: InFlightBatch, started: Time) -> None: ...
+    def broken(self, flight: InFlightBatch, error: str) -> None: ...
+    def preempted(self, flight: InFlightBatch, started: Time, stopped: Time) -> None: ...
     def profiled(self, request: Request, time: Time) -> None: ...
     def gpu_left(self, gpu: int) -> None: ...
     def close(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class InFlightBatch:
     """A batch is on its way from the policy's dispatch until its worker is done with it.
 
     Times are of the monotonic clock. `lost` says what became of the worker that had it.
@@ -89,7 +89,7 @@ class Flight:
     done: BatchDone | None = None
     cancelled: bool = False
     lost: str = ""
-    aboard: list[tuple[Ticket, int]] = field(default_factory=list)  # since it was sent: whose, and which row
+    rows: list[tuple[Ticket, int]] = field(default_factory=list)  # since it was sent: whose, and which row
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +118,7 @@ class Ticket:
     outcome: Outcome = Outcome.OPEN
     cause: str = ""  # one of a few words: what metrics count
     reason: str = ""  # what the client is told
-    flight: Flight | None = None  # the last one that carried a part to its end
+    flight: InFlightBatch | None = None  # the last one that carried a part to its end
     holders: int = 0  # flights that a worker may still be writing for
     released: bool = False
     retried: bool = False
@@ -130,12 +130,12 @@ class Ticket:
         self.reply_shapes = [None] * self.call.rows
 
 
-class Cloakroom:
+class TensorStore:
     """Hands out blocks: a call's inputs first, then a reply room for each of its rows."""
 
     def __init__(self, size: int) -> None:
         self.arena = Arena(size)
-        self.memory = Memory.create(self.arena.size)
+        self.memory = SharedMemory.create(self.arena.size)
 
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
         """Copy the inputs, in the model's order, where workers find them. False where there is no room."""

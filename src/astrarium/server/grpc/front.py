@@ -18,7 +18,7 @@ import msgspec
 from astrarium.core.native import extension
 from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.server.checking import (
-    Placed,
+    CheckedTensor,
     bad,
     check_load_parameters,
     check_size,
@@ -26,8 +26,8 @@ from astrarium.server.checking import (
     check_version,
     in_card_order,
     placed_inputs,
+    request_options,
     wanted_outputs,
-    wishes,
 )
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
 from astrarium.server.grpc.messages import (
@@ -41,7 +41,7 @@ from astrarium.server.grpc.messages import (
     read_message,
 )
 from astrarium.server.http.json_tensors import packed
-from astrarium.server.logs import Sparing
+from astrarium.server.logs import ThrottledWarnings
 from astrarium.server.settings import HttpLimits, Keys
 from astrarium.server.timelines import stage_line
 from astrarium.server.wire import (
@@ -72,23 +72,23 @@ _CONTENTS = {
 }
 
 
-class Asked(NamedTuple):
+class GrpcCall(NamedTuple):
     call: InferCall
     outputs: list[str]
 
 
 def read_call(
     card: ModelCard, given: Given, tag: str, received: Time, remaining: float | None, limit: int
-) -> Asked:
+) -> GrpcCall:
     """*remaining* is what the client's own deadline leaves, in seconds; *limit* is of a tensor, in bytes."""
     request = given.request
     check_version(card, request.model_version)
     tensors = _tensors(card, given, limit)
-    wish = wishes(_plain(request.parameters), tag, card.name)
+    options = request_options(_plain(request.parameters), tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
-    wished = wish.timeout, wish.priority, wish.application
+    wished = options.timeout, options.priority, options.application
     call = InferCall(card.name, tensors, rows, received, *wished, _patience(remaining, card.name))
-    return Asked(call, _wanted(card, request))
+    return GrpcCall(call, _wanted(card, request))
 
 
 def _patience(remaining: float | None, model: str) -> Time | None:
@@ -113,7 +113,7 @@ def _tensors(card: ModelCard, given: Given, limit: int) -> list[Tensor]:
     return in_card_order(card, tensors)
 
 
-def _raw(placed: Sequence[Placed], given: Given, model: str) -> Sequence[Data]:
+def _raw(placed: Sequence[CheckedTensor], given: Given, model: str) -> Sequence[Data]:
     raw = given.raw
     if len(raw) != len(placed):
         raise bad("raw_input_contents", f"{len(raw)} of them", f"one for each of {len(placed)} inputs", model)
@@ -125,14 +125,14 @@ def _raw(placed: Sequence[Placed], given: Given, model: str) -> Sequence[Data]:
     return raw
 
 
-def _typed(placed: Sequence[Placed], given: Given, model: str) -> list[bytes]:
+def _typed(placed: Sequence[CheckedTensor], given: Given, model: str) -> list[bytes]:
     if given.contents is not None:
         return [_native(each, data or b"", model) for each, data in zip(placed, given.contents, strict=True)]
     inputs = given.request.inputs
     return [_contents(each, one.contents, model) for each, one in zip(placed, inputs, strict=True)]
 
 
-def _native(placed: Placed, data: Data, model: str) -> bytes:
+def _native(placed: CheckedTensor, data: Data, model: str) -> bytes:
     """Typed contents as they came, of a request that is large."""
     field, native = _contents_field(placed, model), extension("_express")
     assert native is not None
@@ -143,7 +143,7 @@ def _native(placed: Placed, data: Data, model: str) -> bytes:
     raise bad(f"{placed.field}.contents", f"{found} that are right", expected, model)
 
 
-def _contents_field(placed: Placed, model: str) -> str:
+def _contents_field(placed: CheckedTensor, model: str) -> str:
     field = _CONTENTS.get(placed.spec.datatype)
     if field is None:
         expected = f"raw_input_contents: {placed.spec.datatype} has no typed contents"
@@ -151,7 +151,7 @@ def _contents_field(placed: Placed, model: str) -> str:
     return field
 
 
-def _contents(placed: Placed, contents: Any, model: str) -> bytes:
+def _contents(placed: CheckedTensor, contents: Any, model: str) -> bytes:
     field = _contents_field(placed, model)
     others = [descriptor.name for descriptor, _ in contents.ListFields() if descriptor.name != field]
     values = getattr(contents, field)
@@ -174,7 +174,7 @@ def _wanted(card: ModelCard, request: Any) -> list[str]:
     return wanted_outputs(card, [output.name for output in request.outputs])
 
 
-def written_answer(card: ModelCard, asked: Asked, request_id: str, answer: InferAnswer) -> Any:
+def written_answer(card: ModelCard, asked: GrpcCall, request_id: str, answer: InferAnswer) -> Any:
     """The response, with bytes of its own: nothing in it refers to shared memory any more."""
     given = {tensor.name: tensor for tensor in answer.outputs}
     response = message("ModelInferResponse")(model_name=card.name, model_version=card.version, id=request_id)
@@ -289,7 +289,7 @@ OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
 class GrpcFront:
     def __init__(self, service: Service, limits: HttpLimits, keys: Keys) -> None:
         self._service, self._limits, self._keys = service, limits, keys
-        self._unreadable = Sparing(log)
+        self._unreadable = ThrottledWarnings(log)
 
     def handler(self) -> Any:
         """What a grpc server is given."""

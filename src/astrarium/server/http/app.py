@@ -23,7 +23,7 @@ from astrarium.server.http.bodies import (
 )
 from astrarium.server.http.handlers import Handlers
 from astrarium.server.http.openapi import described
-from astrarium.server.http.routing import RECEIVED, Request, Route, Router
+from astrarium.server.http.routing import RECEIVED, HttpRequest, Route, Router
 from astrarium.server.settings import HttpLimits, Keys, Security
 from astrarium.server.wire import ErrorAnswer
 
@@ -137,7 +137,7 @@ class HttpFront:
         if self.keys and path not in OPEN_PATHS:
             self.keys.check(headers)
         route, names = self.router.find(scope["method"], path)
-        return await route.handler(Request(scope, headers, receive, received, names))
+        return await route.handler(HttpRequest(scope, headers, receive, received, names))
 
 
 async def _without_http(scope: Scope, receive: Receive, send: Send) -> None:

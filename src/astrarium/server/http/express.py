@@ -74,7 +74,7 @@ class ReadingLag:
         self._in_turn, self._ended = False, monotonic_ns()
 
 
-class Lane:
+class ExpressLane:
     """The short way into one service."""
 
     def __init__(self, service: Express, native: Any, bodies: BodyReader, keys: Keys) -> None:
@@ -189,7 +189,7 @@ log = logging.getLogger(__name__)
 class ExpressProtocol(BoundedProtocol):
     """One request at a time: what comes before the last one is answered waits its turn."""
 
-    lane: Lane
+    lane: ExpressLane
     packed: Any = None  # the call that waits for its answer
     _line: object = None
     _fd = -1
@@ -365,5 +365,5 @@ class ExpressProtocol(BoundedProtocol):
         self._unset_keepalive_if_required()
 
 
-def express_protocol(limits: HttpLimits, lane: Lane) -> type[ExpressProtocol]:
+def express_protocol(limits: HttpLimits, lane: ExpressLane) -> type[ExpressProtocol]:
     return type("ExpressProtocol", (ExpressProtocol,), {"limits": limits, "lane": lane})

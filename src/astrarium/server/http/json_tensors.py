@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from astrarium.core.native import extension
-from astrarium.server.checking import Placed, bad
+from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.settings import LARGE
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, pack_bytes, unpack_bytes
@@ -67,7 +67,7 @@ def _once(members: list[tuple[str, Any]]) -> None:
         seen.add(key)
 
 
-def read_elements(reader: Any, raw: msgspec.Raw, placed: Placed, model: str) -> bytes:
+def read_elements(reader: Any, raw: msgspec.Raw, placed: CheckedTensor, model: str) -> bytes:
     """The binary layout of a large JSON list, by *reader*, the native code."""
     half = placed.spec.datatype == "FP16"
     found = reader.from_json(raw, "FP64" if half else placed.spec.datatype, list(placed.shape))
@@ -77,7 +77,7 @@ def read_elements(reader: Any, raw: msgspec.Raw, placed: Placed, model: str) -> 
     return _halves(found, placed, model) if half else bytes(found)
 
 
-def _halves(doubles: bytes, placed: Placed, model: str) -> bytes:
+def _halves(doubles: bytes, placed: CheckedTensor, model: str) -> bytes:
     with np.errstate(over="ignore"):
         halves = np.frombuffer(doubles).astype(np.float16)
     beyond = np.flatnonzero(np.isinf(halves))
@@ -86,7 +86,7 @@ def _halves(doubles: bytes, placed: Placed, model: str) -> bytes:
     return halves.tobytes()
 
 
-def _wrong_element(placed: Placed, element: int, got: object, model: str) -> Refused:
+def _wrong_element(placed: CheckedTensor, element: int, got: object, model: str) -> Refused:
     form = f"a flat list of {placed.spec.datatype}, or one nested like shape {list(placed.shape)}"
     return bad(f"{placed.field}.data, element {element}", got, f"{placed.elements} elements: {form}", model)
 
@@ -119,7 +119,7 @@ _PLACE = re.compile(r"^(?P<what>.*) - at `\$(?P<where>.*)`$")
 _BYTE = re.compile(r"\(byte (\d+)\)$")
 
 
-def from_json(raw: msgspec.Raw, placed: Placed, model: str) -> bytes:
+def from_json(raw: msgspec.Raw, placed: CheckedTensor, model: str) -> bytes:
     """The binary layout of a JSON list, refused where it is not exactly what was announced."""
     if len(memoryview(raw)) > LARGE and (reader := native()) is not None:
         return read_elements(reader, raw, placed, model)
@@ -135,7 +135,7 @@ def from_json(raw: msgspec.Raw, placed: Placed, model: str) -> bytes:
     return packed(placed, flat, model)
 
 
-def packed(placed: Placed, values: Any, model: str) -> bytes:
+def packed(placed: CheckedTensor, values: Any, model: str) -> bytes:
     """The binary layout of a flat list, refused where an element does not fit the datatype."""
     datatype = placed.spec.datatype
     if datatype == BYTES:
@@ -171,7 +171,7 @@ def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(element)
 
 
-def _flattened(values: list[Any], placed: Placed, model: str) -> list[Any]:
+def _flattened(values: list[Any], placed: CheckedTensor, model: str) -> list[Any]:
     level: list[Any] = [values]
     for axis, size in enumerate(placed.shape):
         for part in level:
@@ -182,14 +182,14 @@ def _flattened(values: list[Any], placed: Placed, model: str) -> list[Any]:
     return level
 
 
-def _unreadable(error: Exception, placed: Placed, model: str) -> Refused:
+def _unreadable(error: Exception, placed: CheckedTensor, model: str) -> Refused:
     expected = f"a flat list of {placed.spec.datatype}, or one nested like shape {list(placed.shape)}"
     found = _PLACE.match(str(error))
     where, what = (found["where"], found["what"]) if found else ("", str(error))
     return bad(f"{placed.field}.data{where}", None, f"{expected}: {what}", model)
 
 
-def _out_of_range(placed: Placed, values: Any, model: str) -> Refused:
+def _out_of_range(placed: CheckedTensor, values: Any, model: str) -> Refused:
     code = f"<{_CODES[placed.spec.datatype]}"
     for at, value in enumerate(values):
         try:

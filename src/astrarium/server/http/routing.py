@@ -14,7 +14,7 @@ from astrarium.server.http.bodies import HttpRefusal, Reply
 RECEIVED, LONG_WAY = "astrarium.received", "astrarium.long_way"
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """What a handler needs to know of a request, but for its body."""
 
     scope: Mapping[str, Any]
@@ -24,7 +24,7 @@ class Request(NamedTuple):
     names: Mapping[str, str]  # of the path's segments
 
 
-Handler = Callable[[Request], Awaitable[Reply]]
+Handler = Callable[[HttpRequest], Awaitable[Reply]]
 
 
 @dataclass(frozen=True)

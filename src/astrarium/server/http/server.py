@@ -15,7 +15,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.native import extension
 from astrarium.server.contract import Express, Service
 from astrarium.server.http.app import HttpFront
-from astrarium.server.http.express import ExpressProtocol, Lane, express_protocol
+from astrarium.server.http.express import ExpressLane, ExpressProtocol, express_protocol
 from astrarium.server.http.protocol import BoundedProtocol, bounded_protocol
 from astrarium.server.settings import Address, HttpLimits, Security
 
@@ -87,7 +87,7 @@ def _protocol(
     native = extension("_express")
     if express is None or native is None or security.certificate is not None:
         return bounded_protocol(limits, "no_extension" if native is None else "tls" if express else "")
-    return express_protocol(limits, Lane(express, native, front.bodies, front.keys))
+    return express_protocol(limits, ExpressLane(express, native, front.bodies, front.keys))
 
 
 def _config(

@@ -22,7 +22,7 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-class Memory:
+class SharedMemory:
     """The file mapped into this process."""
 
     def __init__(self, fd: int, size: int) -> None:
@@ -31,7 +31,7 @@ class Memory:
         self.view = memoryview(self._map)
 
     @classmethod
-    def create(cls, size: int) -> Memory:
+    def create(cls, size: int) -> SharedMemory:
         fd = os.memfd_create("astrarium-tensors", os.MFD_CLOEXEC)
         os.ftruncate(fd, size)  # pages come into being when they are first written
         return cls(fd, size)

@@ -13,7 +13,7 @@ import numpy as np
 from astrarium.serving.live.arena import aligned, whole_shapes
 from astrarium.serving.live.backends.contract import Batch
 from astrarium.serving.live.backends.stacking import stack
-from astrarium.serving.live.messages import Member, Shapes
+from astrarium.serving.live.messages import BatchMember, Shapes
 from astrarium.serving.live.tensors import (
     BYTES,
     DATATYPES,
@@ -31,7 +31,7 @@ from astrarium.serving.live.tensors import (
 Items = Array | Sequence[Array]
 
 _NOWHERE = memoryview(bytearray(1 << 15))
-_NOBODY = [Member(0, 1, 0, 0, len(_NOWHERE))] * 2
+_NOBODY = [BatchMember(0, 1, 0, 0, len(_NOWHERE))] * 2
 
 
 class _Reply(NamedTuple):
@@ -42,7 +42,10 @@ class _Reply(NamedTuple):
 
 
 def write_replies(
-    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member], outputs: Mapping[str, Items]
+    view: memoryview,
+    specs: Sequence[TensorSpec],
+    members: Sequence[BatchMember],
+    outputs: Mapping[str, Items],
 ) -> list[Shapes] | None:
     """The shapes that were written, by member; None where the specs say it all."""
     found = [_promised(spec, outputs, len(members)) for spec in specs]
@@ -88,7 +91,7 @@ def _promised(spec: TensorSpec, outputs: Mapping[str, Items], size: int) -> Item
 
 
 def _write_alike(
-    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member], arrays: Sequence[Array]
+    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[BatchMember], arrays: Sequence[Array]
 ) -> Shapes:
     """Stacked items are checked once and cut from the bytes of the whole; the shapes are everybody's."""
     replies = [member.reply for member in members]
@@ -105,7 +108,7 @@ def _write_alike(
     return shapes
 
 
-def _write(view: memoryview, member: Member, items: Sequence[_Reply]) -> Shapes:
+def _write(view: memoryview, member: BatchMember, items: Sequence[_Reply]) -> Shapes:
     at = 0
     for _, data in items:
         _check_room(at + len(data), member.room)
@@ -138,7 +141,7 @@ def _check(spec: TensorSpec, shape: tuple[int, ...], datatype: str) -> None:
 def gathered(
     view: memoryview,
     specs: Sequence[TensorSpec],
-    members: Sequence[Member],
+    members: Sequence[BatchMember],
     staging: Mapping[str, Array] = MappingProxyType({}),
 ) -> Batch:
     """One array for each input, the items in the order of *members*; in those of *staging* where they fit."""
@@ -151,7 +154,7 @@ def gathered(
     return Batch(len(members), inputs, applications, own)
 
 
-def _are_alike(specs: Sequence[TensorSpec], members: Sequence[Member]) -> bool:
+def _are_alike(specs: Sequence[TensorSpec], members: Sequence[BatchMember]) -> bool:
     """The common case: requests of one item each, all of one shape."""
     shapes = members[0].shapes
     alike = all(member.rows == 1 and member.shapes == shapes for member in members)
@@ -159,7 +162,10 @@ def _are_alike(specs: Sequence[TensorSpec], members: Sequence[Member]) -> bool:
 
 
 def _of_one_shape(
-    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member], staging: Mapping[str, Array]
+    view: memoryview,
+    specs: Sequence[TensorSpec],
+    members: Sequence[BatchMember],
+    staging: Mapping[str, Array],
 ) -> dict[str, Array]:
     """Bytes are joined before they become an array: for small items an array of each costs far more."""
     blocks = [member.block for member in members]
@@ -185,7 +191,7 @@ def _copy(view: memoryview, places: Sequence[int], size: int, to: Array) -> None
 
 
 def _pieces(
-    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member]
+    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[BatchMember]
 ) -> dict[str, list[Array]]:
     pieces: dict[str, list[Array]] = {spec.name: [] for spec in specs}
     for first, last in _stretches(members):
@@ -204,7 +210,7 @@ def _array(view: memoryview, spec: TensorSpec, at: int, shape: tuple[int, ...], 
     return np.ndarray(shape, DATATYPES[spec.datatype], view, at)
 
 
-def _stretches(members: Sequence[Member]) -> Iterator[tuple[Member, Member]]:
+def _stretches(members: Sequence[BatchMember]) -> Iterator[tuple[BatchMember, BatchMember]]:
     """Neighbouring rows of one block are taken at once."""
     first = last = members[0]
     for member in members[1:]:

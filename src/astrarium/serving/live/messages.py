@@ -21,7 +21,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
 Shapes: TypeAlias = list[tuple[tuple[int, ...], int]]  # of each tensor: shape and bytes
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class BatchMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One item of a batch: row *row* of the *rows* in a block; the answer goes to `reply`, `room` bytes.
 
     Tensors lie one after the other, aligned, in the order of the model's inputs; `shapes` is left out where
@@ -52,7 +52,7 @@ class UnloadModel(Message, frozen=True):
 class RunBatch(Message, frozen=True):
     run: int
     model: int
-    members: list[Member]
+    members: list[BatchMember]
     start: Time = 0  # not before
 
 

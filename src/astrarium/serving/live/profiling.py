@@ -32,7 +32,7 @@ class Care:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTimes:
     """The times of one batch size, in rising order."""
 
     size: int
@@ -58,8 +58,8 @@ def by_size(
     specs: Sequence[TensorSpec],
     sizes: Sequence[int],
     care: Care,
-    enough: Callable[[Measured], bool],
-) -> Iterator[Measured]:
+    enough: Callable[[MeasuredTimes], bool],
+) -> Iterator[MeasuredTimes]:
     """Until a size is *enough*, also when it is measured again: that one is the last."""
     for size in sizes:
         found = _measured(model, specs, size, care)
@@ -71,8 +71,12 @@ def by_size(
 
 
 def in_order(
-    model: LoadedModel, specs: Sequence[TensorSpec], measured: Sequence[Measured], care: Care, chance: float
-) -> list[Measured]:
+    model: LoadedModel,
+    specs: Sequence[TensorSpec],
+    measured: Sequence[MeasuredTimes],
+    care: Care,
+    chance: float,
+) -> list[MeasuredTimes]:
     """Measure again the sizes that seem to take longer than a larger one, and keep the fastest of a few.
 
     Either the machine was at something else meanwhile, which the next time shows and which must not lift all
@@ -88,7 +92,7 @@ def in_order(
     return kept
 
 
-def rising(measured: Sequence[Measured], chance: float, slack: float = 0.0) -> dict[int, Time]:
+def rising(measured: Sequence[MeasuredTimes], chance: float, slack: float = 0.0) -> dict[int, Time]:
     """One time for each size that never falls: noise must not make a larger batch look cheaper."""
     table: dict[int, Time] = {}
     longest = 1
@@ -133,9 +137,9 @@ def by_application(
     return Fit(alone, *_line(points))
 
 
-def _measured(model: LoadedModel, specs: Sequence[TensorSpec], size: int, care: Care) -> Measured:
+def _measured(model: LoadedModel, specs: Sequence[TensorSpec], size: int, care: Care) -> MeasuredTimes:
     batch = examples.batch(specs, size, np.random.default_rng(size))
-    return Measured(size, tuple(sorted(_timed(model, batch, care))))
+    return MeasuredTimes(size, tuple(sorted(_timed(model, batch, care))))
 
 
 def _timed(model: LoadedModel, batch: Batch, care: Care) -> list[Time]:

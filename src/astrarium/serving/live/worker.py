@@ -24,7 +24,7 @@ from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from astrarium.core.units import Time
-from astrarium.serving.live.arena import Memory
+from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends.contract import (
     Batch,
@@ -76,7 +76,7 @@ class Spent(NamedTuple):
     ran: Ran
 
 
-class Turn:
+class BatchTurn:
     """*model* is the one that was loaded when the order was received."""
 
     def __init__(self, order: RunBatch, received: Time, model: LoadedModel | None, view: memoryview) -> None:
@@ -154,7 +154,7 @@ class Worker:
     def __init__(
         self,
         line: socket.socket,
-        memory: Memory,
+        memory: SharedMemory,
         place: Place,
         clock: Clock = monotonic_ns,
         watch: Watch = watching,
@@ -165,8 +165,8 @@ class Worker:
         self._models: dict[int, LoadedModel] = {}
         self._one_load = Lock()
         self._retired: list[LoadedModel] = []  # replaced, and closed once no batch can be using them
-        self._turns: deque[Turn] = deque()
-        self._running: Turn | None = None
+        self._turns: deque[BatchTurn] = deque()
+        self._running: BatchTurn | None = None
         self._cancelled: dict[int, int] = {}  # runs to stop or skip, with how long to recover
         self._free = 0  # when the GPU is done with what it was given
         self._spare = _FIRST_SPARE
@@ -217,7 +217,7 @@ class Worker:
         match order:
             case RunBatch():
                 model = self._models.get(order.model)
-                self._turns.append(Turn(order, received, model, self._memory.view))
+                self._turns.append(BatchTurn(order, received, model, self._memory.view))
             case CancelBatch(run, recovery):
                 if any(turn.order.run == run for turn in (self._running, *self._turns) if turn):
                     self._cancelled[run] = recovery  # else it has ended, and its end is on the way
@@ -293,12 +293,12 @@ class Worker:
         if waiting is not None and waiting.launches:
             self._launch(waiting)
 
-    def _launch(self, turn: Turn) -> None:
+    def _launch(self, turn: BatchTurn) -> None:
         before = self._clock()
         turn.launch()
         self._spare = 2 * (self._clock() - before)
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, turn: BatchTurn) -> None:
         self._running, run = turn, turn.order.run
         started = max(self._free, turn.not_before)
         try:
@@ -312,7 +312,7 @@ class Worker:
         if self._garbage is not None:
             self._garbage.busy_moment()
 
-    def _done(self, turn: Turn) -> BatchDone:
+    def _done(self, turn: BatchTurn) -> BatchDone:
         run, received, now = turn.order.run, turn.received, self._clock()
         if run in self._cancelled or not (turn.launches or self._wait_until(turn.order.start)):
             raise Interrupted
@@ -369,7 +369,7 @@ def main(arguments: Sequence[str]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # not even a hung model outlives us
     fine_timers()
     place = Place(int(gpu), kind, device)
-    orders, tensors = socket.socket(fileno=int(line)), Memory(int(memory), int(size))
+    orders, tensors = socket.socket(fileno=int(line)), SharedMemory(int(memory), int(size))
     Worker(orders, tensors, place, garbage=GarbageKeeper()).serve()
 
 

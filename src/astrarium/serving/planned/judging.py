@@ -15,8 +15,8 @@ from astrarium.placement.cells import Numbers, assigned
 from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge
-from astrarium.placement.problem import Problem, Requests
-from astrarium.serving.planned.parts import Part
+from astrarium.placement.problem import PlacementRequests, Problem
+from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.planned.run import Routes
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.state import Outcome
@@ -36,7 +36,7 @@ def judge(
 class _Draw:
     """Requests as columns, how many of each model count, and how many of them each part answered in time."""
 
-    requests: Requests
+    requests: PlacementRequests
     arrivals: Arrivals
     totals: Numbers
     known: dict[object, Numbers] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class _Judging:
         self._interference, self._warmup = interference, warmup
         self._draws: list[_Draw] = []
 
-    def judged(self, plan: Plan, requests: Requests) -> Sequence[float]:
+    def judged(self, plan: Plan, requests: PlacementRequests) -> Sequence[float]:
         draw = self._draw(requests)
         routes = Routes.of(plan, self._problem)
         where: Numbers | None = None
@@ -64,7 +64,7 @@ class _Judging:
         found: list[float] = np.where(draw.totals > 0, good / np.maximum(draw.totals, 1), 1.0).tolist()
         return found
 
-    def _draw(self, requests: Requests) -> _Draw:
+    def _draw(self, requests: PlacementRequests) -> _Draw:
         """Known by identity: to compare all requests each time would take longer than most judgements."""
         for draw in self._draws:
             if draw.requests is requests:
@@ -75,7 +75,7 @@ class _Judging:
         self._draws = [*self._draws[1 - _MOST_DRAWS :], draw]
         return draw
 
-    def _arrivals(self, requests: Requests) -> Arrivals:
+    def _arrivals(self, requests: PlacementRequests) -> Arrivals:
         """What dynamic models take is drawn anew: the run itself must not be known beforehand."""
         seed = int(stream(self._scenario.seed, "judged").integers(2**31))
         times, models = np.array(requests.times, np.int64), np.array(requests.models, np.int32)
@@ -86,7 +86,7 @@ class _Judging:
         return _in_time(part, self._warmup, len(self._problem.models))
 
 
-def _in_time(part: Part, warmup: Time, models: int) -> Numbers:
+def _in_time(part: RecordPart, warmup: Time, models: int) -> Numbers:
     requests = part.record.requests
     good = (requests.outcome == Outcome.IN_TIME) & (requests.arrival >= warmup)
     mine = np.array(part.models, np.int64)[requests.model[good]]

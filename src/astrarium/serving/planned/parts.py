@@ -33,7 +33,7 @@ BATCHES: dict[str, type] = {
 
 
 @dataclass(frozen=True)
-class Part:
+class RecordPart:
     """A record of some of the requests (`numbers`, of the whole run) on some of the GPUs. In the record
     everything is counted from 0; *gpus* and *models* say what those are called outside."""
 
@@ -70,7 +70,9 @@ def part_of(arrivals: Arrivals, numbers: Ints, models: Sequence[int]) -> Arrival
     )
 
 
-def together(scenario: Scenario, setup: Setup, arrivals: Arrivals, parts: Sequence[Part]) -> ServingRecord:
+def together(
+    scenario: Scenario, setup: Setup, arrivals: Arrivals, parts: Sequence[RecordPart]
+) -> ServingRecord:
     """Requests that are in no part have nobody to answer them."""
     left_out = len(arrivals) - sum(len(part.numbers) for part in parts)
     reasons = _reasons(parts, [NO_REPLICA] if left_out else [])
@@ -88,13 +90,13 @@ def together(scenario: Scenario, setup: Setup, arrivals: Arrivals, parts: Sequen
     )
 
 
-def _reasons(parts: Sequence[Part], others: Sequence[str]) -> dict[str, int]:
+def _reasons(parts: Sequence[RecordPart], others: Sequence[str]) -> dict[str, int]:
     """Codes by reason, in the order of the parts."""
     found = dict.fromkeys(["", *(reason for part in parts for reason in part.record.reasons), *others])
     return {reason: code for code, reason in enumerate(found)}
 
 
-def _batches(parts: Sequence[Part]) -> tuple[Batches, list[Ints]]:
+def _batches(parts: Sequence[RecordPart]) -> tuple[Batches, list[Ints]]:
     """In the order of dispatch, and for each part the new numbers of its batches."""
     columns: dict[str, Any] = {
         name: np.concatenate([_column(part, name) for part in parts] or [np.empty(0, kind)])
@@ -108,14 +110,18 @@ def _batches(parts: Sequence[Part]) -> tuple[Batches, list[Ints]]:
     return Batches(**{name: column[order] for name, column in columns.items()}), numbers
 
 
-def _column(part: Part, name: str) -> Ints:
+def _column(part: RecordPart, name: str) -> Ints:
     column: Ints = getattr(part.record.batches, name)
     known = {"model": part.models, "gpu": part.gpus}.get(name)
     return column if known is None else np.array(known, np.int32)[column]
 
 
 def _requests(
-    arrivals: Arrivals, deadlines: Ints, parts: Sequence[Part], rank: Sequence[Ints], reasons: dict[str, int]
+    arrivals: Arrivals,
+    deadlines: Ints,
+    parts: Sequence[RecordPart],
+    rank: Sequence[Ints],
+    reasons: dict[str, int],
 ) -> Requests:
     count = len(arrivals)
     outcome = np.full(count, Outcome.DROPPED, np.int8)

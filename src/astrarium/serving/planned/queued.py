@@ -21,12 +21,12 @@ from astrarium.placement.interference import (
     Tenant,
     share_factor,
 )
-from astrarium.placement.path import Batch
+from astrarium.placement.path import BatchJourney
 from astrarium.placement.plan import ROUNDING, Plan, Replica
-from astrarium.placement.problem import PlacedModel, PlacementGpu, Problem, Requests
-from astrarium.placement.worker_queues import Batching, House
+from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
+from astrarium.placement.worker_queues import Batching, PlanSimulation
 from astrarium.serving.contract import Setup
-from astrarium.serving.planned.parts import BATCHES, Part, cell_scenario, part_of
+from astrarium.serving.planned.parts import BATCHES, RecordPart, cell_scenario, part_of
 from astrarium.serving.record import Batches, Ints, ServingRecord
 from astrarium.serving.record import Requests as Outcomes
 from astrarium.serving.scenario import Scenario, build
@@ -47,19 +47,21 @@ def run_queues(
     arrivals: Arrivals,
     numbers: Numbers,
     interference: Interference | None = None,
-) -> Part:
+) -> RecordPart:
     """Every request travels to its replica's machine by itself, and waits there."""
     cell, slowing = _as_cell(queued), Shared(interference or NoInterference())
     alone = cell_scenario(scenario, problem, cell)
     _check_profiles(alone)
     setup, mine = build.setup(alone, placed=True), part_of(arrivals, numbers, cell.models)
     coming = arrivals.time[numbers] + setup.network.delay(1)
-    requests = Requests(tuple(coming.tolist()), tuple(arrivals.model[numbers].tolist()))
+    requests = PlacementRequests(tuple(coming.tolist()), tuple(arrivals.model[numbers].tolist()))
     ready, replicas = prepared(problem, queued, slowing, setup.network.delay(1) + setup.network.response)
-    house = House(ready, Plan("", replicas), slowing, BATCHING)
-    house.run(requests, None)
-    record = _record(alone, setup, mine, house.begun, cell)
-    return Part(RUN_BY, cell.gpus, cell.models, tuple(limit for _, limit in cell.limits), numbers, record)
+    simulation = PlanSimulation(ready, Plan("", replicas), slowing, BATCHING)
+    simulation.run(requests, None)
+    record = _record(alone, setup, mine, simulation.begun, cell)
+    return RecordPart(
+        RUN_BY, cell.gpus, cell.models, tuple(limit for _, limit in cell.limits), numbers, record
+    )
 
 
 class Shared:
@@ -144,7 +146,7 @@ def _check_profiles(scenario: Scenario) -> None:
 
 
 def _record(
-    scenario: Scenario, setup: Setup, arrivals: Arrivals, batches: Sequence[Batch], cell: Cell
+    scenario: Scenario, setup: Setup, arrivals: Arrivals, batches: Sequence[BatchJourney], cell: Cell
 ) -> ServingRecord:
     rows = [list(_rows(batch, cell)) for batch in batches]
     return ServingRecord(
@@ -159,7 +161,7 @@ def _record(
     )
 
 
-def _rows(batch: Batch, cell: Cell) -> Iterator[Row]:
+def _rows(batch: BatchJourney, cell: Cell) -> Iterator[Row]:
     """One for each GPU that worked on it."""
     assert batch.replica is not None
     replica, width = batch.replica, batch.replica.shape.operators
@@ -180,7 +182,7 @@ def _outcomes(
     arrivals: Arrivals,
     deadlines: Ints,
     setup: Setup,
-    batches: Sequence[Batch],
+    batches: Sequence[BatchJourney],
     rows: Sequence[Sequence[Row]],
 ) -> Outcomes:
     """Who is in no batch was dropped, at its deadline."""

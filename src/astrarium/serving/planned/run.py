@@ -24,7 +24,7 @@ from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan, Replica, check
 from astrarium.placement.problem import Problem
 from astrarium.serving.level import EngineName, serve, timed
-from astrarium.serving.planned.parts import Part, cell_scenario, part_of, together
+from astrarium.serving.planned.parts import RecordPart, cell_scenario, part_of, together
 from astrarium.serving.planned.queued import run_queues
 from astrarium.serving.planning import plans
 from astrarium.serving.record import ServingRecord
@@ -39,7 +39,7 @@ class PlannedRun:
 
     plan: Plan
     record: ServingRecord
-    parts: tuple[Part, ...]
+    parts: tuple[RecordPart, ...]
 
 
 def run_planned(
@@ -60,7 +60,7 @@ def run_planned(
     check(plan, problem)
     arrivals = build.arrivals(scenario)
     routes = Routes.of(plan, problem)
-    where, parts = assigned(arrivals.model, routes.parts), list[Part]()
+    where, parts = assigned(arrivals.model, routes.parts), list[RecordPart]()
     for place in range(routes.count):
         heard = _portion(progress, place, routes.count, scenario.duration)
         numbers = np.flatnonzero(where == place)
@@ -104,7 +104,7 @@ class Routes:
         interference: Interference | None = None,
         engine: EngineName = "auto",
         progress: Progress | None = None,
-    ) -> Part:
+    ) -> RecordPart:
         """One of the cells, or of the queues, with its part of the requests."""
         if place < len(self.cells):
             cell = self.cells[place]
@@ -128,9 +128,9 @@ def run_cell(
     numbers: Numbers,
     engine: EngineName = "auto",
     progress: Progress | None = None,
-) -> Part:
+) -> RecordPart:
     alone = cell_scenario(scenario, problem, cell)
     mine = part_of(arrivals, numbers, cell.models)
     record = serve(alone, build.setup(alone, placed=True), mine, engine, progress)
     limits = tuple(limit for _, limit in cell.limits)
-    return Part(scenario.policy.name, cell.gpus, cell.models, limits, numbers, record)
+    return RecordPart(scenario.policy.name, cell.gpus, cell.models, limits, numbers, record)

@@ -15,7 +15,7 @@ from astrarium.placement.problem import Problem
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import MOST_GPUS
 from astrarium.serving.planning.growth import Growth, growth
-from astrarium.serving.planning.search import Attempt, Choice, Planning, Watch, Wishes
+from astrarium.serving.planning.search import Attempt, PlacementChoice, Planning, PlanningGoals, PlanningWatch
 from astrarium.serving.planning.use import GpuUse
 from astrarium.serving.scenario import Scenario
 
@@ -26,7 +26,7 @@ MOST_ALONE = 3_000_000  # requests that may be looked at to see how far each mod
 class Rival:
     """Another policy on as many GPUs and on the same requests, and the fewest that it needs itself."""
 
-    choice: Choice
+    choice: PlacementChoice
     same: Attempt
     fewest: Attempt | None
 
@@ -37,7 +37,7 @@ class Question:
     if that is quickly found."""
 
     gpus: int | None = None
-    rivals: tuple[Choice, ...] = ()
+    rivals: tuple[PlacementChoice, ...] = ()
     grow: bool = True
     each: bool | None = None
 
@@ -47,12 +47,12 @@ class Question:
 
 
 @dataclass
-class Answer:
+class PlanningAnswer:
     """*fewest*: None where no number that was tried is enough, or nobody asked."""
 
     scenario: Scenario
-    choice: Choice
-    wishes: Wishes
+    choice: PlacementChoice
+    wishes: PlanningGoals
     question: Question
     chosen: Attempt | None = None
     fewest: Attempt | None = None
@@ -64,14 +64,18 @@ class Answer:
 
 
 def answered(
-    scenario: Scenario, choice: Choice, wishes: Wishes, question: Question, watch: Watch | None = None
-) -> Answer:
+    scenario: Scenario,
+    choice: PlacementChoice,
+    wishes: PlanningGoals,
+    question: Question,
+    watch: PlanningWatch | None = None,
+) -> PlanningAnswer:
     for rival in question.rivals:
         rival.made("--against")  # nothing is begun that cannot be finished
-    watch = watch or Watch()
-    answer = Answer(scenario, choice, wishes, question, attempts=watch.attempts)
+    watch = watch or PlanningWatch()
+    answer = PlanningAnswer(scenario, choice, wishes, question, attempts=watch.attempts)
     planning = Planning(scenario, choice, wishes, watch)
-    others = [Planning(scenario, rival, wishes, Watch(watch.show)) for rival in question.rivals]
+    others = [Planning(scenario, rival, wishes, PlanningWatch(watch.show)) for rival in question.rivals]
     try:
         _fill(answer, planning, others)
     except KeyboardInterrupt:
@@ -80,7 +84,7 @@ def answered(
     return answer
 
 
-def _fill(answer: Answer, planning: Planning, others: Sequence[Planning]) -> None:
+def _fill(answer: PlanningAnswer, planning: Planning, others: Sequence[Planning]) -> None:
     question = answer.question
     if question.gpus is None:
         answer.fewest = planning.fewest()
@@ -100,7 +104,7 @@ def _fill(answer: Answer, planning: Planning, others: Sequence[Planning]) -> Non
             answer.alone[place] = growth(planning, answer.chosen, place)
 
 
-def _affordable(answer: Answer, planning: Planning) -> bool:
+def _affordable(answer: PlanningAnswer, planning: Planning) -> bool:
     if answer.question.each is not None:
         return answer.question.each
     models = len(answer.scenario.models)
@@ -111,7 +115,7 @@ def _affordable(answer: Answer, planning: Planning) -> bool:
 # What `plan` answers as plain data, for --json.
 
 
-def told(answer: Answer) -> dict[str, Any]:
+def told(answer: PlanningAnswer) -> dict[str, Any]:
     chosen = answer.chosen
     found: dict[str, Any] = {
         "policy": answer.choice.name,
@@ -128,7 +132,7 @@ def told(answer: Answer) -> dict[str, Any]:
     return found
 
 
-def _chosen(answer: Answer, chosen: Attempt) -> dict[str, Any]:
+def _chosen(answer: PlanningAnswer, chosen: Attempt) -> dict[str, Any]:
     problem = chosen.problem
     return {
         "gpus": chosen.gpus,

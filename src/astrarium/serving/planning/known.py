@@ -19,7 +19,7 @@ from astrarium.core.decode import Decoder, read_yaml
 from astrarium.core.errors import InputError, one_of
 from astrarium.placement import alpaserve, igniter
 from astrarium.placement import v100 as table
-from astrarium.placement.igniter import GpuTraits, ModelTraits, Profile, fit_gpu, fit_models
+from astrarium.placement.igniter import GpuTraits, IgniterProfile, ModelTraits, fit_gpu, fit_models
 from astrarium.placement.interference import (
     IgniterInterference,
     Interference,
@@ -54,7 +54,7 @@ def read_igniter(path: str | Path) -> Colocation:
 
 
 def _fitted(raw: Any, source: str) -> Colocation:
-    profile = _decoded(Profile, raw, source)
+    profile = _decoded(IgniterProfile, raw, source)
     try:
         return Colocation(fit_gpu(profile.gpu), fit_models(profile))
     except InputError as error:

@@ -22,7 +22,7 @@ from astrarium.core.units import SECOND, Time
 from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge
-from astrarium.placement.problem import Problem, Requests
+from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.schema import Change, Workload, spans
 
@@ -62,13 +62,13 @@ class Judged(msgspec.Struct, frozen=True):
         return sorted(found, key=lambda place: self.models[place].mean)
 
 
-def judged(plan: Plan, judge: Judge, draws: Sequence[Requests]) -> Judged:
+def judged(plan: Plan, judge: Judge, draws: Sequence[PlacementRequests]) -> Judged:
     rows = [tuple(judge(plan, requests)) for requests in draws]
     models = tuple(Attained.of(column) for column in zip(*rows, strict=True))
     return Judged(models, Attained.of([_overall(row, each) for row, each in zip(rows, draws, strict=True)]))
 
 
-def _overall(row: Sequence[float], requests: Requests) -> float:
+def _overall(row: Sequence[float], requests: PlacementRequests) -> float:
     counts = [0] * len(row)
     for model in requests.models:
         counts[model] += 1
@@ -80,7 +80,7 @@ WINDOW = 100  # requests at least, in a part of a trace that judges
 
 
 @dataclass(frozen=True)
-class Load:
+class PlanningLoad:
     """Of a scenario, judged *seeds* times over. Never with the requests that plans are made with."""
 
     scenario: Scenario
@@ -109,7 +109,7 @@ class Load:
         known = msgspec.structs.replace(problem, requests=requests_of(time[before], model[before]))
         return with_rates(known, (counts * SECOND / half).tolist())
 
-    def fresh(self, factors: Sequence[float] = ()) -> list[Requests]:
+    def fresh(self, factors: Sequence[float] = ()) -> list[PlacementRequests]:
         """*factors*: how many times today's requests each model gets; none: today's."""
         if self.traced:
             return [_repeated(part, length, factors) for part, length in self._windows()]
@@ -150,8 +150,8 @@ def with_rates(problem: Problem, rates: Sequence[float]) -> Problem:
     )
 
 
-def requests_of(time: Ints, model: Ints) -> Requests:
-    return Requests(tuple(time.tolist()), tuple(model.tolist()))
+def requests_of(time: Ints, model: Ints) -> PlacementRequests:
+    return PlacementRequests(tuple(time.tolist()), tuple(model.tolist()))
 
 
 def grown(scenario: Scenario, factors: Sequence[float]) -> Scenario:
@@ -169,7 +169,7 @@ def grown(scenario: Scenario, factors: Sequence[float]) -> Scenario:
     return msgspec.structs.replace(scenario, workload=workload)
 
 
-def _repeated(part: tuple[Ints, Ints], length: Time, factors: Sequence[float]) -> Requests:
+def _repeated(part: tuple[Ints, Ints], length: Time, factors: Sequence[float]) -> PlacementRequests:
     """Each model's requests at its own pace, again from the start when they end before the window does."""
     time, model = part
     if not factors:

@@ -24,7 +24,15 @@ from astrarium.core.errors import InputError
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND
 from astrarium.placement.plan import Plan, PlanEntry, ReplicaEntry, parse_shape, read, written
-from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests, Shape
+from astrarium.placement.problem import (
+    ALONE,
+    Form,
+    PlacedModel,
+    PlacementGpu,
+    PlacementRequests,
+    Problem,
+    Shape,
+)
 from astrarium.serving.contract import ModelSpec
 from astrarium.serving.scenario import build
 from astrarium.serving.scenario.schema import Cluster, Model, Parallel, Scenario, spans
@@ -45,7 +53,7 @@ def problem(scenario: Scenario, spread: Spread | None = None, planning: bool = T
     _check_model_memory(scenario)
     known = zip(setup.models, _rates(scenario), strict=True)
     models = tuple(_placed(scenario, spec, rate, spread) for spec, rate in known)
-    return Problem(models, gpus, _requests(scenario) if planning else Requests((), ()))
+    return Problem(models, gpus, _requests(scenario) if planning else PlacementRequests((), ()))
 
 
 def save(path: str | Path, plan: Plan, problem: Problem) -> None:
@@ -164,9 +172,9 @@ def _rates(scenario: Scenario) -> list[float]:
     ]
 
 
-def _requests(scenario: Scenario) -> Requests:
+def _requests(scenario: Scenario) -> PlacementRequests:
     if scenario.workload.file is not None:
-        return Requests((), ())
+        return PlacementRequests((), ())
     other = int(stream(scenario.seed, "planning").integers(2**31))
     drawn = build.arrivals(scenario.with_seed(other))
-    return Requests(tuple(drawn.time.tolist()), tuple(drawn.model.tolist()))
+    return PlacementRequests(tuple(drawn.time.tolist()), tuple(drawn.model.tolist()))

@@ -31,7 +31,7 @@ from astrarium.serving.planning.clusters import (
     sized,
 )
 from astrarium.serving.planning.known import Known, Slowing, measured_on_v100s
-from astrarium.serving.planning.load import Judged, Load, MakeJudge, judged
+from astrarium.serving.planning.load import Judged, MakeJudge, PlanningLoad, judged
 from astrarium.serving.planning.use import GpuUse, overloaded, uses
 from astrarium.serving.scenario import Scenario
 
@@ -40,7 +40,7 @@ HARDLY = 0.001  # attainment that two doublings of the cluster must add, of all 
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PlanningGoals:
     """*target*: the part of every model's requests that must be in time. *most*: GPUs to try at most."""
 
     target: float = 0.99
@@ -57,7 +57,7 @@ class Wishes:
             raise InputError("--most", self.most, f"1 to {MOST_GPUS} GPUs")
 
 
-class Choice(msgspec.Struct, frozen=True):
+class PlacementChoice(msgspec.Struct, frozen=True):
     """A placement policy and its parameters, as written."""
 
     name: str
@@ -121,7 +121,7 @@ class Attempt:
 
 
 @dataclass
-class Watch:
+class PlanningWatch:
     """Hears of everything; shows it to *show* where somebody watches. Keeps the best so far, and what was
     the best for each number of GPUs."""
 
@@ -144,10 +144,10 @@ class Watch:
         return f" · best: {self.best.gpus} GPUs, {self.best.judged.overall.mean:.1%} in time, {enough}"
 
 
-class _Looking:
+class _SearchReporter:
     """What a policy's search reports to."""
 
-    def __init__(self, watch: Watch, title: str, keep: Callable[[Plan], None], judge: Judge) -> None:
+    def __init__(self, watch: PlanningWatch, title: str, keep: Callable[[Plan], None], judge: Judge) -> None:
         self.judge = judge
         self._watch, self._title, self._keep = watch, title, keep
         self._expects = ""
@@ -167,11 +167,15 @@ class Planning:
     """One scenario and one policy."""
 
     def __init__(
-        self, scenario: Scenario, choice: Choice, wishes: Wishes, watch: Watch | None = None
+        self,
+        scenario: Scenario,
+        choice: PlacementChoice,
+        wishes: PlanningGoals,
+        watch: PlanningWatch | None = None,
     ) -> None:
         self.scenario, self.choice, self.wishes = scenario, choice, wishes
-        self.watch = watch or Watch()
-        self.load = Load(scenario, wishes.seeds)
+        self.watch = watch or PlanningWatch()
+        self.load = PlanningLoad(scenario, wishes.seeds)
         self.draws = self.load.fresh()
         self._policy = choice.made()
         self._tried: dict[int, Attempt] = {}
@@ -212,7 +216,7 @@ class Planning:
         def keep(plan: Plan) -> None:
             attempted(plan)
 
-        plan = self._policy.place(problem, _Looking(self.watch, title, keep, judge))
+        plan = self._policy.place(problem, _SearchReporter(self.watch, title, keep, judge))
         check(plan, problem)
         keep(plan)
         self.watch.say(f"{title}: judged")

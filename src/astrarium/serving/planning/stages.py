@@ -8,12 +8,12 @@ import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import Time
-from astrarium.placement.evaluation import STAGES, Evaluation, Spread, StageLine, summarized, walked
+from astrarium.placement.evaluation import STAGES, Evaluation, StageLine, TimeSpread, summarized, walked
 from astrarium.placement.interference import Interference, NoInterference, Tenant
 from astrarium.placement.path import Delay, Path
 from astrarium.placement.plan import Plan
-from astrarium.placement.problem import PlacementGpu, Problem, Requests
-from astrarium.serving.planned.parts import Part
+from astrarium.placement.problem import PlacementGpu, PlacementRequests, Problem
+from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.planned.queued import RUN_BY, Shared
 from astrarium.serving.record import Ints, ServingRecord
 from astrarium.serving.scenario import Scenario, build
@@ -22,7 +22,7 @@ from astrarium.serving.state import Outcome
 Times = dict[str, Ints]  # by stage
 
 
-def stages_of(record: ServingRecord, parts: Sequence[Part] = ()) -> list[StageLine]:
+def stages_of(record: ServingRecord, parts: Sequence[RecordPart] = ()) -> list[StageLine]:
     """Of answered requests. *parts*: those of a planned run, whose queues are another way than cells."""
     found: dict[str, list[Times]] = {}
     runs = [(part.record, part.run_by == RUN_BY) for part in parts] or [(record, False)]
@@ -58,7 +58,7 @@ def _times(record: ServingRecord, model: int, queued: bool) -> Times:
 def _lines(name: str, parts: Sequence[Times]) -> list[StageLine]:
     """Stages that take no time at all are left out."""
     joined = {stage: np.concatenate([each[stage] for each in parts]) for stage in (parts[0] if parts else ())}
-    spreads = [(stage, Spread.of(joined[stage])) for stage in STAGES if stage in joined]
+    spreads = [(stage, TimeSpread.of(joined[stage])) for stage in STAGES if stage in joined]
     total = sum(spread.mean for _, spread in spreads if spread is not None) or 1.0
     return [
         StageLine(name, stage, spread.mean / total, spread.p50, spread.p95, spread.p99)
@@ -77,7 +77,7 @@ def on_path(
     network = build.setup(scenario, placed=True).network
     path = Path(max_wait, transfer=Delay(network.control, network.data), reply=Delay(network.response))
     arrivals = build.arrivals(scenario)
-    requests = Requests(tuple(arrivals.time.tolist()), tuple(arrivals.model.tolist()))
+    requests = PlacementRequests(tuple(arrivals.time.tolist()), tuple(arrivals.model.tolist()))
     found = walked(problem, plan, requests, _Turns(interference or NoInterference()), path=path)
     return summarized(problem, found, scenario.workload.warmup, on_path=True)
 

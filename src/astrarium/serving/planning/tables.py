@@ -17,7 +17,7 @@ from astrarium.core.units import to_ms
 if TYPE_CHECKING:
     from astrarium.placement.plan import Replica
     from astrarium.placement.problem import Problem
-    from astrarium.serving.planning.answer import Answer
+    from astrarium.serving.planning.answer import PlanningAnswer
     from astrarium.serving.planning.growth import Growth
     from astrarium.serving.planning.load import Attained
     from astrarium.serving.planning.search import Attempt
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # A plan in sentences: what was asked and answered, what is missing, what breaks first.
 
 
-def headline(answer: Answer) -> Iterator[str]:
+def headline(answer: PlanningAnswer) -> Iterator[str]:
     """The answer in words."""
     chosen, label, target = answer.chosen, answer.choice.label, answer.wishes.target
     if chosen is None:
@@ -52,14 +52,14 @@ def headline(answer: Answer) -> Iterator[str]:
     yield from _cluster(answer, chosen)
 
 
-def _below(answer: Answer, gpus: int) -> str:
+def _below(answer: PlanningAnswer, gpus: int) -> str:
     tried = {each.gpus for each in answer.attempts}
     if gpus - 1 in tried:
         return f", {gpus - 1} {'is' if gpus == 2 else 'are'} not"
     return ", and fewer cannot carry the load" if gpus > 1 else ""
 
 
-def _verdict(answer: Answer, chosen: Attempt, goal: str) -> str:
+def _verdict(answer: PlanningAnswer, chosen: Attempt, goal: str) -> str:
     if chosen.judged is None:
         return f"the plan was not judged yet; its policy expects {chosen.plan.attainment or 0:.2%} in time"
     below = chosen.judged.below(chosen.target)
@@ -72,7 +72,7 @@ def _verdict(answer: Answer, chosen: Attempt, goal: str) -> str:
     return f"{answer.choice.label}: {overall}, and at least {goal} of each model's"
 
 
-def _cluster(answer: Answer, chosen: Attempt) -> Iterator[str]:
+def _cluster(answer: PlanningAnswer, chosen: Attempt) -> Iterator[str]:
     there = answer.scenario.cluster.size
     if chosen.gpus > there:
         more = chosen.gpus - there
@@ -92,7 +92,7 @@ def missing_lines(attempt: Attempt) -> Iterator[str]:
         yield f"{model.name} has no replica. {told}"
 
 
-def growth_line(answer: Answer, attempt: Attempt) -> str:
+def growth_line(answer: PlanningAnswer, attempt: Attempt) -> str:
     found = answer.growth
     if found is None:
         return ""
@@ -108,7 +108,7 @@ def growth_line(answer: Answer, attempt: Attempt) -> str:
     return f"what breaks first: {carried}; at {found.breaks:.2f} times it is {name}{others}: {found.why}"
 
 
-def tried_line(answer: Answer) -> str:
+def tried_line(answer: PlanningAnswer) -> str:
     """Which sizes were looked at, and how the worst model fared."""
     told = [
         f"{each.gpus} ({each.judged.models[each.judged.worst].mean:.1%})"
@@ -118,7 +118,7 @@ def tried_line(answer: Answer) -> str:
     return f"GPUs tried, with what the worst model got in time: {', '.join(told)}" if len(told) > 1 else ""
 
 
-def rivals_missing(answer: Answer) -> Iterator[str]:
+def rivals_missing(answer: PlanningAnswer) -> Iterator[str]:
     for rival in answer.rivals:
         missing = rival.same.plan.missing
         if missing:
@@ -191,7 +191,7 @@ def _leave_out_empty(table: Table) -> None:
     table.columns = [column for column in table.columns if any(column.cells)]
 
 
-def models_table(answer: Answer, attempt: Attempt) -> Table:
+def models_table(answer: PlanningAnswer, attempt: Attempt) -> Table:
     """What each model asks for and gets, on requests that the plan was not made with."""
     table = _table("model", "SLO ms", "requests/s", "replicas", "in time", "lowest", "highest", "can grow")
     plan, judged = attempt.plan, attempt.judged
@@ -232,7 +232,7 @@ def _attained(found: Attained | None, target: float) -> tuple[str | Text, str, s
     return Text(f"{found.mean:.2%}", style=style), f"{found.low:.2%}", f"{found.high:.2%}"
 
 
-def against_table(answer: Answer) -> Table:
+def against_table(answer: PlanningAnswer) -> Table:
     """Policies on as many GPUs and on the same requests; and the fewest GPUs that each needs."""
     chosen = answer.chosen
     assert chosen is not None

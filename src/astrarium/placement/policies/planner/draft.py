@@ -13,7 +13,7 @@ from astrarium.placement.plan import ROUNDING, Replica
 from astrarium.placement.problem import ALONE, Problem, Shape
 
 
-class Member(NamedTuple):
+class SiteMember(NamedTuple):
     model: int
     batch: int
     share: float = 1.0
@@ -22,7 +22,7 @@ class Member(NamedTuple):
 class Site(NamedTuple):
     gpus: tuple[int, ...]
     shape: Shape = ALONE
-    members: tuple[Member, ...] = ()
+    members: tuple[SiteMember, ...] = ()
 
     @property
     def side(self) -> bool:
@@ -37,13 +37,13 @@ class Site(NamedTuple):
     def hosts(self, model: int) -> bool:
         return any(member.model == model for member in self.members)
 
-    def with_member(self, member: Member) -> Site:
+    def with_member(self, member: SiteMember) -> Site:
         return self._replace(members=(*self.members, member))
 
     def without(self, place: int) -> Site:
         return self._replace(members=self.members[:place] + self.members[place + 1 :])
 
-    def changed(self, place: int, member: Member) -> Site:
+    def changed(self, place: int, member: SiteMember) -> Site:
         return self._replace(members=(*self.members[:place], member, *self.members[place + 1 :]))
 
 
@@ -78,7 +78,7 @@ def without_model(draft: Draft, model: int) -> Draft:
     )
 
 
-class Room:
+class FitCheck:
     """What fits: memory on every GPU of a site, shares, and one way of sharing a site."""
 
     def __init__(self, problem: Problem) -> None:
@@ -98,7 +98,7 @@ class Room:
                 return False
         return True
 
-    def _bytes(self, site: Site, member: Member, stage: int) -> int:
+    def _bytes(self, site: Site, member: SiteMember, stage: int) -> int:
         return self._problem.models[member.model].forms[site.shape].memory(stage, member.batch)
 
     def look(self, site: Site) -> tuple[object, ...]:

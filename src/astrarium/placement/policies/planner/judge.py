@@ -13,7 +13,7 @@ from astrarium.placement.evaluation import Batching, evaluate
 from astrarium.placement.interference import IgniterInterference, Interference, Tenant, demand_at
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge
-from astrarium.placement.problem import PlacedModel, PlacementGpu, Problem, Requests
+from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
 
 # Requests that planner plans with: several samples, so that a plan does not fit one of them by chance.
 
@@ -27,30 +27,30 @@ LONGEST, SHORTEST = 600 * SECOND, 2 * SECOND
 Instants = npt.NDArray[np.float64]
 
 
-def samples(problem: Problem, count: int, size: int) -> list[Requests]:
+def samples(problem: Problem, count: int, size: int) -> list[PlacementRequests]:
     """The problem's own requests first, if it has any."""
     others = [another(problem, number, size) for number in range(1, count)]
     return [problem.requests if problem.requests.times else another(problem, 0, size), *others]
 
 
-def another(problem: Problem, number: int, size: int) -> Requests:
+def another(problem: Problem, number: int, size: int) -> PlacementRequests:
     """The *number*-th sample. *size*: so many are made up where there are none."""
     if problem.requests.times:
         return rearranged(problem.requests, problem.models, number)
     return made_up(problem.models, number, size)
 
 
-def long_enough(problem: Problem, requests: Requests, size: int) -> Requests:
+def long_enough(problem: Problem, requests: PlacementRequests, size: int) -> PlacementRequests:
     """The first *size*, or more: a queue that grows without end must have the time to be seen."""
-    seen = HORIZON * max((model.slo for model in problem.models), default=0)
-    count = max(size, bisect_right(requests.times, seen))
-    return Requests(requests.times[:count], requests.models[:count])
+    result = HORIZON * max((model.slo for model in problem.models), default=0)
+    count = max(size, bisect_right(requests.times, result))
+    return PlacementRequests(requests.times[:count], requests.models[:count])
 
 
-def made_up(models: Sequence[PlacedModel], number: int, size: int) -> Requests:
+def made_up(models: Sequence[PlacedModel], number: int, size: int) -> PlacementRequests:
     total = sum(model.rate for model in models)
     if total <= 0:
-        return Requests((), ())
+        return PlacementRequests((), ())
     span = min(LONGEST, max(SHORTEST, round(size / total * SECOND)))
     columns = [
         (model.index, _poisson(model.rate, span, number * 1009 + place))
@@ -80,7 +80,7 @@ def _uniform(count: int, salt: int) -> Instants:
     return (mixed >> np.uint64(11)).astype(np.float64) / 2**53
 
 
-def rearranged(requests: Requests, models: Sequence[PlacedModel], number: int) -> Requests:
+def rearranged(requests: PlacementRequests, models: Sequence[PlacedModel], number: int) -> PlacementRequests:
     """The *number*-th other way in which the same requests might have met."""
     times, indices = np.array(requests.times, np.float64), np.array(requests.models)
     span = float(times[-1]) + 1
@@ -102,17 +102,17 @@ def _stretched(own: Instants, rate: float, span: float) -> Instants:
     return longer[longer < span]
 
 
-def _merged(columns: Sequence[tuple[int, Instants]]) -> Requests:
+def _merged(columns: Sequence[tuple[int, Instants]]) -> PlacementRequests:
     times = np.concatenate([instants for _, instants in columns]).astype(np.int64)
     models = np.concatenate([np.full(len(instants), index) for index, instants in columns])
     order = np.lexsort((models, times))
-    return Requests(tuple(times[order].tolist()), tuple(models[order].tolist()))
+    return PlacementRequests(tuple(times[order].tolist()), tuple(models[order].tolist()))
 
 
 CONTENTION = 0.15  # longer, beside others that use a whole GPU's worth: caches and memory are shared by all
 
 
-class Caution:
+class CautiousInterference:
     """iGniter's model for models with its coefficients. Others are slowed by what their neighbours use of the
     GPU's memory bandwidth, or of its SMs where nobody measured that: an assumption on the safe side. Whoever
     may use all of a GPU shares it evenly with the others at work."""
@@ -152,7 +152,7 @@ class Caution:
 def own_judge(problem: Problem, interference: Interference, batching: Batching) -> Judge:
     """Worker queues: what runs a plan where no batching policy does."""
 
-    def judge(plan: Plan, requests: Requests) -> Sequence[float]:
+    def judge(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
         found = evaluate(problem, plan, requests, interference, batching)
         return [1.0 if model.attainment is None else model.attainment for model in found.models]
 

@@ -6,15 +6,15 @@ from collections.abc import Collection, Iterable, Iterator
 
 from astrarium.placement.policies.planner.draft import (
     Draft,
-    Member,
-    Room,
+    FitCheck,
     Site,
+    SiteMember,
     placed_models,
     replicas_of,
     with_site,
 )
-from astrarium.placement.policies.planner.glance import Seen
-from astrarium.placement.policies.planner.options import STEP, Options
+from astrarium.placement.policies.planner.options import STEP, ModelOptions
+from astrarium.placement.policies.planner.quick_simulation import DraftResult
 from astrarium.placement.problem import ALONE, Shape
 
 # Changes of shape: a site's GPUs in another shape, cut into two sites, or joined with another site's.
@@ -23,8 +23,8 @@ from astrarium.placement.problem import ALONE, Shape
 class Reshaping:
     """Models stay where they are as far as they can run there and fit, those that lose most first."""
 
-    def __init__(self, options: Options) -> None:
-        self._options, self._room = options, Room(options.problem)
+    def __init__(self, options: ModelOptions) -> None:
+        self._options, self._room = options, FitCheck(options.problem)
         self._shapes = {shape for model in options.problem.models for shape in model.forms}
 
     def __call__(self, draft: Draft, needy: Iterable[int]) -> Iterator[Draft]:
@@ -78,7 +78,7 @@ class Reshaping:
     def _filled(self, site: Site, models: set[int], order: dict[int, int]) -> Site:
         for model in sorted(models, key=lambda model: (order.get(model, len(order)), model)):
             if self._options.usable(model, site.shape):
-                more = site.with_member(Member(model, self._batch(model, site.shape)))
+                more = site.with_member(SiteMember(model, self._batch(model, site.shape)))
                 site = more if self._room.holds(more) else site
         return site
 
@@ -93,25 +93,25 @@ def _models(site: Site) -> set[int]:
 class Moves:
     """*turns* and *sides*: which ways of sharing a GPU may be taken up."""
 
-    def __init__(self, options: Options, turns: bool = True, sides: bool = True) -> None:
-        self.options, self.room = options, Room(options.problem)
+    def __init__(self, options: ModelOptions, turns: bool = True, sides: bool = True) -> None:
+        self.options, self.room = options, FitCheck(options.problem)
         self._reshaping = Reshaping(options)
         self.turns, self.sides = turns, sides
 
-    def all_for(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
-        yield from self.additions(draft, model, seen)
+    def all_for(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
+        yield from self.additions(draft, model, result)
         yield from self.batches(draft, model)
         yield from self.shares(draft, model)
-        yield from self.exchanges(draft, model, seen)
-        yield from self.departures(draft, model, seen)
+        yield from self.exchanges(draft, model, result)
+        yield from self.departures(draft, model, result)
 
     def reshaped(self, draft: Draft, needy: Iterable[int]) -> Iterator[Draft]:
         yield from self._reshaping(draft, needy)
 
-    def additions(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
+    def additions(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
         """One replica more, on the idlest sites first. Of sites that are alike, only the first."""
         known: set[object] = set()
-        for number in self._idlest(draft, seen):
+        for number in self._idlest(draft, result):
             look = self.room.look(draft[number])
             if look not in known:
                 known.add(look)
@@ -133,7 +133,7 @@ class Moves:
             return
         most = self.options.roomy(model, site.shape)
         for size in reversed([size for size in sizes if size <= most]):
-            if self.room.holds(found := site.with_member(Member(model, size))):
+            if self.room.holds(found := site.with_member(SiteMember(model, size))):
                 yield found
                 return
 
@@ -141,7 +141,7 @@ class Moves:
         """With the largest part of its load that fits."""
         for part in self.options.parts(model, site.gpus[0]):
             if part.share <= site.left and self.room.holds(
-                found := site.with_member(Member(model, part.batch, part.share))
+                found := site.with_member(SiteMember(model, part.batch, part.share))
             ):
                 yield found
                 return
@@ -153,29 +153,29 @@ class Moves:
             parts = self.options.parts(member.model, site.gpus[0])
             if not parts:
                 return None
-            members.append(Member(member.model, parts[0].batch, parts[0].share))
+            members.append(SiteMember(member.model, parts[0].batch, parts[0].share))
         return site._replace(members=tuple(members))
 
-    def exchanges(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
+    def exchanges(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
         """A replica instead of another one."""
-        for number in self._idlest(draft, seen):
+        for number in self._idlest(draft, result):
             site = draft[number]
             for place, member in enumerate(site.members):
                 if member.model != model:
                     for found in self.with_model(site.without(place), model):
                         yield with_site(draft, number, found)
 
-    def departures(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
+    def departures(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
         """Somebody else leaves a site of the model for another; or the model itself does."""
         for number, own in list(replicas_of(draft, model)):
             for place, member in enumerate(draft[number].members):
                 left = with_site(draft, number, draft[number].without(place))
-                others = [each for each in self._idlest(draft, seen) if each != number][:4]
+                others = [each for each in self._idlest(draft, result) if each != number][:4]
                 for target in others:
                     for found in self._joined(draft[target], member, place == own):
                         yield with_site(left, target, found)
 
-    def _joined(self, site: Site, member: Member, itself: bool) -> Iterator[Site]:
+    def _joined(self, site: Site, member: SiteMember, itself: bool) -> Iterator[Site]:
         if site.shape == ALONE and (site.side or not site.members) and member.share < 1:
             if member.share <= site.left and self.room.holds(found := site.with_member(member)):
                 yield found
@@ -224,6 +224,6 @@ class Moves:
                     less = more.changed(other, member._replace(share=round(member.share - STEP, 9)))
                     yield from (with_site(draft, number, each) for each in (less,) if self.fits(each))
 
-    def _idlest(self, draft: Draft, seen: Seen) -> list[int]:
-        loads = [seen.work[number] / site.shape.gpus for number, site in enumerate(draft)]
+    def _idlest(self, draft: Draft, result: DraftResult) -> list[int]:
+        loads = [result.work[number] / site.shape.gpus for number, site in enumerate(draft)]
         return sorted(range(len(draft)), key=lambda number: (loads[number], number))

@@ -23,7 +23,7 @@ COMPANY = 1.1  # what neighbours are taken to cost before it is known who they a
 PARTS = (1, 2, 3, 4, 6, 8)  # a load is divided among so many replicas
 
 
-class Part(NamedTuple):
+class ShareOption(NamedTuple):
     """A replica beside others: its batch, its share, and the rate that it carries."""
 
     batch: int
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     rate: float
 
 
-class Options:
+class ModelOptions:
     """By places of models in the problem. *max_wait* is how long a batch may wait to fill (None: half of the
     objective)."""
 
@@ -78,7 +78,7 @@ class Options:
         placed, where = self.problem.models[model], self.problem.gpus[gpu]
         return round(placed.forms[ALONE].latency(batch) * share_factor(placed, where, batch, share))
 
-    def _parts(self, model: int, gpu: int) -> tuple[Part, ...]:
+    def _parts(self, model: int, gpu: int) -> tuple[ShareOption, ...]:
         """For the whole load, half of it and so on, the smallest share that carries it; the largest first."""
         if not self.shareable(model):
             return ()
@@ -86,19 +86,19 @@ class Options:
         found = [self._smallest(model, gpu, rate / count) for count in PARTS]
         return tuple(dict.fromkeys(part for part in found if part is not None))
 
-    def _smallest(self, model: int, gpu: int, rate: float) -> Part | None:
+    def _smallest(self, model: int, gpu: int, rate: float) -> ShareOption | None:
         carried = (self._least(model, gpu, size, rate) for size in self.usable(model, ALONE))
         fit = [part for part in carried if part is not None]
         return min(fit, key=lambda part: (part.share, part.batch), default=None)
 
-    def _least(self, model: int, gpu: int, batch: int, rate: float) -> Part | None:
+    def _least(self, model: int, gpu: int, batch: int, rate: float) -> ShareOption | None:
         """Time falls as the share grows, so the first share that will do is found by halving."""
         steps = round(1 / STEP) - 1
         low, high = 1, steps + 1
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if self._does(model, gpu, batch, middle, rate) else (middle + 1, high)
-        return Part(batch, round(low * STEP, 9), rate) if low <= steps else None
+        return ShareOption(batch, round(low * STEP, 9), rate) if low <= steps else None
 
     def _does(self, model: int, gpu: int, batch: int, steps: int, rate: float) -> bool:
         took = self.time(model, gpu, batch, round(steps * STEP, 9)) * COMPANY
@@ -111,14 +111,14 @@ class Options:
         return min(most, round((batch - 1) * SECOND / rate)) if rate > 0 and batch > 1 else 0
 
 
-def gpus_needed(options: Options) -> float:
+def gpus_needed(options: ModelOptions) -> float:
     """How many GPUs the load of all models keeps busy, each in its best way, with room for queues. A bound:
     fewer will not do."""
     needed = (_busy(options, place, model) for place, model in enumerate(options.problem.models))
     return math.fsum(needed)
 
 
-def _busy(options: Options, place: int, model: PlacedModel) -> float:
+def _busy(options: ModelOptions, place: int, model: PlacedModel) -> float:
     ways = [
         model.rate * form.interval(size) * shape.gpus / size / SECOND
         for shape in options.shapes(place)
@@ -129,7 +129,7 @@ def _busy(options: Options, place: int, model: PlacedModel) -> float:
     return min([each / BUSY for each in ways] + shared, default=0.0)
 
 
-def _shared(options: Options, place: int) -> list[tuple[Part, float]]:
+def _shared(options: ModelOptions, place: int) -> list[tuple[ShareOption, float]]:
     gpus: Sequence[PlacementGpu] = options.problem.gpus
     rate = options.problem.models[place].rate
     return [(part, rate / part.rate) for part in options.parts(place, 0) if part.rate > 0] if gpus else []

@@ -58,7 +58,7 @@ class Captured(NamedTuple):
     outputs: Mapping[str, Any]  # static, as the inputs are
 
 
-class Room(NamedTuple):
+class InputBuffers(NamedTuple):
     """Where an input lies for the largest batch: in pinned memory (a tensor, and as an array), on the GPU."""
 
     pinned: Any
@@ -115,14 +115,14 @@ class CudaRunner:
         self._inputs = []
         del self._call
 
-    def _room(self, spec: TensorSpec) -> Room | None:
+    def _room(self, spec: TensorSpec) -> InputBuffers | None:
         """For the largest batch; None where the size is open."""
         if spec.item_bytes is None:
             return None
         kind = self._torch.from_numpy(_empty(spec)).dtype
         shape = (self._largest, *spec.shape)
         pinned = self._torch.zeros(shape, dtype=kind, pin_memory=True)
-        return Room(pinned, pinned.numpy(), self._torch.zeros(shape, dtype=kind, device=self._device))
+        return InputBuffers(pinned, pinned.numpy(), self._torch.zeros(shape, dtype=kind, device=self._device))
 
     def _captured(self, size: int, pool: Any) -> Captured:
         torch = self._torch

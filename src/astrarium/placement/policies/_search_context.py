@@ -13,11 +13,11 @@ import numpy.typing as npt
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import FOREVER, SECOND, Time, gib, to_ms
-from astrarium.placement.groups import REJECTED, Group, Ints, Layout, Runtime, Tables
+from astrarium.placement.groups import REJECTED, Group, GroupLayout, GroupRuntime, Ints, Tables
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search
-from astrarium.placement.problem import PlacedModel, PlacementGpu, Problem, Requests, Shape
-from astrarium.placement.simulation import Workload, serve
+from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem, Shape
+from astrarium.placement.simulation import SimulatedRequests, serve
 
 # How GPUs may be divided: into buckets for models of similar size, and into groups of one shape.
 
@@ -105,45 +105,45 @@ def capacities(groups: Sequence[Group], gpus: Sequence[PlacementGpu], width: int
 # Why a model is on a group of GPUs, and what one that is on none would have taken.
 
 
-class GroupWords:
+class GroupExplainer:
     """With one more simulation, which tells whose requests each group answers."""
 
-    def __init__(self, ground: Ground, groups: Sequence[Group]) -> None:
-        self._ground, self._groups = ground, groups
-        self._answered = _answered(ground, groups)  # [group, place of a model]
+    def __init__(self, context: SearchContext, groups: Sequence[Group]) -> None:
+        self._context, self._groups = context, groups
+        self._answered = _answered(context, groups)  # [group, place of a model]
 
     def why(self, number: int, model: int) -> str:
-        group, place = self._groups[number], self._ground.tables.place[model]
-        took = rounded_duration(self._ground.tables.latency(group.shape, place), 4)
-        within = f"{took} of {rounded_duration(self._ground.models[place].slo, 4)} if nobody waits"
+        group, place = self._groups[number], self._context.tables.place[model]
+        took = rounded_duration(self._context.tables.latency(group.shape, place), 4)
+        within = f"{took} of {rounded_duration(self._context.models[place].slo, 4)} if nobody waits"
         return f"group {number} of {_shaped(group)}: {self._use(number, place)}; {within}"
 
     def _use(self, number: int, place: int) -> str:
-        asked = int(self._ground.workload.totals[place])
+        asked = int(self._context.workload.totals[place])
         here, all_ = int(self._answered[number, place]), int(self._answered[:, place].sum())
         if not asked:
             return "nobody asked for it yet"
         if not here:
             return f"to spare, none of its {asked} requests came here"
-        replicas = sum(self._ground.models[place].index in group.models for group in self._groups)
+        replicas = sum(self._context.models[place].index in group.models for group in self._groups)
         others = f", its {replicas} replicas {_part(all_, asked)}" if replicas > 1 else ""
         return f"answers {_part(here, asked)} of its requests{others}"
 
     def lacks(self, place: int) -> str:
-        ground, model = self._ground, self._ground.models[place]
+        context, model = self._context, self._context.models[place]
         if not model.forms:
             return "a form: none of it is known"
-        fitting = [shape for shape in model.forms if ground.useful[ground.tables.kinds[shape], place]]
+        fitting = [shape for shape in model.forms if context.useful[context.tables.kinds[shape], place]]
         if not fitting:
-            fastest = to_ms(min(ground.tables.latency(shape, place) for shape in model.forms))
+            fastest = to_ms(min(context.tables.latency(shape, place) for shape in model.forms))
             slo = to_ms(model.slo)
             return f"an objective of {fastest:.1f} ms, which its fastest form takes: not {slo:.1f} ms"
         able = {shape for shape in fitting if self._could_hold(shape, place)}
         if able:
             return self._lacks_room(place, able)
         least = min(fitting, key=lambda shape: self._bytes(shape, place))
-        most = gib(max(gpu.memory for gpu in ground.problem.gpus))
-        there = f"{len(ground.problem.gpus)} are there, with {most} at most"
+        most = gib(max(gpu.memory for gpu in context.problem.gpus))
+        there = f"{len(context.problem.gpus)} are there, with {most} at most"
         return f"{self._memory(least, place)}: {there}"
 
     def _lacks_room(self, place: int, able: set[Shape]) -> str:
@@ -159,32 +159,32 @@ class GroupWords:
         return f"{gib(self._bytes(shape, place))} on {_each(shape)}"
 
     def _bytes(self, shape: Shape, place: int) -> int:
-        ground = self._ground
-        return int(ground.weights[ground.tables.kinds[shape], place, : shape.stages].max())
+        context = self._context
+        return int(context.weights[context.tables.kinds[shape], place, : shape.stages].max())
 
     def _could_hold(self, shape: Shape, place: int) -> bool:
         """Some node, with nobody else on it."""
-        gpus = [gpu for gpu in self._ground.problem.gpus if gpu.memory >= self._bytes(shape, place)]
+        gpus = [gpu for gpu in self._context.problem.gpus if gpu.memory >= self._bytes(shape, place)]
         return bool(gpus) and largest_node(gpus) >= shape.gpus
 
     def _has_room(self, place: int) -> bool:
-        ground = self._ground
-        free = capacities(self._groups, ground.problem.gpus, ground.weights.shape[2])
+        context = self._context
+        free = capacities(self._groups, context.problem.gpus, context.weights.shape[2])
         for row, group in zip(free, self._groups, strict=True):
-            kind = ground.tables.kinds[group.shape]
-            row -= ground.weights[kind, [ground.tables.place[model] for model in group.models]].sum(0)
-            if ground.useful[kind, place] and (ground.weights[kind, place] <= row).all():
+            kind = context.tables.kinds[group.shape]
+            row -= context.weights[kind, [context.tables.place[model] for model in group.models]].sum(0)
+            if context.useful[kind, place] and (context.weights[kind, place] <= row).all():
                 return True
         return False
 
 
-def _answered(ground: Ground, groups: Sequence[Group]) -> Ints:
-    counts = np.zeros((len(groups), len(ground.models)), np.int64)
-    if groups and ground.workload.counted:
-        served = serve(Layout.of(ground.tables, groups), ground.workload)
-        counted = slice(ground.workload.first, ground.workload.last)
+def _answered(context: SearchContext, groups: Sequence[Group]) -> Ints:
+    counts = np.zeros((len(groups), len(context.models)), np.int64)
+    if groups and context.workload.counted:
+        served = serve(GroupLayout.of(context.tables, groups), context.workload)
+        counted = slice(context.workload.first, context.workload.last)
         good = served.finish[counted] != REJECTED
-        np.add.at(counts, (served.group[counted][good], ground.workload.models[counted][good]), 1)
+        np.add.at(counts, (served.group[counted][good], context.workload.models[counted][good]), 1)
     return counts
 
 
@@ -217,23 +217,23 @@ MOST = 500_000  # of them
 
 
 @dataclass(frozen=True)
-class Ground:
+class SearchContext:
     """*weights* are bytes on each GPU of a stage: [kind, model, stage]. *useful*: [kind, model] where a lone
     request is answered in time."""
 
     problem: Problem
     tables: Tables
-    workload: Workload
+    workload: SimulatedRequests
     weights: Ints
     useful: Bools
 
     @classmethod
-    def of(cls, problem: Problem, runtime: Runtime, counting: Counting = "stage") -> Ground:
+    def of(cls, problem: Problem, runtime: GroupRuntime, counting: Counting = "stage") -> SearchContext:
         if not problem.gpus:
             raise InputError("gpus", 0, "at least one GPU to place models on")
         tables = Tables.of(problem.models, runtime)
         requests = problem.requests if problem.requests.times else steady_requests(problem.models)
-        workload = Workload.of(tables, requests)
+        workload = SimulatedRequests.of(tables, requests)
         return cls(problem, tables, workload, _weights(problem, tables, counting), _useful(problem, tables))
 
     @property
@@ -272,7 +272,7 @@ def _useful(problem: Problem, tables: Tables) -> Bools:
     return useful
 
 
-def steady_requests(models: Sequence[PlacedModel], over: Time = STEADY) -> Requests:
+def steady_requests(models: Sequence[PlacedModel], over: Time = STEADY) -> PlacementRequests:
     """Evenly spaced, each model beginning at another part of its gap; none of a model without a load."""
     arrivals: list[tuple[Time, int]] = []
     total = sum(model.rate for model in models)
@@ -283,10 +283,10 @@ def steady_requests(models: Sequence[PlacedModel], over: Time = STEADY) -> Reque
         count = max(0, int((over - first) / gap) + 1) if first < over else 0
         arrivals += [(round(first + number * gap), model.index) for number in range(count)]
     arrivals.sort()
-    return Requests(tuple(time for time, _ in arrivals), tuple(model for _, model in arrivals))
+    return PlacementRequests(tuple(time for time, _ in arrivals), tuple(model for _, model in arrivals))
 
 
-class Going:
+class SearchProgress:
     """Counts what was tried, and asks after each whether to go on."""
 
     def __init__(self, search: Search) -> None:
@@ -301,23 +301,27 @@ class Going:
         self.search.improved(plan, self.count)
 
 
-def plan_of(name: str, ground: Ground, groups: Iterable[Group], served: int | None) -> Plan:
+def plan_of(name: str, context: SearchContext, groups: Iterable[Group], served: int | None) -> Plan:
     """*served*: requests that were answered in time, of those that the plan was made with."""
     groups = tuple(groups)
-    words = GroupWords(ground, groups)
+    explainer = GroupExplainer(context, groups)
     replicas = tuple(
         Replica(
-            model, group.gpus, group.shape, ground.batch(group.shape, model), why=words.why(number, model)
+            model,
+            group.gpus,
+            group.shape,
+            context.batch(group.shape, model),
+            why=explainer.why(number, model),
         )
         for number, group in enumerate(groups)
         for model in group.models
     )
     placed = {replica.model for replica in replicas}
     missing = {
-        model.index: words.lacks(place)
-        for place, model in enumerate(ground.models)
+        model.index: explainer.lacks(place)
+        for place, model in enumerate(context.models)
         if model.index not in placed
     }
-    counted = ground.workload.counted
+    counted = context.workload.counted
     attainment = None if served is None else (served / counted if counted else 1.0)
     return Plan(name, replicas, missing, attainment)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from astrarium.server.control.tickets import Cloakroom, Ticket
+from astrarium.server.control.tickets import TensorStore, Ticket
 from astrarium.serving.live.backends.contract import blamed
 from astrarium.serving.live.backends.references import loaded
 from astrarium.serving.live.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
@@ -21,11 +21,11 @@ THREADS = 4
 Hook = Callable[..., Mapping[str, Any]]
 
 
-class Preparer:
+class Preprocessor:
     """*made* is called when some inputs have come into being."""
 
-    def __init__(self, cloakroom: Cloakroom, made: Callable[[], None]) -> None:
-        self._cloakroom, self._made = cloakroom, made
+    def __init__(self, tensor_store: TensorStore, made: Callable[[], None]) -> None:
+        self._tensor_store, self._made = tensor_store, made
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="preprocess")
         self._hooks: dict[str, Hook] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -44,12 +44,12 @@ class Preparer:
         loop = asyncio.get_running_loop()
         try:
             made = await loop.run_in_executor(self._threads, self._made_inputs, ticket, reference)
-            if not self._cloakroom.take_in(ticket, made):
+            if not self._tensor_store.take_in(ticket, made):
                 ticket.broken = "there is no shared memory left for its inputs"
         except Exception as error:
             ticket.broken = f"its preprocessing failed: {blamed(error)}"
         ticket.inputs_ready = True
-        self._cloakroom.settle(ticket)  # its call may have ended meanwhile
+        self._tensor_store.settle(ticket)  # its call may have ended meanwhile
         self._made()
 
     def _made_inputs(self, ticket: Ticket, reference: str) -> list[Tensor]:
