@@ -1,5 +1,4 @@
-"""The models of AlpaServe, measured by its authors, the sets they serve, and the traffic of their
-experiments.
+"""AlpaServe's models as its authors measured them, the sets they serve, and the traffic of their experiments.
 
 Numbers: `alpaserve.json`, where the source is named. Sets: Table 1 of the paper, and the authors' public code
 where that differs. A set is a list of names, in the order in which popularity falls.
@@ -29,7 +28,7 @@ Split = Literal["power-law", "uniform"]
 
 
 class MeasuredShape(msgspec.Struct, frozen=True):
-    """One shape of a model: for each stage its time at a batch of 1, and bytes on each of its GPUs."""
+    """A measured shape of a model has for each stage its time at a batch of 1, and bytes on each GPU."""
 
     stages: int
     operators: int
@@ -73,7 +72,7 @@ def measured(model: str) -> tuple[MeasuredShape, ...]:
 
 
 def alone(model: str) -> MeasuredShape | None:
-    """On one GPU; the largest does not fit there."""
+    """Return the form of a model on one GPU; the largest model does not fit there."""
     return next((form for form in measured(model) if form.stages == form.operators == 1), None)
 
 
@@ -98,7 +97,7 @@ def _read(shape: str, row: _Row) -> MeasuredShape:
 
 
 def rates(total: float, models: int, split: Split = "power-law") -> list[float]:
-    """Requests a second of each model."""
+    """Divide a total rate among models; return the requests a second of each."""
     shares = equal(models) if split == "uniform" else zipf(models, SKEW)
     return [total * share for share in shares]
 
@@ -134,7 +133,7 @@ def windows(
     generator: np.random.Generator,
     stationary: bool,
 ) -> tuple[Times, Numbers]:
-    """Gamma traffic whose rates change from window to window: `rates[window][model]`.
+    """Return Gamma traffic whose rates change from window to window: `rates[window][model]`.
 
     The authors restart the process in each window with a whole gap; with bursts that brings more requests
     than the rate says. *stationary*: each window begins in the middle of a gap, as a process that has long

@@ -1,8 +1,8 @@
-"""What a plan is worth: requests on their way through queues and replicas that share GPUs, event by event.
+"""Evaluation simulates a plan event by event: requests go through queues and replicas that share GPUs.
 
 A request goes to a replica of its model and waits there until it can be part of a batch (`worker_queues`);
 or, where a `path` is given, to a router that makes the batches, and over a network (`path`). Replicas run
-their batches stage by stage, and slow each other where they share a GPU (`servers`, `interference`).
+their batches stage by stage, and slow each other where they share a GPU (`interference`).
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ class TimeSpread(msgspec.Struct, frozen=True):
 
 
 class ModelEvaluation(msgspec.Struct, frozen=True):
-    """Of answered requests: *latency* is the sum of *gather* (until the batch was complete, or had waited
-    enough), *queue* (until its replica was free) and *execution*; on a path also of *client* (to the router),
-    *transfer* (to the node), *node* (to the queue of the replica) and *reply*. *execution* of a pipeline has
-    the waits between its stages in it. *slowdown* is how many times as long as alone the batches took, on
-    average over requests."""
+    """A model's evaluation says how its answered requests fared.
+
+    *latency* is the sum of *gather* (until the batch was complete, or had waited enough), *queue* (until its
+    replica was free) and *execution*; on a path also of *client* (to the router), *transfer* (to the node),
+    *node* (to the queue of the replica) and *reply*. *execution* of a pipeline has the waits between its
+    stages in it. *slowdown* is how many times as long as alone the batches took, on average over requests.
+    """
 
     model: int
     name: str
@@ -72,7 +74,7 @@ class ModelEvaluation(msgspec.Struct, frozen=True):
         return self.in_time / self.requests if self.requests else None
 
     def stages(self) -> Iterator[tuple[str, TimeSpread]]:
-        """Where time went, in the order of the way."""
+        """Return the times of the stages in their order."""
         for name in STAGES:
             spread: TimeSpread | None = getattr(self, name)
             if spread is not None:
@@ -92,7 +94,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 class StageLine(msgspec.Struct, frozen=True):
-    """A line of the stage report. *part* is of the model's mean latency."""
+    """A stage line is a line of the stage report; *part* is of the model's mean latency."""
 
     model: str
     stage: str
@@ -103,7 +105,7 @@ class StageLine(msgspec.Struct, frozen=True):
 
 
 def stage_report(evaluation: Evaluation) -> list[StageLine]:
-    """Where the time of each model went. Percentiles are of each stage by itself: they do not add up."""
+    """Report where the time of each model went; percentiles are of each stage alone and do not add up."""
     return [
         StageLine(model.name, stage, spread.mean / total, spread.p50, spread.p95, spread.p99)
         for model in evaluation.models
@@ -114,7 +116,7 @@ def stage_report(evaluation: Evaluation) -> list[StageLine]:
 
 
 def summarized(problem: Problem, found: Journeys, warmup: Time, on_path: bool) -> Evaluation:
-    """*on_path*: the stages before and behind the queues are told, too."""
+    """Summarize journeys by model; *on_path* with the stages before and behind the queues too."""
     counted = found.asked >= warmup
     return Evaluation(
         tuple(
@@ -157,7 +159,7 @@ __all__ = ["Batching", "evaluate", "poisson", "walked"]
 
 
 def poisson(problem: Problem, duration: Time, draw: Callable[[], float]) -> PlacementRequests:
-    """Requests at the models' rates. Chance is handed in: *draw* gives uniform numbers in [0, 1)."""
+    """Return requests at the models' rates, drawn by chance: *draw* gives uniform numbers in [0, 1)."""
     found: list[tuple[Time, int]] = []
     for model in problem.models:
         at = 0.0
@@ -179,7 +181,7 @@ def evaluate(
     warmup: Time = 0,
     path: Path | None = None,
 ) -> Evaluation:
-    """Requests that arrive before *warmup* load the GPUs and are not counted."""
+    """Simulate a plan and return how its models fare; requests before *warmup* are not counted."""
     found = walked(problem, plan, requests, interference, batching, path)
     return summarized(problem, found, warmup, on_path=path is not None)
 
@@ -192,7 +194,7 @@ def walked(
     batching: Batching | None = None,
     path: Path | None = None,
 ) -> Journeys:
-    """The way of every request, for those who want more than the summary."""
+    """Simulate a plan and return the journey of every request, for more than a summary."""
     check(plan, problem)
     if np.any(np.diff(np.array(requests.times, dtype=np.int64)) < 0):
         raise InputError("requests", None, "instants in rising order")

@@ -1,4 +1,4 @@
-"""Groups of GPUs that share their models' stages: AlpaServe's runtime (section 4.3), simulated.
+"""AlpaServe's runtime (section 4.3), simulated: groups of GPUs share the stages of their models.
 
 A group has a shape, and every model on it runs in that shape. A request goes to one of the groups that
 have its model; each stage serves in order of arrival, so that the clocks of the stages tell when the
@@ -31,7 +31,7 @@ REJECTED = -1
 
 
 class Group(msgspec.Struct, frozen=True):
-    """*models* are indices, as in a problem."""
+    """A group is GPUs in a shape with models on them, by their indices in the problem."""
 
     gpus: tuple[int, ...]
     shape: Shape
@@ -39,7 +39,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def groups_of(plan: Plan) -> tuple[Group, ...]:
-    """The groups that a plan's replicas make up: those on the same GPUs in the same shape."""
+    """Return the groups that a plan's replicas make up: those on the same GPUs in the same shape."""
     members: dict[tuple[tuple[int, ...], Shape], list[int]] = {}
     for replica in plan.replicas:
         members.setdefault((replica.gpus, replica.shape), []).append(replica.model)
@@ -47,7 +47,7 @@ def groups_of(plan: Plan) -> tuple[Group, ...]:
 
 
 class GroupRuntime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How groups serve. As it stands: what the authors' fast simulator does, in whole nanoseconds.
+    """A runtime says how groups serve; by default as the authors' fast simulator, in whole nanoseconds.
 
     *dispatch*: to the group whose last stage is free first, or to the shortest queue (what the paper says).
     *another*: where one group would be late, the next is tried before the request is rejected.
@@ -82,12 +82,12 @@ class GroupRuntime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def unit(self) -> float:
-        """Nanoseconds in one unit of the clock."""
+        """Return the nanoseconds in one unit of the clock."""
         return 1 if self.clock == "ns" else SECOND
 
     @property
     def fixed(self) -> float:
-        """The fixed overhead, as the clock counts."""
+        """Return the fixed overhead in units of the clock."""
         return self.fixed_overhead if self.clock == "ns" else self.fixed_overhead / SECOND
 
 
@@ -99,9 +99,10 @@ WITHOUT_OVERHEADS = GroupRuntime(stage_overhead=0.0, fixed_overhead=0)
 
 @dataclass(frozen=True)
 class Tables:
-    """What simulations of one set of models share: `times[kind, model, batch - 1, stage]` with the overheads.
+    """Tables are shared by simulations of the same models: `times[kind, model, batch - 1, stage]`.
 
-    Models go by their place in the problem. A kind is a shape; where a model lacks it, its row is zero.
+    Overheads are in the times. Models go by their place in the problem. A kind is a shape; where a model
+    lacks it, its row is zero.
     """
 
     kinds: dict[Shape, int]
@@ -128,12 +129,12 @@ class Tables:
         return cls(kinds, times, slo, {model.index: place for place, model in enumerate(models)}, runtime)
 
     def latency(self, shape: Shape, model: int, batch: int = 1) -> Time:
-        """Of a batch that finds all stages free, to its answer; *model* is a place."""
+        """Return the latency of a batch that finds all stages free; *model* is a place."""
         stages = float(self.times[self.kinds[shape], model, batch - 1].sum())
         return round(stages * self.runtime.unit) + self.runtime.fixed_overhead
 
     def columns(self, requests: PlacementRequests) -> tuple[Clocks, SmallInts]:
-        """Arrivals and places of models."""
+        """Return arrivals and places of models as columns."""
         models = np.array(requests.models, np.int64)
         if any(index != place for index, place in self.place.items()):
             models = np.array([self.place[index] for index in requests.models], np.int64)
@@ -142,8 +143,10 @@ class Tables:
 
 
 def _with_overhead(stage_times: Sequence[Sequence[Time]], shape: Shape, runtime: GroupRuntime) -> Clocks:
-    """[batch - 1, stage]; batches larger than the form knows are as slow as they would be one after
-    another."""
+    """Return the times [batch - 1, stage] with overheads.
+
+    Batches larger than the form knows are as slow as they would be one after another.
+    """
     known = np.array(stage_times, np.float64)[:, 1:]
     batches = np.arange(1, runtime.max_batch + 1)
     inside = np.minimum(batches, known.shape[1])
@@ -153,7 +156,7 @@ def _with_overhead(stage_times: Sequence[Sequence[Time]], shape: Shape, runtime:
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """Groups as the kernels see them."""
+    """A layout is groups as arrays, for the simulation's native code."""
 
     tables: Tables
     kind: SmallInts
@@ -174,13 +177,13 @@ class GroupLayout:
         return cls(tables, kind, stages, hosts)
 
     def clocks(self) -> Clocks:
-        """Every stage is free."""
+        """Return clocks by which every stage is free."""
         return np.zeros((len(self.kind), self.tables.times.shape[3]), self.tables.times.dtype)
 
 
 @dataclass
 class Served:
-    """What became of each request: when it was answered (-1: rejected), by which group; each group's work."""
+    """The fates of requests: when each was answered (-1: rejected), by which group; and each group's work."""
 
     finish: Clocks
     group: SmallInts
@@ -194,7 +197,7 @@ class Served:
 
 
 class FirstCome:
-    """In order of arrival: accepted or rejected at once. *clocks* are brought up to date at the end."""
+    """First come, first served: requests are accepted or rejected at once; *clocks* are updated."""
 
     def __init__(self, layout: GroupLayout, clocks: Clocks) -> None:
         self.layout, self.runtime, self.final = layout, layout.tables.runtime, clocks
@@ -217,7 +220,7 @@ class FirstCome:
         return served
 
     def serve(self, arrival: float, model: int) -> tuple[float, int]:
-        """When its last stage ends, and where. A rejected one names the last group that was tried."""
+        """Return when a request's last stage ends, and its group; if rejected, the last group tried."""
         tried = -1
         for tried in self._candidates(arrival, model):
             ends = self._through(tried, arrival, model)
@@ -259,7 +262,7 @@ Entry = tuple[Time, int]  # deadline or arrival, and the request
 
 @dataclass
 class GroupQueue:
-    """One group: when its stages are free, who waits, and when those that run are answered."""
+    """A group queue holds when a group's stages are free, what waits, and when running requests end."""
 
     clocks: list[Time]
     queues: dict[int, list[Entry]]
@@ -278,6 +281,8 @@ class GroupQueue:
 
 
 class Waiting:
+    """Requests wait in queues, and the next batch is made when a group's first stage is free."""
+
     def __init__(self, layout: GroupLayout, arrivals: Clocks, models: SmallInts) -> None:
         tables = layout.tables
         self.runtime, self.slo = tables.runtime, tables.slo.tolist()

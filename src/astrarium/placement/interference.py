@@ -1,4 +1,4 @@
-"""How replicas on one GPU slow each other in the simulated world: nothing, iGniter's model, or measurements.
+"""Interference slows replicas on one GPU in the simulated world: none, by iGniter's model, or as measured.
 
 An interference model hears who is on a GPU and who of them is at work, and says how many times as long each
 takes as it would alone with the same share. Policies may ask one too; none of them has to.
@@ -21,15 +21,17 @@ from astrarium.placement.problem import GpuDemand, PlacedModel, PlacementGpu, Pr
 
 
 def traits_of(model: PlacedModel) -> ModelTraits:
-    """iGniter's coefficients; where nobody fitted any, time in inverse proportion to the share, and no
-    interference."""
+    """Return iGniter's coefficients of a model.
+
+    Where there are none, its time is in inverse proportion to its share, without interference.
+    """
     if model.igniter is not None:
         return model.igniter
     return ModelTraits(Inverse(model.alone.stage_times[0] if model.alone is not None else ()))
 
 
 def demand_at(model: PlacedModel, batch: int) -> GpuDemand:
-    """As measured for the batch, for the next larger one, or else for the largest."""
+    """Return the demand measured for a batch, for the next larger one, or else for the largest."""
     sizes = sorted(model.demands)
     if not sizes:
         return GpuDemand()
@@ -37,11 +39,11 @@ def demand_at(model: PlacedModel, batch: int) -> GpuDemand:
 
 
 def share_factor(model: PlacedModel, gpu: PlacementGpu, batch: int, share: float) -> float:
-    """How many times as long as on the whole GPU a batch takes on a part of it.
+    """Return how many times as long as on the whole GPU a batch takes on a part of it.
 
-    By iGniter's coefficients, if there are any. Else a model loses nothing while its share is not below what
-    it uses of the SMs, and from there on time grows in inverse proportion; one of which nobody knows that is
-    taken to use all of them.
+    iGniter's coefficients tell, if there are any. Else a model loses nothing while its share is not below
+    what it uses of the SMs, and from there on time grows in inverse proportion; a model for which that was
+    not measured is taken to use all of them.
     """
     if share >= 1:
         return 1.0
@@ -58,7 +60,7 @@ Slowdown = Annotated[float, msgspec.Meta(ge=1, description="times as long as alo
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """A replica on a GPU: the batch it runs, its share from 0 to 1, and whether it is at work."""
+    """A tenant is a replica on a GPU: the batch it runs, its share from 0 to 1, and whether it is at work."""
 
     model: int
     batch: int
@@ -68,7 +70,7 @@ class Tenant(msgspec.Struct, frozen=True):
 
 class Interference(Protocol):
     def slowdowns(self, gpu: PlacementGpu, tenants: Sequence[Tenant]) -> tuple[float, ...]:
-        """For each tenant in order; 1 for those that are idle."""
+        """Return how many times as long each tenant takes, in order; 1 for those that are idle."""
         ...
 
 
@@ -78,8 +80,10 @@ class NoInterference:
 
 
 class IgniterInterference:
-    """iGniter's model among those at work. It speaks of shares that the GPU has: where they add up to more,
-    each is cut in proportion."""
+    """iGniter's model predicts the slowdowns among tenants at work.
+
+    It speaks of shares that the GPU has: where they add up to more, each is cut in proportion.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._traits = {model.index: traits_of(model) for model in problem.models}
@@ -101,7 +105,7 @@ class IgniterInterference:
 
 
 class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much *model* is slowed while *beside* is at work on the same GPU."""
+    """A measured pair: how much *model* is slowed while *beside* is at work on the same GPU."""
 
     model: str
     beside: str
@@ -114,8 +118,10 @@ class SumPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The slowdown of all by the sum of what those at work demand: straight lines between the points, the
-    first slowdown before them, and the last line goes on."""
+    """All tenants are slowed by the sum of what those at work demand.
+
+    Between the points are straight lines; before them is the first slowdown, and the last line goes on.
+    """
 
     of: Literal["occupancy", "weighted_occupancy", "sm_utilization", "memory_bandwidth"]
     points: tuple[SumPoint, ...]
@@ -137,8 +143,10 @@ class Sums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SlowdownTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measured slowdowns. Where every pair that a model makes with the others was measured, they multiply;
-    else the sum of demands tells; else *otherwise* stands for the pairs that are not there."""
+    """A slowdown table holds measured slowdowns, which multiply where all pairs with the others are known.
+
+    Else the sum of demands tells; else *otherwise* stands for the pairs that are not there.
+    """
 
     source: str = ""
     pairs: tuple[Pair, ...] = ()

@@ -1,4 +1,4 @@
-"""Run groups on requests, natively where that was built, and say how many were answered in time."""
+"""The simulation runs groups on requests, natively where that was built, and counts answers in time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRIM: Time = 10 * SECOND  # what the authors leave out at both ends
 
 @dataclass(frozen=True)
 class SimulatedRequests:
-    """Requests as columns, and which of them count: those from *first* to *last*."""
+    """Simulated requests are columns; those from *first* to *last* count."""
 
     arrivals: Clocks
     models: SmallInts
@@ -45,8 +45,7 @@ class SimulatedRequests:
     def from_columns(
         cls, arrivals: Clocks, models: SmallInts, count: int, trim: float = 0
     ) -> SimulatedRequests:
-        """*trim* at both ends (in the unit of the arrivals), turned into a number of requests as the
-        authors do."""
+        """Make requests of columns; *trim* at both ends is turned into a number of requests as the authors do."""
         skipped = 0
         if trim and len(arrivals) > 1 and arrivals[-1] > arrivals[0]:
             skipped = int(trim / float(arrivals[-1] - arrivals[0]) * len(arrivals))
@@ -59,13 +58,13 @@ class SimulatedRequests:
         return self.last - self.first
 
     def of_models(self, places: npt.NDArray[np.bool_]) -> SimulatedRequests:
-        """Only the requests of some models; the same ones count."""
+        """Return only the requests of some models; the same ones count."""
         kept = places[self.models]
         first, last = int(kept[: self.first].sum()), int(kept[: self.last].sum())
         return SimulatedRequests(self.arrivals[kept], self.models[kept], first, last, self.totals * places)
 
     def beginning(self, share: float) -> SimulatedRequests:
-        """The first part: enough to tell bad placements from good ones."""
+        """Return the first part of the requests: enough to tell bad placements from good ones."""
         end = int(len(self.arrivals) * share)
         last = max(self.first, min(self.last, end))
         totals = np.bincount(self.models[self.first : last], minlength=len(self.totals))
@@ -74,7 +73,7 @@ class SimulatedRequests:
 
 @dataclass(frozen=True)
 class Score:
-    """Requests answered in time by place of a model, and how long each group's slowest stage worked."""
+    """A score counts requests in time by place of a model, and the work of each group's slowest stage."""
 
     good: Ints
     work: Clocks
@@ -85,7 +84,7 @@ class Score:
 
 
 def score(layout: GroupLayout, workload: SimulatedRequests, engine: Engine = "native") -> Score:
-    """What a search asks for."""
+    """Simulate groups and return what a search needs: requests in time, and work."""
     native = extension("_placement") if engine == "native" else None
     if native is None or layout.tables.runtime.waits:
         served = serve(layout, workload, engine=engine)
@@ -109,7 +108,7 @@ def score(layout: GroupLayout, workload: SimulatedRequests, engine: Engine = "na
 def serve(
     layout: GroupLayout, workload: SimulatedRequests, clocks: Clocks | None = None, engine: Engine = "native"
 ) -> Served:
-    """What became of every request. *clocks* say when stages are free at first, and afterwards at last."""
+    """Simulate groups and return the fate of every request; *clocks* of the stages are read and updated."""
     native = extension("_placement") if engine == "native" else None
     if native is None:
         return _reference(layout, workload, clocks)
@@ -140,7 +139,7 @@ def _reference(layout: GroupLayout, workload: SimulatedRequests, clocks: Clocks 
 
 
 def in_time(served: Served, workload: SimulatedRequests) -> Ints:
-    """By place of a model; whoever is answered at all is answered in time."""
+    """Count requests in time by place of a model: all that are answered are."""
     counted = slice(workload.first, workload.last)
     good = served.finish[counted] != REJECTED
     return np.bincount(workload.models[counted][good], minlength=len(workload.totals))
@@ -148,7 +147,7 @@ def in_time(served: Served, workload: SimulatedRequests) -> Ints:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Latencies, as the clock counts, are those of answered requests only: a rejected one has none."""
+    """Statistics of latencies, in units of the clock, are of answered requests only."""
 
     attainment: float
     by_model: npt.NDArray[np.float64]  # nan where nobody asked

@@ -1,4 +1,4 @@
-"""Plans that follow each other: what holds from when on, and how requests fare across the changes.
+"""A timeline is plans that follow each other, and how requests fare across the changes.
 
 Models move for free at the boundaries, as Clockwork++ in AlpaServe's evaluation is granted.
 """
@@ -22,7 +22,7 @@ from astrarium.placement.simulation import Engine, SimulatedRequests, serve
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """`plans[i]` holds from `starts[i]` until the next; the first start is 0."""
+    """In a timeline, `plans[i]` holds from `starts[i]` until the next; the first start is 0."""
 
     starts: tuple[Time, ...]
     plans: tuple[Plan, ...]
@@ -39,7 +39,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 def pieces(timeline: Timeline, workload: SimulatedRequests, unit: float = 1) -> Iterator[slice]:
-    """The requests of each plan; *unit* is the clock's, in nanoseconds."""
+    """Divide the requests among the plans; *unit* is the clock's, in nanoseconds."""
     edges = np.searchsorted(workload.arrivals, np.array(timeline.starts[1:]) / unit).tolist()
     yield from (slice(a, b) for a, b in zip([0, *edges], [*edges, len(workload.arrivals)], strict=True))
 
@@ -51,8 +51,10 @@ def serve_timeline(
     carry_backlog: bool = True,
     engine: Engine = "native",
 ) -> Served:
-    """*carry_backlog*: a GPU that is busy at a boundary stays so until its work is done. The authors'
-    simulator forgets it, and every change of plans wipes the slate. Groups are numbered within their plan."""
+    """Simulate plan after plan; groups are numbered within their plan.
+
+    *carry_backlog*: a GPU that is busy at a boundary stays so until its work is done. The authors' simulator
+    forgets it at every change of plans."""
     if tables.runtime.waits:
         raise InputError(
             "runtime.order", tables.runtime.order, "arrival and batches of 1, where plans change"
@@ -116,7 +118,7 @@ def replanned(
     plan_with: Source,
     going_on: Callable[[], bool],
 ) -> Timeline:
-    """A plan for each window that the requests reach into. When the search is ended, the last one stays."""
+    """Plan for each window that the requests reach into; when the search is ended, the last plan stays."""
     windows = _windows(problem.requests, window)
     if plan_with == "history":
         windows = [PlacementRequests((), ()), *windows[:-1]]

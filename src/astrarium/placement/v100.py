@@ -22,7 +22,7 @@ from astrarium.placement.problem import ALONE, Form, GpuDemand, PlacedModel, Pla
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """Batches of a size. *memory* is in bytes; None where it is not known."""
+    """A measurement of batches of a size; *memory* is in bytes, None where it is not known."""
 
     batch: int
     time: Time
@@ -38,7 +38,7 @@ def measured_model(
 
 
 def measured_form(measurements: Sequence[Measurement], source: str = "") -> Form:
-    """*measurements* with rising batch sizes."""
+    """Return the form of a model from *measurements* with rising batch sizes."""
     sizes = [row.batch for row in measurements]
     if not sizes or sizes[0] < 1 or sizes != sorted(set(sizes)):
         raise InputError("measurements", sizes, "at least one batch size, each larger than the last", source)
@@ -67,7 +67,7 @@ MEMORY = 16 * 2**30
 
 
 class MeasuredBatch(msgspec.Struct, frozen=True):
-    """Batches of a size, alone on the GPU. Memory is in bytes; the rest are shares of the GPU, 0 to 1."""
+    """A measured batch was alone on the GPU; memory is in bytes, the rest are shares of the GPU, 0 to 1."""
 
     batch: int
     time: Time
@@ -78,12 +78,12 @@ class MeasuredBatch(msgspec.Struct, frozen=True):
 
 
 def models() -> list[str]:
-    """In the order of the table."""
+    """Return the models in the order of the table."""
     return list(_table())
 
 
 def lookup(model: str) -> tuple[MeasuredBatch, ...]:
-    """Rising batch sizes."""
+    """Return the measured batches of a model, with rising sizes."""
     if model not in _table():
         raise InputError("", model, f"a model measured on a V100: {one_of(models(), model)}")
     return _table()[model]
@@ -124,7 +124,7 @@ def placed_model(index: int, name: str, rate: float, slo: Time) -> PlacedModel:
 
 
 def placed_models(names: Sequence[str], rate: float, slo: Time) -> tuple[PlacedModel, ...]:
-    """*rate*, in requests a second, and *slo* are those of each."""
+    """Return models to place; *rate*, in requests a second, and *slo* are those of each."""
     return tuple(placed_model(index, name, rate, slo) for index, name in enumerate(names))
 
 

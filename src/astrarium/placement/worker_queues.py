@@ -1,4 +1,4 @@
-"""Queues before replicas: of requests that still have to become batches, or of batches that a router made.
+"""Worker queues hold requests that still have to become batches, or batches that a router made.
 
 Without a router a request goes to the replica of its model with the least to do for its speed and waits there
 alone. A free replica takes those that came first, up to its batch: at once if that is full, else when the
@@ -24,15 +24,14 @@ from astrarium.placement.path import BatchJourney, Instants, Journeys, Path, jou
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
 
-# GPUs at work on batches: stages of replicas in tandem, which slow each other where they share a GPU.
-
-
 FINISHED, ARRIVED, WAITED = range(3)  # in this order where they fall together
 
 
 class Crowd:
-    """The stages on one GPU. `sizes` are those of their batches now (0: idle), `paces` how many times as long
-    as alone they take."""
+    """A crowd is the stages on one GPU, which slow each other.
+
+    `sizes` are those of their batches now (0: idle), `paces` how many times as long as alone they take.
+    """
 
     def __init__(self, gpu: PlacementGpu, interference: Interference) -> None:
         self.gpu, self.interference = gpu, interference
@@ -47,7 +46,7 @@ class Crowd:
         return len(self.sizes) - 1
 
     def changed(self, place: int, size: int) -> None:
-        """Paces are remembered: the same few companies meet again and again."""
+        """Update the paces for a stage's batch size; they are remembered, as few combinations occur."""
         self.sizes[place] = size
         key = tuple(self.sizes)
         known = self._known.get(key)
@@ -58,8 +57,11 @@ class Crowd:
 
 
 class Stage:
-    """`work[b]` is how long a batch of b takes alone on its share; `left` of the present one. `turn` counts
-    announcements of an end: only the last one holds."""
+    """A stage of a replica runs one batch at a time.
+
+    `work[b]` is how long a batch of b takes alone on its share; `left` of the present one. `turn` counts
+    announcements of an end: only the last one holds.
+    """
 
     def __init__(
         self, entrance: Entrance, replica: Replica, work: tuple[Time, ...], crowds: Sequence[Crowd]
@@ -81,11 +83,11 @@ class Stage:
 
     @cached_property
     def lonely(self) -> bool:
-        """No other stage is on its GPUs. Asked only when all have entered."""
+        """Whether no other stage is on its GPUs; asked only when all have entered."""
         return all(len(crowd.stages) == 1 for crowd, _ in self.crowds)
 
     def felt(self) -> float:
-        """The pace that its company allows."""
+        """Return the pace that the other stages on its GPUs allow."""
         if len(self.crowds) == 1:
             crowd, place = self.crowds[0]
             return crowd.paces[place]
@@ -93,7 +95,7 @@ class Stage:
 
 
 class Entrance(Protocol):
-    """What stands before the first stage of a replica."""
+    """An entrance stands before the first stage of a replica."""
 
     def opened(self, now: Time) -> None:
         """The first stage is free, or somebody has waited long enough."""
@@ -105,14 +107,14 @@ class Entrance(Protocol):
 
 
 class StageEvents:
-    """The events of all stages, in the order of time."""
+    """Stage events are run in the order of time, for all stages together."""
 
     def __init__(self) -> None:
         self._events: list[tuple[Time, int, int, int, Stage]] = []
         self._count = 0
 
     def run_before(self, at: Time) -> None:
-        """All that happens before an arrival at that instant."""
+        """Run all events that come before an arrival at that instant."""
         events = self._events
         while events and (events[0][0] < at or (events[0][0] == at and events[0][1] == FINISHED)):
             now, kind, _, turn, stage = heapq.heappop(events)
@@ -122,7 +124,7 @@ class StageEvents:
                 self._finished(now, stage)
 
     def run_out(self) -> None:
-        """Until nothing happens any more."""
+        """Run events until there are none."""
         while self._events:
             self.run_before(self._events[0][0] + 1)
 
@@ -178,17 +180,22 @@ class StageEvents:
 
 
 class Batching(msgspec.Struct, frozen=True):
-    """*max_wait* is how long the oldest waits for others to fill a batch (None: half of its objective, 0: not
-    at all); where a path is given, its router does this instead. Who has missed its deadline is dropped when
-    a batch is made, or answered late."""
+    """Batching says how worker queues make batches.
+
+    *max_wait* is how long the oldest request waits for others to fill a batch (None: half of its objective,
+    0: not at all); where a path is given, its router does this instead. A request that has missed its
+    deadline is dropped when a batch is made (*drop_expired*), or answered late.
+    """
 
     max_wait: Time | None = None
     drop_expired: bool = False
 
 
 class ReplicaWorker:
-    """A replica with its queue. `inside` are requests that wait or run, `slowest` is how long the slowest
-    stage takes for a full batch."""
+    """A replica worker is a replica with its queue.
+
+    `inside` are requests that wait or run, `slowest` is how long the slowest stage takes for a full batch.
+    """
 
     def __init__(self, simulation: PlanSimulation, model: PlacedModel, replica: Replica) -> None:
         self.simulation, self.model, self.replica = simulation, model, replica
@@ -207,7 +214,7 @@ class ReplicaWorker:
         self.waking: Time = -1
 
     def backlog(self) -> float:
-        """How long it would take with one more, in full batches."""
+        """Return how long the worker would take with one more request, in full batches."""
         return (self.inside + 1) * self.slowest / self.batch
 
     def left(self, batch: BatchJourney) -> None:
@@ -224,7 +231,7 @@ class ReplicaWorker:
             self.simulation.events.begin(now, self.first, batch)
 
     def _sent(self, now: Time) -> BatchJourney | None:
-        """The next batch of the router."""
+        """Return the next batch of the router, if there is one."""
         while self.batches:
             batch = self.batches.popleft()
             if self.simulation.batching.drop_expired:
@@ -234,7 +241,7 @@ class ReplicaWorker:
         return None
 
     def _gathered(self, now: Time) -> BatchJourney | None:
-        """If a batch is full, or its oldest request has waited enough."""
+        """Return a batch if it is full, or its oldest request has waited enough."""
         requests, times = self.requests, self.simulation.times
         if self.simulation.batching.drop_expired:
             while requests and not self._in_time(requests[0], now):
@@ -260,7 +267,7 @@ class ReplicaWorker:
 
 
 class PlanSimulation:
-    """All replicas of a plan."""
+    """A plan simulation runs requests through all replicas of a plan."""
 
     def __init__(self, problem: Problem, plan: Plan, interference: Interference, batching: Batching) -> None:
         self.problem, self.batching, self.events = problem, batching, StageEvents()

@@ -1,4 +1,4 @@
-"""AlpaServe's Algorithm 2: buckets of models, buckets of GPUs, groups, shapes.
+"""AlpaServe's Algorithm 2 searches over buckets of models, buckets of GPUs, groups and their shapes.
 
 Buckets share neither models nor GPUs, so a bucket on so many GPUs is searched once, whatever the others get.
 """
@@ -33,8 +33,11 @@ Look = tuple[tuple[int, int], ...]  # memory and node of GPUs: what matters abou
 
 @dataclass(frozen=True)
 class BucketLimits:
-    """*finalists*: so many shapes are searched with all requests, after a look with a part of them
-    (*glance*)."""
+    """These limits bound a bucket search.
+
+    So many *finalists* among shapes are searched with all requests, after a look with a part of them
+    (*glance*).
+    """
 
     max_stages: int
     max_operators: int
@@ -57,7 +60,7 @@ class BucketSearch:
     known: dict[tuple[tuple[int, ...], Look], Selected] = field(default_factory=dict)
 
     def run(self) -> list[Selected]:
-        """All that were looked at to the end, the best first."""
+        """Return all selections that were searched to the end, the best first."""
         for buckets in model_buckets(self.context.models, self.limits.bucket_threshold):
             for counts in self._device_buckets(buckets):
                 if self.progress.on and self._promising(buckets, counts):
@@ -85,7 +88,7 @@ class BucketSearch:
         return max((each.served for each in self.found), default=-1)
 
     def _promising(self, buckets: Sequence[Sequence[int]], counts: Sequence[int]) -> bool:
-        """Taking for granted that a bucket serves no more with fewer GPUs."""
+        """Whether buckets might beat the best so far, given that fewer GPUs serve no more."""
         pairs = zip(buckets, counts, strict=True)
         return sum(self._at_most(tuple(bucket), count) for bucket, count in pairs) > self._best()
 
@@ -135,7 +138,7 @@ class BucketSearch:
     def _glanced(
         self, partitions: list[tuple[Group, ...]], part: SimulatedRequests, among: Bools
     ) -> list[Selected]:
-        """The best first."""
+        """Return selections of all partitions, searched with a part of the requests, the best first."""
         found = [
             self.select(GroupAssignment(self.context, groups, among), part, self.progress)
             for groups in partitions
@@ -153,7 +156,7 @@ class BucketSearch:
         return [self._known(grouped(gpus, shape)) for shape in tried]
 
     def _known(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-        """What is left over may make up pipelines that no model can run in: those GPUs stay free."""
+        """Leave out groups that no model can run on: GPUs left over may make up such pipelines."""
         return tuple(group for group in groups if group.shape in self.context.tables.kinds)
 
 

@@ -1,4 +1,4 @@
-"""What replicas need and what they serve, from profiles: the oracle of Usher and of its relatives.
+"""Requirements say what replicas need and serve, by profiles: the oracle of Usher and its relatives.
 
 Shares of a GPU are whole numbers of 1/10 000 here, rounded up, so that sums are exact.
 """
@@ -27,7 +27,7 @@ METRIC_NAMES: dict[Metric, str] = {
 
 
 class BatchOption(msgspec.Struct, frozen=True):
-    """Replicas with batches of a size: *goodput* in millionths of a request a second, *memory* in bytes.
+    """A batch option is a replica with batches of a size: *goodput* in 1e-6 requests/s, *memory* in bytes.
 
     *compute* and *memory_share* are of a whole GPU, the latter of the largest one.
     """
@@ -40,7 +40,7 @@ class BatchOption(msgspec.Struct, frozen=True):
 
 
 class ModelNeeds(msgspec.Struct, frozen=True):
-    """*profiled* are all sizes that were measured, *usable* those within the SLO and the memory."""
+    """A model's needs by batch size: all that were *profiled*, and those *usable* within SLO and memory."""
 
     model: PlacedModel
     profiled: tuple[BatchOption, ...]
@@ -51,7 +51,7 @@ class ModelNeeds(msgspec.Struct, frozen=True):
         return round(self.model.rate * MICRO)
 
     def replicas(self, option: BatchOption) -> int:
-        """That serve the whole load, by throughput alone."""
+        """Return how many replicas serve the whole load, by throughput alone."""
         return max(1, -(-self.rate // option.goodput))
 
 
@@ -61,7 +61,7 @@ def all_needs(problem: Problem, metric: Metric) -> list[ModelNeeds]:
 
 
 def why_unusable(needs: ModelNeeds, metric: Metric, gpus: Sequence[object]) -> str:
-    """What a model without a usable batch size would have taken."""
+    """Say what a model without a usable batch size would have taken."""
     form = needs.model.alone
     if not gpus:
         return "at least one GPU"

@@ -1,4 +1,4 @@
-"""What searches over groups share: memory as arrays, requests as columns, and whether to go on."""
+"""The search context holds what searches over groups of GPUs share, and makes plans of what they find."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from astrarium.placement.simulation import SimulatedRequests, serve
 
 
 def shapes(models: Sequence[PlacedModel], largest: int, max_stages: int, max_operators: int) -> list[Shape]:
-    """Of groups worth trying: powers of two, and some model can run so."""
+    """Return the shapes of groups worth trying: powers of two in which some model can run."""
     known = {shape for model in models for shape in model.forms}
     return sorted(
         shape
@@ -36,7 +36,10 @@ def shapes(models: Sequence[PlacedModel], largest: int, max_stages: int, max_ope
 
 
 def grouped(gpus: Sequence[PlacementGpu], shape: Shape) -> tuple[Group, ...]:
-    """Groups do not cross nodes. GPUs with more memory come first: a group has what its smallest has."""
+    """Divide GPUs into groups of a shape, which do not cross nodes.
+
+    GPUs with more memory come first: a group has what its smallest GPU has.
+    """
     nodes: dict[int, list[int]] = {}
     for gpu in sorted(gpus, key=lambda gpu: -gpu.memory):
         nodes.setdefault(gpu.node, []).append(gpu.id)
@@ -60,14 +63,16 @@ def largest_node(gpus: Sequence[PlacementGpu]) -> int:
 
 
 def size(model: PlacedModel) -> Time:
-    """On one GPU, or the shortest there is."""
+    """Return a model's latency on one GPU, or the shortest there is."""
     forms = [model.alone] if model.alone else list(model.forms.values())
     return min((form.latency(1) for form in forms), default=0)
 
 
 def model_buckets(models: Sequence[PlacedModel], threshold: float) -> list[list[list[int]]]:
-    """Places of models: all together; and cut wherever the next larger one is larger by more than
-    *threshold*."""
+    """Return ways to divide models (by their places) into buckets of similar size.
+
+    One way is all together; the other cuts wherever the next model is larger by more than *threshold*.
+    """
     order = sorted(range(len(models)), key=lambda place: (size(models[place]), place))
     buckets: list[list[int]] = [[order[0]]] if order else [[]]
     for smaller, larger in pairwise(order):
@@ -79,8 +84,7 @@ def model_buckets(models: Sequence[PlacedModel], threshold: float) -> list[list[
 
 
 def device_buckets(demands: Sequence[float], gpus: int, imbalance: float, most: int) -> list[tuple[int, ...]]:
-    """Numbers of GPUs for each bucket, the most even first: what a GPU must do differs by *imbalance* at
-    most."""
+    """Return ways to divide GPUs among buckets, the most even first; loads differ by *imbalance* at most."""
     found: list[tuple[float, tuple[int, ...]]] = []
     for cuts in combinations(range(1, gpus), len(demands) - 1):
         counts = tuple(b - a for a, b in zip((0, *cuts), (*cuts, gpus), strict=True))
@@ -92,7 +96,7 @@ def device_buckets(demands: Sequence[float], gpus: int, imbalance: float, most: 
 
 
 def capacities(groups: Sequence[Group], gpus: Sequence[PlacementGpu], width: int) -> Ints:
-    """[group, stage]: what the smallest GPU of a stage has. Stages that a group lacks hold anything."""
+    """Return the memory of each [group, stage]'s smallest GPU; stages that a group lacks hold anything."""
     memory = {gpu.id: gpu.memory for gpu in gpus}
     found = np.full((len(groups), width), np.iinfo(np.int64).max, np.int64)
     for row, group in zip(found, groups, strict=True):
@@ -102,11 +106,11 @@ def capacities(groups: Sequence[Group], gpus: Sequence[PlacementGpu], width: int
     return found
 
 
-# Why a model is on a group of GPUs, and what one that is on none would have taken.
-
-
 class GroupExplainer:
-    """With one more simulation, which tells whose requests each group answers."""
+    """A group explainer says why a model is on a group, and what a model on none would have taken.
+
+    It takes one more simulation, which tells whose requests each group answers.
+    """
 
     def __init__(self, context: SearchContext, groups: Sequence[Group]) -> None:
         self._context, self._groups = context, groups
@@ -163,7 +167,7 @@ class GroupExplainer:
         return int(context.weights[context.tables.kinds[shape], place, : shape.stages].max())
 
     def _could_hold(self, shape: Shape, place: int) -> bool:
-        """Some node, with nobody else on it."""
+        """Whether some node could hold the model if it were empty."""
         gpus = [gpu for gpu in self._context.problem.gpus if gpu.memory >= self._bytes(shape, place)]
         return bool(gpus) and largest_node(gpus) >= shape.gpus
 
@@ -206,7 +210,7 @@ def _each(shape: Shape) -> str:
 
 
 def _part(some: int, of: int) -> str:
-    """Never rounded up to all."""
+    """Return a part of requests as text, never rounded up to all."""
     return "all" if some == of else f"{min(some / of, 0.9999):.4g}"
 
 
@@ -218,8 +222,11 @@ MOST = 500_000  # of them
 
 @dataclass(frozen=True)
 class SearchContext:
-    """*weights* are bytes on each GPU of a stage: [kind, model, stage]. *useful*: [kind, model] where a lone
-    request is answered in time."""
+    """A search context is a placement problem as arrays, for searches over groups.
+
+    *weights* are bytes on each GPU of a stage: [kind, model, stage]. *useful*: [kind, model] where a lone
+    request is answered in time.
+    """
 
     problem: Problem
     tables: Tables
@@ -241,13 +248,13 @@ class SearchContext:
         return self.problem.models
 
     def batch(self, shape: Shape, model: int) -> int:
-        """The largest that is ever run: larger ones are late, or nobody knows their times."""
+        """Return the largest batch that is ever run: larger ones are late, or their times are not known."""
         place = self.tables.place[model]
         return largest_batch(self.tables, self.models[place], shape, place)
 
 
 def largest_batch(tables: Tables, model: PlacedModel, shape: Shape, place: int) -> int:
-    """1 where even that is late."""
+    """Return the largest batch that keeps the model's objective; 1 where even that is late."""
     sizes = range(1, min(tables.runtime.max_batch, model.forms[shape].max_batch) + 1)
     return max((size for size in sizes if tables.latency(shape, place, size) <= model.slo), default=1)
 
@@ -273,7 +280,7 @@ def _useful(problem: Problem, tables: Tables) -> Bools:
 
 
 def steady_requests(models: Sequence[PlacedModel], over: Time = STEADY) -> PlacementRequests:
-    """Evenly spaced, each model beginning at another part of its gap; none of a model without a load."""
+    """Return evenly spaced requests, each model's beginning at another part of its gap."""
     arrivals: list[tuple[Time, int]] = []
     total = sum(model.rate for model in models)
     over = min(over, round(MOST * SECOND / total)) if total else over
@@ -287,7 +294,7 @@ def steady_requests(models: Sequence[PlacedModel], over: Time = STEADY) -> Place
 
 
 class SearchProgress:
-    """Counts what was tried, and asks after each whether to go on."""
+    """A search's progress counts what was tried, and asks after each try whether to go on (`on`)."""
 
     def __init__(self, search: Search) -> None:
         self.search, self.count, self.on = search, 0, True
@@ -302,7 +309,7 @@ class SearchProgress:
 
 
 def plan_of(name: str, context: SearchContext, groups: Iterable[Group], served: int | None) -> Plan:
-    """*served*: requests that were answered in time, of those that the plan was made with."""
+    """Return the plan of groups with their models; *served* of the requests were answered in time."""
     groups = tuple(groups)
     explainer = GroupExplainer(context, groups)
     replicas = tuple(

@@ -1,4 +1,4 @@
-"""Which models go on which groups: Algorithm 1 of AlpaServe, whole (with a beam) and fast."""
+"""AlpaServe's Algorithm 1 chooses which models go on which groups: whole (with a beam), or fast."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from astrarium.placement.simulation import Score, SimulatedRequests, score
 
 @dataclass(frozen=True)
 class Selected:
-    """Groups with their models, and how many of the requests that count they answer in time."""
+    """A selection holds groups with their models, and how many counted requests they answer in time."""
 
     groups: tuple[Group, ...]
     served: int
 
 
 class GroupAssignment:
-    """Groups, who is on them, and who else would fit. *among* are the models that may be placed."""
+    """An assignment says which models are on which groups, and which others would still fit.
+
+    *among* are the models that may be placed.
+    """
 
     def __init__(self, context: SearchContext, groups: Sequence[Group], among: Bools) -> None:
         self.context, self.groups = context, groups
@@ -44,7 +47,7 @@ class GroupAssignment:
         self.fits[group] = self.possible[group] & (self.weights[group] <= self.free[group]).all(1)
 
     def exchange(self, group: int, gone: int, come: int) -> None:
-        """*gone* may be -1: nobody goes."""
+        """Place the model *come* on a group instead of the model *gone* (-1: none)."""
         if gone >= 0:
             self.hosts[group, gone] = 0
             self.possible[group, gone] = True
@@ -52,7 +55,7 @@ class GroupAssignment:
         self.add(group, come)
 
     def with_model(self, group: int, model: int) -> GroupAssignment:
-        """A copy that has one model more."""
+        """Return a copy that has one model more on a group."""
         other = object.__new__(GroupAssignment)
         other.__dict__.update(self.__dict__)
         other.layout = replace(self.layout, hosts=self.hosts.copy())
@@ -67,8 +70,7 @@ class GroupAssignment:
         return Selected(tuple(Group(group.gpus, group.shape, models) for group, models in pairs), served)
 
     def candidates(self) -> Iterator[tuple[int, int]]:
-        """Groups and models that fit. Of groups that are alike, only the first: the others lead to the
-        same."""
+        """Yield groups and models that fit; of groups that are alike, only the first."""
         seen: set[bytes] = set()
         for group, row in enumerate(self.fits):
             look = (
@@ -80,7 +82,7 @@ class GroupAssignment:
 
 
 def assignment_of(context: SearchContext, groups: Sequence[Group]) -> GroupAssignment:
-    """With the models of *groups* on it, and all others allowed."""
+    """Return the assignment of *groups* with their models, to which any other model may be added."""
     assignment = GroupAssignment(context, groups, np.ones(len(context.models), bool))
     for number, group in enumerate(groups):
         for model in group.models:
@@ -89,7 +91,7 @@ def assignment_of(context: SearchContext, groups: Sequence[Group]) -> GroupAssig
 
 
 def with_idle(context: SearchContext, selected: Selected) -> Selected:
-    """A model that nobody asks for yet is placed as well, where there is room: it costs no request."""
+    """Place models without requests too, where there is room: that costs no request."""
     if not selected.groups:
         return selected
     assignment = assignment_of(context, selected.groups)
@@ -101,7 +103,7 @@ def with_idle(context: SearchContext, selected: Selected) -> Selected:
 
 
 def fast(assignment: GroupAssignment, workload: SimulatedRequests, progress: SearchProgress) -> Selected:
-    """One simulation a step: the model with most unserved requests goes to the idlest group that has room."""
+    """Add the model with most unserved requests to the idlest group with room, one simulation a step."""
     best, best_served = assignment.hosts.copy(), -1
     while True:
         found = score(assignment.layout, workload)
@@ -127,8 +129,10 @@ def _add_where_needed(assignment: GroupAssignment, totals: Ints, found: Score) -
 
 
 def _fill(assignment: GroupAssignment, totals: Ints, found: Score) -> bool:
-    """Memory that is left is for requests that nobody knows yet: models with the most requests for a replica
-    have another, on the idlest group."""
+    """Use memory that is left for requests that are not known yet.
+
+    Models with the most requests for a replica have another one, on the idlest group.
+    """
     work, each = found.work.astype(np.float64), found.work.sum() / max(1, totals.sum())
     added = False
     while True:
@@ -145,14 +149,14 @@ def _fill(assignment: GroupAssignment, totals: Ints, found: Score) -> bool:
 def whole(
     assignment: GroupAssignment, workload: SimulatedRequests, progress: SearchProgress, beam: int = 1
 ) -> Selected:
-    """Every model on every group is simulated at each step, and the best few are kept."""
-    boards, best = [assignment], assignment.selected(assignment.hosts, 0)
-    while boards:
-        tried = [(found, one) for one in boards for found in _scored(one, workload, progress)]
+    """Simulate every model on every group at each step, and keep the best few (*beam*)."""
+    assignments, best = [assignment], assignment.selected(assignment.hosts, 0)
+    while assignments:
+        tried = [(found, one) for one in assignments for found in _scored(one, workload, progress)]
         ranked = _distinct(sorted(tried, key=lambda each: -each[0][0]), beam)
-        boards = [one.with_model(group, model) for (_, group, model), one in ranked]
+        assignments = [one.with_model(group, model) for (_, group, model), one in ranked]
         if ranked and ranked[0][0][0] > best.served:
-            best = boards[0].selected(boards[0].hosts, ranked[0][0][0])
+            best = assignments[0].selected(assignments[0].hosts, ranked[0][0][0])
         if not progress.on:
             break
     return best
@@ -174,7 +178,7 @@ def _scored(
 
 
 def _distinct(ranked: list[tuple[Tried, GroupAssignment]], beam: int) -> list[tuple[Tried, GroupAssignment]]:
-    """The best, without those that place the same models in another order."""
+    """Return the best few, without those that place the same models in another order."""
     kept: list[tuple[Tried, GroupAssignment]] = []
     seen: set[bytes] = set()
     for (served, group, model), assignment in ranked:

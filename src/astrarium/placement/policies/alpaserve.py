@@ -1,4 +1,4 @@
-"""AlpaServe (Li et al., OSDI 2023, section 4.2): models on groups of GPUs, found with a simulator's help.
+"""AlpaServe (Li et al., OSDI 2023, section 4.2) places models on groups of GPUs with a simulator's help.
 
 Algorithm 2 tries ways to divide models and GPUs; Algorithm 1 chooses the models of each group. Settled by us:
 - the fast form of Algorithm 1 keeps the best it has seen, not the last;
@@ -35,9 +35,6 @@ from astrarium.placement.problem import Problem
 from astrarium.placement.simulation import Score, score
 from astrarium.placement.timeline import Source, Timeline, read_window, replanned
 
-# After the greedy choice: exchange single replicas as long as that answers more requests in time.
-
-
 # Models with the most unserved requests, and replicas that may make room on a group, those that are missed
 # least first: a narrow look finds most, a wide one the rest.
 LOOKS = ((12, 4), (1000, 1000))
@@ -46,7 +43,10 @@ Move = tuple[int, int, int]  # a group, the model that goes (-1: none) and the m
 
 
 def refined(context: SearchContext, start: Selected, tries: int, progress: SearchProgress) -> Selected:
-    """At most *tries* simulations; the first exchange that is better is taken."""
+    """Exchange single replicas while that answers more requests in time, with at most *tries* simulations.
+
+    The first exchange that is better is taken.
+    """
     assignment = assignment_of(context, start.groups)
     found = score(assignment.layout, context.workload)
     left = tries
@@ -88,7 +88,7 @@ def _with(assignment: GroupAssignment, move: Move) -> Score:
 
 
 def moves(assignment: GroupAssignment, found: Score, wanted: int, given_up: int) -> Iterator[Move]:
-    """The most wanted models first, on the idlest groups first, instead of who is missed least."""
+    """Yield exchanges: the most wanted models first, on the idlest groups, for those missed least."""
     unserved = assignment.context.workload.totals - found.good
     replicas = assignment.hosts.sum(0, dtype=np.int64)
     missed = found.good / np.maximum(replicas, 1)

@@ -1,4 +1,4 @@
-"""Placement by the program of `_goodput_program`, whatever measures what replicas need of a GPU.
+"""Goodput is maximized by an integer program, whatever metric says what replicas need of a GPU.
 
 The program often has many best answers: the thesis's solver answered with any, and its large batches cost it
 the deadlines. Here ties go to the smaller batch sizes (the smallest sum over the models), then to fewer
@@ -44,7 +44,7 @@ Member = tuple[int, BatchOption]  # position of a model, and how its replica run
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """Replicas that stand together at a place: a GPU, or any of so many that are alike."""
+    """A holding is a set of replicas together at a place: a GPU, or any of so many that are alike."""
 
     place: int
     members: tuple[Member, ...]
@@ -52,14 +52,14 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 class SolverLimits(msgspec.Struct, frozen=True):
-    """When the solver stops: counts, not seconds, so that machines agree."""
+    """The solver stops at these limits: counts, not seconds, so that machines agree."""
 
     nodes: int
     gap: float
 
 
 class GoodputProgram:
-    """Columns are the holdings, then model and batch size, then what each model gives."""
+    """The program maximizes goodput; columns are holdings, then (model, batch size), then each goodput."""
 
     def __init__(self, needs: Sequence[ModelNeeds], holdings: Sequence[Holding], most_replicas: int) -> None:
         self.needs, self.holdings, self.most_replicas = needs, holdings, most_replicas
@@ -71,7 +71,7 @@ class GoodputProgram:
         self._one_size_each()
 
     def less_goodput(self) -> Row:
-        """To be minimized: the goodput, in requests a second, below zero."""
+        """Return the objective to minimize: the negative goodput, in requests a second."""
         return {self._given(model): -1.0 for model in range(len(self.needs))}
 
     def batch_sizes(self) -> Row:
@@ -85,8 +85,11 @@ class GoodputProgram:
             self.rows.append((row, most))
 
     def solve_in_turn(self, objectives: Sequence[Row], limits: SolverLimits, search: Search) -> list[Holding]:
-        """Each objective is minimized among the best answers to those before it. To place nobody is an answer
-        too, so that there is always one. A holding is there as often as it was chosen."""
+        """Minimize each objective among the best answers to those before it; return the chosen holdings.
+
+        To place nobody is an answer too, so that there is always one. A holding is there as often as it was
+        chosen.
+        """
         chosen: list[Holding] = []
         for objective in objectives:
             found = self._solve(objective, limits)
@@ -99,7 +102,7 @@ class GoodputProgram:
         return chosen
 
     def _solve(self, minimize: Row, limits: SolverLimits) -> tuple[list[Holding], float] | None:
-        """None: nothing was found within the limits."""
+        """Minimize one objective; return the holdings and its value, or None if the limits came first."""
         import numpy as np
 
         with from_extra("plan"):
@@ -121,7 +124,7 @@ class GoodputProgram:
         return len(self.holdings) + len(self.sizes) + model
 
     def _columns_with(self) -> dict[tuple[int, int], list[int]]:
-        """By model and batch size."""
+        """Return the columns of holdings with a replica, by model and batch size."""
         found: dict[tuple[int, int], list[int]] = defaultdict(list)
         for column, holding in enumerate(self.holdings):
             for model, option in holding.members:
@@ -204,7 +207,7 @@ def _fit(program: GoodputProgram, gpu: int, memory: int) -> None:
 def by_contents(
     needs: Sequence[ModelNeeds], memory: Sequence[int], most_replicas: int, most_sets: int
 ) -> GoodputProgram | None:
-    """None where there are more than *most_sets* sets. GPUs with the same memory are alike."""
+    """Return the program over sets of replicas on GPUs of equal memory; None if over *most_sets* sets."""
     holdings = [
         Holding(kind, members, memory.count(room))
         for kind, room in enumerate(kinds(memory))
@@ -224,7 +227,7 @@ def kinds(memory: Sequence[int]) -> list[int]:
 
 
 def sets_that_fit(needs: Sequence[ModelNeeds], memory: int) -> Iterator[tuple[Member, ...]]:
-    """With at most one replica of a model; the empty set is left out."""
+    """Yield the sets of replicas that fit on a GPU, with at most one of a model and at least one in all."""
     return islice(_sets(needs, 0, WHOLE, memory), 1, None)
 
 
@@ -254,7 +257,7 @@ def contents_by_kind(chosen: Sequence[Holding], memory: Sequence[int]) -> Conten
 
 
 def _in_order(stands: Sequence[tuple[int, list[tuple[int, int]]]], memory: Sequence[int]) -> Contents:
-    """GPUs that are alike, in the order of what stands on them; empty ones last. Equal plans look equal."""
+    """Sort GPUs that are alike by their contents, empty ones last, so that equal plans look equal."""
     ordered: Contents = {}
     for room in kinds(memory):
         alike = [gpu for gpu, each in enumerate(memory) if each == room]
@@ -281,7 +284,7 @@ class MilpParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GoodputMilp:
-    """What the program's policies share; they differ in the metric."""
+    """The policies by this program differ only in the metric of what a replica needs."""
 
     name: str
     metric: Metric
@@ -348,7 +351,7 @@ class GoodputMilp:
 
 
 def _attainment(needs: list[ModelNeeds], replicas: Sequence[Replica]) -> float | None:
-    """What the program expects: no waiting, no interference."""
+    """Return the attainment that the program expects: without waiting and interference."""
     asked = sum(each.rate for each in needs)
     serves = sum(min(each.rate, _goodput(each, replicas)) for each in needs)
     return serves / asked if asked else None

@@ -1,4 +1,4 @@
-"""iGniter: as few GPUs as possible, shares as small as the objectives allow in the company there is.
+"""iGniter uses as few GPUs as possible, with the smallest shares that keep the objectives beside others.
 
 Xu et al., "iGniter: Interference-Aware GPU Resource Provisioning for Predictable DNN Inference in the Cloud"
 (IEEE TPDS 34(3), 2022). Half of an objective is for gathering a batch, half for running it. Each model gets
@@ -53,8 +53,10 @@ _ROUNDING = 1e-9
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True):
-    """What one replica of a model should do: *rate* requests a second in batches that take *budget* ms at
-    most. One that is *whole* has a GPU for itself."""
+    """A replica's load is *rate* requests a second in batches that take *budget* ms at most.
+
+    One that is *whole* has a GPU for itself.
+    """
 
     model: int
     traits: ModelTraits
@@ -66,7 +68,10 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
 
 
 class ShareTrial(msgspec.Struct, frozen=True):
-    """Shares, in units, of those on a GPU and of one more; *added* to what they had and it needs alone."""
+    """A trial holds the shares, in units, of the replicas on a GPU and of one more.
+
+    *added* is what they have beyond what they had, and what it needs alone.
+    """
 
     added: int
     units: tuple[int, ...]
@@ -85,14 +90,14 @@ class IgniterGpu:
         return sum(self.units) >= self.capacity
 
     def least_units(self, piece: ReplicaLoad) -> int:
-        """For a piece alone; beyond the capacity where it cannot be in time."""
+        """Return the units that a piece needs alone; more than the capacity where it cannot be in time."""
         if piece.whole:
             return self.capacity
         share = share_for(self.traits, piece.traits, piece.batch, piece.budget)
         return round(min(share, 2 * WHOLE) / self.traits.unit)
 
     def tried(self, piece: ReplicaLoad) -> ShareTrial | None:
-        """With one more, if all can be in time."""
+        """Return the shares with one more piece, if all can be in time; else None."""
         pieces = [*self.pieces, piece]
         if sum(each.memory for each in pieces) > self.memory:
             return None
@@ -112,7 +117,7 @@ class IgniterGpu:
         self.units = trial.units
 
     def share(self, place: int) -> float:
-        """In percent."""
+        """Return a replica's share in percent."""
         return self.units[place] * self.traits.unit
 
     def predictions(self) -> list[Prediction]:
@@ -131,7 +136,10 @@ class IgniterGpu:
 
 
 def _in_time(piece: ReplicaLoad, expected: Prediction) -> bool:
-    """And not falling behind. On the kind of GPU that a piece was sized for, one follows from the other."""
+    """Whether a piece is in time and does not fall behind.
+
+    On the kind of GPU that it was sized for, one follows from the other.
+    """
     return expected.latency <= piece.budget and expected.throughput >= piece.rate * (1 - _ROUNDING)
 
 
@@ -139,8 +147,10 @@ def _in_time(piece: ReplicaLoad, expected: Prediction) -> bool:
 
 
 class ModelLoad(msgspec.Struct, frozen=True):
-    """A model that one GPU can run in time. *budget* is half of its objective, in ms; *limit* its largest
-    batch by memory, profile and budget."""
+    """A model's load, where one GPU can run the model in time.
+
+    *budget* is half of its objective, in ms; *limit* its largest batch by memory, profile and budget.
+    """
 
     model: PlacedModel
     form: Form
@@ -154,7 +164,7 @@ class ModelLoad(msgspec.Struct, frozen=True):
 
 
 def workload(model: PlacedModel, gpu: IgniterGpu) -> ModelLoad | str:
-    """Or why it has no place on such a GPU."""
+    """Return the load of a model, or why the model has no place on such a GPU."""
     form = model.alone
     if form is None:
         return "a profile on one GPU: iGniter does not spread a model over several"
@@ -172,14 +182,13 @@ def workload(model: PlacedModel, gpu: IgniterGpu) -> ModelLoad | str:
 
 
 def _latency(gpu: IgniterGpu, form: Form, traits: ModelTraits, batch: int) -> float:
-    """On a whole GPU, in ms: the larger of what the coefficients and the profile say."""
+    """Return the latency on a whole GPU, in ms: the larger of what coefficients and profile say."""
     [alone] = predict(gpu.traits, [TenantLoad(traits, batch, WHOLE)])
     return max(alone.latency, to_ms(form.latency(batch)))
 
 
 def split(work: ModelLoad, gpu: IgniterGpu, headroom: float) -> Iterator[ReplicaLoad]:
-    """A replica that keeps up with the rate, after as many on whole GPUs as it takes to bring that down to
-    what one GPU can do."""
+    """Split a load into a replica that keeps up with its rate, after as many on whole GPUs as that takes."""
     rate = work.model.rate
     [alone] = predict(gpu.traits, [TenantLoad(work.traits, work.limit, WHOLE)])
     while True:
@@ -200,14 +209,14 @@ def _sized(work: ModelLoad, gpu: IgniterGpu, rate: float) -> ReplicaLoad:
 
 
 def _time_to_keep_up(work: ModelLoad, gpu: IgniterGpu, batch: int, rate: float) -> float:
-    """How long batches may take, in ms, at a rate. Loading the next one goes on meanwhile."""
+    """Return how long batches may take at a rate, in ms. Loading the next one goes on meanwhile."""
     if rate <= 0:
         return math.inf
     return 1000 * batch / rate + batch * work.traits.input_bytes / gpu.traits.bandwidth
 
 
 def parts(work: ModelLoad, gpu: IgniterGpu, rate: float) -> Iterator[ReplicaLoad]:
-    """Pieces that do as much of a rate as their batches can, the largest first."""
+    """Yield pieces that do as much of a rate as their batches can, the largest first."""
     largest = min(work.limit, batch_for(gpu.traits, work.traits, work.budget, rate))
     for batch in range(largest, 0, -1):
         running = work.budget - batch * work.traits.input_bytes / gpu.traits.bandwidth
@@ -274,7 +283,7 @@ def _in_order(loads: Mapping[int, ModelLoad], gpu: IgniterGpu, headroom: float) 
 
 
 def _settled(gpus: Sequence[IgniterGpu], piece: ReplicaLoad) -> bool:
-    """On the GPU in use where shares grow least; else on the first empty one that will do."""
+    """Place a piece on the GPU in use where shares grow least; else on the first empty one that will do."""
     trials = [(gpu, trial) for gpu in gpus if gpu.pieces and not gpu.full and (trial := gpu.tried(piece))]
     if not trials:
         opened = ((gpu, trial) for gpu in gpus if not gpu.pieces and (trial := gpu.tried(piece)))
@@ -287,7 +296,7 @@ def _settled(gpus: Sequence[IgniterGpu], piece: ReplicaLoad) -> bool:
 
 
 def _endless(pieces: Sequence[ReplicaLoad], gpus: list[IgniterGpu], largest: IgniterGpu) -> list[IgniterGpu]:
-    """The plan on as many GPUs as it takes: those of the cluster, then more like the largest."""
+    """Place all pieces on as many GPUs as it takes: those of the cluster, then more like the largest."""
     for piece in pieces:
         if not _settled(gpus, piece):
             gpus = [*gpus, IgniterGpu(-1, largest.memory, largest.traits)]
@@ -296,7 +305,7 @@ def _endless(pieces: Sequence[ReplicaLoad], gpus: list[IgniterGpu], largest: Ign
 
 
 def _out_of_room(pieces: Iterable[ReplicaLoad], model: int, gpu: IgniterGpu, needed: int) -> str:
-    """What to say of a model, should it find no place."""
+    """Say why a model is missing, should it find no place."""
     own = [piece for piece in pieces if piece.model == model]
     parts = [f"{gpu.least_units(piece) * gpu.traits.unit:g} %" for piece in own if not piece.whole]
     whole = len(own) - len(parts)
@@ -310,7 +319,7 @@ def _out_of_room(pieces: Iterable[ReplicaLoad], model: int, gpu: IgniterGpu, nee
 def _squeezed(
     gpus: list[IgniterGpu], pieces: Sequence[ReplicaLoad], loads: Mapping[int, ModelLoad], largest: IgniterGpu
 ) -> list[IgniterGpu]:
-    """What fits as it is, and of the others as much as there is room for."""
+    """Place the pieces that fit as they are, and of the others as much as there is room for."""
     left: dict[int, float] = {}
     for piece in pieces:
         if not _settled(gpus, piece):
@@ -330,7 +339,7 @@ def _served(gpus: Sequence[IgniterGpu]) -> float:
 def _largest_part(
     load: ModelLoad, rate: float, gpus: Sequence[IgniterGpu], largest: IgniterGpu
 ) -> tuple[IgniterGpu, ShareTrial] | None:
-    """On a GPU without a replica of the model; of equal parts, the one that costs the others least."""
+    """Find the largest part of a rate that fits on a GPU without the model; of equals, the cheapest."""
     for part in parts(load, largest, rate):
         others = (gpu for gpu in gpus if all(piece.model != part.model for piece in gpu.pieces))
         trials = [(gpu, trial) for gpu in others if (trial := gpu.tried(part))]

@@ -1,4 +1,4 @@
-"""Round robin: models in turn on groups in turn. The weakest of AlpaServe's ablations (section 6.6)."""
+"""Round robin deals models in turn to groups in turn: the weakest of AlpaServe's ablations (section 6.6)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RoundRobin:
 
 
 def deal(assignment: GroupAssignment) -> None:
-    """Ends when the group whose turn it is has no room for any model that it lacks."""
+    """Deal models to groups until the group whose turn it is has no room for any model that it lacks."""
     models, turn, group = len(assignment.context.models), 0, 0
     while assignment.groups:
         after = [(turn + step) % models for step in range(models)]

@@ -1,6 +1,4 @@
-"""Selective replication: every GPU for itself, replicas where they answer most requests. AlpaServe's
-baseline.
-"""
+"""Selective replication, AlpaServe's baseline, puts replicas on single GPUs where they serve most requests."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ class ClockworkPlus:
         self.window = read_window(parameters.window)
 
     def place(self, problem: Problem, search: Search) -> Plan:
-        """For all of the time at once: where it starts."""
+        """Place for all of the time at once: where it starts."""
         return self._plan(problem, SearchProgress(search))
 
     def timeline(self, problem: Problem, search: Search) -> Timeline:

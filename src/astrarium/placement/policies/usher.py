@@ -1,10 +1,10 @@
-"""Usher: groups of models, placed one after the other so that compute- and memory-heavy models share GPUs.
+"""Usher places groups of models one by one, so that compute- and memory-heavy models share GPUs.
 
 Shubha, Shen and Iyer, "USHER: Holistic Interference Avoidance for Resource Optimized ML Inference", OSDI
 2024, as Elvinger's thesis understood it (section 5.2), with profiles in the place of its regressions. A
 replica needs the achieved occupancy of its busiest moment, and the most memory it reserves. Models are
-grouped (`_usher_groups`), groups placed one by one; of a group's configurations the best is taken
-(`_usher_search`), each placed greedily (`_usher_board`). A model's replication factor is one to six times the
+grouped (`make_groups`), groups placed one by one; of a group's configurations the best is taken
+(`GroupSearch`), each placed greedily (`FreeCapacity`). A model's replication factor is one to six times the
 fewest GPUs that serve its load. Batch sizes whose time exceeds the SLO are out; how long requests wait is not
 modelled.
 
@@ -12,8 +12,9 @@ On a fixed cluster goodput counts, and a model whose smallest factor exceeds the
 On an open cluster as many GPUs as needed are taken, as few as possible; a model that would stand on GPUs
 beyond those of the problem is not placed, and the plan says how many it would take.
 
-Settled by us: what `_usher_groups` says; memory-heavy models begin the turns; a replica goes to the first GPU
-with room; the larger groups come first; a replica may use the share of SMs that it needs, as in the thesis.
+Settled by us: how models are paired into groups; memory-heavy models begin the turns; a replica goes to the
+first GPU with room; the larger groups come first; a replica may use the share of SMs that it needs, as in the
+thesis.
 """
 
 from __future__ import annotations
@@ -39,14 +40,11 @@ from astrarium.placement.policies._requirements import (
 )
 from astrarium.placement.problem import Problem
 
-# Who stands where while Usher places a group: what is left of each GPU, and which GPU comes next.
-
-
 HEAVY = 1.2  # times the other resource
 
 
 class ReplicaChoice(msgspec.Struct, frozen=True):
-    """A model's part of a configuration: so many replicas with batches of a size."""
+    """A replica choice is a model's part of a configuration: so many replicas with batches of a size."""
 
     needs: ModelNeeds
     option: BatchOption
@@ -57,12 +55,12 @@ class ReplicaChoice(msgspec.Struct, frozen=True):
         return self.of(self.replicas)
 
     def of(self, replicas: int) -> int:
-        """No model gives more than is asked of it."""
+        """Return the goodput of so many replicas; no model gives more than is asked of it."""
         return min(self.needs.rate, replicas * self.option.goodput)
 
 
 class FreeCapacity:
-    """*begun* are GPUs that somebody stands on, *ours* those of the present group."""
+    """Free capacity is what each GPU has left; *begun* have replicas, *ours* those of the present group."""
 
     def __init__(self, memory: Sequence[int]) -> None:
         self.compute = [WHOLE] * len(memory)
@@ -80,7 +78,7 @@ class FreeCapacity:
         return sum(self.begun)
 
     def put(self, choice: ReplicaChoice) -> list[int]:
-        """Its replicas, each on another GPU, as many as there is room for: their GPUs."""
+        """Place as many replicas as there is room for, each on another GPU; return their GPUs."""
         placed: list[int] = []
         for gpu in self._in_order():
             if len(placed) == choice.replicas:
@@ -91,7 +89,7 @@ class FreeCapacity:
         return placed
 
     def _in_order(self) -> Iterator[int]:
-        """GPUs of the same group, then those that others have begun, then new ones."""
+        """Return the GPUs of the same group, then those with replicas of others, then empty ones."""
         count = range(len(self.memory))
         ours = [gpu for gpu in count if gpu in self.ours]
         begun = [gpu for gpu in count if self.begun[gpu] and gpu not in self.ours]
@@ -109,7 +107,7 @@ class FreeCapacity:
 
 
 def placing_order(choices: Sequence[ReplicaChoice]) -> list[ReplicaChoice]:
-    """Memory- and compute-heavy models by turns, the neutral ones last; the most demanding of each first."""
+    """Sort memory- and compute-heavy models by turns, neutral ones last, the most demanding of each first."""
     ranked = sorted(choices, key=lambda choice: -(choice.option.compute + choice.option.memory_share))
     by_memory = [choice for choice in ranked if is_memory_heavy(choice.option)]
     by_compute = [choice for choice in ranked if is_compute_heavy(choice.option)]
@@ -131,21 +129,21 @@ def _by_turns(first: list[ReplicaChoice], second: list[ReplicaChoice]) -> list[R
     return turns + first[both:] + second[both:]
 
 
-# Usher's groups: models whose needs of compute and of memory make up for each other are placed together.
-
-
 Group = tuple[int, ...]  # positions of models, rising
 RESOLUTION = 10_000  # of a unit of a share, for means
 
 
 def surplus(needs: ModelNeeds) -> int:
-    """Compute over memory, as a mean."""
+    """Return how much more compute than memory a model needs, as a mean over its options."""
     difference = sum(option.compute - option.memory_share for option in needs.profiled)
     return round(RESOLUTION * difference / max(1, len(needs.profiled)))
 
 
 def make_groups(surpluses: Sequence[int], largest: int) -> list[Group]:
-    """The larger groups first, then in the order of the models."""
+    """Group models whose needs of compute and of memory make up for each other.
+
+    The larger groups come first, then in the order of the models.
+    """
     groups: list[Group] = [(position,) for position in range(len(surpluses))]
     for _ in range(largest.bit_length() - 1):
         groups = _paired(groups, surpluses)
@@ -169,20 +167,17 @@ def _paired(groups: list[Group], surpluses: Sequence[int]) -> list[Group]:
     return merged + [groups[position] for position in sorted(alone)]
 
 
-# The best configuration of a group: of all replications and batch sizes, the one that serves most.
-
-
 Placed = list[tuple[ReplicaChoice, list[int]]]  # GPUs of the replicas
 MULTIPLES = range(1, 7)  # Usher's replication factors, in times the fewest GPUs that serve the load
 
 
 def fewest_replicas(needs: ModelNeeds) -> int:
-    """With the largest batches that keep the SLO."""
+    """Return how many replicas serve the load with the largest batches that keep the SLO."""
     return needs.replicas(needs.usable[-1])
 
 
 def choices(needs: ModelNeeds, most: int | None) -> list[ReplicaChoice]:
-    """Replicas beyond those that serve the load are never placed, so they make no further choice."""
+    """Return a model's choices; replicas beyond those that serve the load make no further choice."""
     if not needs.usable:
         return []
     factors = [multiple * fewest_replicas(needs) for multiple in MULTIPLES]
@@ -196,7 +191,10 @@ def choices(needs: ModelNeeds, most: int | None) -> list[ReplicaChoice]:
 
 
 class GroupSearch:
-    """Tries configurations in order, and leaves out what cannot serve more than the best so far."""
+    """A group search finds the replications and batch sizes of a group that serve most.
+
+    It tries them in order, and leaves out what cannot serve more than the best so far.
+    """
 
     def __init__(
         self, capacity: FreeCapacity, members: Sequence[Sequence[ReplicaChoice]], search: Search, most: int
@@ -281,7 +279,7 @@ class Usher:
         return [tuple(positions[name] for name in group) for group in named]
 
     def _memory(self, problem: Problem, members: list[list[ReplicaChoice]]) -> list[int]:
-        """Of each GPU; an open cluster goes on with GPUs like the largest."""
+        """Return the memory of each GPU; an open cluster goes on with GPUs like the largest."""
         memory = [gpu.memory for gpu in problem.gpus]
         if self.parameters.cluster == "fixed" or not memory:
             return memory

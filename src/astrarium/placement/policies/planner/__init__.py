@@ -1,4 +1,4 @@
-"""planner: Astrarium's own. Replicas, shapes, batch limits and shares together, for what will really run.
+"""Astrarium's own planner finds replicas, shapes, batch limits and shares together, for what will really run.
 
 1. Several samples of requests are made (`planner/judge`): a plan that fits one of them by chance fails on
    the others.
@@ -97,7 +97,7 @@ class Planner:
     def _drafts(
         self, simulation: QuickSimulation, progress: SearchProgress, explainer: DraftExplainer
     ) -> list[Draft]:
-        """The best first. Half of the effort is for beginning, half for improving."""
+        """Return drafts, the best first. Half of the effort is for beginning, half for improving."""
         budget, found = self.parameters.effort * 5e5, list[Draft]()
         began = [empty(simulation.problem), *starts(simulation, self.parameters.runtime, progress, budget)]
         for draft in sorted(dict.fromkeys(began), key=simulation.worth, reverse=True):
@@ -141,8 +141,11 @@ class Planner:
         judge: Judge | None,
         number: int,
     ) -> DraftJudge:
-        """Under what will really run. Groups that span GPUs reject at once who would be late: that is the
-        quick simulation's business, and no worker queue's."""
+        """Return a judge of drafts under what will really run.
+
+        Groups that span GPUs reject a request at once that would be late: the quick simulation knows that,
+        worker queues do not.
+        """
         problem, chosen = simulation.problem, self.parameters
         heard = another(problem, number, max(chosen.sample, chosen.heard))
         if judge is None and any(site.shape != ALONE for draft in drafts for site in draft):

@@ -1,4 +1,4 @@
-"""A plan in the making: sites, which are GPUs or groups of them, and the models on each.
+"""A draft is a plan in the making: sites, which are GPUs or groups of them, and the models on each.
 
 Models of a site take turns on all of it; or, on a single GPU, they run side by side on shares of it. Models
 and GPUs go by their places in the problem here.
@@ -31,7 +31,7 @@ class Site(NamedTuple):
 
     @property
     def left(self) -> float:
-        """The share that nobody has."""
+        """Return the share that no model has."""
         return 1.0 - sum(member.share for member in self.members)
 
     def hosts(self, model: int) -> bool:
@@ -51,7 +51,7 @@ Draft = tuple[Site, ...]
 
 
 def empty(problem: Problem) -> Draft:
-    """Every GPU for itself."""
+    """Return the draft in which every GPU is a site of its own, without models."""
     return tuple(Site((place,)) for place in range(len(problem.gpus)))
 
 
@@ -60,7 +60,7 @@ def with_site(draft: Draft, place: int, site: Site) -> Draft:
 
 
 def replicas_of(draft: Draft, model: int) -> Iterator[tuple[int, int]]:
-    """Where a model stands: sites, and places on them."""
+    """Yield the replicas of a model: numbers of sites, and places on them."""
     for number, site in enumerate(draft):
         for place, member in enumerate(site.members):
             if member.model == model:
@@ -79,7 +79,7 @@ def without_model(draft: Draft, model: int) -> Draft:
 
 
 class FitCheck:
-    """What fits: memory on every GPU of a site, shares, and one way of sharing a site."""
+    """A fit check tells whether models fit on a site: memory of every GPU, shares, one way of sharing."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -102,13 +102,13 @@ class FitCheck:
         return self._problem.models[member.model].forms[site.shape].memory(stage, member.batch)
 
     def look(self, site: Site) -> tuple[object, ...]:
-        """What sites that are alike have in common."""
+        """Return a key that sites have in common if they are alike."""
         gpus = (self._problem.gpus[gpu] for gpu in site.gpus)
         return site.shape, site.members, tuple((gpu.memory, gpu.kind, gpu.igniter is None) for gpu in gpus)
 
 
 def replicas(problem: Problem, draft: Iterable[Site]) -> tuple[Replica, ...]:
-    """Without a word yet."""
+    """Return the replicas of a draft, not explained yet."""
     return tuple(
         Replica(
             problem.models[member.model].index,

@@ -1,4 +1,4 @@
-"""From a draft to a plan, with a word on each replica, and on what each missing model would have taken."""
+"""The explainer makes a plan of a draft, and says why each replica is there and what missing models lack."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class DraftExplainer:
     def _purpose(
         self, draft: Draft, fewer: Draft, model: int, count: int, simulation: QuickSimulation
     ) -> str:
-        """What the others lacked without it; or what would be left for more load."""
+        """Say what the other replicas lacked without this one, or what it leaves for more load."""
         served = simulation.served(fewer, model)
         alone = f": {_word(COUNTS, count, '{}')} alone served {_part(served)}"
         if served < simulation.served(draft, model):
@@ -149,7 +149,7 @@ class DraftExplainer:
         return f"{gib(largest(least))} on {_gpus(least.gpus)}"
 
     def _fits_somewhere(self, place: int, shape: Shape) -> bool:
-        """Alone, on the GPUs of a node with the most memory."""
+        """Whether a model fits alone on the GPUs of a node with the most memory."""
         return any(FitCheck(self._problem).holds(site) for site in self._largest_sites(place, shape))
 
     def _largest_sites(self, place: int, shape: Shape) -> Iterator[Site]:
@@ -166,7 +166,7 @@ def _gpus(count: int) -> str:
 
 
 def _part(served: float) -> str:
-    """Never rounded up to all."""
+    """Return a part of requests as text, never rounded up to all."""
     return f"{served:.2f}" if served < 0.99 else f"{math.floor(served * 10_000) / 10_000:.4f}"
 
 

@@ -43,7 +43,7 @@ Attained = Callable[[Draft], Sequence[float]]  # of each model
 
 
 class DraftJudge:
-    """Judges drafts on one sample. *left*: so many may still be judged; the same draft counts once."""
+    """A draft judge judges drafts on one sample, each once; *left* more may be judged."""
 
     def __init__(self, simulation: QuickSimulation, attained: Attained, left: int) -> None:
         self.simulation, self._attained, self.left = simulation, attained, left
@@ -66,7 +66,7 @@ class DraftJudge:
 
 
 def judged_best(judge: DraftJudge, drafts: Iterable[Draft], progress: SearchProgress) -> Draft:
-    """Of equals the first."""
+    """Return the draft that is judged best; the first of equals."""
     best, *others = drafts
     for draft in others[:FINALISTS]:
         if (
@@ -80,7 +80,7 @@ def judged_best(judge: DraftJudge, drafts: Iterable[Draft], progress: SearchProg
 
 
 def mended(judge: DraftJudge, moves: Moves, draft: Draft, progress: SearchProgress) -> Draft:
-    """The first change that helps the neediest models is made, until none does or enough was judged."""
+    """Make the first change that helps the neediest models, until none does or enough was judged."""
     better: Draft | None = draft
     while better is not None and progress.on:
         draft, better = better, _first_better(judge, moves, better, progress)
@@ -98,8 +98,10 @@ def _first_better(judge: DraftJudge, moves: Moves, draft: Draft, progress: Searc
 
 
 def _changes(judge: DraftJudge, moves: Moves, draft: Draft, result: DraftResult) -> Iterator[Draft]:
-    """Limits and shares as they come: what they do, the quick simulation hardly sees. Of replicas those that
-    it thinks best."""
+    """Yield changes worth judging: all of limits and shares, and the best few of replicas.
+
+    What limits and shares do, the quick simulation hardly sees; replicas it can rank.
+    """
     needy = wanting(result)[:MENDED]
     for model in needy:
         yield from chain(moves.batches(draft, model), moves.shares(draft, model))
@@ -110,7 +112,7 @@ def _changes(judge: DraftJudge, moves: Moves, draft: Draft, result: DraftResult)
 
 
 def _least(judge: DraftJudge) -> Callable[[int], tuple[float, int]]:
-    """Who counts least goes first: in queues that drop nobody, one model too many makes all of them late."""
+    """Sort models that count least first: in queues that drop nobody, one model too many makes all late."""
     return lambda model: (float(judge.simulation.weights[model]), model)
 
 
@@ -120,7 +122,7 @@ def _replicas(moves: Moves, draft: Draft, model: int, result: DraftResult) -> It
 
 
 EDGE = 0.85
-TRIMMED = 12  # drafts that may be judged at the end, to see who is to no purpose
+TRIMMED = 12  # drafts that may be judged at the end, to see which replicas are to no purpose
 
 
 def finished(climb: Climb, draft: Draft) -> Draft:
@@ -129,12 +131,15 @@ def finished(climb: Climb, draft: Draft) -> Draft:
 
 
 def pruned(climb: Climb, draft: Draft) -> Draft:
-    """Without replicas that nobody misses: they cost memory, and fit the samples by chance."""
+    """Remove replicas without which the draft is as good: they cost memory, and fit the samples by chance."""
     return _fewer(climb, draft, lambda less, more: climb.on and _as_good(climb.simulation.worth, less, more))
 
 
 def trimmed(climb: Climb, draft: Draft, judge: DraftJudge) -> Draft:
-    """Once more, under what will really run. The quick look tells most replicas that are missed."""
+    """Remove such replicas once more, judged under what will really run.
+
+    The quick simulation, asked first, tells most replicas that are missed.
+    """
     judge.left = max(judge.left, TRIMMED)
 
     def nobody_misses(less: Draft, more: Draft) -> bool:
@@ -163,7 +168,7 @@ def _fewer(climb: Climb, draft: Draft, nobody_misses: Callable[[Draft, Draft], b
 
 
 def calmed(climb: Climb, draft: Draft) -> Draft:
-    """Smaller batch limits where they do as well: batches fill sooner, and neighbours wait less."""
+    """Make batch limits smaller where they do as well: batches fill sooner, and neighbours wait less."""
     for model in sorted(placed_models(draft)):
         while climb.on:
             *_, smaller = (draft, *climb.moves.batches(draft, model))
@@ -186,8 +191,7 @@ def _calm(climb: Climb, change: Draft, draft: Draft, model: int) -> bool:
 
 
 def busiest(options: ModelOptions, draft: Draft, model: int) -> float:
-    """How much of its time the busiest site of a model works, if requests go where they are served
-    fastest."""
+    """Return how busy the busiest site of a model is, if requests go where they are served fastest."""
     loads = {each: _load(options, draft, each) for each in placed_models(draft)}
     sites = [draft[number] for number, _ in replicas_of(draft, model)]
     return max(
@@ -196,13 +200,13 @@ def busiest(options: ModelOptions, draft: Draft, model: int) -> float:
 
 
 def _load(options: ModelOptions, draft: Draft, model: int) -> float:
-    """What a model adds to the load of each of its replicas."""
+    """Return what a model adds to the load of each of its replicas."""
     able = sum(_ability(options, draft[number], place) for number, place in replicas_of(draft, model))
     return options.problem.models[model].rate / able
 
 
 def _ability(options: ModelOptions, site: Site, place: int) -> float:
-    """Requests a second, in full batches."""
+    """Return a replica's requests a second, in full batches."""
     model, batch, share = site.members[place]
     if site.shape == ALONE:
         return batch * SECOND / max(1, options.time(model, site.gpus[0], batch, share))
@@ -210,7 +214,7 @@ def _ability(options: ModelOptions, site: Site, place: int) -> float:
 
 
 def spread(options: ModelOptions, draft: Draft) -> Draft:
-    """Shares that nobody has go to those who have the least to spare, step by step."""
+    """Give shares that no model has to the models with the least to spare, step by step."""
     for number, site in enumerate(draft):
         if len(site.members) == 1:
             site = site.changed(0, site.members[0]._replace(share=1.0))
@@ -221,7 +225,7 @@ def spread(options: ModelOptions, draft: Draft) -> Draft:
 
 
 def _neediest(options: ModelOptions, site: Site) -> int | None:
-    """Whose batches take the largest part of its objective, of those that more would make faster."""
+    """Return the member whose batches take most of its objective, of those that more would make faster."""
     ranked = [
         (_part(options, site, place), -place)
         for place in range(len(site.members))

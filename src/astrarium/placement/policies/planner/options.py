@@ -1,4 +1,4 @@
-"""What is worth trying: batch sizes with room for waiting, and shares of a GPU that carry a part of a load.
+"""Options are batch sizes and shares worth trying: with room for waiting, and enough for a part of a load.
 
 A request may wait for its batch to fill, for the batch before it, and then runs: a batch size has room if all
 three fit the objective. A share carries a load if it keeps the model busy for no more than a part of the
@@ -24,7 +24,7 @@ PARTS = (1, 2, 3, 4, 6, 8)  # a load is divided among so many replicas
 
 
 class ShareOption(NamedTuple):
-    """A replica beside others: its batch, its share, and the rate that it carries."""
+    """A share option is a replica beside others: its batch, its share, and the rate that it carries."""
 
     batch: int
     share: float
@@ -32,8 +32,10 @@ class ShareOption(NamedTuple):
 
 
 class ModelOptions:
-    """By places of models in the problem. *max_wait* is how long a batch may wait to fill (None: half of the
-    objective)."""
+    """Model options go by places of models in the problem.
+
+    *max_wait* is how long a batch may wait to fill (None: half of the objective).
+    """
 
     def __init__(self, problem: Problem, max_wait: Time | None = 0, largest: int = SIZES[-1]) -> None:
         self.problem, self._max_wait, self.largest = problem, max_wait, largest
@@ -48,7 +50,7 @@ class ModelOptions:
         self.largest = max(sizes, default=1)  # that any model may run
 
     def _usable(self, model: int, shape: Shape) -> tuple[int, ...]:
-        """Batch sizes that are answered in time if nobody waits, in rising order."""
+        """Return the batch sizes that are answered in time if nobody waits, in rising order."""
         placed = self.problem.models[model]
         form = placed.forms.get(shape)
         if form is None:
@@ -61,25 +63,25 @@ class ModelOptions:
         return [shape for shape in sorted(self.problem.models[model].forms) if self.usable(model, shape)]
 
     def roomy(self, model: int, shape: Shape) -> int:
-        """The largest batch that leaves room for waiting, or the smallest there is."""
+        """Return the largest batch that leaves room for waiting, or the smallest there is."""
         placed = self.problem.models[model]
         latency = placed.forms[shape].latency
         fit = [size for size in self.usable(model, shape) if 2 * latency(size) <= placed.slo]
         return fit[-1] if fit else self.usable(model, shape)[0]
 
     def shareable(self, model: int) -> bool:
-        """Whether anything is known of it on a part of a GPU."""
+        """Whether anything is known of the model on a part of a GPU."""
         placed = self.problem.models[model]
         known = any(demand.sm_utilization is not None for demand in placed.demands.values())
         return bool(self.usable(model, ALONE)) and (known or placed.igniter is not None)
 
     def _time(self, model: int, gpu: int, batch: int, share: float) -> Time:
-        """On a share of a GPU without company."""
+        """Return a batch's time on a share of a GPU without others on it."""
         placed, where = self.problem.models[model], self.problem.gpus[gpu]
         return round(placed.forms[ALONE].latency(batch) * share_factor(placed, where, batch, share))
 
     def _parts(self, model: int, gpu: int) -> tuple[ShareOption, ...]:
-        """For the whole load, half of it and so on, the smallest share that carries it; the largest first."""
+        """Return the smallest shares that carry the whole load, half of it and so on, the largest first."""
         if not self.shareable(model):
             return ()
         rate = self.problem.models[model].rate
@@ -92,7 +94,7 @@ class ModelOptions:
         return min(fit, key=lambda part: (part.share, part.batch), default=None)
 
     def _least(self, model: int, gpu: int, batch: int, rate: float) -> ShareOption | None:
-        """Time falls as the share grows, so the first share that will do is found by halving."""
+        """Return the least share that carries a rate, by halving: time falls as the share grows."""
         steps = round(1 / STEP) - 1
         low, high = 1, steps + 1
         while low < high:
@@ -112,8 +114,7 @@ class ModelOptions:
 
 
 def gpus_needed(options: ModelOptions) -> float:
-    """How many GPUs the load of all models keeps busy, each in its best way, with room for queues. A bound:
-    fewer will not do."""
+    """Return a lower bound of GPUs: what all models keep busy in their best ways, with room for queues."""
     needed = (_busy(options, place, model) for place, model in enumerate(options.problem.models))
     return math.fsum(needed)
 

@@ -1,4 +1,4 @@
-"""A quick look at a draft: the native group simulation, with sites as groups.
+"""The quick simulation tells what a draft is worth: the native group simulation, with sites as groups.
 
 Models that take turns on a site are a group; each model beside others is a group of its own, slowed by the
 company of all of them at work. Batches are made of whoever waits when the site is free, up to the limit.
@@ -29,8 +29,10 @@ Floats = npt.NDArray[np.float64]
 
 
 class SimulatedGroup(NamedTuple):
-    """A group of the simulation: models and their batch limits; of one beside others also its share, the GPU
-    and how much the others slow it."""
+    """A simulated group has models with their batch limits.
+
+    A model beside others is a group of its own, with its share, its GPU and how much the others slow it.
+    """
 
     shape: Shape
     members: tuple[tuple[int, int], ...]
@@ -41,8 +43,10 @@ class SimulatedGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class DraftResult:
-    """What part of each model's requests is answered in time, how long each site works, what all of it is
-    worth, and what each model loses of that."""
+    """A draft's result on one sample: the part of each model's requests in time, each site's work, its worth.
+
+    *lost* is what each model loses of the worth.
+    """
 
     attained: Floats
     work: Floats
@@ -50,14 +54,14 @@ class DraftResult:
     lost: Floats
 
     def goodput(self, problem: Problem) -> float:
-        """The part of all requests that is answered in time."""
+        """Return the part of all requests that is answered in time."""
         rates = np.array([model.rate for model in problem.models])
         part = float((rates * self.attained).sum() / rates.sum()) if rates.sum() else float(self.worth)
         return max(0.0, min(1.0, part))
 
 
 class QuickSimulation:
-    """*cost* counts simulated requests."""
+    """A quick simulation runs drafts on samples of requests; *cost* counts the requests simulated so far."""
 
     def __init__(
         self,
@@ -90,11 +94,11 @@ class QuickSimulation:
         return self._result[key]
 
     def worth(self, draft: Draft) -> float:
-        """Over all samples."""
+        """Return the mean worth of a draft over all samples."""
         return sum(self(draft, sample).worth for sample in range(self.samples)) / self.samples
 
     def served(self, draft: Draft, model: int) -> float:
-        """The part of a model's requests that is answered in time, over all samples."""
+        """Return the part of a model's requests that is answered in time, over all samples."""
         parts = [float(self(draft, sample).attained[model]) for sample in range(self.samples)]
         return sum(parts) / len(parts)
 
@@ -147,7 +151,7 @@ class QuickSimulation:
         return self._kinds[block]
 
     def _fill(self, times: Clocks, block: SimulatedGroup) -> None:
-        """[model, batch - 1, stage]"""
+        """Fill a group's times: [model, batch - 1, stage]."""
         known = self._tables.times[self._tables.kinds[block.shape]]
         for model, limit in block.members:
             times[model] = known[model]
@@ -159,8 +163,10 @@ class QuickSimulation:
 
 
 def worths(rates: Sequence[float], even: float) -> Floats:
-    """What models count for: by their requests, or (*even* is 1) all alike. One without requests counts a
-    little: it should be placed if it can."""
+    """Return what models count for: by their requests, or (*even* is 1) all alike.
+
+    A model without requests counts a little: it should be placed if it can.
+    """
     total = sum(rates) or 1.0
     weights = np.array([max((1 - even) * rate / total + even / len(rates), 1e-6) for rate in rates])
     return weights / weights.sum() if len(weights) else weights

@@ -1,4 +1,4 @@
-"""Drafts from nothing, and better ones from those: additions where most is lost, then single changes.
+"""The planner's search makes first drafts, and improves them: additions where most is lost, single changes.
 
 A change counts only if it helps on all samples together. One sample tells most bad changes from good ones,
 so that the others are simulated for those that pass it.
@@ -28,7 +28,7 @@ WIDE = 24  # changes tried for each model before the next one has its turn
 
 
 class Climb:
-    """*budget*: so many requests may be simulated."""
+    """A climb improves a draft change by change; *budget* requests may be simulated for it."""
 
     def __init__(
         self, simulation: QuickSimulation, moves: Moves, progress: SearchProgress, budget: float
@@ -41,7 +41,7 @@ class Climb:
         return self.progress.on and self.simulation.cost < self._end
 
     def grown(self, draft: Draft) -> Draft:
-        """Replicas are added where most is lost, as long as that helps."""
+        """Add replicas where most is lost, as long as that helps."""
         while self.on:
             result = self.simulation(draft)
             better = next(self._helpful_additions(draft, result), None)
@@ -62,8 +62,10 @@ class Climb:
         return self.simulation(draft, sample)
 
     def climbed(self, draft: Draft) -> Draft:
-        """The first change that helps is made, until none does. The neediest models come first; the samples
-        take turns at telling which they are."""
+        """Make the first change that helps, until none does.
+
+        The neediest models come first; the samples take turns at telling which they are.
+        """
         worth, wide, sample = self.simulation.worth(draft), WIDE, 0
         while self.on:
             better = next(self._better(draft, worth, wide, sample), None)
@@ -93,23 +95,20 @@ class Climb:
 
 
 def wanting(result: DraftResult) -> list[int]:
-    """Models that lose something, those that lose most first."""
+    """Return the models that lose something, those that lose most first."""
     order = np.argsort(-result.lost, kind="stable").tolist()
     return [model for model in order if result.lost[model] > 0]
 
 
-# Where planner's search begins: all GPUs by turns, all in shares, and AlpaServe's groups.
-
-
-GROUPED = BucketLimits(
-    8, 4, 0.38, 2.0, 20, 0.3, 2
-)  # as AlpaServe's own search, with fewer ways to divide GPUs
+# as AlpaServe's own search, with fewer ways to divide GPUs
+GROUPED = BucketLimits(8, 4, 0.38, 2.0, 20, 0.3, 2)
 LEADERS = 4  # of AlpaServe's groups
 
 
 def starts(
     simulation: QuickSimulation, runtime: GroupRuntime, progress: SearchProgress, budget: float
 ) -> Iterator[Draft]:
+    """Yield the drafts that the search begins with: all GPUs by turns, all in shares, AlpaServe's groups."""
     options = simulation.options
     models = range(len(options.problem.models))
     if any(options.usable(model, ALONE) for model in models):
@@ -123,7 +122,7 @@ def starts(
 
 
 def everywhere(options: ModelOptions) -> list[Draft]:
-    """All models on every GPU, if there is memory for that: one cell, in which whoever is free helps."""
+    """Return the draft with all models on every GPU, if there is memory: any free GPU can help any model."""
     moves, found = Moves(options, sides=False), []
     for site in empty(options.problem):
         for model in range(len(options.problem.models)):
@@ -134,7 +133,7 @@ def everywhere(options: ModelOptions) -> list[Draft]:
 
 
 def _with_batches(moves: Moves, site: Site) -> Site:
-    """As large as leaves room for waiting, while there is memory."""
+    """Raise a site's batch limits as far as they leave room for waiting and there is memory."""
     for place, member in enumerate(site.members):
         most = moves.options.roomy(member.model, ALONE)
         for size in (each for each in moves.options.usable(member.model, ALONE) if each <= most):
@@ -144,8 +143,10 @@ def _with_batches(moves: Moves, site: Site) -> Site:
 
 
 def packed(options: ModelOptions, moves: Moves) -> Draft:
-    """Every model whole in the smallest share that carries it, the largest first, where least is left over;
-    what finds no place that way is left to those who add replicas."""
+    """Pack every model in the smallest share that carries it, the largest first, where least is left over.
+
+    A model that finds no place that way is left to the search, which adds replicas.
+    """
     draft = empty(options.problem)
     models = range(len(options.problem.models))
     wanted = [(options.parts(model, 0)[0], model) for model in models if options.parts(model, 0)]
@@ -161,7 +162,7 @@ def packed(options: ModelOptions, moves: Moves) -> Draft:
 def grouped(
     options: ModelOptions, runtime: GroupRuntime, requests: PlacementRequests, progress: SearchProgress
 ) -> Iterator[Draft]:
-    """Models that share pipelines. Only single requests: batches come later."""
+    """Yield drafts of models that share pipelines, found with single requests: batches come later."""
     problem = msgspec.structs.replace(options.problem, requests=requests)
     context = SearchContext.of(problem, msgspec.structs.replace(runtime, max_batch=1, order="arrival"))
     found = BucketSearch(context, GROUPED, fast, progress, lambda _: None).run()
