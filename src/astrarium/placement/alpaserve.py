@@ -103,8 +103,10 @@ def rates(total: float, models: int, split: Split = "power-law") -> list[float]:
 
 
 def as_published(rates: Sequence[float], cv: float, seconds: float, seed: int = 0) -> tuple[Floats, Numbers]:
-    """Seconds and models: Gamma traffic from numpy's old generator, seeded with the model's number, as in the
-    authors' code. The process begins with a whole gap at 0. *seed* is added to the number of each model.
+    """Return Gamma traffic (seconds and models) as in the authors' code.
+
+    It is from numpy's old generator, seeded with the model's number, to which *seed* is added. The process
+    begins with a whole gap at 0.
     """
     streams = [_old_gamma(rate, cv, seconds, seed + number) for number, rate in enumerate(rates)]
     times = np.concatenate(streams)

@@ -45,7 +45,7 @@ class SimulatedRequests:
     def from_columns(
         cls, arrivals: Clocks, models: SmallInts, count: int, trim: float = 0
     ) -> SimulatedRequests:
-        """Make requests of columns; *trim* at both ends is turned into a number of requests as the authors do."""
+        """Make requests of columns; *trim* at both ends becomes a number of requests as the authors do."""
         skipped = 0
         if trim and len(arrivals) > 1 and arrivals[-1] > arrivals[0]:
             skipped = int(trim / float(arrivals[-1] - arrivals[0]) * len(arrivals))

@@ -1,4 +1,4 @@
-"""Selective replication, AlpaServe's baseline, puts replicas on single GPUs where they serve most requests."""
+"""Selective replication, AlpaServe's baseline, puts replicas on GPUs where they serve most requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's books: every accepted call ends in exactly one place, and the counts must add up.
+"""The server's books count how calls end: every accepted call in exactly one way, so that all adds up.
 
     accepted = answered in time + answered late + dropped + failed + open
 Plain numbers that the hot path can afford; `metrics` shows them to Prometheus, `statistics` to clients.
@@ -26,7 +26,7 @@ OUTCOMES = {
 
 
 class PrometheusHistogram:
-    """Counts by upper bound, and the sum: what Prometheus wants."""
+    """A Prometheus histogram has counts by upper bound, and the sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -43,7 +43,7 @@ def _times() -> PrometheusHistogram:
 
 
 class _Sum:
-    """A count and nanoseconds."""
+    """A sum is a count and its nanoseconds."""
 
     __slots__ = ("count", "ns")
 
@@ -60,7 +60,7 @@ class _Sum:
 
 @dataclass
 class ModelBooks:
-    """One model's numbers since the server started."""
+    """A model's books count its calls and batches since the server started."""
 
     name: str
     accepted: int = 0
@@ -133,7 +133,7 @@ class ModelBooks:
 
 
 class LastMinute:
-    """The last minute in steps of one second: what autoscaling advice and rates are made of."""
+    """The last minute is kept in steps of one second, for autoscaling advice and rates."""
 
     SECONDS = 60
 
@@ -152,7 +152,7 @@ class LastMinute:
         row[2] += busy
 
     def totals(self, now: Time) -> tuple[int, int, Time]:
-        """Ended, good and busy over the last minute."""
+        """Return how many calls ended and were good over the last minute, and the busy nanoseconds."""
         since = now // (1000 * MILLISECOND) - self.SECONDS
         rows = [row for second, row in self._rows.items() if second > since]
         return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)

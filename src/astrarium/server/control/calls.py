@@ -1,4 +1,4 @@
-"""What happens to a call between the protocols and the policy: let in, taken in, answered or refused.
+"""Calls are let in, taken in, answered or refused here, between the protocols and the policy.
 
 Calls come in two ways. `infer` is the long one: any tensors, any protocol, a coroutine that waits. `take` is
 the short one, for requests that native code has read: nobody waits in Python, and the answers of a batch are
@@ -40,16 +40,16 @@ from astrarium.serving.contract import EXPIRED, UNSERVED, ModelSpec, Setup
 from astrarium.serving.live.workers import EarlyReplies
 from astrarium.serving.state import Outcome
 
-# How many calls of a model can be open and still be answered in time, by the pace at which it is answered.
-
-
 STRETCH = 100 * MILLISECOND  # long enough for some batches to end
 SHARE = 0.5  # of the objective that calls may queue for then: a longer queue answers nobody more, only later
 RECOVERY = 1.5  # by which a limit is forgotten after each stretch in which calls did not queue up
 
 
 class OpenCallLimit:
-    """One model on *gpus* GPUs."""
+    """This limit says how many calls of a model on *gpus* GPUs can be open and still be in time.
+
+    It follows the rate at which the model's calls are answered.
+    """
 
     def __init__(self, spec: ModelSpec, gpus: int, now: Time) -> None:
         self._promised = gpus / best if (best := best_time(spec)) else float("inf")
@@ -77,22 +77,21 @@ class OpenCallLimit:
 
 
 def best_time(spec: ModelSpec) -> float:
-    """The least GPU time that one request can take: its share of the best batch. 0 where times vary."""
+    """Return the least GPU time of a request: its share of the best batch; 0 where times vary."""
     if spec.dynamic is not None:
         return 0.0
     return min(spec.latency[size] / size for size in range(1, spec.max_batch + 1))
 
 
-# At the door: what a call is promised, or why it is not let in.
-
-
 class Admission(NamedTuple):
+    """A call that is let in has a deadline, and an application."""
+
     deadline: Time
     application: int
 
 
 def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Admission:
-    """Refused where the model is not ready, or where not even an idle GPU would be in time."""
+    """Admit a call; it is refused if the model is not ready or not even an idle GPU would be in time."""
     if entry.state != "READY":
         raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.reason}")
     objective = min(_objective(call, entry), FOREVER if call.patience is None else call.patience)
@@ -109,13 +108,13 @@ def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Admission:
 
 
 def asks_what_was_promised(call: InferCall, entry: Entry) -> bool:
-    """Whether a refusal is the model's: a call that allows less than its objective has itself to blame."""
+    """Whether a call allows the model its objective, so that a refusal is not the call's own fault."""
     slo, timeout, patience = entry.plan.slo, call.timeout, call.patience
     return (timeout is None or timeout >= slo) and (patience is None or patience >= slo)
 
 
 def _objective(call: InferCall, entry: Entry) -> Time:
-    """The call's own timeout, or that of its priority, or the model's."""
+    """Return the call's own timeout, or that of its priority, or the model's objective."""
     if call.timeout is not None:
         return call.timeout
     priorities = entry.plan.priorities
@@ -128,7 +127,7 @@ def _objective(call: InferCall, entry: Entry) -> Time:
 
 
 def _application(call: InferCall, entry: Entry) -> int:
-    """Models whose times do not vary have no applications: any tag will do."""
+    """Return the number of the call's application; for models without applications any tag will do."""
     known = entry.plan.applications
     if not known or not call.application:
         return 0
@@ -148,7 +147,7 @@ _DECLINING = (Kind.DEADLINE, Kind.OVERLOADED)  # other refusals are the caller's
 
 
 class Calls:
-    """*closed* says why no call is taken now; empty where they are."""
+    """Calls of both ways meet here; *closed* says why none is taken now, and is empty where they are."""
 
     def __init__(
         self,
@@ -174,7 +173,7 @@ class Calls:
         control.answer_sender = self
 
     def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
-        """Tensors that have to be made first cannot be placed as they come."""
+        """Return the models' cards; a model with preprocessing goes the long way, and says so."""
         entries = self._repository.entries
         return [(one.plan.index, one.card(), "preprocess" if one.plan.preprocess else "") for one in entries]
 
@@ -205,7 +204,7 @@ class Calls:
         raise refusal(ticket)
 
     async def _ended(self, ticket: Ticket) -> None:
-        """A client that goes away cancels this wait; the books end its call all the same."""
+        """Wait for a call's end; a client that goes away cancels this, and the call ends all the same."""
         answer = ticket.answer
         assert isinstance(answer, asyncio.Future)
         try:
@@ -334,7 +333,7 @@ class Calls:
         raise _overloaded(f"{told}, more than can be answered in {objective / MILLISECOND:g} ms")
 
     def _too_many(self, model: int, objective: Time) -> int:
-        """How many calls of the model are open, where a further one could not be in time; else 0."""
+        """Return how many calls of the model are open if a further one could not be in time; else 0."""
         now, setup, gpus = self._clock(), self._control.setup, len(self._control.present)
         if self._limits_of[0] is not setup or self._limits_of[1] != gpus:
             self._set_open_limits(setup, gpus, now)
@@ -373,7 +372,7 @@ class Calls:
         raise _overloaded("the shared memory for tensors is full")
 
     def ticket_ended(self, ticket: Ticket) -> None:
-        """What the desk calls when the last part of a call has ended."""
+        """Answer or refuse a call; the desk calls this when its last part has ended."""
         now, control = ticket.answered or self._clock(), self._control
         if ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
@@ -393,7 +392,7 @@ class Calls:
             ticket.answer.set_result(None)
 
     def _note(self, ticket: Ticket) -> Stages:
-        """An answered call, in the books and on the timeline."""
+        """Enter an answered call in the books and on the timeline."""
         flight, call = ticket.flight, ticket.call
         assert flight is not None, "an answered call was in a batch"
         done = flight.done
@@ -408,7 +407,7 @@ class Calls:
 
 
 class _Nobody:
-    """Waits for nothing: the client of a packed call is told in another way."""
+    """Nobody waits for a packed call here: its client is told in another way."""
 
     def done(self) -> bool:
         return True
@@ -426,11 +425,11 @@ def _nowhere(deliveries: Sequence[Delivery]) -> None:
 
 
 def _nothing(model: int, open_calls: int) -> None:
-    """No protocol reads calls in native code: nobody has to know."""
+    """Tell nobody that a model has too many open calls: no protocol reads calls in native code."""
 
 
 def _plain(flight: InFlightBatch) -> list[tuple[int, Ticket]]:
-    """Packed calls of one row, with their places in the batch."""
+    """Return the packed calls of one row, with their places in the batch."""
     return [(member, ticket) for member, (ticket, _) in enumerate(flight.rows) if _is_packed(ticket)]
 
 
@@ -464,7 +463,7 @@ def _overloaded(reason: str) -> Refused:
 
 
 def refusal(ticket: Ticket) -> Refused:
-    """What the client of a call without an answer is told."""
+    """Return what the client of a call without an answer is told."""
     name = ticket.call.model
     if ticket.outcome is Outcome.FAILED:
         return Refused(Kind.MODEL_FAILED, f"model {name} failed: {ticket.reason}")

@@ -1,4 +1,4 @@
-"""The control room: between the desk, the policy and the workers.
+"""The control room passes calls between the desk, the policy and the workers.
 
 call -> desk (shared memory, a number) -> scheduler (policy) -> fleet -> worker
 worker -> fleet -> scheduler (books) -> desk -> answer
@@ -37,16 +37,16 @@ from astrarium.serving.live.messages import (
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.state import Fate, Outcome
 
-# Deadlines are planned with a margin: what answers have lately been later than planned.
-
-
 PUNCTUAL = 0.9  # the share of answers that are to come within the margin
 STEP = 100 * MICROSECOND  # how far one answer can move it, nearly: a millisecond in eleven answers
 LARGEST = 0.4  # of an objective: with less than the rest of it, hardly a batch could be planned
 
 
 class Margins:
-    """By model. Each late answer widens a margin by nine times what each punctual one narrows it."""
+    """Deadlines are planned with a margin by model: how much later than planned answers have lately been.
+
+    Each late answer widens a margin by nine times what each punctual one narrows it.
+    """
 
     def __init__(self, models: int) -> None:
         self._margins = [0.0] * models
@@ -59,7 +59,7 @@ class Margins:
         self._margins[flight.model] = min(max(0.0, margin), LARGEST * setup.models[flight.model].slo)
 
     def planned(self, model: int, deadline: Time, setup: Setup, now: Time) -> Time:
-        """The deadline to plan with: one by which a request alone can still be tried, if the real one is."""
+        """Return the deadline to plan with; by it a lone request can still be tried, if it can be at all."""
         soonest = now + alone(setup.models[model], setup.network)
         return max(deadline - round(self._margins[model]), min(deadline, soonest))
 
@@ -107,7 +107,7 @@ class Control:
     # one scheduler after the other
 
     def begin(self, setup: Setup) -> None:
-        """From now on a fresh policy decides, with this setup, bounded; what waits goes over to it."""
+        """Let a fresh policy decide from now on, with this setup, bounded; what waits goes over to it."""
         setup = bounded(setup, self.plan.setup)
         policy = self.plan.new_policy(setup)  # a setup that no policy takes changes nothing
         old, new = self.scheduler, self._scheduler(setup, policy)
@@ -124,7 +124,7 @@ class Control:
         return Scheduler(setup, policy, self, self._loop, away, record)
 
     def policy_failed(self, scheduler: Scheduler, error: Exception) -> None:
-        """Its waiting requests fail, and a fresh policy takes over."""
+        """End the waiting requests of a failed policy as failed, and let a fresh policy take over."""
         log.error("the policy %s failed", self.plan.policy_name, exc_info=error)
         self.policy_errors += 1
         if scheduler is not self.scheduler:
@@ -140,7 +140,7 @@ class Control:
         return len(self.scheduler.state.waiting) if self.scheduler is not None else 0
 
     def close(self) -> None:
-        """Everything open ends: here, and in schedulers that still have batches under way."""
+        """End everything open, here and in schedulers that still have batches under way."""
         schedulers = {flight.scheduler for in_flight in self._in_flight for flight in in_flight}
         for scheduler in [*(schedulers - {self.scheduler}), self.scheduler]:  # the last takes second tries
             if scheduler is not None:
@@ -236,7 +236,7 @@ class Control:
         return self.fleet
 
     def _unload(self, flight: InFlightBatch, done: BatchDone | None) -> None:
-        """Answers first: the books can wait."""
+        """Free a batch's calls and send their answers, before the books hear of them."""
         self.desk.returned(flight, done)
         try:
             if self.answer_sender is not None:
@@ -246,7 +246,7 @@ class Control:
         flight.rows = []  # its tickets point back at it: a cycle would be left to the garbage collector
 
     def _free(self, flight: InFlightBatch) -> None:
-        """A GPU that worked for an earlier scheduler joins the present one when it is done."""
+        """Let a GPU that worked for an earlier scheduler join the present one when it is done."""
         in_flight = self._in_flight[flight.gpu]
         in_flight.discard(flight)
         if flight.scheduler is self.scheduler or self.scheduler is None:
@@ -271,7 +271,7 @@ class Control:
         self.scheduler.arrived(request, ticket.model, ticket.call.received, deadline, ticket.application)
 
     def keep_pace(self, now: Time) -> None:
-        """An event loop with much to read would leave GPUs idle: news and decisions come in between."""
+        """Hear news and decide between reads: an event loop with much to read would leave GPUs idle."""
         if (now - self._kept_pace > PACE or self.has_news()) and self.scheduler is not None:
             self._kept_pace = now
             self._fleet.hear()

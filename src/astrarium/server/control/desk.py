@@ -1,4 +1,4 @@
-"""The desk: takes calls in, follows their parts through the batches, and settles how each call ended."""
+"""The desk takes calls in, follows their parts through the batches, and settles how each call ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORSE = {Outcome.OPEN: 0, Outcome.IN_TIME: 1, Outcome.LATE: 2, Outcome.DROPPED:
 
 
 class Desk:
-    """*ended* hears of every ticket exactly once, when its last part has ended."""
+    """The desk tells *ended* of every ticket exactly once, when its last part has ended."""
 
     def __init__(self, tensor_store: TensorStore, ended: Callable[[Ticket], None]) -> None:
         self.tensor_store, self._ended = tensor_store, ended
@@ -24,13 +24,13 @@ class Desk:
         self.open = 0
 
     def open_parts(self, ticket: Ticket) -> Iterator[int]:
-        """A number for each row; from here on the call is ours to end."""
+        """Yield a number for each row; from here on the desk must end the call."""
         self.open += 1
         for row in range(ticket.call.rows):
             yield self._numbered(ticket, row)
 
     def again(self, request: int) -> int:
-        """Another number for a part whose first one came to nothing."""
+        """Return another number for a part that is tried a second time."""
         ticket, row = self._parts.pop(request)
         ticket.retried = True
         return self._numbered(ticket, row)
@@ -44,7 +44,7 @@ class Desk:
         return all(self._parts[request.id][0].inputs_ready for request in flight.requests)
 
     def members(self, flight: InFlightBatch) -> list[BatchMember]:
-        """Those whose inputs could be made, with where they lie; the worker may write for them from now."""
+        """Return the batch's members whose inputs could be made; the worker may write for them from now."""
         parts = (self._parts[request.id] for request in flight.requests)
         flight.rows = [(ticket, row) for ticket, row in parts if not ticket.broken]
         for ticket, _ in flight.rows:
@@ -52,7 +52,7 @@ class Desk:
         return [_member(ticket, row) for ticket, row in flight.rows]
 
     def returned(self, flight: InFlightBatch, done: BatchDone | None) -> None:
-        """The worker writes no more for these; *done* tells what it wrote."""
+        """Note that the worker writes no more for a batch; *done* tells what it wrote."""
         for ticket, _ in flight.rows:
             ticket.holders -= 1
             self.tensor_store.settle(ticket)

@@ -1,4 +1,4 @@
-"""The workers: started, given their models and batches, missed when they die, started again.
+"""The fleet starts the workers, gives them models and batches, and starts those again that die.
 
 A worker that dies is started anew after a pause that doubles from death to death and is forgotten once the
 worker has lived a while. A worker that holds a batch far longer than it should is taken for stuck and killed.
@@ -46,7 +46,7 @@ log = logging.getLogger("astrarium.fleet")
 
 
 class FleetController(Protocol):
-    """Who the fleet reports to."""
+    """The fleet reports to its controller, which also tells what batches consist of."""
 
     def inputs_ready(self, flight: InFlightBatch) -> bool: ...
     def members(self, flight: InFlightBatch) -> list[BatchMember]: ...
@@ -59,7 +59,7 @@ class FleetController(Protocol):
 
 @dataclass
 class _WorkerEntry:
-    """One GPU's worker as the fleet knows it."""
+    """A worker entry is what the fleet knows of one GPU's worker."""
 
     spec: WorkerSpec
     ready: bool = False
@@ -72,7 +72,7 @@ class _WorkerEntry:
 
 
 class Fleet:
-    """*later* calls back after that many nanoseconds."""
+    """A fleet has one worker for each GPU; *later* calls back after that many nanoseconds."""
 
     def __init__(
         self,
@@ -100,12 +100,12 @@ class Fleet:
         return [entry.spec.worker for entry in self._entries if entry.ready]
 
     def late(self) -> list[tuple[int, list[int], Time]]:
-        """Workers that are not ready: the models that each still has to load, and since when it runs."""
+        """Return the workers that are not ready: which models each has to load, and since when it runs."""
         late = [entry for entry in self._entries if not entry.ready]
         return [(entry.spec.worker, sorted(entry.loading), entry.started) for entry in late]
 
     def idle(self) -> list[int]:
-        """Workers that have nothing to do but to answer."""
+        """Return the workers that are ready and run no batch."""
         return [entry.spec.worker for entry in self._entries if entry.ready and not entry.sent]
 
     # orders
@@ -256,5 +256,5 @@ class Fleet:
 
 
 def _warm_sizes(largest: int) -> list[int]:
-    """Powers of two, and the largest."""
+    """Return the batch sizes to warm up with: powers of two, and the largest."""
     return [*(1 << power for power in range((largest - 1).bit_length())), largest]

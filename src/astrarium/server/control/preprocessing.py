@@ -1,4 +1,4 @@
-"""Preprocessing in the frontend, while its request already waits its turn.
+"""Preprocessing makes a model's inputs in the frontend, while the request already waits its turn.
 
 A hook is `function(**inputs) -> dict of arrays`: the client's tensors with the batch first, answered with the
 model's. It runs in a thread; a batch leaves for its worker when the inputs of all its members are made.
@@ -22,7 +22,7 @@ Hook = Callable[..., Mapping[str, Any]]
 
 
 class Preprocessor:
-    """*made* is called when some inputs have come into being."""
+    """The preprocessor runs hooks in threads, and calls *made* when inputs are made."""
 
     def __init__(self, tensor_store: TensorStore, made: Callable[[], None]) -> None:
         self._tensor_store, self._made = tensor_store, made
@@ -31,7 +31,7 @@ class Preprocessor:
         self._running: set[asyncio.Task[None]] = set()
 
     def hook(self, reference: str, field: str) -> None:
-        """Load it now, so that a mistake shows before the first request."""
+        """Load a hook now, so that a mistake shows before the first request."""
         self._hooks[reference] = loaded(reference, Path(), field)
 
     def prepare(self, ticket: Ticket, reference: str) -> None:
@@ -53,7 +53,7 @@ class Preprocessor:
         self._made()
 
     def _made_inputs(self, ticket: Ticket, reference: str) -> list[Tensor]:
-        """All of it in the thread: texts become objects and bytes again one by one."""
+        """Make the inputs, all of it in the thread: texts become objects and bytes again one by one."""
         given = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
         answer = self._hooks[reference](**given)
         return [_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]

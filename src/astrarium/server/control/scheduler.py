@@ -1,4 +1,4 @@
-"""One policy at work on the wall clock. It handles ids and deadlines; no tensor comes near it.
+"""A scheduler runs one policy on the wall clock. It handles ids and deadlines; no tensor comes near it.
 
 When profiles have drifted a new scheduler with a new policy takes over: what waits is handed on, what runs
 ends in the books of the old one, and until then its GPU is away in the books of the new.
@@ -34,10 +34,10 @@ from astrarium.serving.contract import (
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler
 from astrarium.serving.state import Batch, Fate, Ledger, Outcome, ServingState
 
-# What scheduling needs of an event loop, so that tests can be one: the time, another turn, an alarm.
-
 
 class SchedulerLoop(Protocol):
+    """A scheduler needs this of an event loop: the time, another turn, an alarm. Tests have their own."""
+
     def clock(self) -> Time: ...
     def soon(self, call: Callable[[], None]) -> object: ...
     def later(self, after: Time, call: Callable[[], None]) -> object: ...
@@ -45,7 +45,7 @@ class SchedulerLoop(Protocol):
 
 
 class EventLoop:
-    """That of asyncio."""
+    """The event loop is asyncio's, by the monotonic clock."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -63,16 +63,13 @@ class EventLoop:
         return KernelAlarm(self._loop, ring)
 
 
-# The real world of the serving level, as far as the level itself knows it: books that do not grow.
-
-
 # request, how and why it ended, when the client has its answer, the number of its batch (-1: none)
 RequestEnded = Callable[[int, Outcome, str, Time, int], None]
 BatchEnded = Callable[[int, Fate, Time, Time], None]  # batch, fate, started, finished
 
 
 class LiveLedger(Ledger):
-    """Same words, other memory: what has ended is told and forgotten."""
+    """A live ledger does not grow: what has ended is told and forgotten."""
 
     def __init__(self, request_ended: RequestEnded, batch_ended: BatchEnded) -> None:
         super().__init__()
@@ -81,7 +78,7 @@ class LiveLedger(Ledger):
         self.batch_dispatched: Any = {}  # by number, like the column it replaces
 
     def open_request(self, request: int) -> None:
-        """The books know who waits."""
+        """Keep nothing: the books know which requests wait."""
 
     def end_request(self, request: int, outcome: Outcome, reason: str, now: Time, batch: int = -1) -> None:
         self._request_ended(request, outcome, reason, now, batch)
@@ -92,13 +89,13 @@ class LiveLedger(Ledger):
         return number
 
     def end_batch(self, batch: int, fate: Fate, started: Time, finished: Time) -> None:
-        """A preempted batch ends twice: when it is stopped, and when its start has been reported."""
+        """Tell that a batch ended; a preempted one ends twice: when it is stopped, and reported."""
         self.batch_dispatched.pop(batch, None)
         self._batch_ended(batch, fate, started, finished)
 
 
 def sent_since(state: ServingState, gpu: int, last: int) -> Iterator[Batch]:
-    """Batches on a GPU that are newer than number *last*, in the order they were sent."""
+    """Yield the batches on a GPU that are newer than number *last*, in the order they were sent."""
     return (batch for batch in state.gpus[gpu].batches if batch.run > last)
 
 
@@ -120,7 +117,7 @@ class BatchExecutor(Protocol):
 
 
 class Scheduler:
-    """Its own time begins at 0 when it does; *away* are GPUs that have not joined yet."""
+    """A scheduler's own time begins at 0 when it does; *away* are GPUs that have not joined yet."""
 
     def __init__(
         self,
@@ -176,7 +173,7 @@ class Scheduler:
         self._driver.post(RequestProfiled(request.id, request.model, request.application, time))
 
     def decide_now(self) -> None:
-        """What would be done at the loop's next turn; never from inside a decision."""
+        """Decide now what would be decided at the loop's next turn; never call this inside a decision."""
         self._guarded(self._driver.step)
 
     # its end
@@ -187,7 +184,7 @@ class Scheduler:
         return self.take_waiting()
 
     def silence(self) -> None:
-        """From now on only the books hear what happens."""
+        """Let only the books, and no policy, hear what happens from now on."""
         if isinstance(self.engine.policy, _Silence):
             return
         self.engine.policy, self.engine.record = _Silence(), None
@@ -200,7 +197,7 @@ class Scheduler:
         return waiting
 
     def abandon(self) -> list[Request]:
-        """Silence a policy that failed. Who waits is handed over, and who was dispatched but never sent."""
+        """Silence a policy that failed; hand over requests that wait or were dispatched but never sent."""
         self._settle()
         unsent = [batch for gpu in self.state.gpus for batch in gpu.batches if batch.run not in self._flights]
         for batch in unsent:
@@ -214,7 +211,7 @@ class Scheduler:
         self._tell()
 
     def _settle(self) -> None:
-        """What was posted and not decided on belongs in these books, but is not for this policy any more."""
+        """Enter what was posted and not decided on in these books, without asking the policy."""
         self.silence()
         while self._driver.pending or self._ended:  # who is told may post a second try
             self._tell()
@@ -232,7 +229,7 @@ class Scheduler:
             self._executor.policy_failed(self, error)
 
     def _carry_out(self, now: Time, actions: Sequence[Any]) -> None:
-        """First the batches, since GPUs wait for them; then those whose requests have ended are told."""
+        """Launch batches first, since GPUs wait for them; then tell how requests ended."""
         for action in actions:
             if type(action) is Dispatch:
                 self._launch_new(now, action.gpu)
@@ -289,7 +286,7 @@ class Scheduler:
 
 
 class _Shifted:
-    """An alarm for a clock that began at *base*."""
+    """A shifted alarm is one for a clock that began at *base*."""
 
     def __init__(self, alarm: Alarm, base: Time) -> None:
         self._alarm, self._base = alarm, base
@@ -302,7 +299,7 @@ class _Shifted:
 
 
 class _Silence:
-    """The policy of a scheduler that has retired."""
+    """A retired scheduler's policy decides nothing."""
 
     def decide(self, now: Time, events: Sequence[Any], state: ServingState) -> Sequence[Any]:
         return ()

@@ -1,4 +1,4 @@
-"""From blocks of shared memory to the stacked inputs of a batch: a view where one will do."""
+"""Batches are gathered from shared memory, as views where possible, and their replies written there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NOBODY = [BatchMember(0, 1, 0, 0, len(_NOWHERE))] * 2
 
 
 class _Reply(NamedTuple):
-    """One item's answer: its shape with the batch of one, and its bytes."""
+    """A reply is one item's answer: its shape with the batch of one, and its bytes."""
 
     shape: tuple[int, ...]
     data: bytes | memoryview
@@ -47,7 +47,7 @@ def write_replies(
     members: Sequence[BatchMember],
     outputs: Mapping[str, Items],
 ) -> list[Shapes] | None:
-    """The shapes that were written, by member; None where the specs say it all."""
+    """Write the members' replies; return their shapes, or None where the specs say them all."""
     found = [_promised(spec, outputs, len(members)) for spec in specs]
     stacked = [array for array in found if isinstance(array, np.ndarray) and array.dtype.kind not in "OSU"]
     if len(stacked) == len(specs):
@@ -71,7 +71,7 @@ def rehearse(specs: tuple[TensorSpec, ...]) -> None:
 
 @lru_cache(maxsize=64)
 def _made_up(specs: tuple[TensorSpec, ...]) -> dict[str, Array] | None:
-    """None where they would be too large to be worth it."""
+    """Return outputs to rehearse with; None where they would be too large to be worth it."""
     shapes = [(len(_NOBODY), *(1 if length < 0 else length for length in spec.shape)) for spec in specs]
     if sum(aligned(8 * prod(shape)) for shape in shapes) > len(_NOWHERE):
         return None
@@ -81,7 +81,7 @@ def _made_up(specs: tuple[TensorSpec, ...]) -> dict[str, Array] | None:
 
 
 def _promised(spec: TensorSpec, outputs: Mapping[str, Items], size: int) -> Items:
-    """An output that the clients were promised, or an error that says what came instead."""
+    """Return an output that the clients were promised, or raise an error that says what came instead."""
     if spec.name not in outputs:
         raise ValueError(f"the model gave no output {spec.name}; it gave {', '.join(outputs) or 'none'}")
     items = outputs[spec.name]
@@ -93,7 +93,7 @@ def _promised(spec: TensorSpec, outputs: Mapping[str, Items], size: int) -> Item
 def _write_alike(
     view: memoryview, specs: Sequence[TensorSpec], members: Sequence[BatchMember], arrays: Sequence[Array]
 ) -> Shapes:
-    """Stacked items are checked once and cut from the bytes of the whole; the shapes are everybody's."""
+    """Write stacked items, checked once and cut from the bytes of the whole; all have the same shapes."""
     replies = [member.reply for member in members]
     room, at, shapes = min([member.room for member in members]), 0, []
     for spec, array in zip(specs, arrays, strict=True):
@@ -144,7 +144,7 @@ def gathered(
     members: Sequence[BatchMember],
     staging: Mapping[str, Array] = MappingProxyType({}),
 ) -> Batch:
-    """One array for each input, the items in the order of *members*; in those of *staging* where they fit."""
+    """Return an array for each input, with the items of *members*; one of *staging* where they fit."""
     applications = [member.application for member in members]
     if _are_alike(specs, members):
         return Batch(len(members), _of_one_shape(view, specs, members, staging), applications)
@@ -155,7 +155,7 @@ def gathered(
 
 
 def _are_alike(specs: Sequence[TensorSpec], members: Sequence[BatchMember]) -> bool:
-    """The common case: requests of one item each, all of one shape."""
+    """Whether requests have one item each, all of one shape: the common case."""
     shapes = members[0].shapes
     alike = all(member.rows == 1 and member.shapes == shapes for member in members)
     return alike and not any(spec.datatype == BYTES for spec in specs)
@@ -167,7 +167,7 @@ def _of_one_shape(
     members: Sequence[BatchMember],
     staging: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """Bytes are joined before they become an array: for small items an array of each costs far more."""
+    """Join bytes before they become an array: for small items an array of each costs far more."""
     blocks = [member.block for member in members]
     inputs, at = {}, 0
     for spec, (shape, size) in zip(specs, members[0].shapes or whole_shapes(specs, 1), strict=True):
@@ -211,7 +211,7 @@ def _array(view: memoryview, spec: TensorSpec, at: int, shape: tuple[int, ...], 
 
 
 def _stretches(members: Sequence[BatchMember]) -> Iterator[tuple[BatchMember, BatchMember]]:
-    """Neighbouring rows of one block are taken at once."""
+    """Yield stretches of neighbouring rows of one block, to be taken at once."""
     first = last = members[0]
     for member in members[1:]:
         if member.block == last.block and member.row == last.row + 1:

@@ -46,7 +46,10 @@ class EmulatedBatch:
 
 @backends.register("emulated")
 class EmulatedModel:
-    """`wait_until` may be replaced by the worker, to be interrupted while a batch runs (see waiting.py)."""
+    """An emulated model waits instead of computing.
+
+    `wait_until` may be replaced by the worker, to be interrupted while a batch runs (see precise_wait.py).
+    """
 
     def __init__(self, files: ModelFiles, place: Place) -> None:
         self.inputs = files.inputs or (INPUT,)
