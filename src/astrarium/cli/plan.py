@@ -50,13 +50,13 @@ def plan(
 
     options.check_files(file, out, plot, overwrite)
     known, slowing = interference_named(interference)
-    wishes = PlanningGoals(options.share(target), seeds, most, known, slowing)
+    goals = PlanningGoals(options.share(target), seeds, most, known, slowing)
     question = Question(gpus, options.rivals(against or []), growth, each)
     choice = options.chosen(policy, parameter or [])
     seeded = [] if seed is None else [f"seed={seed}"]
     scenario = load(file, [*(override or []), *seeded], planning=True)
     try:
-        answer = _answered(scenario, choice, wishes, question)
+        answer = _answered(scenario, choice, goals, question)
     except InputError as error:
         raise error if error.field.startswith("-") else error.read_from(str(file)) from None
     _write(answer, out, plot, file.name)
@@ -66,14 +66,14 @@ def plan(
 
 
 def _answered(
-    scenario: Scenario, choice: PlacementChoice, wishes: PlanningGoals, question: Question
+    scenario: Scenario, choice: PlacementChoice, goals: PlanningGoals, question: Question
 ) -> PlanningAnswer:
     from astrarium.cli.progress import status
     from astrarium.serving.planning.answer import answered
     from astrarium.serving.planning.search import PlanningWatch
 
     with status("planning") as say:
-        return answered(scenario, choice, wishes, question, PlanningWatch(say))
+        return answered(scenario, choice, goals, question, PlanningWatch(say))
 
 
 def _write(answer: PlanningAnswer, out: Path | None, plot: Path | None, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Is this request one that the model can take? Asked before a byte of its tensors is allocated or read."""
+"""Checks tell whether a model can take a request, before a byte of its tensors is allocated or read."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ELEMENT_BYTES = {name: dtype.itemsize for name, dtype in DATATYPES.items()} | {
 
 
 def bad(field: str, value: object, expected: str, model: str = "") -> Refused:
-    """A refusal that names the place, the value and what would be right."""
+    """Return a refusal that names the place, the value and what would be right."""
     source = f"model {model}" if model else ""
     return Refused(Kind.BAD_REQUEST, str(InputError(field, value, expected, source)))
 
 
 class Described(Protocol):
-    """A tensor as a client announces it, over either protocol."""
+    """A described tensor is one as a client announces it, over either protocol."""
 
     @property
     def name(self) -> str: ...
@@ -39,7 +39,7 @@ class Described(Protocol):
 
 
 class CheckedTensor(NamedTuple):
-    """An announced tensor that the model takes."""
+    """A checked tensor was announced by a client, and is one that the model takes."""
 
     spec: TensorSpec
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class CheckedTensor(NamedTuple):
 
 
 def placed_inputs(card: ModelCard, given: Sequence[Described], limit: int) -> list[CheckedTensor]:
-    """The inputs as *given*, each with what the card says of it. *limit* is in bytes, for each."""
+    """Return the inputs as *given*, each with what the card says of it; *limit* is in bytes, for each."""
     if card.state != "READY":  # of a model that is not loaded nobody knows the inputs
         raise Refused(Kind.UNAVAILABLE, f"model {card.name} is not ready: {card.reason}")
     specs = {spec.name: spec for spec in card.inputs}
@@ -118,7 +118,7 @@ def in_card_order(card: ModelCard, tensors: list[Tensor]) -> list[Tensor]:
 
 
 def check_size(placed: CheckedTensor, data: bytes | memoryview, model: str) -> None:
-    """Whether binary *data* is exactly what the announced tensor needs."""
+    """Refuse binary *data* that is not exactly what the announced tensor needs."""
     if placed.spec.datatype == BYTES:
         check_elements(placed, data, model)
         return
@@ -129,7 +129,7 @@ def check_size(placed: CheckedTensor, data: bytes | memoryview, model: str) -> N
 
 
 def check_elements(placed: CheckedTensor, data: bytes | memoryview, model: str) -> None:
-    """Whether the lengths inside binary BYTES *data* add up, without copying an element."""
+    """Refuse binary BYTES *data* whose lengths do not add up, without copying an element."""
     end = len(data)
     found, at = bytes_elements(data, placed.elements)
     if found > placed.elements and at <= end:
@@ -144,7 +144,7 @@ def check_elements(placed: CheckedTensor, data: bytes | memoryview, model: str) 
 
 
 def bytes_elements(data: bytes | memoryview, most: int) -> tuple[int, int]:
-    """How many elements binary BYTES *data* holds (at most one more than *most*), and where the last ends."""
+    """Return how many elements BYTES *data* holds (at most one more than *most*), and where they end."""
     native = extension("_express")
     if native is not None:
         counted: tuple[int, int] = native.bytes_elements(data, most)
@@ -157,7 +157,7 @@ def bytes_elements(data: bytes | memoryview, most: int) -> tuple[int, int]:
 
 
 def wanted_outputs(card: ModelCard, names: Sequence[str]) -> list[str]:
-    """Which outputs to answer with: those asked for, in that order, or all."""
+    """Return the outputs to answer with: those asked for, in that order, or all."""
     known = [spec.name for spec in card.outputs]
     if len(names) > len(known):
         raise bad("outputs", list(names[:_SHOWN]), "each output at most once", card.name)
@@ -170,7 +170,7 @@ def wanted_outputs(card: ModelCard, names: Sequence[str]) -> list[str]:
 
 
 def check_tensor_parameters(field: str, names: Iterable[str], model: str) -> None:
-    """Refuses what would change the meaning of a tensor and is not offered here."""
+    """Refuse parameters that would change the meaning of a tensor and are not offered here."""
     for name in names:
         if name.startswith("shared_memory"):
             raise bad(f"{field}.parameters", name, "tensors inside the request: there are no regions", model)
@@ -179,7 +179,7 @@ def check_tensor_parameters(field: str, names: Iterable[str], model: str) -> Non
 
 
 class RequestOptions(NamedTuple):
-    """What a request's parameters ask for."""
+    """Request options are what a request's parameters ask for."""
 
     timeout: Time | None = None
     priority: int = 0
@@ -187,7 +187,7 @@ class RequestOptions(NamedTuple):
 
 
 def request_options(parameters: Mapping[str, Any], application: str, model: str) -> RequestOptions:
-    """*application* is the tag of a header; the parameter of that name goes before it."""
+    """Return a request's options; *application* is a header's tag, unless a parameter gives another."""
     for name in parameters:
         if name.startswith("sequence_"):
             raise bad("parameters", name, "requests that stand alone: sequences are not served", model)
@@ -218,7 +218,7 @@ def check_version(card: ModelCard, version: str) -> None:
 
 
 def check_load_parameters(names: Iterable[str], model: str) -> None:
-    """A model is loaded as the scenario describes it: a client brings neither files nor settings."""
+    """Refuse parameters of a load: a model is loaded as the scenario describes it."""
     for name in names:
         if name == "config" or name.startswith("file:"):
             raise bad("parameters", name, "no config or files: the scenario describes the model", model)

@@ -31,7 +31,7 @@ class JsonLines(logging.Formatter):
 
 
 class ThrottledWarnings:
-    """Writes warnings that others can cause at will: one line in every *seconds*; the rest is counted."""
+    """Warnings that clients can cause at will are written once every *seconds*; the rest is counted."""
 
     def __init__(
         self, log: logging.Logger, seconds: float = 10.0, clock: Callable[[], float] = monotonic

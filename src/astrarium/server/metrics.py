@@ -1,4 +1,4 @@
-"""The server's books for Prometheus: read when somebody asks, so that counting costs next to nothing."""
+"""Metrics show the server's books to Prometheus when it asks, so that counting costs next to nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALWAYS_SHOWN = {
 
 
 class Sources(Protocol):
-    """Where the numbers are."""
+    """Sources are where the metrics' numbers come from."""
 
     @property
     def books(self) -> Sequence[ModelBooks]: ...
@@ -37,13 +37,13 @@ class Sources(Protocol):
     @property
     def gpu_busy(self) -> Sequence[Time]: ...
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """Other values of now: name to explanation and value."""
+        """Return other values of now: name to explanation and value."""
 
     def counters(self) -> dict[str, tuple[str, float]]:
-        """The same for what only grows."""
+        """Return values that only grow: name to explanation and value."""
 
     def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
-        """The same by the values of a label: name to explanation, label and counts."""
+        """Return values that only grow, by a label: name to explanation, label and counts."""
 
     def clock(self) -> Time: ...
 
@@ -59,7 +59,7 @@ class Metrics(Collector):
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: registering must not read books that are still empty."""
+        """Return nothing: registering must not read books that are still empty."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

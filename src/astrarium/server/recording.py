@@ -1,4 +1,4 @@
-"""What the policy heard and decided while it served, in one file that `astrarium replay` can check.
+"""A recording holds what the policy heard and decided while it served, for `astrarium replay` to check.
 
 One JSON line each: the scenario first; then, for each scheduler that was at work (a new one takes over when
 profiles have drifted), its setup and its steps.
@@ -39,8 +39,11 @@ class StepRow(msgspec.Struct, frozen=True, tag="step", array_like=True):
 
 
 class Recording:
-    """Written as it happens; a crash loses at most what was buffered. There is no file before the first
-    section: a server that does not start leaves an older recording as it is."""
+    """A recording is written as it happens; a crash loses at most what was buffered.
+
+    There is no file before the first section: a server that does not start leaves an older recording as it
+    is.
+    """
 
     def __init__(self, path: Path, header: Header, limit: int = LIMIT) -> None:
         self._path, self._header, self._limit, self._written = path, header, limit, 0
@@ -49,7 +52,7 @@ class Recording:
         self._begun = False
 
     def section(self, setup: Setup) -> Callable[[Step], None]:
-        """Where a new scheduler notes its steps."""
+        """Begin a section; return the function by which a new scheduler notes its steps."""
         if not self._begun:
             self._begun = True
             self._file = self._path.open("wb", buffering=_BUFFER)
@@ -79,7 +82,7 @@ class Recording:
 
 
 class RecordingReader:
-    """A recording that is read: its header, then `sections`."""
+    """A recording reader reads a recording: its header, then `sections`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,7 +92,7 @@ class RecordingReader:
         self.header = first
 
     def sections(self) -> Iterator[tuple[Setup, Iterator[Step]]]:
-        """Each section's steps must be read before the next section is asked for."""
+        """Yield the sections; the steps of each must be read before the next is asked for."""
         lines = self._lines()
         next(lines)
         line = next(lines, None)

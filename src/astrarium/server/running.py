@@ -1,4 +1,4 @@
-"""From a scenario to a server that answers, until it is told to stop."""
+"""A scenario becomes a running server that answers until it is told to stop."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ _Handler = Callable[[int, FrameType | None], object]
 
 @contextmanager
 def ends_at_once() -> Iterator[None]:
-    """Meanwhile a signal ends the block, also where it does not await: as KeyboardInterrupt, or as SystemExit
-    where it was SIGTERM."""
+    """Let a signal end the block, also where it does not await.
+
+    It is raised as KeyboardInterrupt, or as SystemExit where it was SIGTERM.
+    """
     main, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert main is not None
     told: list[int] = []
@@ -56,7 +58,7 @@ def ends_at_once() -> Iterator[None]:
 
 
 async def told_to_stop() -> None:
-    """Until a signal comes."""
+    """Wait until a signal comes."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     with _handled_by(lambda number, frame: loop.call_soon_threadsafe(stop.set)):
         await stop.wait()
@@ -84,7 +86,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
 
 
 def check(options: ServerOptions) -> None:
-    """InputError names the field that this machine cannot satisfy."""
+    """Check the options; InputError names the field that this machine cannot satisfy."""
     check_memory(options.memory, machine_memory())
     _check_record(options.record)
     _check_host(options.host)
@@ -94,7 +96,7 @@ def check(options: ServerOptions) -> None:
 
 
 def machine_memory() -> int:
-    """Bytes that this process may use, by the machine and by the limit of its container."""
+    """Return the bytes that this process may use, by the machine and by the limit of its container."""
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):
         return min(whole, int(_CGROUP_LIMIT.read_text()))
@@ -151,7 +153,7 @@ log = logging.getLogger("astrarium.server")
 
 @dataclass
 class RunningServer:
-    """What `started` hears of: everything that is up."""
+    """A running server is everything that is up, as `started` hears of it."""
 
     service: LiveService
     http: RunningHttp
@@ -159,8 +161,10 @@ class RunningServer:
 
 
 async def serve(scenario: Scenario, started: Callable[[RunningServer], None]) -> None:
-    """Until SIGTERM or SIGINT; then no new calls, answers to those that were accepted, and the end. A signal
-    while it starts, and a second one while it drains, end it at once."""
+    """Serve until SIGTERM or SIGINT; then take no new calls, answer those that were accepted, and end.
+
+    A signal while it starts, and a second one while it drains, end it at once.
+    """
     check(scenario.server)
     recording = _recording(scenario)
     service = LiveService(plan(scenario), LocalWorkers, recording.section if recording else None)

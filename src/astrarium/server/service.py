@@ -1,4 +1,4 @@
-"""A served scenario: what the protocols call, from the first worker to the last answer."""
+"""The service is a served scenario: what the protocols call, from the first worker to the last answer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NewWorkers = Callable[[SharedMemory, Listener, EarlyReplies | None], Workers]
 
 
 class LiveService:
-    """Made and used inside one event loop: `start`, serve, `drain`, `stop`."""
+    """A live service is made and used inside one event loop: `start`, serve, `drain`, `stop`."""
 
     def __init__(self, plan: ServingPlan, new_workers: NewWorkers, recorder: Recorder | None = None) -> None:
         self.plan = plan
@@ -86,7 +86,7 @@ class LiveService:
     # its life
 
     async def start(self) -> None:
-        """Returns once every worker has its models; InputError names a model that cannot be loaded."""
+        """Start; return once every worker has its models. InputError names a model that cannot be loaded."""
         for model in self.plan.models:
             if model.preprocess is not None:
                 self._preprocessor.hook(model.preprocess, f"models.{model.name}.preprocess")
@@ -102,7 +102,7 @@ class LiveService:
         await self._until(lambda: not self.desk.open, grace)
 
     async def stop(self, grace: float = 2.0) -> None:
-        """What is still open ends here, with a reason. Workers have *grace* seconds to leave."""
+        """End what is still open, with a reason, and stop the workers within *grace* seconds."""
         self.draining = self.fleet.closing = True
         if self._watch is not None:
             self._watch.cancel()
@@ -114,12 +114,14 @@ class LiveService:
 
     @property
     def ready(self) -> bool:
-        """Not where every model that was asked of late refuses everybody. One alone does not take the others'
-        callers away: it says so of itself."""
+        """Whether calls are taken, and not every model that was asked lately refuses everybody.
+
+        One model that does is not enough: it says so of itself, and the others go on.
+        """
         return not self._closed() and not self._refusals.answers_nobody
 
     def _closed(self) -> str:
-        """Why no call is taken now; empty where they are."""
+        """Return why no call is taken now; empty where they are."""
         if self.draining:
             return "the server is draining"
         return "" if self.control.present and self.control.scheduler is not None else "no worker is up"
@@ -150,7 +152,7 @@ class LiveService:
                 await self.repository.unload(entry)
 
     async def _finish(self, entry: Entry) -> None:
-        """No new calls, answers to those that were accepted. Who gives up waiting has the model back."""
+        """Answer the accepted calls of a model and take no new ones; a waiter that gives up has it back."""
         entry.state, entry.reason = "UNLOADING", "it is being unloaded"
         try:
             await self._until(lambda: not self.books[entry.plan.index].open)
@@ -229,7 +231,7 @@ class LiveService:
             raise InputError("server.start_limit", write_duration(limit), self._late_start())
 
     def _late_start(self) -> str:
-        """Which workers are not up, and what they are at."""
+        """Say which workers are not up, and what they are doing."""
         now = self.clock()
         names = [entry.plan.name for entry in self.repository.entries]
         late = [
@@ -278,7 +280,7 @@ class LiveService:
             self.control.begin(revised)
 
     def _collect_garbage(self) -> None:
-        """An idle moment: nothing is open, and nothing came since the last look."""
+        """Collect garbage in an idle moment: nothing is open, and nothing came since the last look."""
         before, self._accepted = self._accepted, sum(books.accepted for books in self.books)
         if self._accepted == before and not self.desk.open:
             self.garbage.idle_moment()

@@ -1,4 +1,4 @@
-"""The last calls and batches as a trace that ui.perfetto.dev opens: where each call spent its time."""
+"""Timelines show where the last calls spent their time, as a trace that ui.perfetto.dev opens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ BETWEEN = ("admit", "queue", "hand_over", "execute", "answer")
 
 
 def stage_line(answer: InferAnswer) -> str:
-    """'admit=40, queue=2310, hand_over=35, execute=6125, answer=52, batch=4, gpu=0' (microseconds)."""
+    """Return the stages on one line, in microseconds.
+
+    For example 'admit=40, queue=2310, hand_over=35, execute=6125, answer=52, batch=4, gpu=0'.
+    """
     times = [
         f"{name}={(end - start) // 1000}"
         for name, (start, end) in zip(BETWEEN, pairwise(answer.stages), strict=True)
@@ -34,7 +37,7 @@ Entry = dict[str, Any]
 
 
 class AnsweredCall(NamedTuple):
-    """One answered call."""
+    """An answered call, with its batch and stages."""
 
     number: int
     model: str
@@ -46,7 +49,7 @@ class AnsweredCall(NamedTuple):
 
 
 class Timelines:
-    """Keeps the last calls; older ones are forgotten."""
+    """Timelines keep the last calls; older ones are forgotten."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._passed: deque[AnsweredCall] = deque(maxlen=kept)
@@ -80,7 +83,7 @@ def _batches(shown: list[AnsweredCall]) -> Iterator[Entry]:
 
 
 def _call(call: AnsweredCall) -> Iterator[Entry]:
-    """An outer slice for the whole, inner ones for the stages; calls overlap, so they are asynchronous."""
+    """Return an outer slice for the call and inner ones for its stages, asynchronous since calls overlap."""
     about = {"in_time": call.in_time, "gpu": call.gpu, "batch": call.batch, "batch_size": call.batch_size}
     stages = call.stages
     yield from _slice(call, call.model, stages.received, stages.answered, about)

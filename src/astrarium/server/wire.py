@@ -1,4 +1,4 @@
-"""The JSON of the Open Inference Protocol, as typed structures. The OpenAPI description is made of them."""
+"""Typed structures are the JSON of the Open Inference Protocol; the OpenAPI description is made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of serving policies: the setup and events that they hear, the actions that they answer with."""
+"""The contract of serving policies: they hear a setup and events, and answer with actions."""
 
 from __future__ import annotations
 

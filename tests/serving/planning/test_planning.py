@@ -320,8 +320,8 @@ EASY = {"workload": {"arrivals": "uniform", "rate": "10/s", "duration": "1s"}}
     ],
 )
 def test_an_interrupt_keeps_the_best_so_far(judgements: int, gpus: int, judged: bool) -> None:
-    wishes = PlanningGoals(make_judge=interrupted_after(judgements))
-    answer = answered(scenario(**EASY), REPLICATION, wishes, Question())
+    goals = PlanningGoals(make_judge=interrupted_after(judgements))
+    answer = answered(scenario(**EASY), REPLICATION, goals, Question())
     assert answer.interrupted
     assert answer.fewest is None
     assert answer.chosen is not None
@@ -330,8 +330,8 @@ def test_an_interrupt_keeps_the_best_so_far(judgements: int, gpus: int, judged: 
 
 
 def test_an_interrupt_after_the_answer_keeps_the_answer() -> None:
-    wishes = PlanningGoals(make_judge=interrupted_after(18))  # 1, 2, 4, 8, 6, 5: each three times
-    answer = answered(scenario(**EASY), REPLICATION, wishes, Question())
+    goals = PlanningGoals(make_judge=interrupted_after(18))  # 1, 2, 4, 8, 6, 5: each three times
+    answer = answered(scenario(**EASY), REPLICATION, goals, Question())
     assert answer.interrupted
     assert answer.growth is None
     assert answer.chosen is not None

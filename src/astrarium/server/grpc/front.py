@@ -1,4 +1,4 @@
-"""The protocol over gRPC: the methods of GRPCInferenceService over a Service."""
+"""The protocol over gRPC is the methods of GRPCInferenceService over a Service."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class GrpcCall(NamedTuple):
 def read_call(
     card: ModelCard, given: Given, tag: str, received: Time, remaining: float | None, limit: int
 ) -> GrpcCall:
-    """*remaining* is what the client's own deadline leaves, in seconds; *limit* is of a tensor, in bytes."""
+    """Read a call; the client's deadline leaves *remaining* seconds, a tensor has at most *limit* bytes."""
     request = given.request
     check_version(card, request.model_version)
     tensors = _tensors(card, given, limit)
@@ -92,7 +92,7 @@ def read_call(
 
 
 def _patience(remaining: float | None, model: str) -> Time | None:
-    """From the deadline that the call itself carries."""
+    """Return how long the client waits, by the deadline that the call itself carries."""
     if remaining is None:
         return None
     if remaining <= 0:
@@ -133,7 +133,7 @@ def _typed(placed: Sequence[CheckedTensor], given: Given, model: str) -> list[by
 
 
 def _native(placed: CheckedTensor, data: Data, model: str) -> bytes:
-    """Typed contents as they came, of a request that is large."""
+    """Return the binary layout of typed contents as they came, of a request that is large."""
     field, native = _contents_field(placed, model), extension("_express")
     assert native is not None
     found: bytes | int = native.from_contents(data, placed.spec.datatype, placed.elements)
@@ -163,7 +163,7 @@ def _contents(placed: CheckedTensor, contents: Any, model: str) -> bytes:
 
 
 def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters without their wrapping; one that wraps nothing is not there."""
+    """Return parameters without their wrapping; one that wraps nothing is left out."""
     choices = {name: wrapped.WhichOneof("parameter_choice") for name, wrapped in parameters.items()}
     return {name: getattr(parameters[name], choice) for name, choice in choices.items() if choice}
 
@@ -175,7 +175,7 @@ def _wanted(card: ModelCard, request: Any) -> list[str]:
 
 
 def written_answer(card: ModelCard, asked: GrpcCall, request_id: str, answer: InferAnswer) -> Any:
-    """The response, with bytes of its own: nothing in it refers to shared memory any more."""
+    """Return the response, with bytes of its own: nothing in it refers to shared memory any more."""
     given = {tensor.name: tensor for tensor in answer.outputs}
     response = message("ModelInferResponse")(model_name=card.name, model_version=card.version, id=request_id)
     for name in asked.outputs:
@@ -193,7 +193,7 @@ Metadata = Mapping[bytes, bytes]
 
 
 def metadata_of(context: Context) -> Metadata:
-    """Names and values as bytes, as HTTP's headers are."""
+    """Return the call's metadata, names and values as bytes, as HTTP's headers are."""
     return {
         key.encode(): value if isinstance(value, bytes) else value.encode()
         for key, value in context.invocation_metadata() or ()
@@ -216,7 +216,7 @@ async def abort_by_our_fault(context: Context, error: Exception) -> NoReturn:
 
 
 def our_fault(error: Exception) -> str:
-    """What a client is told of a defect of ours: its kind, not its insides, which the log has."""
+    """Return what a client is told of a defect of ours: its kind; the log has the rest."""
     return f"the server failed, not the request: {type(error).__name__}"
 
 
@@ -233,7 +233,7 @@ _Queue = asyncio.Queue["asyncio.Task[Any] | None"]
 async def answered(
     requests: AsyncIterator[bytes], reading: Reading, answering: StreamAnswering
 ) -> AsyncIterator[Any]:
-    """The responses to *requests*; an error belongs to its request, and the stream goes on."""
+    """Yield the responses to *requests*; an error belongs to its request, and the stream goes on."""
     under_way: _Queue = asyncio.Queue(DEPTH)
     reader = asyncio.create_task(_start_each(requests, partial(_response, reading, answering), under_way))
     try:
@@ -292,7 +292,7 @@ class GrpcFront:
         self._unreadable = ThrottledWarnings(log)
 
     def handler(self) -> Any:
-        """What a grpc server is given."""
+        """Return the handler that a grpc server is given."""
         methods = {name: self._unary(name, answering) for name, answering in self._methods().items()}
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self.model_stream_infer, response_serializer=_serialized

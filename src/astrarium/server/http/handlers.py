@@ -1,4 +1,4 @@
-"""What each path answers."""
+"""Handlers answer the paths of the HTTP protocol."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HttpCall(NamedTuple):
-    """A call, and the form in which its client wants the answer."""
+    """An HTTP call is a call, and the form in which its client wants the answer."""
 
     call: InferCall
     id: str
@@ -76,7 +76,7 @@ class HttpCall(NamedTuple):
 def read_call(
     card: ModelCard, body: Body, headers: Mapping[bytes, bytes], received: Time, limit: int
 ) -> HttpCall:
-    """*limit* is the most bytes that one tensor may have."""
+    """Read a call from a body; *limit* is the most bytes that one tensor may have."""
     json_size = _json_size(headers, body)
     request = _request(body, json_size)
     tensors = _tensors(card, request, memoryview(body)[json_size:], limit)
@@ -97,7 +97,7 @@ def reads_slowly(card: ModelCard, body: Body, headers: Mapping[bytes, bytes]) ->
 
 
 def writes_slowly(asked: HttpCall, answer: InferAnswer) -> bool:
-    """The same of an answer in JSON."""
+    """Whether an answer in JSON takes so long to write that a thread should."""
     in_json = [tensor for tensor in answer.outputs if asked.outputs.get(tensor.name) is False]
     return sum(len(tensor.data) for tensor in in_json) > LARGE
 
@@ -113,7 +113,7 @@ def _json_size(headers: Mapping[bytes, bytes], body: Body) -> int:
 
 
 def _request(body: Body, size: int) -> InferRequest:
-    """What the JSON says. Of a large one only what is beside the elements of its tensors is read here."""
+    """Read a request's JSON; of a large one, only what is beside the elements of its tensors."""
     json = body if size == len(body) else memoryview(body)[:size]
     try:
         return _small(json) if size <= LARGE else _large(json)
@@ -201,7 +201,7 @@ def _flag(parameters: Parameters, name: str, default: bool, field: str, model: s
 
 
 def written_answer(card: ModelCard, asked: HttpCall, answer: InferAnswer) -> tuple[Headers, bytes]:
-    """The body and the headers that describe it; nothing in them refers to shared memory any more."""
+    """Return the answer's body and headers; nothing in them refers to shared memory any more."""
     given = {tensor.name: tensor for tensor in answer.outputs}
     binary = [given[name].data for name, is_binary in asked.outputs.items() if is_binary]
     outputs = [_output(given[name], is_binary) for name, is_binary in asked.outputs.items()]
@@ -221,7 +221,7 @@ def _output(tensor: Tensor, binary: bool) -> OutputTensor:
 
 
 def timeline_header(headers: Mapping[bytes, bytes], answer: InferAnswer) -> Headers:
-    """How long each stage took, for those who ask."""
+    """Return a header with how long each stage took, for clients that ask."""
     if headers.get(TIMELINE) in (None, b"0", b""):
         return []
     return [(TIMELINE, stage_line(answer).encode())]
@@ -329,7 +329,7 @@ class Handlers:
         return await self._bodies.read(request.headers, request.receive)
 
     async def _form(self, request: HttpRequest, form: type[Form]) -> Form:
-        """The body as *form*; an empty one is the form with nothing filled in."""
+        """Read the body as *form*; an empty one is the form with nothing filled in."""
         body = await self._body(request)
         self._bodies.let_go(body)
         if len(body) > LARGE:
@@ -378,7 +378,7 @@ class Handlers:
 
 
 def _check_content_type(given: str) -> None:
-    """Whether the type is one of ours once its parameters are left out."""
+    """Refuse a content type that is not one of ours once its parameters are left out."""
     if given.partition(";")[0].strip().lower().encode("latin-1") not in CONTENT_TYPES:
         expected = "application/json or application/octet-stream"
         raise HttpRefusal(415, f"Content-Type: expected {expected} (got {given[:80]!r})")

@@ -1,4 +1,4 @@
-"""What a plan is worth under the batching policy that will run it, quickly enough for a search to ask."""
+"""Judging finds a plan's worth under the batching policy that will run it, fast enough for a search."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ _MOST_DRAWS = 16  # of requests whose judgements are remembered
 def judge(
     scenario: Scenario, problem: Problem, interference: Interference | None = None, warmup: Time = 0
 ) -> Judge:
-    """Requests that come before *warmup* are served and not counted. A cell that was seen before with the
-    same requests is not run again."""
+    """Return a judge of plans; requests that come before *warmup* are served and not counted.
+
+    A cell that was seen before with the same requests is not run again."""
     return _Judging(scenario, problem, interference, warmup).judged
 
 
 @dataclass
 class _Draw:
-    """Requests as columns, how many of each model count, and how many of them each part answered in time."""
+    """A draw is requests as columns, how many of each model count, and how many each part had in time."""
 
     requests: PlacementRequests
     arrivals: Arrivals
@@ -65,7 +66,7 @@ class _Judging:
         return found
 
     def _draw(self, requests: PlacementRequests) -> _Draw:
-        """Known by identity: to compare all requests each time would take longer than most judgements."""
+        """Return the draw of requests, known by identity: to compare them all would take too long."""
         for draw in self._draws:
             if draw.requests is requests:
                 return draw
@@ -76,7 +77,7 @@ class _Judging:
         return draw
 
     def _arrivals(self, requests: PlacementRequests) -> Arrivals:
-        """What dynamic models take is drawn anew: the run itself must not be known beforehand."""
+        """Return arrivals; times of dynamic models are drawn anew: the run must not be known beforehand."""
         seed = int(stream(self._scenario.seed, "judged").integers(2**31))
         times, models = np.array(requests.times, np.int64), np.array(requests.models, np.int32)
         return build.arrivals_at(self._scenario.with_seed(seed), times, models)
@@ -94,7 +95,7 @@ def _in_time(part: RecordPart, warmup: Time, models: int) -> Numbers:
 
 
 def _key(routes: Routes, place: int) -> object:
-    """All that decides what becomes of a part: its GPUs, its models, and which requests it gets."""
+    """Return all that decides how a part fares: its GPUs, its models, and which requests it gets."""
     if place >= len(routes.cells):
         queue = routes.queues[place - len(routes.cells)]
         models = sorted({replica.model for replica in queue})
@@ -107,7 +108,7 @@ def _key(routes: Routes, place: int) -> object:
 
 
 def _dealt(routes: Routes, place: int, model: int) -> tuple[int, ...]:
-    """Everybody's parts of the model's requests, after one's own place among those who get any."""
+    """Return all parts of a model's requests, after the place of this one among those that get any."""
     column = routes.parts[:, model].tolist()
     before = sum(part > 0 for part in column[:place])
     return (before if column[place] else -1, *(part for part in column if part))

@@ -1,5 +1,6 @@
-"""What `plan` answers: a plan, what it is worth, what breaks first, how others fare. An interrupt keeps what
-was found until then.
+"""The answer of `plan` is a plan, what it is worth, what breaks first, and how other policies fare.
+
+An interrupt keeps what was found until then.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MOST_ALONE = 3_000_000  # requests that may be looked at to see how far each mod
 
 @dataclass(frozen=True)
 class Rival:
-    """Another policy on as many GPUs and on the same requests, and the fewest that it needs itself."""
+    """A rival is another policy on as many GPUs and the same requests, and the fewest GPUs that it needs."""
 
     choice: PlacementChoice
     same: Attempt
@@ -33,8 +34,10 @@ class Rival:
 
 @dataclass(frozen=True)
 class Question:
-    """*gpus*: so many; None: the fewest that are enough. *each*: how far every model can grow alone; None:
-    if that is quickly found."""
+    """A question asks for a plan on so many *gpus* (None: the fewest that are enough).
+
+    *each*: also how far every model can grow alone (None: if that is quickly found).
+    """
 
     gpus: int | None = None
     rivals: tuple[PlacementChoice, ...] = ()
@@ -48,11 +51,11 @@ class Question:
 
 @dataclass
 class PlanningAnswer:
-    """*fewest*: None where no number that was tried is enough, or nobody asked."""
+    """An answer's *fewest* is None where no number of GPUs that was tried is enough, or nobody asked."""
 
     scenario: Scenario
     choice: PlacementChoice
-    wishes: PlanningGoals
+    goals: PlanningGoals
     question: Question
     chosen: Attempt | None = None
     fewest: Attempt | None = None
@@ -66,16 +69,16 @@ class PlanningAnswer:
 def answered(
     scenario: Scenario,
     choice: PlacementChoice,
-    wishes: PlanningGoals,
+    goals: PlanningGoals,
     question: Question,
     watch: PlanningWatch | None = None,
 ) -> PlanningAnswer:
     for rival in question.rivals:
         rival.made("--against")  # nothing is begun that cannot be finished
     watch = watch or PlanningWatch()
-    answer = PlanningAnswer(scenario, choice, wishes, question, attempts=watch.attempts)
-    planning = Planning(scenario, choice, wishes, watch)
-    others = [Planning(scenario, rival, wishes, PlanningWatch(watch.show)) for rival in question.rivals]
+    answer = PlanningAnswer(scenario, choice, goals, question, attempts=watch.attempts)
+    planning = Planning(scenario, choice, goals, watch)
+    others = [Planning(scenario, rival, goals, PlanningWatch(watch.show)) for rival in question.rivals]
     try:
         _fill(answer, planning, others)
     except KeyboardInterrupt:
@@ -88,7 +91,7 @@ def _fill(answer: PlanningAnswer, planning: Planning, others: Sequence[Planning]
     question = answer.question
     if question.gpus is None:
         answer.fewest = planning.fewest()
-        there = min(answer.scenario.cluster.size, answer.wishes.most)
+        there = min(answer.scenario.cluster.size, answer.goals.most)
         answer.chosen = answer.fewest or planning.attempt(there)
         answer.fewest = answer.chosen if answer.chosen.met else None
     else:
@@ -120,8 +123,8 @@ def told(answer: PlanningAnswer) -> dict[str, Any]:
     found: dict[str, Any] = {
         "policy": answer.choice.name,
         "parameters": answer.choice.parameters,
-        "target": answer.wishes.target,
-        "seeds": answer.wishes.seeds,
+        "target": answer.goals.target,
+        "seeds": answer.goals.seeds,
         "cluster": answer.scenario.cluster.size,
         "interrupted": answer.interrupted,
         "fewest": None if answer.fewest is None else answer.fewest.gpus,

@@ -1,4 +1,4 @@
-"""Requests for planning: some to plan with, others to judge by, at today's load or at a grown one.
+"""A planning load has requests to plan with and others to judge by, at today's load or at a grown one.
 
 Arrivals that are drawn are drawn again from other seeds. A trace cannot be: its first half is the history
 that plans are made with, and its second half, in windows, judges them. A trace grows by being run faster,
@@ -26,15 +26,12 @@ from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.schema import Change, Workload, spans
 
-# What a plan is worth on requests that it was not made with: each model's attainment, and how it spreads.
-
-
 # as `judging.judge`: the scenario, the problem, what slows replicas that share a GPU, and the warm-up
 MakeJudge = Callable[[Scenario, Problem, Interference | None, Time], Judge]
 
 
 class Attained(msgspec.Struct, frozen=True):
-    """The part of the requests that was answered in time, over several draws of them."""
+    """The part of the requests that was answered in time, attained over several draws of them."""
 
     mean: float
     low: float
@@ -46,18 +43,18 @@ class Attained(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """*models* in the order of the problem; *overall* counts every request alike."""
+    """A judged plan's *models* are in the order of the problem; *overall* counts every request alike."""
 
     models: tuple[Attained, ...]
     overall: Attained
 
     @property
     def worst(self) -> int:
-        """The place of the model that fares worst."""
+        """Return the place of the model that fares worst."""
         return min(range(len(self.models)), key=lambda place: self.models[place].mean)
 
     def below(self, target: float) -> list[int]:
-        """The models that do not get what they should, worst first."""
+        """Return the models below their target, worst first."""
         found = [place for place, each in enumerate(self.models) if each.mean < target]
         return sorted(found, key=lambda place: self.models[place].mean)
 
@@ -81,7 +78,7 @@ WINDOW = 100  # requests at least, in a part of a trace that judges
 
 @dataclass(frozen=True)
 class PlanningLoad:
-    """Of a scenario, judged *seeds* times over. Never with the requests that plans are made with."""
+    """A scenario's load is judged *seeds* times over, never with the requests that plans are made with."""
 
     scenario: Scenario
     seeds: int = 3
@@ -96,11 +93,11 @@ class PlanningLoad:
 
     @property
     def warmup(self) -> Time:
-        """Requests that come before are served and not counted. Windows of a trace count as a whole."""
+        """Return until when requests are served and not counted; windows of a trace count as a whole."""
         return 0 if self.traced else self.scenario.workload.warmup
 
     def posed(self, problem: Problem) -> Problem:
-        """With requests to plan with, and their rates, where the scenario's own are in a trace."""
+        """Return the problem with requests to plan with, and their rates where the scenario has a trace."""
         if not self.traced:
             return problem
         time, model, half = self._trace()
@@ -110,7 +107,7 @@ class PlanningLoad:
         return with_rates(known, (counts * SECOND / half).tolist())
 
     def fresh(self, factors: Sequence[float] = ()) -> list[PlacementRequests]:
-        """*factors*: how many times today's requests each model gets; none: today's."""
+        """Return requests to judge by; each model gets *factors* times today's (none: today's)."""
         if self.traced:
             return [_repeated(part, length, factors) for part, length in self._windows()]
         scenario = grown(self.scenario, factors) if factors else self.scenario
@@ -119,7 +116,7 @@ class PlanningLoad:
         return [requests_of(each.time, each.model) for each in drawn]
 
     def judging(self, problem: Problem, factors: Sequence[float] = ()) -> Problem:
-        """With the rates that judge. A trace's second half may have others than its history."""
+        """Return the problem with the rates that judge; a trace's second half may have others."""
         if self.traced:
             time, model, half = self._trace()
             counts = np.bincount(model[time >= half], minlength=len(problem.models))
@@ -129,7 +126,7 @@ class PlanningLoad:
         return with_rates(problem, (rates * (np.array(factors) if factors else 1.0)).tolist())
 
     def _trace(self) -> tuple[Ints, Ints, Time]:
-        """Arrivals, models, and where history ends."""
+        """Return arrivals, models, and where history ends."""
         whole = build.arrivals(self.scenario)
         return whole.time, whole.model, max(1, self.scenario.duration // 2)
 
@@ -155,7 +152,7 @@ def requests_of(time: Ints, model: Ints) -> PlacementRequests:
 
 
 def grown(scenario: Scenario, factors: Sequence[float]) -> Scenario:
-    """Each model's rate, and what becomes of it, times its factor."""
+    """Return the scenario with each model's rate, and its changes, times its factor."""
     names = list(scenario.models)
     parts = [
         {name: Rate(rate * factor) for name, rate, factor in zip(names, part.rates, factors, strict=True)}
@@ -170,7 +167,7 @@ def grown(scenario: Scenario, factors: Sequence[float]) -> Scenario:
 
 
 def _repeated(part: tuple[Ints, Ints], length: Time, factors: Sequence[float]) -> PlacementRequests:
-    """Each model's requests at its own pace, again from the start when they end before the window does."""
+    """Run each model's requests faster by its factor, repeated when they end before the window does."""
     time, model = part
     if not factors:
         return requests_of(time, model)

@@ -1,4 +1,4 @@
-"""Where the time of requests went: in a run as it was recorded, or on the way of Elvinger's thesis."""
+"""Stages tell where the time of requests went, in a recorded run or on the path of Elvinger's thesis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Times = dict[str, Ints]  # by stage
 
 
 def stages_of(record: ServingRecord, parts: Sequence[RecordPart] = ()) -> list[StageLine]:
-    """Of answered requests. *parts*: those of a planned run, whose queues are another way than cells."""
+    """Return the stages of answered requests; *parts* of a planned run have other stages in queues."""
     found: dict[str, list[Times]] = {}
     runs = [(part.record, part.run_by == RUN_BY) for part in parts] or [(record, False)]
     for each, queued in runs:
@@ -56,7 +56,7 @@ def _times(record: ServingRecord, model: int, queued: bool) -> Times:
 
 
 def _lines(name: str, parts: Sequence[Times]) -> list[StageLine]:
-    """Stages that take no time at all are left out."""
+    """Return the lines of a model; stages that take no time at all are left out."""
     joined = {stage: np.concatenate([each[stage] for each in parts]) for stage in (parts[0] if parts else ())}
     spreads = [(stage, TimeSpread.of(joined[stage])) for stage in STAGES if stage in joined]
     total = sum(spread.mean for _, spread in spreads if spread is not None) or 1.0
@@ -70,8 +70,9 @@ def _lines(name: str, parts: Sequence[Times]) -> list[StageLine]:
 def on_path(
     scenario: Scenario, plan: Plan, problem: Problem, max_wait: Time, interference: Interference | None = None
 ) -> Evaluation:
-    """The same requests by a router that makes each replica's batches, and waits *max_wait* at most until one
-    is full. Delays are those of the scenario's network. Nobody is dropped but who has no replica."""
+    """Return the stages if a router made each replica's batches and waited *max_wait* at most to fill one.
+
+    Delays are those of the scenario's network. Only requests without a replica are dropped."""
     if scenario.dynamic:
         raise InputError("--router-wait", None, "models whose times are known: no dynamic profiles")
     network = build.setup(scenario, placed=True).network
@@ -83,8 +84,9 @@ def on_path(
 
 
 class _Turns:
-    """Replicas that have a whole GPU each take turns on it, as if in very short slices: they share its time,
-    and do not slow each other beyond that. Others do as *interference* says."""
+    """Replicas that each may use a whole GPU take turns on it, as if in very short slices.
+
+    They share its time, and do not slow each other beyond that. Others do as *interference* says."""
 
     def __init__(self, interference: Interference) -> None:
         self._turns, self._beside = Shared(NoInterference()), Shared(interference)

@@ -1,6 +1,4 @@
-"""A plan as tables for a terminal: which replicas each GPU holds and why, what each model gets, how other
-policies fare.
-"""
+"""Tables show a plan on a terminal: the replicas of each GPU and why, what each model gets, and rivals."""
 
 from __future__ import annotations
 
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def headline(answer: PlanningAnswer) -> Iterator[str]:
-    """The answer in words."""
-    chosen, label, target = answer.chosen, answer.choice.label, answer.wishes.target
+    """Return the answer in words."""
+    chosen, label, target = answer.chosen, answer.choice.label, answer.goals.target
     if chosen is None:
         yield f"{label}: interrupted before there was any plan"
         return
@@ -109,7 +107,7 @@ def growth_line(answer: PlanningAnswer, attempt: Attempt) -> str:
 
 
 def tried_line(answer: PlanningAnswer) -> str:
-    """Which sizes were looked at, and how the worst model fared."""
+    """Say which sizes were tried, and how the worst model fared."""
     told = [
         f"{each.gpus} ({each.judged.models[each.judged.worst].mean:.1%})"
         for each in sorted(answer.attempts, key=lambda each: each.gpus)
@@ -128,12 +126,12 @@ def rivals_missing(answer: PlanningAnswer) -> Iterator[str]:
 
 
 def line(text: str) -> Text:
-    """A sentence as it is: nothing in it is a mark, and the terminal may break it where it likes."""
+    """Return a sentence as text without markup, which the terminal may break anywhere."""
     return Text(text, no_wrap=True, overflow="ignore")
 
 
 def _which(attempt: Attempt) -> str:
-    """Of unequal GPUs also their kinds."""
+    """Say how many GPUs an attempt has, with their kinds where they are unequal."""
     kinds = Counter(gpu.kind for gpu in attempt.problem.gpus)
     told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     unequal = attempt.speeds is not None and attempt.speeds.unequal
@@ -148,7 +146,7 @@ GIB = 2**30
 
 
 def placement_table(uses: tuple[GpuUse, ...], problem: Problem) -> Table:
-    """One row for each replica on each GPU; GPUs on which the same replicas do the same stand together."""
+    """Return a row for each replica on each GPU; GPUs with the same replicas and loads stand together."""
     columns = ("memory", "busy", "model", "batch", "share", "shape", "takes", "works", "why")
     table = _table("GPU", *columns)
     for name in ("model", "why"):
@@ -187,12 +185,12 @@ def _replica_cells(use: ReplicaUse, names: dict[int, str], explained: set[Replic
 
 
 def _leave_out_empty(table: Table) -> None:
-    """Columns that say nothing, so that the table fits a narrow terminal more often."""
+    """Leave out columns that say nothing, so that the table fits a narrow terminal more often."""
     table.columns = [column for column in table.columns if any(column.cells)]
 
 
 def models_table(answer: PlanningAnswer, attempt: Attempt) -> Table:
-    """What each model asks for and gets, on requests that the plan was not made with."""
+    """Return what each model asks for and gets, on requests that the plan was not made with."""
     table = _table("model", "SLO ms", "requests/s", "replicas", "in time", "lowest", "highest", "can grow")
     plan, judged = attempt.plan, attempt.judged
     for place, model in enumerate(attempt.problem.models):
@@ -219,7 +217,7 @@ def models_table(answer: PlanningAnswer, attempt: Attempt) -> Table:
 
 
 def _room(growth: Growth | None) -> str:
-    """Alone, the others staying as they are."""
+    """Say how far a model can grow alone, the others staying as they are."""
     if growth is None:
         return ""
     return f"{growth.carries:.2f}x" if growth.breaks is not None else f"over {growth.carries:.0f}x"
@@ -233,7 +231,7 @@ def _attained(found: Attained | None, target: float) -> tuple[str | Text, str, s
 
 
 def against_table(answer: PlanningAnswer) -> Table:
-    """Policies on as many GPUs and on the same requests; and the fewest GPUs that each needs."""
+    """Compare policies on as many GPUs and the same requests, and the fewest GPUs that each needs."""
     chosen = answer.chosen
     assert chosen is not None
     title = f"on {gpus_told(chosen.gpus)}"
@@ -256,7 +254,7 @@ def _worst(attempt: Attempt) -> tuple[str | Text, str]:
 
 
 def _plain(number: float) -> str:
-    """All digits before the point, and few behind it."""
+    """Write a number with all digits before the point, and few behind it."""
     return f"{number:,.3f}".rstrip("0").rstrip(".")
 
 
