@@ -1,4 +1,4 @@
-"""The early reply thread hears workers first: it answers what it was told to expect, and passes everything on."""
+"""The early reply thread hears workers first: it answers what it was told to expect, and passes all on."""
 
 from __future__ import annotations
 
