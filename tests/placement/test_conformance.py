@@ -18,7 +18,7 @@ from astrarium.placement.evaluation import evaluate
 from astrarium.placement.igniter import whole_gpu_times
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Patient, Search, placement_policies
-from astrarium.placement.problem import PlacedModel, Problem, Requests
+from astrarium.placement.problem import PlacedModel, PlacementRequests, Problem
 from astrarium.serving.planning.known import v100
 from astrarium.testing.conformance import Choice, ContractError, suites
 from astrarium.testing.placement import GIB, PlacementPolicyConformance, examine, gpus, model
@@ -106,7 +106,7 @@ def test_no_plan_that_cannot_be_is_run() -> None:
     twofold = Plan("x", BOTH, {1: "no room"})
     for plan in (crowded, twofold, Plan("x", (*BOTH, Replica(5, (0,))))):
         with pytest.raises(BrokenBooks):
-            evaluate(PROBLEM, plan, Requests((), ()))
+            evaluate(PROBLEM, plan, PlacementRequests((), ()))
 
 
 def test_a_full_gpu_is_found() -> None:

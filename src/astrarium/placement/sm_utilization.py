@@ -1,4 +1,4 @@
-"""How much of a GPU kernels use: by their launch configurations, and over the time of a whole batch.
+"""SM utilization is how much of a GPU kernels use, by their launch configurations and over a whole batch.
 
 Elvinger's thesis, section 5.3. A kernel's SM utilization is the share of the SMs that its blocks need at
 once, at most 1. Four bounds say how many of its blocks an SM holds: threads, registers, shared memory, and
@@ -23,7 +23,7 @@ KIB = 1024
 
 
 class SmLimits(msgspec.Struct, frozen=True):
-    """What a GPU has of SMs, and what one SM holds at once. Shared memory is in bytes."""
+    """The limits of a GPU: its SMs, and what one SM holds at once. Shared memory is in bytes."""
 
     sms: int
     threads: int
@@ -36,7 +36,7 @@ V100 = SmLimits(sms=80, threads=2048, registers=65_536, shared_memory=96 * KIB, 
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """A kernel's launch configuration, as a trace of the GPU has it."""
+    """A launch is a kernel's launch configuration, as a trace of the GPU has it."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -62,7 +62,7 @@ class Busy(msgspec.Struct, frozen=True):
 
 
 def block_bounds(launch: Launch, limits: SmLimits) -> dict[str, int]:
-    """How many blocks an SM holds at once, by each of its four limits."""
+    """Return how many blocks an SM holds at once, by each of its four limits."""
     threads = launch.threads_per_block
     if min(*launch.grid, *launch.block) < 1:
         raise InputError("launch", launch, "grids and blocks of at least 1 in each dimension")
@@ -85,7 +85,7 @@ def blocks_per_sm(launch: Launch, limits: SmLimits) -> int:
 
 
 def sms_needed(launch: Launch, limits: SmLimits) -> int:
-    """For all blocks to run at once; may be more than there are."""
+    """Return the SMs that all blocks need to run at once; may be more than there are."""
     return -(-launch.blocks // blocks_per_sm(launch, limits))
 
 
@@ -94,24 +94,24 @@ def sm_utilization(launch: Launch, limits: SmLimits) -> float:
 
 
 def highest_share(kernels: Sequence[Busy]) -> float:
-    """The busiest moment: Usher's requirement, where *share* is the achieved occupancy."""
+    """Return the share at the busiest moment: Usher's requirement, with the achieved occupancy as *share*."""
     return max((share for _, share in _intervals(kernels)), default=0.0)
 
 
 def weighted_share(kernels: Sequence[Busy]) -> float:
-    """The average from the first start to the last end: the weighted occupancy or SM utilization."""
+    """Return the mean share from the first start to the last end: weighted occupancy or SM utilization."""
     intervals = _intervals(kernels)
     whole = sum(length for length, _ in intervals)
     return sum(length * share for length, share in intervals) / whole if whole else 0.0
 
 
 def _bound(limit: int, needed: int, otherwise: int) -> int:
-    """A resource that a block does not need bounds nothing."""
+    """Return how many blocks a resource allows; one that a block does not need bounds nothing."""
     return limit // needed if needed else otherwise
 
 
 def _intervals(kernels: Sequence[Busy]) -> list[tuple[Time, float]]:
-    """Length and share of every stretch in which no kernel starts or ends."""
+    """Yield length and share of every stretch in which no kernel starts or ends."""
     for kernel in kernels:
         if kernel.end < kernel.start or kernel.share < 0:
             raise InputError("kernels", kernel, "an end after the start, and a share of at least 0")

@@ -24,7 +24,7 @@ from astrarium.core.units import MICROSECOND, MILLISECOND, Time, to_ms
 from astrarium.placement.interference import share_factor
 from astrarium.placement.plan import ROUNDING, Plan, PlanEntry, Replica, check, read, written
 from astrarium.placement.policies import placement_policies
-from astrarium.placement.problem import ALONE, Demand, Form, PlacedModel, PlacementGpu, Problem, Shape
+from astrarium.placement.problem import ALONE, Form, GpuDemand, PlacedModel, PlacementGpu, Problem, Shape
 from astrarium.testing.conformance import BOUNDED, Conformance, ContractError, ensure, same
 
 # Placement problems for the conformance suite: drawn by Hypothesis, or made for a question.
@@ -45,10 +45,10 @@ def form(shape: Shape, alone: Time, each: Time, weights: int, activations: int, 
     return Form(shape, (times,) * stages, (weights // gpus,) * stages, (activations // gpus,) * stages)
 
 
-def demands(small: float) -> dict[int, Demand]:
+def demands(small: float) -> dict[int, GpuDemand]:
     """What it uses of a GPU grows with the batch, up to nine tenths."""
     shares = {size: round(min(0.9, small * (1 + size / 8)), 3) for size in PROFILED}
-    return {size: Demand(share, share, share, round(share / 2, 3)) for size, share in shares.items()}
+    return {size: GpuDemand(share, share, share, round(share / 2, 3)) for size, share in shares.items()}
 
 
 def model(

@@ -16,7 +16,7 @@ import msgspec
 
 from astrarium.core.streams import stream
 from astrarium.placement import alpaserve
-from astrarium.placement.problem import Problem, Requests
+from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium_papers.alpaserve._common.cases import Case, Outcome
 from astrarium_papers.alpaserve._common.panels import (
     ALPASERVE,
@@ -86,7 +86,7 @@ def dealing(number: int) -> Known:
         rates = dict(zip(order, (model.rate for model in problem.models), strict=True))
         models = tuple(msgspec.structs.replace(model, rate=rates[model.index]) for model in problem.models)
         renamed = tuple(order[model] for model in problem.requests.models)
-        return Problem(models, problem.gpus, Requests(problem.requests.times, renamed))
+        return Problem(models, problem.gpus, PlacementRequests(problem.requests.times, renamed))
 
     return knows
 

@@ -13,7 +13,7 @@ from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.placement.evaluation import Evaluation, evaluate, poisson
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Judge, Patient, placement_policies
-from astrarium.placement.problem import Problem, Requests
+from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium_papers.elvinger._world import WARMUP, SharedSms, path
 from astrarium_papers.findings import Effort, Row
 
@@ -71,7 +71,7 @@ def planned(line: Line, problem: Problem, effort: Effort) -> Plan:
 def judge(problem: Problem) -> Judge:
     """What becomes of a plan in the thesis's cluster."""
 
-    def judged(plan: Plan, requests: Requests) -> list[float]:
+    def judged(plan: Plan, requests: PlacementRequests) -> list[float]:
         attained = (model.attainment for model in travelled(problem, plan, requests, warmup=0).models)
         return [1.0 if part is None else part for part in attained]
 
@@ -90,12 +90,12 @@ def _with_sizes(problem: Problem, sizes: Mapping[str, Sequence[int]]) -> Problem
     return msgspec.structs.replace(problem, models=models)
 
 
-def travelled(problem: Problem, plan: Plan, requests: Requests, warmup: Time = WARMUP) -> Evaluation:
+def travelled(problem: Problem, plan: Plan, requests: PlacementRequests, warmup: Time = WARMUP) -> Evaluation:
     interference = SharedSms(problem.models)
     return evaluate(problem, plan, requests, interference, warmup=warmup, path=path(problem))
 
 
-def goodputs(problem: Problem, requests: Requests, found: Evaluation) -> dict[str, float]:
+def goodputs(problem: Problem, requests: PlacementRequests, found: Evaluation) -> dict[str, float]:
     """Return requests in time, by model, for each second in which its client was at work."""
     ends = dict(zip(requests.models, requests.times, strict=True))  # the last of each
     return {
@@ -105,7 +105,7 @@ def goodputs(problem: Problem, requests: Requests, found: Evaluation) -> dict[st
     }
 
 
-def submitted(problem: Problem, requests: Requests) -> dict[str, float]:
+def submitted(problem: Problem, requests: PlacementRequests) -> dict[str, float]:
     """Return what the clients submitted: the thesis's `ideal`."""
     ends = dict(zip(requests.models, requests.times, strict=True))
     counted = Counter(
@@ -125,7 +125,7 @@ def stands(plan: Plan, problem: Problem) -> list[list[tuple[str, int]]]:
     ]
 
 
-def bar(line: Line, problem: Problem, requests: Requests, effort: Effort) -> dict[str, Any]:
+def bar(line: Line, problem: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
     """One bar of a figure, as plain data."""
     plan = planned(line, problem, effort)
     found = travelled(problem, plan, requests)

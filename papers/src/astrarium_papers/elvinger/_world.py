@@ -22,7 +22,7 @@ from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.placement.interference import SumPoint, Sums, Tenant, demand_at
 from astrarium.placement.path import Delay, Path, Payload
-from astrarium.placement.problem import PlacedModel, PlacementGpu, Problem, Requests
+from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
 
 IMAGE, TEXT = 4 * 3 * 224 * 224, 2 * 8 * 512
 LANGUAGE = ("bert", "gpt2")
@@ -45,7 +45,7 @@ def achieved(target: float) -> float:
     return SECOND / (SECOND / target + SUBMITTING)
 
 
-def clients(problem: Problem, each: int, seed: int) -> Requests:
+def clients(problem: Problem, each: int, seed: int) -> PlacementRequests:
     """Return *each* requests of every model after the warm-up, at the rates that clients achieve."""
     found: list[tuple[Time, int]] = []
     for model in problem.models:
@@ -55,7 +55,7 @@ def clients(problem: Problem, each: int, seed: int) -> Requests:
             counted += at >= WARMUP
             found.append((round(at), model.index))
     found.sort()
-    return Requests(tuple(at for at, _ in found), tuple(model for _, model in found))
+    return PlacementRequests(tuple(at for at, _ in found), tuple(model for _, model in found))
 
 
 class SharedSms:

@@ -16,7 +16,7 @@ from astrarium.serving.live import profiling
 
 if TYPE_CHECKING:
     from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles
-    from astrarium.serving.live.profiling import Care, Fit, Measured
+    from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
     from astrarium.serving.live.tensors import TensorSpec
     from astrarium.serving.scenario import Scenario
 
@@ -46,9 +46,9 @@ def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted:
     sizes = profiling.sizes_up_to(wanted.largest)
     with waiting(f"warming up {wanted.name}"):
         model.warm_up([1])
-    measured: list[Measured] = []
+    measured: list[MeasuredTimes] = []
 
-    def enough(found: Measured) -> bool:
+    def enough(found: MeasuredTimes) -> bool:
         return wanted.limit is not None and found.quantile(wanted.chance) > wanted.limit
 
     with bar(f"profiling {wanted.name}", len(sizes)) as progress:
@@ -75,7 +75,7 @@ def by_application(model: LoadedModel, care: Care, wanted: Wanted) -> Outcome:
     return Outcome({"dynamic": found}, _application_table(fit))
 
 
-def _size_table(measured: list[Measured], table: dict[int, int]) -> Any:
+def _size_table(measured: list[MeasuredTimes], table: dict[int, int]) -> Any:
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False)

@@ -1,4 +1,4 @@
-"""How long messages take here: what a scenario that says nothing of delays is planned with.
+"""Calibration measures how long messages take, to plan scenarios that say nothing of delays.
 
 A policy plans its batches to end `response` before the deadline and to be sent `control` before they start.
 Too little, and answers are late by a hair; too much, and GPUs wait. Workers are asked to answer pings, many
@@ -25,7 +25,7 @@ RESPONSE_MARGIN = 400 * MICROSECOND
 
 
 class Calibration:
-    """*ping* sends one to a worker; `pong` hears when it was there and that it came back."""
+    """Calibration sends pings by *ping*; `pong` hears when each was there and that it came back."""
 
     def __init__(self, ping: Callable[[int], None], clock: Callable[[], Time]) -> None:
         self._ping, self._clock = ping, clock
@@ -60,6 +60,6 @@ class Calibration:
 
 
 def _slow(trips: Iterable[Time]) -> Time:
-    """The 95th percentile."""
+    """Return the 95th percentile of the trips."""
     ordered = sorted(trips)
     return ordered[len(ordered) * 95 // 100] if ordered else 0

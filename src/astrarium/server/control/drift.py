@@ -1,5 +1,6 @@
-"""Plans follow drift: where batches have come to take longer (or less) than the profile says, the policy is
-told anew, and delays that were measured in a bad moment come down to what pings show since.
+"""The drift watch gives the policy new times where batches take longer (or less) than the profile says.
+
+Delays that were measured in a bad moment come down to what pings show since.
 
 What is compared is the same quantile that a profile holds: most batches must end within the estimate, or
 answers are late by a hair. The whole table of a model is scaled, so that its shape stays as measured. A new
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from astrarium.core.units import MICROSECOND, SECOND, Time
 from astrarium.server.control.bounds import bounded, scaled
-from astrarium.server.control.tickets import Flight
+from astrarium.server.control.tickets import InFlightBatch
 from astrarium.serving.contract import ModelSpec, Network, Setup
 from astrarium.serving.live.messages import BatchDone
 
@@ -36,7 +37,7 @@ Samples = deque[tuple[Time, float]]  # when, and what was found
 
 
 class DriftWatch:
-    """Sees every finished batch; `revised` now and then answers with a setup that fits better.
+    """A drift watch sees every finished batch; `revised` now and then returns a setup that fits better.
 
     *stated* is the scenario's own setup; *pinged* says what messages take now, and is left out where the
     scenario says what delays are.
@@ -48,14 +49,14 @@ class DriftWatch:
         self._judged, self._pause = now, FIRST
         self.revisions = 0
 
-    def saw(self, flight: Flight, done: BatchDone) -> None:
+    def saw(self, flight: InFlightBatch, done: BatchDone) -> None:
         spec = self._stated.models[flight.model]
         if spec.dynamic is None:  # others vary by nature, and their policies learn how
             took = done.finished - done.started
             self._ratios[flight.model].append((done.finished, took / spec.latency[len(flight.requests)]))
 
     def revised(self, setup: Setup, now: Time) -> Setup | None:
-        """None where nothing has drifted far enough."""
+        """Return a setup that fits better, or None where nothing has drifted far enough."""
         if now - self._judged < self._pause:
             return None
         self._judged, self._pause = now, min(2 * self._pause, EVERY)
@@ -75,7 +76,7 @@ class DriftWatch:
         return scaled(stated, planned * min(max(step, 1 / LARGEST_STEP), LARGEST_STEP))
 
     def _network(self, planned: Network) -> Network:
-        """Delays only come down: what makes orders and answers slower now and then is a matter of margins."""
+        """Return delays that fit better; they only come down: what slows some messages is for margins."""
         if self._pinged is None:
             return planned
         pinged = self._pinged()
@@ -84,7 +85,7 @@ class DriftWatch:
 
 
 def _found(samples: Samples, quantile: float, planned: float, least: float, now: Time) -> float:
-    """What *samples* say should be planned with: a quantile of them where there are enough.
+    """Return the value that *samples* say to plan with: a quantile of them where there are enough.
 
     Few of them can only bring down what is *planned*, and no lower than *least*, which needs no evidence.
     """

@@ -1,4 +1,4 @@
-"""Models that refuse everybody: loaded, and no use to anyone.
+"""The refusal watch finds models that are loaded and refuse every call.
 
 A model is said to refuse everybody once it has turned away a number of calls in a row, for a while. It goes
 on taking calls, and is said to be ready again with its first answer, or when nobody has asked for a while: a
@@ -17,14 +17,14 @@ WHILE = 10 * SECOND  # what overload turns away in a burst shorter than this say
 
 
 class RefusalWatch:
-    """Looks at the books now and then; `ModelBooks.refusing` holds what it finds."""
+    """A refusal watch looks at the books now and then; `ModelBooks.refusing` holds what it finds."""
 
     def __init__(self, books: Sequence[ModelBooks], now: Time) -> None:
-        self._rows = [_Row(one, now) for one in books]
+        self._rows = [_RefusedCalls(one, now) for one in books]
         self._looked = now
 
     def look(self, now: Time) -> Iterator[int]:
-        """The models of which it has to say something else than before."""
+        """Return the models of which the watch says something else than before."""
         self._looked = now
         for model, row in enumerate(self._rows):
             row.look(now)
@@ -40,8 +40,8 @@ class RefusalWatch:
         return refusing and all(self._looked - row.answered_at >= WHILE for row in self._rows)
 
 
-class _Row:
-    """The calls of one model that were turned away since the last answer."""
+class _RefusedCalls:
+    """The refused calls of one model since its last answer are counted here."""
 
     def __init__(self, books: ModelBooks, now: Time) -> None:
         self.books, self.answered_at = books, now - WHILE
@@ -59,7 +59,7 @@ class _Row:
             self._begin(now)
 
     def reason(self, now: Time) -> str:
-        """Empty where it does not refuse everybody, as far as one can tell."""
+        """Return why the model is said to refuse everybody; empty where it is not."""
         if self._length < FEWEST or now - self._began < WHILE:
             return ""
         return f"it has turned away all of the last {self._length} calls ({self.books.declined_because})"

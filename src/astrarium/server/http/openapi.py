@@ -1,4 +1,4 @@
-"""The OpenAPI description of the HTTP protocol, made from the routes and the structures they speak."""
+"""The OpenAPI description of the HTTP protocol is made from the routes and the structures they speak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which handler answers a path. A small tree of path segments: literals first, then `{names}`."""
+"""The router finds the handler of a path in a tree of path segments: literals first, then `{names}`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from astrarium.server.http.bodies import HttpRefusal, Reply
 RECEIVED, LONG_WAY = "astrarium.received", "astrarium.long_way"
 
 
-class Request(NamedTuple):
-    """What a handler needs to know of a request, but for its body."""
+class HttpRequest(NamedTuple):
+    """An HTTP request is what a handler needs to know, but for the body."""
 
     scope: Mapping[str, Any]
     headers: Mapping[bytes, bytes]
@@ -24,12 +24,12 @@ class Request(NamedTuple):
     names: Mapping[str, str]  # of the path's segments
 
 
-Handler = Callable[[Request], Awaitable[Reply]]
+Handler = Callable[[HttpRequest], Awaitable[Reply]]
 
 
 @dataclass(frozen=True)
 class Route:
-    """One operation: `path` may hold `{names}`. The rest describes it for the OpenAPI document."""
+    """A route is one operation: `path` may hold `{names}`; the rest is for the OpenAPI document."""
 
     method: str
     path: str

@@ -1,4 +1,4 @@
-"""What a plan is worth under the batching policy that will run it, quickly enough for a search to ask."""
+"""Judging finds a plan's worth under the batching policy that will run it, fast enough for a search."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from astrarium.placement.cells import Numbers, assigned
 from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge
-from astrarium.placement.problem import Problem, Requests
-from astrarium.serving.planned.parts import Part
+from astrarium.placement.problem import PlacementRequests, Problem
+from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.planned.run import Routes
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.state import Outcome
@@ -27,16 +27,17 @@ _MOST_DRAWS = 16  # of requests whose judgements are remembered
 def judge(
     scenario: Scenario, problem: Problem, interference: Interference | None = None, warmup: Time = 0
 ) -> Judge:
-    """Requests that come before *warmup* are served and not counted. A cell that was seen before with the
-    same requests is not run again."""
+    """Return a judge of plans; requests that come before *warmup* are served and not counted.
+
+    A cell that was seen before with the same requests is not run again."""
     return _Judging(scenario, problem, interference, warmup).judged
 
 
 @dataclass
 class _Draw:
-    """Requests as columns, how many of each model count, and how many of them each part answered in time."""
+    """A draw is requests as columns, how many of each model count, and how many each part had in time."""
 
-    requests: Requests
+    requests: PlacementRequests
     arrivals: Arrivals
     totals: Numbers
     known: dict[object, Numbers] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class _Judging:
         self._interference, self._warmup = interference, warmup
         self._draws: list[_Draw] = []
 
-    def judged(self, plan: Plan, requests: Requests) -> Sequence[float]:
+    def judged(self, plan: Plan, requests: PlacementRequests) -> Sequence[float]:
         draw = self._draw(requests)
         routes = Routes.of(plan, self._problem)
         where: Numbers | None = None
@@ -64,8 +65,8 @@ class _Judging:
         found: list[float] = np.where(draw.totals > 0, good / np.maximum(draw.totals, 1), 1.0).tolist()
         return found
 
-    def _draw(self, requests: Requests) -> _Draw:
-        """Known by identity: to compare all requests each time would take longer than most judgements."""
+    def _draw(self, requests: PlacementRequests) -> _Draw:
+        """Return the draw of requests, known by identity: to compare them all would take too long."""
         for draw in self._draws:
             if draw.requests is requests:
                 return draw
@@ -75,8 +76,8 @@ class _Judging:
         self._draws = [*self._draws[1 - _MOST_DRAWS :], draw]
         return draw
 
-    def _arrivals(self, requests: Requests) -> Arrivals:
-        """What dynamic models take is drawn anew: the run itself must not be known beforehand."""
+    def _arrivals(self, requests: PlacementRequests) -> Arrivals:
+        """Return arrivals; times of dynamic models are drawn anew: the run must not be known beforehand."""
         seed = int(stream(self._scenario.seed, "judged").integers(2**31))
         times, models = np.array(requests.times, np.int64), np.array(requests.models, np.int32)
         return build.arrivals_at(self._scenario.with_seed(seed), times, models)
@@ -86,7 +87,7 @@ class _Judging:
         return _in_time(part, self._warmup, len(self._problem.models))
 
 
-def _in_time(part: Part, warmup: Time, models: int) -> Numbers:
+def _in_time(part: RecordPart, warmup: Time, models: int) -> Numbers:
     requests = part.record.requests
     good = (requests.outcome == Outcome.IN_TIME) & (requests.arrival >= warmup)
     mine = np.array(part.models, np.int64)[requests.model[good]]
@@ -94,7 +95,7 @@ def _in_time(part: Part, warmup: Time, models: int) -> Numbers:
 
 
 def _key(routes: Routes, place: int) -> object:
-    """All that decides what becomes of a part: its GPUs, its models, and which requests it gets."""
+    """Return all that decides how a part fares: its GPUs, its models, and which requests it gets."""
     if place >= len(routes.cells):
         queue = routes.queues[place - len(routes.cells)]
         models = sorted({replica.model for replica in queue})
@@ -107,7 +108,7 @@ def _key(routes: Routes, place: int) -> object:
 
 
 def _dealt(routes: Routes, place: int, model: int) -> tuple[int, ...]:
-    """Everybody's parts of the model's requests, after one's own place among those who get any."""
+    """Return all parts of a model's requests, after the place of this one among those that get any."""
     column = routes.parts[:, model].tolist()
     before = sum(part > 0 for part in column[:place])
     return (before if column[place] else -1, *(part for part in column if part))

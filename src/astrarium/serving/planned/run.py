@@ -1,4 +1,4 @@
-"""A scenario run by a plan: each cell by the scenario's own policy, worker queues where GPUs are shared."""
+"""A scenario is run by a plan: cells by the scenario's own policy, worker queues where GPUs are shared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan, Replica, check
 from astrarium.placement.problem import Problem
 from astrarium.serving.level import EngineName, serve, timed
-from astrarium.serving.planned.parts import Part, cell_scenario, part_of, together
+from astrarium.serving.planned.parts import RecordPart, cell_scenario, part_of, together
 from astrarium.serving.planned.queued import run_queues
 from astrarium.serving.planning import plans
 from astrarium.serving.record import ServingRecord
@@ -35,11 +35,11 @@ Progress = Callable[[Time], None]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """*parts* are the cells in order, and then worker queues, if there are any."""
+    """A planned run's *parts* are the cells in order, and then worker queues, if there are any."""
 
     plan: Plan
     record: ServingRecord
-    parts: tuple[Part, ...]
+    parts: tuple[RecordPart, ...]
 
 
 def run_planned(
@@ -50,7 +50,7 @@ def run_planned(
     engine: EngineName = "auto",
     progress: Progress | None = None,
 ) -> PlannedRun:
-    """The plan must go with the problem: the scenario's own, or one that knows more forms of its models.
+    """Run a scenario by a plan of its own problem, or of one that knows more forms of its models.
 
     Requests of a model without a replica are dropped when they come. *interference* is between replicas that
     share a GPU.
@@ -60,7 +60,7 @@ def run_planned(
     check(plan, problem)
     arrivals = build.arrivals(scenario)
     routes = Routes.of(plan, problem)
-    where, parts = assigned(arrivals.model, routes.parts), list[Part]()
+    where, parts = assigned(arrivals.model, routes.parts), list[RecordPart]()
     for place in range(routes.count):
         heard = _portion(progress, place, routes.count, scenario.duration)
         numbers = np.flatnonzero(where == place)
@@ -72,8 +72,10 @@ def run_planned(
 
 @dataclass(frozen=True)
 class Routes:
-    """`parts[k, model]`: how much of a model's requests each cell gets, and then each of the *queues*:
-    replicas that have to do with each other."""
+    """Routes divide a model's requests: `parts[k, model]` to each cell, and then to each of the *queues*.
+
+    One of *queues* is replicas that share GPUs or models.
+    """
 
     problem: Problem
     cells: tuple[Cell, ...]
@@ -104,8 +106,8 @@ class Routes:
         interference: Interference | None = None,
         engine: EngineName = "auto",
         progress: Progress | None = None,
-    ) -> Part:
-        """One of the cells, or of the queues, with its part of the requests."""
+    ) -> RecordPart:
+        """Run one of the cells, or of the queues, with its part of the requests."""
         if place < len(self.cells):
             cell = self.cells[place]
             return run_cell(scenario, self.problem, cell, arrivals, numbers, engine, progress)
@@ -114,7 +116,7 @@ class Routes:
 
 
 def _portion(progress: Progress | None, place: int, count: int, duration: Time) -> Progress | None:
-    """Each part is an equal step of the way."""
+    """Return a progress for one part; each part is an equal step of the way."""
     if progress is None:
         return None
     return lambda now: progress((place * duration + min(now, duration)) // count)
@@ -128,9 +130,9 @@ def run_cell(
     numbers: Numbers,
     engine: EngineName = "auto",
     progress: Progress | None = None,
-) -> Part:
+) -> RecordPart:
     alone = cell_scenario(scenario, problem, cell)
     mine = part_of(arrivals, numbers, cell.models)
     record = serve(alone, build.setup(alone, placed=True), mine, engine, progress)
     limits = tuple(limit for _, limit in cell.limits)
-    return Part(scenario.policy.name, cell.gpus, cell.models, limits, numbers, record)
+    return RecordPart(scenario.policy.name, cell.gpus, cell.models, limits, numbers, record)

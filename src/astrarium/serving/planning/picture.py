@@ -1,4 +1,4 @@
-"""A plan as a picture: one row for each GPU, its replicas as blocks, its memory beside it.
+"""A plan's picture has one row for each GPU, its replicas as blocks, its memory beside it.
 
 On a GPU that is shared by turns, a block is as wide as the time it is expected to take; on one that is
 divided, as wide as its share, with the part of it in use filled. Stages of one replica over several GPUs are
@@ -25,7 +25,7 @@ _MOST_ROWS = 64
 
 
 def draw_placement(uses: Sequence[GpuUse], names: Sequence[str], path: Path, title: str = "") -> None:
-    """*names* of the models, by index. The first GPUs only if there are very many."""
+    """Draw the GPUs of a plan, the first only if there are very many; *names* are the models' by index."""
     shown = uses[:_MOST_ROWS]
     if len(uses) > len(shown):
         title = f"{title} (the first {len(shown)} of {len(uses)} GPUs)"
@@ -111,7 +111,7 @@ def _legend(figure: Any, uses: Sequence[GpuUse], names: Sequence[str]) -> None:
 
 
 def _bright(color: str) -> bool:
-    """By what the eye makes of red, green and blue."""
+    """Whether a colour is bright, by how the eye weighs red, green and blue."""
     red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return 0.299 * red + 0.587 * green + 0.114 * blue > 140
 

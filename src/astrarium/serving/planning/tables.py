@@ -1,6 +1,4 @@
-"""A plan as tables for a terminal: which replicas each GPU holds and why, what each model gets, how other
-policies fare.
-"""
+"""Tables show a plan on a terminal: the replicas of each GPU and why, what each model gets, and rivals."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from astrarium.core.units import to_ms
 if TYPE_CHECKING:
     from astrarium.placement.plan import Replica
     from astrarium.placement.problem import Problem
-    from astrarium.serving.planning.answer import Answer
+    from astrarium.serving.planning.answer import PlanningAnswer
     from astrarium.serving.planning.growth import Growth
     from astrarium.serving.planning.load import Attained
     from astrarium.serving.planning.search import Attempt
@@ -27,9 +25,9 @@ if TYPE_CHECKING:
 # A plan in sentences: what was asked and answered, what is missing, what breaks first.
 
 
-def headline(answer: Answer) -> Iterator[str]:
-    """The answer in words."""
-    chosen, label, target = answer.chosen, answer.choice.label, answer.wishes.target
+def headline(answer: PlanningAnswer) -> Iterator[str]:
+    """Return the answer in words."""
+    chosen, label, target = answer.chosen, answer.choice.label, answer.goals.target
     if chosen is None:
         yield f"{label}: interrupted before there was any plan"
         return
@@ -52,14 +50,14 @@ def headline(answer: Answer) -> Iterator[str]:
     yield from _cluster(answer, chosen)
 
 
-def _below(answer: Answer, gpus: int) -> str:
+def _below(answer: PlanningAnswer, gpus: int) -> str:
     tried = {each.gpus for each in answer.attempts}
     if gpus - 1 in tried:
         return f", {gpus - 1} {'is' if gpus == 2 else 'are'} not"
     return ", and fewer cannot carry the load" if gpus > 1 else ""
 
 
-def _verdict(answer: Answer, chosen: Attempt, goal: str) -> str:
+def _verdict(answer: PlanningAnswer, chosen: Attempt, goal: str) -> str:
     if chosen.judged is None:
         return f"the plan was not judged yet; its policy expects {chosen.plan.attainment or 0:.2%} in time"
     below = chosen.judged.below(chosen.target)
@@ -72,7 +70,7 @@ def _verdict(answer: Answer, chosen: Attempt, goal: str) -> str:
     return f"{answer.choice.label}: {overall}, and at least {goal} of each model's"
 
 
-def _cluster(answer: Answer, chosen: Attempt) -> Iterator[str]:
+def _cluster(answer: PlanningAnswer, chosen: Attempt) -> Iterator[str]:
     there = answer.scenario.cluster.size
     if chosen.gpus > there:
         more = chosen.gpus - there
@@ -92,7 +90,7 @@ def missing_lines(attempt: Attempt) -> Iterator[str]:
         yield f"{model.name} has no replica. {told}"
 
 
-def growth_line(answer: Answer, attempt: Attempt) -> str:
+def growth_line(answer: PlanningAnswer, attempt: Attempt) -> str:
     found = answer.growth
     if found is None:
         return ""
@@ -108,8 +106,8 @@ def growth_line(answer: Answer, attempt: Attempt) -> str:
     return f"what breaks first: {carried}; at {found.breaks:.2f} times it is {name}{others}: {found.why}"
 
 
-def tried_line(answer: Answer) -> str:
-    """Which sizes were looked at, and how the worst model fared."""
+def tried_line(answer: PlanningAnswer) -> str:
+    """Say which sizes were tried, and how the worst model fared."""
     told = [
         f"{each.gpus} ({each.judged.models[each.judged.worst].mean:.1%})"
         for each in sorted(answer.attempts, key=lambda each: each.gpus)
@@ -118,7 +116,7 @@ def tried_line(answer: Answer) -> str:
     return f"GPUs tried, with what the worst model got in time: {', '.join(told)}" if len(told) > 1 else ""
 
 
-def rivals_missing(answer: Answer) -> Iterator[str]:
+def rivals_missing(answer: PlanningAnswer) -> Iterator[str]:
     for rival in answer.rivals:
         missing = rival.same.plan.missing
         if missing:
@@ -128,12 +126,12 @@ def rivals_missing(answer: Answer) -> Iterator[str]:
 
 
 def line(text: str) -> Text:
-    """A sentence as it is: nothing in it is a mark, and the terminal may break it where it likes."""
+    """Return a sentence as text without markup, which the terminal may break anywhere."""
     return Text(text, no_wrap=True, overflow="ignore")
 
 
 def _which(attempt: Attempt) -> str:
-    """Of unequal GPUs also their kinds."""
+    """Say how many GPUs an attempt has, with their kinds where they are unequal."""
     kinds = Counter(gpu.kind for gpu in attempt.problem.gpus)
     told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     unequal = attempt.speeds is not None and attempt.speeds.unequal
@@ -148,7 +146,7 @@ GIB = 2**30
 
 
 def placement_table(uses: tuple[GpuUse, ...], problem: Problem) -> Table:
-    """One row for each replica on each GPU; GPUs on which the same replicas do the same stand together."""
+    """Return a row for each replica on each GPU; GPUs with the same replicas and loads stand together."""
     columns = ("memory", "busy", "model", "batch", "share", "shape", "takes", "works", "why")
     table = _table("GPU", *columns)
     for name in ("model", "why"):
@@ -187,12 +185,12 @@ def _replica_cells(use: ReplicaUse, names: dict[int, str], explained: set[Replic
 
 
 def _leave_out_empty(table: Table) -> None:
-    """Columns that say nothing, so that the table fits a narrow terminal more often."""
+    """Leave out columns that say nothing, so that the table fits a narrow terminal more often."""
     table.columns = [column for column in table.columns if any(column.cells)]
 
 
-def models_table(answer: Answer, attempt: Attempt) -> Table:
-    """What each model asks for and gets, on requests that the plan was not made with."""
+def models_table(answer: PlanningAnswer, attempt: Attempt) -> Table:
+    """Return what each model asks for and gets, on requests that the plan was not made with."""
     table = _table("model", "SLO ms", "requests/s", "replicas", "in time", "lowest", "highest", "can grow")
     plan, judged = attempt.plan, attempt.judged
     for place, model in enumerate(attempt.problem.models):
@@ -219,7 +217,7 @@ def models_table(answer: Answer, attempt: Attempt) -> Table:
 
 
 def _room(growth: Growth | None) -> str:
-    """Alone, the others staying as they are."""
+    """Say how far a model can grow alone, the others staying as they are."""
     if growth is None:
         return ""
     return f"{growth.carries:.2f}x" if growth.breaks is not None else f"over {growth.carries:.0f}x"
@@ -232,8 +230,8 @@ def _attained(found: Attained | None, target: float) -> tuple[str | Text, str, s
     return Text(f"{found.mean:.2%}", style=style), f"{found.low:.2%}", f"{found.high:.2%}"
 
 
-def against_table(answer: Answer) -> Table:
-    """Policies on as many GPUs and on the same requests; and the fewest GPUs that each needs."""
+def against_table(answer: PlanningAnswer) -> Table:
+    """Compare policies on as many GPUs and the same requests, and the fewest GPUs that each needs."""
     chosen = answer.chosen
     assert chosen is not None
     title = f"on {gpus_told(chosen.gpus)}"
@@ -256,7 +254,7 @@ def _worst(attempt: Attempt) -> tuple[str | Text, str]:
 
 
 def _plain(number: float) -> str:
-    """All digits before the point, and few behind it."""
+    """Write a number with all digits before the point, and few behind it."""
     return f"{number:,.3f}".rstrip("0").rstrip(".")
 
 

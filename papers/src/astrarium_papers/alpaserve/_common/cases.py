@@ -18,11 +18,20 @@ from astrarium.core.streams import stream
 from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.placement import alpaserve
 from astrarium.placement import groups as groups_module
-from astrarium.placement.groups import Clocks, Group, Layout, Runtime, Served, SmallInts, Tables, groups_of
+from astrarium.placement.groups import (
+    Clocks,
+    Group,
+    GroupLayout,
+    GroupRuntime,
+    Served,
+    SmallInts,
+    Tables,
+    groups_of,
+)
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Patient, Search, placement_policies
-from astrarium.placement.problem import Form, PlacedModel, PlacementGpu, Problem, Requests, Shape
-from astrarium.placement.simulation import TRIM, Statistics, Workload, serve, statistics
+from astrarium.placement.problem import Form, PlacedModel, PlacementGpu, PlacementRequests, Problem, Shape
+from astrarium.placement.simulation import TRIM, SimulatedRequests, Statistics, serve, statistics
 from astrarium.placement.timeline import Timeline, serve_timeline
 
 
@@ -62,7 +71,7 @@ class Ways(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traffic: Literal["published", "stationary"] = "stationary"
     carry_backlog: bool = True
     trim: Time = TRIM
-    runtime: Runtime = groups_module.DEFAULT
+    runtime: GroupRuntime = groups_module.DEFAULT
 
 
 FAIR = Ways()
@@ -138,9 +147,9 @@ def columns(case: Case, ways: Ways, seed: int) -> tuple[Clocks, SmallInts]:
 
 def problem(case: Case, ways: Ways = AS_PUBLISHED, seed: int = 0) -> Problem:
     """Return the placement problem, with the requests that a plan may be made with."""
-    counted, models = columns(case, msgspec.structs.replace(ways, runtime=Runtime()), seed)
+    counted, models = columns(case, msgspec.structs.replace(ways, runtime=GroupRuntime()), seed)
     gpus = tuple(PlacementGpu(number, case.memory, _node(case, number)) for number in range(case.gpus))
-    requests = Requests(tuple(counted.tolist()), tuple(models.tolist()))
+    requests = PlacementRequests(tuple(counted.tolist()), tuple(models.tolist()))
     return Problem(case.placed(), gpus, requests)
 
 
@@ -171,11 +180,11 @@ def judge(case: Case, plans: Plan | Timeline, ways: Ways = FAIR, seed: int = 0) 
     tables = Tables.of(case.placed(), ways.runtime)
     arrivals, models = columns(case, ways, seed + (FRESH_SEED if ways.fresh else 0))
     trim = ways.trim / ways.runtime.unit
-    workload = Workload.from_columns(arrivals, models, len(case.models), trim)
+    workload = SimulatedRequests.from_columns(arrivals, models, len(case.models), trim)
     if isinstance(plans, Timeline):
         served = serve_timeline(tables, plans, workload, ways.carry_backlog)
         return Outcome(plans.plans[0], plans, served, statistics(served, workload))
-    served = serve(Layout.of(tables, groups_of(plans)), workload)
+    served = serve(GroupLayout.of(tables, groups_of(plans)), workload)
     return Outcome(plans, None, served, statistics(served, workload))
 
 
@@ -183,6 +192,8 @@ def attainment_of(case: Case, groups: Sequence[Group], ways: Ways = AS_PUBLISHED
     """Return the attainment of groups that somebody else chose: placements recorded by the authors."""
     tables = Tables.of(case.placed(), ways.runtime)
     arrivals, models = columns(case, ways, seed)
-    workload = Workload.from_columns(arrivals, models, len(case.models), ways.trim / ways.runtime.unit)
-    served = serve(Layout.of(tables, groups), workload)
+    workload = SimulatedRequests.from_columns(
+        arrivals, models, len(case.models), ways.trim / ways.runtime.unit
+    )
+    served = serve(GroupLayout.of(tables, groups), workload)
     return statistics(served, workload).attainment

@@ -21,9 +21,9 @@ import msgspec
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND
 from astrarium.placement import alpaserve
-from astrarium.placement.groups import DEFAULT, Group, Layout, Runtime, Served, Tables
+from astrarium.placement.groups import DEFAULT, Group, GroupLayout, GroupRuntime, Served, Tables
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
-from astrarium.placement.simulation import TRIM, Statistics, Workload, serve, statistics
+from astrarium.placement.simulation import TRIM, SimulatedRequests, Statistics, serve, statistics
 from astrarium_papers.alpaserve._common import cases
 from astrarium_papers.findings import Effort, Row
 
@@ -39,11 +39,11 @@ PIPELINE = Shape(stages=8)
 COPIES = 2  # of each model, that the memory of a V100 has room for
 
 
-def traffic(rates: Sequence[float], cv: float, seconds: float, seed: int) -> Workload:
+def traffic(rates: Sequence[float], cv: float, seconds: float, seed: int) -> SimulatedRequests:
     """Return requests of models that have these rates."""
     generator = stream(seed, "alpaserve", "section 3")
     times, models = alpaserve.windows([list(rates)], cv, seconds, generator, stationary=True)
-    return Workload.from_columns(times, models, len(rates), TRIM)
+    return SimulatedRequests.from_columns(times, models, len(rates), TRIM)
 
 
 def equally(rate: float, models: int = COUNT) -> list[float]:
@@ -68,13 +68,19 @@ def pipelined(models: int, gpus: int, stages: int) -> list[Group]:
 
 
 def outcome(
-    models: Sequence[PlacedModel], groups: Sequence[Group], workload: Workload, runtime: Runtime = DEFAULT
+    models: Sequence[PlacedModel],
+    groups: Sequence[Group],
+    workload: SimulatedRequests,
+    runtime: GroupRuntime = DEFAULT,
 ) -> Served:
-    return serve(Layout.of(Tables.of(models, runtime), groups), workload)
+    return serve(GroupLayout.of(Tables.of(models, runtime), groups), workload)
 
 
 def fared(
-    models: Sequence[PlacedModel], groups: Sequence[Group], workload: Workload, runtime: Runtime = DEFAULT
+    models: Sequence[PlacedModel],
+    groups: Sequence[Group],
+    workload: SimulatedRequests,
+    runtime: GroupRuntime = DEFAULT,
 ) -> Statistics:
     return statistics(outcome(models, groups, workload, runtime), workload)
 
@@ -87,7 +93,9 @@ def compared(
     return _placements(models, traffic(equally(rate), cv, seconds, seed), DEFAULT)
 
 
-def _placements(models: Sequence[PlacedModel], workload: Workload, runtime: Runtime) -> dict[str, Statistics]:
+def _placements(
+    models: Sequence[PlacedModel], workload: SimulatedRequests, runtime: GroupRuntime
+) -> dict[str, Statistics]:
     return {
         PARALLEL: fared(models, pipelined(COUNT, COUNT, PIPELINE.stages), workload, runtime),
         REPLICATION: fared(models, replicated(COUNT, COPIES), workload, runtime),
@@ -99,7 +107,9 @@ def on_their_requests(rate: float, seconds: float, slo: float | None = None) -> 
     digit."""
     ways = cases.AS_PUBLISHED
     case = cases.Case((MODEL,) * COUNT, COUNT, rate, CV, slo, seconds, "uniform")
-    workload = Workload.from_columns(*cases.columns(case, ways, 0), COUNT, ways.trim / ways.runtime.unit)
+    workload = SimulatedRequests.from_columns(
+        *cases.columns(case, ways, 0), COUNT, ways.trim / ways.runtime.unit
+    )
     return _placements(case.placed(), workload, ways.runtime)
 
 

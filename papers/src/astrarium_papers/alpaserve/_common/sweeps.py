@@ -16,13 +16,19 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from astrarium.placement.groups import Group, Layout, Runtime, Tables, groups_of
+from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, Tables, groups_of
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Patient, placement_policies
-from astrarium.placement.policies._ground import Counting, Going, Ground, grouped, plan_of
-from astrarium.placement.policies._selection import Board, fast
-from astrarium.placement.problem import Problem, Requests, Shape
-from astrarium.placement.simulation import Workload, score
+from astrarium.placement.policies._search_context import (
+    Counting,
+    SearchContext,
+    SearchProgress,
+    grouped,
+    plan_of,
+)
+from astrarium.placement.policies._selection import GroupAssignment, fast
+from astrarium.placement.problem import PlacementRequests, Problem, Shape
+from astrarium.placement.simulation import SimulatedRequests, score
 from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, FAIR, Case, Outcome, Ways, judge, run
 from astrarium_papers.alpaserve._common.cases import problem as posed_by
 from astrarium_papers.alpaserve._common.panels import ALPASERVE, CLOCKWORK, OURS, REPLICATION
@@ -95,10 +101,12 @@ def greedy(stages: int) -> Placer:
         posed = known(case, ways)
         published = ways == "as published"
         counting: Counting = "worst-stage" if published else "stage"
-        ground = Ground.of(posed, Runtime(clock="seconds" if published else "ns"), counting)
-        board = Board(ground, grouped(posed.gpus, Shape(stages)), np.ones(len(posed.models), bool))
-        found = fast(board, ground.workload, Going(Patient()))
-        return judged(case, plan_of("greedy", ground, found.groups, found.served), ways, seeds)
+        context = SearchContext.of(posed, GroupRuntime(clock="seconds" if published else "ns"), counting)
+        assignment = GroupAssignment(
+            context, grouped(posed.gpus, Shape(stages)), np.ones(len(posed.models), bool)
+        )
+        found = fast(assignment, context.workload, SearchProgress(Patient()))
+        return judged(case, plan_of("greedy", context, found.groups, found.served), ways, seeds)
 
     return outcomes
 
@@ -126,13 +134,13 @@ def what_runs(problem: Problem) -> Judge:
     """Return a judge that lets groups serve in order of arrival."""
     tables = Tables.of(problem.models)
 
-    def attained(plan: Plan, requests: Requests) -> list[float]:
+    def attained(plan: Plan, requests: PlacementRequests) -> list[float]:
         groups, count = groups_of(plan), len(problem.models)
         if not apart(groups):
             return [0.0] * count
         columns = np.array(requests.times, np.int64), np.array(requests.models, np.int32)
-        workload = Workload.from_columns(*columns, count)
-        good = score(Layout.of(tables, groups), workload).good
+        workload = SimulatedRequests.from_columns(*columns, count)
+        good = score(GroupLayout.of(tables, groups), workload).good
         return [float(a / b) if b else 1.0 for a, b in zip(good, workload.totals, strict=True)]
 
     return attained

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from astrarium.core.units import SECOND
 from astrarium.placement.groups import Group, Tables
 from astrarium.placement.problem import PlacedModel
-from astrarium.placement.simulation import Workload
+from astrarium.placement.simulation import SimulatedRequests
 from astrarium_papers.alpaserve._common.settings import COLORS, outcome
 
 Spans = npt.NDArray[np.float64]  # from and to, in seconds
@@ -20,7 +20,7 @@ Spans = npt.NDArray[np.float64]  # from and to, in seconds
 def of(
     models: Sequence[PlacedModel],
     placements: dict[str, list[Group]],
-    workload: Workload,
+    workload: SimulatedRequests,
     shown: tuple[float, float],
 ) -> dict[str, Any]:
     spans = {name: busy(models, groups, workload) for name, groups in placements.items()}
@@ -32,7 +32,7 @@ def of(
     }
 
 
-def busy(models: Sequence[PlacedModel], groups: list[Group], workload: Workload) -> Spans:
+def busy(models: Sequence[PlacedModel], groups: list[Group], workload: SimulatedRequests) -> Spans:
     """Return one row for each stage of each request."""
     tables = Tables.of(models)
     where = outcome(models, groups, workload).group.tolist()

@@ -1,4 +1,4 @@
-"""What a model answered, held against what it promised."""
+"""Answers of a model are checked against the outputs that it promised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, TensorSpec
 
 
 def result(answer: Any, specs: Sequence[TensorSpec], batch: Batch) -> Result:
-    """The answer to a batch, checked, and cut back where it follows inputs that were padded."""
+    """Return the answer to a batch, checked, and cut back where it follows inputs that were padded."""
     outputs = checked_outputs(answer, specs, batch.size)
     if not batch.own_shapes:
         return Result(outputs)
@@ -21,13 +21,13 @@ def result(answer: Any, specs: Sequence[TensorSpec], batch: Batch) -> Result:
 
 
 def unpadded(array: Array, spec: TensorSpec, batch: Batch) -> Array | Sequence[Array]:
-    """The first of the padded inputs that it follows decides."""
+    """Cut an output back to its items' own shapes, by the first padded input that it follows."""
     cut = (split(array, spec.shape, own) for own in batch.own_shapes.values())
     return next((items for items in cut if items is not None), array)
 
 
 def checked_outputs(answer: Any, specs: Sequence[TensorSpec], size: int) -> dict[str, Array]:
-    """Arrays by name with the promised type and shape, or ModelFailed. With no promise, anything goes."""
+    """Return arrays by name with the promised type and shape, or raise ModelFailed; without *specs*, any."""
     found = named(answer, [spec.name for spec in specs])
     if not specs:
         return {name: np.asarray(value) for name, value in found.items()}
@@ -38,7 +38,7 @@ def checked_outputs(answer: Any, specs: Sequence[TensorSpec], size: int) -> dict
 
 
 def named(answer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-    """A dictionary as it is; a tuple, or a single value, in the order of the names."""
+    """Return an answer by name: a dictionary as it is, a tuple or a single value in the order of *names*."""
     if isinstance(answer, Mapping):
         return answer
     values = answer if isinstance(answer, tuple | list) else (answer,)

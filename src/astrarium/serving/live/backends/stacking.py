@@ -1,4 +1,4 @@
-"""Items of unequal shape as one array, and back."""
+"""Stacking makes one array of items of unequal shape, and splits it again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 
 def stack(items: Sequence[Array]) -> Array:
-    """One array with the items along a new first dimension.
+    """Return one array with the items along a new first dimension.
 
     Items that differ in length (along dimensions that a model declares as -1) are padded at the end with
     zeros, or with empty bytes, to the longest.
@@ -26,9 +26,9 @@ def stack(items: Sequence[Array]) -> Array:
 
 
 def split(array: Array, declared: Shape, own: Sequence[Shape]) -> list[Array] | None:
-    """The items of an output, cut back where it follows an input that was padded; None where it does not.
+    """Return the items of an output, cut back where it follows a padded input; None where it does not.
 
-    It follows in dimensions that are declared open (-1) and are as long as the longest item of that input.
+    An output follows an input in dimensions that are declared open (-1) and as long as its longest item.
     *own* holds the shapes of the input's items before `stack`.
     """
     longest = _longest(own)

@@ -1,4 +1,4 @@
-"""From a draft to a plan, with a word on each replica, and on what each missing model would have taken."""
+"""The explainer makes a plan of a draft, and says why each replica is there and what missing models lack."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from astrarium.core.units import gib, to_ms
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies.planner.draft import (
     Draft,
-    Member,
-    Room,
+    FitCheck,
     Site,
+    SiteMember,
     placed_models,
     replicas,
     replicas_of,
     with_site,
 )
 from astrarium.placement.policies.planner.finish import EDGE, busiest
-from astrarium.placement.policies.planner.glance import Glance
-from astrarium.placement.policies.planner.options import Options, gpus_needed
+from astrarium.placement.policies.planner.options import ModelOptions, gpus_needed
+from astrarium.placement.policies.planner.quick_simulation import QuickSimulation
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
 
 NAME = "planner"
@@ -30,25 +30,25 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 COUNTS = ("none", "one", "two", "three", "four", "five", "six")
 
 
-class Words:
-    def __init__(self, options: Options) -> None:
+class DraftExplainer:
+    def __init__(self, options: ModelOptions) -> None:
         self._options, self._problem = options, options.problem
 
-    def plan(self, draft: Draft, attainment: float | None, glance: Glance | None = None) -> Plan:
-        """With a *glance*, a further replica says how the others fared without it."""
+    def plan(self, draft: Draft, attainment: float | None, simulation: QuickSimulation | None = None) -> Plan:
+        """Return the plan of a draft; with a *simulation*, each further replica says what it adds."""
         found = replicas(self._problem, draft)
-        whys = self._whys(draft, glance)
+        whys = self._whys(draft, simulation)
         told = tuple(msgspec.structs.replace(each, why=why) for each, why in zip(found, whys, strict=True))
         return Plan(NAME, told, self._missing(draft), attainment)
 
     # why a replica is there
 
-    def _whys(self, draft: Draft, glance: Glance | None) -> list[str]:
+    def _whys(self, draft: Draft, simulation: QuickSimulation | None) -> list[str]:
         reasons = {}
         for model in placed_models(draft):
             where = list(replicas_of(draft, model))
             for count, at in enumerate(where):
-                reasons[at] = self._reason(draft, model, where, count, glance)
+                reasons[at] = self._reason(draft, model, where, count, simulation)
         return [
             f"{reasons[number, place]}; {self._way(site, place)}"
             for number, site in enumerate(draft)
@@ -56,24 +56,30 @@ class Words:
         ]
 
     def _reason(
-        self, draft: Draft, model: int, where: list[tuple[int, int]], count: int, glance: Glance | None
+        self,
+        draft: Draft,
+        model: int,
+        where: list[tuple[int, int]],
+        count: int,
+        simulation: QuickSimulation | None,
     ) -> str:
         placed = self._problem.models[model]
         load = f"{placed.rate:g}/s within {to_ms(placed.slo):g} ms"
         which = f"{_word(ORDINALS, count, 'replica {}')}{' replica' if count < len(ORDINALS) else ''}"
         if not count:
             return f"first of {len(where)} replicas for {load}" if len(where) > 1 else f"for {load}"
-        if glance is None:
+        if simulation is None:
             return f"{which} for {load}"
-        return (
-            f"{which}{self._purpose(draft, _without(draft, where[count:]), model, count, glance)} of {load}"
-        )
+        purpose = self._purpose(draft, _without(draft, where[count:]), model, count, simulation)
+        return f"{which}{purpose} of {load}"
 
-    def _purpose(self, draft: Draft, fewer: Draft, model: int, count: int, glance: Glance) -> str:
-        """What the others lacked without it; or what would be left for more load."""
-        served = glance.served(fewer, model)
+    def _purpose(
+        self, draft: Draft, fewer: Draft, model: int, count: int, simulation: QuickSimulation
+    ) -> str:
+        """Say what the other replicas lacked without this one, or what it leaves for more load."""
+        served = simulation.served(fewer, model)
         alone = f": {_word(COUNTS, count, '{}')} alone served {_part(served)}"
-        if served < glance.served(draft, model):
+        if served < simulation.served(draft, model):
             return alone
         busy = busiest(self._options, fewer, model)
         return f", for growth{alone}, {min(busy, 9.99):.0%} busy," if busy > EDGE else f", to spare{alone}"
@@ -131,7 +137,9 @@ class Words:
     def _has_memory(self, place: int, site: Site) -> bool:
         sizes = self._options.usable(place, site.shape)
         by_turns = site._replace(members=tuple(each._replace(share=1.0) for each in site.members))
-        return bool(sizes) and Room(self._problem).holds(by_turns.with_member(Member(place, sizes[0])))
+        return bool(sizes) and FitCheck(self._problem).holds(
+            by_turns.with_member(SiteMember(place, sizes[0]))
+        )
 
     def _memory(self, model: PlacedModel, shapes: list[Shape]) -> str:
         def largest(shape: Shape) -> int:
@@ -141,8 +149,8 @@ class Words:
         return f"{gib(largest(least))} on {_gpus(least.gpus)}"
 
     def _fits_somewhere(self, place: int, shape: Shape) -> bool:
-        """Alone, on the GPUs of a node with the most memory."""
-        return any(Room(self._problem).holds(site) for site in self._largest_sites(place, shape))
+        """Whether a model fits alone on the GPUs of a node with the most memory."""
+        return any(FitCheck(self._problem).holds(site) for site in self._largest_sites(place, shape))
 
     def _largest_sites(self, place: int, shape: Shape) -> Iterator[Site]:
         gpus = self._problem.gpus
@@ -150,7 +158,7 @@ class Words:
             own = sorted((-gpu.memory, number) for number, gpu in enumerate(gpus) if gpu.node == node)
             if len(own) >= shape.gpus:
                 chosen = tuple(number for _, number in own[: shape.gpus])
-                yield Site(chosen, shape, (Member(place, self._options.usable(place, shape)[0]),))
+                yield Site(chosen, shape, (SiteMember(place, self._options.usable(place, shape)[0]),))
 
 
 def _gpus(count: int) -> str:
@@ -158,12 +166,14 @@ def _gpus(count: int) -> str:
 
 
 def _part(served: float) -> str:
-    """Never rounded up to all."""
+    """Return a part of requests as text, never rounded up to all."""
     return f"{served:.2f}" if served < 0.99 else f"{math.floor(served * 10_000) / 10_000:.4f}"
 
 
-def _word(words: tuple[str, ...], number: int, otherwise: str) -> str:
-    return words[number] if number < len(words) else otherwise.format(number + (words is ORDINALS))
+def _word(explainer: tuple[str, ...], number: int, otherwise: str) -> str:
+    return (
+        explainer[number] if number < len(explainer) else otherwise.format(number + (explainer is ORDINALS))
+    )
 
 
 def _without(draft: Draft, gone: list[tuple[int, int]]) -> Draft:

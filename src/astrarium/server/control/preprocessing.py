@@ -1,4 +1,4 @@
-"""Preprocessing in the frontend, while its request already waits its turn.
+"""Preprocessing makes a model's inputs in the frontend, while the request already waits its turn.
 
 A hook is `function(**inputs) -> dict of arrays`: the client's tensors with the batch first, answered with the
 model's. It runs in a thread; a batch leaves for its worker when the inputs of all its members are made.
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from astrarium.server.control.tickets import Cloakroom, Ticket
+from astrarium.server.control.tickets import TensorStore, Ticket
 from astrarium.serving.live.backends.contract import blamed
 from astrarium.serving.live.backends.references import loaded
 from astrarium.serving.live.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
@@ -21,17 +21,17 @@ THREADS = 4
 Hook = Callable[..., Mapping[str, Any]]
 
 
-class Preparer:
-    """*made* is called when some inputs have come into being."""
+class Preprocessor:
+    """The preprocessor runs hooks in threads, and calls *made* when inputs are made."""
 
-    def __init__(self, cloakroom: Cloakroom, made: Callable[[], None]) -> None:
-        self._cloakroom, self._made = cloakroom, made
+    def __init__(self, tensor_store: TensorStore, made: Callable[[], None]) -> None:
+        self._tensor_store, self._made = tensor_store, made
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="preprocess")
         self._hooks: dict[str, Hook] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     def hook(self, reference: str, field: str) -> None:
-        """Load it now, so that a mistake shows before the first request."""
+        """Load a hook now, so that a mistake shows before the first request."""
         self._hooks[reference] = loaded(reference, Path(), field)
 
     def prepare(self, ticket: Ticket, reference: str) -> None:
@@ -44,16 +44,16 @@ class Preparer:
         loop = asyncio.get_running_loop()
         try:
             made = await loop.run_in_executor(self._threads, self._made_inputs, ticket, reference)
-            if not self._cloakroom.take_in(ticket, made):
+            if not self._tensor_store.take_in(ticket, made):
                 ticket.broken = "there is no shared memory left for its inputs"
         except Exception as error:
             ticket.broken = f"its preprocessing failed: {blamed(error)}"
         ticket.inputs_ready = True
-        self._cloakroom.settle(ticket)  # its call may have ended meanwhile
+        self._tensor_store.settle(ticket)  # its call may have ended meanwhile
         self._made()
 
     def _made_inputs(self, ticket: Ticket, reference: str) -> list[Tensor]:
-        """All of it in the thread: texts become objects and bytes again one by one."""
+        """Make the inputs, all of it in the thread: texts become objects and bytes again one by one."""
         given = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
         answer = self._hooks[reference](**given)
         return [_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]

@@ -1,4 +1,4 @@
-"""What searches over groups share: memory as arrays, requests as columns, and whether to go on."""
+"""The search context holds what searches over groups of GPUs share, and makes plans of what they find."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import numpy.typing as npt
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import FOREVER, SECOND, Time, gib, to_ms
-from astrarium.placement.groups import REJECTED, Group, Ints, Layout, Runtime, Tables
+from astrarium.placement.groups import REJECTED, Group, GroupLayout, GroupRuntime, Ints, Tables
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search
-from astrarium.placement.problem import PlacedModel, PlacementGpu, Problem, Requests, Shape
-from astrarium.placement.simulation import Workload, serve
+from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem, Shape
+from astrarium.placement.simulation import SimulatedRequests, serve
 
 # How GPUs may be divided: into buckets for models of similar size, and into groups of one shape.
 
 
 def shapes(models: Sequence[PlacedModel], largest: int, max_stages: int, max_operators: int) -> list[Shape]:
-    """Of groups worth trying: powers of two, and some model can run so."""
+    """Return the shapes of groups worth trying: powers of two in which some model can run."""
     known = {shape for model in models for shape in model.forms}
     return sorted(
         shape
@@ -36,7 +36,10 @@ def shapes(models: Sequence[PlacedModel], largest: int, max_stages: int, max_ope
 
 
 def grouped(gpus: Sequence[PlacementGpu], shape: Shape) -> tuple[Group, ...]:
-    """Groups do not cross nodes. GPUs with more memory come first: a group has what its smallest has."""
+    """Divide GPUs into groups of a shape, which do not cross nodes.
+
+    GPUs with more memory come first: a group has what its smallest GPU has.
+    """
     nodes: dict[int, list[int]] = {}
     for gpu in sorted(gpus, key=lambda gpu: -gpu.memory):
         nodes.setdefault(gpu.node, []).append(gpu.id)
@@ -60,14 +63,16 @@ def largest_node(gpus: Sequence[PlacementGpu]) -> int:
 
 
 def size(model: PlacedModel) -> Time:
-    """On one GPU, or the shortest there is."""
+    """Return a model's latency on one GPU, or the shortest there is."""
     forms = [model.alone] if model.alone else list(model.forms.values())
     return min((form.latency(1) for form in forms), default=0)
 
 
 def model_buckets(models: Sequence[PlacedModel], threshold: float) -> list[list[list[int]]]:
-    """Places of models: all together; and cut wherever the next larger one is larger by more than
-    *threshold*."""
+    """Return ways to divide models (by their places) into buckets of similar size.
+
+    One way is all together; the other cuts wherever the next model is larger by more than *threshold*.
+    """
     order = sorted(range(len(models)), key=lambda place: (size(models[place]), place))
     buckets: list[list[int]] = [[order[0]]] if order else [[]]
     for smaller, larger in pairwise(order):
@@ -79,8 +84,7 @@ def model_buckets(models: Sequence[PlacedModel], threshold: float) -> list[list[
 
 
 def device_buckets(demands: Sequence[float], gpus: int, imbalance: float, most: int) -> list[tuple[int, ...]]:
-    """Numbers of GPUs for each bucket, the most even first: what a GPU must do differs by *imbalance* at
-    most."""
+    """Return ways to divide GPUs among buckets, the most even first; loads differ by *imbalance* at most."""
     found: list[tuple[float, tuple[int, ...]]] = []
     for cuts in combinations(range(1, gpus), len(demands) - 1):
         counts = tuple(b - a for a, b in zip((0, *cuts), (*cuts, gpus), strict=True))
@@ -92,7 +96,7 @@ def device_buckets(demands: Sequence[float], gpus: int, imbalance: float, most: 
 
 
 def capacities(groups: Sequence[Group], gpus: Sequence[PlacementGpu], width: int) -> Ints:
-    """[group, stage]: what the smallest GPU of a stage has. Stages that a group lacks hold anything."""
+    """Return the memory of each [group, stage]'s smallest GPU; stages that a group lacks hold anything."""
     memory = {gpu.id: gpu.memory for gpu in gpus}
     found = np.full((len(groups), width), np.iinfo(np.int64).max, np.int64)
     for row, group in zip(found, groups, strict=True):
@@ -102,48 +106,48 @@ def capacities(groups: Sequence[Group], gpus: Sequence[PlacementGpu], width: int
     return found
 
 
-# Why a model is on a group of GPUs, and what one that is on none would have taken.
+class GroupExplainer:
+    """A group explainer says why a model is on a group, and what a model on none would have taken.
 
+    It takes one more simulation, which tells whose requests each group answers.
+    """
 
-class GroupWords:
-    """With one more simulation, which tells whose requests each group answers."""
-
-    def __init__(self, ground: Ground, groups: Sequence[Group]) -> None:
-        self._ground, self._groups = ground, groups
-        self._answered = _answered(ground, groups)  # [group, place of a model]
+    def __init__(self, context: SearchContext, groups: Sequence[Group]) -> None:
+        self._context, self._groups = context, groups
+        self._answered = _answered(context, groups)  # [group, place of a model]
 
     def why(self, number: int, model: int) -> str:
-        group, place = self._groups[number], self._ground.tables.place[model]
-        took = rounded_duration(self._ground.tables.latency(group.shape, place), 4)
-        within = f"{took} of {rounded_duration(self._ground.models[place].slo, 4)} if nobody waits"
+        group, place = self._groups[number], self._context.tables.place[model]
+        took = rounded_duration(self._context.tables.latency(group.shape, place), 4)
+        within = f"{took} of {rounded_duration(self._context.models[place].slo, 4)} if nobody waits"
         return f"group {number} of {_shaped(group)}: {self._use(number, place)}; {within}"
 
     def _use(self, number: int, place: int) -> str:
-        asked = int(self._ground.workload.totals[place])
+        asked = int(self._context.workload.totals[place])
         here, all_ = int(self._answered[number, place]), int(self._answered[:, place].sum())
         if not asked:
             return "nobody asked for it yet"
         if not here:
             return f"to spare, none of its {asked} requests came here"
-        replicas = sum(self._ground.models[place].index in group.models for group in self._groups)
+        replicas = sum(self._context.models[place].index in group.models for group in self._groups)
         others = f", its {replicas} replicas {_part(all_, asked)}" if replicas > 1 else ""
         return f"answers {_part(here, asked)} of its requests{others}"
 
     def lacks(self, place: int) -> str:
-        ground, model = self._ground, self._ground.models[place]
+        context, model = self._context, self._context.models[place]
         if not model.forms:
             return "a form: none of it is known"
-        fitting = [shape for shape in model.forms if ground.useful[ground.tables.kinds[shape], place]]
+        fitting = [shape for shape in model.forms if context.useful[context.tables.kinds[shape], place]]
         if not fitting:
-            fastest = to_ms(min(ground.tables.latency(shape, place) for shape in model.forms))
+            fastest = to_ms(min(context.tables.latency(shape, place) for shape in model.forms))
             slo = to_ms(model.slo)
             return f"an objective of {fastest:.1f} ms, which its fastest form takes: not {slo:.1f} ms"
         able = {shape for shape in fitting if self._could_hold(shape, place)}
         if able:
             return self._lacks_room(place, able)
         least = min(fitting, key=lambda shape: self._bytes(shape, place))
-        most = gib(max(gpu.memory for gpu in ground.problem.gpus))
-        there = f"{len(ground.problem.gpus)} are there, with {most} at most"
+        most = gib(max(gpu.memory for gpu in context.problem.gpus))
+        there = f"{len(context.problem.gpus)} are there, with {most} at most"
         return f"{self._memory(least, place)}: {there}"
 
     def _lacks_room(self, place: int, able: set[Shape]) -> str:
@@ -159,32 +163,32 @@ class GroupWords:
         return f"{gib(self._bytes(shape, place))} on {_each(shape)}"
 
     def _bytes(self, shape: Shape, place: int) -> int:
-        ground = self._ground
-        return int(ground.weights[ground.tables.kinds[shape], place, : shape.stages].max())
+        context = self._context
+        return int(context.weights[context.tables.kinds[shape], place, : shape.stages].max())
 
     def _could_hold(self, shape: Shape, place: int) -> bool:
-        """Some node, with nobody else on it."""
-        gpus = [gpu for gpu in self._ground.problem.gpus if gpu.memory >= self._bytes(shape, place)]
+        """Whether some node could hold the model if it were empty."""
+        gpus = [gpu for gpu in self._context.problem.gpus if gpu.memory >= self._bytes(shape, place)]
         return bool(gpus) and largest_node(gpus) >= shape.gpus
 
     def _has_room(self, place: int) -> bool:
-        ground = self._ground
-        free = capacities(self._groups, ground.problem.gpus, ground.weights.shape[2])
+        context = self._context
+        free = capacities(self._groups, context.problem.gpus, context.weights.shape[2])
         for row, group in zip(free, self._groups, strict=True):
-            kind = ground.tables.kinds[group.shape]
-            row -= ground.weights[kind, [ground.tables.place[model] for model in group.models]].sum(0)
-            if ground.useful[kind, place] and (ground.weights[kind, place] <= row).all():
+            kind = context.tables.kinds[group.shape]
+            row -= context.weights[kind, [context.tables.place[model] for model in group.models]].sum(0)
+            if context.useful[kind, place] and (context.weights[kind, place] <= row).all():
                 return True
         return False
 
 
-def _answered(ground: Ground, groups: Sequence[Group]) -> Ints:
-    counts = np.zeros((len(groups), len(ground.models)), np.int64)
-    if groups and ground.workload.counted:
-        served = serve(Layout.of(ground.tables, groups), ground.workload)
-        counted = slice(ground.workload.first, ground.workload.last)
+def _answered(context: SearchContext, groups: Sequence[Group]) -> Ints:
+    counts = np.zeros((len(groups), len(context.models)), np.int64)
+    if groups and context.workload.counted:
+        served = serve(GroupLayout.of(context.tables, groups), context.workload)
+        counted = slice(context.workload.first, context.workload.last)
         good = served.finish[counted] != REJECTED
-        np.add.at(counts, (served.group[counted][good], ground.workload.models[counted][good]), 1)
+        np.add.at(counts, (served.group[counted][good], context.workload.models[counted][good]), 1)
     return counts
 
 
@@ -206,7 +210,7 @@ def _each(shape: Shape) -> str:
 
 
 def _part(some: int, of: int) -> str:
-    """Never rounded up to all."""
+    """Return a part of requests as text, never rounded up to all."""
     return "all" if some == of else f"{min(some / of, 0.9999):.4g}"
 
 
@@ -217,23 +221,26 @@ MOST = 500_000  # of them
 
 
 @dataclass(frozen=True)
-class Ground:
-    """*weights* are bytes on each GPU of a stage: [kind, model, stage]. *useful*: [kind, model] where a lone
-    request is answered in time."""
+class SearchContext:
+    """A search context is a placement problem as arrays, for searches over groups.
+
+    *weights* are bytes on each GPU of a stage: [kind, model, stage]. *useful*: [kind, model] where a lone
+    request is answered in time.
+    """
 
     problem: Problem
     tables: Tables
-    workload: Workload
+    workload: SimulatedRequests
     weights: Ints
     useful: Bools
 
     @classmethod
-    def of(cls, problem: Problem, runtime: Runtime, counting: Counting = "stage") -> Ground:
+    def of(cls, problem: Problem, runtime: GroupRuntime, counting: Counting = "stage") -> SearchContext:
         if not problem.gpus:
             raise InputError("gpus", 0, "at least one GPU to place models on")
         tables = Tables.of(problem.models, runtime)
         requests = problem.requests if problem.requests.times else steady_requests(problem.models)
-        workload = Workload.of(tables, requests)
+        workload = SimulatedRequests.of(tables, requests)
         return cls(problem, tables, workload, _weights(problem, tables, counting), _useful(problem, tables))
 
     @property
@@ -241,13 +248,13 @@ class Ground:
         return self.problem.models
 
     def batch(self, shape: Shape, model: int) -> int:
-        """The largest that is ever run: larger ones are late, or nobody knows their times."""
+        """Return the largest batch that is ever run: larger ones are late, or their times are not known."""
         place = self.tables.place[model]
         return largest_batch(self.tables, self.models[place], shape, place)
 
 
 def largest_batch(tables: Tables, model: PlacedModel, shape: Shape, place: int) -> int:
-    """1 where even that is late."""
+    """Return the largest batch that keeps the model's objective; 1 where even that is late."""
     sizes = range(1, min(tables.runtime.max_batch, model.forms[shape].max_batch) + 1)
     return max((size for size in sizes if tables.latency(shape, place, size) <= model.slo), default=1)
 
@@ -272,8 +279,8 @@ def _useful(problem: Problem, tables: Tables) -> Bools:
     return useful
 
 
-def steady_requests(models: Sequence[PlacedModel], over: Time = STEADY) -> Requests:
-    """Evenly spaced, each model beginning at another part of its gap; none of a model without a load."""
+def steady_requests(models: Sequence[PlacedModel], over: Time = STEADY) -> PlacementRequests:
+    """Return evenly spaced requests, each model's beginning at another part of its gap."""
     arrivals: list[tuple[Time, int]] = []
     total = sum(model.rate for model in models)
     over = min(over, round(MOST * SECOND / total)) if total else over
@@ -283,11 +290,11 @@ def steady_requests(models: Sequence[PlacedModel], over: Time = STEADY) -> Reque
         count = max(0, int((over - first) / gap) + 1) if first < over else 0
         arrivals += [(round(first + number * gap), model.index) for number in range(count)]
     arrivals.sort()
-    return Requests(tuple(time for time, _ in arrivals), tuple(model for _, model in arrivals))
+    return PlacementRequests(tuple(time for time, _ in arrivals), tuple(model for _, model in arrivals))
 
 
-class Going:
-    """Counts what was tried, and asks after each whether to go on."""
+class SearchProgress:
+    """A search's progress counts what was tried, and asks after each try whether to go on (`on`)."""
 
     def __init__(self, search: Search) -> None:
         self.search, self.count, self.on = search, 0, True
@@ -301,23 +308,27 @@ class Going:
         self.search.improved(plan, self.count)
 
 
-def plan_of(name: str, ground: Ground, groups: Iterable[Group], served: int | None) -> Plan:
-    """*served*: requests that were answered in time, of those that the plan was made with."""
+def plan_of(name: str, context: SearchContext, groups: Iterable[Group], served: int | None) -> Plan:
+    """Return the plan of groups with their models; *served* of the requests were answered in time."""
     groups = tuple(groups)
-    words = GroupWords(ground, groups)
+    explainer = GroupExplainer(context, groups)
     replicas = tuple(
         Replica(
-            model, group.gpus, group.shape, ground.batch(group.shape, model), why=words.why(number, model)
+            model,
+            group.gpus,
+            group.shape,
+            context.batch(group.shape, model),
+            why=explainer.why(number, model),
         )
         for number, group in enumerate(groups)
         for model in group.models
     )
     placed = {replica.model for replica in replicas}
     missing = {
-        model.index: words.lacks(place)
-        for place, model in enumerate(ground.models)
+        model.index: explainer.lacks(place)
+        for place, model in enumerate(context.models)
         if model.index not in placed
     }
-    counted = ground.workload.counted
+    counted = context.workload.counted
     attainment = None if served is None else (served / counted if counted else 1.0)
     return Plan(name, replicas, missing, attainment)
