@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 
 from astrarium.core.errors import InputError
+from astrarium.core.level import Run
 
 README = "README.txt"
 _FILES = {
@@ -81,6 +83,45 @@ def _put_in_place(draft: Path, target: Path, numbered: bool) -> Path:
             if not numbered or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             target = unused(target)
+
+
+def write_runs(
+    draft: Path,
+    runs: Sequence[Run[Any, Any]],
+    title: str,
+    command: str,
+    outcomes: bool = True,
+    notes: Mapping[str, str] | None = None,
+) -> None:
+    """Write runs of one level: what each was, side by side, and as pictures; several have a folder each.
+
+    *outcomes* says whether each request, job, trial or app gets its row. *notes* say what other files of the
+    folder are. The *command* makes the folder again.
+    """
+    report, told = runs[0].level.report, dict(notes or {})
+    for run in runs:
+        place = draft if len(runs) == 1 else unused(draft / file_name(_label(run, runs)))
+        place.mkdir(exist_ok=True)
+        (place / "scenario.yaml").write_text(run.scenario.to_yaml(), encoding="utf-8")
+        report.write(run, place, outcomes)
+        if place != draft:
+            write_summary(place, run.summary)
+            told[place.name] = f"the run of {_label(run, runs)}: summary, scenario, rows, timeline"
+    write_summary(draft, report.shown(runs))
+    write_tables(draft, report.tables(runs))
+    (draft / "plots").mkdir(exist_ok=True)
+    report.draw(runs, draft / "plots", title)
+    write_readme(draft, command, {**report.files, **told})
+
+
+def file_name(text: str) -> str:
+    """Return a text as letters, digits and a few signs, which every file system takes."""
+    return re.sub(r"[^\w.=%+-]+", "-", text).strip("-.") or "run"
+
+
+def _label(run: Run[Any, Any], runs: Sequence[Run[Any, Any]]) -> str:
+    several = any(each.seed != run.seed for each in runs)
+    return f"{run.label}-{run.seed}" if several else run.label
 
 
 def write_summary(folder: Path, summary: Any) -> None:
