@@ -160,7 +160,7 @@ def test_no_folder_has_more_siblings_than_one_can_look_at(top: str) -> None:
         shown = [
             path
             for path in folder.iterdir()
-            if path.name[:1] not in "._" or path.name.startswith("_") and path.suffix == ".py"
+            if path.name[:1] not in "._" or (path.name.startswith("_") and path.suffix == ".py")
         ]
         shown = [
             path

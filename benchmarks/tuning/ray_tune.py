@@ -73,22 +73,22 @@ def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
     from _training import SEED, build
 
     from astrarium.tune import Emulated
-    from astrarium.tuning.live.ray.backend import RayCrew
-    from astrarium.tuning.live.run import Wish, run_with
+    from astrarium.tuning.live.ray.backend import RayBackend
+    from astrarium.tuning.live.run import SearchSpec, run_with
 
     settings = {"candidates": RUNGS[-1], "iterations": RUNGS[-1], "eta": 3}
-    wish = Wish(
+    spec = SearchSpec(
         {**SPACE, "log": {"options": [log]}}, "successive-halving", settings, policy=policy, seed=SEED
     )
     emulated = Emulated(TASK.packing, TASK.scaling)
-    crews: list[RayCrew] = []
+    backends: list[RayBackend] = []
 
-    def crew() -> RayCrew:
-        crews.append(RayCrew(build, GPUS, emulated, patience=30.0))
-        return crews[0]
+    def backend() -> RayBackend:
+        backends.append(RayBackend(build, GPUS, emulated, patience=30.0))
+        return backends[0]
 
-    record = run_with(wish, crew)
-    changes = [{"gap": change.gap, **change.parts} for change in crews[0].changes]
+    record = run_with(spec, backend)
+    changes = [{"gap": change.gap, **change.parts} for change in backends[0].changes]
     return record.best[-1].value, changes
 
 

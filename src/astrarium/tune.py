@@ -56,7 +56,7 @@ def run(
     resume: bool = False,
     progress: Callable[[Any], None] | None = None,
     longest: str | None = None,
-    **crew: Any,
+    **backend: Any,
 ) -> TuningRecord:
     """Search, live, from start to end. *build* may be named: "file.py:function" or "module:function".
 
@@ -64,19 +64,19 @@ def run(
     iteration takes as long as `Workers.emulate` says. *target*: good enough, the search ends there. *folder*
     keeps checkpoints and results, and *resume* goes on with what is there. *progress* is called with the live
     run after each step. *longest*: how long an iteration may take, with what comes before the first, such as
-    "10min"; a trial beyond it fails. More settings are those of `LocalCrew`.
+    "10min"; a trial beyond it fails. More settings are those of `LocalBackend`.
 
     Ctrl-C ends the search, and what it found so far is returned; while the processes start, it is a
     KeyboardInterrupt.
     """
-    from astrarium.tuning.live.run import Wish, options, run_local
+    from astrarium.tuning.live.run import SearchSpec, options, run_local
 
     kept = None if folder is None else Path(folder)
-    wish = Wish(
+    spec = SearchSpec(
         space, search, search_settings, sampler, policy, policy_settings, goal, target, seed, kept, resume,
         progress, options(longest),
     )  # fmt: skip
-    return run_local(build, wish, gpus, emulated, **crew)
+    return run_local(build, spec, gpus, emulated, **backend)
 
 
 def fit(
@@ -97,24 +97,24 @@ def fit(
     resume: bool = False,
     progress: Callable[[Any], None] | None = None,
     longest: str | None = None,
-    **crew: Any,
+    **backend: Any,
 ) -> TuningRecord:
     """`run` for a trainable of Ray Tune, as it is: a class, or a function that reports.
 
     *param_space* as Ray Tune writes it; *searcher* is one of `ray.tune.search`, random unless given. *metric*
     is what candidates are worth, by its name in reports. *spread*: GPUs for a trial at most; above one, the
     trainable must ask for `workers()`. *on* a Ray cluster, or on this machine. *longest* is the most that an
-    iteration may take. More settings are those of `RayCrew` and `LocalCrew`.
+    iteration may take. More settings are those of `RayBackend` and `LocalBackend`.
     """
-    from astrarium.tuning.live.run import Wish, options
+    from astrarium.tuning.live.run import SearchSpec, options
     from astrarium.tuning.ray_tune.fit import fit as fit_trainable
 
     kept = None if folder is None else Path(folder)
-    wish = Wish(
+    spec = SearchSpec(
         {}, search, search_settings, None, policy, policy_settings, mode, target, seed, kept, resume,
         progress, options(longest),
     )  # fmt: skip
-    return fit_trainable(trainable, param_space, metric, wish, searcher, spread, on, **crew)
+    return fit_trainable(trainable, param_space, metric, spec, searcher, spread, on, **backend)
 
 
 def optimize(
@@ -136,7 +136,7 @@ def optimize(
     resume: bool = False,
     progress: Callable[[Any], None] | None = None,
     longest: str | None = None,
-    **crew: Any,
+    **backend: Any,
 ) -> TuningRecord:
     """`run` for an objective of Optuna whose loop is over `iterations`, in place of `study.optimize`.
 
@@ -145,16 +145,16 @@ def optimize(
     *spread*: GPUs for a trial at most; above one, the objective must ask for `workers()`. *longest* is the
     most that an iteration may take.
     """
-    from astrarium.tuning.live.run import Wish, options
+    from astrarium.tuning.live.run import SearchSpec, options
     from astrarium.tuning.optuna.objective import optimize as optimize_objective
 
     kept = None if folder is None else Path(folder)
     settings = {"iterations": iterations, **(search_settings or {})}
-    wish = Wish(
+    spec = SearchSpec(
         {}, search, settings, None, policy, policy_settings, "min", target, seed, kept, resume, progress,
         options(longest),
     )  # fmt: skip
-    return optimize_objective(study, objective, wish, n_trials, pruning, spread, gpus, emulated, **crew)
+    return optimize_objective(study, objective, spec, n_trials, pruning, spread, gpus, emulated, **backend)
 
 
 def iterations(trial: Any, count: int, **objects: Any) -> Iterable[int]:

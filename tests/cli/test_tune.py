@@ -15,13 +15,13 @@ import pytest
 
 from astrarium.cli.main import BAD_INPUT
 from astrarium.cli.tune.live import gpus, settings
-from astrarium.tuning.live.local import LocalCrew
-from astrarium.tuning.live.ray.backend import RayCrew
+from astrarium.tuning.live.local import LocalBackend
+from astrarium.tuning.live.ray.backend import RayBackend
 from astrarium.tuning.live.run import alone_in
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.scenario.read import load
 from tests.support.paths import ROOT
-from tests.support.tuning.trainings import one_nursery
+from tests.support.tuning.trainings import one_fork_server
 
 pytestmark = pytest.mark.long
 pytest_plugins = ("tests.support.cli_fixtures",)
@@ -49,8 +49,8 @@ def tune(call: Any, file: Path) -> Any:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nursery() -> Iterator[None]:
-    with one_nursery():
+def fork_server() -> Iterator[None]:
+    with one_fork_server():
         yield
 
 
@@ -388,11 +388,11 @@ def test_real_gpus_are_all_that_there_are_unless_told(live: Path) -> None:
     assert gpus(load(live, ["gpus=3"])) == 3
 
 
-def test_the_settings_of_a_live_run_reach_its_crew(live: Path) -> None:
+def test_the_settings_of_a_live_run_reach_its_backend(live: Path) -> None:
     scenario = load(live, ["emulated=null", "live.packing=lanes", "live.patience=5s"])
     found = settings(scenario)
     assert found == {"checkpoint_seconds": 10.0, "patience": 5.0, "packing": "lanes", "threads": 1}
-    for kind, names in ((LocalCrew, found), (RayCrew, found.keys() | {"address", "gate"})):
+    for kind, names in ((LocalBackend, found), (RayBackend, found.keys() | {"address", "gate"})):
         assert set(names) <= inspect.signature(kind).parameters.keys()
 
 

@@ -20,14 +20,14 @@ from astrarium.core.errors import InputError
 from astrarium.core.trace import read_trace
 from astrarium.tuning.contract import Action, Event, TrialFinished
 from astrarium.tuning.live.books import LiveTuning
-from astrarium.tuning.live.run import INTERRUPTED, Wish, run_with
+from astrarium.tuning.live.run import INTERRUPTED, SearchSpec, run_with
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Configuration, RandomSampler
 from astrarium.tuning.scenario.read import load
 from astrarium.tuning.spaces import space_of
 from astrarium.tuning.state import Outcome
 from tests.support.paths import ROOT
-from tests.support.tuning.trainings import Small, Troubled, build, one_nursery
+from tests.support.tuning.trainings import Small, Troubled, build, one_fork_server
 
 SPACE = {"rate": {"low": 0.001, "high": 0.1, "log": True}, "pause": {"options": [0.005]}}
 HALVING = {"candidates": 6, "iterations": 9}
@@ -35,8 +35,8 @@ EXAMPLE = ROOT / "examples" / "tuning" / "small_cnn.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nursery() -> Iterator[None]:
-    with one_nursery():
+def fork_server() -> Iterator[None]:
+    with one_fork_server():
         yield
 
 
@@ -130,7 +130,7 @@ def test_what_others_put_beside_a_search_that_never_began_stays(tmp_path: Path) 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_with(Wish(SPACE, folder=tmp_path / "runs" / "first"), neighbour)
+        run_with(SearchSpec(SPACE, folder=tmp_path / "runs" / "first"), neighbour)
     assert [each.name for each in (tmp_path / "runs").iterdir()] == ["second"]
 
 
@@ -206,11 +206,11 @@ def test_trials_that_fail_do_not_end_the_search() -> None:
     ],
 )
 def test_what_cannot_be_used_is_named_before_anything_is_started(wrong: dict[str, Any], field: str) -> None:
-    def no_crew() -> Any:
-        raise AssertionError("a crew was started")
+    def no_backend() -> Any:
+        raise AssertionError("a backend was started")
 
     with pytest.raises(InputError, match=field):
-        run_with(Wish(**{"space": SPACE, **wrong}), no_crew)
+        run_with(SearchSpec(**{"space": SPACE, **wrong}), no_backend)
 
 
 def test_importing_it_is_light() -> None:

@@ -32,12 +32,12 @@ from astrarium.tuning.report.tables import (
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.samplers import Configuration, Standing
 from astrarium.tuning.scenario.tasks import TASKS
-from astrarium.tuning.session import Best, Candidate, Scored
+from astrarium.tuning.session import Best, Candidate, Score
 from astrarium.tuning.state import Outcome, TrialRow
 
 
 def candidate(number: int, values: list[float], standing: Standing = Standing.STOPPED) -> Candidate:
-    history = [Scored(10 * (at + 1) * SECOND, at + 1, value) for at, value in enumerate(values)]
+    history = [Score(10 * (at + 1) * SECOND, at + 1, value) for at, value in enumerate(values)]
     configuration = Configuration(number, {"rate": 0.1 * number, "kind": "[b]odd[/b]"})
     return Candidate(number, configuration, None, len(values), history, standing)
 

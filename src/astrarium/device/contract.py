@@ -9,7 +9,7 @@ import msgspec
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
 
-# What an iteration policy may ask for, in the imperative.
+# Actions are what a policy may ask for, in the imperative.
 
 
 NEW_LANE = -1
@@ -37,9 +37,6 @@ class RunIteration(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 Action: TypeAlias = Admit | Refuse | RunIteration | SetTimer
-
-
-# A job as the device level knows it: memory that stays, memory of an iteration, and turns to take.
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):

@@ -168,7 +168,7 @@ def _least_squares(points: list[tuple[int, float]]) -> float:
     return float(covariance / sum((x - mean_x) ** 2 for x, _ in points))
 
 
-# Training jobs as Salus ran them for Table 2.1: 100 of Table A.1 on one GPU.
+# For Table 2.1, Salus ran 100 training jobs of Table A.1 on one GPU.
 
 
 MINUTE: Time = 60 * SECOND

@@ -33,7 +33,7 @@ from astrarium.device.contract import (
 )
 from astrarium.device.lanes import Layout
 
-# Where jobs end up: one row each.
+# The ledger says how each job ended.
 
 
 class Outcome(IntEnum):
@@ -73,10 +73,6 @@ class Ledger:
         row.ended, row.outcome, row.reason = now, outcome, reason
 
 
-# What jobs are taken to have had beside their service, so that nobody is made up for what others had before
-# it came, or while it was idle.
-
-
 class Credits:
     """Of admitted jobs. The level is what the least served of those who use the GPU had; it only rises."""
 
@@ -109,7 +105,7 @@ NOT_WANTED = "its owner wants it no more"
 
 
 @dataclass
-class Running:
+class RunningIteration:
     run: int
     job: int
 
@@ -123,7 +119,7 @@ class DeviceState:
         self.ledger = ledger or Ledger()
         self.waiting: dict[int, Job] = {}  # in order of arrival
         self.admitted: dict[int, Job] = {}  # in order of admission
-        self.running: dict[int, Running] = {}  # by lane
+        self.running: dict[int, RunningIteration] = {}  # by lane
         self.ready: set[int] = set()  # jobs that want a turn
         self._leaving: dict[int, tuple[Outcome, str]] = {}  # jobs that end with the iteration that runs
         self._credits = Credits(self.ledger)
@@ -273,7 +269,7 @@ class DeviceState:
         if lane is None or not self.idle(lane.id) or action.job not in self.ready:
             raise InvalidAction(f"{action!r}: it is not on the GPU, not ready, or its lane is not free")
         self.ready.discard(action.job)
-        self.running[lane.id] = Running(self._runs, action.job)
+        self.running[lane.id] = RunningIteration(self._runs, action.job)
         self._runs += 1
         row = self.row(action.job)
         row.started = now if row.started < 0 else row.started

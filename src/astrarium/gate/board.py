@@ -20,7 +20,7 @@ BOARD_VARIABLE = "ASTRARIUM_GATE_BOARD"
 NOT_BUILT = "the compiled module astrarium._gate, which this installation does not have"
 
 
-class Work(msgspec.Struct, frozen=True):
+class LaunchView(msgspec.Struct, frozen=True):
     """A launch as the gate knows it."""
 
     duration: Time  # 0: not measured yet
@@ -28,7 +28,7 @@ class Work(msgspec.Struct, frozen=True):
     kind: str
 
 
-class Counts(msgspec.Struct, frozen=True):
+class ClientCounts(msgspec.Struct, frozen=True):
     """Since the client came."""
 
     kernels: int
@@ -56,12 +56,12 @@ class ClientView(msgspec.Struct, frozen=True):
     waiting: str | None  # for what a launch is held
     in_request: bool
     phases: int
-    work: Work
+    work: LaunchView
     alone: Time
     last: Time
     beside: dict[str, Time]
     harm: dict[str, float]  # latency: what each ns of it costs a request, as far as is learnt
-    counts: Counts
+    counts: ClientCounts
     running: bool
     in_flight: int
     in_flight_ns: Time
@@ -94,7 +94,7 @@ class BoardView(msgspec.Struct, frozen=True):
     clients: list[ClientView]
 
 
-class Setting(msgspec.Struct, frozen=True):
+class BoardSetting(msgspec.Struct, frozen=True):
     """What can be set: *unit* is ns, bytes, sms, kernels, share or factor."""
 
     name: str
@@ -111,8 +111,8 @@ def native() -> Any:
     return module
 
 
-def settings_table() -> dict[str, Setting]:
-    return {each.name: each for each in msgspec.convert(native().setting_table(), list[Setting])}
+def settings_table() -> dict[str, BoardSetting]:
+    return {each.name: each for each in msgspec.convert(native().setting_table(), list[BoardSetting])}
 
 
 def policy_names() -> list[str]:
@@ -182,7 +182,7 @@ def _refused(error: ValueError, given: Mapping[str, object]) -> InputError:
     return InputError(field, value, expected)
 
 
-# Settings of a board as people write them: window=150us, allowance=0.05, chunk=2MiB.
+# People write settings of a board so: window=150us, allowance=0.05, chunk=2MiB.
 
 
 FORM = "NAME=VALUE, such as window=150us"
@@ -194,7 +194,7 @@ def read_settings(texts: Iterable[str], field: str = "--set") -> dict[str, float
     return dict(_read(text, table, field) for text in texts)
 
 
-def _read(text: str, table: dict[str, Setting], field: str) -> tuple[str, float]:
+def _read(text: str, table: dict[str, BoardSetting], field: str) -> tuple[str, float]:
     name, equals, raw = text.partition("=")
     if not equals:
         raise InputError(field, text, FORM)
@@ -223,7 +223,7 @@ def _whole(raw: str) -> int:
         raise ValueError("a whole number") from None
 
 
-def _shown(setting: Setting, value: float) -> str:
+def _shown(setting: BoardSetting, value: float) -> str:
     if setting.unit == "ns":
         return write_duration(int(value))
     return write_bytes(int(value)) if setting.unit == "bytes" else f"{value:.4g}"

@@ -16,7 +16,7 @@ from astrarium.core.errors import AstrariumError, InputError
 DRIVER_VARIABLE = "ASTRARIUM_CUDA_DRIVER"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DRIVER_NAME = "libcuda.so.1"
-# Where distributions, containers and WSL keep it. The compatibility package is for older kernel drivers.
+# Distributions, containers and WSL keep the library here; the compatibility package is for older drivers.
 FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -30,7 +30,7 @@ FOLDERS = (
 )
 PATIENCE = 60.0  # seconds: a driver that is being set up answers late
 
-# Asked in a process of its own: a driver that hangs or crashes takes nothing else with it.
+# The driver is asked in a process of its own: if it hangs or crashes, nothing else does.
 _QUESTION = """
 import ctypes, sys
 driver, count, device, sms = ctypes.CDLL(sys.argv[1]), *(ctypes.c_int() for _ in range(3))
@@ -52,7 +52,7 @@ class NoGpu(AstrariumError):
     """There is no GPU that could be shared; the message says what was looked for."""
 
 
-class Gpu(NamedTuple):
+class GpuInfo(NamedTuple):
     name: str
     sms: int
 
@@ -115,10 +115,10 @@ def chosen_gpu(number: int = 0, environ: Mapping[str, str] = os.environ) -> str:
     return names[number]
 
 
-def probe(driver: Path, gpu: str, environ: Mapping[str, str] = os.environ) -> Gpu:
+def probe(driver: Path, gpu: str, environ: Mapping[str, str] = os.environ) -> GpuInfo:
     """Asks the driver itself: cuInit, devices, their name and size."""
     _, sms, name = _asked(driver, gpu, {**environ, VISIBLE: gpu})
-    return Gpu(name, int(sms))
+    return GpuInfo(name, int(sms))
 
 
 def count_gpus(environ: Mapping[str, str] = os.environ) -> int:

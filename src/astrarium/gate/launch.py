@@ -17,10 +17,10 @@ from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.native import extension
 from astrarium.gate import mps
 from astrarium.gate.board import Board, BoardView
-from astrarium.gate.driver import VISIBLE, Gpu, find_driver, probe
+from astrarium.gate.driver import VISIBLE, GpuInfo, find_driver, probe
 from astrarium.gate.mps import PIPE
 
-# The private folder from which the gate is preloaded.
+# The gate is preloaded from a private folder.
 
 
 LIBRARY = "libastrarium_gate.so"
@@ -89,11 +89,11 @@ def _appear(place: Path, make: Callable[[Path], object]) -> None:
         os.replace(made, place)
 
 
-# The environment in which a program runs under the gate.
+# A program comes under the gate by its environment.
 
 
 PREFIX = "ASTRARIUM_GATE_"
-# What a program around this one was told is not meant for this one.
+# These variables are meant for a program around this one, and not passed on.
 _TOLD = {f"{PREFIX}{name}" for name in ("BOARD", "CLASS", "NAME", "POLICY", "PROFILE", "RECORD", "COVERAGE")}
 # Streams share hardware queues beyond 8 by default, and then wait for each other. Under MPS all clients draw
 # on the same queues: with 32 each, the fourth on an H200 found none left ("out of memory").
@@ -157,24 +157,24 @@ Carrier = Literal["must", "may", "none"]  # whether MPS is used
 
 
 @dataclass(frozen=True)
-class Ready:
+class PreparedLaunch:
     """What the program is started with, and the line that says so."""
 
     environment: dict[str, str]
     said: str
 
 
-def alone(client: Client, environ: Mapping[str, str] = os.environ) -> Ready:
+def alone(client: Client, environ: Mapping[str, str] = os.environ) -> PreparedLaunch:
     """Under the gate without a board: nobody else is looked at, and nothing is held."""
     driver = find_driver(environ)
     gpu = probe(driver, client.gpu, environ)
     gate = prepared(gate_library(environ), driver, private_home(environ))
-    return Ready(client_environment(environ, gate, client), f"{gpu.name} ({client.gpu})")
+    return PreparedLaunch(client_environment(environ, gate, client), f"{gpu.name} ({client.gpu})")
 
 
 def shared(
     client: Client, settings: Mapping[str, float], carrier: Carrier, environ: Mapping[str, str] = os.environ
-) -> Ready:
+) -> PreparedLaunch:
     """On the board of its GPU, beside whoever is there."""
     driver = find_driver(environ)
     gpu = probe(driver, client.gpu, environ)
@@ -184,7 +184,7 @@ def shared(
     policy = _prepare_board(client, settings, gpu)
     environment = client_environment({**environ, **found.variables}, gate, client)
     said = f"{client.name} as {client.kind} on {gpu.name} ({client.gpu}), policy {policy}"
-    return Ready(environment, f"{said}, board {client.board}, {found.said}")
+    return PreparedLaunch(environment, f"{said}, board {client.board}, {found.said}")
 
 
 def _carried(carrier: Carrier, home: Path, environ: Mapping[str, str]) -> mps.Mps:
@@ -196,7 +196,7 @@ def _carried(carrier: Carrier, home: Path, environ: Mapping[str, str]) -> mps.Mp
     return found
 
 
-def _prepare_board(client: Client, settings: Mapping[str, float], gpu: Gpu) -> str:
+def _prepare_board(client: Client, settings: Mapping[str, float], gpu: GpuInfo) -> str:
     """The policy of the board. Without the compiled module the program itself makes the board."""
     assert client.board is not None
     if extension("_gate") is None and not settings:

@@ -19,7 +19,7 @@ CONTROL = "nvidia-cuda-mps-control"
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 MACHINES_PIPE = "/tmp/nvidia-mps"  # where clients look unless told otherwise
 PATIENCE = 20.0
-# The daemon is no client of the gate, and serves every GPU: its clients choose theirs.
+# The daemon is not a client of the gate, and serves every GPU: its clients choose theirs.
 NOT_THE_DAEMONS = ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
 
 

@@ -25,7 +25,7 @@ from astrarium.tuning.scenario.read import DEFAULT_POLICY, TuningScenario, parse
 from astrarium.tuning.scenario.samplers import sampler_of
 from astrarium.tuning.scenario.tasks import Task
 from astrarium.tuning.search.contract import Search
-from astrarium.tuning.session import Searched, Session
+from astrarium.tuning.session import Session, SessionEngine
 from astrarium.tuning.spaces import Space, space_of
 from astrarium.tuning.state import TuningState
 from astrarium.tuning.world import TuningWorld
@@ -111,7 +111,7 @@ def prepared(
         if watching.trace is not None:
             watching.trace(step)
 
-    engine = Searched(state, policy, watching.validate, hear, session)
+    engine = SessionEngine(state, policy, watching.validate, hear, session)
     first: list[Event] = [GpusChanged(tuple(range(gpus))), *session.begin(gpus)]
     return Simulation(
         engine,

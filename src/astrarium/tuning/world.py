@@ -1,6 +1,6 @@
-"""The simulated world of the tuning level: how fast trials train where they are, and what moving costs.
+"""The simulated world of the tuning level says how fast trials train where they are, and what moving costs.
 
-Truth is Equation 3.2: a share of a GPU is as fast as if all of its shares were taken.
+Its truth is Equation 3.2: a share of a GPU is as fast as if all of the GPU's shares were taken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ NEARLY = 1e-6  # of an iteration
 
 @dataclass
 class _Truth:
-    """Of a trial: iterations done at the instant `since`, after which each takes `iteration`."""
+    """The true progress of a trial: iterations done at the instant `since`, after which each one takes
+    `iteration`."""
 
     trial: Trial
     done: float = 0.0
@@ -42,7 +43,7 @@ class _Truth:
         return min(float(self.trial.iterations), self.done + ran)
 
     def boundary(self, now: Time) -> tuple[Time, int]:
-        """The end of the iteration that runs: when, and how many are done then."""
+        """Return when the running iteration ends, and how many iterations are done then."""
         done = min(self.trial.iterations, ceil(self.at(now) - NEARLY))
         return max(now, self.since + ceil((done - self.done) * self.iteration)), done
 
@@ -51,8 +52,9 @@ class _Truth:
 
 
 class TuningWorld:
-    """*runtime* is the truth for each candidate, *moving* what a change of place costs, *starting* what the
-    first place does; checkpoints are so many iterations apart, for those whose GPUs are lost."""
+    """The world turns a policy's actions into future events. *runtime* is the truth for each candidate,
+    *moving* the cost of a change of place, *starting* that of the first place. Checkpoints are so many
+    iterations apart, for trials whose GPUs are lost."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class TuningWorld:
             yield from self._pause(now, action, state)
 
     def aftermath(self, now: Time, event: Event, state: TuningState) -> Iterator[tuple[Time, Event]]:
-        """Who was on GPUs that are gone goes back to its last checkpoint."""
+        """Send trials on GPUs that are gone back to their last checkpoints."""
         if type(event) is not GpusChanged:
             return
         for number, truth in self._trials.items():

@@ -25,14 +25,14 @@ torch = pytest.importorskip("torch")
 from ray import tune  # noqa: E402
 
 from astrarium.tuning.ray_tune.fit import split  # noqa: E402
-from tests.support.tuning.trainings import one_nursery  # noqa: E402
+from tests.support.tuning.trainings import one_fork_server  # noqa: E402
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nursery() -> Iterator[None]:
-    with one_nursery():
+def fork_server() -> Iterator[None]:
+    with one_fork_server():
         yield
 
 
@@ -235,7 +235,7 @@ def test_spaces_of_ray_tune_are_ours() -> None:
         "grid": Choice((1, 2)),
         "own": Range(1, 2),
     }
-    assert found.strange.keys() == {"step"}
+    assert found.foreign.keys() == {"step"}
     assert found.fixed == {"data": {"folder": "x"}, "batch": 8}
 
 

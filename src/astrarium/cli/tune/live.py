@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from astrarium.core.units import SECOND
-from astrarium.tuning.live.memory import Options
+from astrarium.tuning.live.memory import LiveOptions
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.tables import LINE, configuration, last_line
 from astrarium.tuning.samplers import Standing
@@ -108,12 +108,12 @@ def run_live(
     scenario: TuningScenario, folder: Path | None, resume: bool, progress: Callable[[Any], None]
 ) -> TuningRecord:
     """*folder* keeps checkpoints and results, and *resume* goes on with what is there."""
-    from astrarium.tuning.live.run import Wish, run_local, run_with
+    from astrarium.tuning.live.run import SearchSpec, run_local, run_with
     from astrarium.tuning.live.training import Emulated
 
     assert scenario.train is not None
     build: str = scenario.train
-    wish = Wish(
+    spec = SearchSpec(
         space=scenario.space,
         search=scenario.search,
         search_settings=scenario.search_settings,
@@ -126,16 +126,18 @@ def run_live(
         folder=folder,
         resume=resume,
         progress=progress,
-        options=Options() if scenario.live.longest is None else Options(longest=scenario.live.longest),
+        options=LiveOptions()
+        if scenario.live.longest is None
+        else LiveOptions(longest=scenario.live.longest),
     )
     said = scenario.emulated
     emulated = None if said is None else Emulated(packing=said.packing, scaling=said.scaling)
     if scenario.engine == "local":
-        return run_local(build, wish, gpus(scenario), emulated, **settings(scenario))
-    from astrarium.tuning.live.ray.backend import RayCrew
+        return run_local(build, spec, gpus(scenario), emulated, **settings(scenario))
+    from astrarium.tuning.live.ray.backend import RayBackend
 
     given = {"folder": folder, "seed": scenario.seed, **settings(scenario)}
-    return run_with(wish, lambda: RayCrew(build, gpus(scenario), emulated, **given))
+    return run_with(spec, lambda: RayBackend(build, gpus(scenario), emulated, **given))
 
 
 def gpus(scenario: TuningScenario) -> int | None:
@@ -145,7 +147,7 @@ def gpus(scenario: TuningScenario) -> int | None:
 
 
 def settings(scenario: TuningScenario) -> dict[str, Any]:
-    """Of the crew: those that the file has."""
+    """Of the backend: those that the file has."""
     live = scenario.live
     times = {"checkpoint_seconds": live.checkpoints, "patience": live.patience}
     others = {name: getattr(live, name) for name in ("packing", "gate", "threads", "address")}

@@ -50,13 +50,13 @@ class Turn(NamedTuple):
     shared: bool
 
 
-class Ground(Protocol):
+class LaneBackend(Protocol):
     """Lanes are numbered; a turn opens the one it needs. All but `close` is called by the job's thread."""
 
     @property
     def capacity(self) -> int: ...
 
-    def seat(self) -> AbstractContextManager[object]:
+    def job_thread(self) -> AbstractContextManager[object]:
         """Inside, the calling thread is a job's."""
 
     def begin(self, turn: Turn) -> None:

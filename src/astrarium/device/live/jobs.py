@@ -19,10 +19,7 @@ from astrarium.device.contract import (
     JobWithdrawn,
     NeedsChanged,
 )
-from astrarium.device.live.backend import Excess, Ground, Needs, Reading, Turn
-
-# What a live job is charged for: memory measured over its first iterations, and what turns show later.
-
+from astrarium.device.live.backend import Excess, LaneBackend, Needs, Reading, Turn
 
 MEASURED = 3  # iterations of a job that does not say what it needs; the first makes what stays
 KEEP = "keep numbers (loss.item()) or copies off the GPU (output.detach().cpu()) instead"
@@ -97,7 +94,7 @@ def _growth(turn: Turn, excess: Excess) -> str:
 Kept = TypeVar("Kept")
 
 
-class Ended(AstrariumError):
+class JobEnded(AstrariumError):
     """The job is over: it was refused, withdrawn, or has failed."""
 
 
@@ -112,7 +109,7 @@ class MemoryWarning(UserWarning):
 class Host(Protocol):
     """What a live job needs of the GPU that it shares."""
 
-    ground: Ground
+    backend: LaneBackend
     inside: local
 
     def now(self) -> Time: ...
@@ -154,7 +151,7 @@ class LiveJob:
     def keep(self, value: Kept) -> Kept:
         """In an iteration: what is read only afterwards, such as the output of a model."""
         if self._turn is not None:
-            self._gpu.ground.keep(value)
+            self._gpu.backend.keep(value)
         return value
 
     def begin(self) -> None:
@@ -202,8 +199,8 @@ class LiveJob:
         """Wherever it is interrupted, the turn that it has, or may have, is given back."""
         try:
             turn = self._turn = self._gpu.await_turn(self.id)
-            self._gpu.ground.begin(turn)
-        except Ended:
+            self._gpu.backend.begin(turn)
+        except JobEnded:
             raise
         except BaseException as error:
             self._turn = None
@@ -214,7 +211,7 @@ class LiveJob:
     def _end_turn(self, turn: Turn, error: BaseException | None, survives: bool) -> None:
         self._turn = None
         try:
-            excess = self._gpu.ground.end(turn, error)
+            excess = self._gpu.backend.end(turn, error)
         except BaseException as failure:
             self._gpu.turn_over(self.id, IterationFailed(self.id, turn.run, told(failure)))
             raise
@@ -226,7 +223,7 @@ class LiveJob:
             self._exceeded(turn, excess)
 
     def _finished(self, turn: Turn) -> IterationFinished:
-        took = self._gpu.ground.took()
+        took = self._gpu.backend.took()
         return IterationFinished(self.id, turn.run, self._started if took is None else self._gpu.now() - took)
 
     def _exceeded(self, turn: Turn, excess: Excess) -> None:
@@ -236,8 +233,8 @@ class LiveJob:
         if warning := self._charges.warning(turn, excess):
             warnings.warn(f"job {self.name}: {warning}", MemoryWarning, stacklevel=2)
         if changed and self._gpu.failed(self.id):
-            self._gpu.ground.renew(turn.lane)
-            raise Ended(self._gpu.ended(self.id))
+            self._gpu.backend.renew(turn.lane)
+            raise JobEnded(self._gpu.ended(self.id))
 
     def _end_alone(self, error: BaseException | None) -> None:
         alone, self._alone = self._alone, None

@@ -37,22 +37,19 @@ from astrarium.device.contract import (
     JobWithdrawn,
     RunIteration,
 )
-from astrarium.device.live.backend import Ground, Needs, Reading, Turn
-from astrarium.device.live.jobs import MEASURED, Charges, Ended, LiveJob, MemoryWarning, OutOfTurn, told
+from astrarium.device.live.backend import LaneBackend, Needs, Reading, Turn
+from astrarium.device.live.jobs import MEASURED, Charges, JobEnded, LiveJob, MemoryWarning, OutOfTurn, told
 from astrarium.device.policies import IterationPolicy
 from astrarium.device.state import DeviceState, JobRow, Outcome
-
-# Timers of a live policy: one thread, which is there while any is set.
-
 
 IDLE: Time = SECOND  # without a timer, until the thread ends
 
 
-class Alarms:
+class TimerThread:
     """*ring* is called with the names that are due, and without the lock; the rest with the lock held."""
 
-    def __init__(self, lock: RLock, now: Callable[[], Time], ring: Callable[[list[str]], None]) -> None:
-        self._now, self._ring = now, ring
+    def __init__(self, lock: RLock, now: Callable[[], Time], on_due: Callable[[list[str]], None]) -> None:
+        self._now, self._timers_due = now, on_due
         self._earlier = Condition(lock)
         self._set: dict[str, Time] = {}
         self._thread: Thread | None = None
@@ -73,7 +70,7 @@ class Alarms:
     def _work(self) -> None:
         while (due := self._due()) is not None:
             if due:
-                self._ring(due)
+                self._timers_due(due)
 
     def _due(self) -> list[str] | None:
         """After some sleep, where there is time; None where nobody needs the thread any more."""
@@ -94,35 +91,32 @@ class Alarms:
         return left > 0 and self._earlier.wait(left)
 
 
-# Where live jobs wait for their turns. All but the waiting itself is called with the driver's lock held.
-
-
-class Gates:
+class TurnGrants:
     """A job is told its turn, or why it will have none. While they are *shut*, since somebody is measured,
     turns that were given are held."""
 
     def __init__(self) -> None:
-        self.shut = False
+        self.paused = False
         self.under_way: dict[int, Turn] = {}  # by job
         self._waiting: dict[int, SimpleQueue[Turn | str]] = {}  # by job
         self._held: list[Turn] = []
 
     def wait(self, job: int) -> SimpleQueue[Turn | str]:
-        gate = self._waiting[job] = SimpleQueue()
-        return gate
+        answer = self._waiting[job] = SimpleQueue()
+        return answer
 
     @property
     def waiting(self) -> list[int]:
         return list(self._waiting)
 
     def grant(self, turn: Turn) -> None:
-        if self.shut:
+        if self.paused:
             self._held.append(turn)
         else:
             self._start(turn)
 
-    def open(self) -> None:
-        self.shut = False
+    def resume(self) -> None:
+        self.paused = False
         held, self._held = self._held, []
         for turn in held:
             self._start(turn)
@@ -150,7 +144,7 @@ class Gates:
         self._waiting.pop(turn.job).put(turn)
 
 
-# What people say of a live job, checked before anybody else is bothered with it.
+# What a user says of a job is checked before any other job is affected.
 
 
 UNKNOWN = 1 << 40  # iterations of a job that does not say how many
@@ -185,10 +179,7 @@ def _whole(value: object, least: float = -math.inf) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-# How much persistent memory a live job has, by what was read while it was measured.
-
-
-class Estimates:
+class PersistentEstimates:
     def __init__(self) -> None:
         self._guessed: dict[int, int] = {}  # of jobs that are not in the books yet
         self._surplus: dict[int, int] = {}  # beyond what a measured job was known to own, in order of time
@@ -227,7 +218,7 @@ class Estimates:
         return cuts
 
 
-__all__ = ["MEASURED", "Ended", "LiveJob", "MemoryWarning", "Needs", "OutOfTurn", "SharedGpu"]
+__all__ = ["MEASURED", "JobEnded", "LiveJob", "MemoryWarning", "Needs", "OutOfTurn", "SharedGpu"]
 
 HAND_OVER = 1e-5  # seconds: as short as the system can
 
@@ -236,18 +227,18 @@ class SharedGpu:
     def __init__(
         self,
         policy: IterationPolicy,
-        ground: Ground,
+        backend: LaneBackend,
         clock: Callable[[], Time] = monotonic_ns,
         record: Callable[[Step], None] | None = None,
     ) -> None:
-        self.ground, self._clock, self._began = ground, clock, clock()
+        self.backend, self._clock, self._began = backend, clock, clock()
         self.inside = local()  # a thread's job, while it is in an iteration
-        self._state = DeviceState(ground.capacity, resident=True)
+        self._state = DeviceState(backend.capacity, resident=True)
         self._engine, self._record = Engine(self._state, policy), record
         lock = RLock()
         self._changed = Condition(lock)
-        self._alarms = Alarms(lock, self.now, self._ring)
-        self._gates, self._estimates = Gates(), Estimates()
+        self._timers = TimerThread(lock, self.now, self._timers_due)
+        self._grants, self._estimates = TurnGrants(), PersistentEstimates()
         self._charges: dict[int, Charges] = {}  # of jobs in the books
         self._numbers = count()
         self._lanes: set[int] = set()
@@ -270,7 +261,7 @@ class SharedGpu:
         about = checked(name, needs, iterations, priority, demand)
         live = LiveJob(self, next(self._numbers), name, about, owned)
         try:
-            with self.ground.seat():
+            with self.backend.job_thread():
                 yield from live.life(needs)
         except BaseException as error:
             live.leave(told(error))
@@ -289,7 +280,7 @@ class SharedGpu:
     def owns(self, job: int, owned: int) -> None:
         """A job is about to come, and has this much on the GPU already."""
         with self._changed:
-            allocated = self.ground.allocated() if owned else 0
+            allocated = self.backend.allocated() if owned else 0
             cuts = self._estimates.mistaken(owned, allocated, self._persistent()) if owned else {}
             self._estimates.guess(job, owned, 0, 0)
             changed = [self._charges[other].lowered(cut) for other, cut in cuts.items()]
@@ -312,21 +303,21 @@ class SharedGpu:
         """Ended where the job will have no more turns."""
         with self._changed:
             self.check()
-            gate = self._gates.wait(job)
+            answer = self._grants.wait(job)
             gone = self._step((IterationWanted(job),))
         self._close(gone)
-        found = gate.get()
+        found = answer.get()
         if isinstance(found, str):
-            raise Ended(found)
+            raise JobEnded(found)
         return found
 
     def turn_over(self, job: int, *events: Event) -> None:
         with self._changed:
-            self._gates.over(job)
+            self._grants.over(job)
             self._changed.notify_all()
-            others = set(self._gates.under_way)
+            others = set(self._grants.under_way)
             gone = self._step(events)
-            handed_over = not self._gates.under_way.keys() <= others
+            handed_over = not self._grants.under_way.keys() <= others
         self._close(gone)
         if handed_over:  # else this thread would keep the interpreter until it waits for its next turn
             sleep(HAND_OVER)
@@ -334,7 +325,7 @@ class SharedGpu:
     def abandon(self, job: int, error: str) -> None:
         """The job was not there when its turn came, or might have come."""
         with self._changed:
-            turn = self._gates.abandon(job)
+            turn = self._grants.abandon(job)
             self._changed.notify_all()
             gone = self._step((IterationFailed(job, turn.run, error) if turn else JobWithdrawn(job, error),))
         self._close(gone)
@@ -349,17 +340,17 @@ class SharedGpu:
     def alone(self) -> Iterator[Callable[[], Reading]]:
         """Nobody else's iterations run inside."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._gates.shut)
+            self._changed.wait_for(lambda: not self._grants.paused)
             self.check()
-            self._gates.shut = True  # no turn begins from now on
+            self._grants.paused = True  # no turn begins from now on
         try:
             with self._changed:
-                self._changed.wait_for(lambda: not self._gates.under_way)
-            with self.ground.measured() as reading:
+                self._changed.wait_for(lambda: not self._grants.under_way)
+            with self.backend.measured() as reading:
                 yield reading
         finally:
             with self._changed:
-                self._gates.open()
+                self._grants.resume()
                 self._changed.notify_all()
 
     def ended(self, job: int) -> str:
@@ -376,7 +367,7 @@ class SharedGpu:
 
     def check(self) -> None:
         if self._broken:
-            raise Ended(self._broken)
+            raise JobEnded(self._broken)
 
     # with the lock held
 
@@ -402,24 +393,24 @@ class SharedGpu:
             if type(action) is RunIteration:
                 self._grant(action.job)
             elif type(action) is SetTimer:
-                self._alarms.set(action.name, action.at)
-        for job in self._gates.waiting:
+                self._timers.set(action.name, action.at)
+        for job in self._grants.waiting:
             reason = "" if job in self._state.ready else self.ended(job)
             if reason:
-                self._gates.refuse(job, reason)
+                self._grants.refuse(job, reason)
 
     def _grant(self, job: int) -> None:
         lane = self._state.layout.lane_of(job)
         assert lane is not None
         self._lanes.add(lane.id)
         run = self._state.running[lane.id].run
-        self._gates.grant(Turn(job, run, lane.id, lane.size, len(lane.jobs) > 1))
+        self._grants.grant(Turn(job, run, lane.id, lane.size, len(lane.jobs) > 1))
 
     def _break(self, now: Time, error: str) -> None:
         """The books cannot be trusted any more: nobody waits for a turn that would never come."""
         self._broken = f"the GPU is shared no more: {error}"
-        self._alarms.clear()
-        self._gates.refuse_all(self._broken)
+        self._timers.clear()
+        self._grants.refuse_all(self._broken)
         for job, row in self._state.ledger.rows.items():
             if row.outcome is Outcome.OPEN:
                 self._state.ledger.end(now, job, Outcome.FAILED, self._broken)
@@ -430,7 +421,7 @@ class SharedGpu:
 
     # without it
 
-    def _ring(self, names: list[str]) -> None:
+    def _timers_due(self, names: list[str]) -> None:
         gone: set[int] = set()
         with suppress(Exception), self._changed:  # of an error everybody has been told
             gone = self._step([TimerFired(name) for name in names])
@@ -438,4 +429,4 @@ class SharedGpu:
 
     def _close(self, lanes: set[int]) -> None:
         for lane in lanes:
-            self.ground.close(lane)
+            self.backend.close(lane)

@@ -18,9 +18,6 @@ import torch
 from astrarium.core.units import Time
 from astrarium.device.live.backend import Excess, Turn
 
-# What lies in a lane between iterations: whose it is, whether it grows, and what the lane has taken.
-
-
 RARELY, OFTEN = 256, 8  # turns
 FIRST = 2  # turns in which what a job holds is what it always holds
 SEGMENT = 2 << 20  # PyTorch asks the device for multiples of this, and so do we charge
@@ -28,29 +25,29 @@ LEAK = 1 << 20  # bytes more than before that are no accident
 PLACES = 3  # where leaks come from, at most
 
 
-class Block(NamedTuple):
+class PoolBlock(NamedTuple):
     address: int
     size: int
     where: str = ""
 
 
-class View(NamedTuple):
+class PoolView(NamedTuple):
     """Of a pool: what it has of the device, and the blocks that are in use."""
 
     reserved: int
-    blocks: list[Block]
+    blocks: list[PoolBlock]
 
 
-def viewed(segments: Iterable[Mapping[str, Any]]) -> View:
+def viewed(segments: Iterable[Mapping[str, Any]]) -> PoolView:
     """From a snapshot of PyTorch's allocator."""
     segments = list(segments)
     used = [
-        Block(block["address"], block["size"], _where(block.get("frames", ())))
+        PoolBlock(block["address"], block["size"], _where(block.get("frames", ())))
         for segment in segments
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
     ]
-    return View(sum(segment["total_size"] for segment in segments), used)
+    return PoolView(sum(segment["total_size"] for segment in segments), used)
 
 
 def _where(frames: Iterable[Mapping[str, Any]]) -> str:
@@ -71,7 +68,7 @@ class _Held(NamedTuple):
     blocks: int
 
 
-class Watch:
+class LaneWatch:
     """Of one lane. Blocks belong to the job in whose turn they were first seen."""
 
     def __init__(self) -> None:
@@ -82,9 +79,9 @@ class Watch:
         self._elsewhere: Counter[int] = Counter()  # what jobs hold of a pool that was given up
         self._asked = -1  # how often the device was asked for memory, at the last look
 
-    def renewed(self) -> Watch:
+    def renewed(self) -> LaneWatch:
         """For a lane with another pool. What is held of the old one may be held for long."""
-        fresh = Watch()
+        fresh = LaneWatch()
         for job, last in self._last.items():
             fresh._elsewhere[job] = self._more(job, last)
         return fresh
@@ -93,7 +90,7 @@ class Watch:
         """Before a turn: whether there will be a look after it, whatever happens."""
         return _looked_at(self._turns[job] + 1)
 
-    def began(self, job: int, view: View) -> None:
+    def began(self, job: int, view: PoolView) -> None:
         """Before such a turn: what has been let go is nobody's any more."""
         self._of(job, view)
 
@@ -107,7 +104,7 @@ class Watch:
         before, self._asked = self._asked, asked()
         return self._asked != before or _looked_at(turn)
 
-    def seen(self, job: int, size: int, view: View) -> Excess | None:
+    def seen(self, job: int, size: int, view: PoolView) -> Excess | None:
         """After a turn in the lane of *size* bytes: what was not known of the job, None if nothing."""
         mine = self._of(job, view)
         held = _Held(self._turns[job], sum(block.size for block in mine), len(mine))
@@ -135,7 +132,7 @@ class Watch:
     def _more(self, job: int, held: _Held) -> int:
         return self._elsewhere[job] + max(0, held.size - self._first[job].size)
 
-    def _of(self, job: int, view: View) -> list[Block]:
+    def _of(self, job: int, view: PoolView) -> list[PoolBlock]:
         owners = self._owners
         self._owners = {block.address: owners.get(block.address, job) for block in view.blocks}
         return [block for block in view.blocks if self._owners[block.address] == job]
@@ -152,7 +149,7 @@ def _leaks(first: _Held, last: _Held, now: _Held) -> bool:
     return steadily or now.size - first.size >= LEAK <= now.size - last.size
 
 
-def _places(blocks: list[Block]) -> tuple[str, ...]:
+def _places(blocks: list[PoolBlock]) -> tuple[str, ...]:
     """Where most bytes were made, as far as PyTorch recorded it."""
     sizes: Counter[str] = Counter()
     for block in blocks:
@@ -164,7 +161,7 @@ SCARCE = 0.5  # of the device that is free: too little to measure somebody besid
 JOBS, LANES = -1, 0  # priorities of streams; PyTorch has 32 of each
 
 
-class Launched(NamedTuple):
+class LaunchedIteration(NamedTuple):
     """An iteration that may still run: CUDA events before and after it."""
 
     job: int
@@ -173,19 +170,19 @@ class Launched(NamedTuple):
 
 
 @dataclass
-class Lane:
+class TorchLane:
     stream: Any
     own: bool  # the stream is that of the job which had the lane for itself
     pool: Any
     size: int  # that its pool has
     booked: int = 0  # that it should have: less where it could not be made smaller
-    watch: Watch = field(default_factory=Watch)
-    launched: list[Launched] = field(default_factory=list)
+    watch: LaneWatch = field(default_factory=LaneWatch)
+    launched: list[LaunchedIteration] = field(default_factory=list)
     spent: dict[int, Time] = field(default_factory=dict)  # GPU time that jobs have not been charged for
     stale: bool = False
     crowded: bool = False  # others are in it too, and it could not be made anew
 
-    def view(self) -> View:
+    def view(self) -> PoolView:
         return viewed(_snapshot(self.pool))
 
     def suits(self, turn: Turn, home: Any) -> bool:
@@ -199,15 +196,15 @@ class Pools:
 
     def __init__(self, device: torch.device, cuda: Any) -> None:
         self._device, self._cuda = device, cuda
-        self.lanes: dict[int, Lane] = {}
+        self.lanes: dict[int, TorchLane] = {}
         self.given_up: list[tuple[Any, Any]] = []  # streams and pools
         self.inside = 0  # threads in pools
         self.making = False  # a lane: nobody may enter a pool meanwhile
-        self._watches: dict[int, Watch] = {}  # of lanes that are to be made anew
+        self._watches: dict[int, LaneWatch] = {}  # of lanes that are to be made anew
         self._spare: dict[int, list[Any]] = {JOBS: [], LANES: []}  # streams, by priority
         self._quiet = threading.Condition()
 
-    def enter(self, turn: Turn, home: Any) -> Lane:
+    def enter(self, turn: Turn, home: Any) -> TorchLane:
         """*home* is the stream of the turn's job. Where it has the lane for itself, that is the lane's too:
         nothing waits between its iterations and the rest of its loop."""
         with self._quiet:
@@ -260,7 +257,7 @@ class Pools:
 
     # while nobody is inside a pool
 
-    def _make(self, turn: Turn, home: Any) -> Lane:
+    def _make(self, turn: Turn, home: Any) -> TorchLane:
         self.making = True
         try:
             self._quiet.wait_for(lambda: not self.inside)
@@ -273,7 +270,7 @@ class Pools:
             self.making = False
             self._quiet.notify_all()
 
-    def _in_place(self, turn: Turn, home: Any) -> Lane:
+    def _in_place(self, turn: Turn, home: Any) -> TorchLane:
         """What PyTorch keeps for later is given back first: the books know nothing of it. Nor do they know of
         lanes that are to be smaller from their next turn on: all others make way where it must be."""
         self._empty()
@@ -283,7 +280,7 @@ class Pools:
             lane = self._made(turn, home)
         return self._into(turn.lane, lane)
 
-    def _beside(self, old: Lane, turn: Turn, home: Any) -> Lane:
+    def _beside(self, old: TorchLane, turn: Turn, home: Any) -> TorchLane:
         """Where there is no room for both, the old pool goes on, with another segment if it is too small, and
         on the stream that it has."""
         self._empty()
@@ -298,12 +295,12 @@ class Pools:
         old.booked, old.stale, old.crowded = turn.size, False, True
         return old
 
-    def _into(self, number: int, lane: Lane) -> Lane:
+    def _into(self, number: int, lane: TorchLane) -> TorchLane:
         lane.watch = self._watches.pop(number, lane.watch)
         self.lanes[number] = lane
         return lane
 
-    def _tried(self, turn: Turn, home: Any) -> Lane | None:
+    def _tried(self, turn: Turn, home: Any) -> TorchLane | None:
         """None where the device has not as much."""
         try:
             return self._made(turn, home)
@@ -312,9 +309,9 @@ class Pools:
         self._clear()  # after the error, whose frames know the pool
         return None
 
-    def _made(self, turn: Turn, home: Any) -> Lane:
+    def _made(self, turn: Turn, home: Any) -> TorchLane:
         stream = self.stream(LANES) if turn.shared else home
-        lane = Lane(stream, not turn.shared, self._cuda.MemPool(), turn.size, turn.size)
+        lane = TorchLane(stream, not turn.shared, self._cuda.MemPool(), turn.size, turn.size)
         try:
             self._reserve(lane, turn.size)
         except BaseException:
@@ -322,7 +319,7 @@ class Pools:
             raise
         return lane
 
-    def _reserve(self, lane: Lane, size: int) -> None:
+    def _reserve(self, lane: TorchLane, size: int) -> None:
         """All of it is split from one segment, since a pool cannot join segments."""
         with self._cuda.stream(lane.stream), self._cuda.use_mem_pool(lane.pool, self._device):
             block = self._cuda.caching_allocator_alloc(max(1, size), self._device)
@@ -339,7 +336,7 @@ class Pools:
             self._end(old)
             self._watches[lane] = old.watch.renewed()
 
-    def _end(self, lane: Lane) -> None:
+    def _end(self, lane: TorchLane) -> None:
         self.given_up.append((None if lane.own else lane.stream, lane.pool))
         lane.pool = None
 

@@ -22,14 +22,11 @@ from astrarium.device.contract import (
 from astrarium.device.lanes import Lane
 from astrarium.device.state import DeviceState
 
-# Jobs that come straight back: a loop that has ended an iteration wants the next one a moment later.
-
-
 GRACE: Time = MILLISECOND
 RARELY = 64  # turns: a job that is always late costs the others one moment in so many
 
 
-class Returns:
+class ReturningJobs:
     def __init__(self) -> None:
         self._ended: dict[int, Time] = {}  # when those who are not back yet ended an iteration
         self._pass: dict[int, int] = {}  # turns after which a job that was late is not waited for
@@ -69,7 +66,7 @@ class Turns:
     """A subclass says who comes first (`rank`, the smaller the sooner) and where a job may go (`place`)."""
 
     def __init__(self, parameters: NoParameters = NoParameters()) -> None:  # noqa: B008
-        self._returns = Returns()
+        self._returns = ReturningJobs()
         self._awaited: dict[int, Time] = {}  # jobs that come straight back, and until when
 
     def decide(self, now: Time, events: Sequence[Event], state: DeviceState) -> Iterator[Action]:

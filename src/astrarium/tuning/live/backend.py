@@ -1,7 +1,7 @@
-"""Where trials really run, as the live books see it: orders go out, news comes back.
+"""A trial backend really runs trials, as the live books see it: orders go out, news comes back.
 
-A crew knows no policy and no search. It trains what it is told to, where it is told to, keeps checkpoints,
-and says what became of each run: once.
+A backend knows no policy and no search. It trains what it is told to, where it is told to, keeps checkpoints,
+and says once what became of each run.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from astrarium.tuning.runtime import Place
 
 
 class Checkpoint(NamedTuple):
-    """What a candidate had learnt after so many iterations in all."""
+    """A checkpoint holds what a candidate had learnt after so many iterations in all."""
 
     candidate: int
     iterations: int
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Train a candidate there, from a checkpoint (None: from nothing) until it has *total* iterations. A
-    trial that goes on is a new run; *run* is the number that news of it bears."""
+    """The order to train a candidate at a place, from a checkpoint (None: from nothing) until it has *total*
+    iterations. A trial that goes on is a new run; news of the run carries the number *run*."""
 
     trial: int
     run: int
@@ -36,9 +36,9 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Iterated(msgspec.Struct, frozen=True, tag=True):
-    """An iteration is over, which took so long; the candidate has *iterations* in all, and is worth
-    *value*. *sharers*: how many trials were on its GPU, itself among them, where the crew knows; else the
-    live books count those that run there."""
+    """An iteration has ended, which took so long; the candidate has *iterations* in all, and its value is
+    *value*. *sharers* is the number of trials on its GPU, this one included, where the backend knows it; else
+    the live books count the trials that run there."""
 
     trial: int
     run: int
@@ -48,13 +48,14 @@ class Iterated(msgspec.Struct, frozen=True, tag=True):
     sharers: float | None = None
 
 
-# finished: it has its total. left: it was told to stop. failed: by its own error, in the user's code.
-# lost: its process or its GPU is gone. Whoever finished or left has a checkpoint of its last iteration.
+# finished: the run has its total. left: it was told to stop. failed: by an error in the user's code.
+# lost: its process or its GPU is gone. A run that finished or left has a checkpoint of its last iteration.
 Ending: TypeAlias = Literal["finished", "left", "failed", "lost"]
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag=True):
-    """Nothing of the run is left on its GPUs. *iterations* are those of its newest checkpoint, in all."""
+    """A run has ended, and nothing of it is left on its GPUs. *iterations* are those of its newest
+    checkpoint, in all."""
 
     trial: int
     run: int
@@ -65,7 +66,8 @@ class RunEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class GpusSeen(msgspec.Struct, frozen=True, tag=True):
-    """All that are there from now on. Runs on others have ended as lost, which was said before."""
+    """These GPUs are available from now on, and no others. The ends of runs on others, as lost, were reported
+    before."""
 
     gpus: tuple[int, ...]
 
@@ -73,19 +75,21 @@ class GpusSeen(msgspec.Struct, frozen=True, tag=True):
 News: TypeAlias = Iterated | RunEnded | GpusSeen
 
 
-class Crew(Protocol):
-    """The first news is `GpusSeen`."""
+class TrialBackend(Protocol):
+    """A trial backend trains runs on real or emulated GPUs. The first news is `GpusSeen`."""
 
     def start(self, work: Work) -> None: ...
 
     def stop(self, trial: int, run: int) -> None:
-        """At the end of its iteration, with a checkpoint. Orders for runs that have ended are ignored."""
+        """Stop a run at the end of its iteration, with a checkpoint. Orders for runs that have ended are
+        ignored."""
 
     def drop(self, trial: int, run: int) -> None:
-        """At once: nobody wants it any more. It ends as left, or as whatever it has ended meanwhile."""
+        """Stop a run at once, because nobody wants it any more. It ends as left, or as whatever it has ended
+        meanwhile."""
 
     def hear(self, seconds: float) -> list[News]:
-        """What happened since the last call; waits so long for the first of it."""
+        """Return what happened since the last call; wait so long for the first news."""
 
     def close(self) -> None:
         """End all that was started."""

@@ -1,9 +1,9 @@
-"""A process that has loaded what slots need, and forks one whenever it is asked to.
+"""A fork server is a process that has loaded what slots need, and forks a slot whenever it is asked to.
 
-A slot begins in milliseconds so, and never in the person's script, which need not be written for that. All
-slots of a nursery have its environment. It ends with its crew: the other end of its socket is closed then,
-also while it still loads, and its slots end with it. A crew that was killed could not tidy up: its nursery
-does.
+So a slot begins in milliseconds, and never runs the user's script, which need not be written for that. All
+slots of a fork server have its environment. The fork server ends with its backend, whose end of the socket is
+closed then, also while it still loads, and its slots end with it. A backend that was killed could not tidy
+up: its fork server does.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from typing import Any
 
 import msgspec
 
-from astrarium.tuning.live.messages import Gone, Meet, Setup
+from astrarium.tuning.live.messages import Gone, RendezvousSetup, Setup
 
-# The last one takes seconds; the first optimizer would load it.
+# torch._dynamo takes seconds to import; the first optimizer would import it.
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
-LOOKING = 100  # milliseconds between looks for the crew, while it loads
-LEAVING = 2.0  # seconds for its slots, of which each finds out itself that the crew is gone
+LOOKING = 100  # milliseconds between looks for the backend, while it loads
+LEAVING = 2.0  # seconds for its slots, of which each finds out itself that the backend is gone
 _PDEATHSIG = 1  # of prctl: the signal that comes when the parent has died
 _MOST = 1 << 16  # bytes of a setup
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {module} import serve; serve(sys.argv)"
 
 
-class Nursery:
-    """The crew's end. *environment* is all that its processes have. *litter*: a folder that is of no use when
-    the crew is gone."""
+class ForkServer:
+    """The backend's end of a fork server. *environment* is all that its processes have. *litter* is a folder
+    to remove when the backend is gone."""
 
     def __init__(
         self, environment: Mapping[str, str], preload: Sequence[str] = PRELOAD, litter: str = ""
@@ -60,12 +60,12 @@ class Nursery:
                 pass_fds=[theirs.fileno()],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # an interrupt at the keyboard is the crew's business
+                start_new_session=True,  # an interrupt at the keyboard is the backend's business
             )
 
-    def fork(self, role: Setup | Meet) -> Connection:
-        """A process with that role, through which one speaks with it: the first word of a slot is Ready. A
-        nursery that was killed is replaced; where the new one dies too, that is the end of the process."""
+    def fork(self, role: Setup | RendezvousSetup) -> Connection:
+        """Fork a process with that role, and return a connection to it: the first message of a slot is Ready.
+        A fork server that was killed is replaced; where the new one dies too, the connection ends."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -77,7 +77,7 @@ class Nursery:
                     self._ask_for(role, theirs)
         return Connection(ours.detach())
 
-    def _ask_for(self, role: Setup | Meet, theirs: socket.socket) -> None:
+    def _ask_for(self, role: Setup | RendezvousSetup, theirs: socket.socket) -> None:
         socket.send_fds(self._control, [msgspec.json.encode(role)], [theirs.fileno()])
 
     @property
@@ -85,23 +85,23 @@ class Nursery:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """At once: it has nothing to save, and its slots end with it."""
+        """Kill the fork server at once: it has nothing to save, and its slots end with it."""
         self._control.close()
         self._process.kill()
         self._process.wait()
 
 
 def serve(arguments: Sequence[str]) -> None:
-    """The nursery itself."""
+    """Run the fork server itself."""
     _, _, handle, litter, *preload = arguments
     sys.argv = [sys.argv[0]]
     control = socket.socket(fileno=int(handle))
-    with _while_there_is_a_crew(control, litter):
+    with _while_the_backend_lives(control, litter):
         for name in preload:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what is loaded stays: slots need not look through it again
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for slots: the crew hears of their ends
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for slots: the backend hears of their ends
     while True:
         message, handles, _, _ = socket.recv_fds(control, _MOST, 1)
         if not message:
@@ -114,10 +114,11 @@ def serve(arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def _while_there_is_a_crew(control: socket.socket, litter: str) -> Iterator[None]:
-    """Whose crew goes meanwhile ends: what is loaded here may take a minute, and nobody wants it any more."""
+def _while_the_backend_lives(control: socket.socket, litter: str) -> Iterator[None]:
+    """End this process if the backend goes meanwhile: loading may take a minute, and nobody wants it any
+    more."""
     loaded = Event()
-    watch = Thread(target=_end_with_crew, args=(control, litter, loaded))
+    watch = Thread(target=_end_with_backend, args=(control, litter, loaded))
     watch.start()
     try:
         yield
@@ -126,7 +127,7 @@ def _while_there_is_a_crew(control: socket.socket, litter: str) -> Iterator[None
         watch.join()  # none may be there when slots are forked
 
 
-def _end_with_crew(control: socket.socket, litter: str, loaded: Event) -> None:
+def _end_with_backend(control: socket.socket, litter: str, loaded: Event) -> None:
     poll = select.poll()
     poll.register(control, 0)  # the other end is closed: that is always told
     while not loaded.is_set():
@@ -136,7 +137,8 @@ def _end_with_crew(control: socket.socket, litter: str, loaded: Event) -> None:
 
 
 def _throw_away(litter: str) -> None:
-    """Once nobody is left who writes there, or nearly so: the rest end with us."""
+    """Remove the folder once nobody is left who writes there, or nearly so: the rest end with this
+    process."""
     until = monotonic() + LEAVING
     with suppress(ChildProcessError):  # there are none any more
         while litter and monotonic() < until:
@@ -147,14 +149,14 @@ def _throw_away(litter: str) -> None:
 
 
 def _become(message: bytes, handle: int) -> None:
-    """Why it could not be what it should is said to the crew, and in full where trainings print."""
+    """Take the role on. Why that failed is told to the backend, and in full where trainings print."""
     pipe = Connection(handle)
     try:
         _end_with_parent()
         os.setpgid(0, 0)  # what it starts itself ends with it
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _play(pipe, msgspec.json.decode(message, type=Setup | Meet))
+        _play(pipe, msgspec.json.decode(message, type=Setup | RendezvousSetup))
     except BaseException as error:
         traceback.print_exc()
         with suppress(OSError):
@@ -164,10 +166,10 @@ def _become(message: bytes, handle: int) -> None:
         os._exit(1)
 
 
-def _play(pipe: Connection, role: Setup | Meet) -> None:
+def _play(pipe: Connection, role: Setup | RendezvousSetup) -> None:
     from astrarium.tuning.live.slot import Slot
 
-    if isinstance(role, Meet):
+    if isinstance(role, RendezvousSetup):
         _keep_store(pipe, role.host)
     else:
         _write_to(role.log)
@@ -188,7 +190,7 @@ def _write_to(log: str) -> None:
 
 
 def _keep_store(pipe: Connection, host: str) -> None:
-    """In the process that has it: until the crew closes the pipe."""
+    """Keep the store in this process until the backend closes the pipe."""
     store = _served(host)
     pipe.send(int(store.port))
     with suppress(EOFError, OSError):

@@ -1,7 +1,7 @@
-"""One run of a training in a slot: as the only worker, or as a member of a gang.
+"""A member trains one run in a slot, as the only worker or in a gang.
 
 The first member leads. Before each iteration it tells the others whether there is one more, so that all end
-after the same; it alone reports and saves.
+after the same iteration; only the first member reports and saves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from astrarium.core.streams import stream
 from astrarium.tuning.live.backend import Checkpoint, Ending, Iterated
 from astrarium.tuning.live.checkpoints import read, seed_all, write
-from astrarium.tuning.live.messages import Begin, Ended, Noted, Said, Saved, Setup, Started
+from astrarium.tuning.live.messages import Begin, Ended, Message, Noted, Saved, Setup, Started
 from astrarium.tuning.live.training import Build, Training, Workers
 
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
@@ -31,13 +31,13 @@ NEEDED = ("step", "save", "load")
 
 
 class Dropped(BaseException):
-    """Raised inside a training that nobody wants any more."""
+    """The error is raised inside a training that nobody wants any more."""
 
 
 class Member:
-    """*turn* is what each iteration runs in."""
+    """A member carries out one run of its slot. Each iteration runs inside a *turn*."""
 
-    def __init__(self, begin: Begin, setup: Setup, tell: Callable[[Said], None]) -> None:
+    def __init__(self, begin: Begin, setup: Setup, tell: Callable[[Message], None]) -> None:
         self.begin, self.work = begin, begin.work
         self.leave = self.dropped = False
         self.interruptible = False  # in the person's code, and nowhere else
@@ -58,11 +58,11 @@ class Member:
 
     @property
     def left(self) -> int:
-        """Iterations."""
+        """Return the iterations that are left."""
         return max(0, self.work.total - self._done)
 
     def train(self, build: Callable[[], Build]) -> Ended:
-        """The whole run. Whatever happens in it is its end, and not the slot's."""
+        """Train the whole run. An error ends the run, and not the slot."""
         try:
             with self._gang():
                 self._trained(build)
@@ -80,7 +80,7 @@ class Member:
             getattr(training, "close", _nothing)()
 
     def failed(self, error: BaseException) -> Ended:
-        """The whole story goes where trainings print."""
+        """Return a failed end. The whole traceback goes where trainings print."""
         traceback.print_exception(error)
         sys.stderr.flush()
         told = traceback.format_exception_only(error)[-1].strip()
@@ -108,7 +108,7 @@ class Member:
             self._held = dist.group.WORLD
         self.broken = True
         yield
-        # One that is broken says so and is killed by its crew: to let go of the group might take for ever.
+        # One that is broken says so and is killed by its backend: to let go of the group might take for ever.
         self.broken = False
         # The training goes first. If it were the last that knows the group, that would end its threads
         # while it has Python's lock, which those threads want too.
@@ -153,7 +153,7 @@ class Member:
             self._saving = monotonic() - self._last
 
     def _one_more(self) -> bool:
-        """As the first member sees it."""
+        """Tell whether there is one more iteration, as the first member sees it."""
         more = self._done < self.work.total and not self.leave
         if self.begin.size == 1:
             return more
@@ -185,7 +185,7 @@ class Member:
 
     @contextmanager
     def _theirs(self) -> Iterator[None]:
-        """In the person's code: whoever is dropped leaves it at once."""
+        """Run the user's code inside, which a dropped run leaves at once."""
         self.interruptible = True
         try:
             if self.dropped:
@@ -210,7 +210,7 @@ class Member:
 
 
 def _nothing() -> None:
-    """It does not want to know."""
+    """A training need not have a `close`."""
 
 
 def _checked(training: Any) -> Training:
@@ -229,7 +229,8 @@ def _number(value: Any) -> float:
 
 
 def _is_trouble(error: BaseException) -> bool:
-    """Gloo has no class of its own."""
+    """Tell whether the error comes from the connection to other members. Gloo has no error class of its
+    own."""
     import torch.distributed as dist
 
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
@@ -237,7 +238,7 @@ def _is_trouble(error: BaseException) -> bool:
 
 @cache
 def _store(host: str, port: int) -> Any:
-    """One connection for all runs of the slot."""
+    """Return the slot's connection to the store, which all its runs share."""
     from torch._C._distributed_c10d import TCPStore
 
     return TCPStore(host, port, None, False, LONGEST, wait_for_workers=False)

@@ -1,4 +1,4 @@
-"""What a live tuning run remembers beside the books, and where results are written down."""
+"""A live tuning run remembers here what is not in the books, and writes its results down."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.tuning.contract import Trial
 
 
-class Options(msgspec.Struct, frozen=True):
-    """A trial whose runs are lost *retries* times without getting further fails. News of progress reach the
-    policy no more often than *progress*; in between, the books reckon. A loop waits *patience* for news. A
-    trial fails whose iteration takes more than *longest*, or that has not ended its first one so long after
-    its run was started."""
+class LiveOptions(msgspec.Struct, frozen=True):
+    """The options limit a live run. A trial whose runs are lost *retries* times without progress fails. News
+    of progress reach the policy no more often than *progress*; in between, the books interpolate. A loop
+    waits *patience* for news. A trial fails whose iteration takes more than *longest*, or whose run has not
+    ended its first iteration so long after it was started."""
 
     retries: int = 3
     progress: Time = SECOND
@@ -29,13 +29,13 @@ class Reported(NamedTuple):
 
 
 class Reports:
-    """What each trial was worth when it last said so. `worth` is what a live session asks."""
+    """The reports keep the last value of each trial. `worth` is what a live session asks."""
 
     def __init__(self) -> None:
         self._last: dict[int, Reported] = {}  # by trial
 
     def hear(self, trial: int, iterations: int, value: float | None) -> None:
-        """One without a value takes nothing back, unless there is something newer to say."""
+        """Take a report. One without a value replaces nothing, unless it tells of another iteration."""
         before = self._last.get(trial)
         if value is not None or before is None or before.iterations != iterations:
             self._last[trial] = Reported(iterations, value)
@@ -47,35 +47,37 @@ class Reports:
         return self.last(trial.id).value
 
 
-class Known(NamedTuple):
-    """A result of an earlier run; *error*: it failed with that."""
+class EarlierResult(NamedTuple):
+    """The result of an earlier run; *error* says why the trial failed, if it did."""
 
     value: float | None
     error: str = ""
 
 
 class Journal(Protocol):
-    """Results and checkpoints of this run and of those it goes on with. A candidate of another run counts as
-    the same where its number and its values are."""
+    """A journal keeps results and checkpoints of this run and of those that it resumes. A candidate of
+    another run counts as the same if its number and its values are the same."""
 
     def began(self, candidate: int, values: Mapping[str, Any]) -> None:
-        """It trains. What is kept of another candidate of that number is of no use."""
+        """Note that a candidate trains. What is kept of another candidate of that number is of no use."""
 
     def finished(self, candidate: int, values: Mapping[str, Any], total: int, value: float | None) -> None:
-        """When it returns, it will be found again."""
+        """Write a result down. When the call returns, a resumed run will find the result."""
 
     def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
-        """Neither is it tried again by a run that goes on: the search has gone on without it."""
+        """Write a failure down. A resumed run does not try again either: the search has gone on without the
+        trial."""
 
-    def result(self, candidate: int, values: Mapping[str, Any], total: int) -> Known | None:
-        """Of a trial that need not be run again: what comes next finds its checkpoint."""
+    def result(self, candidate: int, values: Mapping[str, Any], total: int) -> EarlierResult | None:
+        """Return the result of a trial that need not be run again, because the next trial finds its
+        checkpoint."""
 
     def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:
-        """Iterations of its newest checkpoint with fewer than *below*; 0: there is none."""
+        """Return the iterations of the newest checkpoint with fewer than *below*; 0 where there is none."""
 
 
 class NoJournal:
-    """For runs that nobody will go on with."""
+    """A run that nobody will resume keeps no journal."""
 
     def began(self, candidate: int, values: Mapping[str, Any]) -> None:
         pass
@@ -86,7 +88,7 @@ class NoJournal:
     def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
         pass
 
-    def result(self, candidate: int, values: Mapping[str, Any], total: int) -> Known | None:
+    def result(self, candidate: int, values: Mapping[str, Any], total: int) -> EarlierResult | None:
         return None
 
     def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:

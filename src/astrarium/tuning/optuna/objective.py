@@ -17,16 +17,13 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.run import Wish, bounded, run_local, tried
-from astrarium.tuning.live.training import Emulated, Training, Workers, named, seat
+from astrarium.tuning.live.run import SearchSpec, bounded, run_local, tried
+from astrarium.tuning.live.training import Emulated, Training, Workers, named, set_current_workers
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from astrarium.tuning.record import TuningRecord
 
 if TYPE_CHECKING:
     import optuna
-
-
-# What an objective of Optuna is given where it trains: the study, and its trial, are in another process.
 
 
 class CandidateTrial:
@@ -97,7 +94,7 @@ class _Over(BaseException):
     """It is wanted no more here."""
 
 
-class Loop:
+class ObjectiveLoop:
     """The loop of an objective, seen from both sides: the objective's thread, and the training that lets it
     go on."""
 
@@ -155,7 +152,7 @@ class Loop:
             raise _Over
 
     def _run(self) -> None:
-        seat(self._workers, thread=True)
+        set_current_workers(self._workers, thread=True)
         try:
             returned = self._function()
             self.value = self.value if self.value is not None or returned is None else float(returned)
@@ -169,7 +166,7 @@ class Loop:
 
 class ObjectiveTraining:
     def __init__(self, objective: Callable[[Any], Any], values: dict[str, Any], workers: Workers) -> None:
-        self._loop = Loop(lambda: objective(self._trial), workers)
+        self._loop = ObjectiveLoop(lambda: objective(self._trial), workers)
         self._trial: Any = CandidateTrial(values, workers, self._loop)
         try:
             self._loop.begin()
@@ -246,20 +243,20 @@ def plain(each: Any) -> Any:
 def optimize(
     study: optuna.Study,
     objective: Callable[[Any], Any] | str,
-    wish: Wish,
+    spec: SearchSpec,
     n_trials: int | None = None,
     pruning: bool = False,
     spread: int = 1,
     gpus: int | Sequence[int] | None = None,
     emulated: Emulated | None = None,
-    **crew: Any,
+    **backend: Any,
 ) -> TuningRecord:
-    """*wish* is that of a search whose sampler and goal are the study's."""
+    """*spec* is that of a search whose sampler and goal are the study's."""
     build = ObjectiveBuild(objective)
     sampler = OptunaSampler(study, build.suggest, n_trials, pruning)
-    settings = bounded(wish.policy, wish.policy_settings, spread)
-    goal = sampler.goal or wish.goal
-    wish = replace(wish, sampler=sampler, goal=goal, policy_settings=settings)
-    for values in tried(wish):
+    settings = bounded(spec.policy, spec.policy_settings, spread)
+    goal = sampler.goal or spec.goal
+    spec = replace(spec, sampler=sampler, goal=goal, policy_settings=settings)
+    for values in tried(spec):
         study.enqueue_trial(values)  # a sampler that learns would choose others this time
-    return run_local(build, wish, gpus, emulated, noted=sampler.note, **crew)
+    return run_local(build, spec, gpus, emulated, noted=sampler.note, **backend)

@@ -1,14 +1,15 @@
-"""DynamicFluid (Algorithm 3.2): StaticFluid, and when GPUs are free and nobody waits, trials that run are
-made wider or narrower where that pays for the move.
+"""DynamicFluid (Algorithm 3.2) is StaticFluid that also makes running trials wider or narrower, where that
+pays for the move: when GPUs are free and nobody waits.
 
 Five rules are ours. A trial is not made narrower where it would then end after all others: the printed rule
-compares areas, and would shrink one that is about to end. One that cannot be as wide as it should be takes
-what there is. GPUs that the printed rule leaves over, as it rounds down, go to those that would end last:
-where there are as many trials as GPUs, it packs all that are shorter than the mean, and half of the GPUs have
-nothing to do. And who comes while others run is planned together with them, on all GPUs. An asynchronous
-search asks for one trial whenever one ends: planned on the one GPU that is idle then, each would have that
-one, and those that a search promotes, which have most to do, would never have more. Last, those who wait are
-planned anew where measurements show that more, or fewer, can share a GPU than was believed.
+compares areas, and would shrink a trial that is about to end. A trial that cannot be as wide as it should be
+takes what there is. GPUs that the printed rule leaves over, as it rounds down, go to the trials that would
+end last: where there are as many trials as GPUs, it packs all that are shorter than the mean, and half of the
+GPUs have nothing to do. Trials that arrive while others run are planned together with them, on all GPUs. An
+asynchronous search asks for one trial whenever one ends: planned on the one GPU that is idle then, each would
+have that one, and the trials that a search promotes, which have most to do, would never have more. Last,
+waiting trials are planned anew where measurements show that more, or fewer, can share a GPU than was
+believed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ from astrarium.tuning.policies.static_fluid import StaticFluid
 from astrarium.tuning.runtime import Place, Width
 from astrarium.tuning.state import TrialRow, TuningState
 
-# GPUs that are left over when widths are rounded down.
-
 
 def topped_up(
     now: Time,
@@ -35,7 +34,8 @@ def topped_up(
     widths: Mapping[int, Width],
     spread: int,
 ) -> dict[int, Width]:
-    """They go to whoever would end last, one by one, as long as that makes it shorter and all still fit."""
+    """Give GPUs that are left over to the trials that would end last, one by one, as long as that shortens
+    them and all still fit."""
     found, by_trial = dict(widths), {row.trial.id: row for row in rows}
     last = [(-state.time_left(now, row, widths[trial]), trial) for trial, row in by_trial.items()]
     heapify(last)
@@ -51,7 +51,7 @@ def topped_up(
 
 
 class _Room:
-    """Whole GPUs that widths need, where those on parts of one fill them."""
+    """The room counts the whole GPUs that widths need, where trials on parts of a GPU fill it up."""
 
     def __init__(self, gpus: int, widths: Iterable[Width]) -> None:
         self._gpus, all_widths = gpus, list(widths)
@@ -61,11 +61,12 @@ class _Room:
 
     @property
     def full(self) -> bool:
-        """Nobody can be made wider: one who is alone on a GPU, and has a part of it, could be."""
+        """Tell whether no trial can be made wider. A trial that is alone on a GPU, and has a part of it,
+        could be."""
         return self._needed(self._whole, self._shared) >= self._gpus and self._shared % self._parts != 1
 
     def widened(self, width: Width) -> bool:
-        """Whether there was room to make one of that width wider by a step."""
+        """Make a trial of that width wider by a step where there is room; tell whether there was."""
         whole, shared = self._whole + 1, self._shared - (width < 1)
         fits = self._needed(whole, shared) <= self._gpus
         if fits:
@@ -139,6 +140,6 @@ def _sooner(now: Time, row: TrialRow, before: Width, after: Width, state: Tuning
 def _cheaper(
     now: Time, row: TrialRow, before: Width, after: Width, longest: float, state: TuningState
 ) -> bool:
-    """It takes less of the GPUs, and the group does not wait for it."""
+    """Tell whether the trial takes less GPU time at the width *after*, and the group does not wait for it."""
     then = state.time_left(now, row, after) + state.moving
     return float(after) * then < float(before) * state.time_left(now, row, before) and then <= longest

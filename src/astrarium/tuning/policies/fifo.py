@@ -1,4 +1,4 @@
-"""One trial, one GPU, in order of arrival: what tuning libraries do by themselves."""
+"""Fifo gives each trial one GPU, in order of arrival: what tuning libraries do by themselves."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""StaticFluid (Algorithm 3.1): when a group comes, each of its trials is given GPUs, or a part of one, in
-proportion to its work; it keeps them to its end."""
+"""StaticFluid (Algorithm 3.1) gives each trial of a new group GPUs, or a part of one, in proportion to its
+work; the trial keeps them to its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from astrarium.tuning.state import TrialRow, TuningState
 @tuning_policies.register("static-fluid")
 class StaticFluid:
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        """Neither goes further than it is believed to pay."""
+        """Neither packing nor spreading goes further than it is believed to pay."""
 
         packed: Annotated[
             int, msgspec.Meta(ge=1, description="trials on one GPU at most: what its memory holds")
@@ -41,8 +41,8 @@ class StaticFluid:
         yield from started(state, self._widths)
 
     def _plan(self, now: Time, group: GroupArrived, state: TuningState) -> None:
-        """On GPUs that are idle now. Where none is, as members of one group with all that is open, on parts
-        of GPUs that may become free; and once more when a GPU is idle."""
+        """Plan a group on the GPUs that are idle. Where none is, plan it together with all open trials, on
+        parts of GPUs that may become free, and once more when a GPU is idle."""
         rows = [state.open[trial.id] for trial in group.trials if trial.id in state.open]
         idle = len(state.strips.idle)
         widths = self._wide(now, rows if idle else list(state.open.values()), idle or state.gpus, state)

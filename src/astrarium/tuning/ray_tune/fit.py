@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astrarium.core.errors import InputError, from_extra
-from astrarium.tuning.live.ray.backend import RayCrew
-from astrarium.tuning.live.run import Wish, bounded, run_local, run_with
+from astrarium.tuning.live.ray.backend import RayBackend
+from astrarium.tuning.live.run import SearchSpec, bounded, run_local, run_with
 from astrarium.tuning.ray_tune.sampler import RayTuneSampler
 from astrarium.tuning.ray_tune.trainables import trainable_build
 from astrarium.tuning.record import TuningRecord
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 PRELOAD = ("ray.tune",)  # which takes seconds to import
 
 
-class Split(NamedTuple):
+class SplitSpace(NamedTuple):
     """A search space of Ray Tune: what is chosen, as ours says it; what only a searcher of Ray Tune can
     choose; and what is the same for all."""
 
     chosen: dict[str, Range | Choice]
-    strange: dict[str, Any]
+    foreign: dict[str, Any]
     fixed: dict[str, Any]
 
 
@@ -34,37 +34,37 @@ def fit(
     trainable: Any,
     param_space: Mapping[str, Any],
     metric: str,
-    wish: Wish,
+    spec: SearchSpec,
     searcher: Searcher | None = None,
     spread: int = 1,
     on: str = "local",
-    **crew: Any,
+    **backend: Any,
 ) -> TuningRecord:
-    """*wish* is that of a search whose space and sampler are those of *param_space* and *searcher*."""
+    """*spec* is that of a search whose space and sampler are those of *param_space* and *searcher*."""
     if on not in ("local", "ray"):
         raise InputError("on", on, "local or ray")
     space = split(param_space)
     build = trainable_build(trainable, metric, space.fixed)
-    wish = replace(
-        wish,
+    spec = replace(
+        spec,
         space=space.chosen,
-        sampler=_sampler(space, searcher, wish.goal, metric),
-        policy_settings=bounded(wish.policy, wish.policy_settings, spread),
+        sampler=_sampler(space, searcher, spec.goal, metric),
+        policy_settings=bounded(spec.policy, spec.policy_settings, spread),
     )
-    settings = {"preload": PRELOAD, **crew}
+    settings = {"preload": PRELOAD, **backend}
     if on == "local":
-        return run_local(build, wish, **settings)
-    return run_with(wish, lambda: RayCrew(build, folder=wish.folder, seed=wish.seed, **settings))
+        return run_local(build, spec, **settings)
+    return run_with(spec, lambda: RayBackend(build, folder=spec.folder, seed=spec.seed, **settings))
 
 
-def split(param_space: Mapping[str, Any]) -> Split:
-    found = Split({}, {}, {})
+def split(param_space: Mapping[str, Any]) -> SplitSpace:
+    found = SplitSpace({}, {}, {})
     for name, each in param_space.items():
         ours = dimension(each, f"param_space.{name}")
         if ours is not None:
             found.chosen[name] = ours
         elif _is_domain(each):
-            found.strange[name] = each
+            found.foreign[name] = each
         else:
             found.fixed[name] = each
     return found
@@ -101,10 +101,10 @@ def _is_domain(written: Any) -> bool:
     return isinstance(written, Domain)
 
 
-def _sampler(space: Split, searcher: Searcher | None, goal: Goal, metric: str) -> RayTuneSampler | None:
+def _sampler(space: SplitSpace, searcher: Searcher | None, goal: Goal, metric: str) -> RayTuneSampler | None:
     if searcher is not None:
-        return RayTuneSampler(searcher, {**space.chosen, **space.strange} or None, goal, metric)
-    for name, domain in space.strange.items():
+        return RayTuneSampler(searcher, {**space.chosen, **space.foreign} or None, goal, metric)
+    for name, domain in space.foreign.items():
         expected = (
             "uniform, loguniform, randint, lograndint, choice, grid_search, or a searcher that knows it"
         )

@@ -24,11 +24,8 @@ from typing import Any, NamedTuple, TypeAlias
 from weakref import finalize
 
 from astrarium.core.errors import InputError, from_extra
-from astrarium.tuning.live.training import Training, Workers, seat
+from astrarium.tuning.live.training import Training, Workers, set_current_workers
 from astrarium.tuning.ray_tune.allocation import factory
-
-# What a function of Ray Tune finds where it looks for Ray Tune: who it is, and to whom it reports.
-
 
 Files: TypeAlias = dict[str, Any]  # by their names in the folder: tensors of bytes, which are quick to save
 Report: TypeAlias = Mapping[str, Any]
@@ -36,12 +33,12 @@ LEAVING = 2.0  # seconds for a function that nobody wants any more
 SESSIONS = "ray.train._internal.session"
 
 
-class Said(NamedTuple):
+class TrainableReport(NamedTuple):
     metrics: Report
     files: Files
 
 
-class Session:
+class TrainableSession:
     """What `ray.tune.report`, `get_checkpoint` and `get_context` ask, as long as the function runs."""
 
     world_rank = None  # Ray Tune's own has none either
@@ -55,7 +52,7 @@ class Session:
         self._folder = TemporaryDirectory()
         self.trial_dir = self._folder.name
         self._function, self._ends = function, False
-        self._said: queue.SimpleQueue[Said | BaseException | None] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[TrainableReport | BaseException | None] = queue.SimpleQueue()
         self._go = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, daemon=True, name="trainable")
 
@@ -64,7 +61,7 @@ class Session:
         if files:
             self.loaded_checkpoint = self._checkpoint(files)
 
-    def next(self) -> Said | None:
+    def next(self) -> TrainableReport | None:
         """The next report; None: there are no more."""
         if self._ends:
             return None
@@ -74,7 +71,7 @@ class Session:
         else:
             self._go.release()
         said = self._said.get()
-        self._ends = not isinstance(said, Said)
+        self._ends = not isinstance(said, TrainableReport)
         if isinstance(said, BaseException):
             raise said
         return said
@@ -86,7 +83,7 @@ class Session:
             with checkpoint.as_directory() as folder:
                 files = packed(folder)
             self.loaded_checkpoint = self._checkpoint(files)
-        self._said.put(Said(metrics, files))
+        self._said.put(TrainableReport(metrics, files))
         self._go.acquire()
         if self._ends:
             raise SystemExit(0)  # as Ray Tune ends a function that nobody wants any more
@@ -149,7 +146,7 @@ def _write(files: Files, folder: Path) -> None:
         content.numpy().tofile(path)
 
 
-def _install(session: Session) -> None:
+def _install(session: TrainableSession) -> None:
     """Ray Tune has no public way: this is the one name that its functions look at."""
     ours: Any = import_module(SESSIONS)
     if not hasattr(ours, "_session"):
@@ -159,7 +156,7 @@ def _install(session: Session) -> None:
     ours._session = session
 
 
-def _remove(session: Session) -> None:
+def _remove(session: TrainableSession) -> None:
     ours: Any = import_module(SESSIONS)
     if ours._session is session:
         ours._session = None
@@ -174,7 +171,7 @@ class TrainableBuild:
     fixed: Mapping[str, Any]
 
     def __call__(self, values: dict[str, Any], workers: Workers) -> Training:
-        seat(workers)
+        set_current_workers(workers)
         kind = ClassTraining if inspect.isclass(self.trainable) else FunctionTraining
         return kind(self.trainable, {**self.fixed, **values}, workers, self.metric)
 
@@ -227,7 +224,7 @@ class FunctionTraining:
         self._metric, self._last, self._files = metric, dict[str, Any](), Files()
         self._since = 0  # reports since those files were written
         self._again = 0  # reports that were heard before
-        self._session = Session(lambda: function(values), workers)
+        self._session = TrainableSession(lambda: function(values), workers)
         self._end = finalize(self, self._session.close)
 
     def step(self) -> float:

@@ -1,4 +1,4 @@
-"""Grid and random search: one group, every candidate for the same number of iterations."""
+"""Grid and random search have one group, and train every candidate for the same number of iterations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from astrarium.tuning.search.contract import Course, Pool, drawn
 
 @searches.register("grid")
 class Grid:
-    """All that the sampler has."""
+    """Grid search trains every configuration that the sampler has."""
 
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         iterations: Iterations = 27

@@ -1,7 +1,7 @@
-"""Where the members of gangs find each other: one store for a crew's life.
+"""The members of gangs find each other in one store, which lives as long as the backend.
 
-The store is PyTorch's, which takes seconds to import. So it is kept by a process that a nursery forks:
-whoever runs the search need not import it, and can be interrupted at once.
+The store is PyTorch's, which takes seconds to import. So a process that a fork server forks keeps it: the
+process that runs the search need not import it, and can be interrupted at once.
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from astrarium.core.errors import AstrariumError
-from astrarium.tuning.live.fork_server import Nursery
-from astrarium.tuning.live.messages import Meet
+from astrarium.tuning.live.fork_server import ForkServer
+from astrarium.tuning.live.messages import RendezvousSetup
 
 Address = tuple[str, int]
 PRELOAD = ("torch.distributed",)
 LOADING = 120.0  # seconds until the store must be there: PyTorch is loaded meanwhile
 
 
-class Meeting:
-    """*host* answers on which address of this machine the store listens, and on no other. Gangs meet there
-    under names of their own. Without a *nursery* that has PyTorch anyway, the meeting starts its own."""
+class Rendezvous:
+    """The rendezvous keeps the store and knows its address. The store listens only on the address of this
+    machine that *host* returns. Gangs meet there under names of their own. Without a *fork_server* that has
+    PyTorch anyway, the rendezvous starts its own."""
 
-    def __init__(self, host: Callable[[], str], nursery: Nursery | None = None) -> None:
-        self._host, self._nursery = host, nursery
-        self._own: Nursery | None = None
+    def __init__(self, host: Callable[[], str], fork_server: ForkServer | None = None) -> None:
+        self._host, self._fork_server = host, fork_server
+        self._own: ForkServer | None = None
         self._keeper: Connection | None = None  # of the process that has the store
         self._address: Address | None = None
 
     def begin(self) -> None:
-        """The store is made from now on; nobody waits for it."""
+        """Begin to make the store, without waiting for it."""
         if self._keeper is None:
             name = self._host()
-            nursery = self._nursery or self._own or Nursery(os.environ, PRELOAD)
-            self._own = None if self._nursery is nursery else nursery
-            self._keeper, self._address = nursery.fork(Meet(name)), None
+            fork_server = self._fork_server or self._own or ForkServer(os.environ, PRELOAD)
+            self._own = None if self._fork_server is fork_server else fork_server
+            self._keeper, self._address = fork_server.fork(RendezvousSetup(name)), None
 
     def __call__(self) -> Address:
-        """Where the store is; a store that died is replaced."""
+        """Return the address of the store; a store that died is replaced."""
         if self._address is not None and self._keeper is not None and self._keeper.poll():
             self._dismiss()  # after its address the keeper says nothing but its end
         self.begin()
