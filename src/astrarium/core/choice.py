@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import Parameter, Signature
 from typing import Any
 
 import msgspec
@@ -39,6 +40,38 @@ def parameters_of(kind: Any) -> type[msgspec.Struct]:
     """Return the struct that says what may be set: the class's nested `Parameters`."""
     found: type[msgspec.Struct] = getattr(kind, "Parameters", NoParameters)
     return found
+
+
+class Registered:
+    """A class of a registry, to be chosen with keywords: `Hyperband(iterations=27)` is a checked `Choice`."""
+
+    def __init__(self, registry: Registry[Any], name: str) -> None:
+        self.registry, self.name = registry, name
+
+    def __call__(self, **parameters: Any) -> Choice:
+        Decoder().decode_struct(self.parameters, parameters, self.name)
+        return Choice(self.name, parameters)
+
+    @property
+    def parameters(self) -> type[msgspec.Struct]:
+        return parameters_of(self.registry.get(self.name))
+
+    @property
+    def __signature__(self) -> Signature:
+        """The parameters, with types and defaults, for `help` and editors."""
+        keyword = Parameter.KEYWORD_ONLY
+        fields = msgspec.structs.fields(self.parameters)
+        return Signature(
+            [Parameter(each.name, keyword, annotation=each.type, default=each.default) for each in fields]
+        )
+
+    def __repr__(self) -> str:
+        return f"<the {self.registry.kind} {self.name}{self.__signature__}>"
+
+
+def registered(registry: Registry[Any], kind: Any) -> str | None:
+    """Return the name under which a registry has a class; None where it has not."""
+    return next((name for name, each in registry if each is kind), None)
 
 
 def read_choice(raw: Any, field: str, usual: str) -> Choice:

@@ -12,7 +12,7 @@ from astrarium.core.level import Run
 from astrarium.core.units import SECOND, Time
 from astrarium.device.record import DeviceRecord, Span, summary
 from astrarium.device.state import JobRow, Outcome
-from astrarium.run.report import columns, side_by_side, write_csv
+from astrarium.run.report import by_label, columns, side_by_side, write_csv
 from astrarium.run.tables import as_it_is, plain_table, unit_of
 from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
 
@@ -110,7 +110,7 @@ shown = side_by_side
 def run_tables(runs: Runs) -> list[Any]:
     """Return the overview; of a single run its jobs too."""
     jobs = [jobs_table(runs[0].record)] if len(runs) == 1 else []
-    return [overview_table({run.label: run.summary for run in runs}), *jobs]
+    return [overview_table({label: run.summary for label, run in by_label(runs).items()}), *jobs]
 
 
 def write_run(run: Run[JobScenario, DeviceRecord], folder: Path, outcomes: bool) -> None:
@@ -142,7 +142,7 @@ def turns_timeline(record: DeviceRecord) -> Entry:
 
 
 def draw_runs(runs: Runs, plots: Path, title: str) -> None:
-    draw_turns([(run.label, run.record) for run in runs], plots / "turns.png")
+    draw_turns([(label, run.record) for label, run in by_label(runs).items()], plots / "turns.png")
 
 
 def _cells(row: JobRow) -> list[Any]:

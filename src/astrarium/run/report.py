@@ -18,11 +18,17 @@ def plain(struct: Any) -> dict[str, Any]:
     return found
 
 
+def by_label(runs: Sequence[Run[Any, Any]]) -> dict[str, Run[Any, Any]]:
+    """Return runs by their labels, with the seed in each where runs differ in it."""
+    several = len({run.seed for run in runs}) > 1
+    return {f"{run.label}, seed {run.seed}" if several else run.label: run for run in runs}
+
+
 def side_by_side(runs: Sequence[Run[Any, Any]]) -> dict[str, Any]:
     """Return the summaries of several runs by their labels; of one run the summary itself."""
     if len(runs) == 1:
         return plain(runs[0].summary)
-    return {"policies": {run.label: plain(run.summary) for run in runs}}
+    return {"policies": {label: plain(run.summary) for label, run in by_label(runs).items()}}
 
 
 def columns(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Mapping[str, Sequence[Any]]:

@@ -15,7 +15,7 @@ from astrarium.cluster.report.summary import ClusterSummary, summarize, summariz
 from astrarium.cluster.report.tables import APP_COLUMNS, app_cells, apps_table, overview_table
 from astrarium.core.level import Run
 from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.run.report import columns, plain, write_csv
+from astrarium.run.report import by_label, columns, plain, write_csv
 from astrarium.run.timeline import Entry, counter, process, slice_of, thread, timeline, write_timeline
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ def summarize_run(scenario: ClusterScenario, record: ClusterRecord) -> ClusterSu
 def tables(runs: Runs) -> list[Any]:
     """Return the overview; of a single run its apps too."""
     apps = [apps_table(runs[0].summary.by_app)] if len(runs) == 1 else []
-    return [overview_table({run.label: run.summary for run in runs}), *apps]
+    return [overview_table({label: run.summary for label, run in by_label(runs).items()}), *apps]
 
 
 def shown(runs: Runs) -> dict[str, Any]:
     """Return the summaries; of a single run its apps too."""
     if len(runs) == 1:
         return plain(runs[0].summary)
-    found = {run.label: plain(run.summary) for run in runs}
+    found = {label: plain(run.summary) for label, run in by_label(runs).items()}
     return {
         "policies": {label: {k: v for k, v in each.items() if k != "by_app"} for label, each in found.items()}
     }
@@ -65,7 +65,9 @@ def write(run: Run[ClusterScenario, ClusterRecord], folder: Path, outcomes: bool
 def draw(runs: Runs, plots: Path, title: str) -> None:
     from astrarium.cluster.report.plots import Drawn, draw_fairness, draw_holders
 
-    drawn = [Drawn(run.label, run.record, run.summary, run.summary.by_app) for run in runs]
+    drawn = [
+        Drawn(label, run.record, run.summary, run.summary.by_app) for label, run in by_label(runs).items()
+    ]
     draw_fairness(drawn, plots / "fairness.png", title)
     draw_holders(drawn, plots / "holders.png")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.core.level import Run
 from astrarium.core.units import SECOND
-from astrarium.run.report import side_by_side
+from astrarium.run.report import by_label, side_by_side
 from astrarium.run.timeline import write_timeline
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.summary import Summary, summarize
@@ -40,7 +40,7 @@ def tables(runs: Runs) -> list[Any]:
     from astrarium.serving.report.tables import model_table, overview_table
 
     models = [model_table(runs[0].summary)] if len(runs) == 1 else []
-    return [overview_table({run.label: run.summary for run in runs}), *models]
+    return [overview_table({label: run.summary for label, run in by_label(runs).items()}), *models]
 
 
 def write(run: Run[Scenario, ServingRecord], folder: Path, outcomes: bool) -> None:
@@ -58,7 +58,7 @@ def draw(runs: Runs, plots: Path, title: str) -> None:
     """Draw two pictures of all runs; of a single one also what an autoscaler would make of it."""
     from astrarium.serving.report.plots import draw_overview, draw_scaling, draw_schedule
 
-    drawn = [(run.label, run.record, run.summary) for run in runs]
+    drawn = [(label, run.record, run.summary) for label, run in by_label(runs).items()]
     draw_overview(drawn, plots / "overview.png", title)
     draw_schedule(drawn, plots / "schedule.png")
     if len(runs) == 1:
