@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from astrarium.api.planning import Goodput, Plan, goodput, plan
-    from astrarium.api.runs import Comparison, Replay, Run, compare, replay, simulate
+    from astrarium.api.runs import Replay, compare, replay, simulate
     from astrarium.api.scenarios import load
     from astrarium.api.serving import Server, ServerError, serve
-    from astrarium.api.shown import Table
-    from astrarium.api.tuning import Tuned, tune
     from astrarium.core.choice import Choice
     from astrarium.core.errors import AstrariumError, InputError
     from astrarium.core.level import Scenario
     from astrarium.core.policy import Policy
+    from astrarium.run.results import Comparison, Run, Table
+    from astrarium.tuning.live.tune import Tuned, tune
 
 __version__ = "0.2.0"
 
@@ -53,15 +53,15 @@ __all__ = [
 
 _HOMES = {
     "api.planning": ("Goodput", "Plan", "goodput", "plan"),
-    "api.runs": ("Comparison", "Replay", "Run", "compare", "replay", "simulate"),
+    "api.runs": ("Replay", "compare", "replay", "simulate"),
     "api.scenarios": ("load",),
     "api.serving": ("Server", "ServerError", "serve"),
-    "api.shown": ("Table",),
-    "api.tuning": ("Tuned", "tune"),
     "core.choice": ("Choice",),
     "core.errors": ("AstrariumError", "InputError"),
     "core.level": ("Scenario",),
     "core.policy": ("Policy",),
+    "run.results": ("Comparison", "Run", "Table"),
+    "tuning.live.tune": ("Tuned", "tune"),
 }
 
 

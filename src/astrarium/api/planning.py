@@ -7,12 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astrarium.api.runs import Progress, Run, simulate
-from astrarium.api.scenarios import Source, as_choice, as_scenario, decider, read
-from astrarium.api.shown import Shown, Table
+from astrarium.api.runs import Progress, simulate
+from astrarium.api.scenarios import Source, as_scenario, decider, read
+from astrarium.core.choice import as_choice
 from astrarium.core.errors import InputError
 from astrarium.core.level import Scenario
 from astrarium.levels import level_of
+from astrarium.run.results import Run, Shown, Table
 
 if TYPE_CHECKING:
     from astrarium.serving.goodput import Goodput as Found
@@ -49,7 +50,7 @@ class Goodput(Shown):
 
     @cached_property
     def probes(self) -> Table:
-        """One row for each run of the search: its rate, its seed, its worst model, and whether it was enough."""
+        """One row for each run of the search: rate, seed, the worst model's misses, whether it passed."""
         names = ("rate", "seed", "worst_bad", "passed")
         return Table({name: [getattr(each, name) for each in self.found.probes] for name in names}, "probes")
 
@@ -99,7 +100,7 @@ class Plan(Shown):
 
     @cached_property
     def placement(self) -> Table:
-        """One row for each replica: its GPU, its model, the batch, its share of the GPU, and why it is there."""
+        """One row for each replica: GPU, model, batch, share of the GPU, and why it is there."""
         uses = () if self.answer.chosen is None else self.answer.chosen.uses
         rows = [(use.gpu.id, each.replica) for use in uses for each in use.replicas]
         models = [model.name for model in self.answer.chosen.problem.models] if self.answer.chosen else []
@@ -139,7 +140,8 @@ class Plan(Shown):
         return Path(path)
 
     def __repr__(self) -> str:
-        return f"<plan of {self.answer.choice.label}: {self.gpus} GPUs, {'enough' if self.met else 'not enough'}>"
+        verdict = "enough" if self.met else "not enough"
+        return f"<plan of {self.answer.choice.label}: {self.gpus} GPUs, {verdict}>"
 
     def _chosen(self) -> Any:
         if self.answer.chosen is None:
@@ -203,8 +205,8 @@ def plan(
 
     *policy* places, and those of *against* are compared with it: names, specs or mappings. *target* is the
     part of every model's requests that must be in time, on *seeds* draws of requests; *most* GPUs are tried.
-    *interference* is how replicas that share a GPU slow each other: "none", "igniter" or a file. *growth*: say
-    what breaks first if load grows, and of *each* model alone. Ctrl-C keeps the best plan so far.
+    *interference* is how replicas that share a GPU slow each other: "none", "igniter" or a file. *growth*:
+    say what breaks first if load grows, and of *each* model alone. Ctrl-C keeps the best plan so far.
     """
     from astrarium.run.waiting import waiting
     from astrarium.serving.planning.answer import Question, answered

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from astrarium.core.choice import Choice, Registered, parameters_of, parse_choice, read_choice, registered
-from astrarium.core.decode import changed, read_yaml
+from astrarium.core.choice import Choice, as_choice, parameters_of
+from astrarium.core.decode import changed, plain, read_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.level import Level, Scenario
-from astrarium.core.registry import Registry
 from astrarium.levels import level_of, named_by
 from astrarium.run.experiment import variants
 
@@ -52,19 +51,6 @@ def read(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path]:
     return read_yaml(Path(source)), Path(source)
 
 
-def plain(value: Any) -> Any:
-    """Return a value as YAML could hold it: paths as text, tuples as lists, NumPy's numbers as Python's."""
-    if isinstance(value, Choice):
-        return plain(value.plain())
-    if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(each) for each in value]
-    if isinstance(value, Path):
-        return str(value)
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
 def as_scenario(source: Source) -> Scenario:
     """Return a scenario as it is, or load it."""
     if isinstance(source, str | Path | Mapping):
@@ -95,23 +81,6 @@ def decider(level: Level[Any, Any], scenario: Scenario, policy: Any) -> Decider:
         return Decider(_renamed(scenario, name), name, policy)
     _check_made(policy, level.told(scenario))
     return Decider(_renamed(scenario, policy.__name__), policy.__name__, level.of_class(scenario, policy))
-
-
-def as_choice(given: Any, registry: Registry[Any], usual: str, field: str = "policy") -> Choice | None:
-    """Return what was given as a choice of a registry; None where it is an object or a class of its own."""
-    if isinstance(given, Choice):
-        return given
-    if isinstance(given, Registered):
-        return given()
-    if isinstance(given, str):
-        try:
-            return parse_choice(given)
-        except InputError as error:
-            raise InputError(field, given, error.expected.removeprefix("a policy, with ")) from None
-    if isinstance(given, Mapping):
-        return read_choice(plain(given), field, usual)
-    name = registered(registry, given) if isinstance(given, type) else None
-    return None if name is None else Choice(name)
 
 
 def _check_made(kind: type, told: tuple[Any, ...]) -> None:

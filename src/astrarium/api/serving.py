@@ -21,8 +21,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from astrarium.api.scenarios import Source, plain, read
-from astrarium.core.decode import changed
+from astrarium.api.scenarios import Source, read
+from astrarium.core.decode import changed, plain
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.quantities import read_duration
 from astrarium.run.waiting import waiting
@@ -32,10 +32,11 @@ ENDING = 30.0  # seconds for the requests that are under way
 MOST_SAID = 200  # lines of its log that are kept
 _ADDRESS = re.compile(r"HTTP +(https?://\S+)")
 _KINDS = {"b": "BOOL", "f": "FP", "i": "INT", "u": "UINT"}  # of NumPy, by the protocol's names
-_DTYPES = {"BOOL": np.bool_, **{f"FP{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)}}
+_DTYPES: dict[str, Any] = {"BOOL": np.bool_, **{f"FP{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)}}
 _DTYPES |= {
     f"{name}{bits}": f"<{name[0].lower()}{bits // 8}" for name in ("INT", "UINT") for bits in (8, 16, 32, 64)
 }
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # proxies know no loopback
 _HEADER = "Inference-Header-Content-Length"
 
 
@@ -62,11 +63,19 @@ class Server:
             reader.start()
 
     def infer(
-        self, model: str, timeout: float | str | None = None, priority: int | None = None, **inputs: Any
+        self,
+        model: str,
+        inputs: Mapping[str, Any] | None = None,
+        /,
+        *,
+        timeout: float | str | None = None,
+        priority: int | None = None,
+        **named: Any,
     ) -> dict[str, Any]:
         """Ask a model, and return its outputs as NumPy arrays by name.
 
-        Each input is an array whose first dimension is the batch; text is an array of strings or bytes.
+        Inputs are keywords, or stand in a mapping. Each is an array whose first dimension is the batch; text
+        is an array of strings or bytes.
         *timeout* is how long the answer is of use, in seconds or as text such as "50ms". What the server
         refuses raises `ServerError` with its message.
         """
@@ -75,10 +84,10 @@ class Server:
             parameters["timeout"] = _microseconds(timeout)
         if priority is not None:
             parameters["priority"] = priority
-        named = {name: _tensor(name, value) for name, value in inputs.items()}
-        head = {"inputs": [entry for entry, _ in named.values()], "parameters": parameters}
+        tensors = [_tensor(name, value) for name, value in {**(inputs or {}), **named}.items()]
+        head = {"inputs": [entry for entry, _ in tensors], "parameters": parameters}
         written = json.dumps(head).encode()
-        body = written + b"".join(data for _, data in named.values())
+        body = written + b"".join(data for _, data in tensors)
         headers = {_HEADER: str(len(written)), "Content-Type": "application/octet-stream"}
         answer, length = self._ask(f"/v2/models/{model}/infer", body, headers)
         return _outputs(answer, length)
@@ -155,7 +164,7 @@ class Server:
         """Return the answer, and how much of it is JSON."""
         request = urllib.request.Request(self.url + path, body, dict(headers or {}))
         try:
-            with urllib.request.urlopen(request) as answer:
+            with _DIRECT.open(request) as answer:
                 found = answer.read()
                 return found, int(answer.headers.get(_HEADER) or len(found))
         except urllib.error.HTTPError as error:
@@ -177,7 +186,7 @@ def serve(
         with astrarium.serve("scenario.yaml") as server:
             server.infer("resnet50", INPUT=array, timeout="50ms")
 
-    *scenario* may be a file, plain data or what `load` returned; a workload is not needed. *overrides* changes
+    *scenario* may be a file, plain data or what `load` returned; it needs no workload. *overrides* changes
     fields, as in `load`. *port*: 0 is any that is free. *record*: a file for what the policy hears and
     decides, which `replay` takes. *starting*: seconds that workers may take to load models. A server that
     does not come up raises `ServerError` with what it said.

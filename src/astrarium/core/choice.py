@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
-from astrarium.core.decode import Decoder, parse_yaml
+from astrarium.core.decode import Decoder, parse_yaml, plain
 from astrarium.core.errors import InputError
 from astrarium.core.registry import Registry
 
@@ -61,8 +61,14 @@ class Registered:
         """The parameters, with types and defaults, for `help` and editors."""
         keyword = Parameter.KEYWORD_ONLY
         fields = msgspec.structs.fields(self.parameters)
+        types = [
+            get_args(each.type)[0] if get_origin(each.type) is Annotated else each.type for each in fields
+        ]
         return Signature(
-            [Parameter(each.name, keyword, annotation=each.type, default=each.default) for each in fields]
+            [
+                Parameter(each.name, keyword, annotation=kind, default=each.default)
+                for each, kind in zip(fields, types, strict=True)
+            ]
         )
 
     def __repr__(self) -> str:
@@ -93,6 +99,23 @@ def parse_choice(spec: str) -> Choice:
     if not name or any(not key or not equals for key, equals, _ in pairs):
         raise InputError("-p", spec, FORM)
     return Choice(name, {key.strip(): parse_yaml(value, f"-p {spec}") for key, _, value in pairs})
+
+
+def as_choice(given: Any, registry: Registry[Any], usual: str, field: str = "policy") -> Choice | None:
+    """Return what was given as a choice of a registry; None where it is an object or a class of its own."""
+    if isinstance(given, Choice):
+        return given
+    if isinstance(given, Registered):
+        return given()
+    if isinstance(given, str):
+        try:
+            return parse_choice(given)
+        except InputError as error:
+            raise InputError(field, given, error.expected) from None
+    if isinstance(given, Mapping):
+        return read_choice(plain(given), field, usual)
+    name = registered(registry, given) if isinstance(given, type) else None
+    return None if name is None else Choice(name)
 
 
 def chosen(registry: Registry[Any], choice: Choice, *told: Any, field: str = "policy") -> Any:

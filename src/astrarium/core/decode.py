@@ -99,6 +99,19 @@ def changed(raw: Any, changes: Mapping[str, Any], named: Named | None = None) ->
     return found
 
 
+def plain(value: Any) -> Any:
+    """Return a value as YAML could hold it: paths as text, tuples as lists, NumPy's numbers as Python's."""
+    if callable(getattr(value, "plain", None)):  # a choice
+        return plain(value.plain())
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _parts(key: str) -> list[str]:
     return re.sub(r"\[(\d+)\]", r".\1", key.strip()).split(".")  # changes[0] as errors write it
 

@@ -5,7 +5,7 @@ for one report at each step; `ray.tune.report` finds our session where it looks 
 Checkpoints are the files that a trainable has written.
 
 A trainable that knows nothing of workers uses one GPU, or a part of it. One that is to be spread over several
-asks for `astrarium.tune.workers()`.
+asks for `astrarium.tuning.workers()`.
 """
 
 from __future__ import annotations
