@@ -32,6 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "cluster": {"core", "run"},
     "server": {"core", "run", "serving"},
     "testing": {"core", "placement", "run", *LEVELS},
+    "api": ROOMS - {"cli"},
     "cli": ROOMS,
 }
 BELOW = {"tuning": {"live": {"device", "gate"}}}  # rooms that only a part of a level may use
@@ -43,7 +44,7 @@ WORLDS = {"world", "live"}
 NOT_DECIDING = WORLDS | {"scenario", "report", "record", "level", "workloads"}
 NOT_DECIDING |= {"goodput", "planned", "planning", "traces", "twin", "zoo"}  # of serving
 NOT_DECIDING |= {"salus"}  # of device
-NOT_DECIDING |= {"optuna", "ray_tune"}  # of tuning
+NOT_DECIDING |= {"optuna", "ray_tune", "__init__"}  # of tuning; the last shows what Python users need
 DATA = {"results", "recorded"}  # folders of files that nobody reads one by one
 MOST_LINES, MOST_FILES, MOST_SIBLINGS = 60_000, 400, 20
 
