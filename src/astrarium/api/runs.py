@@ -7,12 +7,13 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from astrarium.api.scenarios import Decider, Source, as_scenario, decider
+from astrarium.api.scenarios import Source, as_scenario, decider, load
+from astrarium.core.decode import read_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.level import Scenario, Watching
 from astrarium.core.trace import Step, read_trace
 from astrarium.core.units import Time
-from astrarium.levels import level_of
+from astrarium.levels import level_of, named_by
 from astrarium.run.experiment import Bar, EngineName
 from astrarium.run.experiment import simulate as run_one
 from astrarium.run.replay import Divergence
@@ -41,7 +42,7 @@ def simulate(
     found = as_scenario(scenario)
     if seed is not None:
         found = found.with_seed(_checked_seed(seed))
-    return _simulated(decider(level_of(found), found, policy), engine, trace, progress)
+    return _simulated(found, policy, engine, trace, progress)
 
 
 def compare(
@@ -65,7 +66,7 @@ def compare(
         decider(level, found, each)
     return Comparison(
         [
-            _simulated(decider(level, found.with_seed(number), each), engine, False, progress)
+            _simulated(found.with_seed(number), each, engine, False, progress)
             for number in numbers
             for each in given
         ]
@@ -110,24 +111,22 @@ def replay(source: str | Path | Run, policy: Any = None) -> Replay:
     --record` wrote. *policy* is the recorded one unless given: all that `simulate` takes.
     """
     if isinstance(source, Run):
-        return _replayed(source.scenario, policy, source.trace)
+        return _replayed(source.scenario, _fresh(source, policy), source.trace)
     path = Path(source)
     if path.is_dir():
-        scenario = as_scenario(path / "scenario.yaml")
-        level = level_of(scenario)
-        if not (path / TRACE).is_file():
-            raise InputError("source", str(path), f"a folder of a run with a trace: it has no {TRACE}")
-        return _replayed(scenario, policy, read_trace(path / TRACE, level.events, level.actions))
+        return _replay_folder(path, policy)
     if not path.is_file():
         raise InputError("source", str(path), "a recording; there is no such file")
     return _replay_recording(path, policy)
 
 
-def _simulated(who: Decider, engine: EngineName, trace: bool, progress: Progress) -> Run:
+def _simulated(scenario: Scenario, policy: Any, engine: EngineName, trace: bool, progress: Progress) -> Run:
+    level = level_of(scenario)
+    who = decider(level, scenario, policy)
     steps: list[Step] | None = [] if trace else None
     watching = Watching() if steps is None else Watching(trace=steps.append)
-    level = level_of(who.scenario)
-    return Run(run_one(level, who.scenario, who.policy, who.label, engine, _bar(progress), watching), steps)
+    run = run_one(level, who.scenario, who.policy, who.label, engine, _bar(progress), watching)
+    return Run(run, steps, None if who.policy is None else policy)
 
 
 def _bar(progress: Progress) -> Bar | None:
@@ -170,6 +169,26 @@ def _check_fresh(policies: Sequence[Any], seeds: int) -> None:
         if callable(getattr(each, "decide", None)) and not isinstance(each, type):
             told = "a class or a name where there are several seeds: an object remembers its first run"
             raise InputError("policies", type(each).__name__, told)
+
+
+def _fresh(run: Run, policy: Any) -> Any:
+    """Return what makes the policy of a run anew."""
+    own = run._decider
+    if policy is None and own is not None and not isinstance(own, type):
+        raise InputError("policy", None, f"a fresh {run.policy}: that of the run remembers what it heard")
+    return own if policy is None else policy
+
+
+def _replay_folder(path: Path, policy: Any) -> Replay:
+    if not (path / TRACE).is_file():
+        raise InputError("source", str(path), f"a folder of a run with a trace: it has no {TRACE}")
+    file = path / "scenario.yaml"
+    usual = named_by(
+        read_yaml(file), str(file)
+    ).default  # the recorded one may be a class that no file can name
+    scenario = load(file, {} if policy is None else {"policy": usual})
+    level = level_of(scenario)
+    return _replayed(scenario, policy, read_trace(path / TRACE, level.events, level.actions))
 
 
 def _replayed(scenario: Scenario, policy: Any, steps: Iterable[Step]) -> Replay:

@@ -49,7 +49,7 @@ class ServerError(AstrariumError):
 
 
 class Server:
-    """A server answers in child processes until its block ends, or `close` is called."""
+    """A server answers in child processes, at its *url*, until its block ends or `close` is called."""
 
     def __init__(self, process: subprocess.Popen[str], home: tempfile.TemporaryDirectory[str]) -> None:
         self._process, self._home = process, home
@@ -76,6 +76,7 @@ class Server:
 
         Inputs are keywords, or stand in a mapping. Each is an array whose first dimension is the batch; text
         is an array of strings or bytes.
+
         *timeout* is how long the answer is of use, in seconds or as text such as "50ms". What the server
         refuses raises `ServerError` with its message.
         """

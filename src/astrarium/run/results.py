@@ -141,8 +141,11 @@ class Run(Shown):
     `decisions` of a cluster. In a notebook, and printed, a run shows the tables of the command line.
     """
 
-    def __init__(self, run: CoreRun[Any, Any], trace: Sequence[Step] | None = None) -> None:
+    def __init__(
+        self, run: CoreRun[Any, Any], trace: Sequence[Step] | None = None, decider: Any = None
+    ) -> None:
         self._run, self._trace = run, trace
+        self._decider = decider  # the policy that was handed over, where no registry could make it
 
     @property
     def level(self) -> str:

@@ -317,8 +317,8 @@ def test_one_that_prunes_itself_before_its_loop_says_so() -> None:
 
 
 def tuned(study: optuna.Study, folder: Path, **more: Any) -> Any:
-    halving = tuning.SuccessiveHalving(candidates=3, smallest=1, iterations=2, eta=2)
-    return optimize(study, attributed, halving, gpus=1, emulated=True, folder=folder, **more)
+    once = tuning.Random(candidates=3, iterations=2)
+    return optimize(study, attributed, once, gpus=1, emulated=True, folder=folder, **more)
 
 
 def test_a_study_that_goes_on_has_the_candidates_it_had(tmp_path: Path) -> None:

@@ -69,18 +69,6 @@ class Live(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     address: str | None = None
     cpus: float | None = None
 
-    def settings(self, engine: str) -> dict[str, Any]:
-        """Return what a backend takes, where something was given."""
-        others = {"local": ("address", "cpus"), "ray": ("memory",)}[engine]
-        for name in others:
-            if getattr(self, name) is not None:
-                told = f"nothing: {engine} has no such option"
-                raise InputError(f"live.{name}", getattr(self, name), told)
-        names = {"slots": "most", "checkpoints": "checkpoint_seconds"}
-        found = {name: getattr(self, name) for name in self.__struct_fields__}
-        found |= {name: _seconds(name, found[name]) for name in ("checkpoints", "patience")}
-        return {names.get(name, name): value for name, value in found.items() if value is not None}
-
 
 @dataclass(frozen=True)
 class Best:
@@ -228,7 +216,7 @@ def trained(
         raise InputError("engine", engine, "local or ray")
     kind = Emulated() if emulated is True else emulated or None
     chosen_options = _live(live)
-    settings = {**more, **chosen_options.settings(engine)}
+    settings = {**more, **_settings(chosen_options, engine)}
     LiveSection(packing=chosen_options.packing).check(
         "local" if engine == "local" else "ray", kind is not None
     )
@@ -290,6 +278,17 @@ def _sampled(given: Any, spec: SearchSpec, space: Mapping[str, Any]) -> Sampler 
 def _live(given: Live | Mapping[str, Any] | None) -> Live:
     written = msgspec.to_builtins(given) if isinstance(given, Live) else plain(given or {})
     return Decoder().decode_struct(Live, written, "live")
+
+
+def _settings(live: Live, engine: str) -> dict[str, Any]:
+    """Return what a backend takes, where something was given."""
+    for name in {"local": ("address", "cpus"), "ray": ("memory",)}[engine]:
+        if getattr(live, name) is not None:
+            raise InputError(f"live.{name}", getattr(live, name), f"nothing: {engine} has no such option")
+    names = {"slots": "most", "checkpoints": "checkpoint_seconds"}
+    found = {name: getattr(live, name) for name in live.__struct_fields__}
+    found |= {name: _seconds(name, found[name]) for name in ("checkpoints", "patience")}
+    return {names.get(name, name): value for name, value in found.items() if value is not None}
 
 
 def _seconds(name: str, text: str | None) -> float | None:
