@@ -130,8 +130,7 @@ def _parameters(signature: inspect.Signature) -> Iterator[str]:
         if parameter.kind is parameter.KEYWORD_ONLY and not marked:
             marked = True
             yield "*"
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        marked = marked or stars == "*"
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
         told = f"{stars}{parameter.name}"
         told += "" if parameter.annotation is parameter.empty else f": {_type(parameter.annotation)}"
         default = repr(parameter.default).replace("<factory>", "{}")
