@@ -65,11 +65,13 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"astrarium.{home}"), name)
-    raise AttributeError(f"module 'astrarium' has no attribute {name!r}")
+if not TYPE_CHECKING:  # type checkers see the imports above, and no other names
+
+    def __getattr__(name: str) -> Any:
+        for home, names in _HOMES.items():
+            if name in names:
+                return getattr(import_module(f"astrarium.{home}"), name)
+        raise AttributeError(f"module 'astrarium' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

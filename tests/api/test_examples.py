@@ -13,6 +13,7 @@ from tests.support.paths import ROOT
 
 SCRIPTS = sorted((ROOT / "examples" / "python").glob("*.py"))
 NEEDS = {"data_scientist": "torch", "platform_engineer": "scipy"}
+TRAINS = "data_scientist"  # in processes that import PyTorch, which takes long
 
 
 def test_the_page_is_what_the_docstrings_say() -> None:
@@ -34,7 +35,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_scripts_run(script: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip(NEEDS.get(script.stem, "numpy"))
-    runpy.run_path(str(script), run_name="__main__")
+    runpy.run_path(str(script), run_name="simulated" if script.stem == TRAINS else "__main__")
     said = capsys.readouterr().out
     assert said.strip()
     assert script.read_text().count("# %%") >= 4
+
+
+@pytest.mark.thorough
+def test_the_script_that_trains_does_so(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    runpy.run_path(str(ROOT / "examples" / "python" / f"{TRAINS}.py"), run_name="__main__")
+    assert "the best: {'rate':" in capsys.readouterr().out

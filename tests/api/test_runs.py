@@ -194,6 +194,11 @@ def test_a_comparison_has_a_row_for_each_policy_and_seed(name: str) -> None:
     assert comparison[:1] == [comparison[0]]
 
 
+def test_no_policy_is_compared_with_itself() -> None:
+    with pytest.raises(astrarium.InputError, match="it stands there twice"):
+        astrarium.compare(SERVING, ["eager", Eager])
+
+
 def test_an_object_is_not_used_for_two_runs() -> None:
     with pytest.raises(astrarium.InputError, match="remembers its first run"):
         astrarium.compare(SERVING, [made()], seeds=2)

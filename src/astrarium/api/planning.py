@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astrarium.api.runs import Progress, simulate
+from astrarium.api.runs import simulate
 from astrarium.api.scenarios import Source, as_scenario, decider, read
 from astrarium.core.choice import as_choice
 from astrarium.core.errors import InputError
@@ -168,7 +169,7 @@ def goodput(
     seeds: int = 3,
     tolerance: float = 0.002,
     jobs: int = 1,
-    progress: Progress = True,
+    progress: bool = True,
 ) -> Goodput:
     """Find the highest rate at which every model of a serving scenario has 99 % of its requests in time.
 
@@ -183,9 +184,7 @@ def goodput(
     if who.policy is not None:
         told = "a registered policy: the search makes it anew for each of many runs (docs/adding-a-policy.md)"
         raise InputError("policy", who.label, told)
-    if progress is not True:
-        return Goodput(search(_serving(who.scenario), seeds, tolerance, None, jobs), who.label, who.scenario)
-    with waiting(f"searching for the goodput of {who.label}"):
+    with waiting(f"searching for the goodput of {who.label}") if progress else nullcontext():
         return Goodput(search(_serving(who.scenario), seeds, tolerance, None, jobs), who.label, who.scenario)
 
 
@@ -220,7 +219,8 @@ def plan(
         with waiting("planning"):
             return Plan(answered(_to_plan(scenario), _placing(policy), wishes, question, Watch(None)))
     except InputError as error:
-        raise InputError(error.field.lstrip("-"), error.value, error.expected, error.source) from None
+        field = error.field.removeprefix("-p ").lstrip("-")  # as a person wrote it on the command line
+        raise InputError(field, error.value, error.expected, error.source) from None
 
 
 def _serving(scenario: Any) -> Any:

@@ -62,8 +62,7 @@ def compare(
     given = list(policies) or level.policies.names()
     numbers = _seeds(found.seed, seeds)
     _check_fresh(given, len(numbers))
-    for each in given:
-        decider(level, found, each)
+    _check_labels([decider(level, found, each).label for each in given])
     return Comparison(
         [
             _simulated(found.with_seed(number), each, engine, False, progress)
@@ -161,6 +160,14 @@ def _seeds(first: int, seeds: int | Sequence[int]) -> list[int]:
         raise InputError("seeds", seeds, "1 or more, or a list of seeds")
     found = range(first, first + seeds) if isinstance(seeds, int) else seeds
     return [_checked_seed(seed) for seed in found]
+
+
+def _check_labels(labels: Sequence[str]) -> None:
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InputError(
+                "policies", label, "policies that differ in name or parameters: it stands there twice"
+            )
 
 
 def _check_fresh(policies: Sequence[Any], seeds: int) -> None:

@@ -126,10 +126,12 @@ def _column(values: Sequence[Any]) -> Any:
     """Return an array; an empty cell between numbers is nan, as in pandas."""
     if isinstance(values, np.ndarray):
         return values
-    numbers = [value for value in values if value is not None and value != ""]
-    if numbers and all(type(value) in (int, float) for value in numbers):
-        gaps = len(numbers) < len(values)
-        return np.array([np.nan if v is None or v == "" else v for v in values] if gaps else numbers)
+    known = [value for value in values if value is not None and value != ""]
+    kinds = {type(value) for value in known}
+    if kinds and (kinds <= {int, float} or kinds == {bool}) and len(known) == len(values):
+        return np.array(known)
+    if kinds and kinds <= {int, float}:
+        return np.array([np.nan if value is None or value == "" else value for value in values])
     return np.array(["" if value is None else value for value in values], dtype=object)
 
 

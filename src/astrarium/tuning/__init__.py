@@ -85,13 +85,15 @@ _POLICIES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), names[name] or name)
-    if name in _SEARCHES or name in _POLICIES:
-        return _registered(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # type checkers see the imports above, and no other names
+
+    def __getattr__(name: str) -> Any:
+        for home, names in _HOMES.items():
+            if name in names:
+                return getattr(import_module(f"{__name__}.{home}"), names[name] or name)
+        if name in _SEARCHES or name in _POLICIES:
+            return _registered(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _registered(name: str) -> Any:
