@@ -45,7 +45,7 @@ WORLDS = {"world", "live"}
 NOT_DECIDING = WORLDS | {"scenario", "report", "record", "level", "workloads"}
 NOT_DECIDING |= {"goodput", "planned", "planning", "traces", "twin", "zoo"}  # of serving
 NOT_DECIDING |= {"salus"}  # of device
-NOT_DECIDING |= {"optuna", "ray_tune"}  # of tuning
+NOT_DECIDING |= {"optuna", "ray_tune", "__init__"}  # of tuning; the last shows what Python users need
 DATA = {"results", "recorded"}  # folders of files that nobody reads one by one
 MOST_LINES, MOST_FILES, MOST_SIBLINGS = 60_000, 400, 20
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from astrarium.tune import Workers
+from astrarium.tuning import Workers
 
 TINY = "TUNING_CNN_TINY" in os.environ  # to try it out on a CPU
 BATCHES = 1 if TINY else 120  # in an iteration

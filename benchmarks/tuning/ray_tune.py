@@ -72,14 +72,13 @@ def between(seen: Sequence[Iteration]) -> list[float]:
 def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
     from _training import SEED, build
 
-    from astrarium.tune import Emulated
+    from astrarium.core.choice import Choice
+    from astrarium.tuning import Emulated, SuccessiveHalving
     from astrarium.tuning.live.ray.backend import RayTrialBackend
     from astrarium.tuning.live.run import SearchSpec, run_with
 
-    settings = {"candidates": RUNGS[-1], "iterations": RUNGS[-1], "eta": 3}
-    spec = SearchSpec(
-        {**SPACE, "log": {"options": [log]}}, "successive-halving", settings, policy=policy, seed=SEED
-    )
+    search = SuccessiveHalving(candidates=RUNGS[-1], iterations=RUNGS[-1], eta=3)
+    spec = SearchSpec({**SPACE, "log": {"options": [log]}}, search, policy=Choice(policy), seed=SEED)
     emulated = Emulated(TASK.packing, TASK.scaling)
     backends: list[RayTrialBackend] = []
 

@@ -324,11 +324,9 @@ def run_live(
     build: str = scenario.train
     spec = SearchSpec(
         space=scenario.space,
-        search=scenario.search.name,
-        search_settings=scenario.search.parameters,
+        search=scenario.search,
         sampler=sampler_of(scenario.sampler, scenario.space, scenario.goal, scenario.seed),
-        policy=scenario.policy.name,
-        policy_settings=scenario.policy.parameters,
+        policy=scenario.policy,
         goal=scenario.goal,
         target=scenario.target,
         seed=scenario.seed,

@@ -204,6 +204,7 @@ LEVEL: Level[TuningScenario, TuningRecord] = Level(
         shown=report.shown,
         write=report.write,
         draw=report.draw,
+        picture="utilization.png",
         files=report.FILES,
         rows=report.rows,
         explain=report.explain,

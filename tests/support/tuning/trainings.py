@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from astrarium.tune import Workers, iterations
+from astrarium.tuning import Workers, iterations
 from astrarium.tuning.live import local
 from astrarium.tuning.live.fork_server import ForkServer
 

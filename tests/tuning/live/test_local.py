@@ -403,7 +403,7 @@ def test_checkpoints_that_a_trial_ended_with_stay(tmp_path: Path) -> None:
         read(tmp_path, Checkpoint(0, 2))
 
 
-@pytest.mark.parametrize("text", ["build", ":build", "nowhere.py:build", "astrarium.tune:nothing"])
+@pytest.mark.parametrize("text", ["build", ":build", "nowhere.py:build", "astrarium.tuning:nothing"])
 def test_a_build_that_is_not_there_is_named(text: str) -> None:
     with pytest.raises(InputError, match="build"):
         named(text)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from astrarium.core.errors import InputError
+from astrarium.tuning import SuccessiveHalving
 from astrarium.tuning.live.backend import GpusSeen, News, RunEnded, Work
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.samplers import Standing
@@ -112,8 +113,8 @@ def unbroken(number: int, values: dict[str, Any], iterations: int) -> float:
 
 def test_a_machine_is_lost_and_nothing_of_the_search(cluster: Any, tmp_path: Path) -> None:
     killed = Killed(cluster)
-    settings = {"candidates": 9, "iterations": 27}
-    spec = SearchSpec(SPACE, "successive-halving", settings, progress=killed, folder=tmp_path / "run")
+    halving = SuccessiveHalving(candidates=9, iterations=27)
+    spec = SearchSpec(SPACE, halving, progress=killed, folder=tmp_path / "run")
     record = run_with(
         spec,
         lambda: RayTrialBackend(

@@ -17,7 +17,7 @@ import optuna
 import pytest
 import torch
 
-from astrarium import tune
+from astrarium import tuning
 from astrarium.core.errors import InputError
 from astrarium.tuning.live import local
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, RunEnded, Work
@@ -29,6 +29,7 @@ from astrarium.tuning.live.run import SearchSpec, check_same_search, run_with
 from astrarium.tuning.live.slot import ProcessSettings
 from astrarium.tuning.live.slots import TRIES, LocalSlots, SlotMessage, SlotTemplate
 from astrarium.tuning.live.training import Emulated, packed
+from astrarium.tuning.optuna import optimize
 from astrarium.tuning.optuna.objective import ObjectiveLoop, ObjectiveTraining
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from astrarium.tuning.runtime import Place
@@ -273,22 +274,20 @@ def test_a_full_disk_is_told_and_leaves_no_draft(tmp_path: Path) -> None:
 def test_the_study_hears_of_attributes() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     study.add_trial(optuna.trial.create_trial(value=9.0))  # numbers of trials and candidates differ
-    halving = {"candidates": 1, "smallest": 1}
-    tune.optimize(
-        study, attributed, iterations=2, search_settings=halving, gpus=1, emulated=Emulated(), n_trials=1
-    )
+    halving = tuning.SuccessiveHalving(candidates=1, iterations=2, eta=2)
+    optimize(study, attributed, halving, gpus=1, emulated=True, n_trials=1)
     told = study.trials[1]
     assert told.user_attrs == {"before": told.params["rate"], "epoch": 1, "after": ["all", 1]}
 
 
 def test_attributes_go_on_with_the_checkpoint_and_must_be_what_optuna_can_keep() -> None:
     noted: list[tuple[str, str]] = []
-    workers = tune.Workers()
+    workers = tuning.Workers()
     workers.noted = lambda name, value: noted.append((name, value))
     one = ObjectiveTraining(attributed, {"rate": 0.5}, workers)
     one.step()
     assert noted == [("before", "0.5"), ("epoch", "0")]
-    other = ObjectiveTraining(attributed, {"rate": 0.5}, tune.Workers())
+    other = ObjectiveTraining(attributed, {"rate": 0.5}, tuning.Workers())
     other.load(one.save())
     assert other._trial.user_attrs == {"before": 0.5, "epoch": 0}
     with pytest.raises(InputError, match=r"user_attrs\.model"):
@@ -306,7 +305,7 @@ def test_one_that_is_dropped_before_its_loop_leaves_no_thread(monkeypatch: pytes
     monkeypatch.setattr(ObjectiveLoop, "_await", dropped)
     before = threading.enumerate()
     with pytest.raises(KeyboardInterrupt):
-        ObjectiveTraining(attributed, {"rate": 0.5}, tune.Workers())
+        ObjectiveTraining(attributed, {"rate": 0.5}, tuning.Workers())
     assert "objective" not in [thread.name for thread in threading.enumerate() if thread not in before]
 
 
@@ -315,14 +314,12 @@ def test_one_that_prunes_itself_before_its_loop_says_so() -> None:
         raise optuna.TrialPruned("no such pair")
 
     with pytest.raises(optuna.TrialPruned, match="no such pair"):
-        ObjectiveTraining(choosy, {}, tune.Workers())
+        ObjectiveTraining(choosy, {}, tuning.Workers())
 
 
 def tuned(study: optuna.Study, folder: Path, **more: Any) -> Any:
-    halving = {"candidates": 3, "smallest": 1, "iterations": 2}
-    return tune.optimize(
-        study, attributed, 2, search_settings=halving, gpus=1, emulated=Emulated(), folder=folder, **more
-    )
+    once = tuning.Random(candidates=3, iterations=2)
+    return optimize(study, attributed, once, gpus=1, emulated=True, folder=folder, **more)
 
 
 def test_a_study_that_goes_on_has_the_candidates_it_had(tmp_path: Path) -> None:
@@ -331,7 +328,7 @@ def test_a_study_that_goes_on_has_the_candidates_it_had(tmp_path: Path) -> None:
     tuned(first, tmp_path)
     again = tuned(second, tmp_path, resume=True)
     assert [trial.params for trial in second.trials] == [trial.params for trial in first.trials]
-    assert again.remembered == len(first.trials)
+    assert again.summary.remembered == len(first.trials)
     with pytest.raises(InputError, match="seed: expected 0, as in the run that this one goes on with"):
         tuned(second, tmp_path, resume=True, seed=3)
 

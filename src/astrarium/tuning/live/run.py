@@ -25,7 +25,7 @@ from typing import IO, Any, Protocol
 
 import msgspec
 
-from astrarium.core.choice import made
+from astrarium.core.choice import Choice, chosen, parameters_of
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import check_above_zero, read_duration
 from astrarium.core.trace import Step
@@ -34,9 +34,10 @@ from astrarium.tuning.live.books import LiveTuning, live_tuning
 from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.memory import EarlierResult, LiveOptions
 from astrarium.tuning.live.training import Build, Emulated
-from astrarium.tuning.policies import searches, tuning_policies
+from astrarium.tuning.policies import TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Goal, GridSampler, RandomSampler, Sampler
+from astrarium.tuning.search.contract import Search
 from astrarium.tuning.spaces import Space, space_of
 
 # One search at a time may use a run's folder, and only with the same space, seed and goal: otherwise its
@@ -202,21 +203,19 @@ def _canonical(values: Mapping[str, Any]) -> str:
 
 JOURNAL, TRACE = "journal.jsonl", "trace.jsonl"
 INTERRUPTED = "it was interrupted"
-Settings = Mapping[str, Any]
+DEFAULT_SEARCH, DEFAULT_POLICY = Choice("successive-halving"), Choice("dynamic-fluid")
 Look = Callable[[LiveTuning], None]
 _Parts = tuple[Any, Any, Any, Goal, float | None, Space]
 
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """A search specification says what is to be searched, and how; `tune.run` explains each field."""
+    """A search specification says what is to be searched, and how; `astrarium.tune` explains each field."""
 
     space: Mapping[str, Any]
-    search: str = "successive-halving"
-    search_settings: Settings | None = None
+    search: Choice | Search = DEFAULT_SEARCH
     sampler: Sampler | str | None = None
-    policy: str = "dynamic-fluid"
-    policy_settings: Settings | None = None
+    policy: Choice | TuningPolicy = DEFAULT_POLICY
     goal: Goal = "min"
     target: float | None = None
     seed: int = 0
@@ -224,6 +223,11 @@ class SearchSpec:
     resume: bool = False
     progress: Look | None = None
     options: LiveOptions | None = None
+
+    @property
+    def label(self) -> str:
+        """The policy as reports show it."""
+        return self.policy.label if isinstance(self.policy, Choice) else type(self.policy).__name__
 
 
 def options(longest: str | None) -> LiveOptions:
@@ -286,7 +290,7 @@ def _run(spec: SearchSpec, parts: _Parts, make_backend: Callable[[], TrialBacken
             live = live_tuning(*parts[:3], backend, *parts[3:], journal=journal, options=spec.options,
                                record=record)  # fmt: skip
             _search(live, interrupts, spec.progress or _nobody_looks)
-    return live.record(spec.policy)
+    return live.record(spec.label)
 
 
 def _search(live: LiveTuning, interrupts: _Interrupts, look: Look) -> None:
@@ -310,35 +314,38 @@ def _closed_on_error(backend: TrialBackend) -> Iterator[None]:
         raise
 
 
-def bounded_spread(policy: str, settings: Settings | None, spread: int) -> dict[str, Any]:
+def bounded_spread(policy: Choice | TuningPolicy, spread: int) -> Choice | TuningPolicy:
     """Bound the GPUs of a trial to *spread*, where the policy has that parameter, for trainings that may
     ignore workers and would do the same on all GPUs."""
-    kind: Any = tuning_policies.get(policy)
-    known = "spread" in kind.Parameters.__struct_fields__
-    return {**({"spread": spread} if known else {}), **(settings or {})}
+    if not isinstance(policy, Choice):
+        return policy
+    known = "spread" in parameters_of(tuning_policies.get(policy.name)).__struct_fields__
+    return Choice(policy.name, {**({"spread": spread} if known else {}), **policy.parameters})
 
 
 def _parts(spec: SearchSpec) -> _Parts:
     if spec.goal not in ("min", "max"):
         raise InputError("goal", spec.goal, "min or max")
     space = space_of(spec.space)
-    search = made(searches.get(spec.search), spec.search_settings, field="search_settings")
-    policy = made(tuning_policies.get(spec.policy), spec.policy_settings, field="policy_settings")
+    search, policy = spec.search, spec.policy
+    search = chosen(searches, search, field="search") if isinstance(search, Choice) else search
+    policy = chosen(tuning_policies, policy) if isinstance(policy, Choice) else policy
     return search, _sampler(spec, space), policy, spec.goal, spec.target, space
 
 
 def _sampler(spec: SearchSpec, space: Space) -> Sampler:
     """Return the chosen sampler. A grid search takes all that its sampler has, which must end."""
-    chosen = spec.sampler
-    if chosen is None:
-        chosen = "grid" if spec.search == "grid" else "random"
-    if chosen == "random":
+    sampler = spec.sampler
+    if sampler is None:
+        ends = isinstance(spec.search, Choice) and spec.search.name == "grid"
+        sampler = "grid" if ends else "random"
+    if sampler == "random":
         return RandomSampler(space, spec.seed)
-    if chosen == "grid":
+    if sampler == "grid":
         return GridSampler(space)
-    if isinstance(chosen, str):
-        raise InputError("sampler", chosen, "random, grid, or a sampler itself")
-    return chosen
+    if isinstance(sampler, str):
+        raise InputError("sampler", sampler, "random, grid, or a sampler itself")
+    return sampler
 
 
 def _journal(spec: SearchSpec) -> FileJournal | None:

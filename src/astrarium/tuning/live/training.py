@@ -91,6 +91,8 @@ def opened(parcel: bytes) -> Callable[..., Any]:
 
 
 class Training(Protocol):
+    """A training trains one candidate, one iteration at a time, and is saved and loaded in between."""
+
     def step(self) -> float:
         """Run one iteration, be it a batch or an epoch, and return the candidate's value after it. What the
         first worker returns counts."""

@@ -12,15 +12,12 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.run import SearchSpec, bounded_spread, run_local, tried
-from astrarium.tuning.live.training import Emulated, Training, Workers, named, set_current_workers
-from astrarium.tuning.optuna.sampler import OptunaSampler
-from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.live.training import Training, Workers, named, set_current_workers
 
 if TYPE_CHECKING:
     import optuna
@@ -82,7 +79,7 @@ class CandidateTrial:
 
 
 LEAVING = 10.0  # seconds that an objective may take to leave
-LOOP = "an objective whose loop is over tune.iterations(trial, ...)"
+LOOP = "an objective whose loop is over iterations(trial, ...), of astrarium.tuning"
 _asked: ContextVar[bool] = ContextVar("asked", default=False)  # only for suggestions
 
 
@@ -224,8 +221,12 @@ class ObjectiveBuild:
         raise InputError("objective", self.objective, LOOP)
 
 
-def iterations(trial: Any, count: int, objects: dict[str, Any]) -> Iterable[int]:
-    """Return what `tune.iterations` loops over, depending on who runs the objective."""
+def iterations(trial: Any, count: int, **objects: Any) -> Iterable[int]:
+    """Return the numbers of an objective's iterations, from where its checkpoint was written.
+
+    The *objects*, such as model and optimizer, are what the checkpoint consists of: each has `state_dict` and
+    `load_state_dict`. Where Optuna runs the objective itself, this is range(count).
+    """
     for name, each in objects.items():
         if not hasattr(plain(each), "state_dict") or not hasattr(plain(each), "load_state_dict"):
             raise InputError(f"iterations.{name}", each, "an object with state_dict and load_state_dict")
@@ -237,25 +238,3 @@ def iterations(trial: Any, count: int, objects: dict[str, Any]) -> Iterable[int]
 def plain(each: Any) -> Any:
     """Return a model without the wrapper of `Workers.parallel`: another number of workers has another."""
     return each.module if type(each).__name__ == "DistributedDataParallel" else each
-
-
-def optimize(
-    study: optuna.Study,
-    objective: Callable[[Any], Any] | str,
-    spec: SearchSpec,
-    n_trials: int | None = None,
-    pruning: bool = False,
-    spread: int = 1,
-    gpus: int | Sequence[int] | None = None,
-    emulated: Emulated | None = None,
-    **backend: Any,
-) -> TuningRecord:
-    """Run a search for a study. Sampler and goal of *spec* are replaced by the study's."""
-    build = ObjectiveBuild(objective)
-    sampler = OptunaSampler(study, build.suggest, n_trials, pruning)
-    settings = bounded_spread(spec.policy, spec.policy_settings, spread)
-    goal = sampler.goal or spec.goal
-    spec = replace(spec, sampler=sampler, goal=goal, policy_settings=settings)
-    for values in tried(spec):
-        study.enqueue_trial(values)  # a sampler that learns would choose others this time
-    return run_local(build, spec, gpus, emulated, noted=sampler.note, **backend)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from astrarium.core.choice import made
+from astrarium.core.choice import as_choice, chosen
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError, from_extra
 from astrarium.core.units import SECOND
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ray.tune.execution.placement_groups import PlacementGroupFactory
     from ray.tune.schedulers import ResourceChangingScheduler
 
+DEFAULT_POLICY = "dynamic-fluid"
 MOVING = 5.0  # seconds that a change costs, until some were seen
 FINEST = 10_000  # Ray counts GPUs in so many parts
 MOST_PARTS = 64
@@ -52,15 +53,19 @@ class Allocation:
 
     def __init__(
         self,
-        policy: str,
         iterations: Iterations,
-        settings: Mapping[str, Any] | None = None,
+        policy: Any = DEFAULT_POLICY,
         gpus: int | None = None,
         packing: float = 1.05,
         scaling: float = 1.05,
         moving: float = MOVING,
     ) -> None:
-        self._policy, self._settings, self._iterations = policy, dict(settings or {}), iterations
+        choice = as_choice(policy, tuning_policies, DEFAULT_POLICY)
+        if choice is None:
+            raise InputError(
+                "policy", policy, "a name, name:key=value or a mapping: it is made anew each time"
+            )
+        self._policy, self._iterations = choice, iterations
         self._gpus, self._moving = gpus, moving
         self._usual = Runtime(SECOND, packing, scaling)
         self._estimates, self._numbers = Estimates(self._usual), dict[str, int]()
@@ -136,22 +141,38 @@ class Allocation:
         return puts.get(number)
 
     def _made(self) -> TuningPolicy:
-        found: TuningPolicy = made(tuning_policies.get(self._policy), self._settings, field="settings")
+        found: TuningPolicy = chosen(tuning_policies, self._policy)
         return found
 
 
-def resource_changing(base: Any, allocation: Allocation) -> ResourceChangingScheduler:
-    """Return Ray Tune's scheduler around *base*, which must be one that it does not deadlock."""
+def resource_changing(
+    base: Any,
+    iterations: Iterations,
+    policy: Any = DEFAULT_POLICY,
+    *,
+    gpus: int | None = None,
+    packing: float = 1.05,
+    scaling: float = 1.05,
+    moving: float = MOVING,
+) -> ResourceChangingScheduler:
+    """Return a scheduler for Ray Tune's own loop: *base*, and trials as wide as a policy of ours says.
+
+    *iterations*: what a trial has when it is done, or how to tell from its config. *policy*: a name, a spec
+    or a mapping. *gpus*: so many, or all of Ray's. *packing* and *scaling*: what one more trial on a GPU, and
+    one more GPU for a trial, is believed to cost; *moving*: seconds that a change costs, until some were
+    seen. A *base* that would come to a standstill is refused.
+    """
     with from_extra("tune"):
         from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler
     if isinstance(base, HyperBandScheduler | ResourceChangingScheduler):
         expected = (
             "FIFOScheduler, ASHAScheduler or PopulationBasedTraining. A trial whose resources change is"
             " paused, and this one lets only those go on that it has paused itself: all would wait for ever."
-            " For synchronous rungs, use astrarium.tune.fit with search='successive-halving' or 'hyperband'"
+            " For synchronous rungs, use astrarium.tuning.ray_tune.fit with search='successive-halving' or"
+            " 'hyperband'"
         )
         raise InputError("base", type(base).__name__, expected)
-    return ResourceChangingScheduler(base, allocation)
+    return ResourceChangingScheduler(base, Allocation(iterations, policy, gpus, packing, scaling, moving))
 
 
 def factory(base: PlacementGroupFactory, width: Width) -> PlacementGroupFactory:

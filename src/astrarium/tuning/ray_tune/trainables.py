@@ -5,7 +5,7 @@ report at each step; `ray.tune.report` finds our session where it looks for Ray 
 the files that a trainable has written.
 
 A trainable that knows nothing of workers uses one GPU, or a part of it. One that is to be spread over several
-asks for `astrarium.tune.workers()`.
+asks for `astrarium.tuning.workers()`.
 """
 
 from __future__ import annotations

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astrarium.core.errors import InputError, from_extra
-from astrarium.tuning.live.ray.backend import RayTrialBackend
-from astrarium.tuning.live.run import SearchSpec, bounded_spread, run_local, run_with
+from astrarium.tuning.live.run import bounded_spread
+from astrarium.tuning.live.training import Emulated
+from astrarium.tuning.live.tune import (
+    DEFAULT_SEARCH,
+    EngineName,
+    Live,
+    Progress,
+    Tuned,
+    finished,
+    specified,
+    trained,
+)
 from astrarium.tuning.ray_tune.sampler import RayTuneSampler
 from astrarium.tuning.ray_tune.trainables import trainable_build
-from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Goal
+from astrarium.tuning.scenario.read import DEFAULT_POLICY
 from astrarium.tuning.spaces import Choice, Range, space_of
 
 if TYPE_CHECKING:
@@ -34,28 +45,39 @@ def fit(
     trainable: Any,
     param_space: Mapping[str, Any],
     metric: str,
-    spec: SearchSpec,
+    mode: Goal = "min",
     searcher: Searcher | None = None,
+    search: Any = DEFAULT_SEARCH,
+    policy: Any = DEFAULT_POLICY,
+    gpus: int | Sequence[int] | None = None,
+    *,
+    emulated: Emulated | bool = False,
     spread: int = 1,
-    on: str = "local",
-    **backend: Any,
-) -> TuningRecord:
-    """Run a search with a trainable of Ray Tune. Space and sampler of *spec* are replaced by *param_space*
-    and *searcher*."""
-    if on not in ("local", "ray"):
-        raise InputError("on", on, "local or ray")
+    target: float | None = None,
+    longest: str | None = None,
+    seed: int = 0,
+    folder: Path | str | None = None,
+    resume: bool = False,
+    engine: EngineName = "local",
+    live: Live | Mapping[str, Any] | None = None,
+    progress: Progress = True,
+) -> Tuned:
+    """Run a search for a trainable of Ray Tune as it is: a class, or a function that reports.
+
+    *param_space* is written as Ray Tune writes it; *searcher* is one of `ray.tune.search`, random unless
+    given. *metric* is what candidates are worth, by its name in reports. *spread*: GPUs for a trial at most;
+    above one, the trainable must ask for `astrarium.tuning.workers()`. All else is that of `astrarium.tune`.
+    """
+    spec = specified(search, policy, mode, target, longest, seed, folder, resume, progress)
     space = split(param_space)
     build = trainable_build(trainable, metric, space.fixed)
     spec = replace(
         spec,
         space=space.chosen,
         sampler=_sampler(space, searcher, spec.goal, metric),
-        policy_settings=bounded_spread(spec.policy, spec.policy_settings, spread),
+        policy=bounded_spread(spec.policy, spread),
     )
-    settings = {"preload": PRELOAD, **backend}
-    if on == "local":
-        return run_local(build, spec, **settings)
-    return run_with(spec, lambda: RayTrialBackend(build, folder=spec.folder, seed=spec.seed, **settings))
+    return finished(trained(build, spec, engine, live, gpus, emulated, preload=PRELOAD), spec, engine)
 
 
 def split(param_space: Mapping[str, Any]) -> SplitSpace:
