@@ -26,7 +26,7 @@ from astrarium.placement.interference import IgniterInterference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Patient, placement_policies
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, PlacementRequests, Problem
-from astrarium.serving.planned.judging import judge as judge_of_scenario
+from astrarium.serving.planned.run import judge as judge_of_scenario
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import sized
 from astrarium.serving.planning.known import v100 as igniter_profile

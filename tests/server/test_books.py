@@ -16,11 +16,10 @@ from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
 from astrarium.server.control.books import LastMinute, ModelBooks
-from astrarium.server.control.calibration import CONTROL_MARGIN, PINGS, RESPONSE_MARGIN, Calibration
-from astrarium.server.control.calls import let_in
+from astrarium.server.control.calls import Preprocessor, let_in
 from astrarium.server.control.plan import device_chooser, visible_gpus
-from astrarium.server.control.preprocessing import Preprocessor
 from astrarium.server.control.tickets import Ticket
+from astrarium.server.control.watches import CONTROL_MARGIN, PINGS, RESPONSE_MARGIN, Calibration
 from astrarium.server.logs import JsonLines
 from astrarium.server.metrics import Metrics
 from astrarium.server.recording import Header, Recording, RecordingReader

@@ -17,9 +17,9 @@ from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.run.replay import replay
 from astrarium.server.control.bounds import alone, bounded
 from astrarium.server.control.control_room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
-from astrarium.server.control.drift import EVERY, FEWEST, DriftWatch
 from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
 from astrarium.server.control.tickets import InFlightBatch
+from astrarium.server.control.watches import EVERY, FEWEST, DriftWatch
 from astrarium.serving.contract import Dispatch, GpuSpec, ModelSpec, Network, Preempt, Setup, latency_table
 from astrarium.serving.live.messages import BatchCancelled, LoadModel, RunBatch
 from astrarium.serving.policies import serving_policies

@@ -15,11 +15,10 @@ from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Refused
 from astrarium.server.control.books import ModelBooks
-from astrarium.server.control.calls import Calls, asks_what_was_promised
+from astrarium.server.control.calls import Calls, Preprocessor, asks_what_was_promised
 from astrarium.server.control.control_room import PACE
 from astrarium.server.control.plan import plan
-from astrarium.server.control.preprocessing import Preprocessor
-from astrarium.server.control.refusals import FEWEST, WHILE, RefusalWatch
+from astrarium.server.control.watches import FEWEST_REFUSED, WHILE, RefusalWatch
 from astrarium.server.service import LiveService
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import Network
@@ -97,7 +96,7 @@ def test_bursts_and_single_calls_are_not_everybody() -> None:
     looks = Looks()
     assert looks.pass_time(1, looks.declines(0, 1000)) == []
     assert looks.pass_time(WHILE // SECOND) == []
-    for _ in range(FEWEST):
+    for _ in range(FEWEST_REFUSED):
         assert looks.pass_time(1, looks.declines(0, 1)) == []
         assert looks.pass_time(WHILE // SECOND) == []
 

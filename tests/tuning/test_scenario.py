@@ -15,7 +15,7 @@ from astrarium.run.experiment import simulate
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.scenario.read import TuningScenario, load, parse
-from astrarium.tuning.scenario.samplers import sampler_of
+from astrarium.tuning.scenario.schema import sampler_of
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.spaces import Choice, Range
 

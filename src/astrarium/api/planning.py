@@ -132,7 +132,7 @@ class Plan(Shown):
 
     def plot(self, path: str | Path) -> Path:
         """Draw which models live on which GPUs, as a .png file."""
-        from astrarium.serving.planning.picture import draw_placement
+        from astrarium.serving.planning.tables import draw_placement
 
         chosen = self._chosen()
         names = [model.name for model in chosen.problem.models]

@@ -23,7 +23,7 @@ from astrarium.core.level import Level, Run
 from astrarium.core.units import SECOND
 from astrarium.run.folder import file_name, write_runs
 from astrarium.run.waiting import waiting
-from astrarium.tuning.live.memory import LiveOptions
+from astrarium.tuning.live.backend import LiveOptions
 from astrarium.tuning.live.run import folder_lock
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.files import FILES
@@ -31,7 +31,7 @@ from astrarium.tuning.report.summary import TuningSummary
 from astrarium.tuning.report.tables import LINE, configuration, last_line
 from astrarium.tuning.samplers import Standing
 from astrarium.tuning.scenario.read import TuningScenario
-from astrarium.tuning.scenario.samplers import sampler_of
+from astrarium.tuning.scenario.schema import sampler_of
 from astrarium.tuning.session import Session
 from astrarium.tuning.state import Outcome, TuningState
 

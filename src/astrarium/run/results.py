@@ -63,7 +63,7 @@ class Table(dict[str, Any]):
         return html([self._shown()])
 
     def _shown(self) -> Any:
-        from astrarium.run.tables import as_it_is, plain_table
+        from astrarium.run.report import as_it_is, plain_table
 
         places, table = _places(len(self)), plain_table("", *self)
         for place in places:

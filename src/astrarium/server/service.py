@@ -15,18 +15,15 @@ from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.server.contract import InferAnswer, InferCall, ModelCard, ModelStatistics, Refused
 from astrarium.server.control.books import LastMinute, ModelBooks
 from astrarium.server.control.bounds import around, tightest
-from astrarium.server.control.calibration import Calibration
-from astrarium.server.control.calls import Calls
+from astrarium.server.control.calls import Calls, Preprocessor
 from astrarium.server.control.control_room import Control, Recorder
 from astrarium.server.control.desk import Desk
-from astrarium.server.control.drift import DriftWatch
 from astrarium.server.control.fleet import LOOK_EVERY, Fleet
 from astrarium.server.control.plan import ServingPlan
-from astrarium.server.control.preprocessing import Preprocessor
-from astrarium.server.control.refusals import RefusalWatch
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.scheduler import EventLoop
 from astrarium.server.control.tickets import TensorStore
+from astrarium.server.control.watches import Calibration, DriftWatch, RefusalWatch
 from astrarium.server.metrics import Metrics
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import Network

@@ -17,14 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.core.units import SECOND
-from astrarium.testing.conformance import (
-    BOUNDED,
-    UNKNOWN,
-    Played,
-    PolicyConformance,
-    Timed,
-    ensure,
-)
+from astrarium.testing.conformance import BOUNDED, UNKNOWN, Played, PolicyConformance, Timed, ensure
 from astrarium.tuning.contract import (
     GpusChanged,
     GroupArrived,

@@ -22,7 +22,7 @@ from astrarium.tuning.report import files as report
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.samplers import RandomSampler, Sampler
 from astrarium.tuning.scenario.read import DEFAULT_POLICY, TuningScenario, parse
-from astrarium.tuning.scenario.samplers import sampler_of
+from astrarium.tuning.scenario.schema import sampler_of
 from astrarium.tuning.scenario.tasks import Task
 from astrarium.tuning.search.contract import Search
 from astrarium.tuning.session import Session, SessionEngine

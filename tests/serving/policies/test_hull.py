@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from astrarium._native import HullQueue as NativeQueue
 from astrarium.serving.policies.orloj import hull
 from astrarium.serving.policies.orloj.hull import HullNode, HullQueue
-from astrarium.testing.naive_queue import NaiveQueue
+from tests.support.naive_queue import NaiveQueue
 
 Point = tuple[float, float]
 QUEUES = [HullQueue, NativeQueue]

@@ -20,10 +20,9 @@ from astrarium.run.replay import replay
 from astrarium.tuning.contract import Action, Event, MovingMeasured, Pause, Put
 from astrarium.tuning.level import Costs, Truth
 from astrarium.tuning.level import run as simulated
-from astrarium.tuning.live.backend import Checkpoint, GpusSeen, RunEnded
+from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Journal, LiveOptions, RunEnded
 from astrarium.tuning.live.books import LiveTuning, live_tuning
 from astrarium.tuning.live.estimates import Estimates
-from astrarium.tuning.live.memory import Journal, LiveOptions
 from astrarium.tuning.live.run import CheckpointFolder, FileJournal
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.runtime import Place, Runtime

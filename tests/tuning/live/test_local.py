@@ -18,11 +18,11 @@ import torch
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints, path, read, write
+from astrarium.tuning.live.fork_server import Rendezvous
 from astrarium.tuning.live.gangs import SlotBackend
 from astrarium.tuning.live.local import LocalTrialBackend, environment, found_gpus
 from astrarium.tuning.live.member import GangMember
 from astrarium.tuning.live.messages import Begin, Message, RendezvousSetup, SlotSetup
-from astrarium.tuning.live.rendezvous import Rendezvous
 from astrarium.tuning.live.slot import Slot
 from astrarium.tuning.live.slots import TRIES, LocalSlots, SlotTemplate
 from astrarium.tuning.live.training import Emulated, Workers, named, opened, packed

@@ -78,7 +78,7 @@ def _answered(
 
 def _write(answer: PlanningAnswer, out: Path | None, plot: Path | None, name: str) -> None:
     from astrarium.serving.planning import plans
-    from astrarium.serving.planning.picture import draw_placement
+    from astrarium.serving.planning.tables import draw_placement
 
     chosen = answer.chosen
     if chosen is None:

@@ -19,8 +19,7 @@ import msgspec
 
 from astrarium.cluster.live import keeper as keeper_script
 from astrarium.cluster.live.backend import Ending, Order, RunKey, RunPart
-from astrarium.cluster.live.folders import part_folder, read_progress, run_folder
-from astrarium.cluster.live.session import READY, STOPPED
+from astrarium.cluster.live.session import READY, STOPPED, part_folder, read_progress, run_folder
 
 LAST_WORDS = 300
 LOG_END = 1 << 16  # bytes

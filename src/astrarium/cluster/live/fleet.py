@@ -14,8 +14,8 @@ from typing import Protocol
 
 from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus, left_behind
 from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey, RunStatus, Snapshot
-from astrarium.cluster.live.folders import newest_checkpoint
 from astrarium.cluster.live.keeper import STOP
+from astrarium.cluster.live.session import newest_checkpoint
 
 _WORST: tuple[Ending, ...] = ("lost", "failed", "stopped", "finished")
 GONE = "its machine is gone"

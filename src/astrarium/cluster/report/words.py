@@ -19,7 +19,7 @@ from astrarium.cluster.record import ClusterRecord, Decision
 from astrarium.cluster.report.summary import AppSummary
 from astrarium.cluster.state import AppRow, Outcome
 from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.run.tables import as_it_is, moment, plain_table
+from astrarium.run.report import as_it_is, moment, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,13 +16,13 @@ from astrarium.core.trace import Step
 from astrarium.core.units import MICROSECOND, MILLISECOND, Time
 from astrarium.server.control.books import LastMinute, ModelBooks
 from astrarium.server.control.bounds import alone, bounded
-from astrarium.server.control.calibration import Calibration
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Repository
 from astrarium.server.control.scheduler import Scheduler, SchedulerLoop
 from astrarium.server.control.tickets import InFlightBatch, Ticket
+from astrarium.server.control.watches import Calibration
 from astrarium.serving.contract import Setup
 from astrarium.serving.live.messages import (
     BatchBroken,

@@ -22,8 +22,7 @@ from astrarium.server.http.bodies import (
     send_reply,
 )
 from astrarium.server.http.handlers import Handlers
-from astrarium.server.http.openapi import described
-from astrarium.server.http.routing import RECEIVED, HttpRequest, Route, Router
+from astrarium.server.http.routing import RECEIVED, HttpRequest, Route, Router, described
 from astrarium.server.settings import HttpLimits, Keys, Security
 from astrarium.server.wire import ErrorAnswer
 

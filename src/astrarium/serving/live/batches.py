@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from astrarium.serving.live.arena import aligned, whole_shapes
+from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch
-from astrarium.serving.live.backends.stacking import stack
 from astrarium.serving.live.messages import BatchMember, Shapes
 from astrarium.serving.live.tensors import (
     BYTES,

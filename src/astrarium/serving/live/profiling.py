@@ -12,8 +12,8 @@ import numpy as np
 
 from astrarium.core.units import SECOND, Time
 from astrarium.serving.live.backends import examples
+from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch, LoadedModel
-from astrarium.serving.live.backends.stacking import stack
 from astrarium.serving.live.tensors import Array, TensorSpec
 
 Generator = Callable[[np.random.Generator], Mapping[str, Array]]  # the inputs of one request

@@ -20,7 +20,7 @@ from astrarium.core.errors import InputError
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Judge, PlacementPolicy, placement_policies
 from astrarium.placement.problem import Problem
-from astrarium.serving.planned import judging
+from astrarium.serving.planned import run
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import (
     MOST_GPUS,
@@ -191,7 +191,7 @@ class Planning:
         slowing = self.goals.interference
         scenario = sized(self.scenario, 1 + max(gpu.id for gpu in problem.gpus))
         interference = None if slowing is None else slowing(problem)
-        make = self.goals.make_judge or judging.judge
+        make = self.goals.make_judge or run.judge
         return make(scenario, problem, interference, self.load.warmup)
 
     def attempt(self, gpus: int) -> Attempt:

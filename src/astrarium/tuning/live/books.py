@@ -32,9 +32,20 @@ from astrarium.tuning.contract import (
     TrialPaused,
     TrialStepped,
 )
-from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, News, RunEnded, TrialBackend, Work
+from astrarium.tuning.live.backend import (
+    Checkpoint,
+    GpusSeen,
+    Iterated,
+    Journal,
+    LiveOptions,
+    News,
+    NoJournal,
+    Reports,
+    RunEnded,
+    TrialBackend,
+    Work,
+)
 from astrarium.tuning.live.estimates import PRIOR, Beliefs, Estimates
-from astrarium.tuning.live.memory import Journal, LiveOptions, NoJournal, Reports
 from astrarium.tuning.policies import TuningPolicy
 from astrarium.tuning.record import TuningRecord, Watch
 from astrarium.tuning.runtime import Place

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from astrarium.tuning.live.backend import Ending, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints
+from astrarium.tuning.live.fork_server import Address
 from astrarium.tuning.live.messages import Begin, Gone, Leave, MemberEnded, Noted, Saved, Started
-from astrarium.tuning.live.rendezvous import Address
 from astrarium.tuning.live.slots import SlotMessage, Slots
 
 GRACE = 2.0  # seconds for members of a gang that is over; then they are killed

@@ -23,10 +23,9 @@ from astrarium.core.errors import InputError
 from astrarium.gate.driver import VISIBLE, NoGpu, chosen_gpu, count_gpus
 from astrarium.run.waiting import waiting
 from astrarium.tuning.live.backend import News, Work
-from astrarium.tuning.live.fork_server import PRELOAD, ForkServer
+from astrarium.tuning.live.fork_server import PRELOAD, ForkServer, Rendezvous
 from astrarium.tuning.live.gangs import TICK, Note, SlotBackend
 from astrarium.tuning.live.messages import Packing, SlotSetup
-from astrarium.tuning.live.rendezvous import Rendezvous
 from astrarium.tuning.live.slots import LOADING, LocalSlots, Slots, SlotTemplate
 from astrarium.tuning.live.training import Build, Emulated, packed
 

@@ -29,10 +29,9 @@ from astrarium.core.choice import Choice, chosen, parameters_of
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import check_above_zero, read_duration
 from astrarium.core.trace import Step
-from astrarium.tuning.live.backend import TrialBackend
+from astrarium.tuning.live.backend import EarlierResult, LiveOptions, TrialBackend
 from astrarium.tuning.live.books import LiveTuning, live_tuning
 from astrarium.tuning.live.local import LocalTrialBackend
-from astrarium.tuning.live.memory import EarlierResult, LiveOptions
 from astrarium.tuning.live.training import Build, Emulated
 from astrarium.tuning.policies import TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord

@@ -35,8 +35,13 @@ from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.summary import TuningSummary, summarize
 from astrarium.tuning.samplers import Goal, Sampler
 from astrarium.tuning.scenario.read import DEFAULT_POLICY, TuningScenario, check_search
-from astrarium.tuning.scenario.samplers import SamplerSection, sampler_of, sampler_section
-from astrarium.tuning.scenario.schema import CostsSection, LiveSection
+from astrarium.tuning.scenario.schema import (
+    CostsSection,
+    LiveSection,
+    SamplerSection,
+    sampler_of,
+    sampler_section,
+)
 from astrarium.tuning.search.contract import Search
 from astrarium.tuning.spaces import space_of
 from astrarium.tuning.state import Outcome

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from astrarium.core.errors import InputError
 from astrarium.run.waiting import waiting
-from astrarium.tuning.live.fork_server import PRELOAD
+from astrarium.tuning.live.fork_server import PRELOAD, Rendezvous
 from astrarium.tuning.live.local import LANES, FolderBackend, SearchFolder
 from astrarium.tuning.live.messages import Packing, SlotSetup
 from astrarium.tuning.live.ray.agent import AgentSettings
 from astrarium.tuning.live.ray.slots import RaySlots, agent_placement, connect, the_ray
-from astrarium.tuning.live.rendezvous import Rendezvous
 from astrarium.tuning.live.training import Build, Emulated, packed
 
 BEAT = 1.0  # seconds between signs of life of a slot
