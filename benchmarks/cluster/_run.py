@@ -13,12 +13,12 @@ from random import Random
 
 from astrarium.cluster.contract import AppArrived, Event, MachineJoined, single
 from astrarium.cluster.machines import Machine
-from astrarium.cluster.policies import Arbiter
+from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.record import Watch
-from astrarium.cluster.scenario.read import allocator
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads.traces import read_philly
+from astrarium.cluster.workloads.apps import read_philly
 from astrarium.cluster.world import ClusterWorld
+from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine
 from astrarium.core.units import SECOND, Time
 from astrarium.run.simulate import simulate
@@ -48,7 +48,9 @@ def run(kind: str, gpus: int, jobs: int, policy: str) -> int:
     machines = [(0, MachineJoined(Machine(id=n, gpus=8, rack=n % 16, slot=4))) for n in range(gpus // 8)]
     arrivals = {"shockwave": shockwave, "philly": philly}[kind](gpus, jobs)
     state = ClusterState()
-    engine = Engine(state, Arbiter(allocator(policy, {})), record=Watch(state, state.slowdowns))
+    engine = Engine(
+        state, Arbiter(chosen(cluster_policies, Choice(policy))), record=Watch(state, state.slowdowns)
+    )
     simulate(engine, [*machines, *arrivals], ClusterWorld())
     return sum(row.outcome == 1 for row in state.ledger.rows.values())
 

@@ -1,7 +1,7 @@
 """Where these benchmarks meet the gate: how a client is put under it, and how its policy is changed.
 
 A board is the name of the shared state that the clients of one measurement have in common. MPS carries the
-clients where it is available, as `astrarium gpu run` has it.
+clients where it is available, as `astrarium gate run` has it.
 """
 
 from __future__ import annotations

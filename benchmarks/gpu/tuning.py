@@ -23,15 +23,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from _table import HEADER, cells
 
 import astrarium
-from _measure import Row
+from _measure import HEADER, Row, cells
 from astrarium.core.units import SECOND
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.state import Outcome
 
-BUILD = f"{Path(__file__).resolve().with_name('tuning_cnn.py')}:build"
+BUILD = f"{Path(__file__).resolve().parents[1] / 'tuning' / '_cnn.py'}:build"
 TRIALS, ITERATIONS, PACKED, BAR = 27, 6, 9, 2.0
 ALONE, LANES = "fifo", "lanes"
 WAYS: dict[str, dict[str, Any]] = {
@@ -65,7 +64,7 @@ def _run(way: dict[str, Any], pretend: bool) -> TuningRecord:
     packed = {"packed": PACKED} if way["policy"] != "fifo" else {}
     how = {name: value for name, value in way.items() if name != "policy"}
     sys.path.insert(0, str(Path(BUILD).parent))
-    from tuning_cnn import SPACE
+    from _cnn import SPACE
 
     record: TuningRecord = astrarium.tune(
         BUILD,

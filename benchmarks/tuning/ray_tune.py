@@ -74,16 +74,16 @@ def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
 
     from astrarium.core.choice import Choice
     from astrarium.tuning import Emulated, SuccessiveHalving
-    from astrarium.tuning.live.ray.backend import RayBackend
+    from astrarium.tuning.live.ray.backend import RayTrialBackend
     from astrarium.tuning.live.run import SearchSpec, run_with
 
     search = SuccessiveHalving(candidates=RUNGS[-1], iterations=RUNGS[-1], eta=3)
     spec = SearchSpec({**SPACE, "log": {"options": [log]}}, search, policy=Choice(policy), seed=SEED)
     emulated = Emulated(TASK.packing, TASK.scaling)
-    backends: list[RayBackend] = []
+    backends: list[RayTrialBackend] = []
 
-    def backend() -> RayBackend:
-        backends.append(RayBackend(build, GPUS, emulated, patience=30.0))
+    def backend() -> RayTrialBackend:
+        backends.append(RayTrialBackend(build, GPUS, emulated, patience=30.0))
         return backends[0]
 
     record = run_with(spec, backend)

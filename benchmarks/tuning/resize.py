@@ -21,7 +21,7 @@ from torch import nn
 
 from astrarium.tuning.live.backend import Checkpoint, Iterated, RunEnded, Work
 from astrarium.tuning.live.gangs import MoveTiming
-from astrarium.tuning.live.local import LocalBackend
+from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.training import Emulated, Workers
 from astrarium.tuning.runtime import Place
 
@@ -57,7 +57,7 @@ class Perceptron:
         self.optimizer.load_state_dict(state["optimizer"])
 
 
-def moved(backend: LocalBackend, places: Sequence[Place], moves: int) -> list[MoveTiming]:
+def moved(backend: LocalTrialBackend, places: Sequence[Place], moves: int) -> list[MoveTiming]:
     """To and fro: only changes from the first place to the second count."""
     kept: list[MoveTiming] = []
     start = None
@@ -72,7 +72,7 @@ def moved(backend: LocalBackend, places: Sequence[Place], moves: int) -> list[Mo
     return kept
 
 
-def _until(backend: LocalBackend, kind: type, run: int, limit: float = 60.0) -> Any:
+def _until(backend: LocalTrialBackend, kind: type, run: int, limit: float = 60.0) -> Any:
     until = time.monotonic() + limit
     while time.monotonic() < until:
         for news in backend.hear(1.0):
@@ -100,7 +100,7 @@ def main() -> None:
     found: dict[str, dict[str, float]] = {}
     print(f"| move | n | besides the checkpoint p50 | p99 | {' | '.join(CHECKPOINT)} | group | gap p50 |")
     print(f"|{' --- |' * 9}  (ms; at most {BAR:g} besides the checkpoint)")
-    with LocalBackend(Perceptron, 2, Emulated(), memory=True, checkpoint_seconds=3600.0) as backend:
+    with LocalTrialBackend(Perceptron, 2, Emulated(), memory=True, checkpoint_seconds=3600.0) as backend:
         moved(backend, (ONE, TWO), 2)  # libraries are loaded at first use
         for name, places in MOVES.items():
             found[name] = row = summary(moved(backend, places, options.moves))

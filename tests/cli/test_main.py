@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from astrarium.cli.variants import parse_policy
 
 import astrarium
 from astrarium.cli.bench import find_script
-from astrarium.cli.variants import parse_policy
 from astrarium.core.errors import InputError
 from astrarium.serving.report import files
 

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from astrarium.cli.tune.live import gpus, settings
 
 from astrarium.cli.main import BAD_INPUT
-from astrarium.cli.tune.live import gpus, settings
-from astrarium.tuning.live.local import LocalBackend
-from astrarium.tuning.live.ray.backend import RayBackend
-from astrarium.tuning.live.run import alone_in
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.scenario.read import load
 from tests.support.paths import ROOT
@@ -205,7 +202,9 @@ def test_policies_lists_those_of_tuning_and_searches(call: Any) -> None:
     listed = call("policies", "--json").json
     assert list(listed["tuning_policies"]) == tuning_policies.names()
     assert list(listed["searches"]) == searches.names()
-    assert call("policies", "tuning/fifo", "--json").json["summary"].startswith("One trial, one GPU")
+    assert (
+        call("policies", "tuning/fifo", "--json").json["summary"].startswith("Fifo gives each trial one GPU")
+    )
     assert "interval" in call("policies", "search/pbt").out
     assert "packed" in call("policies", "dynamic-fluid").out
 
@@ -305,7 +304,7 @@ def test_a_search_that_is_running_is_left_alone(call: Any, live: Path) -> None:
     for each in over:
         each.mkdir(parents=True)
         (each / "journal.jsonl").touch()
-    with alone_in(state):
+    with folder_lock(state):
         for option in ("--resume", "--overwrite"):
             refused = call("tune", str(live), "--folder", "running", option)
             assert refused.code == BAD_INPUT
@@ -392,7 +391,7 @@ def test_the_settings_of_a_live_run_reach_its_backend(live: Path) -> None:
     scenario = load(live, ["emulated=null", "live.packing=lanes", "live.patience=5s"])
     found = settings(scenario)
     assert found == {"checkpoint_seconds": 10.0, "patience": 5.0, "packing": "lanes", "threads": 1}
-    for kind, names in ((LocalBackend, found), (RayBackend, found.keys() | {"address", "gate"})):
+    for kind, names in ((LocalTrialBackend, found), (RayTrialBackend, found.keys() | {"address", "gate"})):
         assert set(names) <= inspect.signature(kind).parameters.keys()
 
 

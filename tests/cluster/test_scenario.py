@@ -9,11 +9,11 @@ import pytest
 
 from astrarium.cluster.contract import AppArrived, MachineJoined, MachineLost
 from astrarium.cluster.explain import line, served_next, story, view, waits
-from astrarium.cluster.level import compare, run
+from astrarium.cluster.level import run
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.record import ClusterRecord
+from astrarium.cluster.report.files import cluster_timeline
 from astrarium.cluster.report.summary import summarize, summarize_apps
-from astrarium.cluster.report.timeline import cluster_timeline
 from astrarium.cluster.scenario.build import build, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario, load, parse
 from astrarium.cluster.state import ClusterState, Outcome
@@ -162,7 +162,7 @@ def test_slowdowns_are_told_or_learnt() -> None:
         ("apps: [{name: a, phases: [[]]}]", "apps[0].phases: expected at least one phase"),
         ("apps: [{name: a, gpus: 2, phases: [[{length: 1h}]]}]", "apps[0].gpus: expected nothing here"),
         ("apps: [{name: a, phases: [[{length: 1h, gpus: 99}]]}]", "apps[0].phases: expected at most 8"),
-        ("policy: themis", "policy: expected a mapping such as {name: themis}"),
+        ("policy: [themis]", "policy: expected a name, or a mapping such as {name: themis}"),
         ("policy: {name: themes}", "did you mean 'themis'?"),
         ("policy: {name: tiresias, leash: 1h}", "policy.leash: expected one of lease"),
         ("policy: {name: tiresias, lease: 0s}", "policy.lease: expected a duration above 0"),
@@ -253,7 +253,7 @@ def test_who_cannot_run_any_more_is_told_so() -> None:
 
 def test_policies_are_compared_on_the_same_apps() -> None:
     base = load(EXAMPLE)
-    found = compare({name: base.with_policy(name) for name in ("fifo", "tiresias")})
+    found = {name: run(base.with_policy(name)) for name in ("fifo", "tiresias")}
     assert [record.policy for record in found.values()] == ["fifo", "tiresias"]
     first, second = ([(row.app, row.arrived) for row in record.rows] for record in found.values())
     assert first == second
@@ -265,9 +265,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_the_timeline_has_a_track_for_each_gpu_and_is_cut_when_long() -> None:
-    tested = scenario()
-    record, machines = run(tested), build(tested).machines
-    whole, cut = cluster_timeline(record, machines), cluster_timeline(record, machines, most=2)
+    record = run(scenario())
+    whole, cut = cluster_timeline(record), cluster_timeline(record, most=2)
     names = [each["args"]["name"] for each in whole["traceEvents"] if each["name"] == "thread_name"]
     assert names == [f"GPU {gpu}" for gpu in range(8)]
     slices = [each for each in whole["traceEvents"] if each["ph"] == "X" and each["name"] == "wide"]
@@ -290,13 +289,13 @@ def test_the_books_can_be_looked_into_without_changing_the_run() -> None:
     plain = run(scenario())
     assert (record.held, record.decisions, record.levels) == (plain.held, plain.decisions, plain.levels)
     assert (seen.gpus, seen.free) == (8, 0)
-    assert {seat.name: len(seat.holds) for seat in seen.seats.values()} == {
+    assert {seat.name: len(seat.holds) for seat in seen.apps.values()} == {
         "wide": 8,
         "tiny-0": 0,
         "tiny-1": 0,
     }
-    assert seen.seats[0].service == 8 * 20 * MINUTE
-    assert (seen.seats[1].wants, seen.seats[1].needs) == (1, 1)
+    assert seen.apps[0].service == 8 * 20 * MINUTE
+    assert (seen.apps[1].wants, seen.apps[1].needs) == (1, 1)
 
 
 class Telling:
@@ -314,16 +313,16 @@ def test_a_policy_that_tells_is_asked_for_the_line_and_not_changed() -> None:
     look = (20 * MINUTE, lambda now, state, _: found.append(view(now, state, policy)))
     record = run(scenario(), look=look)
     assert policy.untold == [2, 1]
-    assert [(place.seat.name, place.told) for place in line(found[0], record)] == [
+    assert [(place.app_view.name, place.told) for place in line(found[0], record)] == [
         ("tiny-1", "as it likes"),
         ("tiny-0", "as it likes"),
     ]
     silent = found[0]._replace(standing=None)
-    assert [place.seat.name for place in line(silent, record)] == ["tiny-0", "tiny-1"]
+    assert [place.app_view.name for place in line(silent, record)] == ["tiny-0", "tiny-1"]
 
 
 def test_a_look_after_the_end_sees_nobody() -> None:
-    assert looked(100 * HOUR)[1].seats == {}
+    assert looked(100 * HOUR)[1].apps == {}
 
 
 def test_who_waits_learns_when_it_is_served() -> None:

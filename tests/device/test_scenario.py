@@ -5,19 +5,22 @@ from __future__ import annotations
 import csv
 import json
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from astrarium.cli.main import BAD_INPUT, main
+from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.device import level as experiment
 from astrarium.device import report, salus
 from astrarium.device import scenario as jobs_build
+from astrarium.device.level import LEVEL, longest
 from astrarium.device.record import DeviceRecord, Span
-from astrarium.device.scenario import JobScenario, Mix, has_jobs, load, parse
+from astrarium.device.scenario import JobScenario, Mix, load, parse
+from astrarium.run.experiment import simulate
 
 TEXT = """\
 gpu: {memory: 10GB, switch: 2ms}
@@ -47,12 +50,6 @@ def scenario(file: Path, *overrides: str) -> JobScenario:
 
 
 # reading
-
-
-def test_a_file_is_about_jobs_if_it_has_some(file: Path, tmp_path: Path) -> None:
-    other = tmp_path / "serving.yaml"
-    other.write_text(SERVING)
-    assert (has_jobs(file), has_jobs(other)) == (True, False)
 
 
 def test_jobs_are_numbered_in_the_order_of_arrival(file: Path) -> None:
@@ -85,14 +82,14 @@ def test_a_mix_is_drawn_from_the_seed(file: Path) -> None:
 
 def test_what_is_left_out_has_a_default() -> None:
     found = parse({"jobs": {"salus": 3}})
-    assert (found.policy, found.seed, found.gpu.memory) == ("fair", 1, salus.GPU_MEMORY)
+    assert (found.policy.name, found.seed, found.gpu.memory) == ("fair", 0, salus.GPU_MEMORY)
 
 
 def test_it_is_written_as_it_was_run(file: Path, tmp_path: Path) -> None:
     changed = scenario(file, "gpu.switch=5ms").with_policy("pack")
     (tmp_path / "again.yaml").write_text(changed.to_yaml())
     again = load(tmp_path / "again.yaml")
-    assert (again.gpu, again.jobs, again.policy) == (changed.gpu, changed.jobs, "pack")
+    assert (again.gpu, again.jobs, again.policy) == (changed.gpu, changed.jobs, Choice("pack"))
 
 
 BAD = [
@@ -123,9 +120,9 @@ BAD = [
     ("gpu=[]", "gpu", "[]", "a mapping with memory"),
     ("policy.name=best", "policy.name", "'best'", "a policy for iterations: one of fair"),
     ("jobs[1].count=0", "jobs[1].count", "0", "a whole number >= 1"),
-    ("policy=srtf", "policy", "'srtf'", "a mapping such as {name: fair}"),
+    ("policy=[srtf]", "policy", "['srtf']", "a name, or a mapping such as {name: fair}"),
     ("policy.name=strf", "policy.name", "'strf'", "did you mean 'srtf'?"),
-    ("policy.quantum=3", "policy.quantum", "3", "one of name"),
+    ("policy.quantum=3", "policy.quantum", "3", "no fields here"),
     ("cluster={gpus: 3}", "cluster", "", "one of gpu, jobs, policy, seed"),
     ("seed=-1", "seed", "-1", "a whole number >= 0"),
 ]  # fmt: skip
@@ -144,12 +141,6 @@ def test_bad_input_is_named(file: Path, override: str, field: str, value: str, r
 def test_a_file_that_is_no_mapping_is_refused() -> None:
     with pytest.raises(InputError, match="a mapping with gpu and jobs"):
         parse([1, 2])
-
-
-def test_an_empty_file_may_be_about_either(file: Path) -> None:
-    file.write_text("")
-    with pytest.raises(InputError, match=r"jobs.yaml: expected a scenario: cluster, .* or gpu and jobs"):
-        has_jobs(file)
 
 
 TOO_MUCH = [
@@ -193,8 +184,13 @@ def test_longer_turns_are_as_much_work(
 # running
 
 
+def run(scenario: JobScenario) -> DeviceRecord:
+    record: DeviceRecord = simulate(LEVEL, scenario).record
+    return record
+
+
 def test_the_worlds_costs_are_those_of_the_file(file: Path) -> None:
-    by_policy = {name: experiment.run(scenario(file).with_policy(name)) for name in ("fifo", "fair")}
+    by_policy = {name: run(scenario(file).with_policy(name)) for name in ("fifo", "fair")}
     fifo, fair = (report.summarize(record) for record in by_policy.values())
     assert fifo.makespan_s == pytest.approx(12.0)
     assert fair.makespan_s == pytest.approx(12.0 + 0.002 * fair.switches)
@@ -202,17 +198,17 @@ def test_the_worlds_costs_are_those_of_the_file(file: Path) -> None:
 
 
 def test_overhead_and_pause_lengthen_iterations(file: Path) -> None:
-    record = experiment.run(scenario(file, "gpu.overhead=0.1", "gpu.pause=10ms"))
+    record = run(scenario(file, "gpu.overhead=0.1", "gpu.pause=10ms"))
     assert report.summarize(record).makespan_s == pytest.approx(1.1 * 12.0 + 0.01 * (99 + 19 + 19))
 
 
 def test_spans_tell_who_had_the_gpu_when(file: Path) -> None:
-    fifo = experiment.run(scenario(file)).spans
+    fifo = run(scenario(file)).spans
     assert [(span.job, span.start / SECOND, span.end / SECOND) for span in fifo] == [
         (0, 0.0, 10.0), (1, 10.0, 11.0), (2, 11.0, 12.0)]  # fmt: skip
-    pack = experiment.run(scenario(file).with_policy("pack")).spans
+    pack = run(scenario(file).with_policy("pack")).spans
     assert len({span.lane for span in pack}) == 3
-    srtf = experiment.run(scenario(file).with_policy("srtf"))
+    srtf = run(scenario(file).with_policy("srtf"))
     assert [span.job for span in srtf.spans] == [0, 1, 2, 0]
     assert all(a.end <= b.start for a, b in zip(srtf.spans, srtf.spans[1:], strict=False))
     assert sum(span.end - span.start for span in srtf.spans) == sum(row.service for row in srtf.rows)
@@ -220,8 +216,8 @@ def test_spans_tell_who_had_the_gpu_when(file: Path) -> None:
 
 def test_progress_is_measured_by_the_jobs_one_after_another(file: Path) -> None:
     seen: list[int] = []
-    experiment.run(scenario(file), seen.append)
-    assert max(seen) == experiment.longest(jobs_build.arrivals(scenario(file))) == 12 * SECOND
+    simulate(LEVEL, scenario(file), bar=lambda title, length: nullcontext(seen.append))
+    assert max(seen) == longest(jobs_build.arrivals(scenario(file))) == 12 * SECOND
 
 
 def test_lanes_at_once_are_those_that_overlap() -> None:
@@ -249,7 +245,15 @@ def test_simulate_takes_a_policy_and_leaves_a_folder(call: Any, file: Path) -> N
     found = json.loads(out)
     assert (code, found["policy"], found["jobs"], found["outcomes"]) == (0, "srtf", 3, {"finished": 3})
     names = {path.name for path in Path("run").iterdir()}
-    assert names == {"README.txt", "summary.json", "scenario.yaml", "tables.txt", "plots", "jobs.csv"}
+    assert names == {
+        "README.txt",
+        "summary.json",
+        "scenario.yaml",
+        "tables.txt",
+        "plots",
+        "jobs.csv",
+        "timeline.json",
+    }
     assert "jobs.csv" in Path("run/README.txt").read_text()
     assert Path("run/plots/turns.png").read_bytes().startswith(b"\x89PNG")
     with Path("run/jobs.csv").open() as rows:
@@ -275,7 +279,11 @@ def test_compare_sets_policies_side_by_side(call: Any, file: Path) -> None:
     assert code == 0
     assert "mean queueing" in out
     assert [line.split()[0] for line in out.splitlines() if " 3/3 " in line] == ["fifo", "srtf"]
-    assert {path.name for path in Path("both/srtf").iterdir()} == {"summary.json", "scenario.yaml"}
+    assert {path.name for path in Path("both/srtf").iterdir()} == {
+        "summary.json",
+        "scenario.yaml",
+        "timeline.json",
+    }
     assert Path("both/plots/turns.png").is_file()
 
 
@@ -310,7 +318,7 @@ def test_what_people_call_their_jobs_is_shown_as_it_is(call: Any, file: Path) ->
         (["simulate", "jobs.yaml", "--seed", "-3"], "seed"),
         (["simulate", "nowhere.yaml"], "nowhere.yaml"),
         (["simulate", "jobs.yaml", "-o", "jobs[0].iterations=100000000"], "jobs.yaml: jobs[0].iterations:"),
-        (["goodput", "jobs.yaml"], "jobs.yaml: jobs: expected models and a cluster here"),
+        (["goodput", "jobs.yaml"], "FILE: expected requests to models: jobs on one GPU have no goodput"),
     ],
 )
 def test_what_is_wrong_is_one_line(call: Any, file: Path, arguments: list[str], told: str) -> None:

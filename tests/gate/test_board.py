@@ -222,7 +222,7 @@ def test_settings_of_one_policy_begin_with_its_name() -> None:
 
 def test_a_process_that_is_not_under_the_gate_cannot_mark_itself() -> None:
     for call in (request_end, phase_end, lambda: marked("latency").__enter__()):
-        with pytest.raises(NotUnderTheGate, match="astrarium gpu run"):
+        with pytest.raises(NotUnderTheGate, match="astrarium gate run"):
             call()
 
 

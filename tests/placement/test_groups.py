@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.errors import InputError
-from astrarium.core.native import extension
+from astrarium.core.errors import InputError, extension
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND
 from astrarium.placement.groups import REJECTED, Group, Layout, Runtime, Served, Tables
 from astrarium.placement.plan import Plan, Replica

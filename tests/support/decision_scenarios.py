@@ -213,7 +213,7 @@ def tuned_example(name: str) -> TuningScenario:
 def tuned_searches(name: str) -> dict[str, TuningScenario]:
     """With other searches than its own; but known tasks have large grids."""
     own, home = tuned_example(name), EXAMPLES / "tuning" / name
-    others = {search: how for search, how in SEARCHES.items() if search not in (own.search, "grid")}
+    others = {search: how for search, how in SEARCHES.items() if search not in (own.search.name, "grid")}
     return {search: parse_tuning({**own.raw, "search": how}, home) for search, how in others.items()}
 
 

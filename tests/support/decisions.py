@@ -27,9 +27,10 @@ from astrarium.cluster.contract import Grant, Revoke, Run, Stop
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.scenario.build import build as build_cluster
 from astrarium.cluster.scenario.build import slowdowns
-from astrarium.cluster.scenario.read import ClusterScenario, allocator
+from astrarium.cluster.scenario.read import ClusterScenario
 from astrarium.cluster.state import ClusterState
 from astrarium.cluster.world import ClusterWorld
+from astrarium.core.choice import chosen as chosen_policy
 from astrarium.core.choice import parameters_of
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer
@@ -44,6 +45,7 @@ from astrarium.device.world import DeviceWorld
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Patient, Search, placement_policies
 from astrarium.placement.problem import Problem
+from astrarium.run.experiment import simulate as simulate_level
 from astrarium.run.simulate import simulate
 from astrarium.serving import twin as native
 from astrarium.serving.contract import Dispatch, Drop, Preempt
@@ -58,7 +60,7 @@ from astrarium.serving.twin import LiveTwin, faster
 from astrarium.testing.cases import Case as ServingCase
 from astrarium.testing.cases import run_case
 from astrarium.tuning.contract import Pause, Put
-from astrarium.tuning.level import run_scenario
+from astrarium.tuning.level import LEVEL as TUNING
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.scenario.read import TuningScenario
@@ -272,8 +274,9 @@ def gated(parties: list[Party], sharing: Sharing, duration: Time = SECOND // 4) 
 
 def tuning(scenario: TuningScenario) -> Runs:
     for name in tuning_policies.names():
-        own = scenario.policy == name
-        yield name, "python", trials(run_scenario(scenario if own else scenario.with_policy(name)))
+        own = scenario.policy.name == name
+        chosen = scenario if own else scenario.with_policy(name)
+        yield name, "python", trials(simulate_level(TUNING, chosen).record)
 
 
 def searching(scenarios: dict[str, TuningScenario]) -> Runs:
@@ -315,7 +318,7 @@ OTHER_CLUSTER: list[tuple[str, Parameters]] = [
 
 def cluster(scenario: ClusterScenario, others: Iterable[tuple[str, Parameters]] = ()) -> Runs:
     for label, (name, parameters) in variants(cluster_policies.names(), others).items():
-        own = scenario.policy == name and not parameters
+        own = scenario.policy.name == name and not parameters
         chosen = scenario if own else scenario.with_policy(name, **parameters)
         yield label, "python", decided(cluster_steps(chosen))
 
@@ -323,7 +326,7 @@ def cluster(scenario: ClusterScenario, others: Iterable[tuple[str, Parameters]] 
 def cluster_steps(scenario: ClusterScenario) -> list[Step]:
     steps, costs = list[Step](), scenario.costs
     state = ClusterState(slowdowns(scenario, believed=True), costs.startup, checkpoints=costs.checkpoints)
-    policy = Arbiter(allocator(scenario.policy, scenario.parameters))
+    policy = Arbiter(chosen_policy(cluster_policies, scenario.policy))
     world = ClusterWorld(slowdowns(scenario), costs.startup, costs.checkpoints)
     simulate(Engine(state, policy, record=steps.append), build_cluster(scenario).arrivals, world)
     return steps

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
+from astrarium.core.level import Run
 from astrarium.core.units import SECOND
 from astrarium.tuning.contract import Trial
-from astrarium.tuning.level import run
+from astrarium.tuning.level import LEVEL, run
 from astrarium.tuning.record import Level, Stay, TuningRecord
+from astrarium.tuning.report.files import FILES, write
 from astrarium.tuning.report.plots import Drawn, boxes, draw_best, draw_heat, draw_trials
 from astrarium.tuning.report.summary import summarize, summarize_candidates
 from astrarium.tuning.report.tables import (
-    FILES,
     best_line,
     blocks,
     candidates_table,
@@ -27,17 +28,23 @@ from astrarium.tuning.report.tables import (
     ratio_told,
     ratios,
     remembered_line,
-    write_rows,
 )
 from astrarium.tuning.runtime import Place
-from astrarium.tuning.samplers import Configuration, Standing
+from astrarium.tuning.samplers import Configuration, Goal, Standing
+from astrarium.tuning.scenario.read import TuningScenario, parse
 from astrarium.tuning.scenario.tasks import TASKS
-from astrarium.tuning.session import Best, Candidate, Score
+from astrarium.tuning.session import Best, Candidate, CandidateScore
 from astrarium.tuning.state import Outcome, TrialRow
 
 
+def finished(record: TuningRecord, goal: Goal) -> Run[TuningScenario, TuningRecord]:
+    """A run of some scenario: reports read the record."""
+    scenario = parse({"task": "cifar10-alexnet"})
+    return Run(LEVEL, scenario, "mine", record, summarize(record, goal, None))
+
+
 def candidate(number: int, values: list[float], standing: Standing = Standing.STOPPED) -> Candidate:
-    history = [Score(10 * (at + 1) * SECOND, at + 1, value) for at, value in enumerate(values)]
+    history = [CandidateScore(10 * (at + 1) * SECOND, at + 1, value) for at, value in enumerate(values)]
     configuration = Configuration(number, {"rate": 0.1 * number, "kind": "[b]odd[/b]"})
     return Candidate(number, configuration, None, len(values), history, standing)
 
@@ -151,7 +158,7 @@ def test_a_run_that_ended_before_it_had_begun_has_a_report(tmp_path: Path) -> No
     assert (summary.utilization, summary.trials, summary.best) == (0.0, 0, None)
     assert len(heat_map("mine", nothing)) == 3
     assert "mine" in shown(overview_table({"fifo": [summary], "mine": [summary]}))
-    write_rows(nothing, summarize_candidates(nothing, "min"), tmp_path)
+    write(finished(nothing, "min"), tmp_path, True)
     drawn = [Drawn("mine", nothing, summary)]
     for draw, name in ((draw_heat, "heat"), (draw_trials, "trials"), (draw_best, "best")):
         draw(drawn, tmp_path / f"{name}.png")
@@ -220,8 +227,8 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_rows_say_what_the_record_says(tmp_path: Path) -> None:
     record = run(TASKS["dcgan-cnn"], "successive-halving", "dynamic-fluid", 4, 0, {"candidates": 9})
-    write_rows(record, summarize_candidates(record, "max"), tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == FILES.keys() - {"scenario.yaml"}
+    write(finished(record, "max"), tmp_path, True)
+    assert {path.name for path in tmp_path.iterdir()} == FILES.keys()
     held = sum(
         len(each["gpus"].split()) * float(each["share"]) * (float(each["end_s"]) - float(each["start_s"]))
         for each in rows(tmp_path / "places.csv")

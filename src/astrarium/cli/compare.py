@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,21 +18,15 @@ from astrarium.cli.options import (
     ScenarioFile,
     Seed,
 )
-from astrarium.cli.plan_options import Interference
-from astrarium.cli.variants import FORM, variants_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from astrarium.serving.record import ServingRecord
-    from astrarium.serving.report.summary import Summary
-    from astrarium.serving.scenario import Scenario
-
-    Run = tuple[str, ServingRecord, Summary]  # with its label
+from astrarium.cli.serving.plan_options import Interference
+from astrarium.core.choice import FORM
 
 Policies = Annotated[
     list[str] | None,
     typer.Option("-p", "--policy", metavar="POLICY", help=f"{FORM}. Repeat it. All policies unless given."),
+]
+Seeds = Annotated[
+    int, typer.Option("--seeds", min=1, help="Run each policy with so many seeds, from the file's own on.")
 ]
 
 
@@ -44,6 +38,7 @@ def compare(
     interference: Interference = "none",
     override: Overrides = None,
     seed: Seed = None,
+    seeds: Seeds = 1,
     engine: EngineOption = "auto",
     json: Json = False,
     out: Out = None,
@@ -51,75 +46,26 @@ def compare(
     no_outcomes: NoOutcomes = False,
     no_folder: NoFolder = False,
 ) -> None:
-    """Run several policies on the same arrivals."""
+    """Run several policies on the same scenario, of any level."""
     from astrarium.cli import output
-    from astrarium.cli.jobs import Wishes, compare_jobs
-    from astrarium.cli.running import PlanTaken, run_with_progress
-    from astrarium.device.scenario import has_jobs
-    from astrarium.run import folder
-    from astrarium.serving.report import files
-    from astrarium.serving.report.summary import summarize
-    from astrarium.serving.report.tables import overview_table
+    from astrarium.cli.opening import opened, read_from, told_bar, variants
+    from astrarium.cli.serving.planned import compare_planned
+    from astrarium.run.experiment import simulate as run_one
 
-    if has_jobs(file):
-        output.refuse_plan(plan)
-        wishes = Wishes(file, override, seed, engine, json, out, overwrite, no_outcomes, no_folder)
-        compare_jobs(context, wishes, policy or [])
-        return
-    scenario = output.load_scenario(file, override, seed, plan is not None)
-    taken = PlanTaken.read(plan, scenario, interference)
-    scenarios = variants(scenario, policy or [], plan is not None)
     at = output.target("compare", file.stem, out, overwrite, no_folder)
-    records = {
-        label: taken.run(each, engine, label).record if taken else run_with_progress(each, engine, label)
-        for label, each in scenarios.items()
-    }
-    runs = [(label, record, summarize(record)) for label, record in records.items()]
-    result = {"policies": {label: output.plain(summary) for label, _, summary in runs}}
-    table = overview_table({label: summary for label, _, summary in runs})
-    if at.path is not None:
-        with at.draft() as draft:
-            notes = files.write_plan(draft, taken.to_yaml()) if taken else {}
-            notes |= _write_runs(draft, scenarios, runs, not no_outcomes)
-            folder.write_summary(draft, result)
-            folder.write_tables(draft, [table])
-            files.write_plots(
-                draft, runs, f"{file.name}: {_offered(runs)}, the same arrivals for each policy"
-            )
-            folder.write_readme(draft, output.command_line(context), {**files.FILES, **notes})
-    output.emit(json, result, [table], at.path)
-
-
-def variants(scenario: Scenario, specs: list[str], placed: bool = False) -> dict[str, Scenario]:
-    """All of them checked before the first is run; by a plan, if *placed*."""
-    from astrarium.serving.policies import serving_policies
-    from astrarium.serving.scenario import build
-
-    def made(name: str, parameters: dict[str, Any]) -> Scenario:
-        own = name == scenario.policy.name and not parameters
-        variant = scenario if own else scenario.with_policy(name, **parameters)
-        build.policy(variant, build.setup(variant, placed))
-        return variant
-
-    return variants_of(specs or serving_policies.names(), made)
-
-
-def _write_runs(
-    draft: Path, scenarios: dict[str, Scenario], runs: list[Run], outcomes: bool
-) -> dict[str, str]:
-    """A folder inside for each run; returns what to say of them."""
-    from astrarium.cli.output import file_name
-    from astrarium.run import folder
-    from astrarium.serving.report import files
-
-    notes = {}
-    for label, record, summary in runs:
-        place = folder.unused(draft / file_name(label))
-        files.write_record(place, record, scenarios[label].to_yaml(), outcomes)
-        folder.write_summary(place, summary)
-        notes[place.name] = f"the run of {label}: summary, scenario, requests, batches, timeline"
-    return notes
-
-
-def _offered(runs: list[Run]) -> str:
-    return f"{runs[0][2].offered_rate:,.0f} requests/s"
+    if plan is not None or interference != "none":
+        compare_planned(context, file, policy, plan, interference, override, seed, engine, at, json,
+                        not no_outcomes)  # fmt: skip
+        return
+    level, scenario = opened(file, override, seed)
+    chosen = variants(level, scenario, policy or ["all"])
+    shown = told_bar(file, level)
+    seeded = [
+        (label, each.with_seed(each.seed + more) if more else each)
+        for more in range(seeds)
+        for label, each in chosen.items()
+    ]
+    with read_from(file):
+        runs = [run_one(level, each, label=label, engine=engine, bar=shown) for label, each in seeded]
+    title = f"{file.name}: {level.report.title(runs[0])}, the same for each policy"
+    output.finish(context, at, runs, title, json, not no_outcomes)

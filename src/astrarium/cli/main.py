@@ -16,16 +16,17 @@ from typer.core import TyperGroup
 from astrarium.cli.bench import bench
 from astrarium.cli.cluster.app import app as cluster
 from astrarium.cli.compare import compare
-from astrarium.cli.gate.app import app as gpu
-from astrarium.cli.goodput import goodput
-from astrarium.cli.plan import plan
+from astrarium.cli.explain import explain
+from astrarium.cli.gate.app import app as gate
 from astrarium.cli.policies import policies
-from astrarium.cli.profile import profile
 from astrarium.cli.replay import replay
-from astrarium.cli.serve import serve
+from astrarium.cli.run import run
+from astrarium.cli.serving.goodput import goodput
+from astrarium.cli.serving.plan import plan
+from astrarium.cli.serving.profile import profile
+from astrarium.cli.serving.serve import serve
+from astrarium.cli.serving.zoo import zoo
 from astrarium.cli.simulate import simulate
-from astrarium.cli.tune.app import tune
-from astrarium.cli.zoo import zoo
 from astrarium.core.errors import AstrariumError
 
 BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
@@ -68,11 +69,11 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for verb in (simulate, compare, goodput, plan, serve, replay, profile, policies, tune, zoo):
+for verb in (simulate, compare, explain, replay, run, serve, goodput, plan, profile, policies, zoo):
     app.command()(verb)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
 app.add_typer(cluster, name="cluster")
-app.add_typer(gpu, name="gpu")
+app.add_typer(gate, name="gate")
 if find_spec("astrarium_papers"):  # the papers' tables and figures are a package of their own
     from astrarium_papers.command import reproduce
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (YAML).")]
+ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (YAML), of any level.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("-o", "--override", metavar="KEY=VALUE", help="Override a field: -o workload.rate=4000/s."),
@@ -16,13 +16,18 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Instead of the file's 
 EngineOption = Annotated[
     str, typer.Option("--engine", metavar="NAME", help="auto, python (the reference) or native (its twin).")
 ]
+OnePolicy = Annotated[
+    str | None, typer.Option("-p", "--policy", metavar="POLICY", help="Instead of the file's policy.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="The run folder; runs/<date>-<verb>-<name> unless given."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run folder that is there.")]
-NoOutcomes = Annotated[bool, typer.Option("--no-outcomes", help="Leave requests.npz out of the folder.")]
+NoOutcomes = Annotated[
+    bool, typer.Option("--no-outcomes", help="Leave the rows of single items out of the folder.")
+]
 PlanFile = Annotated[
     Path | None,
     typer.Option(

@@ -4,76 +4,94 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from astrarium.cli.options import Json
 
-OF_A_CLUSTER, OF_TUNING, OF_SEARCHES = "cluster/", "tuning/", "search/"
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one policy and its parameters.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        help="One policy and its parameters: NAME, or LEVEL/NAME where several levels have it.",
+    ),
+]
+
+
+class Shelf(NamedTuple):
+    """Policies of one kind: what the list calls them, where they are used, and which is the default."""
+
+    title: str
+    found: Any  # a registry, or a mapping from names to sentences
+    default: str = ""
+
+
+def _shelves() -> dict[str, Shelf]:
+    """Return all that can be chosen by name, under the word that stands before the slash."""
+    from astrarium.cli.gate.policy import KERNEL_POLICIES
+    from astrarium.levels import SECTIONS, level
+    from astrarium.placement.policies import placement_policies
+    from astrarium.serving.planning.search import DEFAULT_PLACEMENT
+    from astrarium.tuning.policies import searches
+    from astrarium.tuning.scenario.read import DEFAULT_SEARCH
+
+    levels = {name: level(name) for name in SECTIONS}
+    shelves = {
+        name: Shelf(f"{name} policy ({each.subject})", each.policies, each.default)
+        for name, each in levels.items()
+    }
+    return {
+        **shelves,
+        "placement": Shelf("placement policy (astrarium plan)", placement_policies, DEFAULT_PLACEMENT),
+        "search": Shelf("search (of a tuning file)", searches, DEFAULT_SEARCH),
+        "gate": Shelf("kernel policy (astrarium gate)", KERNEL_POLICIES),
+    }
 
 
 def policies(name: Name = None, json: Json = False) -> None:
-    """List the policies, or describe one."""
-    from astrarium.cli.gate import policy as gpu_policy
+    """List what can be chosen by name, at every level, or describe one."""
+    from astrarium.cli.gate.policy import describe
     from astrarium.cli.output import emit
-    from astrarium.cluster.policies import cluster_policies
-    from astrarium.placement.policies import placement_policies
-    from astrarium.serving.policies import serving_policies
-    from astrarium.tuning.policies import searches, tuning_policies
 
-    if name in gpu_policy.KERNEL_POLICIES and name not in serving_policies.names():
-        gpu_policy.describe(name, json)
+    shelves = _shelves()
+    if name is None:
+        found = {kind: _described(shelf) for kind, shelf in shelves.items()}
+        tables = [_list(shelf, found[kind]) for kind, shelf in shelves.items()]
+        emit(json, {"policies": found}, [each for table in tables for each in (table, "")][:-1], None)
         return
-    if name is not None:
-        described = {"name": name, **_describe(_named(name))}
-        emit(json, described, _page(described), None)
+    kind, own = _place_of(name, shelves)
+    if kind == "gate":
+        describe(own, json)
         return
-    found = {each: _describe(policy) for each, policy in serving_policies}
-    places = {each: _describe(policy) for each, policy in placement_policies}
-    kernels = {each: {"summary": said} for each, said in gpu_policy.KERNEL_POLICIES.items()}
-    shared = {each: _describe(policy) for each, policy in cluster_policies}
-    tuned = {each: _describe(policy) for each, policy in tuning_policies}
-    searched = {each: _describe(search) for each, search in searches}
-    result = {
-        "policies": found,
-        "placement_policies": places,
-        "cluster_policies": shared,
-        "kernel_policies": kernels,
-        "tuning_policies": tuned,
-        "searches": searched,
-    }
-    tables = [_list(found), "", _placements(places), "", _clusters(shared), "", gpu_policy.table()]
-    tables += ["", _tuning("tuning policy (astrarium tune)", tuned, "policy")]
-    tables += ["", _tuning("search (astrarium tune)", searched, "search")]
-    emit(json, result, tables, None)
+    described = {"name": own, "of": kind, **_describe(shelves[kind].found.get(own))}
+    emit(json, described, _page(described), None)
 
 
-def _named(name: str) -> Any:
-    """Batching and placement policies have names of their own; `cluster/NAME` is always one of a cluster,
-    `tuning/NAME` one of tuning and `search/NAME` a search."""
-    from astrarium.cluster.policies import cluster_policies
+def _described(shelf: Shelf) -> dict[str, Any]:
+    if isinstance(shelf.found, dict):
+        return {name: {"summary": said, "parameters": {}} for name, said in shelf.found.items()}
+    return {name: _describe(kind) for name, kind in shelf.found}
+
+
+def _names(shelf: Shelf) -> list[str]:
+    return list(shelf.found) if isinstance(shelf.found, dict) else shelf.found.names()
+
+
+def _place_of(name: str, shelves: dict[str, Shelf]) -> tuple[str, str]:
+    """Return the kind of a policy and its own name; a bare name means the first kind that has it."""
     from astrarium.core.errors import InputError, one_of
-    from astrarium.placement.policies import placement_policies
-    from astrarium.serving.policies import serving_policies
-    from astrarium.tuning.policies import searches, tuning_policies
 
-    rooms: dict[str, Any] = {
-        OF_A_CLUSTER: cluster_policies,
-        OF_TUNING: tuning_policies,
-        OF_SEARCHES: searches,
-    }
-    for prefix, registry in rooms.items():
-        if name.startswith(prefix):
-            return registry.get(name.removeprefix(prefix))
-    registries: list[Any] = [serving_policies, placement_policies, *rooms.values()]
-    for registry in registries:
-        if name in registry.names():
-            return registry.get(name)
-    names = list(dict.fromkeys(each for registry in registries for each in registry.names()))
-    told = "a serving or placement policy, one of a cluster or of tuning, or a search"
-    raise InputError("name", name, f"{told}: {one_of(names, name)}")
+    kind, slash, own = name.partition("/")
+    if slash and kind in shelves:
+        if own not in _names(shelves[kind]):
+            raise InputError("name", name, f"a {shelves[kind].title}: {one_of(_names(shelves[kind]), own)}")
+        return kind, own
+    for kind, shelf in shelves.items():
+        if name in _names(shelf):
+            return kind, name
+    names = list(dict.fromkeys(each for shelf in shelves.values() for each in _names(shelf)))
+    raise InputError("name", name, f"a policy of any level, or a search: {one_of(names, name)}")
 
 
 def _describe(policy: Any) -> dict[str, Any]:
@@ -148,53 +166,12 @@ def _shown(default: Any) -> str:
     return "none" if default is None or default in ((), []) else str(default)
 
 
-def _list(found: dict[str, Any]) -> Any:
+def _list(shelf: Shelf, found: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    from astrarium.serving.scenario.schema import DEFAULT_POLICY
-
-    table = Table("policy", "what it does", "parameters", box=None, pad_edge=False)
+    table = Table(shelf.title, "what it does", "parameters", box=None, pad_edge=False)
     for name, described in found.items():
-        label = f"{name} (default)" if name == DEFAULT_POLICY else name
-        table.add_row(label, described["summary"], ", ".join(described["parameters"]))
-    return table
-
-
-def _placements(found: dict[str, Any]) -> Any:
-    from rich.table import Table
-
-    from astrarium.serving.planning.search import DEFAULT_PLACEMENT
-
-    table = Table("placement policy (astrarium plan)", "what it does", "parameters", box=None, pad_edge=False)
-    for name, described in found.items():
-        label = f"{name} (default)" if name == DEFAULT_PLACEMENT else name
-        table.add_row(label, described["summary"], ", ".join(described["parameters"]))
-    return table
-
-
-def _clusters(found: dict[str, Any]) -> Any:
-    from rich.table import Table
-
-    from astrarium.cluster.scenario.read import DEFAULT_POLICY
-
-    table = Table(
-        "cluster policy (astrarium cluster)", "what it does", "parameters", box=None, pad_edge=False
-    )
-    for name, described in found.items():
-        label = f"{name} (default)" if name == DEFAULT_POLICY else name
-        table.add_row(label, described["summary"], ", ".join(described["parameters"]))
-    return table
-
-
-def _tuning(title: str, found: dict[str, Any], what: str) -> Any:
-    from rich.table import Table
-
-    from astrarium.tuning.scenario.read import DEFAULT_POLICY, DEFAULT_SEARCH
-
-    default = DEFAULT_POLICY if what == "policy" else DEFAULT_SEARCH
-    table = Table(title, "what it does", "parameters", box=None, pad_edge=False)
-    for name, described in found.items():
-        label = f"{name} (default)" if name == default else name
+        label = f"{name} (default)" if name == shelf.default else name
         table.add_row(label, described["summary"], ", ".join(described["parameters"]))
     return table
 

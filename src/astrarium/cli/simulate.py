@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from astrarium.cli.options import (
@@ -11,6 +12,7 @@ from astrarium.cli.options import (
     Json,
     NoFolder,
     NoOutcomes,
+    OnePolicy,
     Out,
     Overrides,
     Overwrite,
@@ -18,17 +20,38 @@ from astrarium.cli.options import (
     ScenarioFile,
     Seed,
 )
-from astrarium.cli.plan_options import Interference, RouterWait, Stages, router_wait
+from astrarium.cli.serving.plan_options import Interference, RouterWait, Stages
+from astrarium.core.level import Watching
+from astrarium.core.trace import Step
+from astrarium.run.folder import TRACE
 
-Policy = Annotated[
-    str | None, typer.Option("-p", "--policy", metavar="POLICY", help="Instead of the file's policy.")
+# Every step of a run, kept for `astrarium replay`.
+
+
+class Traced:
+    """Hears every step, and keeps it as the line of a trace."""
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+        self._encoder = msgspec.json.Encoder()
+        self.watching = Watching(trace=self._hear)
+
+    def _hear(self, step: Step) -> None:
+        self._lines.append(self._encoder.encode(step))
+
+    def files(self) -> dict[str, bytes]:
+        return {TRACE: b"".join(line + b"\n" for line in self._lines)}
+
+
+Trace = Annotated[
+    bool, typer.Option("--trace", help="Keep every event and decision in the folder, for `replay`.")
 ]
 
 
 def simulate(
     context: typer.Context,
     file: ScenarioFile,
-    policy: Policy = None,
+    policy: OnePolicy = None,
     plan: PlanFile = None,
     interference: Interference = "none",
     stages: Stages = False,
@@ -36,47 +59,36 @@ def simulate(
     override: Overrides = None,
     seed: Seed = None,
     engine: EngineOption = "auto",
+    trace: Trace = False,
     json: Json = False,
     out: Out = None,
     overwrite: Overwrite = False,
     no_outcomes: NoOutcomes = False,
     no_folder: NoFolder = False,
 ) -> None:
-    """Run a scenario in the simulator."""
+    """Run a scenario of any level in the simulator."""
     from astrarium.cli import output
-    from astrarium.cli.compare import variants
-    from astrarium.cli.jobs import Wishes, simulate_jobs
-    from astrarium.cli.running import PlanTaken, run_with_progress
-    from astrarium.device.scenario import has_jobs
-    from astrarium.serving.report.summary import summarize
-    from astrarium.serving.report.tables import cell_table, run_tables
+    from astrarium.cli.opening import opened, read_from, refuse, told_bar
+    from astrarium.cli.serving.planned import planned_run, staged
+    from astrarium.run.experiment import simulate as run_one
 
-    if has_jobs(file):
-        output.refuse_plan(plan)
-        output.refuse_stages(stages, router)
-        wishes = Wishes(file, override, seed, engine, json, out, overwrite, no_outcomes, no_folder)
-        simulate_jobs(context, wishes, policy)
+    if plan is not None or router is not None or interference != "none":
+        at = output.target("simulate", file.stem, out, overwrite, no_folder)
+        planned_run(context, file, policy, plan, interference, stages, router, override, seed, engine, at,
+                    json, not no_outcomes)  # fmt: skip
         return
-    scenario = output.load_scenario(file, override, seed, plan is not None)
-    if policy is not None:
-        [scenario] = variants(scenario, [policy], plan is not None).values()
-    max_wait = router_wait(router, plan is not None)
-    taken = PlanTaken.read(plan, scenario, interference)
+    level, scenario = opened(file, override, seed, policy)
+    refuse(level, "serving", {"--stages": stages})
     at = output.target("simulate", file.stem, out, overwrite, no_folder)
-    done = taken.run(scenario, engine) if taken else None
-    record = done.record if done else run_with_progress(scenario, engine)
-    summary = summarize(record)
-    title = f"{file.name}: {scenario.policy.name}, {summary.offered_rate:,.0f} requests/s"
-    tables, shown = run_tables(summary), output.plain(summary)
-    if taken and done:
-        placed = taken.summary(done)
-        tables, shown = [*tables, cell_table(placed)], {**shown, "plan": output.plain(placed)}
-    if stages:
-        told = output.stages(summary, record, done)
-        tables, shown = [*tables, told.table], {**shown, "stages": told.plain}
-    if taken and max_wait is not None:
-        told = output.routed(taken.on_path(scenario, max_wait), router or "")
-        tables, shown = [*tables, told.table], {**shown, "router": told.plain}
-    run = output.Run(scenario, record, summary, title, tables, plan=taken.to_yaml() if taken else None)
-    output.write_run(at, run, shown, output.command_line(context), not no_outcomes)
-    output.emit(json, shown, run.tables, at.path)
+    steps = Traced() if trace else None
+    with read_from(file):
+        watching = steps.watching if steps else None
+        run = run_one(level, scenario, engine=engine, bar=told_bar(file, level), watching=watching)
+    title = f"{file.name}: {run.label}, {level.report.title(run)}"
+    told = staged(run) if stages else None
+    output.finish(
+        context, at, [run], title, json, not no_outcomes,
+        more=[told.table] if told else [],
+        shown={"stages": told.plain} if told else None,
+        files=steps.files() if steps else None,
+    )  # fmt: skip

@@ -124,6 +124,7 @@ LEVEL: Level[ClusterScenario, ClusterRecord] = Level(
         picture="fairness.png",
         files=report.FILES,
         rows=report.rows,
+        explain=report.explain,
     ),
     named={},
 )

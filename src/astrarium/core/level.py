@@ -75,6 +75,14 @@ class Run(Generic[S, R]):
 
 
 Runs = Sequence[Run[S, R]]
+
+
+def named(runs: Runs[S, R]) -> dict[str, Run[S, R]]:
+    """Return runs by names that tell them apart: the policy, with the seed where there are several."""
+    seeds = len({run.seed for run in runs}) > 1
+    return {f"{run.label}, seed {run.seed}" if seeds else run.label: run for run in runs}
+
+
 Columns = Mapping[str, Mapping[str, Sequence[Any]]]
 
 
@@ -90,6 +98,7 @@ class Report(Generic[S, R]):
     picture: str  # which of those pictures tells most
     files: Mapping[str, str]  # what each of its own files is
     rows: Callable[[R], Columns]  # every kind of thing that a run has rows of, as columns
+    explain: Callable[[Run[S, R], str], list[str]]  # what became of one item, and why, in sentences
     title: Callable[[Run[S, R]], str] = lambda run: run.label
 
 

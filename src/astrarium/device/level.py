@@ -89,6 +89,7 @@ LEVEL: Level[JobScenario, DeviceRecord] = Level(
         picture="turns.png",
         files=report.FILES,
         rows=report.rows,
+        explain=report.explain,
     ),
     named={},
 )

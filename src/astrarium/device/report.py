@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astrarium.core.level import Run
+from astrarium.core.level import Run, named
 from astrarium.core.units import SECOND, Time
 from astrarium.device.record import DeviceRecord, Span, summary
 from astrarium.device.state import JobRow, Outcome
-from astrarium.run.report import by_label, columns, side_by_side, write_csv
-from astrarium.run.tables import as_it_is, plain_table, unit_of
+from astrarium.run.report import columns, picked, side_by_side, write_csv
+from astrarium.run.tables import as_it_is, moment, plain_table, unit_of
 from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _COLUMNS = ("job", "name", "arrived_s", "admitted_s", "started_s", "ended_s", "o
             "iterations", "done", "service_s", "switches", "persistent_bytes", "ephemeral_bytes")  # fmt: skip
 _MOST_JOBS = 40
 _MOST_SLICES = 20_000
+_MOST_TOLD = 12
 _MOST_SHOWN = 120  # bars that can still be told apart
 _MOST_NAMED = 40
 
@@ -110,7 +111,7 @@ shown = side_by_side
 def run_tables(runs: Runs) -> list[Any]:
     """Return the overview; of a single run its jobs too."""
     jobs = [jobs_table(runs[0].record)] if len(runs) == 1 else []
-    return [overview_table({label: run.summary for label, run in by_label(runs).items()}), *jobs]
+    return [overview_table({name: run.summary for name, run in named(runs).items()}), *jobs]
 
 
 def write_run(run: Run[JobScenario, DeviceRecord], folder: Path, outcomes: bool) -> None:
@@ -129,6 +130,23 @@ def rows(record: DeviceRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
     }
 
 
+def explain(run: Run[JobScenario, DeviceRecord], item: str) -> list[str]:
+    """Say when a job came, was let in, had its turns and ended."""
+    row = picked({row.job.name: row for row in run.record.rows}, item, "job")
+    told = [f"{row.job.name}, under {run.label}", f"It arrives at {moment(row.arrived)}."]
+    if row.admitted >= 0:
+        told.append(f"It is let in at {moment(row.admitted)}, and first runs at {moment(row.started)}.")
+    turns = [span for span in run.record.spans if span.job == row.job.id]
+    told += [
+        f"It has lane {span.lane} from {moment(span.start)} to {moment(span.end)}."
+        for span in turns[:_MOST_TOLD]
+    ]
+    if len(turns) > _MOST_TOLD:
+        told.append(f"It has the GPU {len(turns) - _MOST_TOLD:,} more times.")
+    why = f": {row.reason}" if row.reason else ""
+    return [*told, f"It ends at {moment(row.ended)}, {row.outcome.name.lower()}{why}."]
+
+
 def turns_timeline(record: DeviceRecord) -> Entry:
     """Return a track for each lane, with a slice for each stretch of turns of one job."""
     names = {row.job.id: row.job.name for row in record.rows}
@@ -142,7 +160,7 @@ def turns_timeline(record: DeviceRecord) -> Entry:
 
 
 def draw_runs(runs: Runs, plots: Path, title: str) -> None:
-    draw_turns([(label, run.record) for label, run in by_label(runs).items()], plots / "turns.png")
+    draw_turns([(name, run.record) for name, run in named(runs).items()], plots / "turns.png")
 
 
 def _cells(row: JobRow) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The real CUDA driver: where its library is, and whether it finds a GPU."""
+"""This module finds the library of the real CUDA driver, and asks it for GPUs."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ class NoGpu(AstrariumError):
 
 
 class GpuInfo(NamedTuple):
+    """The driver tells a GPU's name and its number of SMs."""
+
     name: str
     sms: int
 
@@ -93,7 +95,8 @@ def _loader_cache() -> Iterator[Path]:
 
 
 def _ours(path: Path) -> bool:
-    """A library for programs like this one (the cache lists 32-bit ones too), and no linker's stub."""
+    """Tell whether the library has this program's word size (the cache lists all), and is no linker's
+    stub."""
     try:
         with path.open("rb") as file:
             head = file.read(5)
@@ -103,7 +106,7 @@ def _ours(path: Path) -> bool:
 
 
 def chosen_gpu(number: int = 0, environ: Mapping[str, str] = os.environ) -> str:
-    """The name of a GPU for CUDA_VISIBLE_DEVICES; where that is set already, a number counts within it."""
+    """Return the name of a GPU for CUDA_VISIBLE_DEVICES; if that is set, the number counts within it."""
     visible = environ.get(VISIBLE)
     if visible is None:
         return str(number)
@@ -116,13 +119,13 @@ def chosen_gpu(number: int = 0, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def probe(driver: Path, gpu: str, environ: Mapping[str, str] = os.environ) -> GpuInfo:
-    """Asks the driver itself: cuInit, devices, their name and size."""
+    """Ask the driver itself for a GPU's name and size: cuInit, then its devices."""
     _, sms, name = _asked(driver, gpu, {**environ, VISIBLE: gpu})
     return GpuInfo(name, int(sms))
 
 
 def count_gpus(environ: Mapping[str, str] = os.environ) -> int:
-    """GPUs that programs of this environment see. PyTorch knows too, but takes seconds to import."""
+    """Return how many GPUs programs of this environment see, without importing PyTorch."""
     try:
         return int(_asked(find_driver(environ), environ.get(VISIBLE, "of this machine"), environ)[0])
     except NoGpu:
@@ -130,7 +133,7 @@ def count_gpus(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def _asked(driver: Path, gpu: str, environ: Mapping[str, str]) -> list[str]:
-    """How many devices there are, the size of the first one and its name."""
+    """Return how many devices there are, the size of the first one and its name."""
     asking = {name: value for name, value in environ.items() if name != "LD_PRELOAD"}
     command = [sys.executable, "-I", "-S", "-c", _QUESTION, str(driver)]
     try:

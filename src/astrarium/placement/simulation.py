@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 from astrarium.core.units import SECOND, Time
 from astrarium.placement.groups import (
     REJECTED,

@@ -12,7 +12,7 @@ from astrarium.core.level import Level, Run, S, Watching
 from astrarium.core.units import Time
 from astrarium.run.simulate import simulate as drive
 
-EngineName = Literal["auto", "python", "native"]
+EngineName = Literal["auto", "python", "native"]  # the command line checks nothing: `simulate` does
 Progress = Callable[[Time], None]
 Bar = Callable[[str, Time], AbstractContextManager[Progress | None]]  # from a title and a length
 REFERENCE_ONLY = "python: only the reference engine records traces and validates"
@@ -23,7 +23,7 @@ def simulate(
     scenario: S,
     policy: Any = None,
     label: str = "",
-    engine: EngineName = "auto",
+    engine: EngineName | str = "auto",
     bar: Bar | None = None,
     watching: Watching | None = None,
 ) -> Run[S, Any]:
@@ -52,9 +52,7 @@ def _native_wanted(engine: str, level: Level[Any, Any], policy: Any, watching: W
     return level.twin is not None and engine != "python" and not watched
 
 
-def _by_twin(
-    level: Level[S, Any], scenario: S, policy: Any, label: str, engine: EngineName, bar: Bar | None
-) -> Any:
+def _by_twin(level: Level[S, Any], scenario: S, policy: Any, label: str, engine: str, bar: Bar | None) -> Any:
     assert level.twin is not None
     with _shown(bar, label, getattr(scenario, "length", 0)) as progress:
         record = level.twin(scenario, policy, progress)

@@ -14,13 +14,14 @@ from typing import Any
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.core.level import Run
+from astrarium.core.level import Run, named
 
-README = "README.txt"
+README, SCENARIO, TRACE = "README.txt", "scenario.yaml", "trace.jsonl"
 _FILES = {
     "plots": "pictures",
     "scenario.yaml": "the scenario as it was run, overrides included",
     "summary.json": "what the command prints with --json",
+    TRACE: "every event and decision, step by step: `astrarium replay` feeds it to a fresh policy",
     "tables.txt": "what the command prints without --json",
     "timeline.json": "open it in https://ui.perfetto.dev or chrome://tracing",
 }
@@ -85,43 +86,46 @@ def _put_in_place(draft: Path, target: Path, numbered: bool) -> Path:
             target = unused(target)
 
 
+def file_name(text: str) -> str:
+    """Return letters, digits and a few signs: what every file system takes."""
+    return re.sub(r"[^\w.=%+-]+", "-", text).strip("-.") or "run"
+
+
 def write_runs(
     draft: Path,
     runs: Sequence[Run[Any, Any]],
     title: str,
     command: str,
     outcomes: bool = True,
+    tables: Sequence[Any] | None = None,
+    shown: Mapping[str, Any] | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> None:
-    """Write runs of one level: what each was, side by side, and as pictures; several have a folder each.
+    """Write everything about runs of one level: rows, summary, tables, pictures, and what each file is.
 
-    *outcomes* says whether each request, job, trial or app gets its row. *notes* say what other files of the
-    folder are. The *command* makes the folder again.
+    Several runs have a folder each. *tables* and *shown* are the level's own unless given; *notes* say what
+    further files are.
     """
-    report, told = runs[0].level.report, dict(notes or {})
-    for run in runs:
-        place = draft if len(runs) == 1 else unused(draft / file_name(_label(run, runs)))
-        place.mkdir(exist_ok=True)
-        (place / "scenario.yaml").write_text(run.scenario.to_yaml(), encoding="utf-8")
-        report.write(run, place, outcomes)
+    report, named_runs = runs[0].level.report, named(runs)
+    known = {**report.files, **(notes or {})}
+    for name, run in named_runs.items():
+        place = draft if len(runs) == 1 else unused(draft / file_name(name))
+        _write_run(place, run, outcomes, alone=place == draft)
         if place != draft:
-            write_summary(place, run.summary)
-            told[place.name] = f"the run of {_label(run, runs)}: summary, scenario, rows, timeline"
-    write_summary(draft, report.shown(runs))
-    write_tables(draft, report.tables(runs))
+            known[place.name] = f"the run of {name}: summary, scenario and rows"
+    write_summary(draft, report.shown(runs) if shown is None else shown)
+    write_tables(draft, report.tables(runs) if tables is None else tables)
     (draft / "plots").mkdir(exist_ok=True)
     report.draw(runs, draft / "plots", title)
-    write_readme(draft, command, {**report.files, **told})
+    write_readme(draft, command, known)
 
 
-def file_name(text: str) -> str:
-    """Return a text as letters, digits and a few signs, which every file system takes."""
-    return re.sub(r"[^\w.=%+-]+", "-", text).strip("-.") or "run"
-
-
-def _label(run: Run[Any, Any], runs: Sequence[Run[Any, Any]]) -> str:
-    several = any(each.seed != run.seed for each in runs)
-    return f"{run.label}-{run.seed}" if several else run.label
+def _write_run(place: Path, run: Run[Any, Any], outcomes: bool, alone: bool) -> None:
+    place.mkdir(exist_ok=True)
+    (place / SCENARIO).write_text(run.scenario.to_yaml(), encoding="utf-8")
+    run.level.report.write(run, place, outcomes)
+    if not alone:
+        write_summary(place, run.summary)
 
 
 def write_summary(folder: Path, summary: Any) -> None:

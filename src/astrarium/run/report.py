@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from astrarium.core.level import Run
+from astrarium.core.errors import InputError, did_you_mean
+from astrarium.core.level import Run, named
+
+T = TypeVar("T")
 
 
 def plain(struct: Any) -> dict[str, Any]:
@@ -18,17 +21,19 @@ def plain(struct: Any) -> dict[str, Any]:
     return found
 
 
-def by_label(runs: Sequence[Run[Any, Any]]) -> dict[str, Run[Any, Any]]:
-    """Return runs by their labels, with the seed in each where runs differ in it."""
-    several = len({run.seed for run in runs}) > 1
-    return {f"{run.label}, seed {run.seed}" if several else run.label: run for run in runs}
-
-
 def side_by_side(runs: Sequence[Run[Any, Any]]) -> dict[str, Any]:
     """Return the summaries of several runs by their labels; of one run the summary itself."""
     if len(runs) == 1:
         return plain(runs[0].summary)
-    return {"policies": {label: plain(run.summary) for label, run in by_label(runs).items()}}
+    return {"policies": {name: plain(run.summary) for name, run in named(runs).items()}}
+
+
+def picked(items: Mapping[str, T], name: str, what: str) -> T:
+    """Return the item that a person names; an error names some of those that there are."""
+    if name not in items:
+        some = ", ".join([*items][:12]) + (", ..." if len(items) > 12 else "")
+        raise InputError("ITEM", name, f"a {what} of the run: {some}{did_you_mean([*items], name)}")
+    return items[name]
 
 
 def columns(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Mapping[str, Sequence[Any]]:

@@ -320,7 +320,9 @@ def _save(
         with run_folder(Path(folder), overwrite) as draft:
             if trace is not None:
                 write_trace(draft / TRACE, trace)
-            write_runs(draft, runs, runs[0].level.report.title(runs[0]), _command(runs), outcomes, NOTES)
+            write_runs(
+                draft, runs, runs[0].level.report.title(runs[0]), _command(runs), outcomes, notes=NOTES
+            )
     except InputError as error:
         raise _in_python(error) from None
     return Path(folder)

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from astrarium.core.errors import InputError, one_of
-from astrarium.core.native import extension
+from astrarium.core.errors import InputError, extension, one_of
 from astrarium.core.units import FOREVER, MICROSECOND, Time
 from astrarium.server.contract import Kind, ModelCard, Refused
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, TensorSpec

@@ -176,6 +176,7 @@ LEVEL: Level[Scenario, ServingRecord] = Level(
         picture="overview.png",
         files=report.FILES,
         rows=report.rows,
+        explain=report.explain,
         title=report.title,
     ),
     named={"models": written_out},

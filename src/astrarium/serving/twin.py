@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 from astrarium.core.policy import SetTimer
 from astrarium.core.processes import Arrivals
 from astrarium.core.profiles import Dynamic

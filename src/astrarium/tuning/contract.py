@@ -1,5 +1,4 @@
-"""This module defines what a tuning policy hears (events, in the past tense) and what it may ask for
-(actions)."""
+"""A tuning policy hears these events (in the past tense), and asks for these actions."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class Trial(msgspec.Struct, frozen=True, gc=False):
 
 
 class GpusChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The search has exactly these GPUs from now on. Trials on other GPUs wait again, at their last
-    checkpoints."""
+    """The search has exactly these GPUs now. Trials on others wait again, at their last checkpoints."""
 
     gpus: tuple[int, ...]
 

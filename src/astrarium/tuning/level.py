@@ -207,6 +207,7 @@ LEVEL: Level[TuningScenario, TuningRecord] = Level(
         picture="utilization.png",
         files=report.FILES,
         rows=report.rows,
+        explain=report.explain,
     ),
     named={},
 )

@@ -1,5 +1,4 @@
-"""Samplers suggest configurations: a library's sampler behind one protocol, or one of the two in this
-module."""
+"""Samplers suggest configurations: a library's sampler behind one protocol, or one of ours."""
 
 from __future__ import annotations
 
@@ -46,12 +45,10 @@ class Sampler(Protocol):
         """Return the next configuration; None when there are no more."""
 
     def adopt(self, values: Values) -> Configuration:
-        """Accept a configuration that the search made itself, such as a changed copy; the sampler may learn
-        from it too."""
+        """Accept a configuration of the search itself, such as a changed copy, to learn from it too."""
 
     def report(self, id: int, iterations: int, value: float) -> bool:
-        """Hear a candidate's value after that many iterations in all; return True if the sampler's library
-        would stop it."""
+        """Hear a value after so many iterations in all; return True if the library would stop it."""
 
     def tell(self, id: int, value: float | None, standing: Standing) -> None:
         """Hear that a candidate has ended. *value* is its last value, if it ever had one."""
@@ -77,8 +74,7 @@ class _OwnSampler:
 
 
 class RandomSampler(_OwnSampler):
-    """The sampler draws each configuration from a random stream of its own, so that calls in between change
-    none."""
+    """The sampler draws each configuration from its own random stream: calls in between change none."""
 
     def __init__(self, space: Space, seed: int = 0) -> None:
         super().__init__()

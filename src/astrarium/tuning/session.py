@@ -36,7 +36,7 @@ from astrarium.tuning.spaces import STEP, Space
 from astrarium.tuning.state import TuningState
 
 
-class Score(NamedTuple):
+class CandidateScore(NamedTuple):
     at: Time
     iterations: int  # in all
     value: float
@@ -46,9 +46,9 @@ class Score(NamedTuple):
 class Candidate:
     number: int
     configuration: Configuration
-    source: int | None = None  # whose checkpoint it began with
+    source: int | None = None  # the candidate whose checkpoint it began with
     done: int = 0  # iterations in its checkpoint
-    history: list[Score] = field(default_factory=list)
+    history: list[CandidateScore] = field(default_factory=list)
     standing: Standing = Standing.OPEN
     reason: str = ""
 
@@ -109,7 +109,7 @@ class Candidates:
 
     def score(self, candidate: Candidate, now: Time, iterations: int, value: float) -> None:
         candidate.done = iterations
-        candidate.history.append(Score(now, iterations, value))
+        candidate.history.append(CandidateScore(now, iterations, value))
 
     def report(self, candidate: Candidate) -> bool:
         """Tell the sampler the candidate's last value; return True if the sampler's library would stop it."""
@@ -174,7 +174,7 @@ class Session:
             raise InputError("goal", goal, f"{sampler.goal}, as the sampler was told")
         self.pool = Candidates(sampler, goal, space)
         self.best: list[Best] = []  # each better than those before
-        self.over = ""  # why, once it is
+        self.over = ""  # why the search is over; empty while it is not
         self._course, self._worth, self._target = search.run(self.pool), worth, target
         self._each = False
         self._open: dict[int, Trial] = {}
@@ -186,11 +186,10 @@ class Session:
         return self.pool.all
 
     def begin(self, gpus: int | None = None) -> list[Event]:
-        """Return the events with which the search begins. *gpus* is the number of GPUs, for searches that
-        ask."""
+        """Return the events with which the search begins. *gpus* is their number, for searches that ask."""
         if gpus is not None:
             self.pool.workers = max(1, gpus)
-        return [*self._asked(None), *self._go_on()]
+        return [*self._ask_search(None), *self._advance()]
 
     def hear(self, now: Time, events: Sequence[Event], state: TuningState) -> list[Event]:
         """Return the events that follow from *events*, which the books have not heard yet."""
@@ -205,7 +204,7 @@ class Session:
             return []
         if self._target is not None and self.best and self.pool.reached(self.best[-1].value, self._target):
             return list(self._stop("the target is reached"))
-        return list(self._go_on())
+        return list(self._advance())
 
     def close(self, why: str = "the run ended before the search did") -> None:
         """End the search and every candidate that is still open."""
@@ -236,13 +235,13 @@ class Session:
             self.best.append(Best(now, trial.candidate, value))
         return _Result(value)
 
-    def _told(self) -> Results:
+    def _tell_sampler(self) -> Results:
         """Tell the sampler all new results, in the order in which candidates were drawn, so that the order of
         finishing does not matter."""
         results, self._results = self._results, {}
-        return {number: self._one_told(number, results[number]) for number in sorted(results)}
+        return {number: self._tell_result(number, results[number]) for number in sorted(results)}
 
-    def _one_told(self, number: int, result: _Result) -> float | None:
+    def _tell_result(self, number: int, result: _Result) -> float | None:
         candidate = self.candidates[number]
         if result.value is None:
             self.pool.end(candidate, result.standing, result.reason)
@@ -252,14 +251,14 @@ class Session:
 
     # what comes next
 
-    def _go_on(self) -> Iterator[Event]:
+    def _advance(self) -> Iterator[Event]:
         """Yield what the search wants until it has to wait."""
         while not self.over and (not self._open or (self._each and self._results)):
             if self._each and not self._results:
                 raise BrokenBooks("the search waits for results, and nothing runs")
-            yield from self._asked(self._told())
+            yield from self._ask_search(self._tell_sampler())
 
-    def _asked(self, results: Results | None) -> Iterator[Event]:
+    def _ask_search(self, results: Results | None) -> Iterator[Event]:
         try:
             wanted = next(self._course) if results is None else self._course.send(results)
         except StopIteration:
@@ -280,7 +279,7 @@ class Session:
 
     def _stop(self, why: str) -> Iterator[Event]:
         self.over = why
-        self._told()
+        self._tell_sampler()
         self._course.close()
         if self.best and self._target is not None and self.pool.reached(self.best[-1].value, self._target):
             self.pool.complete([self.best[-1].candidate])

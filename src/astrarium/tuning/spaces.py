@@ -1,5 +1,4 @@
-"""A search space says what may be chosen for each hyperparameter: a range of numbers, or one of some
-options."""
+"""A search space has a range of numbers, or some options, for each hyperparameter."""
 
 from __future__ import annotations
 

@@ -55,10 +55,10 @@ class TrialRow:
     outcome: Outcome = Outcome.OPEN
     reason: str = ""
     done: int = 0  # iterations, at the instant `since`
-    part: float = 0.0  # of the next one, as reckoned then
+    part: float = 0.0  # of the next iteration, estimated at that instant
     since: Time = 0
-    place: Place | None = None  # where it runs
-    going: Place | None = None  # where it will run from its next iteration on
+    place: Place | None = None  # where the trial runs
+    going: Place | None = None  # where the trial will run from its next iteration on
     pausing: bool = False
     run: int = 0
     moves: int = 0
@@ -125,13 +125,12 @@ class Strips:
             holders.pop(trial, None)
 
     def find(self, width: Width, trial: int) -> Place | None:
-        """Return a place of that width for the trial, which may keep what it has; None where there is no
+        """Return a place of that width for the trial, which may keep what it has; None if there is no
         room."""
         return self._part(width.denominator, trial) if width < 1 else self._whole(int(width), trial)
 
     def _part(self, parts: int, trial: int) -> Place | None:
-        """Return a share of the GPU on which the least stays free, so that whole GPUs are kept for trials
-        that need them."""
+        """Return a share of the GPU on which the least stays free, to keep whole GPUs for others."""
         share = Fraction(1, parts)
         rooms = [(self.room(gpu, trial), trial not in self.holders[gpu], gpu) for gpu in self.holders]
         fitting = [each for each in rooms if each[0] >= share]
@@ -197,8 +196,7 @@ class TuningState:
         return [row for row in self.open.values() if row.place is not None]
 
     def runtime(self, row: TrialRow) -> Runtime:
-        """Return the estimated runtime of the trial's candidate; the mean of the others where it was never
-        measured."""
+        """Return the estimated runtime of a candidate; the mean of the others if it was never measured."""
         found = self._runtimes.get(row.trial.candidate)
         return found or self._usual
 
@@ -256,8 +254,7 @@ class TuningState:
         self.strips.settle(event.trial, row.place)
 
     def _paused(self, now: Time, event: TrialPaused) -> None:
-        """A trial whose GPUs were lost is paused too: only then the iterations in its checkpoint are
-        known."""
+        """A trial whose GPUs were lost pauses too: only then the iterations it keeps are known."""
         row = self._heard(event.trial, event.run)
         if row is not None:
             self._stop(now, row)

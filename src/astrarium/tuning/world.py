@@ -29,13 +29,12 @@ NEARLY = 1e-6  # of an iteration
 
 @dataclass
 class _Truth:
-    """The true progress of a trial: iterations done at the instant `since`, after which each one takes
-    `iteration`."""
+    """A trial had truly done `done` iterations at the instant `since`; each one then takes `iteration`."""
 
     trial: Trial
     done: float = 0.0
     since: Time = 0
-    iteration: float = 0.0  # 0: it does not run
+    iteration: float = 0.0  # 0 while the trial does not run
     place: Place | None = None
 
     def at(self, now: Time) -> float:
@@ -87,7 +86,7 @@ class TuningWorld:
     def _put(self, now: Time, action: Put, state: TuningState) -> Iterator[tuple[Time, Event]]:
         row = state.open[action.trial]
         truth = self._trials.setdefault(action.trial, _Truth(row.trial, row.done))
-        if truth.iteration and row.going is None:  # it lost its GPUs, and was given others at once
+        if truth.iteration and row.going is None:  # the trial lost its GPUs, and was given others at once
             self._rest(truth, self._saved(now, truth))
         at, done, cost = now, int(truth.done), self._starting
         if truth.iteration:

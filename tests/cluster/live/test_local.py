@@ -104,7 +104,7 @@ app(sys.argv[1:])
 
 def test_a_backend_that_takes_the_signal_does_not_keep_it(home: Path, script: Path, tmp_path: Path) -> None:
     """Ray's driver leaves on SIGTERM; ours drains."""
-    words = ["cluster", "run", str(cluster_file(tmp_path, script)), "--state", str(home), "--stay"]
+    words = ["run", str(cluster_file(tmp_path, script)), "--state", str(home), "--stay"]
     with arbiter(tmp_path / "cluster.yaml", home) as one, one.words.open("wb") as said:
         one.process = subprocess.Popen([sys.executable, "-c", AS_RAY_DOES, *words], stderr=said, stdout=said)
         one.waited(lambda: list(home.glob("apps/*/job-*/run-*/ready")), "a job runs")
@@ -249,7 +249,7 @@ def test_what_is_left_while_no_arbiter_runs_is_found_by_the_next(
 
 def test_a_state_folder_that_cannot_be_written_is_named(call: Any, script: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
-    found = call("cluster", "run", str(cluster_file(tmp_path, script)), "--state", str(tmp_path / "taken"))
+    found = call("run", str(cluster_file(tmp_path, script)), "--state", str(tmp_path / "taken"))
     assert found.code == 2
     assert f"error: {tmp_path / 'taken'}: File exists" in found.err
 
@@ -284,7 +284,7 @@ def test_a_state_folder_that_cannot_be_written_is_named(call: Any, script: Path,
 )
 def test_files_that_cannot_be_run(call: Any, tmp_path: Path, script: Path, changes: Any, told: str) -> None:
     file = cluster_file(tmp_path, script, **changes)
-    found = call("cluster", "run", str(file), "--state", str(tmp_path / "none"))
+    found = call("run", str(file), "--state", str(tmp_path / "none"))
     assert found.code == 2
     assert told in found.err
     assert not (tmp_path / "none").exists()

@@ -121,7 +121,7 @@ def test_an_error_of_the_policy_or_the_record_is_told_to_everybody(what: str, at
         for done in [threads.submit(work) for _ in range(3)]:
             done.result(PATIENCE)
     reason = "OSError: disk full" if what == "record" else "ZeroDivisionError: a bad policy"
-    ended = [each for each in told if each == f"Ended the GPU is shared no more: {reason}"]
+    ended = [each for each in told if each == f"JobEnded the GPU is shared no more: {reason}"]
     assert (len(told), len(ended)) == (3, 2)
     assert all(row.outcome is Outcome.FAILED for row in gpu.rows())
 

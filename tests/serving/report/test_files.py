@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import InputError
+from astrarium.core.level import Run
 from astrarium.run import folder
+from astrarium.run.timeline import write_timeline
+from astrarium.serving.level import LEVEL
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report import files
 from astrarium.serving.report.curves import (
@@ -25,8 +28,9 @@ from astrarium.serving.report.curves import (
     waiting_at,
 )
 from astrarium.serving.report.summary import summarize
-from astrarium.serving.report.tables import model_table, overview_table, run_tables
-from astrarium.serving.report.timeline import timeline, write_timeline
+from astrarium.serving.report.tables import model_table, overview_table
+from astrarium.serving.report.timeline import timeline
+from astrarium.serving.scenario import Scenario, parse
 from astrarium.serving.state import Outcome
 from tests.support.report_runs import by_hand, simulated
 
@@ -37,7 +41,7 @@ def of_phase(trace: dict[str, Any], phase: str) -> list[dict[str, Any]]:
 
 def test_a_timeline_is_a_chrome_trace(tmp_path: Path) -> None:
     record = simulated("eager", rate=2500.0)
-    write_timeline(record, tmp_path / "timeline.json")
+    write_timeline(tmp_path / "timeline.json", timeline(record))
     trace = json.loads((tmp_path / "timeline.json").read_text())
     assert set(trace) == {"traceEvents", "displayTimeUnit", "metadata"}
     for event in trace["traceEvents"]:
@@ -129,21 +133,26 @@ def test_rates_over_time_add_up_to_the_arrivals() -> None:
     assert (good.y <= offered.y).all()
 
 
+RESNET = {"profile": {"alpha": "1ms", "beta": "1ms"}, "slo": "25ms"}
+WORKLOAD = {"arrivals": "poisson", "rate": "100/s", "duration": "3s"}
+QUICK = parse({"cluster": {"gpus": 1}, "models": {"m": RESNET}, "workload": WORKLOAD})
+
+
+def finished(record: ServingRecord, label: str = "one") -> Run[Scenario, ServingRecord]:
+    """A run of some scenario: reports read the record."""
+    return Run(LEVEL, QUICK, label, record, summarize(record))
+
+
 def write_all(target: Path, record: ServingRecord, overwrite: bool = False) -> None:
-    summary = summarize(record)
     with folder.run_folder(target, overwrite) as draft:
-        files.write_record(draft, record, "seed: 7\n")
-        folder.write_summary(draft, summary)
-        folder.write_tables(draft, run_tables(summary))
-        files.write_plots(draft, [("one", record, summary)], "title")
-        folder.write_readme(draft, "astrarium simulate x.yaml", files.FILES)
+        folder.write_runs(draft, [finished(record)], "title", "astrarium simulate x.yaml")
 
 
 def test_a_folder_holds_what_its_readme_says(tmp_path: Path) -> None:
     record = simulated()
     write_all(tmp_path / "runs" / "a", record)
     files = sorted(p.name for p in (tmp_path / "runs" / "a").iterdir())
-    assert files == sorted([*folder._FILES, "README.txt"])
+    assert files == sorted({*folder._FILES, *LEVEL.report.files, "README.txt"} - {folder.TRACE})
     text = (tmp_path / "runs" / "a" / "README.txt").read_text()
     assert all(name in text for name in files if name != "README.txt")
     assert "astrarium simulate x.yaml" in text
@@ -167,8 +176,9 @@ def test_a_folder_holds_what_its_readme_says(tmp_path: Path) -> None:
 def test_pictures_are_drawn(tmp_path: Path, records: list[ServingRecord]) -> None:
     from matplotlib.image import imread
 
-    runs = [(f"run {i}", record, summarize(record)) for i, record in enumerate(records)]
-    files.write_plots(tmp_path, runs, "title")
+    runs = [finished(record, f"run {i}") for i, record in enumerate(records)]
+    (tmp_path / "plots").mkdir()
+    files.draw(runs, tmp_path / "plots", "title")
     names = {"overview.png", "schedule.png"} | ({"scaling.png"} if len(runs) == 1 else set())
     assert {path.name for path in (tmp_path / "plots").iterdir()} == names
     for name in names:

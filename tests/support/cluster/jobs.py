@@ -22,7 +22,7 @@ LONGEST = 400.0  # seconds: far more than needed, on a machine that is busy with
 
 
 class Arbiter:
-    """`astrarium cluster run` in a process of its own; its words are kept in a file."""
+    """`astrarium run` in a process of its own; its words are kept in a file."""
 
     def __init__(self, file: Path, home: Path, *options: str) -> None:
         self.home, self._file, self._options = home, file, options
@@ -30,7 +30,7 @@ class Arbiter:
         self.words = home.parent / "arbiter.txt"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "astrarium", "cluster", "run", str(self._file)]
+        command = [sys.executable, "-m", "astrarium", "run", str(self._file)]
         with self.words.open("ab") as words:
             self.process = subprocess.Popen(
                 [*command, "--state", str(self.home), *self._options], stdout=words, stderr=words

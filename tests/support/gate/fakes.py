@@ -48,12 +48,12 @@ def fake_control(place: Path, monkeypatch: pytest.MonkeyPatch, starts: int = 0) 
 
 
 def calling(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """`astrarium gpu` in this process: its exit code, and what it said and complained about."""
+    """`astrarium gate` in this process: its exit code, and what it said and complained about."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # leave pytest's own handlers alone
 
     def run(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ending:
-            main(["gpu", *arguments])
+            main(["gate", *arguments])
         captured = capsys.readouterr()
         return int(ending.value.code or 0), captured.out, captured.err
 

@@ -19,9 +19,9 @@ from astrarium.core.errors import AstrariumError, InputError
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints, path, read, write
 from astrarium.tuning.live.gangs import SlotBackend
-from astrarium.tuning.live.local import LocalBackend, environment, found_gpus
-from astrarium.tuning.live.member import Member
-from astrarium.tuning.live.messages import Begin, Message, RendezvousSetup, Setup
+from astrarium.tuning.live.local import LocalTrialBackend, environment, found_gpus
+from astrarium.tuning.live.member import GangMember
+from astrarium.tuning.live.messages import Begin, Message, RendezvousSetup, SlotSetup
 from astrarium.tuning.live.rendezvous import Rendezvous
 from astrarium.tuning.live.slot import Slot
 from astrarium.tuning.live.slots import TRIES, LocalSlots, SlotTemplate
@@ -47,8 +47,8 @@ def fork_server() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBackend]:
-    with LocalBackend(build, 2, Emulated(), tmp_path_factory.mktemp("backend"), patience=20.0) as made:
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalTrialBackend]:
+    with LocalTrialBackend(build, 2, Emulated(), tmp_path_factory.mktemp("backend"), patience=20.0) as made:
         assert made.hear(LIMIT) == [GpusSeen((0, 1))]
         yield made
 
@@ -58,7 +58,7 @@ class Until:
 
     trials = 0
 
-    def __init__(self, backend: LocalBackend) -> None:
+    def __init__(self, backend: LocalTrialBackend) -> None:
         self.backend, self.news = backend, list[News]()
 
     @classmethod
@@ -100,12 +100,12 @@ def order(
     return Work(trial, run, trial, values, place, total, start)
 
 
-def weights(backend: LocalBackend, candidate: int, iterations: int) -> torch.Tensor:
+def weights(backend: LocalTrialBackend, candidate: int, iterations: int) -> torch.Tensor:
     state = read(backend.folder, Checkpoint(candidate, iterations))
     return torch.cat([each.flatten() for each in state["model"].values()])
 
 
-def unbroken(backend: LocalBackend, trial: int, total: int, **values: Any) -> torch.Tensor:
+def unbroken(backend: LocalTrialBackend, trial: int, total: int, **values: Any) -> torch.Tensor:
     """The same candidate, trained on one GPU in one go."""
     until = Until(backend)
     backend.start(order(trial, 1000, ONE, total, **values))
@@ -120,7 +120,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_run_reports_each_iteration_and_finishes_with_a_checkpoint(backend: LocalBackend) -> None:
+def test_a_run_reports_each_iteration_and_finishes_with_a_checkpoint(backend: LocalTrialBackend) -> None:
     until, trial = Until(backend), Until.new()
     backend.start(order(trial, 1, ONE, 4))
     ended = until.ended(trial, 1)
@@ -132,7 +132,7 @@ def test_a_run_reports_each_iteration_and_finishes_with_a_checkpoint(backend: Lo
     assert path(backend.folder, Checkpoint(trial, 4)).is_file()
 
 
-def test_one_that_moves_ends_with_the_very_weights_of_one_that_does_not(backend: LocalBackend) -> None:
+def test_one_that_moves_ends_with_the_very_weights_of_one_that_does_not(backend: LocalTrialBackend) -> None:
     """From a GPU to a half of it, and to another GPU, with dropout: random numbers go on too."""
     until, trial, values = Until(backend), Until.new(), {"dropout": 0.3, "pause": 0.01}
     start, seen = None, list[int]()
@@ -153,7 +153,7 @@ def test_one_that_moves_ends_with_the_very_weights_of_one_that_does_not(backend:
     assert torch.equal(moved, unbroken(backend, trial, 40, dropout=0.3))
 
 
-def test_two_workers_train_the_same_as_one(backend: LocalBackend) -> None:
+def test_two_workers_train_the_same_as_one(backend: LocalTrialBackend) -> None:
     """And back to one: the batch is the same everywhere, each has a half of it."""
     until, trial = Until(backend), Until.new()
     backend.start(order(trial, 1, BOTH, 20, pause=0.01))
@@ -171,7 +171,7 @@ def test_two_workers_train_the_same_as_one(backend: LocalBackend) -> None:
     assert torch.allclose(moved, unbroken(backend, trial, 20), atol=1e-9)
 
 
-def test_a_copy_begins_with_the_checkpoint_of_another(backend: LocalBackend) -> None:
+def test_a_copy_begins_with_the_checkpoint_of_another(backend: LocalTrialBackend) -> None:
     until, source, copy = Until(backend), Until.new(), Until.new()
     backend.start(order(source, 1, ONE, 3))
     until.ended(source, 1)
@@ -184,7 +184,7 @@ def test_a_copy_begins_with_the_checkpoint_of_another(backend: LocalBackend) -> 
 
 @pytest.mark.parametrize(("place", "where"), [(ONE, 0), (BOTH, 1)])
 def test_an_error_in_the_training_fails_it_and_says_which(
-    backend: LocalBackend, place: Place, where: int
+    backend: LocalTrialBackend, place: Place, where: int
 ) -> None:
     until, trial = Until(backend), Until.new()
     backend.start(order(trial, 1, place, 10, trouble="error", where=where))
@@ -196,7 +196,7 @@ def test_an_error_in_the_training_fails_it_and_says_which(
 
 @pytest.mark.parametrize(("place", "where"), [(ONE, 0), (BOTH, 1)])
 def test_a_process_that_dies_is_a_lost_run_which_goes_on(
-    backend: LocalBackend, tmp_path: Path, place: Place, where: int
+    backend: LocalTrialBackend, tmp_path: Path, place: Place, where: int
 ) -> None:
     until, trial = Until(backend), Until.new()
     values: dict[str, Any] = {"trouble": "death", "where": where, "once": str(tmp_path / "died")}
@@ -212,7 +212,7 @@ def test_a_process_that_dies_is_a_lost_run_which_goes_on(
     assert until.ended(trial, 3).ending == "finished"
 
 
-def test_what_nobody_wants_leaves_at_once_and_its_process_stays(backend: LocalBackend) -> None:
+def test_what_nobody_wants_leaves_at_once_and_its_process_stays(backend: LocalTrialBackend) -> None:
     until, trial = Until(backend), Until.new()
     backend.start(order(trial, 1, ONE, 10, trouble="sleep"))
     until.iterated(trial, 1, 2)
@@ -225,7 +225,7 @@ def test_what_nobody_wants_leaves_at_once_and_its_process_stays(backend: LocalBa
     backend.stop(trial, 1)
 
 
-def test_a_gang_that_hangs_is_dropped_all_the_same(backend: LocalBackend) -> None:
+def test_a_gang_that_hangs_is_dropped_all_the_same(backend: LocalTrialBackend) -> None:
     until, trial = Until(backend), Until.new()
     backend.start(order(trial, 1, BOTH, 10, trouble="sleep", where=1))
     until.iterated(trial, 1, 2)
@@ -239,10 +239,10 @@ def test_a_build_that_cannot_be_opened_is_the_end_of_each_run_and_not_of_the_slo
     (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
     (tmp_path / "parcel").write_bytes(packed(f"{tmp_path / 'broken.py'}:build"))
     pipe, _ = Pipe()
-    slot, told = Slot(pipe, Setup(build=str(tmp_path / "parcel"))), list[Message]()
+    slot, told = Slot(pipe, SlotSetup(build=str(tmp_path / "parcel"))), list[Message]()
     for run in (1, 2):
         begin = Begin(order(0, run, ONE, 2), str(tmp_path), every=30.0)
-        ended = Member(begin, Setup(), told.append).train(slot._build)
+        ended = GangMember(begin, SlotSetup(), told.append).train(slot._build)
         assert ended.ending == "failed"
         assert "nowhere_to_be_found" in ended.error
     assert not told
@@ -250,7 +250,9 @@ def test_a_build_that_cannot_be_opened_is_the_end_of_each_run_and_not_of_the_slo
 
 def test_silence_is_death_and_in_between_checkpoints_count() -> None:
     """A build by name, which needs no pickle; a slot that is stopped gives no sign of life."""
-    with LocalBackend(BUILD, 2, Emulated(), patience=1.5, checkpoint_seconds=0.0, memory=True) as backend:
+    with LocalTrialBackend(
+        BUILD, 2, Emulated(), patience=1.5, checkpoint_seconds=0.0, memory=True
+    ) as backend:
         until = Until(backend)
         backend.start(order(0, 1, ONE, 5, trouble="silence"))
         lost = until.ended(0, 1)
@@ -269,7 +271,7 @@ def test_silence_is_death_and_in_between_checkpoints_count() -> None:
 class Barren:
     """A fork server whose slots die before they are there, as on a GPU that is broken."""
 
-    def fork(self, setup: Setup) -> Any:
+    def fork(self, setup: SlotSetup) -> Any:
         ours, theirs = Pipe()
         theirs.close()
         return ours
@@ -280,7 +282,7 @@ class Barren:
 
 def test_a_gpu_on_which_no_process_comes_up_is_given_up(tmp_path: Path) -> None:
     fork_server: Any = Barren()
-    backend = SlotBackend(LocalSlots({0: SlotTemplate(fork_server, Setup())}), tmp_path, lambda: ("", 0))
+    backend = SlotBackend(LocalSlots({0: SlotTemplate(fork_server, SlotSetup())}), tmp_path, lambda: ("", 0))
     news = backend.hear(1.0)
     for run in range(TRIES):
         backend.start(order(0, run, ONE, 2))
@@ -322,7 +324,7 @@ def test_a_store_that_died_is_replaced() -> None:
 
 def test_lanes_are_threads_of_one_process() -> None:
     lanes = "astrarium.testing.plain_backend:PlainLaneBackend"
-    with LocalBackend(build, 1, Emulated(), packing="lanes", lane_backend=lanes) as backend:
+    with LocalTrialBackend(build, 1, Emulated(), packing="lanes", lane_backend=lanes) as backend:
         until = Until(backend)
         for trial in range(2):
             backend.start(order(trial, 1, HALF, 10_000 if trial else 6, pause=0.01))
@@ -337,7 +339,7 @@ def test_lanes_are_threads_of_one_process() -> None:
 
 ORPHANS = """
 import os, sys, time
-from astrarium.tuning.live.local import LocalBackend
+from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.training import Emulated
 from astrarium.tuning.live.backend import Iterated, Work
 from astrarium.tuning.runtime import Place
@@ -346,7 +348,7 @@ def build(values, workers):  # of the script itself: travels by value
     from tests.support.tuning.trainings import Small
     return Small(values, workers)
 
-backend = LocalBackend(build, 1, Emulated())
+backend = LocalTrialBackend(build, 1, Emulated())
 backend.start(Work(0, 1, 0, {"pause": 0.1}, Place((0,)), 10_000))
 while not any(isinstance(each, Iterated) for each in backend.hear(1.0)):
     pass
@@ -428,20 +430,20 @@ def test_gpus_that_are_not_there_are_not_used() -> None:
 def test_where_there_is_a_gate_slots_come_under_it(
     gate_built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `astrarium gpu run --class best-effort` does it, on a driver that is a stub."""
+    """As `astrarium gate run --class best-effort` does it, on a driver that is a stub."""
     fresh_user(tmp_path, monkeypatch)
     monkeypatch.setenv("ASTRARIUM_CUDA_DRIVER", str(gate_built.stub))
     monkeypatch.setenv("ASTRARIUM_GATE_LIBRARY", str(gate_built.gate))
-    told = environment(0, Setup("cuda:0"), gate=True)
+    told = environment(0, SlotSetup("cuda:0"), gate=True)
     assert told["CUDA_VISIBLE_DEVICES"] == "0"
     assert told["ASTRARIUM_GATE_CLASS"] == "best-effort"
     assert told["LD_PRELOAD"].endswith("libcuda.so.1")
     assert Path(told["ASTRARIUM_GATE_BOARD"]).is_absolute()
-    assert "LD_PRELOAD" not in environment(0, Setup("cuda:0"), gate=False)
+    assert "LD_PRELOAD" not in environment(0, SlotSetup("cuda:0"), gate=False)
 
 
 def test_a_slot_sees_its_own_gpu_only_and_without_a_gate_nothing_else() -> None:
     told = {"CUDA_VISIBLE_DEVICES": "4,6", "ASTRARIUM_CUDA_DRIVER": "/nowhere/libcuda.so"}
-    assert environment(1, Setup("cuda:0"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == "6"
-    assert "LD_PRELOAD" not in environment(1, Setup("cuda:0"), gate=True, environ=told)
-    assert environment(1, Setup("cpu"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment(1, SlotSetup("cuda:0"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == "6"
+    assert "LD_PRELOAD" not in environment(1, SlotSetup("cuda:0"), gate=True, environ=told)
+    assert environment(1, SlotSetup("cpu"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == ""

@@ -16,7 +16,7 @@ import torch
 from astrarium import tuning
 from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.run import bounded
+from astrarium.tuning.live.run import bounded_spread
 from astrarium.tuning.optuna.objective import ObjectiveBuild, ObjectiveTraining
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from tests.support.paths import ROOT
@@ -135,9 +135,9 @@ def test_optuna_runs_it_too() -> None:
 
 def test_policies_that_spread_are_bounded() -> None:
     fluid = Choice("dynamic-fluid", {"spread": 1})
-    assert bounded(Choice("dynamic-fluid"), 1) == fluid
-    assert bounded(Choice("dynamic-fluid", {"spread": 3}), 1) == Choice("dynamic-fluid", {"spread": 3})
-    assert bounded(Choice("fifo"), 1) == Choice("fifo")
+    assert bounded_spread(Choice("dynamic-fluid"), 1) == fluid
+    assert bounded_spread(Choice("dynamic-fluid", {"spread": 3}), 1) == Choice("dynamic-fluid", {"spread": 3})
+    assert bounded_spread(Choice("fifo"), 1) == Choice("fifo")
 
 
 def test_the_guide_can_be_followed(tmp_path: Path) -> None:

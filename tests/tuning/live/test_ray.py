@@ -24,7 +24,7 @@ pytest.importorskip("torch")
 
 from astrarium.core.streams import stream  # noqa: E402
 from astrarium.tuning.live.checkpoints import seed_all  # noqa: E402
-from astrarium.tuning.live.ray.backend import RayBackend  # noqa: E402
+from astrarium.tuning.live.ray.backend import RayTrialBackend  # noqa: E402
 from astrarium.tuning.live.ray.slots import GROUP, agent_placement  # noqa: E402
 from astrarium.tuning.live.run import SearchSpec, run_with  # noqa: E402
 from astrarium.tuning.live.training import Emulated, Workers  # noqa: E402
@@ -41,7 +41,7 @@ def cluster() -> Iterator[Any]:
         yield one
 
 
-def heard(backend: RayBackend, until: Callable[[News], bool]) -> News:
+def heard(backend: RayTrialBackend, until: Callable[[News], bool]) -> News:
     ends = time.monotonic() + LONGEST
     while time.monotonic() < ends:
         for news in backend.hear(1.0):
@@ -61,7 +61,7 @@ def test_the_placement_group_of_an_app_is_used_and_left_alone(
     group = ray.util.placement_group([{"CPU": 1}, {"GPU": 1}, {"GPU": 1}], name="app-1")
     assert group.wait(LONGEST)
     monkeypatch.setenv(GROUP, "app-1")
-    with RayBackend(build, emulated=GPUS, folder=tmp_path, patience=PATIENCE) as backend:
+    with RayTrialBackend(build, emulated=GPUS, folder=tmp_path, patience=PATIENCE) as backend:
         assert heard(backend, seen(0, 1))
         backend.start(Work(0, 1, 0, {"rate": 0.01, "seconds": 0.0}, Place((0, 1)), 2))
         ended = heard(backend, lambda news: isinstance(news, RunEnded))
@@ -117,7 +117,7 @@ def test_a_machine_is_lost_and_nothing_of_the_search(cluster: Any, tmp_path: Pat
     spec = SearchSpec(SPACE, halving, progress=killed, folder=tmp_path / "run")
     record = run_with(
         spec,
-        lambda: RayBackend(
+        lambda: RayTrialBackend(
             build, emulated=GPUS, folder=spec.folder, patience=PATIENCE, checkpoint_seconds=0.3
         ),
     )

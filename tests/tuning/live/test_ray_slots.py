@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("ray")
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.messages import Beat, Ended, Gone, Leave, Setup, Started
+from astrarium.tuning.live.messages import Beat, Gone, Leave, MemberEnded, SlotSetup, Started
 from astrarium.tuning.live.ray import agent as tuning_ray_agent
 from astrarium.tuning.live.ray import slots as tuning_ray_slots
 from astrarium.tuning.live.ray.agent import AgentAnswer, AgentSettings, SlotAgent
@@ -102,7 +102,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 def slots(count: int = 2, ours: bool = True) -> RaySlots:
     return RaySlots(
-        AgentPlacement(None, list(range(count)), ours), AgentSettings(Setup(log="logs")), PATIENCE
+        AgentPlacement(None, list(range(count)), ours), AgentSettings(SlotSetup(log="logs")), PATIENCE
     )
 
 
@@ -138,7 +138,7 @@ def test_a_silent_agent_is_gone_with_what_it_ran_and_another_comes(ray: FakeRay)
     assert mine.hear(0) == [SlotMessage(lease, Gone("its agent gave no sign of life for 3 s"))]
     assert silent.killed
     assert mine.gpus() == (1,)
-    silent.asked[-1].of(0, SlotMessage(lease, Ended(0, 1, 0, "finished", 9)))
+    silent.asked[-1].of(0, SlotMessage(lease, MemberEnded(0, 1, 0, "finished", 9)))
     busy.asked[-1].of(ray.now)
     assert mine.hear(0) == []  # what it says late is heard by nobody
     ray.now += AGAIN
@@ -186,13 +186,13 @@ def test_instants_of_another_machine_are_told_by_our_clock(ray: FakeRay) -> None
     lease = mine.take(0)
     said = [
         SlotMessage(lease, Started(0, 1, 0, 51.0, {})),
-        SlotMessage(lease, Ended(0, 1, 0, "left", 3, last=52.0)),
+        SlotMessage(lease, MemberEnded(0, 1, 0, "left", 3, last=52.0)),
     ]
     ray.now = 1003.5  # half a second on the way
     ray.actors[0].asked[-1].of(53.0, *said)
     started, ended = (each.said for each in mine.hear(0))
     assert isinstance(started, Started)
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, MemberEnded)
     assert (started.at, ended.last) == (1001.0, 1002.0)
 
 
@@ -266,7 +266,7 @@ def waited(until: Callable[[], Any]) -> Any:
 
 
 def agent(under: FakeSlots, unasked: float = 1000.0) -> SlotAgent:
-    return SlotAgent(AgentSettings(Setup(), unasked=unasked), under)  # type: ignore[arg-type]
+    return SlotAgent(AgentSettings(SlotSetup(), unasked=unasked), under)  # type: ignore[arg-type]
 
 
 def test_a_slot_is_taken_with_the_first_order_and_kept_for_the_next() -> None:

@@ -23,9 +23,9 @@ from astrarium.tuning.live import local
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, RunEnded, Work
 from astrarium.tuning.live.checkpoints import read, write
 from astrarium.tuning.live.fork_server import PRELOAD, ForkServer
-from astrarium.tuning.live.local import LocalBackend
-from astrarium.tuning.live.messages import Gone, Setup
-from astrarium.tuning.live.run import SearchSpec, go_on_as, run_with
+from astrarium.tuning.live.local import LocalTrialBackend
+from astrarium.tuning.live.messages import Gone, SlotSetup
+from astrarium.tuning.live.run import SearchSpec, check_same_search, run_with
 from astrarium.tuning.live.slot import ProcessSettings
 from astrarium.tuning.live.slots import TRIES, LocalSlots, SlotMessage, SlotTemplate
 from astrarium.tuning.live.training import Emulated, packed
@@ -49,8 +49,8 @@ def fork_server() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def backend() -> Iterator[LocalBackend]:
-    with LocalBackend(odd, 2, Emulated(), most=1) as made:
+def backend() -> Iterator[LocalTrialBackend]:
+    with LocalTrialBackend(odd, 2, Emulated(), most=1) as made:
         yield made
 
 
@@ -58,14 +58,14 @@ class Numbers:
     trials = 0
 
 
-def begun(backend: LocalBackend, kind: str, place: Place = ONE, total: int = 1, **values: Any) -> int:
+def begun(backend: LocalTrialBackend, kind: str, place: Place = ONE, total: int = 1, **values: Any) -> int:
     Numbers.trials += 1
     trial = Numbers.trials
     backend.start(Work(trial, 1, trial, {"kind": kind, **values}, place, total))
     return trial
 
 
-def heard(backend: LocalBackend, wanted: Callable[[Any], bool]) -> Any:
+def heard(backend: LocalTrialBackend, wanted: Callable[[Any], bool]) -> Any:
     limit = time.monotonic() + LIMIT
     while time.monotonic() < limit:
         for news in backend.hear(1.0):
@@ -74,7 +74,7 @@ def heard(backend: LocalBackend, wanted: Callable[[Any], bool]) -> Any:
     raise AssertionError("it was not heard")
 
 
-def end(backend: LocalBackend, trial: int) -> RunEnded:
+def end(backend: LocalTrialBackend, trial: int) -> RunEnded:
     found = heard(backend, lambda news: isinstance(news, RunEnded) and news.trial == trial)
     assert isinstance(found, RunEnded)
     return found
@@ -97,7 +97,7 @@ def until(happened: Callable[[], bool]) -> None:
 # runs after others
 
 
-def test_what_one_training_changes_the_next_does_not_find(backend: LocalBackend) -> None:
+def test_what_one_training_changes_the_next_does_not_find(backend: LocalTrialBackend) -> None:
     backend.warm_up(LIMIT)
     before = set(backend.pids())
     assert end(backend, begun(backend, "untidy")).ending == "finished"
@@ -119,7 +119,7 @@ def test_habits_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not torch.backends.cudnn.benchmark
 
 
-def test_a_training_that_cannot_be_saved_is_told_before_it_trains(backend: LocalBackend) -> None:
+def test_a_training_that_cannot_be_saved_is_told_before_it_trains(backend: LocalTrialBackend) -> None:
     ended = end(backend, begun(backend, "unfinished"))
     assert ended.ending == "failed"
     assert "Unfinished has no save, no load" in ended.error
@@ -129,7 +129,7 @@ def test_a_training_that_cannot_be_saved_is_told_before_it_trains(backend: Local
 
 
 def test_what_a_process_leaves_behind_neither_hides_its_end_nor_stays(
-    backend: LocalBackend, tmp_path: Path
+    backend: LocalTrialBackend, tmp_path: Path
 ) -> None:
     file = tmp_path / "child"
     ended = end(backend, begun(backend, "dies_before_its_child", child=str(file)))
@@ -137,7 +137,7 @@ def test_what_a_process_leaves_behind_neither_hides_its_end_nor_stays(
     until(lambda: gone(int(file.read_text())))
 
 
-def test_who_leads_a_gang_does_not_wait_for_those_who_will_not_leave(backend: LocalBackend) -> None:
+def test_who_leads_a_gang_does_not_wait_for_those_who_will_not_leave(backend: LocalTrialBackend) -> None:
     trial = begun(backend, "stays", BOTH, total=100_000)
     heard(backend, lambda news: isinstance(news, Iterated) and news.trial == trial)
     backend.stop(trial, 1)
@@ -149,7 +149,7 @@ def test_who_leads_a_gang_does_not_wait_for_those_who_will_not_leave(backend: Lo
 
 def test_a_fork_server_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "ForkServer", ForkServer)
-    with LocalBackend(odd, 1, Emulated()) as backend:
+    with LocalTrialBackend(odd, 1, Emulated()) as backend:
         trial = begun(backend, "stays", total=100_000)
         heard(backend, lambda news: isinstance(news, Iterated))
         backend.warm_up(LIMIT)  # with the spare one
@@ -166,7 +166,7 @@ def test_a_fork_server_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatc
 
 
 class Barren:
-    def fork(self, setup: Setup) -> Any:
+    def fork(self, setup: SlotSetup) -> Any:
         ours, theirs = Pipe()
         theirs.close()
         return ours
@@ -177,7 +177,7 @@ class Barren:
 
 def test_a_gpu_is_given_up_with_all_that_wait_on_it() -> None:
     fork_server: Any = Barren()
-    slots = LocalSlots({0: SlotTemplate(fork_server, Setup())}, most=8)
+    slots = LocalSlots({0: SlotTemplate(fork_server, SlotSetup())}, most=8)
     taken = {slots.take(0) for _ in range(5)}
     lost = [each.slot for each in slots.hear(1.0) if isinstance(each.said, Gone)]
     assert taken <= set(lost)
@@ -187,9 +187,10 @@ def test_a_gpu_is_given_up_with_all_that_wait_on_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setup", "why"), [(Setup(log="/nowhere/to/be/found"), "FileNotFoundError"), (Setup("cuda:77"), "CUDA")]
+    ("setup", "why"),
+    [(SlotSetup(log="/nowhere/to/be/found"), "FileNotFoundError"), (SlotSetup("cuda:77"), "CUDA")],
 )
-def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: Setup, why: str) -> None:
+def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: SlotSetup, why: str) -> None:
     made: Any = local
     slots = LocalSlots({0: SlotTemplate(made.ForkServer(dict(os.environ), PRELOAD), setup)})
     found: list[SlotMessage] = []
@@ -210,7 +211,7 @@ def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: Setup, w
 
 
 def test_without_a_gpu_nobody_waits() -> None:
-    with LocalBackend(odd, 1, Emulated()) as backend:
+    with LocalTrialBackend(odd, 1, Emulated()) as backend:
         assert backend.hear(LIMIT) == [GpusSeen((0,))]
         backend.withdraw(0)
         assert backend.hear(LIMIT) == [GpusSeen(())]
@@ -220,7 +221,7 @@ def test_without_a_gpu_nobody_waits() -> None:
         begun(backend, "looks")
 
 
-def test_a_process_that_was_forked_from_the_backends_ends_nobody(backend: LocalBackend) -> None:
+def test_a_process_that_was_forked_from_the_backends_ends_nobody(backend: LocalTrialBackend) -> None:
     child = os.fork()
     if child == 0:
         backend.close()
@@ -231,7 +232,7 @@ def test_a_process_that_was_forked_from_the_backends_ends_nobody(backend: LocalB
 
 def test_modules_that_are_not_there_are_named() -> None:
     with pytest.raises(InputError, match="nowhere_to_be_found"):
-        LocalBackend(odd, 1, Emulated(), preload=["nowhere_to_be_found"])
+        LocalTrialBackend(odd, 1, Emulated(), preload=["nowhere_to_be_found"])
 
 
 def test_a_run_that_cannot_begin_leaves_no_backend() -> None:
@@ -334,12 +335,12 @@ def test_a_study_that_goes_on_has_the_candidates_it_had(tmp_path: Path) -> None:
 
 def test_a_search_in_another_space_does_not_go_on_with_this_one(tmp_path: Path) -> None:
     told = {"space": {"rate": {"low": 0, "high": 1}}, "seed": 0}
-    go_on_as(tmp_path, told, again=False)
-    go_on_as(tmp_path, told, again=True)
+    check_same_search(tmp_path, told, again=False)
+    check_same_search(tmp_path, told, again=True)
     with pytest.raises(InputError, match="space: expected"):
-        go_on_as(tmp_path, {**told, "space": {"rate": {"low": 0, "high": 2}}}, again=True)
-    go_on_as(tmp_path, {**told, "seed": 1}, again=False)  # of which nothing was kept
-    go_on_as(tmp_path, {**told, "seed": 1}, again=True)
+        check_same_search(tmp_path, {**told, "space": {"rate": {"low": 0, "high": 2}}}, again=True)
+    check_same_search(tmp_path, {**told, "seed": 1}, again=False)  # of which nothing was kept
+    check_same_search(tmp_path, {**told, "seed": 1}, again=True)
     (tmp_path / "search.json").write_text("{")
     with pytest.raises(InputError, match="first run wrote"):
-        go_on_as(tmp_path, told, again=True)
+        check_same_search(tmp_path, told, again=True)

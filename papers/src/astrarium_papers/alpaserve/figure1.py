@@ -57,7 +57,7 @@ def _row(name: str, latency: float) -> Row:
 
 
 def _latencies(groups: list[Group], after: float = 0.0, within: float = 0.0) -> list[float]:
-    """Of every request, in the time that one takes alone."""
+    """Return the latency of every request, in the time that one takes alone."""
     runtime = msgspec.structs.replace(WITHOUT_OVERHEADS, fixed_overhead=round(after * ALONE_TAKES))
     models, workload = [_model(0, within), _model(1, within)], _bursts()
     finish = outcome(models, groups, workload, runtime).finish

@@ -68,7 +68,7 @@ def run(effort: Effort) -> Findings:
 
 
 def _dealt(placer: Any, effort: Effort) -> Placer:
-    """Plans for as many deals, all judged by the same requests."""
+    """Return a placer of plans for as many deals, all judged by the same requests."""
     dealt: list[Placer] = [placer(dealing(number)) for number in range(effort.pick(1, DEALS))]
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
@@ -78,7 +78,7 @@ def _dealt(placer: Any, effort: Effort) -> Placer:
 
 
 def dealing(number: int) -> Known:
-    """The past of models that were popular in another order."""
+    """Return what a plan is made with: the past of models that were popular in another order."""
 
     def knows(case: Case, ways: str) -> Problem:
         problem = known(case, ways)

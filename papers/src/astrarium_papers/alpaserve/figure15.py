@@ -81,7 +81,7 @@ def _case(growth: str, batch: int, scale: float, seconds: float) -> Case:
 
 
 def _policy(system: str, runtime: Runtime) -> PlacementPolicy:
-    """Told how groups will serve."""
+    """Return a policy that is told how groups will serve."""
     name, parameters = POLICIES[system]
     factory: Any = placement_policies.get(name)
     policy: PlacementPolicy = factory(factory.Parameters(**parameters, runtime=runtime))
@@ -105,7 +105,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _changes(data: dict[str, Any], growth: str, few: int) -> dict[float, float]:
-    """By scale: what the best of AlpaServe's larger batches adds to batches of *few*."""
+    """Return, by scale, what the best of AlpaServe's larger batches adds to batches of *few*."""
     curves = data["curves"][growth]
     larger = [curves[curve(ALPASERVE, n)] for n in BATCHES if n > few and curve(ALPASERVE, n) in curves]
     return {

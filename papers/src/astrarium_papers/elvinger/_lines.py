@@ -79,7 +79,7 @@ def judge(problem: Problem) -> Judge:
 
 
 def _with_sizes(problem: Problem, sizes: Mapping[str, Sequence[int]]) -> Problem:
-    """The same, where some models choose among these batch sizes only."""
+    """Return the problem where some models choose among these batch sizes only."""
     models = tuple(
         msgspec.structs.replace(
             model,
@@ -96,7 +96,7 @@ def travelled(problem: Problem, plan: Plan, requests: Requests, warmup: Time = W
 
 
 def goodputs(problem: Problem, requests: Requests, found: Evaluation) -> dict[str, float]:
-    """Requests in time, by model, for each second in which its client was at work."""
+    """Return requests in time, by model, for each second in which its client was at work."""
     ends = dict(zip(requests.models, requests.times, strict=True))  # the last of each
     return {
         model.name: model.in_time * SECOND / (ends[model.model] - WARMUP)
@@ -106,7 +106,7 @@ def goodputs(problem: Problem, requests: Requests, found: Evaluation) -> dict[st
 
 
 def submitted(problem: Problem, requests: Requests) -> dict[str, float]:
-    """The thesis's `ideal`: what the clients submitted."""
+    """Return what the clients submitted: the thesis's `ideal`."""
     ends = dict(zip(requests.models, requests.times, strict=True))
     counted = Counter(
         model for at, model in zip(requests.times, requests.models, strict=True) if at >= WARMUP
@@ -117,7 +117,7 @@ def submitted(problem: Problem, requests: Requests) -> dict[str, float]:
 
 
 def stands(plan: Plan, problem: Problem) -> list[list[tuple[str, int]]]:
-    """Names and batch sizes, by GPU."""
+    """Return names and batch sizes, by GPU."""
     names = {model.index: model.name for model in problem.models}
     return [
         sorted((names[replica.model], replica.batch) for replica in plan.on_gpu(gpu.id))
@@ -144,7 +144,7 @@ def gpus_in_words(gpus: int | str) -> str:
 
 
 def used(found: Mapping[str, Any]) -> int:
-    """GPUs that have somebody."""
+    """Return how many GPUs serve any model."""
     return sum(bool(there) for there in found["placement"])
 
 
@@ -153,7 +153,7 @@ def total(found: Mapping[str, Any]) -> float:
 
 
 def of_ideal(bars: Mapping[str, Any], ideal: float) -> list[Row]:
-    """The thesis draws these, and prints none."""
+    """Return shares of the ideal, which the thesis draws and does not print."""
     return [
         Row(f"{label}, {gpus_in_words(gpus)}: goodput of the ideal", total(there) / ideal)
         for label, found in bars.items()

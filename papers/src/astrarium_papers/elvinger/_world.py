@@ -41,12 +41,12 @@ def path(problem: Problem, max_wait: Time = 100 * MILLISECOND) -> Path:
 
 
 def achieved(target: float) -> float:
-    """Requests a second that a client submits."""
+    """Return the requests a second that a client submits."""
     return SECOND / (SECOND / target + SUBMITTING)
 
 
 def clients(problem: Problem, each: int, seed: int) -> Requests:
-    """*each* requests of every model after the warm-up, at the rates that clients achieve."""
+    """Return *each* requests of every model after the warm-up, at the rates that clients achieve."""
     found: list[tuple[Time, int]] = []
     for model in problem.models:
         draw, at, counted = stream(seed, "client", model.name).random, 0.0, 0
@@ -59,7 +59,7 @@ def clients(problem: Problem, each: int, seed: int) -> Requests:
 
 
 class SharedSms:
-    """All at work take so many times as long as the SMs they ask for together make them."""
+    """Models at work together take so many times as long as the SMs they ask for together make them."""
 
     def __init__(self, models: Sequence[PlacedModel]) -> None:
         self._models = {model.index: model for model in models}

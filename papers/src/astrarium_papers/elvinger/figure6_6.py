@@ -86,7 +86,7 @@ def _ms(time: int) -> float:
 
 
 def _batch_sizes(found: Journeys, ours: Any) -> list[list[float]]:
-    """When each batch started, in seconds, and its size; one request of a batch stands for it."""
+    """Return when each batch started, in seconds, and its size; one request of a batch stands for it."""
     starts, first = np.unique(found.start[ours], return_index=True)
     sizes = found.batch[ours][first]
     return [[(at - WARMUP) / SECOND, size] for at, size in zip(starts.tolist(), sizes.tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""astrarium gpu VERB: one GPU shared by programs that know nothing of each other."""
+"""astrarium gate VERB: one GPU shared by programs that know nothing of each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""astrarium gpu policy [NAME], astrarium gpu policies"""
+"""astrarium gate policy [NAME], astrarium gate policies"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from astrarium.gate.board import Board, BoardView
 
 
-# Options and words that the verbs of `astrarium gpu` share.
+# Options and words that the verbs of `astrarium gate` share.
 
 
 Command = Annotated[
@@ -70,10 +70,10 @@ def board_of(gpu: int) -> Board | None:
 
 
 def no_board(gpu: int) -> str:
-    return f"no board at {path_of_board(gpu)}: nothing runs under the gate (`astrarium gpu run`)"
+    return f"no board at {path_of_board(gpu)}: nothing runs under the gate (`astrarium gate run`)"
 
 
-# astrarium gpu mps [status|start|stop]
+# astrarium gate mps [status|start|stop]
 
 
 ACTIONS = ("status", "start", "stop")
@@ -91,7 +91,7 @@ def mps(action: Action = "status") -> None:
         raise InputError("ACTION", action, one_of(list(ACTIONS), action))
     home = private_home()
     if action == "stop":
-        print("MPS stopped" if daemon.stop(home) else "no MPS that was started by `astrarium gpu`")
+        print("MPS stopped" if daemon.stop(home) else "no MPS that was started by `astrarium gate`")
         return
     found = daemon.start(home) if action == "start" else daemon.status(home)
     print(found.said)
@@ -118,9 +118,10 @@ Wanted = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one p
 
 def policy(name: Name = None, settings: Set = None, gpu: Gpu = 0, json: Json = False) -> None:
     """Show the policy of a GPU's board, or change it for all who share the GPU."""
-    from astrarium.cli.output import emit, plain
+    from astrarium.cli.output import emit
     from astrarium.core.errors import AstrariumError
     from astrarium.gate.board import read_settings
+    from astrarium.run.report import plain
 
     board = board_of(gpu)
     if board is None:

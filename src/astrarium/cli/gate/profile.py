@@ -1,4 +1,4 @@
-"""astrarium gpu profile -- COMMAND"""
+"""astrarium gate profile -- COMMAND"""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def profile(
 
     Needs no Nsight. `gpu run --profile FILE` then knows them from the start; the simulator can replay them.
     """
-    from astrarium.cli.output import emit, plain
+    from astrarium.cli.output import emit
+    from astrarium.run.report import plain
 
     check_command(command)
     place = _place(out, name_of(command, name))
@@ -56,8 +57,8 @@ def profile(
 
 def _place(out: Path | None, name: str) -> Path:
     """Only a profile is ever written over."""
-    from astrarium.cli.output import file_name
     from astrarium.core.errors import InputError
+    from astrarium.run.folder import file_name
 
     place = out or Path(f"{file_name(name)}.kernels")
     if place.is_dir() or not place.absolute().parent.is_dir():

@@ -1,4 +1,4 @@
-"""astrarium gpu run -- COMMAND"""
+"""astrarium gate run -- COMMAND"""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _check(kind: str, profile: Path | None, policy: str | None, no_mps: bool) ->
     if policy is not None and policy not in KERNEL_POLICIES:
         raise InputError("--policy", policy, one_of(list(KERNEL_POLICIES), policy))
     if profile is not None and not profile.is_file():
-        raise InputError("--profile", str(profile), "a file that `astrarium gpu profile` wrote")
+        raise InputError("--profile", str(profile), "a file that `astrarium gate profile` wrote")
     if policy == NEEDS_MPS and no_mps:
         raise InputError("--policy", policy, "another policy: --no-mps leaves nothing of this one")
 

@@ -1,4 +1,4 @@
-"""astrarium gpu top"""
+"""astrarium gate top"""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _watch(board: Board, interval: float) -> None:
 
 def shown(view: BoardView) -> dict[str, Any]:
     """For --json: the look itself, and what follows from it."""
-    from astrarium.cli.output import plain
+    from astrarium.run.report import plain
 
     board = plain(view)
     board["board"] = board.pop("path")

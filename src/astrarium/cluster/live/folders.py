@@ -1,4 +1,4 @@
-"""Where things of a job are, in the folder that all machines see: apps/APP/job-J/run-R/part-P."""
+"""The files of a job lie in folders that all machines see: apps/APP/job-J/run-R/part-P."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def part_folder(home: Path, order: Order, place: int) -> Path:
 
 
 class Resume(NamedTuple):
-    """*kept*: of its work."""
+    """A checkpoint to resume from, and how much of the work it has *kept*."""
 
     checkpoint: str = ""
     kept: float = 0.0
 
 
 def newest_checkpoint(home: Path, order: Order) -> Resume:
-    """Of an earlier run. What a run writes after a later one has begun is never looked at: the later one was
-    told which checkpoint is its own. Older ones are cleared away."""
+    """Return the newest checkpoint of an earlier run, and clear away older ones. What a run writes after a
+    later one has begun is never looked at: the later one was told which checkpoint is its own."""
     job = job_folder(home, order.key.app, order.app, order.key.job)
     found = Resume()
     for run in range(order.key.run - 1, 0, -1):
@@ -49,23 +49,23 @@ def newest_checkpoint(home: Path, order: Order) -> Resume:
 
 
 def _clear(path: Path) -> None:
-    """A program with checkpoints of its own may have made it a folder."""
+    """Remove a checkpoint. A program with checkpoints of its own may have made it a folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """Of a run, in parts of its work."""
+class RunProgress(msgspec.Struct, frozen=True):
+    """How far a run is, in parts of its work."""
 
     progress: float = 0.0
     kept: float = 0.0
 
 
-def read_progress(run: Path) -> Progress:
-    """Nothing, where there is none, or where a program has put something of its own under that name."""
+def read_progress(run: Path) -> RunProgress:
+    """Return the progress of a run; none where its file is missing, or holds something else."""
     try:
-        return msgspec.json.decode((run / PROGRESS).read_bytes(), type=Progress)
+        return msgspec.json.decode((run / PROGRESS).read_bytes(), type=RunProgress)
     except (OSError, msgspec.MsgspecError):
-        return Progress()
+        return RunProgress()

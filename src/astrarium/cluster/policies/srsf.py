@@ -1,10 +1,11 @@
-"""Shortest remaining service first, as Themis compares with it (section 6.1): one gang, or one GPU more for a
-job, at a time to the app with the least GPU time left. What is left is what its owner forecasts.
+"""Shortest remaining service first serves the app with the least GPU time left, as its owner forecasts it.
+
+It is the policy that Themis compares with (section 6.1): one gang, or one GPU more for a job, at a time.
 """
 
 from __future__ import annotations
 
-from astrarium.cluster.demand import step
+from astrarium.cluster.demand import smallest_step
 from astrarium.cluster.fairness import work_left
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
@@ -20,11 +21,11 @@ class ShortestRemainingService(Leased):
     def __init__(self, parameters: LeaseParameters) -> None:
         super().__init__(parameters.lease, parameters.gangs == "skip")
 
-    def told(self, rank: float) -> str:
+    def rank_in_words(self, rank: float) -> str:
         return f"it has {rank / SECOND / 3600:.2f} GPU-hours left"
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
         return work_left(now, row, offer.state)
 
     def portion(self, row: AppRow, offer: Offer) -> int:
-        return step(row, offer.count(row), len(offer))
+        return smallest_step(row, offer.count(row), len(offer))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from astrarium.cluster.record import ClusterRecord, Ran
 from astrarium.cluster.report.summary import ClusterSummary, summarize, summarize_apps
 from astrarium.cluster.report.tables import APP_COLUMNS, app_cells, apps_table, overview_table
-from astrarium.core.level import Run
+from astrarium.core.level import Run, named
 from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.run.report import by_label, columns, plain, write_csv
+from astrarium.run.report import columns, picked, plain, write_csv
 from astrarium.run.timeline import Entry, counter, process, slice_of, thread, timeline, write_timeline
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ def summarize_run(scenario: ClusterScenario, record: ClusterRecord) -> ClusterSu
 def tables(runs: Runs) -> list[Any]:
     """Return the overview; of a single run its apps too."""
     apps = [apps_table(runs[0].summary.by_app)] if len(runs) == 1 else []
-    return [overview_table({label: run.summary for label, run in by_label(runs).items()}), *apps]
+    return [overview_table({name: run.summary for name, run in named(runs).items()}), *apps]
 
 
 def shown(runs: Runs) -> dict[str, Any]:
     """Return the summaries; of a single run its apps too."""
     if len(runs) == 1:
         return plain(runs[0].summary)
-    found = {label: plain(run.summary) for label, run in by_label(runs).items()}
+    found = {name: plain(run.summary) for name, run in named(runs).items()}
     return {
         "policies": {label: {k: v for k, v in each.items() if k != "by_app"} for label, each in found.items()}
     }
@@ -65,9 +65,7 @@ def write(run: Run[ClusterScenario, ClusterRecord], folder: Path, outcomes: bool
 def draw(runs: Runs, plots: Path, title: str) -> None:
     from astrarium.cluster.report.plots import Drawn, draw_fairness, draw_holders
 
-    drawn = [
-        Drawn(label, run.record, run.summary, run.summary.by_app) for label, run in by_label(runs).items()
-    ]
+    drawn = [Drawn(name, run.record, run.summary, run.summary.by_app) for name, run in named(runs).items()]
     draw_fairness(drawn, plots / "fairness.png", title)
     draw_holders(drawn, plots / "holders.png")
 
@@ -79,6 +77,16 @@ def rows(record: ClusterRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
         "leases": columns(LEASE_COLUMNS, _leases(record)),
         "decisions": columns(DECISION_COLUMNS, _decisions(record)),
     }
+
+
+def explain(run: Run[ClusterScenario, ClusterRecord], item: str) -> list[str]:
+    """Say what an app was given and when it waited, over its whole life."""
+    from astrarium.cluster.report.words import Case, sentences
+
+    record = run.record
+    places = {row.app.name: place for place, row in enumerate(record.rows)}
+    place = picked(places, item, "app")
+    return sentences(Case(record, record.rows[place], summarize_apps(record)[place], None))
 
 
 def _leases(record: ClusterRecord) -> Iterator[Sequence[Any]]:

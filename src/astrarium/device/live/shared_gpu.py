@@ -1,15 +1,16 @@
-"""The real world of the device level: jobs are threads of one process, and take turns in lanes.
+"""A shared GPU is the real world of the device level: jobs are threads of one process, and take turns in
+lanes.
 
-    gpu = SharedGpu(policy, ground)
+    gpu = SharedGpu(policy, backend)
     with gpu.job("resnet50") as job:
         for images, labels in data:           # outside: others have the GPU meanwhile
             with job.iteration():             # waits for its turn
                 step(images, labels)
 
-The first iterations of a job that does not say what it needs run while nobody else does, and are measured.
-A job that fails, or runs out of memory, ends by itself; the others go on. Memory that a turn shows beyond
-what was known of a job is charged to it, and where there is none left, that job ends. An error of the policy,
-or of the record, ends the sharing: everybody is told.
+The first iterations of a job that does not say what it needs run while nobody else does, and are measured. A
+job that fails, or runs out of memory, ends by itself; the others go on. Memory that a turn shows beyond what
+was known of a job is charged to it, and where there is none left, that job ends. An error of the policy, or
+of the record, ends the sharing: every job is told.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ IDLE: Time = SECOND  # without a timer, until the thread ends
 
 
 class TimerThread:
-    """*ring* is called with the names that are due, and without the lock; the rest with the lock held."""
+    """A thread, which exists while any timer is set, waits for the timers of a live policy. *on_due* is
+    called with the names that are due, and without the lock; everything else with the lock held."""
 
     def __init__(self, lock: RLock, now: Callable[[], Time], on_due: Callable[[list[str]], None]) -> None:
         self._now, self._timers_due = now, on_due
@@ -56,7 +58,7 @@ class TimerThread:
         self._sleeps_until: Time = 0
 
     def set(self, name: str, at: Time) -> None:
-        """A later timer of the same name replaces it. The thread is woken only if it would sleep too long."""
+        """Set a timer in place of one of the same name. A thread that would sleep too long is woken."""
         self._set[name] = at
         if self._thread is None:
             self._thread = Thread(target=self._work, name="alarms of a shared GPU", daemon=True)
@@ -73,7 +75,7 @@ class TimerThread:
                 self._timers_due(due)
 
     def _due(self) -> list[str] | None:
-        """After some sleep, where there is time; None where nobody needs the thread any more."""
+        """Return the timers that are due, after some sleep; None where nobody needs the thread any more."""
         with self._earlier:
             if not self._set and not self._sleep(self._now() + IDLE) and not self._set:
                 self._thread = None
@@ -85,15 +87,16 @@ class TimerThread:
             return due
 
     def _sleep(self, until: Time) -> bool:
-        """Whether it was woken."""
+        """Sleep until then; tell whether the thread was woken."""
         self._sleeps_until = until
         left = (until - self._now()) / SECOND
         return left > 0 and self._earlier.wait(left)
 
 
 class TurnGrants:
-    """A job is told its turn, or why it will have none. While they are *shut*, since somebody is measured,
-    turns that were given are held."""
+    """Jobs wait here until they are granted a turn, or told why they will have none. While grants are
+    *paused*, since a job is measured, turns are held back. All but the waiting itself is called with the
+    driver's lock held."""
 
     def __init__(self) -> None:
         self.paused = False
@@ -133,7 +136,7 @@ class TurnGrants:
         self.under_way.pop(job, None)
 
     def abandon(self, job: int) -> Turn | None:
-        """The job waits no more; the turn that it had, or was to have."""
+        """Stop waiting; return the turn that the job had, or was to have."""
         self._waiting.pop(job, None)
         held = next((turn for turn in self._held if turn.job == job), None)
         self._held = [turn for turn in self._held if turn.job != job]
@@ -180,12 +183,14 @@ def _whole(value: object, least: float = -math.inf) -> bool:
 
 
 class PersistentEstimates:
+    """The estimates say how much persistent memory a live job has, by what was read while it was measured."""
+
     def __init__(self) -> None:
         self._guessed: dict[int, int] = {}  # of jobs that are not in the books yet
         self._surplus: dict[int, int] = {}  # beyond what a measured job was known to own, in order of time
 
     def guess(self, job: int, owned: int, allocated: int, booked: int) -> int:
-        """*booked* is the persistent memory of all who are in the books."""
+        """Estimate a job's persistent memory. *booked* is that of all jobs in the books."""
         others = booked + sum(size for other, size in self._guessed.items() if other != job)
         self._guessed[job] = max(owned, allocated - others)
         self._surplus[job] = self._guessed[job] - owned
@@ -201,9 +206,10 @@ class PersistentEstimates:
         self._surplus.pop(job, None)
 
     def mistaken(self, owned: int, allocated: int, persistent: Mapping[int, int]) -> dict[int, int]:
-        """By how much jobs in the books are charged too much, when one comes that owned this much before.
+        """Return by how much jobs in the books are charged too much, when a job comes that owned this much
+        before.
 
-        *persistent* is the memory of those in the books. Those that said what they need are not counted: more
+        *persistent* is the memory of jobs in the books. Those that said what they need are not counted: more
         than they have may be booked for them. What iterations have allocated just now makes it less, too.
         """
         measured = {job: size for job, size in persistent.items() if job in self._surplus}
@@ -224,6 +230,8 @@ HAND_OVER = 1e-5  # seconds: as short as the system can
 
 
 class SharedGpu:
+    """A shared GPU gives live jobs their turns, by an iteration policy."""
+
     def __init__(
         self,
         policy: IterationPolicy,
@@ -254,9 +262,10 @@ class SharedGpu:
         demand: float = 1.0,
         owned: int = 0,
     ) -> Iterator[LiveJob]:
-        """In the thread that runs its iterations. *owned* bytes on the GPU are known to be its own.
+        """Make a job of the block, in the thread that runs its iterations. *owned* bytes on the GPU are known
+        to be its own.
 
-        Ends with the block: a job that has iterations left is withdrawn, one that raises has failed.
+        The job ends with the block: one that has iterations left is withdrawn, one that raises has failed.
         """
         about = checked(name, needs, iterations, priority, demand)
         live = LiveJob(self, next(self._numbers), name, about, owned)
@@ -278,7 +287,7 @@ class SharedGpu:
     # for jobs
 
     def owns(self, job: int, owned: int) -> None:
-        """A job is about to come, and has this much on the GPU already."""
+        """Note that a job is about to come, and has this much on the GPU already."""
         with self._changed:
             allocated = self.backend.allocated() if owned else 0
             cuts = self._estimates.mistaken(owned, allocated, self._persistent()) if owned else {}
@@ -288,7 +297,7 @@ class SharedGpu:
         self._close(gone)
 
     def estimate(self, job: int, owned: int, allocated: int) -> int:
-        """The persistent memory of a job that is being measured."""
+        """Return the persistent memory of a job that is being measured."""
         with self._changed:
             return self._estimates.guess(job, owned, allocated, sum(self._persistent().values()))
 
@@ -300,7 +309,7 @@ class SharedGpu:
         self._close(gone)
 
     def await_turn(self, job: int) -> Turn:
-        """Ended where the job will have no more turns."""
+        """Wait for the job's turn; raise JobEnded where it will have no more."""
         with self._changed:
             self.check()
             answer = self._grants.wait(job)
@@ -323,7 +332,7 @@ class SharedGpu:
             sleep(HAND_OVER)
 
     def abandon(self, job: int, error: str) -> None:
-        """The job was not there when its turn came, or might have come."""
+        """Withdraw a job that was not there when its turn came, or might have come."""
         with self._changed:
             turn = self._grants.abandon(job)
             self._changed.notify_all()
@@ -338,7 +347,7 @@ class SharedGpu:
 
     @contextmanager
     def alone(self) -> Iterator[Callable[[], Reading]]:
-        """Nobody else's iterations run inside."""
+        """Run the block while nobody else's iterations run."""
         with self._changed:
             self._changed.wait_for(lambda: not self._grants.paused)
             self.check()
@@ -354,7 +363,7 @@ class SharedGpu:
                 self._changed.notify_all()
 
     def ended(self, job: int) -> str:
-        """Why it will have no more turns; empty while it may."""
+        """Return why the job will have no more turns; empty while it may."""
         if self._broken:
             return self._broken
         row = self._state.ledger.rows[job]
@@ -372,7 +381,8 @@ class SharedGpu:
     # with the lock held
 
     def _step(self, events: Sequence[Event]) -> set[int]:
-        """The lanes that are gone. Turns are given before anything is written: what is booked happens."""
+        """Take a step, and return the lanes that are gone. Turns are given before anything is recorded: what
+        is booked happens."""
         if self._broken:
             return set()
         now = self.now()
@@ -407,7 +417,7 @@ class SharedGpu:
         self._grants.grant(Turn(job, run, lane.id, lane.size, len(lane.jobs) > 1))
 
     def _break(self, now: Time, error: str) -> None:
-        """The books cannot be trusted any more: nobody waits for a turn that would never come."""
+        """End the sharing: the books cannot be trusted, and no job may wait for a turn for ever."""
         self._broken = f"the GPU is shared no more: {error}"
         self._timers.clear()
         self._grants.refuse_all(self._broken)
@@ -419,11 +429,11 @@ class SharedGpu:
         booked = {**self._state.waiting, **self._state.admitted}
         return {number: job.persistent for number, job in booked.items()}
 
-    # without it
+    # without the lock
 
     def _timers_due(self, names: list[str]) -> None:
         gone: set[int] = set()
-        with suppress(Exception), self._changed:  # of an error everybody has been told
+        with suppress(Exception), self._changed:  # every job has been told of the error
             gone = self._step([TimerFired(name) for name in names])
         self._close(gone)
 

@@ -1,4 +1,4 @@
-"""Lanes on PyTorch: a memory pool, a stream and a turn.
+"""The lanes of PyTorch are made of a memory pool, a stream and turns.
 
     gpu = TorchGpu("fair")
     with gpu.attached("resnet50", model, optimizer):     # in the job's thread, around a loop as it is
@@ -39,29 +39,29 @@ AHEAD, SHARED_AHEAD = 3, 1
 
 
 class _ThreadState(threading.local):
-    """What a job's thread has with it."""
+    """A job's thread has a state of its own."""
 
     home: Any = None  # the job's stream
     inputs: Any = None  # an event: what was launched before the turn
-    outside: Any = None  # the stream it comes back to
+    outside: Any = None  # the stream that the thread comes back to
     lane: TorchLane | None = None
-    pool: Any = None  # the block of `use_mem_pool` that it is in
+    pool: Any = None  # the block of `use_mem_pool` that the thread is in
     began: Any = None  # an event in the lane, before the turn's work
     took: Time | None = None  # GPU time that the job has not been charged for
 
     def __init__(self) -> None:
-        self.warm: set[Any] = set()  # streams in which it has launched
+        self.warm: set[Any] = set()  # streams in which the thread has launched
 
 
 def touched(device: torch.device) -> None:
-    """cuBLAS has a workspace, and cuBLASLt may have another."""
+    """Use the libraries once: cuBLAS has a workspace, and cuBLASLt may have another."""
     ones = torch.ones(16, 16, device=device, dtype=torch.bfloat16)
     torch.mm(ones, ones)
     torch.nn.functional.linear(ones, ones, ones[0])
 
 
 class TorchLaneBackend:
-    """One CUDA device. *cuda* is torch.cuda, or what a test has in its place; *touch* uses the libraries."""
+    """The backend makes lanes of a CUDA device. *cuda* is torch.cuda, or a test's; *touch* uses libraries."""
 
     def __init__(
         self,
@@ -147,8 +147,8 @@ class TorchLaneBackend:
         return int(self._cuda.memory_allocated(self._device))
 
     def keep(self, value: object) -> None:
-        """Else the memory of a tensor that is let go while the thread's own stream still reads it would be
-        another job's at once."""
+        """Mark tensors as used by the thread's own stream: otherwise the memory of a tensor that is let go
+        while that stream still reads it would be another job's at once."""
         thread = self._thread_state
         if thread.lane is not None and thread.lane.stream != thread.outside:
             for tensor in _tensors(value):
@@ -163,7 +163,7 @@ class TorchLaneBackend:
     # turns
 
     def _go_in(self, lane: TorchLane) -> None:
-        """After what was launched outside."""
+        """Enter the lane's stream, after what was launched outside."""
         outside = self._thread_state.outside
         if lane.stream != outside:
             self._thread_state.inputs.record(outside)
@@ -171,14 +171,14 @@ class TorchLaneBackend:
             self._cuda.set_stream(lane.stream)
 
     def _come_out(self, lane: TorchLane, done: Any) -> None:
-        """Results are there for what is launched outside."""
+        """Leave the lane's stream: what is launched outside waits for its results."""
         outside = self._thread_state.outside
         if lane.stream != outside:
             self._cuda.set_stream(outside)
             outside.wait_event(done)
 
     def _warm_up(self, lane: TorchLane) -> None:
-        """Libraries have a workspace for each thread and stream, made at first use: not in the lane."""
+        """Make the libraries' workspaces, one for each thread and stream, outside the lane."""
         if lane.stream not in self._thread_state.warm:
             self._thread_state.warm.add(lane.stream)
             with self._cuda.stream(lane.stream):
@@ -193,7 +193,8 @@ class TorchLaneBackend:
         return event
 
     def _await(self, lane: TorchLane, ahead: int) -> None:
-        """Also before a turn: a lane may have been one job's own until now."""
+        """Wait until at most *ahead* iterations are under way; also before a turn, as a lane may have been
+        one job's own until now."""
         while len(lane.launched) > ahead:
             job, began, done = lane.launched.pop(0)
             done.synchronize()
@@ -201,7 +202,7 @@ class TorchLaneBackend:
                 lane.spent[job] = lane.spent.get(job, 0) + round(began.elapsed_time(done) * MILLISECOND)
 
     def _failed(self, lane: TorchLane, error: BaseException) -> None:
-        """Frames of the traceback hold tensors: whoever keeps the error must not keep the memory."""
+        """Clear the traceback's frames, which hold tensors: keeping the error must not keep the memory."""
         if isinstance(error, torch.OutOfMemoryError):
             traceback.clear_frames(error.__traceback__)
             error.add_note(f"in a lane of {lane.size} bytes")
@@ -217,12 +218,12 @@ class TorchLaneBackend:
         return excess
 
     def _asked(self) -> int:
-        """How often PyTorch asked the device for memory."""
+        """Return how often PyTorch asked the device for memory."""
         return int(self._cuda.memory_stats_as_nested_dict(self._device)["segment"]["all"]["allocated"])
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
-    """On a GPU, in what a model may return."""
+    """Yield the tensors on a GPU in what a model may return."""
     if isinstance(value, torch.Tensor):
         if value.is_cuda:
             yield value
@@ -232,7 +233,7 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 class TorchGpu(SharedGpu):
-    """A CUDA device that training and inference loops share, by the iteration policy of that name."""
+    """A CUDA device is shared by training and inference loops, by the iteration policy of that name."""
 
     def __init__(
         self,
@@ -247,8 +248,8 @@ class TorchGpu(SharedGpu):
     def attached(
         self, name: str, model: torch.nn.Module, *optimizers: torch.optim.Optimizer, **options: Any
     ) -> Iterator[LiveJob]:
-        """A loop as it is, in this thread, becomes a job: each call of the model, up to the optimizers' step,
-        is an iteration. *options* are those of `job`."""
+        """Make a job of an unmodified loop in this thread: each call of the model, up to the optimizers'
+        step, is an iteration. *options* are those of `job`."""
         owned = owned_bytes(model, optimizers)
         with self.job(name, owned=owned, **options) as job, followed(job, model, optimizers):
             yield job

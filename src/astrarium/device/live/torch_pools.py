@@ -1,4 +1,4 @@
-"""Lanes as PyTorch has them: a memory pool of one segment, and a stream.
+"""A lane in PyTorch is a memory pool of one segment, and a stream.
 
 Pools begin and end while no thread is inside any pool: PyTorch insists. A segment goes back to the device
 when its pool has ended and nothing lives in it any more, so that a lane in which tensors live is made anew
@@ -32,14 +32,14 @@ class PoolBlock(NamedTuple):
 
 
 class PoolView(NamedTuple):
-    """Of a pool: what it has of the device, and the blocks that are in use."""
+    """A view of a pool shows what it has of the device, and the blocks that are in use."""
 
     reserved: int
     blocks: list[PoolBlock]
 
 
 def viewed(segments: Iterable[Mapping[str, Any]]) -> PoolView:
-    """From a snapshot of PyTorch's allocator."""
+    """Read a view from a snapshot of PyTorch's allocator."""
     segments = list(segments)
     used = [
         PoolBlock(block["address"], block["size"], _where(block.get("frames", ())))
@@ -51,7 +51,7 @@ def viewed(segments: Iterable[Mapping[str, Any]]) -> PoolView:
 
 
 def _where(frames: Iterable[Mapping[str, Any]]) -> str:
-    """The innermost line of Python that is not PyTorch's own."""
+    """Return the innermost line of Python that is not PyTorch's own."""
     for frame in frames:
         if frame["filename"].endswith(".py") and "/torch/" not in frame["filename"]:
             return f"{frame['filename']}:{frame['line']}"
@@ -69,7 +69,8 @@ class _Held(NamedTuple):
 
 
 class LaneWatch:
-    """Of one lane. Blocks belong to the job in whose turn they were first seen."""
+    """A watch follows what lies in a lane between iterations: whose it is, whether it grows, and what the
+    lane has taken. Blocks belong to the job in whose turn they were first seen."""
 
     def __init__(self) -> None:
         self._turns: Counter[int] = Counter()
@@ -80,23 +81,23 @@ class LaneWatch:
         self._asked = -1  # how often the device was asked for memory, at the last look
 
     def renewed(self) -> LaneWatch:
-        """For a lane with another pool. What is held of the old one may be held for long."""
+        """Return a watch for the lane with another pool, as jobs may hold blocks of the old one."""
         fresh = LaneWatch()
         for job, last in self._last.items():
             fresh._elsewhere[job] = self._more(job, last)
         return fresh
 
     def will_look(self, job: int) -> bool:
-        """Before a turn: whether there will be a look after it, whatever happens."""
+        """Tell, before a turn, whether there will be a look after it, whatever happens."""
         return _looked_at(self._turns[job] + 1)
 
     def began(self, job: int, view: PoolView) -> None:
-        """Before such a turn: what has been let go is nobody's any more."""
+        """Note, before such a turn, that blocks which were let go are nobody's any more."""
         self._of(job, view)
 
     def due(self, job: int, asked: Callable[[], int], shared: bool = True) -> bool:
-        """After every turn: whether to look. *asked* tells how often the device was asked for memory so far,
-        which takes some time too. In a lane that is *shared* it must be told after whose turn that was."""
+        """Tell, after every turn, whether to look. *asked* tells how often the device was asked for memory so
+        far, which takes some time too. In a *shared* lane that must be known after each turn."""
         self._turns[job] += 1
         turn = self._turns[job]
         if not shared and turn > 2 * OFTEN and turn % OFTEN:
@@ -105,7 +106,7 @@ class LaneWatch:
         return self._asked != before or _looked_at(turn)
 
     def seen(self, job: int, size: int, view: PoolView) -> Excess | None:
-        """After a turn in the lane of *size* bytes: what was not known of the job, None if nothing."""
+        """Return what a turn in the lane of *size* bytes has shown of the job; None if nothing new."""
         mine = self._of(job, view)
         held = _Held(self._turns[job], sum(block.size for block in mine), len(mine))
         in_use = sum(block.size for block in view.blocks)
@@ -119,7 +120,7 @@ class LaneWatch:
         return Excess(rounded(more), taken, held.blocks, _places(mine) if leaks else (), leaks)
 
     def _believed(self, job: int, held: _Held, in_use: int, blocks: int) -> _Held:
-        """Not more than there is beyond what others hold at most."""
+        """Limit what the job holds to what there is beyond what others hold at most."""
         first = self._first.get(job, held)
         if held.turn <= FIRST and held.size > first.size:
             first = held
@@ -143,26 +144,26 @@ def _looked_at(turn: int) -> bool:
 
 
 def _leaks(first: _Held, last: _Held, now: _Held) -> bool:
-    """A block more with every turn, or a good deal more than at the last look and at first."""
+    """Tell whether each turn adds a block, or much has come since the last look and since the first."""
     turns = now.turn - first.turn
     steadily = turns >= 2 and now.blocks - first.blocks >= turns
     return steadily or now.size - first.size >= LEAK <= now.size - last.size
 
 
 def _places(blocks: list[PoolBlock]) -> tuple[str, ...]:
-    """Where most bytes were made, as far as PyTorch recorded it."""
+    """Return where most bytes were made, as far as PyTorch recorded it."""
     sizes: Counter[str] = Counter()
     for block in blocks:
         sizes[block.where] += block.size
     return tuple(where for where, _ in sizes.most_common() if where)[:PLACES]
 
 
-SCARCE = 0.5  # of the device that is free: too little to measure somebody beside lanes
+SCARCE = 0.5  # of the device that is free: too little to measure a job beside lanes
 JOBS, LANES = -1, 0  # priorities of streams; PyTorch has 32 of each
 
 
 class LaunchedIteration(NamedTuple):
-    """An iteration that may still run: CUDA events before and after it."""
+    """A launched iteration may still run; CUDA events mark its begin and end."""
 
     job: int
     began: Any
@@ -175,7 +176,7 @@ class TorchLane:
     own: bool  # the stream is that of the job which had the lane for itself
     pool: Any
     size: int  # that its pool has
-    booked: int = 0  # that it should have: less where it could not be made smaller
+    booked: int = 0  # what the books say; less than size where the pool could not shrink
     watch: LaneWatch = field(default_factory=LaneWatch)
     launched: list[LaunchedIteration] = field(default_factory=list)
     spent: dict[int, Time] = field(default_factory=dict)  # GPU time that jobs have not been charged for
@@ -186,27 +187,27 @@ class TorchLane:
         return viewed(_snapshot(self.pool))
 
     def suits(self, turn: Turn, home: Any) -> bool:
-        """Whether that turn of the job with the stream *home* can be in it as it is."""
+        """Tell whether that turn of the job with the stream *home* can be in the lane as it is."""
         stream = not self.own or self.crowded or (self.stream is home and not turn.shared)
         return stream and not self.stale and turn.size in (self.size, self.booked)
 
 
 class Pools:
-    """*cuda* is torch.cuda, or what a test has in its place."""
+    """The pools of a device make and end its lanes. *cuda* is torch.cuda, or what a test has in its place."""
 
     def __init__(self, device: torch.device, cuda: Any) -> None:
         self._device, self._cuda = device, cuda
         self.lanes: dict[int, TorchLane] = {}
         self.given_up: list[tuple[Any, Any]] = []  # streams and pools
         self.inside = 0  # threads in pools
-        self.making = False  # a lane: nobody may enter a pool meanwhile
+        self.making = False  # a lane is being made: no thread may enter a pool meanwhile
         self._watches: dict[int, LaneWatch] = {}  # of lanes that are to be made anew
         self._spare: dict[int, list[Any]] = {JOBS: [], LANES: []}  # streams, by priority
         self._quiet = threading.Condition()
 
     def enter(self, turn: Turn, home: Any) -> TorchLane:
-        """*home* is the stream of the turn's job. Where it has the lane for itself, that is the lane's too:
-        nothing waits between its iterations and the rest of its loop."""
+        """Enter a lane's pool. *home* is the stream of the turn's job. Where the job has the lane for itself,
+        that is the lane's too: nothing waits between its iterations and the rest of its loop."""
         with self._quiet:
             while self.making:
                 self._quiet.wait()
@@ -229,7 +230,7 @@ class Pools:
                 self.lanes[lane].stale = True
 
     def close(self, lane: int) -> None:
-        """Its memory goes back to the device as soon as that can be."""
+        """Close a lane; its memory goes back to the device as soon as that can be."""
         with self._quiet:
             self._give_up(lane)
             self._watches.pop(lane, None)
@@ -237,16 +238,17 @@ class Pools:
                 self._clear()
 
     def make_room(self) -> None:
-        """Who is measured runs outside all lanes, and nobody else runs: lanes that have most of the device
-        make way, and are made anew at their next turn."""
+        """Make room for a job that is measured outside all lanes, while nobody else runs: lanes that have
+        most of the device are given up, and made anew at their next turn."""
         free, total = self._cuda.mem_get_info(self._device)
         with self._quiet:
             if free < SCARCE * total and not self.inside:
                 self._make_way()
 
     def stream(self, priority: int) -> Any:
-        """Jobs and lanes have their own, so that a job that waits for its results holds up no lane; and they
-        are used again, since libraries keep a workspace for each that a thread has ever used."""
+        """Return a stream. Jobs and lanes have their own, so that a job that waits for its results holds up
+        no lane; and they are used again, since libraries keep a workspace for each that a thread has ever
+        used."""
         try:
             return self._spare[priority].pop()
         except IndexError:
@@ -255,7 +257,7 @@ class Pools:
     def spare(self, stream: Any, priority: int) -> None:
         self._spare[priority].append(stream)
 
-    # while nobody is inside a pool
+    # while no thread is inside a pool
 
     def _make(self, turn: Turn, home: Any) -> TorchLane:
         self.making = True
@@ -271,8 +273,9 @@ class Pools:
             self._quiet.notify_all()
 
     def _in_place(self, turn: Turn, home: Any) -> TorchLane:
-        """What PyTorch keeps for later is given back first: the books know nothing of it. Nor do they know of
-        lanes that are to be smaller from their next turn on: all others make way where it must be."""
+        """Make a lane after giving back what PyTorch keeps for later, of which the books know nothing. Nor do
+        they know of lanes that are to be smaller from their next turn on: where it must be, all others are
+        given up."""
         self._empty()
         lane = self._tried(turn, home)
         if lane is None:
@@ -281,8 +284,8 @@ class Pools:
         return self._into(turn.lane, lane)
 
     def _beside(self, old: TorchLane, turn: Turn, home: Any) -> TorchLane:
-        """Where there is no room for both, the old pool goes on, with another segment if it is too small, and
-        on the stream that it has."""
+        """Make a lane beside its old pool. Where there is no room for both, the old pool goes on, with
+        another segment if it is too small, and on the stream that it has."""
         self._empty()
         lane = self._tried(turn, home)
         if lane is not None:
@@ -301,7 +304,7 @@ class Pools:
         return lane
 
     def _tried(self, turn: Turn, home: Any) -> TorchLane | None:
-        """None where the device has not as much."""
+        """Make a lane; return None where the device has not as much memory."""
         try:
             return self._made(turn, home)
         except torch.OutOfMemoryError:
@@ -320,7 +323,7 @@ class Pools:
         return lane
 
     def _reserve(self, lane: TorchLane, size: int) -> None:
-        """All of it is split from one segment, since a pool cannot join segments."""
+        """Reserve the lane's memory in one piece, since a pool cannot join segments."""
         with self._cuda.stream(lane.stream), self._cuda.use_mem_pool(lane.pool, self._device):
             block = self._cuda.caching_allocator_alloc(max(1, size), self._device)
             self._cuda.caching_allocator_delete(block)
@@ -345,8 +348,9 @@ class Pools:
         self._cuda.empty_cache()
 
     def _clear(self) -> None:
-        """No name may hold a pool here: it must end inside, while nobody can enter one. Its memory goes back
-        in one call that waits for the whole device with the interpreter held: we wait before, without it."""
+        """End the pools that were given up. No name may hold a pool here: it must end inside, while nobody
+        can enter one. Its memory goes back in one call that waits for the whole device with the interpreter
+        held: we wait before, without it."""
         if self.given_up:
             self._cuda.synchronize(self._device)
         while self.given_up:

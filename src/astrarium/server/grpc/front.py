@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 import grpc
 import msgspec
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.server.checking import (
     Placed,

@@ -11,8 +11,7 @@ from typing import Any
 
 import uvicorn
 
-from astrarium.core.errors import InputError
-from astrarium.core.native import extension
+from astrarium.core.errors import InputError, extension
 from astrarium.server.contract import Express, Service
 from astrarium.server.http.app import HttpFront
 from astrarium.server.http.express import ExpressProtocol, Lane, express_protocol

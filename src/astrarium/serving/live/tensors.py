@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 
 Array = npt.NDArray[Any]
 

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 from astrarium.core.units import Time
 from astrarium.serving.live.arena import Memory
 from astrarium.serving.live.backends.contract import Place

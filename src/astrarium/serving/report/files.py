@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astrarium.core.level import Run
-from astrarium.core.units import SECOND
-from astrarium.run.report import by_label, side_by_side
+from astrarium.core.errors import InputError
+from astrarium.core.level import Run, named
+from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.run.report import side_by_side
 from astrarium.run.timeline import write_timeline
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.summary import Summary, summarize
@@ -40,7 +41,7 @@ def tables(runs: Runs) -> list[Any]:
     from astrarium.serving.report.tables import model_table, overview_table
 
     models = [model_table(runs[0].summary)] if len(runs) == 1 else []
-    return [overview_table({label: run.summary for label, run in by_label(runs).items()}), *models]
+    return [overview_table({name: run.summary for name, run in named(runs).items()}), *models]
 
 
 def write(run: Run[Scenario, ServingRecord], folder: Path, outcomes: bool) -> None:
@@ -58,7 +59,7 @@ def draw(runs: Runs, plots: Path, title: str) -> None:
     """Draw two pictures of all runs; of a single one also what an autoscaler would make of it."""
     from astrarium.serving.report.plots import draw_overview, draw_scaling, draw_schedule
 
-    drawn = [(label, run.record, run.summary) for label, run in by_label(runs).items()]
+    drawn = [(name, run.record, run.summary) for name, run in named(runs).items()]
     draw_overview(drawn, plots / "overview.png", title)
     draw_schedule(drawn, plots / "schedule.png")
     if len(runs) == 1:
@@ -97,10 +98,29 @@ def rows(record: ServingRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
     return {"requests": requests, "batches": batches}
 
 
-def write_plan(folder: Path, plan: str) -> dict[str, str]:
-    """Returns what to say of it."""
-    (folder / PLAN).write_text(plan, encoding="utf-8")
-    return {PLAN: "the plan that was run: which models live on which GPUs"}
+def explain(run: Run[Scenario, ServingRecord], item: str) -> list[str]:
+    """Say when a request came, which batch took it, and how it ended."""
+    record = run.record
+    of, ran = record.requests, record.batches
+    if not item.isdigit() or int(item) >= len(of.arrival):
+        raise InputError("ITEM", item, f"the number of a request, from 0 to {len(of.arrival) - 1}")
+    request = int(item)
+    model = record.setup.models[of.model[request]].name
+    due = _ms(of.deadline[request] - of.arrival[request])
+    told = [f"request {request} to {model}, under {run.label}"]
+    told.append(f"It arrives at {_ms(of.arrival[request])}, and must be answered within {due}.")
+    if (batch := int(of.batch[request])) >= 0:
+        with_others = f"in batch {batch}, of {ran.size[batch]}, on GPU {ran.gpu[batch]}"
+        told.append(f"It leaves at {_ms(ran.dispatched[batch])} {with_others}.")
+        told.append(f"The batch runs from {_ms(ran.started[batch])} to {_ms(ran.finished[batch])}.")
+    outcome = Outcome(int(of.outcome[request]))
+    why = f": {record.reasons[of.reason[request]]}" if outcome is Outcome.DROPPED else ""
+    took = _ms(of.done[request] - of.arrival[request])
+    return [*told, f"After {took} it is {outcome.name.lower().replace('_', ' ')}{why}."]
+
+
+def _ms(time: int) -> str:
+    return f"{time / MILLISECOND:,.3f} ms"
 
 
 def _write_columns(path: Path, columns: Any, **extra: Sequence[str]) -> None:

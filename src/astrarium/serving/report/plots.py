@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,33 +23,7 @@ from astrarium.serving.report.curves import batch_size_shares, latency_cdf, loss
 from astrarium.serving.report.summary import Summary, busy_time
 from astrarium.serving.state import Fate
 
-if TYPE_CHECKING:
-    from astrarium.serving.goodput import Goodput
-
-
 # A picture of the search for goodput.
-
-
-def draw_probes(found: Goodput, path: Path) -> None:
-    """Every rate that was tried, by seed. A run that fails stops early: its point is a lower bound."""
-    with picture(path, 7, 4.2) as (figure, axes):
-        margins(figure, left=0.75, right=0.25, bottom=0.6, top=0.5, w=0, h=0)
-        ax = axes[0, 0]
-        for passed, color, marker, label in (
-            (True, "#009E73", "o", "kept"),
-            (False, "#D55E00", "x", "missed"),
-        ):
-            probes = [probe for probe in found.probes if probe.passed == passed]
-            rates = [probe.rate for probe in probes]
-            bad = [100 * probe.worst_bad for probe in probes]
-            ax.plot(rates, bad, marker, color=color, ms=5, label=f"objective {label}", ls="none")
-        ax.axhline(1, color="#333333", lw=1, ls="--", label="1 % allowed")
-        ax.axvspan(*found.interval, color="#0072B2", alpha=0.15, lw=0)
-        ax.axvline(found.goodput, color="#0072B2", lw=1.5, label=f"goodput {found.goodput:,.0f} requests/s")
-        ax.set_yscale("symlog", linthresh=0.1)
-        ax.set(title="Search for goodput", xlabel="offered rate (requests/s)", xlim=(0, None), ylim=(0, 150))
-        ax.set(ylabel="bad requests of the worst model (%)")
-        ax.legend(loc="upper left")
 
 
 _LOSS_COLORS = ("#D55E00", "#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#8C6BB1", "#666666")

@@ -14,7 +14,6 @@ from astrarium.run.tables import number, plain_table
 from astrarium.serving.report.summary import ModelSummary, Summary
 
 if TYPE_CHECKING:
-    from astrarium.serving.goodput import Goodput
     from astrarium.serving.report.planned import PlanSummary
 
 
@@ -126,22 +125,6 @@ def cell_table(summary: PlanSummary) -> Table:
         table.add_row("none", f"{name}: {why}" if why else name)
     if len(summary.cells) > _MOST_CELLS:
         table.caption = f"the first {_MOST_CELLS} of {len(summary.cells)} cells"
-    return table
-
-
-def goodput_table(label: str, found: Goodput) -> Table:
-    """The highest rate at which every model keeps its objective."""
-    table = plain_table("policy", "goodput requests/s", "interval", "by seed", "runs", "upper bound")
-    low, high = found.interval
-    by_seed = zip(found.seeds, found.per_seed, strict=True)
-    table.add_row(
-        label,
-        f"{found.goodput:,.1f}",
-        f"{low:,.1f} to {high:,.1f}",
-        ", ".join(f"{seed}: {rate:,.0f}" for seed, rate in by_seed),
-        str(len(found.probes)),
-        f"{found.capacity:,.0f}",
-    )
     return table
 
 

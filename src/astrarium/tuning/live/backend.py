@@ -23,8 +23,8 @@ class Checkpoint(NamedTuple):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The order to train a candidate at a place, from a checkpoint (None: from nothing) until it has *total*
-    iterations. A trial that goes on is a new run; news of the run carries the number *run*."""
+    """The backend is to train a candidate at a place, from a checkpoint (None: from nothing) until it has
+    *total* iterations. A trial that goes on is a new run; news of the run carries the number *run*."""
 
     trial: int
     run: int
@@ -54,8 +54,7 @@ Ending: TypeAlias = Literal["finished", "left", "failed", "lost"]
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag=True):
-    """A run has ended, and nothing of it is left on its GPUs. *iterations* are those of its newest
-    checkpoint, in all."""
+    """A run has left its GPUs. *iterations* are those of its newest checkpoint, in all."""
 
     trial: int
     run: int
@@ -66,8 +65,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class GpusSeen(msgspec.Struct, frozen=True, tag=True):
-    """These GPUs are available from now on, and no others. The ends of runs on others, as lost, were reported
-    before."""
+    """Exactly these GPUs are available now. Runs on others were reported as lost before."""
 
     gpus: tuple[int, ...]
 
@@ -81,12 +79,10 @@ class TrialBackend(Protocol):
     def start(self, work: Work) -> None: ...
 
     def stop(self, trial: int, run: int) -> None:
-        """Stop a run at the end of its iteration, with a checkpoint. Orders for runs that have ended are
-        ignored."""
+        """Stop a run at the end of its iteration, with a checkpoint. A run that has ended is ignored."""
 
     def drop(self, trial: int, run: int) -> None:
-        """Stop a run at once, because nobody wants it any more. It ends as left, or as whatever it has ended
-        meanwhile."""
+        """Stop an unwanted run at once. It ends as left, or as whatever it has ended meanwhile."""
 
     def hear(self, seconds: float) -> list[News]:
         """Return what happened since the last call; wait so long for the first news."""

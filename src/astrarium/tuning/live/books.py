@@ -50,8 +50,8 @@ class LiveRun:
     """A live run was started by the backend, and its end has not been reported."""
 
     work: Work
-    left: Time | None  # when it had left its old place, where it was moved
-    iterated: Time  # when its last iteration ended; at first, when it was told to start
+    left: Time | None  # when the trial had left its old place, if it moved
+    iterated: Time  # when its last iteration ended; before the first, when it was ordered
     crowd: float = 0.0  # of its GPU, at that instant
     told: Time | None = None  # when the books last heard of its progress
     fresh: bool = True  # no iteration has ended yet
@@ -73,8 +73,7 @@ class _Crowd:
 
 @dataclass
 class LiveRuns:
-    """The live runs say which run is really on which GPU, whatever the books say, and how many shared it for
-    how long."""
+    """Live runs tell which run is really on which GPU, and how many shared it for how long."""
 
     alive: dict[int, LiveRun] = field(default_factory=dict)  # by trial
     _crowds: dict[int, _Crowd] = field(default_factory=dict)  # by GPU
@@ -101,8 +100,7 @@ class LiveRuns:
         self._count(now, run.work.place, -1)
 
     def sharers(self, now: Time, run: LiveRun) -> float:
-        """Return the mean number of trials on the run's GPU since its last iteration ended; the next
-        iteration begins now."""
+        """Return the mean number of trials on the run's GPU since its last iteration; the next begins."""
         area, since, place = self._area(now, run.work.place), run.iterated, run.work.place
         crowd, run.iterated, run.crowd = run.crowd, now, area
         if now > since:
@@ -119,7 +117,7 @@ class LiveRuns:
             crowd.count += more
 
 
-MOVES = 9  # the last ones, that tell what one costs
+MOVES = 9  # so many of the last moves tell what a move costs
 CHANGE = 0.1
 
 
@@ -131,14 +129,13 @@ class NewsTranslator:
     ) -> None:
         self._state, self._runs, self._reports = state, runs, reports
         self._beliefs, self._options = beliefs, options
-        self.left: dict[int, Time] = {}  # by trial that is on its way: when it left its old place
+        self.left: dict[int, Time] = {}  # by moving trial: when it left its old place
         self.kept: dict[int, int] = {}  # by trial: iterations in its newest checkpoint
         self._moves: deque[Time] = deque(maxlen=MOVES)
-        self._losses: dict[int, tuple[int, int]] = {}  # by trial: how often, and how far it had come
+        self._losses: dict[int, tuple[int, int]] = {}  # by trial: losses, and most iterations done
 
     def events(self, now: Time, heard: Sequence[News], gpus: Collection[int] | None) -> Iterator[Event]:
-        """Yield the events that follow from news. *gpus* are those that are left, where the news told of
-        them."""
+        """Yield the events that follow from news. *gpus* are those left, where the news told of them."""
         steps, ends = dict[int, Iterated](), list[Event]()
         for news in heard:
             if isinstance(news, Iterated) and self._iterated(now, news):
@@ -175,7 +172,7 @@ class NewsTranslator:
         first: they would interpolate with the old one."""
         for number, news in steps.items():
             row, run = self._state.open[number], self._runs.current(number, news.run)
-            if run is None:  # it has ended, which says more
+            if run is None:  # the run has ended, which says more
                 continue
             due = run.told is None or now - run.told >= self._options.progress
             if due or row.trial.candidate in measured:
@@ -195,7 +192,7 @@ class NewsTranslator:
         if run is None:
             return
         self._runs.end(now, run)
-        if row is None:  # nobody wants it any more
+        if row is None:  # the trial has been withdrawn
             return
         if news.ending == "failed":
             yield TrialFailed(news.trial, row.run, news.error or "it failed without a word")
@@ -214,7 +211,7 @@ class NewsTranslator:
         self, now: Time, news: RunEnded, row: TrialRow, run: LiveRun, gpus: Collection[int] | None
     ) -> Event:
         done = _done(row, news.iterations)
-        if done == row.trial.iterations:  # what it was worth then, nobody knows: it trains once more
+        if done == row.trial.iterations:  # its value is not known: it trains once more
             done = 0
         self.kept[news.trial] = done
         blameless = (run.asked and news.ending == "left") or not _has(gpus, run)
@@ -224,13 +221,12 @@ class NewsTranslator:
         if row.going is not None:
             self.left[news.trial] = now
             return TrialMoved(news.trial, row.run, done)
-        if row.settled and row.place != run.work.place:  # it was put elsewhere before it had left
+        if row.settled and row.place != run.work.place:  # the policy put it elsewhere before it had left
             return TrialStepped(news.trial, row.run, done)
         return TrialPaused(news.trial, row.run, done)
 
     def _stuck(self, now: Time) -> Iterator[TrialFailed]:
-        """Fail trials whose iteration takes too long. Their processes live, which is all that a backend can
-        tell."""
+        """Fail trials whose iteration takes too long: a backend can only tell that their processes live."""
         longest = self._options.longest
         for number, run in self._runs.alive.items():
             row = self._state.open.get(number)
@@ -238,7 +234,7 @@ class NewsTranslator:
                 error = f"no iteration ended within {longest / SECOND:g} s, the longest it may take"
                 yield TrialFailed(number, row.run, error)
 
-    def nowhere(self) -> Iterator[Event]:
+    def never_began(self) -> Iterator[Event]:
         """Yield that a trial has left its place where it never began to run there."""
         for number, row in self._state.open.items():
             if number not in self._runs.alive and row.going is not None:
@@ -300,8 +296,7 @@ class LiveTuning:
         stop: Callable[[], str] = lambda: "",
         after: Callable[[LiveTuning], None] = lambda live: None,
     ) -> None:
-        """Run to the end of the search, or until *stop* returns a reason. *after* is called after each
-        step."""
+        """Run until the search ends, or *stop* returns a reason. *after* is called after each step."""
         why = "the run broke off"
         try:
             while not self.over and not (why := stop()):
@@ -323,7 +318,7 @@ class LiveTuning:
         happened = bool(events)
         while events:
             self._set_timers(self._engine.step(now, events))
-            events = [*self._remembered(), *self._translator.nowhere()]
+            events = [*self._known_results(), *self._translator.never_began()]
         self._settle(now)
         return happened
 
@@ -363,14 +358,14 @@ class LiveTuning:
         else:
             self._journal.finished(candidate, self._values(row), total, self._reports.worth(row.trial))
 
-    def _remembered(self) -> Iterator[Event]:
+    def _known_results(self) -> Iterator[Event]:
         """Yield what an earlier run did of trials that have just come."""
         for number, row in self.state.open.items():
             if number not in self._met:
                 self._met.add(number)
-                yield from self._again(row)
+                yield from self._resumed(row)
 
-    def _again(self, row: TrialRow) -> Iterator[Event]:
+    def _resumed(self, row: TrialRow) -> Iterator[Event]:
         trial, values = row.trial, self._values(row)
         known = self._journal.result(trial.candidate, values, trial.total)
         kept = self._journal.kept(trial.candidate, values, trial.total) - trial.begins
@@ -455,8 +450,7 @@ def live_tuning(
 
 
 def _checkpoint(trial: Trial, kept: int) -> Checkpoint | None:
-    """Return the trial's own checkpoint where it has trained; else the one it begins with, which may be
-    another candidate's."""
+    """Return the trial's own checkpoint where it has trained; else the one it begins with."""
     if kept:
         return Checkpoint(trial.candidate, trial.begins + kept)
     if trial.begins:

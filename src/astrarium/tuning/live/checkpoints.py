@@ -47,7 +47,7 @@ def write(folder: Path, checkpoint: Checkpoint, state: Any) -> None:
 
     final = path(folder, checkpoint)
     final.parent.mkdir(parents=True, exist_ok=True)
-    for old in final.parent.glob("*.draft"):  # of one that was killed while it wrote
+    for old in final.parent.glob("*.draft"):  # of a process that was killed while it wrote
         old.unlink(missing_ok=True)
     draft = final.with_suffix(f".{os.getpid()}.draft")
     try:

@@ -32,7 +32,7 @@ from astrarium.tuning.runtime import Runtime, Width
 PRIOR = Runtime(packing=1.3, scaling=1.2)  # as for most of the tasks that we know
 KEPT = 31  # samples of a candidate at one width
 ROUNDS = 4  # in which packing and spreading are told apart
-DOUBT = 4.0  # candidates that must be compared before it counts half
+DOUBT = 4.0  # candidates that must be compared before a comparison counts half
 MOST = log(16.0)  # an overhead beyond which nothing is packed or spread anyway
 LONGEST = 10**18  # an iteration, in nanoseconds
 WATCHED = (Width(1, 4), Width(1), Width(8))
@@ -50,7 +50,7 @@ class Beliefs(Protocol):
 
 
 class WidthSample(NamedTuple):
-    """The sample of a candidate at one width; *level* is the logarithm of its iterations' GPU time."""
+    """A sample is one candidate at one width; *level* is the logarithm of its iterations' GPU time."""
 
     level: float
     packed: float  # trials beside it
@@ -187,8 +187,7 @@ def _compared(views: _Views, prior: float, axis: str, other: Overheads) -> float
 
 
 def _weighted_median(slopes: Sequence[_Slope]) -> float:
-    """Return the lowest value with half of all weight at or below it; the mean of two where the halves are
-    equal."""
+    """Return the lowest value with half of the weight up to it; the mean of two if halves are equal."""
     ordered, half = sorted(slopes), sum(slope.weight for slope in slopes) / 2
     below = 0.0
     for slope, later in zip(ordered, [*ordered[1:], ordered[-1]], strict=True):

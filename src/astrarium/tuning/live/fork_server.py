@@ -29,20 +29,20 @@ from typing import Any
 
 import msgspec
 
-from astrarium.tuning.live.messages import Gone, RendezvousSetup, Setup
+from astrarium.tuning.live.messages import Gone, RendezvousSetup, SlotSetup
 
 # torch._dynamo takes seconds to import; the first optimizer would import it.
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
-LOOKING = 100  # milliseconds between looks for the backend, while it loads
-LEAVING = 2.0  # seconds for its slots, of which each finds out itself that the backend is gone
+LOOKING = 100  # milliseconds between checks that the backend lives, while modules load
+LEAVING = 2.0  # seconds for slots to find out themselves that the backend is gone
 _PDEATHSIG = 1  # of prctl: the signal that comes when the parent has died
 _MOST = 1 << 16  # bytes of a setup
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {module} import serve; serve(sys.argv)"
 
 
 class ForkServer:
-    """The backend's end of a fork server. *environment* is all that its processes have. *litter* is a folder
-    to remove when the backend is gone."""
+    """The object starts a fork server and asks it for processes. *environment* is all that its processes
+    have. *litter* is a folder to remove when the backend is gone."""
 
     def __init__(
         self, environment: Mapping[str, str], preload: Sequence[str] = PRELOAD, litter: str = ""
@@ -63,7 +63,7 @@ class ForkServer:
                 start_new_session=True,  # an interrupt at the keyboard is the backend's business
             )
 
-    def fork(self, role: Setup | RendezvousSetup) -> Connection:
+    def fork(self, role: SlotSetup | RendezvousSetup) -> Connection:
         """Fork a process with that role, and return a connection to it: the first message of a slot is Ready.
         A fork server that was killed is replaced; where the new one dies too, the connection ends."""
         ours, theirs = socket.socketpair()
@@ -77,7 +77,7 @@ class ForkServer:
                     self._ask_for(role, theirs)
         return Connection(ours.detach())
 
-    def _ask_for(self, role: Setup | RendezvousSetup, theirs: socket.socket) -> None:
+    def _ask_for(self, role: SlotSetup | RendezvousSetup, theirs: socket.socket) -> None:
         socket.send_fds(self._control, [msgspec.json.encode(role)], [theirs.fileno()])
 
     @property
@@ -115,8 +115,7 @@ def serve(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _while_the_backend_lives(control: socket.socket, litter: str) -> Iterator[None]:
-    """End this process if the backend goes meanwhile: loading may take a minute, and nobody wants it any
-    more."""
+    """End this process if the backend goes while modules are loaded, which may take a minute."""
     loaded = Event()
     watch = Thread(target=_end_with_backend, args=(control, litter, loaded))
     watch.start()
@@ -137,8 +136,7 @@ def _end_with_backend(control: socket.socket, litter: str, loaded: Event) -> Non
 
 
 def _throw_away(litter: str) -> None:
-    """Remove the folder once nobody is left who writes there, or nearly so: the rest end with this
-    process."""
+    """Remove the folder once nearly all who write there are gone: the rest end with this process."""
     until = monotonic() + LEAVING
     with suppress(ChildProcessError):  # there are none any more
         while litter and monotonic() < until:
@@ -153,10 +151,10 @@ def _become(message: bytes, handle: int) -> None:
     pipe = Connection(handle)
     try:
         _end_with_parent()
-        os.setpgid(0, 0)  # what it starts itself ends with it
+        os.setpgid(0, 0)  # processes that the slot starts end with it
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _play(pipe, msgspec.json.decode(message, type=Setup | RendezvousSetup))
+        _play(pipe, msgspec.json.decode(message, type=SlotSetup | RendezvousSetup))
     except BaseException as error:
         traceback.print_exc()
         with suppress(OSError):
@@ -166,7 +164,7 @@ def _become(message: bytes, handle: int) -> None:
         os._exit(1)
 
 
-def _play(pipe: Connection, role: Setup | RendezvousSetup) -> None:
+def _play(pipe: Connection, role: SlotSetup | RendezvousSetup) -> None:
     from astrarium.tuning.live.slot import Slot
 
     if isinstance(role, RendezvousSetup):

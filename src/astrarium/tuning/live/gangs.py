@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from astrarium.tuning.live.backend import Ending, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints
-from astrarium.tuning.live.messages import Begin, Ended, Gone, Leave, Noted, Saved, Started
+from astrarium.tuning.live.messages import Begin, Gone, Leave, MemberEnded, Noted, Saved, Started
 from astrarium.tuning.live.rendezvous import Address
 from astrarium.tuning.live.slots import SlotMessage, Slots
 
 GRACE = 2.0  # seconds for members of a gang that is over; then they are killed
 TICK = 0.25
 
-Note = Callable[[int, str, str], object]  # of a candidate: a name, and what it stands for, as JSON
+Note = Callable[[int, str, str], object]  # candidate, name, and value as JSON
 
 
 class MoveTiming(NamedTuple):
@@ -37,7 +37,7 @@ class _Gang:
     work: Work
     slots: list[int]  # by rank
     saved: int  # iterations of the newest checkpoint
-    ends: dict[int, Ended | None] = field(default_factory=dict)  # by rank; None: it is gone
+    ends: dict[int, MemberEnded | None] = field(default_factory=dict)  # by rank; None: the member is gone
     why: str = ""  # the first that went
     dropped: bool = False
     killed: set[int] = field(default_factory=set)  # ranks, by us
@@ -57,7 +57,7 @@ class SlotBackend:
         self._store, self._every = store, checkpoint_seconds
         self._checkpoints = Checkpoints(folder)
         self._gangs: dict[tuple[int, int], _Gang] = {}
-        self._left: dict[int, Ended] = {}  # by trial: how its last run ended
+        self._left: dict[int, MemberEnded] = {}  # by trial: how its last run ended
         self._gangs_started = 0
         self._gpus = slots.gpus()
         self._news: list[News] = [GpusSeen(self._gpus)]
@@ -76,7 +76,7 @@ class SlotBackend:
         size = len(gang.slots)
         store = self._store() if size > 1 else None
         self._gangs_started += 1
-        name = f"{work.trial}.{work.run}.{self._gangs_started}"  # nobody has met under it before
+        name = f"{work.trial}.{work.run}.{self._gangs_started}"  # no gang has met under that name before
         for rank, slot in enumerate(gang.slots):
             self.slots.send(slot, Begin(work, str(self.folder), self._every, rank, size, store, name))
 
@@ -116,12 +116,12 @@ class SlotBackend:
         slot, said = heard
         if isinstance(said, Gone):
             self._lost(slot, said.why)
-        elif isinstance(said, Started | Iterated | Saved | Noted | Ended):
+        elif isinstance(said, Started | Iterated | Saved | Noted | MemberEnded):
             gang = self._gangs.get((said.trial, said.run))
             if gang is not None:
                 self._told(gang, slot, said)
 
-    def _told(self, gang: _Gang, slot: int, said: Started | Iterated | Saved | Noted | Ended) -> None:
+    def _told(self, gang: _Gang, slot: int, said: Started | Iterated | Saved | Noted | MemberEnded) -> None:
         if isinstance(said, Iterated):
             self._news.append(said)
         elif isinstance(said, Noted):
@@ -134,7 +134,7 @@ class SlotBackend:
             self._dismiss(gang, slot, said)
             self._member_over(gang, said.rank, said)
 
-    def _dismiss(self, gang: _Gang, slot: int, said: Ended) -> None:
+    def _dismiss(self, gang: _Gang, slot: int, said: MemberEnded) -> None:
         """Give a slot back, or kill it: a process whose gang broke apart may hang when it leaves the gang."""
         if len(gang.slots) > 1 and (said.ending == "failed" or gang.dropped):
             self.slots.kill(slot)
@@ -150,7 +150,7 @@ class SlotBackend:
 
     # how gangs end
 
-    def _member_over(self, gang: _Gang, rank: int, ended: Ended | None) -> None:
+    def _member_over(self, gang: _Gang, rank: int, ended: MemberEnded | None) -> None:
         gang.ends[rank] = ended
         if len(gang.ends) == len(gang.slots):
             self._over(gang)
@@ -161,8 +161,7 @@ class SlotBackend:
         gang.deadline = gang.deadline or monotonic() + GRACE
 
     def _kill_the_late(self, now: float) -> None:
-        """Kill members that may wait for ever for one that is gone, or in a collective that will never be
-        complete."""
+        """Kill members that may wait for ever, for one that is gone or in an incomplete collective."""
         late = [gang for gang in self._gangs.values() if gang.deadline is not None and now >= gang.deadline]
         for gang in late:
             for rank in set(range(len(gang.slots))) - gang.ends.keys():
@@ -212,7 +211,7 @@ class SlotBackend:
             self._news.append(GpusSeen(there))
 
 
-def _ending(gang: _Gang, ended: list[Ended]) -> tuple[Ending, str]:
+def _ending(gang: _Gang, ended: list[MemberEnded]) -> tuple[Ending, str]:
     failed = sorted((end for end in ended if end.ending == "failed"), key=lambda end: end.trouble)
     died = [rank for rank, end in gang.ends.items() if end is None and rank not in gang.killed]
     if gang.dropped:

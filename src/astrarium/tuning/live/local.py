@@ -1,6 +1,6 @@
 """The local backend runs trials as processes of this machine, on its GPUs or on emulated ones.
 
-with LocalBackend(build, gpus=4, emulated=Emulated(packing=1.2)) as backend:
+with LocalTrialBackend(build, gpus=4, emulated=Emulated(packing=1.2)) as backend:
     backend.start(work)
     news = backend.hear(1.0)
 """
@@ -25,7 +25,7 @@ from astrarium.run.waiting import waiting
 from astrarium.tuning.live.backend import News, Work
 from astrarium.tuning.live.fork_server import PRELOAD, ForkServer
 from astrarium.tuning.live.gangs import TICK, Note, SlotBackend
-from astrarium.tuning.live.messages import Packing, Setup
+from astrarium.tuning.live.messages import Packing, SlotSetup
 from astrarium.tuning.live.rendezvous import Rendezvous
 from astrarium.tuning.live.slots import LOADING, LocalSlots, Slots, SlotTemplate
 from astrarium.tuning.live.training import Build, Emulated, packed
@@ -71,7 +71,7 @@ class FolderBackend(SlotBackend):
         atexit.register(self.close)
 
     def close(self) -> None:
-        if self._closed or os.getpid() != self._owner:  # a copy of it that was forked ends nobody
+        if self._closed or os.getpid() != self._owner:  # a forked copy of this object ends nothing
             return
         self._closed = True
         atexit.unregister(self.close)
@@ -111,7 +111,7 @@ def found_gpus(gpus: int | Sequence[int] | None, emulated: Emulated | None) -> t
 
 
 def environment(
-    gpu: int, setup: Setup, gate: bool, environ: Mapping[str, str] = os.environ
+    gpu: int, setup: SlotSetup, gate: bool, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Return the environment of the slots on a GPU, which see no other GPU."""
     own = {"GLOO_SOCKET_IFNAME": "lo", **environ}
@@ -122,8 +122,8 @@ def environment(
 
 
 def under_gate(gpu: int, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the environment that `astrarium gpu run --class best-effort` would give, with MPS where there is
-    any; None where there is no gate."""
+    """Return the environment that `astrarium gate run --class best-effort` would give, with MPS where there
+    is any; None where there is no gate."""
     from astrarium.gate.board import board_path
     from astrarium.gate.launch import Client, shared
 
@@ -141,7 +141,7 @@ MEMORY = Path("/dev/shm")  # a folder that is in memory, on Linux
 LANES = "pack"  # the iteration policy by which trials share a process
 
 
-class LocalBackend(FolderBackend):
+class LocalTrialBackend(FolderBackend):
     """A local backend trains on GPUs of this machine. *gpus*: so many, or these; all unless given. *folder*
     keeps checkpoints, under `checkpoints`, and `logs` of what trainings print; without one they are kept
     until the backend is closed, in *memory* if asked.
@@ -181,7 +181,7 @@ class LocalBackend(FolderBackend):
         search_folder = SearchFolder(
             Path(folder) if folder is not None else _temporary(memory), parcel, folder is None
         )
-        setup = Setup(
+        setup = SlotSetup(
             device="cpu" if emulated is not None else "cuda:0",
             build=search_folder.build,
             emulated=emulated,

@@ -22,7 +22,7 @@ import msgspec
 from astrarium.core.streams import stream
 from astrarium.tuning.live.backend import Checkpoint, Ending, Iterated
 from astrarium.tuning.live.checkpoints import read, seed_all, write
-from astrarium.tuning.live.messages import Begin, Ended, Message, Noted, Saved, Setup, Started
+from astrarium.tuning.live.messages import Begin, MemberEnded, Message, Noted, Saved, SlotSetup, Started
 from astrarium.tuning.live.training import Build, Training, Workers
 
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
@@ -34,14 +34,14 @@ class Dropped(BaseException):
     """The error is raised inside a training that nobody wants any more."""
 
 
-class Member:
+class GangMember:
     """A member carries out one run of its slot. Each iteration runs inside a *turn*."""
 
-    def __init__(self, begin: Begin, setup: Setup, tell: Callable[[Message], None]) -> None:
+    def __init__(self, begin: Begin, setup: SlotSetup, tell: Callable[[Message], None]) -> None:
         self.begin, self.work = begin, begin.work
         self.leave = self.dropped = False
         self.interruptible = False  # in the person's code, and nowhere else
-        self.broken = False  # it was in a gang that did not end as it should
+        self.broken = False  # its gang did not end properly
         self.turn: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._setup, self._tell = setup, tell
         self._done = self.work.start.iterations if self.work.start is not None else 0
@@ -61,7 +61,7 @@ class Member:
         """Return the iterations that are left."""
         return max(0, self.work.total - self._done)
 
-    def train(self, build: Callable[[], Build]) -> Ended:
+    def train(self, build: Callable[[], Build]) -> MemberEnded:
         """Train the whole run. An error ends the run, and not the slot."""
         try:
             with self._gang():
@@ -79,7 +79,7 @@ class Member:
         finally:
             getattr(training, "close", _nothing)()
 
-    def failed(self, error: BaseException) -> Ended:
+    def failed(self, error: BaseException) -> MemberEnded:
         """Return a failed end. The whole traceback goes where trainings print."""
         traceback.print_exception(error)
         sys.stderr.flush()
@@ -117,7 +117,7 @@ class Member:
 
     def _prepared(self, build: Callable[[], Build]) -> Training:
         workers = self._workers()
-        if not self._setup.lanes:  # whose runs share the generators
+        if not self._setup.lanes:  # runs in lanes share the generators
             seed_all(workers.seed)
         with self._measured("build"), self._theirs():
             training = _checked(build()(dict(self.work.values), workers))
@@ -203,9 +203,9 @@ class Member:
     def _started(self) -> None:
         self._tell(Started(*self.key, self.begin.rank, monotonic(), self._parts))
 
-    def _ended(self, ending: Ending, error: str = "", trouble: bool = False) -> Ended:
+    def _ended(self, ending: Ending, error: str = "", trouble: bool = False) -> MemberEnded:
         saved = self._saved.iterations if self._saved is not None else 0
-        told = Ended(*self.key, self.begin.rank, ending, saved, self._value, error, trouble)
+        told = MemberEnded(*self.key, self.begin.rank, ending, saved, self._value, error, trouble)
         return msgspec.structs.replace(told, last=self._last, saving=self._saving)
 
 
@@ -229,8 +229,7 @@ def _number(value: Any) -> float:
 
 
 def _is_trouble(error: BaseException) -> bool:
-    """Tell whether the error comes from the connection to other members. Gloo has no error class of its
-    own."""
+    """Tell whether the error is of the connection to other members; Gloo has no class of its own."""
     import torch.distributed as dist
 
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()

@@ -48,7 +48,7 @@ class Reports:
 
 
 class EarlierResult(NamedTuple):
-    """The result of an earlier run; *error* says why the trial failed, if it did."""
+    """An earlier run had this result; *error* says why the trial failed, if it did."""
 
     value: float | None
     error: str = ""
@@ -65,12 +65,10 @@ class Journal(Protocol):
         """Write a result down. When the call returns, a resumed run will find the result."""
 
     def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
-        """Write a failure down. A resumed run does not try again either: the search has gone on without the
-        trial."""
+        """Write a failure down. A resumed run does not try again: the search has gone on without it."""
 
     def result(self, candidate: int, values: Mapping[str, Any], total: int) -> EarlierResult | None:
-        """Return the result of a trial that need not be run again, because the next trial finds its
-        checkpoint."""
+        """Return a trial's result if it need not run again: the next trial finds its checkpoint."""
 
     def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:
         """Return the iterations of the newest checkpoint with fewer than *below*; 0 where there is none."""

@@ -10,7 +10,7 @@ from astrarium.tuning.live.backend import Ending, Iterated, Work
 from astrarium.tuning.live.training import Emulated
 
 
-class Setup(msgspec.Struct, frozen=True, tag=True):
+class SlotSetup(msgspec.Struct, frozen=True, tag=True):
     """The setup holds for a slot's whole life. *device* is what trainings are told; *lanes* is the policy by
     which runs share the process and its GPU; empty: one run at a time."""
 
@@ -21,7 +21,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
     threads: int = 1  # of PyTorch, on a CPU
     beat: float = 1.0  # seconds between signs of life
     lanes: str = ""
-    lane_backend: str = ""  # "module:class" of what lanes are made of, where it is not the GPU
+    lane_backend: str = ""  # "module:class" of the lane backend, where it is not PyTorch's
     log: str = ""  # file for what trainings print; none: where the backend prints
 
 
@@ -55,7 +55,7 @@ class Leave(msgspec.Struct, frozen=True):
 Order: TypeAlias = Begin | Leave
 
 
-class Ready(msgspec.Struct, frozen=True):
+class SlotReady(msgspec.Struct, frozen=True):
     """The slot's process is up."""
 
     pid: int
@@ -94,7 +94,7 @@ class Noted(msgspec.Struct, frozen=True):
     value: str
 
 
-class Ended(msgspec.Struct, frozen=True):
+class MemberEnded(msgspec.Struct, frozen=True):
     """A member's run has ended. *trouble*: the error came from the connection to other members, and is not
     its own. *last*: when its last iteration ended; *saving*: seconds for the checkpoint after it."""
 
@@ -116,5 +116,5 @@ class Gone(msgspec.Struct, frozen=True):
     why: str
 
 
-Message: TypeAlias = Ready | Warm | Beat | Started | Iterated | Saved | Noted | Ended | Gone
+Message: TypeAlias = SlotReady | Warm | Beat | Started | Iterated | Saved | Noted | MemberEnded | Gone
 Packing: TypeAlias = Literal["processes", "lanes"]

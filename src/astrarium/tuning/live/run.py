@@ -31,7 +31,7 @@ from astrarium.core.quantities import check_above_zero, read_duration
 from astrarium.core.trace import Step
 from astrarium.tuning.live.backend import TrialBackend
 from astrarium.tuning.live.books import LiveTuning, live_tuning
-from astrarium.tuning.live.local import LocalBackend
+from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.memory import EarlierResult, LiveOptions
 from astrarium.tuning.live.training import Build, Emulated
 from astrarium.tuning.policies import TuningPolicy, searches, tuning_policies
@@ -48,7 +48,7 @@ FILE, LOCK = "search.json", "search.lock"
 
 
 @contextmanager
-def alone_in(folder: Path | None) -> Iterator[None]:
+def folder_lock(folder: Path | None) -> Iterator[None]:
     """Hold the lock of a run's folder. The lock goes with its process, however that ends."""
     if folder is None:
         yield
@@ -60,8 +60,7 @@ def alone_in(folder: Path | None) -> Iterator[None]:
 
 
 def _lock(file: IO[str], folder: Path) -> None:
-    """Take the lock, or refuse the folder. Some file systems of clusters know no locks: there nothing is
-    checked."""
+    """Take the lock, or refuse the folder. On file systems without locks nothing is checked."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -70,7 +69,7 @@ def _lock(file: IO[str], folder: Path) -> None:
         return
 
 
-def go_on_as(folder: Path, told: Mapping[str, Any], again: bool) -> None:
+def check_same_search(folder: Path, told: Mapping[str, Any], again: bool) -> None:
     """Check that a resumed run searches as the first one did. *told* names what defines the candidates: the
     first run writes it down, and those that resume it are held to it."""
     file, own = folder / FILE, _written(told)
@@ -124,8 +123,7 @@ class CheckpointFolder:
 
 
 class FileJournal:
-    """A file journal appends to *path*, and knows what the file held before. A torn last line counts as never
-    written."""
+    """A file journal appends to *path*, and knows what the file held; a torn last line does not count."""
 
     def __init__(self, path: Path, checkpoints: CheckpointStore) -> None:
         self._path, self._checkpoints = path, checkpoints
@@ -138,7 +136,7 @@ class FileJournal:
         before = self._values.get(candidate)
         if before == written:
             return
-        self._checkpoints.clear(candidate)  # of a candidate that is no more; or nobody knows of whom
+        self._checkpoints.clear(candidate)  # they are of an earlier, or an unknown, candidate
         self._add({"candidate": candidate, "values": written})
 
     def finished(self, candidate: int, values: Mapping[str, Any], total: int, value: float | None) -> None:
@@ -160,8 +158,7 @@ class FileJournal:
         return max((each for each in self._checkpoints.kept(candidate) if each < below), default=0)
 
     def tried(self) -> list[dict[str, Any]]:
-        """Return the values of candidates in the order in which they were drawn, up to the first that is
-        missing."""
+        """Return the values of candidates in the order of drawing, up to the first that is missing."""
         known = takewhile(self._values.__contains__, count())
         return [json.loads(self._values[candidate]) for candidate in known]
 
@@ -234,8 +231,7 @@ class SearchSpec:
 
 
 def options(longest: str | None) -> LiveOptions:
-    """Return live options with the limit *longest*, written as in a file under `live`: `90s`; None is no
-    limit."""
+    """Return live options with the limit *longest*, as a file has it under `live`: `90s`; None: no limit."""
     if longest is None:
         return LiveOptions()
     try:
@@ -253,10 +249,10 @@ def run_local(
     emulated: Emulated | None = None,
     **backend: Any,
 ) -> TuningRecord:
-    """Run a search on this machine. *backend* holds further settings of `LocalBackend`."""
+    """Run a search on this machine. *backend* holds further settings of `LocalTrialBackend`."""
 
-    def make_backend() -> LocalBackend:
-        made = LocalBackend(build, gpus, emulated, folder=spec.folder, seed=spec.seed, **backend)
+    def make_backend() -> LocalTrialBackend:
+        made = LocalTrialBackend(build, gpus, emulated, folder=spec.folder, seed=spec.seed, **backend)
         with _closed_on_error(made):
             made.warm_up()
         return made
@@ -267,12 +263,12 @@ def run_local(
 def run_with(spec: SearchSpec, make_backend: Callable[[], TrialBackend]) -> TuningRecord:
     """Run a search on a backend. What the user wrote is checked before anything is started."""
     parts = _parts(spec)
-    with _unless_for_nothing(spec.folder), alone_in(spec.folder):
+    with _removed_if_unused(spec.folder), folder_lock(spec.folder):
         return _run(spec, parts, make_backend)
 
 
 @contextmanager
-def _unless_for_nothing(folder: Path | None) -> Iterator[None]:
+def _removed_if_unused(folder: Path | None) -> Iterator[None]:
     """Remove a folder that was made for a search which never began: its name is free again."""
     missing = [] if folder is None else [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -318,7 +314,7 @@ def _closed_on_error(backend: TrialBackend) -> Iterator[None]:
         raise
 
 
-def bounded(policy: Choice | TuningPolicy, spread: int) -> Choice | TuningPolicy:
+def bounded_spread(policy: Choice | TuningPolicy, spread: int) -> Choice | TuningPolicy:
     """Bound the GPUs of a trial to *spread*, where the policy has that parameter, for trainings that may
     ignore workers and would do the same on all GPUs."""
     if not isinstance(policy, Choice):
@@ -362,7 +358,7 @@ def _journal(spec: SearchSpec) -> FileJournal | None:
         told = "a folder without an earlier run, or resume=True to go on with that"
         raise InputError("folder", str(spec.folder), told)
     candidates = {"space": space_of(spec.space), "seed": spec.seed, "goal": spec.goal}
-    go_on_as(spec.folder, candidates, spec.resume)
+    check_same_search(spec.folder, candidates, spec.resume)
     return FileJournal(path, CheckpointFolder(spec.folder / "checkpoints"))
 
 
@@ -370,7 +366,7 @@ def tried(spec: SearchSpec) -> list[dict[str, Any]]:
     """Return the values that the resumed run had drawn; empty where none is resumed."""
     if not spec.resume:
         return []
-    with alone_in(spec.folder):
+    with folder_lock(spec.folder):
         journal = _journal(spec)
         return [] if journal is None else journal.tried()
 
@@ -406,7 +402,9 @@ class _Interrupts:
         self._asked = self._held = False
         ours = threading.current_thread() is threading.main_thread()
         found = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM) if ours}
-        self._before = {one: handler for one, handler in found.items() if handler is not None}  # of Python
+        self._before = {
+            one: handler for one, handler in found.items() if handler is not None
+        }  # set by Python
 
     def hold(self) -> None:
         if not self._held:

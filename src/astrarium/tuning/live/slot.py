@@ -19,8 +19,8 @@ from threading import Lock, Thread, get_ident
 from types import FrameType
 from typing import Any, NamedTuple
 
-from astrarium.tuning.live.member import Dropped, Member
-from astrarium.tuning.live.messages import Beat, Begin, Leave, Message, Order, Ready, Setup, Warm
+from astrarium.tuning.live.member import Dropped, GangMember
+from astrarium.tuning.live.messages import Beat, Begin, Leave, Message, Order, SlotReady, SlotSetup, Warm
 from astrarium.tuning.live.training import Build, named, opened
 
 # A training may change settings of its process, which are restored before the next one.
@@ -80,13 +80,12 @@ def _attribute(where: Any, name: str) -> ProcessSetting:
 def _folder() -> str:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # it was deleted
+    except FileNotFoundError:  # the folder was deleted
         return ""
 
 
 def _precision() -> str:
-    """Return the precision of matrix products; PyTorch refuses to tell where it was set in both its old and
-    its new way."""
+    """Return the precision of matrix products, which PyTorch does not tell if set in old and new ways."""
     import torch
 
     try:
@@ -115,18 +114,18 @@ _DROP = signal.SIGUSR1
 
 
 class Slot:
-    def __init__(self, pipe: Connection, setup: Setup) -> None:
+    def __init__(self, pipe: Connection, setup: SlotSetup) -> None:
         self._pipe, self._setup = pipe, setup
         self._sending, self._making = Lock(), Lock()
-        self._members: dict[tuple[int, int], Member] = {}
-        self._next: SimpleQueue[Member] = SimpleQueue()
+        self._members: dict[tuple[int, int], GangMember] = {}
+        self._next: SimpleQueue[GangMember] = SimpleQueue()
         self._main = get_ident()
-        self._current: Member | None = None
+        self._current: GangMember | None = None
 
     def serve(self) -> None:
         """Train until the backend closes the pipe, which ends the process."""
         Thread(target=self._listen, daemon=True).start()
-        self.tell(Ready(os.getpid()))
+        self.tell(SlotReady(os.getpid()))
         self._warm_up()
         self._process_settings = ProcessSettings()
         self.tell(Warm())
@@ -146,8 +145,8 @@ class Slot:
 
     # runs
 
-    def _alone(self, member: Member) -> None:
-        signal.signal(_DROP, self._interrupt)  # the one before may have set its own
+    def _alone(self, member: GangMember) -> None:
+        signal.signal(_DROP, self._interrupt)  # the training before may have set its own
         self._current = member
         self._limit_memory(member)
         ended = member.train(self._build)
@@ -160,18 +159,18 @@ class Slot:
         if not self._on_gpu:
             self._clean_up()
 
-    def _in_a_lane(self, member: Member) -> None:
+    def _in_a_lane(self, member: GangMember) -> None:
         try:
             with self._the_lanes().job(f"trial {member.work.trial}") as job:
                 member.turn = job.iteration
                 ended = member.train(self._build)
-        except BaseException as error:  # of the lanes: it was not let in, say
+        except BaseException as error:  # of the lanes, such as a job that was refused
             ended = member.failed(error)
         self._clean_up()
         self._forget(member)
         self.tell(ended)
 
-    def _forget(self, member: Member) -> None:
+    def _forget(self, member: GangMember) -> None:
         self._members.pop(member.key, None)
 
     def _the_lanes(self) -> Any:
@@ -210,9 +209,8 @@ class Slot:
             torch.set_num_threads(self._setup.threads)
         _ = self._opened
 
-    def _limit_memory(self, member: Member) -> None:
-        """Limit the run to its share of the memory: a run that takes more fails by itself, and not its
-        neighbours."""
+    def _limit_memory(self, member: GangMember) -> None:
+        """Limit the run to its share of memory, so that a greedy run fails and not its neighbours."""
         if self._on_gpu:
             import torch
 
@@ -244,7 +242,7 @@ class Slot:
 
     def _hear(self, order: Order) -> None:
         if isinstance(order, Begin):
-            member = Member(order, self._setup, self.tell)
+            member = GangMember(order, self._setup, self.tell)
             self._members[member.key] = member
             self._next.put(member)
         else:

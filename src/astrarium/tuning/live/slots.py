@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from astrarium.tuning.live.fork_server import ForkServer
-from astrarium.tuning.live.messages import Gone, Message, Order, Ready, Setup, Warm
+from astrarium.tuning.live.messages import Gone, Message, Order, SlotReady, SlotSetup, Warm
 
 
 class SlotProcess:
@@ -25,7 +25,7 @@ class SlotProcess:
     def __init__(self, gpu: int, pipe: Connection) -> None:
         self.gpu, self.pipe = gpu, pipe
         self.pid = self.session = 0
-        self.handle: int | None = None  # of the process: its number could be another's one day
+        self.handle: int | None = None  # of the process: its id could be used again
         self.last_words = "its process ended"
         self.runs, self.warm = 0, False
         self.heard = monotonic()
@@ -111,7 +111,7 @@ class SlotTemplate(NamedTuple):
     """A template says what the slots of a GPU are forked from, and their setup."""
 
     fork_server: ForkServer
-    setup: Setup
+    setup: SlotSetup
 
 
 class LocalSlots:
@@ -184,7 +184,7 @@ class LocalSlots:
     def hear(self, seconds: float) -> list[SlotMessage]:
         sources: dict[Any, int] = {slot.pipe: each for each, slot in self._slots.items()}
         for number, slot in self._slots.items():
-            if slot.handle is not None:  # what it has started may hold its pipe open
+            if slot.handle is not None:  # processes that it started may hold its pipe open
                 sources[slot.handle] = number
         ready = wait(list(sources), 0 if self._heard else seconds)
         for number in sorted({sources[source] for source in ready}):
@@ -226,14 +226,14 @@ class LocalSlots:
 
     def _drain(self, number: int) -> None:
         slot = self._slots.get(number)
-        if slot is None:  # it went with another of its GPU
+        if slot is None:  # it was lost with its GPU
             return
         slot.heard = monotonic()
         over = slot.over
         try:
             while slot.pipe.poll():
                 said = slot.pipe.recv()
-                if isinstance(said, Ready):
+                if isinstance(said, SlotReady):
                     slot.came_up(said.pid)
                 elif isinstance(said, Warm):
                     slot.warm = True

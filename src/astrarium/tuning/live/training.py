@@ -33,8 +33,7 @@ FORM = '"file.py:function" or "module:function"'
 
 
 def named(text: str) -> Callable[..., Any]:
-    """Return the function of that name. The folder of a file is searched by its imports, as that of a script
-    is."""
+    """Return the function of that name. Imports of a file search its folder, as a script's do."""
     where, colon, name = text.rpartition(":")
     if not colon or not where or not name:
         raise InputError("build", text, FORM)
@@ -99,8 +98,7 @@ class Training(Protocol):
         first worker returns counts."""
 
     def save(self) -> Any:
-        """Return all that it takes to go on, such as state_dict() of model and optimizer. The first worker
-        saves."""
+        """Return all that it takes to go on, such as state_dict() of the model. The first worker saves."""
 
     def load(self, state: Any) -> None:
         """Go on from a saved state. All workers load, and their number may differ from when it was saved."""
@@ -206,8 +204,7 @@ def set_current_workers(workers: Workers, thread: bool = False) -> None:
 
 
 def current_workers() -> Workers:
-    """Return the workers of the candidate that this process trains; outside of a run of ours, a single
-    worker."""
+    """Return the workers of the candidate that this process trains; a single one outside of our runs."""
     return _of_thread.own or _usual or Workers()
 
 

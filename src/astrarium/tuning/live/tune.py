@@ -222,12 +222,12 @@ def trained(
     )
     if engine == "local":
         return run_local(build, spec, gpus, kind, **settings)
-    from astrarium.tuning.live.ray.backend import RayBackend
+    from astrarium.tuning.live.ray.backend import RayTrialBackend
 
     if gpus is not None and not isinstance(gpus, int):
         raise InputError("gpus", gpus, "how many: a Ray cluster says which")
     given = {"folder": spec.folder, "seed": spec.seed, **settings}
-    return run_with(spec, lambda: RayBackend(build, gpus, kind, **given))
+    return run_with(spec, lambda: RayTrialBackend(build, gpus, kind, **given))
 
 
 def finished(record: TuningRecord, spec: SearchSpec, engine: str) -> Tuned:

@@ -1,4 +1,4 @@
-"""Objectives of Optuna as trainings of ours.
+"""Objectives of Optuna become trainings of ours.
 
 An objective runs in a thread, from one iteration of its loop to the next, and is parked in between: there it
 is saved, and there it is left. Its trial is a stand-in with the values of the candidate. The study itself
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class CandidateTrial:
-    """Stands in for an `optuna.Trial`. *number* is that of the candidate; *loop* that of the objective, which
-    is told what is reported."""
+    """The stand-in replaces an `optuna.Trial` where an objective trains: the study is in another process.
+    *number* is that of the candidate; the objective's *loop* is told what is reported."""
 
     def __init__(self, values: Mapping[str, Any], workers: Workers, loop: Any) -> None:
         self.number, self.params = workers.candidate, dict(values)
@@ -58,11 +58,11 @@ class CandidateTrial:
         self.loop.value = float(value)
 
     def should_prune(self) -> bool:
-        """Who goes on is decided between runs, by the search."""
+        """Return False: the search decides between runs which trials go on."""
         return False
 
     def set_user_attr(self, key: str, value: Any) -> None:
-        """The study hears of it, too."""
+        """Set an attribute, of which the study hears too."""
         try:
             written = json.dumps(value)
         except (TypeError, ValueError) as error:
@@ -84,16 +84,15 @@ _asked: ContextVar[bool] = ContextVar("asked", default=False)  # only for sugges
 
 
 class _Asked(BaseException):
-    """All suggestions were made."""
+    """The error ends an objective that has made all its suggestions."""
 
 
 class _Over(BaseException):
-    """It is wanted no more here."""
+    """The error ends an objective that is no longer wanted here."""
 
 
 class ObjectiveLoop:
-    """The loop of an objective, seen from both sides: the objective's thread, and the training that lets it
-    go on."""
+    """The loop of an objective has two sides: the objective's thread, and the training that lets it go on."""
 
     def __init__(self, function: Callable[[], Any], workers: Workers) -> None:
         self.value: float | None = None  # the last that was reported
@@ -108,14 +107,14 @@ class ObjectiveLoop:
     # the training's side
 
     def begin(self) -> None:
-        """Up to where the loop begins."""
+        """Run the objective up to where its loop begins."""
         self._thread.start()
         self._await()
         if not self._began:
             raise InputError("objective", None, LOOP)
 
     def next(self) -> None:
-        """One iteration. One that has come to its end stays as it is."""
+        """Run one iteration. A loop that has come to its end keeps its last state."""
         if self.goes_on:
             self._go.release()
             self._await()
@@ -194,7 +193,7 @@ class ObjectiveTraining:
 
 @dataclass(frozen=True)
 class ObjectiveBuild:
-    """An objective, or its name."""
+    """The build makes a training of an objective, or of its name."""
 
     objective: Callable[[Any], Any] | str
 
@@ -206,7 +205,7 @@ class ObjectiveBuild:
         return ObjectiveTraining(self.function, values, workers)
 
     def suggest(self, trial: optuna.Trial) -> None:
-        """Makes the objective choose. An error of its own before its loop comes again where it trains, and
+        """Make the objective choose. An error of its own before its loop comes again where it trains, and
         ends that trial only."""
         before = _asked.set(True)
         try:
@@ -237,5 +236,5 @@ def iterations(trial: Any, count: int, **objects: Any) -> Iterable[int]:
 
 
 def plain(each: Any) -> Any:
-    """A model without what `Workers.parallel` put around it: another number of workers has another."""
+    """Return a model without the wrapper of `Workers.parallel`: another number of workers has another."""
     return each.module if type(each).__name__ == "DistributedDataParallel" else each

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astrarium.tuning.live.run import bounded, tried
+from astrarium.tuning.live.run import bounded_spread, tried
 from astrarium.tuning.live.training import Emulated
 from astrarium.tuning.live.tune import DEFAULT_SEARCH, Live, Progress, Tuned, finished, specified, trained
 from astrarium.tuning.optuna.objective import ObjectiveBuild
@@ -48,7 +48,7 @@ def optimize(
     build = ObjectiveBuild(objective)
     sampler = OptunaSampler(study, build.suggest, n_trials, pruning)
     goal = sampler.goal or spec.goal
-    spec = replace(spec, sampler=sampler, goal=goal, policy=bounded(spec.policy, spread))
+    spec = replace(spec, sampler=sampler, goal=goal, policy=bounded_spread(spec.policy, spread))
     for values in tried(spec):
         study.enqueue_trial(values)  # a sampler that learns would choose others this time
     record = trained(build, spec, "local", live, gpus, emulated, noted=sampler.note)

@@ -12,7 +12,7 @@ from astrarium.tuning.state import TrialRow, TuningState
 NOTHING = Width(0)
 
 
-def started(state: TuningState, widths: Mapping[int, Width]) -> Iterator[Put]:
+def start_waiting(state: TuningState, widths: Mapping[int, Width]) -> Iterator[Put]:
     """Start every trial that fits, the widest first, on fewer GPUs if it must be: what others hold may never
     be free at the same time. Trials without room hold up nobody; equals go by arrival."""
     for row in sorted(state.waiting(), key=lambda row: -widths[row.trial.id]):
@@ -22,8 +22,7 @@ def started(state: TuningState, widths: Mapping[int, Width]) -> Iterator[Put]:
 
 
 def widest(state: TuningState, trial: int, width: Width, least: Width = NOTHING) -> Place | None:
-    """Return the widest place that has room, at most *width* and wider than *least*; None where there is
-    none."""
+    """Return the widest place that has room, up to *width* and wider than *least*; None if there is none."""
     while width > least:
         place = state.strips.find(width, trial)
         if place is not None or width <= 1:
@@ -60,10 +59,10 @@ def fluid_widths(
     trial, and no further than it is believed to pay."""
     times = {row.trial.id: round(state.time_left(now, row, Width(1))) for row in rows}
     limits = {row.trial.id: min(spread, most_spread(state.runtime(row), gpus)) for row in rows}
-    return water_filled(times, gpus, packs(rows, state, packed), limits)
+    return water_filled(times, gpus, trials_per_gpu(rows, state, packed), limits)
 
 
-def packs(rows: Sequence[TrialRow], state: TuningState, packed: int) -> int:
+def trials_per_gpu(rows: Sequence[TrialRow], state: TuningState, packed: int) -> int:
     """Return c: how many trials may share a GPU, as far as it is believed to pay for each of them, and at
     most *packed*."""
     return min((most_packed(packed_times(state.runtime(row), packed)) for row in rows), default=1)

@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Event, GroupArrived, Put, RuntimeMeasured
 from astrarium.tuning.policies import tuning_policies
-from astrarium.tuning.policies._widths import packs, widest
+from astrarium.tuning.policies._widths import trials_per_gpu, widest
 from astrarium.tuning.policies.static_fluid import StaticFluid
 from astrarium.tuning.runtime import Place, Width
 from astrarium.tuning.state import TrialRow, TuningState
@@ -61,8 +61,7 @@ class _Room:
 
     @property
     def full(self) -> bool:
-        """Tell whether no trial can be made wider. A trial that is alone on a GPU, and has a part of it,
-        could be."""
+        """Tell whether no trial can be made wider; one alone on a GPU, with a part of it, could be."""
         return self._needed(self._whole, self._shared) >= self._gpus and self._shared % self._parts != 1
 
     def widened(self, width: Width) -> bool:
@@ -81,38 +80,40 @@ class _Room:
 class DynamicFluid(StaticFluid):
     def __init__(self, parameters: StaticFluid.Parameters) -> None:
         super().__init__(parameters)
-        self._packs = 0  # as was believed when those who wait were planned
+        self._trials_per_gpu = 0  # as estimated when waiting trials were planned
 
     def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
         if any(type(event) is RuntimeMeasured for event in events):
             self._plan_again(now, state)
         yield from super().decide(now, events, state)
         if not state.waiting() and state.strips.idle:
-            yield from self._again(now, state)
+            yield from self._resize_running(now, state)
 
     def _plan(self, now: Time, group: GroupArrived, state: TuningState) -> None:
-        widths = self._wide(now, list(state.open.values()), state.gpus, state)
+        widths = self._widths_for(now, list(state.open.values()), state.gpus, state)
         mine = [trial.id for trial in group.trials if trial.id in state.open]
         self._widths |= {trial: widths[trial] for trial in mine}
-        self._packs = packs(state.waiting(), state, self.parameters.packed)
+        self._trials_per_gpu = trials_per_gpu(state.waiting(), state, self.parameters.packed)
 
     def _plan_again(self, now: Time, state: TuningState) -> None:
         waiting = [row for row in state.waiting() if row.trial.id in self._widths]
-        if waiting and packs(waiting, state, self.parameters.packed) != self._packs:
-            widths = self._wide(now, list(state.open.values()), state.gpus, state)
+        if waiting and trials_per_gpu(waiting, state, self.parameters.packed) != self._trials_per_gpu:
+            widths = self._widths_for(now, list(state.open.values()), state.gpus, state)
             self._widths |= {row.trial.id: widths[row.trial.id] for row in waiting}
-            self._packs = packs(waiting, state, self.parameters.packed)
+            self._trials_per_gpu = trials_per_gpu(waiting, state, self.parameters.packed)
 
-    def _again(self, now: Time, state: TuningState) -> Iterator[Action]:
+    def _resize_running(self, now: Time, state: TuningState) -> Iterator[Action]:
         rows = state.running()
-        wanted = self._wide(now, rows, state.gpus, state)
+        wanted = self._widths_for(now, rows, state.gpus, state)
         longest = max((_left(now, row, state) for row in rows), default=0.0)
         for row in sorted(rows, key=lambda row: -wanted[row.trial.id]):
             if row.settled and row.place is not None:
                 yield from self._changed(now, row, row.place, wanted[row.trial.id], longest, state)
 
-    def _wide(self, now: Time, rows: Sequence[TrialRow], gpus: int, state: TuningState) -> dict[int, Width]:
-        widths = super()._wide(now, rows, gpus, state)
+    def _widths_for(
+        self, now: Time, rows: Sequence[TrialRow], gpus: int, state: TuningState
+    ) -> dict[int, Width]:
+        widths = super()._widths_for(now, rows, gpus, state)
         return topped_up(now, rows, gpus, state, widths, self.parameters.spread)
 
     def _changed(

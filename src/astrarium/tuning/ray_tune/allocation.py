@@ -1,8 +1,8 @@
-"""For those who keep Ray Tune's own loop: a policy of ours decides how wide its trials are.
+"""A policy of ours can decide how wide the trials of Ray Tune's own loop are.
 
 Ray Tune's ResourceChangingScheduler asks whenever a trial reports, and about that trial only. Each time,
-books are made of what its trials hold, and the policy is asked what it would change. What it would change of
-others waits until they report. A change costs seconds in Ray Tune (a checkpoint, a new placement group and a
+books are made of what its trials hold, and the policy is asked what it would change. Its changes of other
+trials wait until those report. A change costs seconds in Ray Tune (a checkpoint, a new placement group and a
 new process), which the policy weighs: the mean of those that were seen; until then, what it was told.
 """
 
@@ -36,7 +36,7 @@ Iterations = int | Callable[[Mapping[str, Any]], int]
 
 
 class _Live(NamedTuple):
-    """A trial of Ray Tune that has not ended: *held* is None while it waits to be started."""
+    """A live trial of Ray Tune has not ended; *held* is None while it waits to be started."""
 
     number: int
     left: int  # iterations
@@ -44,9 +44,9 @@ class _Live(NamedTuple):
 
 
 class Allocation:
-    """The function that a ResourceChangingScheduler wants. *iterations*: what a trial has when it is done, or
-    how to tell from its configuration. *packing* and *scaling* are the overheads that are believed of one
-    more trial on a GPU and of one more GPU for a trial."""
+    """The allocation is the function that a ResourceChangingScheduler wants. *iterations*: what a trial has
+    when it is done, or how to tell from its configuration. *packing* and *scaling* are the assumed overheads
+    of one more trial on a GPU and of one more GPU for a trial."""
 
     metric: str | None = None  # Ray Tune sets both
     mode: str | None = None
@@ -77,7 +77,7 @@ class Allocation:
 
     @property
     def moving(self) -> float:
-        """Seconds that a change costs."""
+        """Return the seconds that a change costs."""
         return sum(self._costs) / len(self._costs) if self._costs else self._moving
 
     def __call__(
@@ -126,8 +126,8 @@ class Allocation:
     # what the policy says
 
     def _chosen(self, number: int, live: Sequence[_Live], gpus: int) -> Width | None:
-        """How wide the trial should be from now on; None: as it is. Nobody changes while somebody waits to be
-        started: Ray Tune lets those go first, and who is paused would wait for all of them."""
+        """Return how wide the trial should be from now on; None: as it is. No trial changes while another
+        waits to be started: Ray Tune lets those go first, and a paused trial would wait for all of them."""
         if any(each.held is None for each in live):
             return None
         state = TuningState(round(self.moving * SECOND), self._usual)
@@ -176,7 +176,7 @@ def resource_changing(
 
 
 def factory(base: PlacementGroupFactory, width: Width) -> PlacementGroupFactory:
-    """As *base*, but so wide: its bundle that has a GPU once for each GPU, or once with a part of one."""
+    """Return *base* at another width: its GPU bundle once for each GPU, or once with a part of one."""
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
     model = next(bundle for bundle in base.bundles if bundle.get("GPU"))
@@ -196,7 +196,8 @@ def width_of(resources: PlacementGroupFactory) -> Width:
 
 
 def _placed(state: TuningState, live: Sequence[_Live]) -> bool:
-    """Ray does not put parts of GPUs together: each may be on a GPU of its own, and is taken to be."""
+    """Place all trials; return False where they do not fit. Ray does not put parts of GPUs together, so each
+    is taken to be on a GPU of its own where possible."""
     state.apply(0, GroupArrived(0, tuple(Trial(each.number, 0, each.number, each.left) for each in live)))
     for each in sorted(live, key=lambda each: -(each.held or 0)):
         place = _roomiest(state, each.number, each.held or Width(1))

@@ -1,4 +1,4 @@
-"""Ray Tune's trainables and search spaces in a search of ours, on this machine or on a Ray cluster."""
+"""A search of ours takes Ray Tune's trainables and search spaces, on this machine or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astrarium.core.errors import InputError, from_extra
-from astrarium.tuning.live.run import bounded
+from astrarium.tuning.live.run import bounded_spread
 from astrarium.tuning.live.training import Emulated
 from astrarium.tuning.live.tune import (
     DEFAULT_SEARCH,
@@ -33,8 +33,8 @@ PRELOAD = ("ray.tune",)  # which takes seconds to import
 
 
 class SplitSpace(NamedTuple):
-    """A search space of Ray Tune: what is chosen, as ours says it; what only a searcher of Ray Tune can
-    choose; and what is the same for all."""
+    """A search space of Ray Tune is split: what our samplers can choose; what only a searcher of Ray Tune can
+    choose; and what is the same for all candidates."""
 
     chosen: dict[str, Range | Choice]
     foreign: dict[str, Any]
@@ -75,7 +75,7 @@ def fit(
         spec,
         space=space.chosen,
         sampler=_sampler(space, searcher, spec.goal, metric),
-        policy=bounded(spec.policy, spread),
+        policy=bounded_spread(spec.policy, spread),
     )
     return finished(trained(build, spec, engine, live, gpus, emulated, preload=PRELOAD), spec, engine)
 
@@ -94,7 +94,7 @@ def split(param_space: Mapping[str, Any]) -> SplitSpace:
 
 
 def dimension(written: Any, field: str) -> Range | Choice | None:
-    """As ours says it; None where it cannot, or where nothing is to be chosen."""
+    """Return a dimension in our form; None where that is impossible, or where nothing is to be chosen."""
     if isinstance(written, Range | Choice):
         return written
     if isinstance(written, Mapping):

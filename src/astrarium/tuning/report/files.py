@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.core.level import Run
 from astrarium.core.units import SECOND
-from astrarium.run.report import columns, plain, write_csv
+from astrarium.run.report import columns, picked, plain, write_csv
+from astrarium.run.tables import moment
 from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
 from astrarium.tuning.contract import Put
 from astrarium.tuning.record import Decision, TuningRecord
@@ -144,6 +145,27 @@ def rows(record: TuningRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
         "decisions": columns(DECISIONS, _decisions(record)),
         "utilization": columns(HEAT, _heat(record)),
     }
+
+
+def explain(run: Run[TuningScenario, TuningRecord], item: str) -> list[str]:
+    """Say where a trial trained, why it was put there, and how it ended."""
+    record = run.record
+    row = picked({str(row.trial.id): row for row in record.rows}, item, "trial")
+    trial = row.trial
+    told = [f"trial {trial.id} of candidate {trial.candidate}, under {run.label}"]
+    told.append(f"It comes at {moment(row.arrived)}, to train {trial.iterations} iterations.")
+    for each in record.decisions:
+        action: Any = each.action
+        if action.trial == trial.id:
+            where = f"is put on {_where(action.place)}" if isinstance(action, Put) else "pauses"
+            told.append(f"At {moment(each.at)} it {where}{': ' + action.why if action.why else '.'}")
+    why = f": {row.reason}" if row.reason else ""
+    return [*told, f"It ends at {moment(row.ended)}, {row.outcome.name.lower()}{why}."]
+
+
+def _where(place: Place) -> str:
+    gpus = ", ".join(map(str, place.gpus))
+    return f"GPU {gpus} ({float(place.share):.0%} of it)" if len(place.gpus) == 1 else f"GPUs {gpus}"
 
 
 def trials_timeline(record: TuningRecord) -> Entry:

@@ -52,22 +52,21 @@ Concurrency = Annotated[
 ]
 
 
-def at_a_time(pool: Pool, concurrency: int) -> int:
+def concurrent_trials(pool: Pool, concurrency: int) -> int:
     """Return how many trials run at a time; 0 means one on each GPU: asynchronous searches ask for a new
     trial whenever a worker is idle."""
     return concurrency or pool.workers
 
 
 def totals(smallest: int, largest: int, eta: int) -> list[int]:
-    """Return the iterations that candidates of each rung have trained for in all; the last rung has
-    *largest*."""
+    """Return the iterations of each rung, counted from a candidate's start; the last has *largest*."""
     found = [largest]
     while found[0] // eta >= smallest:
         found.insert(0, found[0] // eta)
     return found
 
 
-def halved(pool: Pool, candidates: list[int], rungs: list[int], eta: int) -> Course:
+def successive_halving(pool: Pool, candidates: list[int], rungs: list[int], eta: int) -> Course:
     """Run successive halving, with one group for each rung. At least one candidate goes on, if any has a
     value."""
     for rung, total in enumerate(rungs):

@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._rungs import Concurrency, Count, Eta, Iterations, at_a_time, totals
+from astrarium.tuning.search._rungs import Concurrency, Count, Eta, Iterations, concurrent_trials, totals
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials
 
 
@@ -56,7 +56,7 @@ class _Rungs:
             self._pool.complete([candidate])
 
     def more(self) -> tuple[Want, ...]:
-        found, most = list[Want](), at_a_time(self._pool, self._parameters.concurrency)
+        found, most = list[Want](), concurrent_trials(self._pool, self._parameters.concurrency)
         while len(self.at) < most and (want := self._one()) is not None:
             found.append(want)
         return tuple(found)

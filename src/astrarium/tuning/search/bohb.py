@@ -19,17 +19,17 @@ from astrarium.tuning.search._rungs import (
     Eta,
     Iterations,
     RunningBracket,
-    at_a_time,
     brackets,
-    halved,
+    concurrent_trials,
+    successive_halving,
 )
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
-
-# Synchronous BOHB has the rungs of Hyperband, and a sampler that learns between them.
 
 
 @searches.register("sync-bohb")
 class SyncBohb:
+    """Synchronous BOHB has the rungs of Hyperband, and a sampler that learns between them."""
+
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         iterations: Iterations = 27
         eta: Eta = 3
@@ -41,7 +41,7 @@ class SyncBohb:
     def run(self, pool: Pool) -> Course:
         chosen = self.parameters
         for count, rungs in brackets(chosen.iterations, chosen.eta) * chosen.passes:
-            yield from halved(pool, drawn(pool, count), rungs, chosen.eta)
+            yield from successive_halving(pool, drawn(pool, count), rungs, chosen.eta)
 
 
 @searches.register("bohb")
@@ -59,7 +59,7 @@ class Bohb:
         begun: list[RunningBracket] = []
         later = self._later(pool)
         while True:
-            wanted = tuple(self._more(begun, later, at_a_time(pool, self.parameters.concurrency)))
+            wanted = tuple(self._more(begun, later, concurrent_trials(pool, self.parameters.concurrency)))
             begun = [each for each in begun if each.missing]
             if not begun:
                 return
@@ -81,4 +81,4 @@ class Bohb:
     def _later(self, pool: Pool) -> Iterator[Course]:
         chosen = self.parameters
         for count, rungs in brackets(chosen.iterations, chosen.eta) * chosen.passes:
-            yield halved(pool, drawn(pool, count), rungs, chosen.eta)
+            yield successive_halving(pool, drawn(pool, count), rungs, chosen.eta)

@@ -44,8 +44,7 @@ class Pool(Protocol):
         """Return a candidate that the sampler suggests; None where it has no more."""
 
     def copy(self, source: int, seed: int) -> int:
-        """Return a candidate that begins with the checkpoint of another, and with slightly different
-        values."""
+        """Return a candidate with the checkpoint of another, and with slightly different values."""
 
     def stop(self, candidates: Iterable[int]) -> None:
         """Stop candidates because others were better."""

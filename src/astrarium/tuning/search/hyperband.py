@@ -16,14 +16,22 @@ from typing import Annotated
 import msgspec
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._rungs import Count, Eta, Iterations, RunningBracket, brackets, halved, totals
+from astrarium.tuning.search._rungs import (
+    Count,
+    Eta,
+    Iterations,
+    RunningBracket,
+    brackets,
+    successive_halving,
+    totals,
+)
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
-
-# Successive halving (Jamieson and Talwalkar, AISTATS 2016) has one group for each rung.
 
 
 @searches.register("successive-halving")
 class SuccessiveHalving:
+    """Successive halving (Jamieson and Talwalkar, AISTATS 2016) has one group for each rung."""
+
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         candidates: Annotated[Count, msgspec.Meta(description="on the first rung")] = 27
         iterations: Iterations = 27
@@ -36,7 +44,7 @@ class SuccessiveHalving:
     def run(self, pool: Pool) -> Course:
         chosen = self.parameters
         rungs = totals(chosen.smallest, chosen.iterations, chosen.eta)
-        return halved(pool, drawn(pool, chosen.candidates), rungs, chosen.eta)
+        return successive_halving(pool, drawn(pool, chosen.candidates), rungs, chosen.eta)
 
 
 @searches.register("hyperband")
@@ -54,7 +62,7 @@ class Hyperband:
         chosen = self.parameters
         plan = brackets(chosen.iterations, chosen.eta) * chosen.passes
         all_drawn = [(drawn(pool, count), rungs) for count, rungs in plan]
-        courses = [halved(pool, candidates, rungs, chosen.eta) for candidates, rungs in all_drawn]
+        courses = [successive_halving(pool, candidates, rungs, chosen.eta) for candidates, rungs in all_drawn]
         if chosen.brackets_at_once > 1:
             yield from _side_by_side(courses, chosen.brackets_at_once)
         else:

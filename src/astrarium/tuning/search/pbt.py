@@ -41,8 +41,7 @@ class Pbt:
                 members = self._exploited(pool, best, size, total)
 
     def _exploited(self, pool: Pool, best: list[int], size: int, round_: int) -> list[int]:
-        """Return the next population. Candidates that failed are replaced too; where all failed, nobody is
-        left."""
+        """Return the next population, in which failed candidates are replaced too, unless all failed."""
         count = int(size * self.parameters.replaced)
         kept = best[: size - count]
         pool.stop(best[len(kept) :])

@@ -39,13 +39,13 @@ Known = Callable[[Case, str], Problem]
 
 
 def known(case: Case, ways: str) -> Problem:
-    """With the requests that a plan is made with."""
+    """Return the problem with the requests that a plan is made with."""
     longer = case.seconds * (HISTORY if ways == "fair" else 1)
     return posed_by(msgspec.structs.replace(case, seconds=longer), WAYS[ways])
 
 
 def apart(groups: Sequence[Group]) -> bool:
-    """Groups are served as if they shared no GPU, so none may."""
+    """Return whether no two groups share a GPU: they are served as if they shared none."""
     taken = Counter(gpu for group in groups for gpu in group.gpus)
     return max(taken.values(), default=1) == 1
 
@@ -56,7 +56,8 @@ def judged(case: Case, plan: Plan, ways: str, seeds: int) -> list[Outcome]:
 
 
 def counted_as(ways: str) -> dict[str, Any]:
-    """What searches take from the authors: each stage counts as much as the largest; seconds as doubles."""
+    """Return what searches take from the authors: each stage counts as much as the largest; seconds as
+    doubles."""
     return {"memory": "worst-stage", "runtime": {"clock": "seconds"}} if ways == "as published" else {}
 
 
@@ -66,7 +67,7 @@ def placing(
     knows: Known = known,
     told: Callable[[Problem], Judge] | None = None,
 ) -> Placer:
-    """One plan, kept whatever comes. *told*: the search hears what becomes of a plan."""
+    """Return a placer of one plan, kept whatever comes. *told*: the search hears what becomes of a plan."""
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
         factory: Any = placement_policies.get(policy)
@@ -79,7 +80,7 @@ def placing(
 
 
 def replacing(policy: str) -> Placer:
-    """Plans that follow each other, made with the requests that are served."""
+    """Return a placer of plans that follow each other, made with the requests that are served."""
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
         return [run(case, policy, counted_as(ways), WAYS[ways], seed) for seed in range(seeds)]
@@ -88,7 +89,7 @@ def replacing(policy: str) -> Placer:
 
 
 def greedy(stages: int) -> Placer:
-    """Algorithm 1 alone: the fast selection on groups of one shape."""
+    """Return a placer by Algorithm 1 alone: the fast selection on groups of one shape."""
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
         posed = known(case, ways)
@@ -103,7 +104,8 @@ def greedy(stages: int) -> Placer:
 
 
 def searching(knows: Known = known) -> Placer:
-    """AlpaServe without the exchanges that ours makes at the end, which the paper lacks."""
+    """Return AlpaServe as a placer without the exchanges that ours makes at the end, which the paper
+    lacks."""
     return placing("alpaserve", {"refine": 0}, knows)
 
 
@@ -115,13 +117,13 @@ SYSTEMS: dict[str, Placer] = {
 
 
 def planner(effort: Effort) -> dict[str, Placer]:
-    """Our own. It is judged fairly only."""
+    """Return our own planner, which is judged fairly only."""
     millions = effort.pick(1.0, 30.0)  # of requests to simulate in a search
     return {OURS: placing("planner", {"runtime": {}, "effort": millions}, told=what_runs)}
 
 
 def what_runs(problem: Problem) -> Judge:
-    """Groups that serve in order of arrival."""
+    """Return a judge that lets groups serve in order of arrival."""
     tables = Tables.of(problem.models)
 
     def attained(plan: Plan, requests: Requests) -> list[float]:
@@ -189,7 +191,7 @@ class Sweep(NamedTuple):
 def swept(
     sweeps: Mapping[str, Sweep], placers: Mapping[str, Placer], effort: Effort
 ) -> dict[str, dict[str, Any]]:
-    """By the name of a sweep: its values, curves[ways][system] and shapes[ways][system]."""
+    """Return, by the name of a sweep, its values, curves[ways][system] and shapes[ways][system]."""
     tasks = dict.fromkeys(task for sweep in sweeps.values() for task in sweep.tasks())
     points = measured(list(tasks), placers, effort)
     return {name: _panel(sweep, points) for name, sweep in sweeps.items()}

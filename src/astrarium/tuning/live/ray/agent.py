@@ -23,17 +23,16 @@ from typing import Any, NamedTuple
 
 from astrarium.tuning.live.fork_server import PRELOAD, ForkServer
 from astrarium.tuning.live.local import environment
-from astrarium.tuning.live.messages import Beat, Gone, Message, Order, Setup
+from astrarium.tuning.live.messages import Beat, Gone, Message, Order, SlotSetup
 from astrarium.tuning.live.slots import LocalSlots, SlotMessage, SlotTemplate
 
 TICK = 1.0  # seconds between two looks at whether anybody asks
 GLOO = "GLOO_SOCKET_IFNAME"
-GPU = 0  # the agent's own number of its only one
+GPU = 0  # an agent has one GPU, which it numbers 0
 
 
 class AgentAnswer(NamedTuple):
-    """An agent's answer to the driver; *clock* is the agent's (time.monotonic) at the instant of the
-    answer."""
+    """The agent answers the driver; *clock* is its own (time.monotonic) at the instant of the answer."""
 
     clock: float
     heard: list[SlotMessage]  # by lease
@@ -41,13 +40,13 @@ class AgentAnswer(NamedTuple):
 
 
 class AgentSettings(NamedTuple):
-    setup: Setup
+    setup: SlotSetup
     most: int = 4  # slots that are kept
     patience: float = 30.0  # for a silent slot
-    unasked: float = 30.0  # seconds after which nobody is taken to want anything
+    unasked: float = 30.0  # seconds without a question after which the driver is taken to be gone
     shared: bool = False
     gate: bool = True
-    alone: bool = True  # all machines of the cluster are this one
+    alone: bool = True  # the cluster has no other machine
     preload: tuple[str, ...] = PRELOAD
     searched: tuple[str, ...] = ()  # folders in which the driver finds modules
 
@@ -74,7 +73,7 @@ class WakeableSlots(LocalSlots):
 
 
 class SlotAgent:
-    """The agent, as it is without Ray."""
+    """An agent keeps the slots of its GPU; this class knows nothing of Ray."""
 
     def __init__(self, settings: AgentSettings, slots: WakeableSlots | None = None) -> None:
         self._slots = slots or _made(settings)

@@ -18,7 +18,7 @@ from astrarium.core.errors import InputError
 from astrarium.run.waiting import waiting
 from astrarium.tuning.live.fork_server import PRELOAD
 from astrarium.tuning.live.local import LANES, FolderBackend, SearchFolder
-from astrarium.tuning.live.messages import Packing, Setup
+from astrarium.tuning.live.messages import Packing, SlotSetup
 from astrarium.tuning.live.ray.agent import AgentSettings
 from astrarium.tuning.live.ray.slots import RaySlots, agent_placement, connect, the_ray
 from astrarium.tuning.live.rendezvous import Rendezvous
@@ -28,7 +28,7 @@ BEAT = 1.0  # seconds between signs of life of a slot
 SLOT_PATIENCE = 30.0  # of its agent with a silent slot
 
 
-class RayBackend(FolderBackend):
+class RayTrialBackend(FolderBackend):
     """A Ray backend trains on a Ray cluster. *gpus*: so many; all that the cluster has unless given, or those
     of the placement group that the environment names. *folder* keeps checkpoints, under `checkpoints`, and
     `logs`; it may be left out where all machines of the cluster are this one. *address*: of the cluster,
@@ -36,7 +36,7 @@ class RayBackend(FolderBackend):
 
     *cpus* go with each GPU. *patience*: seconds of silence after which an agent is gone. *most* slots are
     kept for each GPU. *preload*: modules that trainings need, and that take long to import. *gate*: slots
-    come under the kernel gate of their GPU, where there is one. *packing* as that of a `LocalBackend`.
+    come under the kernel gate of their GPU, where there is one. *packing* as that of a `LocalTrialBackend`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RayBackend(FolderBackend):
         search_folder = SearchFolder(
             Path(folder) if folder is not None else _temporary(hosts), parcel, folder is None
         )
-        setup = Setup(
+        setup = SlotSetup(
             device="cuda:0" if emulated is None else "cpu",
             build=search_folder.build,
             emulated=emulated,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium.core.errors import InputError, from_extra
-from astrarium.tuning.live.messages import Ended, Gone, Message, Order, Started
+from astrarium.tuning.live.messages import Gone, MemberEnded, Message, Order, Started
 from astrarium.tuning.live.ray.agent import AgentAnswer, AgentSettings, SlotAgent
 from astrarium.tuning.live.slots import SlotMessage
 
@@ -27,8 +27,7 @@ PLACING = 60.0  # seconds for the placement group
 
 
 class AgentPlacement(NamedTuple):
-    """The placement of agents on a Ray cluster: the placement *group*; its *bundles* that have a GPU; whether
-    it is *ours* to remove."""
+    """Agents have a placement *group* of Ray, with *bundles* that have a GPU; if *ours*, it is removed."""
 
     group: Any
     bundles: list[int]
@@ -36,8 +35,7 @@ class AgentPlacement(NamedTuple):
 
 
 def connect(address: str | None = None, environment: Mapping[str, str] = os.environ) -> None:
-    """Connect to the cluster that is named, here or in the environment; else to one that runs on this
-    machine."""
+    """Connect to the cluster that is named, here or in the environment; else to one on this machine."""
     ray = the_ray()
     if ray.is_initialized():
         return
@@ -236,8 +234,7 @@ class RaySlots:
                 self._lose(gpu, f"its agent gave no sign of life for {self._patience:g} s")
 
     def _lose(self, gpu: int, why: str) -> None:
-        """Give an agent up. It may be cut off and alive: if an order to end reaches it, its slots end with
-        it."""
+        """Give an agent up. It may be cut off and alive: if the kill reaches it, its slots end too."""
         self._ray.kill(self._agents.pop(gpu).actor)
         self._retry[gpu] = monotonic() + AGAIN
         for lease in [lease for lease, of in self._leases.items() if of == gpu]:
@@ -260,7 +257,7 @@ class RaySlots:
 def _by_our_clock(said: Message, ahead: float) -> Message:
     if isinstance(said, Started):
         return msgspec.structs.replace(said, at=said.at + ahead)
-    if isinstance(said, Ended):
+    if isinstance(said, MemberEnded):
         return msgspec.structs.replace(said, last=said.last + ahead)
     return said
 
@@ -268,7 +265,7 @@ def _by_our_clock(said: Message, ahead: float) -> Message:
 def _with_groups(ray: Any) -> type[SlotAgent]:
     """Return the class of the actor, in which orders and questions each have a thread."""
 
-    class RayAgent(SlotAgent):
+    class RaySlotAgent(SlotAgent):
         @ray.method(concurrency_group="orders")  # type: ignore[untyped-decorator]
         def order(self, verb: str, lease: int, order: Order | None = None) -> None:
             super().order(verb, lease, order)
@@ -277,4 +274,4 @@ def _with_groups(ray: Any) -> type[SlotAgent]:
         def hear(self, seconds: float) -> AgentAnswer:
             return super().hear(seconds)
 
-    return RayAgent
+    return RaySlotAgent

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from astrarium.tuning.policies.astrarium.options import (
     GpuBudget,
     TrialOptions,
-    deepest,
     part,
+    trials_per_gpu,
     whole,
     wider,
 )
@@ -34,13 +34,13 @@ class WidthPlan(NamedTuple):
     widths: dict[int, Width]
 
 
-Trying = Callable[[float], WidthPlan | None]
+TryPlan = Callable[[float], WidthPlan | None]
 
 
 def soonest(trials: Sequence[TrialOptions], gpus: int) -> WidthPlan:
-    ways: list[Trying] = [partial(_at_once, trials, gpus)]
-    ways += [partial(_queued, trials, gpus, packed) for packed in range(1, deepest(trials) + 1)]
-    best = min((_halved(trials, way) for way in ways), key=lambda plan: _expected(trials, gpus, plan))
+    ways: list[TryPlan] = [partial(_at_once, trials, gpus)]
+    ways += [partial(_queued, trials, gpus, packed) for packed in range(1, trials_per_gpu(trials) + 1)]
+    best = min((_bisected(trials, way) for way in ways), key=lambda plan: _expected(trials, gpus, plan))
     return WidthPlan(best.end, topped_up(trials, gpus, best.widths))
 
 
@@ -74,7 +74,7 @@ def topped_up(trials: Sequence[TrialOptions], gpus: int, widths: dict[int, Width
     return found
 
 
-def _halved(trials: Sequence[TrialOptions], way: Trying) -> WidthPlan:
+def _bisected(trials: Sequence[TrialOptions], way: TryPlan) -> WidthPlan:
     low = max(1.0, *(each.best for each in trials))
     high = max(low, sum(max(each.parts[0], each.whole[0]) for each in trials))
     best = way(low) or way(high) or WidthPlan(inf, {each.trial: Width(1) for each in trials})
@@ -92,14 +92,14 @@ def _halved(trials: Sequence[TrialOptions], way: Trying) -> WidthPlan:
 def _at_once(trials: Sequence[TrialOptions], gpus: int, end: float) -> WidthPlan | None:
     widths, last = {}, 0.0
     for each in trials:
-        width = _least(each, end)
+        width = _least_width(each, end)
         if width is None:
             return None
         widths[each.trial], last = width, max(last, each.time(width))
     return WidthPlan(last, widths) if GpuBudget(gpus, widths.values()).free >= 0 else None
 
 
-def _least(each: TrialOptions, end: float) -> Width | None:
+def _least_width(each: TrialOptions, end: float) -> Width | None:
     for parts in range(len(each.parts), 1, -1):
         if each.parts[parts - 1] <= end:
             return part(parts)
@@ -122,11 +122,13 @@ def _queued(trials: Sequence[TrialOptions], gpus: int, packed: int, end: float) 
             alone.append(each.whole[0])
         else:
             wide, last = wide + count, max(last, each.whole[count - 1])
-    found = _through(shared, alone, gpus - wide, packed, end)
+    found = _end_of_queue(shared, alone, gpus - wide, packed, end)
     return None if found is None else WidthPlan(max(last, found), widths)
 
 
-def _through(shared: list[float], alone: list[float], gpus: int, packed: int, end: float) -> float | None:
+def _end_of_queue(
+    shared: list[float], alone: list[float], gpus: int, packed: int, end: float
+) -> float | None:
     """Return when all would have ended, with as few shared GPUs as are enough; None if not by *end*."""
     least = ceil(sum(shared) / (packed * end))
     for count in range(least, min(gpus, least + 2) + 1):

@@ -68,13 +68,12 @@ class TrialOptions(NamedTuple):
     trial: int
     alone: float  # on one GPU from now on, without a move
     total: int  # iterations of its candidate when it ends
-    has: Width  # 0: it waits
+    has: Width  # 0 while the trial waits
     parts: Sequence[float]
     whole: Sequence[float]
 
     def time(self, width: Width) -> float:
-        """Return the time left at this width; beyond the width that still pays, that of the widest that
-        does."""
+        """Return the time left at this width, or at the widest that pays if that is less."""
         times, at = (
             (self.parts, width.denominator) if width.denominator > 1 else (self.whole, width.numerator)
         )
@@ -103,7 +102,7 @@ def trial_options(
     return TrialOptions(row.trial.id, left * runtime.iteration, row.trial.total, place.width, parts, whole)
 
 
-def deepest(trials: Iterable[TrialOptions]) -> int:
+def trials_per_gpu(trials: Iterable[TrialOptions]) -> int:
     """Return how many trials may share a GPU so that it pays for all of them."""
     return min((len(each.parts) for each in trials), default=1)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 from astrarium.core.units import SECOND
-from astrarium.tuning.policies.astrarium.options import GpuBudget, TrialOptions, deepest, wider
+from astrarium.tuning.policies.astrarium.options import GpuBudget, TrialOptions, trials_per_gpu, wider
 from astrarium.tuning.runtime import Width
 
 
@@ -20,11 +20,11 @@ def most_progress(trials: Sequence[TrialOptions], gpus: int, favour: float) -> d
     """Return the best widths over every number of trials on a shared GPU: trials of most weight run, and each
     further GPU goes where it brings most."""
     ordered = sorted(trials, key=lambda each: (-_weight(each, favour), each.trial))
-    found = [_shared_out(ordered, gpus, packed, favour) for packed in range(1, deepest(trials) + 1)]
+    found = [_plan_with(ordered, gpus, packed, favour) for packed in range(1, trials_per_gpu(trials) + 1)]
     return max(found, key=lambda each: each[0])[1]
 
 
-def _shared_out(
+def _plan_with(
     trials: Sequence[TrialOptions], gpus: int, packed: int, favour: float
 ) -> tuple[float, dict[int, Width]]:
     """Return what the plan is worth, and its widths. Trials beyond what the GPUs hold wait, with the least

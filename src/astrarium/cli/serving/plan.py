@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from astrarium.cli import plan_options as options
 from astrarium.cli.options import Json, Overrides, ScenarioFile, Seed
+from astrarium.cli.serving import plan_options as options
 
 if TYPE_CHECKING:
     from astrarium.serving.planning.answer import Answer, Question

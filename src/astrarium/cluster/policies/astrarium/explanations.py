@@ -1,4 +1,4 @@
-"""What our own policy says of its decisions: why these GPUs, why not yet, and with which numbers."""
+"""Our own policy explains its decisions: why these GPUs, why not yet, and with which numbers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from astrarium.cluster.demand import usable, wanted
-from astrarium.cluster.policies.astrarium.line import Ranked, Reason
+from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
 from astrarium.cluster.state import ClusterState
 from astrarium.core.units import SECOND, Time
 
-# When somebody can expect GPUs, from what is known now: in order of the line, each takes the GPUs that are
-# free first and keeps them to its end, which is as far away as its owner says. Who would be pressed before
-# that is served by then.
 
-
-def starts(now: Time, line: Sequence[Ranked], state: ClusterState, lease: Time) -> dict[int, Time]:
-    """Of those who want GPUs. *lease*: it takes as long at most until GPUs are free for who is pressed."""
+def starts(now: Time, line: Sequence[RankedApp], state: ClusterState, lease: Time) -> dict[int, Time]:
+    """Return when each app that wants GPUs can expect some, from what is known now. In order of the line,
+    each takes the GPUs that are free first and keeps them to its end, which is as far away as its owner says.
+    An app that would be pressed before that is served by then: it takes a *lease* at most until GPUs are free
+    for it."""
     free_at: list[tuple[float, int]] = [(float(now), state.floor.size)]  # when, how many
     found: dict[int, Time] = {}
     for each in line:
@@ -33,7 +32,7 @@ def starts(now: Time, line: Sequence[Ranked], state: ClusterState, lease: Time) 
 
 
 def _taken(free_at: list[tuple[float, int]], count: int) -> float:
-    """So many are taken from the heap; when the last of them is free."""
+    """Take so many GPUs from the heap, and return when the last of them is free."""
     at = 0.0
     while count:
         at, there = heappop(free_at)
@@ -49,7 +48,7 @@ CLOSER = "its GPUs lie closer together there, which gains more than the move cos
 HOUR = 3600 * SECOND
 
 
-def why_given(ranked: Ranked, bound: float) -> str:
+def why_given(ranked: RankedApp, bound: float) -> str:
     each = ranked.prospect
     if ranked.reason is Reason.FAIRNESS:
         within = about(max(0.0, each.span + ranked.slack))
@@ -62,7 +61,7 @@ def why_given(ranked: Ranked, bound: float) -> str:
     return f"it has the least left of those who can wait and fit: {hours(each.left)}"
 
 
-def why_taken(victim: Ranked, winner: Ranked | None) -> str:
+def why_taken(victim: RankedApp, winner: RankedApp | None) -> str:
     each = victim.prospect
     loses = f"stopping it loses {hours(each.loss)}"
     if winner is None:
@@ -76,8 +75,8 @@ def why_taken(victim: Ranked, winner: Ranked | None) -> str:
     return f"{name} has only {left} left, this one {hours(each.left)}; {loses}"
 
 
-def standing(ranked: Ranked, bound: float, now: Time) -> str:
-    """Of one who wants more GPUs than it has."""
+def standing(ranked: RankedApp, bound: float, now: Time) -> str:
+    """Return in words where an app stands that wants more GPUs than it has."""
     each = ranked.prospect
     left = f"{hours(each.left)} left"
     if ranked.reason is Reason.FAIRNESS:
@@ -88,13 +87,13 @@ def standing(ranked: Ranked, bound: float, now: Time) -> str:
 
 
 def hours(gpu_time: float) -> str:
-    """In GPU-hours."""
+    """Return GPU time in words, in GPU-hours."""
     found = gpu_time / HOUR
     return f"{found:.1f} GPU-hours" if found >= 0.1 else f"{gpu_time / SECOND:.0f} GPU seconds"
 
 
 def about(time: float) -> str:
-    """With as many digits as anybody wants of a guess."""
+    """Return a time in words, with as many digits as anybody wants of a guess."""
     for unit, name in ((HOUR, "h"), (60 * SECOND, "min")):
         if time >= 2 * unit:
             return f"{time / unit:.3g}{name}"

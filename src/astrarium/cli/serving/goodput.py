@@ -37,23 +37,26 @@ def goodput(
     run folder, and the rest of --json, show the first seed's run at the rate found for it.
     """
     from astrarium.cli import output
-    from astrarium.cli.running import run_with_progress
-    from astrarium.serving.report.summary import summarize
-    from astrarium.serving.report.tables import goodput_table, run_tables
+    from astrarium.cli.opening import opened, told_bar
+    from astrarium.core.errors import InputError
+    from astrarium.run.experiment import simulate
+    from astrarium.run.report import plain
+    from astrarium.serving.report.goodput import draw_probes, goodput_table
 
-    scenario = output.load_scenario(file, override, seed)
+    level, scenario = opened(file, override, seed)
+    if level.name != "serving":
+        raise InputError("FILE", str(file), f"requests to models: {level.subject} have no goodput")
     at = output.target("goodput", file.stem, out, overwrite, no_folder)
     found = _search(scenario, seeds, tolerance, jobs)
     own = found.per_seed[0]  # the run that is shown keeps what the search found for its seed
-    best = scenario.with_rate(own) if own > 0 else scenario
-    record = run_with_progress(best, "auto")
-    summary = summarize(record)
-    title = f"{file.name}: {best.policy.name} at its goodput, {own:,.0f} requests/s"
-    tables = [goodput_table(best.policy.name, found), *run_tables(summary)]
-    run = output.Run(best, record, summary, title, tables, found)
-    shown = {**output.plain(summary), **output.plain(found)}
-    output.write_run(at, run, shown, output.command_line(context), not no_outcomes)
-    output.emit(json, shown, tables, at.path)
+    run = simulate(level, scenario.with_rate(own) if own > 0 else scenario, bar=told_bar(file, level))
+    title = f"{file.name}: {run.label} at its goodput, {own:,.0f} requests/s"
+    output.finish(
+        context, at, [run], title, json, not no_outcomes,
+        more=[goodput_table(run.label, found)],
+        shown=plain(found),
+        draw=[lambda plots: draw_probes(found, plots / "goodput.png")],
+    )  # fmt: skip
 
 
 def _search(scenario: Scenario, seeds: int, tolerance: float, jobs: int) -> Goodput:

@@ -1,0 +1,362 @@
+"""What `astrarium run` does with a file that has a train function: the search runs live.
+
+It runs on the GPUs of this machine, on emulated ones, or on a Ray cluster, one policy and seed after another.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import typer
+
+from astrarium.cli import output
+from astrarium.core.errors import InputError
+from astrarium.core.level import Level, Run
+from astrarium.core.units import SECOND
+from astrarium.run.folder import file_name, write_runs
+from astrarium.run.waiting import waiting
+from astrarium.tuning.live.memory import LiveOptions
+from astrarium.tuning.live.run import folder_lock
+from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.report.files import FILES
+from astrarium.tuning.report.summary import TuningSummary
+from astrarium.tuning.report.tables import LINE, configuration, last_line
+from astrarium.tuning.samplers import Standing
+from astrarium.tuning.scenario.read import TuningScenario
+from astrarium.tuning.scenario.samplers import sampler_of
+from astrarium.tuning.session import Session
+from astrarium.tuning.state import Outcome, TuningState
+
+# A live search tells how it is doing: in a changing line where somebody watches, else in lines.
+
+
+SELDOM = 10.0  # seconds between lines of a log
+MOST_FAILURES = 5  # that are told one by one
+
+
+class Live(Protocol):
+    """What a run shows of itself."""
+
+    session: Session
+    state: TuningState
+
+
+class Progress:
+    """*show* is called with the live run after each of its steps. Better ones are told at once."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._due = label, 0.0
+        self._began: float | None = None  # when the first step was over: processes take a while to come up
+        self._told = self._failed = 0  # best ones, and failed ones, so far
+        self._console: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        if self._console is not None:
+            self._console.stop()
+
+    def show(self, live: Live) -> None:
+        now = time.monotonic()
+        if self._began is None:
+            self._began = now
+            self._begin()
+        seconds = now - self._began
+        self._tell_failures(live, seconds)
+        for best in live.session.best[self._told :]:
+            values = live.session.candidates[best.candidate].configuration.values
+            self._say(
+                f"{seconds:8.1f}s  best {best.value:.5g}, candidate {best.candidate}: {configuration(values)}"
+            )
+        self._told = len(live.session.best)
+        if self._console is not None:
+            self._console.update(f"{self._label}: {seconds:.0f} s, {line(live)}")
+        elif seconds >= self._due:
+            self._due = seconds + SELDOM
+            self._say(f"{seconds:8.1f}s  {line(live)}")
+
+    def _begin(self) -> None:
+        """Not before there is something to show: the start tells of itself."""
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            self._console = Console(stderr=True).status(self._label)
+            self._console.start()
+
+    def _tell_failures(self, live: Live, seconds: float) -> None:
+        """The first few: whoever watches may want to stop, and mend something."""
+        failed = [each for each in live.session.candidates.values() if each.standing is Standing.FAILED]
+        for each in failed[self._failed : MOST_FAILURES]:
+            self._say(f"{seconds:8.1f}s  candidate {each.number} failed: {last_line(each.reason, LINE)}")
+        self._failed = len(failed)
+
+    def _say(self, text: str) -> None:
+        if self._console is not None:
+            self._console.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def line(live: Live) -> str:
+    """Trials done, running and waiting; iterations; GPUs that are held; the best so far."""
+    state, session = live.state, live.session
+    rows = list(state.ledger.rows.values())
+    done = sum(row.outcome is not Outcome.OPEN for row in rows)
+    busy = sum((1 - state.strips.room(gpu) for gpu in state.strips.holders), start=0)
+    iterations = sum(row.done for row in rows)
+    best = f"best {session.best[-1].value:.5g}" if session.best else "no value yet"
+    return (
+        f"trials {done} done, {len(state.running())} running, {len(state.waiting())} waiting; "
+        f"{iterations} iterations; {float(busy):.3g} of {state.gpus} GPUs held; {best}"
+    )
+
+
+SearchRun = Run[TuningScenario, TuningRecord]
+CHECKPOINTS = "checkpoints"  # in the folder of a live run
+LIVE_STATE, EARLIER = "live", "earlier"
+CUT_SHORT = "it was interrupted"  # what a live run says of its end
+INTERRUPTED = 130  # the exit status
+_LIVE_NOTE = {LIVE_STATE: "checkpoints, logs and recordings of live runs: `--resume` goes on with them"}
+
+
+class Wanted(NamedTuple):
+    """The options of a live search: where its folder is, and whether it goes on with what is there."""
+
+    file: Path
+    seeds: int
+    out: Path | None
+    overwrite: bool
+    no_folder: bool
+    resume: bool
+
+
+def search(
+    context: typer.Context,
+    level: Level[TuningScenario, TuningRecord],
+    chosen: Mapping[str, TuningScenario],
+    wanted: Wanted,
+    json: bool,
+) -> None:
+    """Run a search live, with each policy that was chosen, and each seed."""
+    scenario = next(iter(chosen.values()))
+    if scenario.train is None:
+        told = "a train function: this file has a task alone, which `astrarium simulate` runs"
+        raise InputError("train", None, told, scenario.source)
+    at = _target(wanted)
+    place = LivePlace(at.path, wanted.resume)
+    with _told_how_to_go_on(at.path):
+        runs = _run_all(level, chosen, wanted.seeds, place)
+    tables, shown = level.report.tables(runs), {"live": True, **level.report.shown(runs)}
+    if at.path is not None:
+        with _filled(at) as draft:
+            (draft / LIVE_STATE).mkdir()  # it will stand beside the rest: named, and not touched
+            title, command = wanted.file.name, output.command_line(context)
+            write_runs(draft, runs, title, command, True, tables, shown, _LIVE_NOTE)
+            (draft / LIVE_STATE).rmdir()
+    output.emit(json, {"level": level.name, **shown}, tables, at.path)
+    _leave(runs, at.path)
+
+
+class LivePlace(NamedTuple):
+    """The run folder, which keeps checkpoints while trials train; None: they are lost with the run."""
+
+    folder: Path | None
+    resume: bool
+
+    def state(self, label: str, seed: int) -> Path | None:
+        return None if self.folder is None else self.folder / LIVE_STATE / f"{file_name(label)}-{seed}"
+
+
+def _run_all(
+    level: Level[TuningScenario, TuningRecord],
+    chosen: Mapping[str, TuningScenario],
+    seeds: int,
+    place: LivePlace,
+) -> list[SearchRun]:
+    wanted = [(label, each, each.seed + more) for label, each in chosen.items() for more in range(seeds)]
+    found: list[SearchRun] = []
+    for label, scenario, seed in wanted:
+        found.append(_one(level, label, scenario.with_seed(seed), place))
+        if found[-1].record.over == CUT_SHORT:
+            break
+    return found
+
+
+def _one(
+    level: Level[TuningScenario, TuningRecord], label: str, scenario: TuningScenario, place: LivePlace
+) -> SearchRun:
+    state = place.state(label, scenario.seed)
+    try:
+        record = _live(label, scenario, state, place.resume)
+    except InputError as error:
+        raise error.read_from(scenario.source) from None
+    summary = level.report.summarize(scenario, record)
+    summary = summary if state is None else _with_checkpoint(summary, state)
+    return Run(level, scenario, label, record, summary)
+
+
+def _with_checkpoint(summary: TuningSummary, state: Path) -> TuningSummary:
+    """Say where what the best has learnt is kept."""
+    from astrarium.tuning.live.backend import Checkpoint
+    from astrarium.tuning.live.checkpoints import path
+
+    if summary.best is None:
+        return summary
+    file = path(state / CHECKPOINTS, Checkpoint(summary.best.candidate, summary.best.iterations))
+    best = msgspec.structs.replace(summary.best, checkpoint=str(file) if file.is_file() else None)
+    return msgspec.structs.replace(summary, best=best)
+
+
+def _live(label: str, scenario: TuningScenario, state: Path | None, resume: bool) -> TuningRecord:
+
+    where = f"; checkpoints in {state}" if state is not None else ""
+    count = gpus(scenario) or "all"
+    kind = "GPUs" if scenario.emulated is None else "emulated GPUs"
+    print(f"{label}, seed {scenario.seed}: live on {count} {kind}{where}", file=sys.stderr, flush=True)
+    resume = resume and state is not None and state.is_dir()  # of several runs, some had not begun
+    with Progress(label) as progress:
+        return run_live(scenario, state, resume, progress.show)
+
+
+def _leave(runs: Sequence[SearchRun], folder: Path | None) -> None:
+    """End with an error code if the search was interrupted, or found nothing at all."""
+    if runs[-1].record.over == CUT_SHORT:
+        if folder is not None:
+            _tell_how_to_go_on(folder)
+        raise typer.Exit(INTERRUPTED)
+    if any(run.summary.best is None for run in runs):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _told_how_to_go_on(folder: Path | None) -> Iterator[None]:
+    """A run that was interrupted while it started leaves nothing; those before it can be gone on with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is None or not (folder / LIVE_STATE).is_dir():
+            raise
+        _tell_how_to_go_on(folder)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _tell_how_to_go_on(folder: Path) -> None:
+    told = f"add --out {folder} --resume to the command, and it goes on"
+    print(f"interrupted: {told}", file=sys.stderr)
+
+
+def _target(wanted: Wanted) -> output.Target:
+    """Return the folder: a run that goes on has one already, all others need one that is free."""
+    chosen, kept = wanted.out, wanted.out is not None and (wanted.out / LIVE_STATE).is_dir()
+    if not wanted.resume:
+        if chosen is not None and kept and not wanted.no_folder:
+            _cleared(chosen, wanted.overwrite)
+        return output.target("run", wanted.file.stem, chosen, wanted.overwrite, wanted.no_folder)
+    if chosen is None or wanted.no_folder:
+        raise InputError("--resume", None, "--out DIR with it: the folder of the run that goes on")
+    if not kept:
+        told = f"the folder of a live run, to go on with: this one has no {LIVE_STATE}"
+        raise InputError("--out", str(chosen), told)
+    return output.Target(chosen, False)
+
+
+def _cleared(folder: Path, overwrite: bool) -> None:
+    """Of what a live run kept; one that was cut off may have left nothing else."""
+    if not overwrite:
+        told = "an empty or new folder: a live run is here, which --resume goes on with (or add --overwrite)"
+        raise InputError("--out", str(folder), told)
+    with ExitStack() as locks:  # all or nothing: of several runs, one may be under way
+        for state in [each for each in (folder / LIVE_STATE).iterdir() if each.is_dir()]:
+            locks.enter_context(folder_lock(state))
+        shutil.rmtree(folder / LIVE_STATE)
+
+
+@contextmanager
+def _filled(at: output.Target) -> Iterator[Path]:
+    """Fill the folder of a live run, which is there already: its report is put beside what it keeps."""
+    assert at.path is not None
+    draft = at.path / ".draft"
+    try:
+        draft.mkdir(parents=True, exist_ok=True)
+        with waiting("writing tables and drawing plots"):
+            yield draft
+        parts = list(draft.iterdir())
+        _make_room(at.path, {*FILES, *(part.name for part in parts)}, at.overwrite)
+        for part in parts:
+            part.replace(at.path / part.name)
+    except OSError as error:
+        told = f"a folder that can be written: {error.strerror}"
+        raise InputError("--out", str(at.path), told) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _make_room(folder: Path, names: set[str], overwrite: bool) -> None:
+    """The report that a run left before it went on has times that the new one has not: it stays."""
+    there = [folder / name for name in sorted(names) if (folder / name).exists()]
+    if not there:
+        return
+    aside = folder / f"{EARLIER}-{len(list(folder.glob(f'{EARLIER}-*'))) + 1}"
+    aside.mkdir()
+    for each in there:
+        each.rename(aside / each.name)
+    for each in folder.glob(f"{EARLIER}-*") if overwrite else ():
+        shutil.rmtree(each)
+
+
+def run_live(
+    scenario: TuningScenario, folder: Path | None, resume: bool, progress: Callable[[Any], None]
+) -> TuningRecord:
+    """*folder* keeps checkpoints and results, and *resume* goes on with what is there."""
+    from astrarium.tuning.live.run import SearchSpec, run_local, run_with
+    from astrarium.tuning.live.training import Emulated
+
+    assert scenario.train is not None
+    build: str = scenario.train
+    spec = SearchSpec(
+        space=scenario.space,
+        search=scenario.search,
+        sampler=sampler_of(scenario.sampler, scenario.space, scenario.goal, scenario.seed),
+        policy=scenario.policy,
+        goal=scenario.goal,
+        target=scenario.target,
+        seed=scenario.seed,
+        folder=folder,
+        resume=resume,
+        progress=progress,
+        options=LiveOptions()
+        if scenario.live.longest is None
+        else LiveOptions(longest=scenario.live.longest),
+    )
+    said = scenario.emulated
+    emulated = None if said is None else Emulated(packing=said.packing, scaling=said.scaling)
+    if scenario.engine == "local":
+        return run_local(build, spec, gpus(scenario), emulated, **settings(scenario))
+    from astrarium.tuning.live.ray.backend import RayTrialBackend
+
+    given = {"folder": folder, "seed": scenario.seed, **settings(scenario)}
+    return run_with(spec, lambda: RayTrialBackend(build, gpus(scenario), emulated, **given))
+
+
+def gpus(scenario: TuningScenario) -> int | None:
+    """None: all that are there. What a simulation takes unless told is a guess about other machines."""
+    told = scenario.raw.get("gpus") is not None or scenario.emulated is not None
+    return scenario.gpus if told else None
+
+
+def settings(scenario: TuningScenario) -> dict[str, Any]:
+    """Of the crew: those that the file has."""
+    live = scenario.live
+    times = {"checkpoint_seconds": live.checkpoints, "patience": live.patience}
+    others = {name: getattr(live, name) for name in ("packing", "gate", "threads", "address")}
+    found = {name: None if value is None else value / SECOND for name, value in times.items()}
+    return {name: value for name, value in {**found, **others}.items() if value is not None}

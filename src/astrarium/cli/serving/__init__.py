@@ -1,0 +1,1 @@
+"""Verbs that only models to be served have."""

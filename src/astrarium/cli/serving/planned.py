@@ -1,0 +1,195 @@
+"""What `simulate` and `compare` do with a plan, and with the ways that requests go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import typer
+
+from astrarium.cli import output
+from astrarium.cli.opening import given, variants
+from astrarium.cli.progress import bar
+from astrarium.cli.serving.plan_options import router_wait
+from astrarium.core.errors import InputError
+from astrarium.core.level import Run
+from astrarium.run.report import plain
+
+if TYPE_CHECKING:
+    from astrarium.core.units import Time
+    from astrarium.placement.evaluation import Evaluation
+    from astrarium.placement.interference import Interference
+    from astrarium.placement.plan import Plan
+    from astrarium.placement.problem import Problem
+    from astrarium.run.experiment import EngineName
+    from astrarium.serving.planned.run import PlannedRun
+    from astrarium.serving.record import ServingRecord
+    from astrarium.serving.report.planned import PlanSummary
+    from astrarium.serving.scenario import Scenario
+
+    ServingRun = Run[Scenario, ServingRecord]
+
+
+class Told(NamedTuple):
+    """The same facts for people and for --json."""
+
+    table: Any
+    plain: Any
+
+
+class PlanTaken(NamedTuple):
+    """A plan from a file, what it was checked against, and how replicas that share a GPU slow each other."""
+
+    plan: Plan
+    problem: Problem
+    interference: Interference | None
+
+    @classmethod
+    def read(cls, file: Path | None, scenario: Scenario, interference: str) -> PlanTaken:
+        from astrarium.serving.planning import plans
+        from astrarium.serving.planning.known import interference_named
+
+        if file is None:
+            raise InputError("--interference", interference, "a --plan beside it, which shares GPUs")
+        known, slowing = interference_named(interference)
+        problem = known(plans.problem(scenario, planning=False))
+        return cls(plans.load(file, problem), problem, slowing(problem) if slowing else None)
+
+    def to_yaml(self) -> str:
+        from astrarium.serving.planning import plans
+
+        return plans.to_yaml(self.plan, self.problem)
+
+    def run(self, scenario: Scenario, engine: str, label: str) -> tuple[PlannedRun, ServingRun]:
+        from astrarium.serving.level import LEVEL
+        from astrarium.serving.planned.run import run_planned
+        from astrarium.serving.report.summary import summarize
+
+        chosen = cast("EngineName", engine)
+        with bar(f"simulating {label}", scenario.length) as progress:
+            done = run_planned(scenario, self.plan, self.problem, self.interference, chosen, progress)
+        return done, Run(LEVEL, scenario, label, done.record, summarize(done.record))
+
+    def summary(self, done: PlannedRun) -> PlanSummary:
+        from astrarium.serving.report.planned import summarize_plan
+
+        plan = self.plan
+        missing = {self.problem.models[index].name: why for index, why in plan.missing.items()}
+        return summarize_plan(plan.policy, len(plan.replicas), missing, done.parts, done.record)
+
+    def on_path(self, scenario: Scenario, max_wait: Time) -> Evaluation:
+        from astrarium.serving.planning.stages import on_path
+
+        return on_path(scenario, self.plan, self.problem, max_wait, self.interference)
+
+
+def planned_run(
+    context: typer.Context,
+    file: Path,
+    policy: str | None,
+    plan: Path | None,
+    interference: str,
+    stages: bool,
+    router: str | None,
+    override: list[str] | None,
+    seed: int | None,
+    engine: str,
+    at: output.Target,
+    json: bool,
+    outcomes: bool,
+) -> None:
+    """Run a scenario by a plan: models live only where it says."""
+    from astrarium.serving.report.tables import cell_table
+
+    max_wait = router_wait(router, plan is not None)
+    scenario, taken = _opened(file, plan, interference, override, seed)
+    if policy is not None:
+        [scenario] = _variants(scenario, [policy]).values()
+    done, run = taken.run(scenario, engine, scenario.policy.label)
+    placed = taken.summary(done)
+    more, shown = [cell_table(placed)], {"plan": plain(placed)}
+    for name, told in (
+        ("stages", staged(run, done) if stages else None),
+        ("router", routed(taken.on_path(scenario, max_wait), router or "") if max_wait is not None else None),
+    ):
+        if told is not None:
+            more, shown = [*more, told.table], {**shown, name: told.plain}
+    title = f"{file.name}: {run.label}, {run.level.report.title(run)}"
+    output.finish(context, at, [run], title, json, outcomes, more, shown, *_plan_file(taken))
+
+
+def compare_planned(
+    context: typer.Context,
+    file: Path,
+    policy: list[str] | None,
+    plan: Path | None,
+    interference: str,
+    override: list[str] | None,
+    seed: int | None,
+    engine: str,
+    at: output.Target,
+    json: bool,
+    outcomes: bool,
+) -> None:
+    """Run several policies by the same plan."""
+    scenario, taken = _opened(file, plan, interference, override, seed)
+    chosen = _variants(scenario, policy or ["all"])
+    runs = [taken.run(each, engine, label)[1] for label, each in chosen.items()]
+    title = f"{file.name}: {runs[0].level.report.title(runs[0])}, the same arrivals for each policy"
+    output.finish(context, at, runs, title, json, outcomes, (), None, *_plan_file(taken))
+
+
+def _plan_file(taken: PlanTaken) -> tuple[dict[str, str], dict[str, str]]:
+    from astrarium.serving.report.files import PLAN
+
+    return {PLAN: taken.to_yaml()}, {PLAN: "the plan that was run: which models live on which GPUs"}
+
+
+def _opened(
+    file: Path, plan: Path | None, interference: str, override: list[str] | None, seed: int | None
+) -> tuple[Scenario, PlanTaken]:
+    from astrarium.core.decode import read_yaml
+    from astrarium.levels import named_by
+    from astrarium.serving.scenario import load
+
+    level = named_by(read_yaml(file), str(file))
+    if level.name != "serving":
+        raise InputError("--plan", str(plan), f"no plan here: {level.subject} are not placed, models are")
+    scenario = load(file, given(override, seed), planning=True)
+    return scenario, PlanTaken.read(plan, scenario, interference)
+
+
+def _variants(scenario: Scenario, specs: list[str]) -> dict[str, Scenario]:
+    """Policies are checked with models that need not fit all together on every GPU."""
+    from dataclasses import replace
+
+    from astrarium.serving.level import LEVEL
+    from astrarium.serving.scenario import build
+
+    placed = replace(LEVEL, told=lambda each: (build.setup(each, placed=True),))
+    return variants(placed, scenario, specs)
+
+
+def staged(run: ServingRun, done: PlannedRun | None = None) -> Told:
+    """Return where time went in a run, stage by stage."""
+    from astrarium.serving.planning.stages import stages_of
+    from astrarium.serving.report.tables import plain_lines, stage_table
+
+    lines = stages_of(run.record, done.parts if done else ())
+    attained = {name: model.attainment for name, model in run.summary.models.items()}
+    return Told(stage_table(lines, attained), plain_lines(lines))
+
+
+def routed(found: Evaluation, wait: str) -> Told:
+    """Return where time went by the way of a router."""
+    from astrarium.serving.report.tables import path_attained, path_lines, plain_lines, stage_table
+
+    lines, attained = path_lines(found), path_attained(found)
+    title = f"where time went with a router that waits {wait} at most"
+    data = {
+        "max_wait": wait,
+        "attainment": found.attainment,
+        "models": attained,
+        "stages": plain_lines(lines),
+    }
+    return Told(stage_table(lines, attained, title), data)

@@ -1,1 +1,0 @@
-"""Verbs for searches over hyperparameters, simulated or live."""
