@@ -16,9 +16,10 @@ from astrarium.core.units import Time
 from astrarium.levels import level_of, named_by
 from astrarium.run.experiment import Bar, EngineName
 from astrarium.run.experiment import simulate as run_one
+from astrarium.run.folder import SCENARIO, TRACE
 from astrarium.run.replay import Divergence
 from astrarium.run.replay import replay as feed
-from astrarium.run.results import TRACE, Comparison, Run
+from astrarium.run.results import Comparison, Run
 
 Progress = bool | Callable[[float], None]
 
@@ -186,16 +187,29 @@ def _fresh(run: Run, policy: Any) -> Any:
     return own if policy is None else policy
 
 
-def _replay_folder(path: Path, policy: Any) -> Replay:
-    if not (path / TRACE).is_file():
-        raise InputError("source", str(path), f"a folder of a run with a trace: it has no {TRACE}")
-    file = path / "scenario.yaml"
-    usual = named_by(
-        read_yaml(file), str(file)
-    ).default  # the recorded one may be a class that no file can name
-    scenario = load(file, {} if policy is None else {"policy": usual})
-    level = level_of(scenario)
-    return _replayed(scenario, policy, read_trace(path / TRACE, level.events, level.actions))
+def _replay_folder(folder: Path, policy: Any) -> Replay:
+    """Replay every trace of a run folder; each belongs to the scenario beside it, or above it."""
+    traces = sorted(folder.rglob(TRACE))
+    if not traces:
+        raise InputError("source", str(folder), f"a folder of a run with a trace: it has no {TRACE}")
+    steps = 0
+    for trace in traces:
+        scenario = _scenario_of(trace, policy)
+        level = level_of(scenario)
+        found = _replayed(scenario, policy, read_trace(trace, level.events, level.actions))
+        steps += found.steps
+        if not found.same:
+            return Replay(steps, found.divergence)
+    return Replay(steps, None)
+
+
+def _scenario_of(trace: Path, policy: Any) -> Scenario:
+    """Return the scenario of a trace; a policy that is given stands in for one that no file can name."""
+    file = next((each / SCENARIO for each in trace.parents if (each / SCENARIO).is_file()), None)
+    if file is None:
+        raise InputError("source", str(trace), f"a trace with {SCENARIO} beside it")
+    usual = named_by(read_yaml(file), str(file)).default
+    return load(file, {} if policy is None else {"policy": usual})
 
 
 def _replayed(scenario: Scenario, policy: Any, steps: Iterable[Step]) -> Replay:

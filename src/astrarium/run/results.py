@@ -17,12 +17,11 @@ from astrarium.core.errors import InputError, from_extra
 from astrarium.core.level import Run as CoreRun
 from astrarium.core.level import Scenario
 from astrarium.core.trace import Step, write_trace
+from astrarium.run.folder import TRACE, run_folder, write_runs
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
-TRACE = "trace.jsonl"
-NOTES = {TRACE: "what was heard and decided, step by step: astrarium.replay takes this folder"}
 WIDTH = 160  # characters: a notebook scrolls, and a file has no width of its own
 FIRST, LAST = 10, 5  # rows of a long table that are shown
 LONGEST = 40  # characters of a cell
@@ -314,15 +313,11 @@ def _save(
     outcomes: bool,
     trace: Sequence[Step] | None = None,
 ) -> Path:
-    from astrarium.run.folder import run_folder, write_runs
-
     try:
         with run_folder(Path(folder), overwrite) as draft:
             if trace is not None:
                 write_trace(draft / TRACE, trace)
-            write_runs(
-                draft, runs, runs[0].level.report.title(runs[0]), _command(runs), outcomes, notes=NOTES
-            )
+            write_runs(draft, runs, runs[0].level.report.title(runs[0]), _command(runs), outcomes)
     except InputError as error:
         raise _in_python(error) from None
     return Path(folder)
