@@ -94,10 +94,10 @@ class Case(NamedTuple):
 TUNE = "starting 4 processes, which import torch and the training ..."
 SERVE = "starting 2 workers, which load echo ..."
 CASES = {
-    "tune": Case(["tune", "tune.yaml", "--folder", "tuned"], TUNE),
-    "tune, by a signal": Case(["tune", "tune.yaml", "--folder", "tuned"], TUNE, "main"),
-    "tune, terminated": Case(["tune", "tune.yaml", "--no-folder"], TUNE, "main", signal.SIGTERM, 143, "s\n"),
-    "tune, killed": Case(["tune", "tune.yaml", "--no-folder"], TUNE, "main", signal.SIGKILL, -9, "s\n"),
+    "tune": Case(["run", "tune.yaml", "--out", "tuned"], TUNE),
+    "tune, by a signal": Case(["run", "tune.yaml", "--out", "tuned"], TUNE, "main"),
+    "tune, terminated": Case(["run", "tune.yaml", "--no-folder"], TUNE, "main", signal.SIGTERM, 143, "s\n"),
+    "tune, killed": Case(["run", "tune.yaml", "--no-folder"], TUNE, "main", signal.SIGKILL, -9, "s\n"),
     "serve": Case(["serve", "serve.yaml", "--http", "0"], SERVE),
     "serve, terminated": Case(
         ["serve", "serve.yaml", "--http", "0", "--log", "json"], SERVE, "main", signal.SIGTERM, 143, "}\n"
@@ -106,7 +106,7 @@ CASES = {
         ["serve", "hook.yaml", "--http", "0"], "starting 1 worker, which load resnet50"
     ),
     "profile": Case(["profile", "model.py:echo", "--input", "TEXT:BYTES:1"], "loading model ..."),
-    "cluster": Case(["cluster", "run", "cluster.yaml"], "looking for the machines (ray) ..."),
+    "cluster": Case(["run", "cluster.yaml"], "looking for the machines (ray) ..."),
 }
 
 

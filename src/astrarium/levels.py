@@ -44,12 +44,18 @@ def level_of(scenario: Scenario) -> Level[Any, Any]:
 
 def named_by(raw: Any, source: str) -> Level[Any, Any]:
     """Return the level that a file is about, told by the sections it has."""
-    if isinstance(raw, dict):
-        for name, sections in SECTIONS.items():
-            if any(section in raw for section in sections):
-                return level(name)
+    name = name_of(raw)
+    if name is not None:
+        return level(name)
     value = ", ".join(map(str, raw)) if isinstance(raw, dict) and raw else raw or "nothing"
     raise InputError("", value, f"a scenario: {'; or '.join(SUBJECTS.values())}", source)
+
+
+def name_of(raw: Any) -> str | None:
+    """Return the name of the level that a file is about; None if it has no section that tells."""
+    there = raw if isinstance(raw, dict) else {}
+    found = (name for name, sections in SECTIONS.items() if any(section in there for section in sections))
+    return next(found, None)
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:

@@ -1,4 +1,4 @@
-"""`astrarium cluster`: runs, comparisons, explanations, and the folder that is left behind."""
+"""Files of the cluster level: runs, comparisons, explanations, and the folder that is left behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from astrarium.cli.main import BAD_INPUT, main
 from astrarium.cluster.policies import cluster_policies
 
 pytest_plugins = ("tests.support.cli_fixtures",)
@@ -31,18 +30,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.fixture
-def cluster(call: Any) -> Any:
-    return lambda *arguments: call("cluster", *arguments)
-
-
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def test_a_run_leaves_a_folder(cluster: Any, file: Path) -> None:
-    shown = cluster("simulate", str(file), "--out", "first").out
+def test_a_run_leaves_a_folder(call: Any, file: Path) -> None:
+    shown = call("simulate", str(file), "--out", "first").out
     assert "tiresias" in shown
     assert "[odd] $name$-1" in shown
     folder = Path("first")
@@ -56,64 +50,64 @@ def test_a_run_leaves_a_folder(cluster: Any, file: Path) -> None:
     assert {row["what"] for row in rows(folder / "decisions.csv")} >= {"granted"}
     assert "traceEvents" in json.loads((folder / "timeline.json").read_text())
     told = (folder / "README.txt").read_text()
-    assert "astrarium cluster simulate" in told
+    assert "astrarium simulate" in told
     assert all(name in told for name in names[1:])
 
 
-def test_a_folder_can_be_run_again(cluster: Any, file: Path) -> None:
-    first = cluster("simulate", str(file), "-p", "srtf:lease=5min", "--out", "first", "--json").json
-    again = cluster("simulate", "first/scenario.yaml", "--no-folder", "--json").json
+def test_a_folder_can_be_run_again(call: Any, file: Path) -> None:
+    first = call("simulate", str(file), "-p", "srtf:lease=5min", "--out", "first", "--json").json
+    again = call("simulate", "first/scenario.yaml", "--no-folder", "--json").json
     assert {**first, "folder": None} == again
 
 
-def test_several_policies_are_run_side_by_side(cluster: Any, file: Path) -> None:
+def test_several_policies_are_run_side_by_side(call: Any, file: Path) -> None:
     specs = ["-p", "fifo", "-p", "tiresias:lease=5min", "-p", "tiresias"]
-    found = cluster("simulate", str(file), *specs, "--out", "both", "--json").json["policies"]
+    found = call("compare", str(file), *specs, "--out", "both", "--json").json["policies"]
     assert list(found) == ["fifo", "tiresias (lease=5min)", "tiresias"]
-    own = cluster("simulate", str(file), "--no-folder", "--json").json
+    own = call("simulate", str(file), "--no-folder", "--json").json
     assert found["tiresias"] == {name: own[name] for name in found["tiresias"]}  # the file's own parameters
     assert found["tiresias (lease=5min)"]["waited_s"] != found["tiresias"]["waited_s"]
     assert (Path("both") / "fifo" / "apps.csv").is_file()
     assert "the run of fifo" in (Path("both") / "README.txt").read_text()
 
 
-def test_every_policy_runs_every_app(cluster: Any, file: Path) -> None:
-    found = cluster("simulate", str(file), "-p", "all", "--no-folder", "--json").json["policies"]
+def test_every_policy_runs_every_app(call: Any, file: Path) -> None:
+    found = call("compare", str(file), "-p", "all", "--no-folder", "--json").json["policies"]
     assert list(found) == cluster_policies.names()
     assert all(each["outcomes"] == {"finished": 3} for each in found.values())
 
 
-def test_an_app_learns_why_it_waits_behind_whom_and_until_when(cluster: Any, file: Path) -> None:
+def test_an_app_learns_why_it_waits_behind_whom_and_until_when(call: Any, file: Path) -> None:
     file.write_text(TEXT.replace("tiresias, lease: 20min", "fifo"))
-    shown = cluster("explain", str(file), "--app", "[odd] $name$-1", "--at", "20min").out
+    shown = call("explain", str(file), "[odd] $name$-1", "--at", "20min").out
     assert "At 20min it holds no GPU. It needs one; 0 of 8 are free." in shown
     assert "It is number 2 of 2 in line" in shown
     assert "GPUs are held by wide (8, to its end)." in shown
     assert "simulated: it knows who comes later" in shown
     assert "at 78min it is given 1 GPU" in shown
-    told = cluster("explain", str(file), "--app", "[odd] $name$-1", "--at", "20min", "--json").json
+    told = call("explain", str(file), "[odd] $name$-1", "--at", "20min", "--json").json
     assert [each["app"] for each in told["line"]] == ["[odd] $name$-0", "[odd] $name$-1"]
     assert told["line"][1]["given_more_s"] == 78 * 60
 
 
-def test_an_app_learns_why_it_has_what_it_has(cluster: Any, file: Path) -> None:
-    told = cluster("explain", str(file), "--app", "wide", "--at", "10min", "--json").json
+def test_an_app_learns_why_it_has_what_it_has(call: Any, file: Path) -> None:
+    told = call("explain", str(file), "wide", "--at", "10min", "--json").json
     [first, *_] = told["decisions"]
     assert told["holds"] == list(range(8))
     assert first["why"]
     assert any(first["why"] in line for line in told["told"])
 
 
-def test_the_whole_life_of_an_app(cluster: Any, file: Path) -> None:
-    shown = cluster("explain", str(file), "--app", "wide").out
+def test_the_whole_life_of_an_app(call: Any, file: Path) -> None:
+    shown = call("explain", str(file), "wide").out
     assert "It waits from 20min to" in shown
     assert "while GPUs went to [odd] $name$-0 (1), [odd] $name$-1 (1)" in shown
     assert "rho" in shown
 
 
 @pytest.mark.parametrize(("at", "told"), [("0s", "has not come yet"), ("90h", "it has ended")])
-def test_before_and_after_its_life(cluster: Any, file: Path, at: str, told: str) -> None:
-    assert told in cluster("explain", str(file), "--app", "[odd] $name$-1", "--at", at).out
+def test_before_and_after_its_life(call: Any, file: Path, at: str, told: str) -> None:
+    assert told in call("explain", str(file), "[odd] $name$-1", "--at", at).out
 
 
 @pytest.mark.parametrize(
@@ -127,32 +121,17 @@ def test_before_and_after_its_life(cluster: Any, file: Path, at: str, told: str)
         (["simulate", "small.yaml", "-o", "apps[0].gpus=9"], "small.yaml: apps[0].gpus: expected at most 8"),
         (["simulate", "none.yaml"], "none.yaml: expected a scenario file that can be read"),
         (["simulate", "small.yaml", "--seed", "-1"], "small.yaml: seed: expected a whole number >= 0"),
-        (["explain", "small.yaml", "--app", "wild"], "--app: expected an app of the file: wide"),
-        (["explain", "small.yaml", "--app", "wide", "--at", "9"], "--at: expected a duration with its unit"),
+        (["explain", "small.yaml", "wild"], "ITEM: expected an app of the file: wide"),
+        (["explain", "small.yaml", "wide", "--at", "9"], "--at: expected a duration with its unit"),
     ],
 )
-def test_what_is_wrong_is_one_line(cluster: Any, file: Path, arguments: list[str], told: str) -> None:
-    answer = cluster(*arguments)
-    assert answer.code == BAD_INPUT
-    assert answer.err.startswith("error: ")
-    assert answer.err.count("\n") == 1
-    assert told in answer.err
+def test_what_is_wrong_is_one_line(call: Any, file: Path, arguments: list[str], told: str) -> None:
+    assert told in call(*arguments).error
 
 
-def test_other_commands_say_where_such_a_file_belongs(capsys: Any, file: Path) -> None:
-    with pytest.raises(SystemExit):
-        main(["simulate", str(file)])
-    assert "`astrarium cluster simulate`" in capsys.readouterr().err
-
-
-def test_cluster_policies_are_listed_and_described(capsys: Any) -> None:
-    def shown(*arguments: str) -> Any:
-        with pytest.raises(SystemExit):
-            main(["policies", *arguments, "--json"])
-        return json.loads(capsys.readouterr().out)
-
-    listed = shown()["cluster_policies"]
+def test_cluster_policies_are_listed_and_described(call: Any) -> None:
+    listed = call("policies", "--json").json["policies"]["cluster"]
     assert list(listed) == cluster_policies.names()
     assert all(described["summary"].endswith(".") for described in listed.values())
-    assert shown("tiresias")["parameters"]["lease"]["default"] == "600s"
-    assert shown("cluster/fifo")["about"] == listed["fifo"]["about"]
+    assert call("policies", "tiresias", "--json").json["parameters"]["lease"]["default"] == "600s"
+    assert call("policies", "cluster/fifo", "--json").json["about"] == listed["fifo"]["about"]

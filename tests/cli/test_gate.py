@@ -1,4 +1,4 @@
-"""`astrarium gpu` without a GPU: what it refuses, and the whole way with a stub driver."""
+"""`astrarium gate` without a GPU: what it refuses, and the whole way with a stub driver."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`astrarium gpu` as a process of its own: it may become another program."""
-    command = [sys.executable, "-m", "astrarium", "gpu", *arguments]
+    """`astrarium gate` as a process of its own: it may become another program."""
+    command = [sys.executable, "-m", "astrarium", "gate", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 
@@ -126,7 +126,7 @@ def test_bad_input_is_refused_even_if_no_gpu_is_needed(call: Call, options: list
 @contextmanager
 def running(*options: str, code: int = 0) -> Iterator[subprocess.Popen[str]]:
     """The program under the gate, past its launches; ends with *code*."""
-    command = [sys.executable, "-m", "astrarium", "gpu", "run", *options, "--", sys.executable, "program.py"]
+    command = [sys.executable, "-m", "astrarium", "gate", "run", *options, "--", sys.executable, "program.py"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*command, str(code)], text=True, **pipes) as program:  # type: ignore[call-overload]
         assert program.stdout is not None

@@ -1,4 +1,4 @@
-"""`astrarium gpu top`, `policy` and `policies`: what a board shows, and the tables of a profile."""
+"""`astrarium gate top`, `policy` and `policies`: what a board shows, and the tables of a profile."""
 
 from __future__ import annotations
 

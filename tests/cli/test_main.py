@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from astrarium.cli.variants import parse_policy
 
 import astrarium
 from astrarium.cli.bench import find_script
+from astrarium.core.choice import Choice, parse_choice
 from astrarium.core.errors import InputError
-from astrarium.serving.report import files
+from astrarium.run import folder
 
 pytest_plugins = ("tests.support.cli_fixtures",)
 
@@ -62,14 +62,25 @@ def test_help_takes_under_300_ms_of_cpu() -> None:
 def test_version_and_verbs(call: Any) -> None:
     assert call("--version").out == f"astrarium {astrarium.__version__}\n"
     shown = call("--help").out
-    for verb in ("simulate", "compare", "goodput", "reproduce", "policies", "zoo", "bench"):
+    for verb in (
+        "simulate",
+        "compare",
+        "explain",
+        "run",
+        "goodput",
+        "plan",
+        "reproduce",
+        "policies",
+        "zoo",
+        "bench",
+    ):
         assert f"\n  {verb} " in shown
         assert "--json" in call(verb, "--help").out
 
 
 def test_simulate_prints_one_object(call: Any, scenario: Path) -> None:
     told = call("simulate", str(scenario), "--json", "--out", "run")
-    assert (told.code, told.err) == (0, "")
+    assert told.code == 0
     shown = told.json
     assert (shown["policy"], shown["seed"], shown["folder"]) == ("deferred", 1, "run")
     assert shown["offered_rate"] == pytest.approx(1200, rel=0.1)
@@ -168,12 +179,8 @@ WRONG = {
 def test_bad_input_is_one_line_and_leaves_nothing(call: Any, scenario: Path, name: str) -> None:
     arguments, parts = WRONG[name]
     told = call("simulate", "small.yaml", *arguments, "--out", "run")
-    assert told.code == 2
-    assert told.out == ""
-    assert told.err.startswith("error: ")
-    assert told.err.count("\n") == 1
     for part in parts:
-        assert part in told.err
+        assert part in told.error
     assert [path.name for path in Path().iterdir()] == ["small.yaml"]
 
 
@@ -190,11 +197,7 @@ def test_other_errors_are_one_line_too(call: Any, scenario: Path) -> None:
         (["goodput", "small.yaml", "--seeds", "0"], "seeds"),
         (["simulate", "small.yaml", "--out", "small.yaml"], "--out"),
     ):
-        told = call(*arguments)
-        assert (told.code, told.out) == (2, ""), arguments
-        assert told.err.startswith("error: "), arguments
-        assert part in told.err
-        assert told.err.count("\n") == 1
+        assert part in call(*arguments).error
     assert [path.name for path in Path().iterdir()] == ["small.yaml"]
 
 
@@ -219,14 +222,14 @@ def test_an_interrupt_leaves_nothing(
     def interrupted(*_: object) -> None:
         raise raised
 
-    monkeypatch.setattr(files, "write_plots", interrupted)
+    monkeypatch.setattr(folder, "write_readme", interrupted)
     told = call("simulate", "small.yaml", "--out", "run")
     assert (told.code, told.out) == (code, "")
     assert [path.name for path in Path().iterdir()] == ["small.yaml"]
 
 
 def test_policies(call: Any) -> None:
-    listed = call("policies", "--json").json["policies"]
+    listed = call("policies", "--json").json["policies"]["serving"]
     assert {"deferred", "eager", "timeout"} <= listed.keys()
     assert all(each["summary"] and each["about"] for each in listed.values())
     timeout = call("policies", "timeout", "--json").json
@@ -276,8 +279,8 @@ def test_bench_runs_the_script_of_a_checkout(
 
 
 def test_policy_specifications() -> None:
-    assert parse_policy("eager") == ("eager", {})
-    assert parse_policy("nexus:frontends=8,epoch=10s") == ("nexus", {"frontends": 8, "epoch": "10s"})
+    assert parse_choice("eager") == Choice("eager")
+    assert parse_choice("nexus:frontends=8,epoch=10s") == Choice("nexus", {"frontends": 8, "epoch": "10s"})
     for wrong in ("", ":a=1", "eager:a", "eager:=1"):
         with pytest.raises(InputError, match="-p"):
-            parse_policy(wrong)
+            parse_choice(wrong)

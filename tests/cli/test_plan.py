@@ -167,11 +167,11 @@ def test_placement_policies_are_listed_and_described(call: Any) -> None:
     listed = call("policies").out
     assert "planner (default)" in listed
     assert "placement policy (astrarium plan)" in listed
-    found = call("policies", "--json").json["placement_policies"]
+    found = call("policies", "--json").json["policies"]["placement"]
     assert {"alpaserve", "igniter", "planner", "usher"} <= found.keys()
     described = call("policies", "usher", "--json").json
     assert described["parameters"]["cluster"]["default"] == "fixed"
-    assert "a serving or placement policy" in call("policies", "ushr").err
+    assert "a policy of any level" in call("policies", "ushr").err
 
 
 def test_the_example_is_a_scenario_for_planning() -> None:

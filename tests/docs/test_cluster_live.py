@@ -78,4 +78,4 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_example_can_be_simulated_too(call: Any) -> None:
     file = ROOT / "examples" / "cluster" / "live.yaml"
-    assert call("cluster", "simulate", str(file), "--no-folder", "--json").json["outcomes"] == {"finished": 4}
+    assert call("simulate", str(file), "--no-folder", "--json").json["outcomes"] == {"finished": 4}

@@ -46,7 +46,7 @@ def test_every_block_is_of_a_kind_that_is_checked() -> None:
 @pytest.mark.parametrize("command", lines("sh gpu"))
 def test_the_command_line_takes_what_needs_a_gpu(command: str) -> None:
     program, level, verb, *arguments = shlex.split(command)
-    assert (program, level) == ("astrarium", "gpu")
+    assert (program, level) == ("astrarium", "gate")
     group = typer.main.get_command(app)
     known = group.commands[verb]  # type: ignore[attr-defined]
     with known.make_context(verb, arguments) as context:

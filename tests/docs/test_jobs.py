@@ -68,7 +68,7 @@ def test_the_page_can_be_followed(folder: Path) -> None:
     assert (folder / "side-by-side" / "plots" / "turns.png").is_file()
     listed = re.findall(r"^\| `([\w./]+)` \|", TEXT.split("## A hundred jobs")[0], re.MULTILINE)
     assert all((folder / "first" / name).is_file() for name in listed)
-    assert len(listed) == 4
+    assert len(listed) == 5
 
 
 def test_the_first_file_is_the_example() -> None:

@@ -47,7 +47,7 @@ def test_the_page_can_be_followed(call: Any, tmp_path: Path, monkeypatch: pytest
             assert language == "text"
             assert not [line for line in words(body) if line not in words(told)], told
     listed = dict.fromkeys(re.findall(r"^\| `([\w./]+)` \|", TEXT.split("## Live")[0], re.MULTILINE))
-    assert len(listed) == 11
+    assert len(listed) == 12
     for folder, prefix in ((tmp_path / "first", "fifo"), (tmp_path / "live", "")):
         assert all((folder / name).exists() or (folder / prefix / name).exists() for name in listed)
 

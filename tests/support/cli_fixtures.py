@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from typing import Any
 
 import pytest
 
 from astrarium.cli.main import main
+
+LEVEL = re.compile(r"^[\w.-]+: [a-z A-Z]+ \((serving|device|tuning|cluster)\)$")
 
 
 class Told:
@@ -18,6 +21,16 @@ class Told:
     @property
     def lines(self) -> list[str]:
         return [" ".join(line.split()) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> str:
+        """The one line that tells what is wrong; only the level of the file may stand before it."""
+        *before, last = self.err.splitlines()
+        assert (self.code, self.out) == (2, ""), self.err
+        assert last.startswith("error: ")
+        assert len(before) <= 1
+        assert all(LEVEL.search(line) for line in before), before
+        return last
 
     @property
     def json(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from astrarium.cli.options import Json, OnePolicy, Overrides, ScenarioFile, Seed
 if TYPE_CHECKING:
     from astrarium.cluster.scenario.read import ClusterScenario
     from astrarium.core.units import Time
+    from astrarium.run.experiment import Bar
 
 Item = Annotated[
     str,
@@ -49,7 +50,8 @@ def explain(
     level, scenario = opened(file, override, seed, policy)
     refuse(level, "cluster", {"--at": at})
     if level.name == "cluster":
-        facts, tables = _app(scenario, item, None if at is None else _instant(at))
+        instant = None if at is None else _instant(at)
+        facts, tables = _app(scenario, item, instant, told_bar(file, level))
     else:
         with read_from(file):
             run = simulate(level, scenario, bar=told_bar(file, level))
@@ -58,10 +60,9 @@ def explain(
     emit(json, {"level": level.name, **facts}, tables, None)
 
 
-def _app(scenario: ClusterScenario, app: str, at: Time | None) -> tuple[dict[str, Any], list[Any]]:
+def _app(scenario: ClusterScenario, app: str, at: Time | None, bar: Bar) -> tuple[dict[str, Any], list[Any]]:
     from rich.text import Text
 
-    from astrarium.cli.progress import bar
     from astrarium.cluster.explain import ClusterView, view
     from astrarium.cluster.level import run
     from astrarium.cluster.policies import Allocator

@@ -23,17 +23,22 @@ def opened(
     scenario: Any = load(file, given(override, seed))
     level = level_of(scenario)
     if policy is not None:
-        [scenario] = variants(level, scenario, [policy]).values()
+        scenario = variant(level, scenario, policy)
     return level, scenario
+
+
+def tell(file: Path, level: Level[Any, Any]) -> None:
+    """Say which level a file is of."""
+    print(f"{file.name}: {level.subject} ({level.name})", file=sys.stderr, flush=True)
 
 
 def told_bar(file: Path, level: Level[Any, Any]) -> Bar:
     """Return progress bars, of which the first says what kind of file is being run."""
-    lines = iter([f"{file.name}: {level.subject} ({level.name})"])
+    levels = iter([level])
 
     def shown(title: str, length: int) -> AbstractContextManager[Callable[[int], None] | None]:
-        for line in lines:
-            print(line, file=sys.stderr, flush=True)
+        for each in levels:
+            tell(file, each)
         return bar(title, length)
 
     return shown
@@ -54,17 +59,44 @@ def given(override: Sequence[str] | None, seed: int | None) -> list[str]:
 
 def variants(level: Level[Any, Any], scenario: Any, specs: Sequence[str]) -> dict[str, Any]:
     """Return a scenario for each policy that `-p` names, all of them checked; `all` stands for every one."""
-    from astrarium.core.choice import parse_choice
-    from astrarium.run.experiment import variants as made
-
     names = [name for spec in specs for name in (level.policies.names() if spec == "all" else [spec])]
     found: dict[str, Any] = {}
     for spec in names:
-        try:
-            found |= made(level, scenario, [parse_choice(spec)])
-        except InputError as error:
-            raise error.read_from(f"-p {spec}") from None
+        found |= _checked(level, scenario, spec)
     return found
+
+
+def variant(level: Level[Any, Any], scenario: Any, spec: str) -> Any:
+    """Return the scenario with the one policy that `-p` names."""
+    [found] = _checked(level, scenario, spec).values()
+    return found
+
+
+def _checked(level: Level[Any, Any], scenario: Any, spec: str) -> dict[str, Any]:
+    from astrarium.core.choice import parse_choice
+    from astrarium.run.experiment import variants as made
+
+    try:
+        return made(level, scenario, [parse_choice(spec)])
+    except InputError as error:
+        raise error.read_from(f"-p {spec}") from None
+
+
+def seeded(chosen: Mapping[str, Any], seeds: int) -> Iterator[tuple[str, Any]]:
+    """Yield each scenario with as many seeds, from its own on."""
+    for more in range(seeds):
+        for label, scenario in chosen.items():
+            yield label, scenario.with_seed(scenario.seed + more) if more else scenario
+
+
+def check_served(file: Path, told: str) -> None:
+    """Refuse a file of another level than serving, and say what its own verbs are."""
+    from astrarium.core.decode import read_yaml
+    from astrarium.levels import level, name_of
+
+    name = name_of(read_yaml(file))
+    if name not in (None, "serving"):
+        raise InputError("FILE", str(file), f"requests to models: {level(str(name)).subject} {told}")
 
 
 def refuse(level: Level[Any, Any], of: str, options: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (YAML), of any level.")]
+ServingFile = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (YAML) with models.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("-o", "--override", metavar="KEY=VALUE", help="Override a field: -o workload.rate=4000/s."),

@@ -92,6 +92,13 @@ def finish(
     emit(as_json, {"level": runs[0].level.name, **facts}, tables, at.path)
 
 
+def by_policy(runs: Sequence[Run[Any, Any]]) -> dict[str, Any]:
+    """Return a run that was compared with no other under its policy's name too, as several are shown."""
+    from astrarium.run.report import plain
+
+    return {"policies": {runs[0].label: plain(runs[0].summary)}} if len(runs) == 1 else {}
+
+
 def emit(as_json: bool, result: Mapping[str, Any], tables: Iterable[Any], folder: Path | None) -> None:
     """Print the one thing that goes to stdout."""
     if as_json:

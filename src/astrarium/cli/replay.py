@@ -52,7 +52,7 @@ def _served(file: Path, policy: str | None) -> Iterator[tuple[Engine[Any, Any, A
     """What a server recorded: a part for each scheduler that it had."""
     import yaml
 
-    from astrarium.cli.opening import variants
+    from astrarium.cli.opening import variant
     from astrarium.core.engine import Engine
     from astrarium.server.recording import RecordingReader
     from astrarium.serving.level import LEVEL
@@ -62,14 +62,14 @@ def _served(file: Path, policy: str | None) -> Iterator[tuple[Engine[Any, Any, A
     recorded = RecordingReader(file)
     scenario = parse(yaml.safe_load(recorded.header.scenario), f"{file} (its scenario)", serving=True)
     if policy is not None:
-        [scenario] = variants(LEVEL, scenario, [policy]).values()
+        scenario = variant(LEVEL, scenario, policy)
     for setup, section in recorded.sections():
         yield Engine(ServingState(setup), build.policy(scenario, setup)), section
 
 
 def _folder(folder: Path, policy: str | None) -> Iterator[tuple[Engine[Any, Any, Any], Iterable[Step]]]:
     """What a run of any level kept: each trace stands beside its scenario."""
-    from astrarium.cli.opening import opened
+    from astrarium.cli.opening import opened, tell
     from astrarium.core.errors import InputError
     from astrarium.core.trace import read_trace
     from astrarium.run.folder import SCENARIO, TRACE
@@ -86,6 +86,7 @@ def _folder(folder: Path, policy: str | None) -> Iterator[tuple[Engine[Any, Any,
         if not scenarios:
             raise InputError("PATH", str(trace), f"a trace with {SCENARIO} beside it")
         level, scenario = opened(scenarios[0], None, None, policy)
+        tell(scenarios[0], level)
         engine = level.books(scenario, level.policy(scenario))
         yield engine, read_trace(trace, level.events, level.actions)
 

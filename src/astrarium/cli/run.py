@@ -25,8 +25,8 @@ Stay = Annotated[
     typer.Option("--stay", help="Wait for apps that are submitted later, when all others have ended."),
 ]
 ELSEWHERE = {
-    "serving": "requests to models are served by `astrarium serve`",
-    "device": "jobs on one GPU run in your own program, with astrarium.device (docs/device/lanes.md)",
+    "serving": "requests to models are answered by `astrarium serve`",
+    "device": "jobs on one GPU run in your own program (docs/device/lanes.md)",
 }
 
 
@@ -49,16 +49,18 @@ def run(
 
     Ctrl-C has them write checkpoints, and says how to go on. `astrarium serve` is the same for models.
     """
-    from astrarium.cli.opening import opened, refuse, variants
+    from astrarium.cli.opening import opened, refuse, tell, variants
     from astrarium.core.errors import InputError
 
     level, scenario = opened(file, override, seed)
     if level.name in ELSEWHERE:
-        raise InputError("FILE", str(file), ELSEWHERE[level.name])
+        told = f"a file with trials of a search, or with apps on a cluster: {ELSEWHERE[level.name]}"
+        raise InputError("FILE", str(file), told)
     refuse(level, "cluster", {"--state": state, "--stay": stay})
     more = {"--resume": resume, "--no-folder": no_folder, "--overwrite": overwrite, "--out": out}
     refuse(level, "tuning", {**more, "--seeds": seeds > 1})
-    chosen = variants(level, scenario, policy) if policy else {scenario.policy.label: scenario}
+    chosen = variants(level, scenario, policy) if policy else {scenario.policy.name: scenario}
+    tell(file, level)
     if level.name == "tuning":
         from astrarium.cli.search import Wanted, search
 

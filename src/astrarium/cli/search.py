@@ -155,7 +155,7 @@ def search(
     place = LivePlace(at.path, wanted.resume)
     with _told_how_to_go_on(at.path):
         runs = _run_all(level, chosen, wanted.seeds, place)
-    tables, shown = level.report.tables(runs), {"live": True, **level.report.shown(runs)}
+    tables, shown = level.report.tables(runs), {**level.report.shown(runs), "live": True}
     if at.path is not None:
         with _filled(at) as draft:
             (draft / LIVE_STATE).mkdir()  # it will stand beside the rest: named, and not touched

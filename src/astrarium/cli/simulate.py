@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from astrarium.cli.options import (
@@ -21,17 +20,19 @@ from astrarium.cli.options import (
     Seed,
 )
 from astrarium.cli.serving.plan_options import Interference, RouterWait, Stages
-from astrarium.core.level import Watching
-from astrarium.core.trace import Step
-from astrarium.run.folder import TRACE
 
-# Every step of a run, kept for `astrarium replay`.
+if TYPE_CHECKING:
+    from astrarium.core.trace import Step
 
 
 class Traced:
-    """Hears every step, and keeps it as the line of a trace."""
+    """Hears every step of a run, and keeps it as the line of a trace for `astrarium replay`."""
 
     def __init__(self) -> None:
+        import msgspec
+
+        from astrarium.core.level import Watching
+
         self._lines: list[bytes] = []
         self._encoder = msgspec.json.Encoder()
         self.watching = Watching(trace=self._hear)
@@ -40,6 +41,8 @@ class Traced:
         self._lines.append(self._encoder.encode(step))
 
     def files(self) -> dict[str, bytes]:
+        from astrarium.run.folder import TRACE
+
         return {TRACE: b"".join(line + b"\n" for line in self._lines)}
 
 
@@ -70,9 +73,12 @@ def simulate(
     from astrarium.cli import output
     from astrarium.cli.opening import opened, read_from, refuse, told_bar
     from astrarium.cli.serving.planned import planned_run, staged
+    from astrarium.core.errors import InputError
     from astrarium.run.experiment import simulate as run_one
 
     if plan is not None or router is not None or interference != "none":
+        if trace:
+            raise InputError("--trace", None, "no --plan beside it: its cells have a policy each")
         at = output.target("simulate", file.stem, out, overwrite, no_folder)
         planned_run(context, file, policy, plan, interference, stages, router, override, seed, engine, at,
                     json, not no_outcomes)  # fmt: skip

@@ -113,7 +113,7 @@ def write_runs(
         _write_run(place, run, outcomes, alone=place == draft)
         if place != draft:
             known[place.name] = f"the run of {name}: summary, scenario and rows"
-    write_summary(draft, report.shown(runs) if shown is None else shown)
+    write_summary(draft, {"level": runs[0].level.name, **(report.shown(runs) if shown is None else shown)})
     write_tables(draft, report.tables(runs) if tables is None else tables)
     (draft / "plots").mkdir(exist_ok=True)
     report.draw(runs, draft / "plots", title)

@@ -116,7 +116,13 @@ def prepared(
 
 def prepare(scenario: Scenario, policy: Any, watching: Watching) -> Simulation[ServingRecord]:
     """Make the books, the world and the arrivals of a scenario."""
-    return prepared(scenario, build.setup(scenario), policy, build.arrivals(scenario), watching)
+    wall, cpu = time.perf_counter(), time.process_time()
+    ready = prepared(scenario, build.setup(scenario), policy, build.arrivals(scenario), watching)
+
+    def record(end: Time) -> ServingRecord:
+        return timed(ready.record(end), time.perf_counter() - wall, time.process_time() - cpu)
+
+    return Simulation(ready.engine, ready.arrivals, ready.world, record, ready.length)
 
 
 def by_twin(scenario: Scenario, policy: Any, progress: Callable[[Time], None] | None) -> ServingRecord | None:

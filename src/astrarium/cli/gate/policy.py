@@ -82,7 +82,7 @@ Action = Annotated[str, typer.Argument(metavar="[ACTION]", help="status, start o
 
 
 def mps(action: Action = "status") -> None:
-    """Look at, start or stop the MPS daemon that `gpu run` uses. Programs that run under it end with it."""
+    """Look at, start or stop the MPS daemon that `gate run` uses. Programs that run under it end with it."""
     from astrarium.core.errors import InputError, one_of
     from astrarium.gate import mps as daemon
     from astrarium.gate.launch import private_home

@@ -37,7 +37,7 @@ def profile(
 ) -> None:
     """Run a program alone and record its kernels: how long each takes, how many SMs, of which kind.
 
-    Needs no Nsight. `gpu run --profile FILE` then knows them from the start; the simulator can replay them.
+    Needs no Nsight. `gate run --profile FILE` then knows them from the start; the simulator can replay them.
     """
     from astrarium.cli.output import emit
     from astrarium.run.report import plain

@@ -23,11 +23,11 @@ Policy = Annotated[
     typer.Option("--policy", metavar="NAME", help="Who comes first chooses; astrarium unless given."),
 ]
 Profile = Annotated[
-    Path | None, typer.Option("--profile", metavar="FILE", help="What `gpu profile` recorded of it.")
+    Path | None, typer.Option("--profile", metavar="FILE", help="What `gate profile` recorded of it.")
 ]
 NoMps = Annotated[bool, typer.Option("--no-mps", help="Do not start or use NVIDIA's MPS.")]
 Coverage = Annotated[
-    bool, typer.Option("--coverage", help="Also count what the driver ran, for `gpu top`; costs time.")
+    bool, typer.Option("--coverage", help="Also count what the driver ran, for `gate top`; costs time.")
 ]
 AllowNoGpu = Annotated[
     bool, typer.Option("--allow-no-gpu", help="Where there is no GPU, run the program unchanged.")

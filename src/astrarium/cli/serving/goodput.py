@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from astrarium.cli.options import Json, NoFolder, NoOutcomes, Out, Overrides, Overwrite, ScenarioFile, Seed
+from astrarium.cli.options import Json, NoFolder, NoOutcomes, Out, Overrides, Overwrite, Seed, ServingFile
 
 if TYPE_CHECKING:
     from astrarium.serving.goodput import Goodput
@@ -19,7 +19,7 @@ Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Seeds searched a
 
 def goodput(
     context: typer.Context,
-    file: ScenarioFile,
+    file: ServingFile,
     override: Overrides = None,
     seed: Seed = None,
     seeds: Seeds = 3,
@@ -37,7 +37,8 @@ def goodput(
     run folder, and the rest of --json, show the first seed's run at the rate found for it.
     """
     from astrarium.cli import output
-    from astrarium.cli.opening import opened, told_bar
+    from astrarium.cli.opening import opened, tell
+    from astrarium.cli.progress import bar
     from astrarium.core.errors import InputError
     from astrarium.run.experiment import simulate
     from astrarium.run.report import plain
@@ -47,9 +48,10 @@ def goodput(
     if level.name != "serving":
         raise InputError("FILE", str(file), f"requests to models: {level.subject} have no goodput")
     at = output.target("goodput", file.stem, out, overwrite, no_folder)
+    tell(file, level)
     found = _search(scenario, seeds, tolerance, jobs)
     own = found.per_seed[0]  # the run that is shown keeps what the search found for its seed
-    run = simulate(level, scenario.with_rate(own) if own > 0 else scenario, bar=told_bar(file, level))
+    run = simulate(level, scenario.with_rate(own) if own > 0 else scenario, bar=bar)
     title = f"{file.name}: {run.label} at its goodput, {own:,.0f} requests/s"
     output.finish(
         context, at, [run], title, json, not no_outcomes,

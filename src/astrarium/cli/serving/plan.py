@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from astrarium.cli.options import Json, Overrides, ScenarioFile, Seed
+from astrarium.cli.options import Json, Overrides, Seed, ServingFile
 from astrarium.cli.serving import plan_options as options
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 
 def plan(
-    file: ScenarioFile,
+    file: ServingFile,
     gpus: options.Gpus = None,
     policy: options.Policy = "planner",
     parameter: options.Parameters = None,
@@ -42,12 +42,14 @@ def plan(
     Plans are judged on fresh requests, never on those that they were made with. `astrarium simulate FILE
     --plan PLAN` runs one. An interrupt (Ctrl-C) keeps the best plan so far.
     """
+    from astrarium.cli.opening import check_served
     from astrarium.core.errors import InputError
     from astrarium.serving.planning.answer import Question
     from astrarium.serving.planning.known import interference_named
     from astrarium.serving.planning.search import PlanningGoals
     from astrarium.serving.scenario import load
 
+    check_served(file, "are not placed, models are")
     options.check_files(file, out, plot, overwrite)
     known, slowing = interference_named(interference)
     goals = PlanningGoals(options.share(target), seeds, most, known, slowing)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import typer
 
 from astrarium.cli import output
-from astrarium.cli.opening import given, variants
+from astrarium.cli.opening import given, refuse, seeded, tell, variant, variants
 from astrarium.cli.progress import bar
 from astrarium.cli.serving.plan_options import router_wait
 from astrarium.core.errors import InputError
-from astrarium.core.level import Run
+from astrarium.core.level import Level, Run
 from astrarium.run.report import plain
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def planned_run(
     max_wait = router_wait(router, plan is not None)
     scenario, taken = _opened(file, plan, interference, override, seed)
     if policy is not None:
-        [scenario] = _variants(scenario, [policy]).values()
+        scenario = variant(_placed(), scenario, policy)
     done, run = taken.run(scenario, engine, scenario.policy.label)
     placed = taken.summary(done)
     more, shown = [cell_table(placed)], {"plan": plain(placed)}
@@ -126,6 +126,7 @@ def compare_planned(
     interference: str,
     override: list[str] | None,
     seed: int | None,
+    seeds: int,
     engine: str,
     at: output.Target,
     json: bool,
@@ -133,10 +134,10 @@ def compare_planned(
 ) -> None:
     """Run several policies by the same plan."""
     scenario, taken = _opened(file, plan, interference, override, seed)
-    chosen = _variants(scenario, policy or ["all"])
-    runs = [taken.run(each, engine, label)[1] for label, each in chosen.items()]
+    chosen = variants(_placed(), scenario, policy or ["all"])
+    runs = [taken.run(each, engine, label)[1] for label, each in seeded(chosen, seeds)]
     title = f"{file.name}: {runs[0].level.report.title(runs[0])}, the same arrivals for each policy"
-    output.finish(context, at, runs, title, json, outcomes, (), None, *_plan_file(taken))
+    output.finish(context, at, runs, title, json, outcomes, (), output.by_policy(runs), *_plan_file(taken))
 
 
 def _plan_file(taken: PlanTaken) -> tuple[dict[str, str], dict[str, str]]:
@@ -153,21 +154,21 @@ def _opened(
     from astrarium.serving.scenario import load
 
     level = named_by(read_yaml(file), str(file))
-    if level.name != "serving":
-        raise InputError("--plan", str(plan), f"no plan here: {level.subject} are not placed, models are")
+    refuse(level, "serving", {"--plan": plan, "--interference": interference})
     scenario = load(file, given(override, seed), planning=True)
-    return scenario, PlanTaken.read(plan, scenario, interference)
+    taken = PlanTaken.read(plan, scenario, interference)
+    tell(file, level)
+    return scenario, taken
 
 
-def _variants(scenario: Scenario, specs: list[str]) -> dict[str, Scenario]:
-    """Policies are checked with models that need not fit all together on every GPU."""
+def _placed() -> Level[Scenario, ServingRecord]:
+    """Return the level for models that need not fit all together on every GPU."""
     from dataclasses import replace
 
     from astrarium.serving.level import LEVEL
     from astrarium.serving.scenario import build
 
-    placed = replace(LEVEL, told=lambda each: (build.setup(each, placed=True),))
-    return variants(placed, scenario, specs)
+    return replace(LEVEL, told=lambda each: (build.setup(each, placed=True),))
 
 
 def staged(run: ServingRun, done: PlannedRun | None = None) -> Told:

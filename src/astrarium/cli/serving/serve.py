@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from astrarium.cli.options import Overrides, ScenarioFile
+from astrarium.cli.options import Overrides, ServingFile
 
 if TYPE_CHECKING:
     from astrarium.server.running import RunningServer
@@ -24,7 +24,7 @@ Log = Annotated[str | None, typer.Option(metavar="FORM", help="text or json.")]
 
 
 def serve(
-    file: ScenarioFile,
+    file: ServingFile,
     override: Overrides = None,
     http: Port = None,
     grpc: Port = None,
@@ -36,8 +36,10 @@ def serve(
     given = {"http": http, "grpc": grpc, "host": host, "log": log}
     given["record"] = None if record is None else str(record.absolute())
     options = [f"server.{name}={value}" for name, value in given.items() if value is not None]
+    from astrarium.cli.opening import check_served
     from astrarium.serving.scenario import load
 
+    check_served(file, "are not served; `astrarium run` runs searches and clusters")
     _run(load(file, [*(override or []), *options], serving=True), str(file))
 
 

@@ -187,7 +187,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-# What `cluster explain` shows of an app beside sentences: tables for people, the same facts for --json.
+# What `explain` shows of an app beside sentences: tables for people, the same facts for --json.
 
 
 _MOST_ROWS = 40

@@ -86,7 +86,7 @@ def _heat_maps(runs: Runs, seeds: bool) -> list[Any]:
 
 def shown(runs: Runs) -> dict[str, Any]:
     """Return what --json prints: of one run its candidates and its heat map too."""
-    about = {"search": runs[0].scenario.search.name}
+    about = {"live": False, "search": runs[0].scenario.search.name}
     if len(runs) == 1:
         [run] = runs
         heat = {str(gpu): parts for gpu, parts in run.record.windows(WINDOWS).items()}

@@ -1,4 +1,4 @@
-"""`astrarium tune`: simulated and live, comparisons, seeds, folders, and what mistakes are told."""
+"""Searches, simulated and live: comparisons, seeds, folders, and what mistakes are told."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from astrarium.cli.tune.live import gpus, settings
 
 from astrarium.cli.main import BAD_INPUT
+from astrarium.cli.search import gpus, settings
+from astrarium.tuning.live.local import LocalTrialBackend
+from astrarium.tuning.live.ray.backend import RayTrialBackend
+from astrarium.tuning.live.run import folder_lock
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.scenario.read import load
 from tests.support.paths import ROOT
@@ -23,6 +26,7 @@ from tests.support.tuning.trainings import one_fork_server
 pytestmark = pytest.mark.long
 pytest_plugins = ("tests.support.cli_fixtures",)
 
+BOTH = ("-p", "fifo", "-p", "dynamic-fluid")
 EXAMPLES = ROOT / "examples" / "tuning"
 TEXT = """\
 task: dcgan-cnn
@@ -41,8 +45,19 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def tune(call: Any, file: Path) -> Any:
-    return lambda *arguments: call("tune", str(file), *arguments)
+def simulate(call: Any, file: Path) -> Any:
+    return lambda *arguments: call("simulate", str(file), *arguments)
+
+
+@pytest.fixture
+def compare(call: Any, file: Path) -> Any:
+    """With FIFO and the file's own policy, unless others are named."""
+
+    def compared(*arguments: str) -> Any:
+        named = () if "-p" in arguments else BOTH
+        return call("compare", str(file), *named, *arguments)
+
+    return compared
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,8 +66,8 @@ def fork_server() -> Iterator[None]:
         yield
 
 
-def test_a_run_shows_the_best_its_gpus_and_its_candidates(tune: Any) -> None:
-    told = tune("--no-folder")
+def test_a_run_shows_the_best_its_gpus_and_its_candidates(simulate: Any) -> None:
+    told = simulate("--no-folder")
     assert told.code == 0
     assert told.lines[0].startswith("best: ")
     assert "learning_rate=" in told.lines[0]
@@ -61,30 +76,31 @@ def test_a_run_shows_the_best_its_gpus_and_its_candidates(tune: Any) -> None:
     assert not list(Path().glob("runs/*"))
 
 
-def test_a_run_leaves_a_folder(tune: Any) -> None:
-    assert "written to first" in tune("--folder", "first").out
+def test_a_run_leaves_a_folder(simulate: Any) -> None:
+    assert "written to first" in simulate("--out", "first").out
     folder = Path("first")
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["README.txt", "candidates.csv", "decisions.csv", "places.csv", "plots", "scenario.yaml",
-                     "summary.json", "tables.txt", "trials.csv", "utilization.csv"]  # fmt: skip
+                     "summary.json", "tables.txt", "timeline.json", "trials.csv",
+                     "utilization.csv"]  # fmt: skip
     plots = sorted(path.name for path in (folder / "plots").iterdir())
     assert plots == ["best.png", "trials.png", "utilization.png"]
     readme = (folder / "README.txt").read_text()
-    assert "astrarium tune" in readme
+    assert "astrarium simulate" in readme
     assert all(name in readme for name in names[1:])
     assert "█" in (folder / "tables.txt").read_text()
 
 
-def test_a_folder_can_be_run_again(tune: Any, call: Any) -> None:
-    first = tune("-p", "static-fluid:packed=3", "--folder", "first", "--json").json
-    again = call("tune", "first/scenario.yaml", "--no-folder", "--json").json
+def test_a_folder_can_be_run_again(simulate: Any, call: Any) -> None:
+    first = simulate("-p", "static-fluid:packed=3", "--out", "first", "--json").json
+    again = call("simulate", "first/scenario.yaml", "--no-folder", "--json").json
     assert {**first, "folder": None} == again
     kept = json.loads(Path("first/summary.json").read_text())
     assert {**kept, "folder": None} == again
 
 
-def test_the_same_search_is_compared_with_fifo(tune: Any) -> None:
-    found = tune("--compare", "--folder", "both", "--json").json
+def test_the_same_search_is_compared_with_fifo(compare: Any) -> None:
+    found = compare("--out", "both", "--json").json
     assert list(found["policies"]) == ["fifo", "dynamic-fluid"]
     fifo, fluid = found["policies"].values()
     assert fifo["best"]["configuration"] == fluid["best"]["configuration"]
@@ -94,46 +110,36 @@ def test_the_same_search_is_compared_with_fifo(tune: Any) -> None:
     assert fluid["utilization"] > fifo["utilization"]
     assert Path("both/fifo/candidates.csv").is_file()
     assert "the run of dynamic-fluid" in Path("both/README.txt").read_text()
-    shown = tune("--compare", "--no-folder").out
+    shown = compare("--no-folder").out
     assert shown.count("how much of each GPU was held") == 2
     assert "how many times sooner than fifo" in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "labels"),
-    [
-        (["--compare"], ["fifo", "dynamic-fluid"]),
-        (["--compare", "-p", "static-fluid"], ["fifo", "static-fluid"]),
-        (["--compare", "-o", "policy=fifo"], ["fifo", "dynamic-fluid"]),
-        (["--compare", "--set", "policy=static-fluid"], ["fifo", "static-fluid"]),
-        (
-            ["-p", "static-fluid", "-p", "dynamic-fluid:packed=1"],
-            ["static-fluid", "dynamic-fluid (packed=1)"],
-        ),
-    ],
-)
-def test_who_is_compared(tune: Any, arguments: list[str], labels: list[str]) -> None:
-    assert list(tune(*arguments, "--no-folder", "--json").json["policies"]) == labels
+def test_who_is_compared(compare: Any, call: Any, file: Path) -> None:
+    named = compare("-p", "static-fluid", "-p", "dynamic-fluid:packed=1", "--no-folder", "--json").json
+    assert list(named["policies"]) == ["static-fluid", "dynamic-fluid (packed=1)"]
+    everyone = call("compare", str(file), "--no-folder", "--json").json
+    assert list(everyone["policies"]) == tuning_policies.names()
 
 
-def test_the_files_own_settings_are_kept(tune: Any) -> None:
-    own = tune("--no-folder", "--json").json
-    both = tune("--compare", "--no-folder", "--json").json["policies"]
+def test_the_files_own_settings_are_kept(compare: Any, simulate: Any) -> None:
+    own = simulate("--no-folder", "--json").json
+    both = compare("--no-folder", "--json").json["policies"]
     assert both["dynamic-fluid"] == {name: own[name] for name in both["dynamic-fluid"]}
 
 
-def test_several_seeds(tune: Any) -> None:
-    found = tune("--compare", "--seeds", "3", "--seed", "5", "--folder", "three", "--json").json
+def test_several_seeds(compare: Any, simulate: Any) -> None:
+    found = compare("--seeds", "3", "--seed", "5", "--out", "three", "--json").json
     assert list(found["by_seed"]) == ["5", "6", "7"]
     assert len(found["sooner"]["dynamic-fluid"]["makespan"]) == 3
-    assert Path("three/fifo-6/summary.json").is_file()
-    assert "means over 3 seeds" in tune("--compare", "--seeds", "3", "--no-folder").out
-    alone = tune("--seeds", "2", "--no-folder")
+    assert Path("three/fifo-seed-6/summary.json").is_file()
+    assert "means over 3 seeds" in compare("--seeds", "3", "--no-folder").out
+    alone = compare("-p", "dynamic-fluid", "--seeds", "2", "--no-folder")
     assert [line.split()[0] for line in alone.lines if line[:1].isdigit()][-2:] == ["0", "1"]
 
 
-def test_one_run_as_json_has_candidates_and_a_heat_map(tune: Any) -> None:
-    found = tune("--no-folder", "--json").json
+def test_one_run_as_json_has_candidates_and_a_heat_map(simulate: Any) -> None:
+    found = simulate("--no-folder", "--json").json
     assert (found["live"], found["search"], found["gpus"]) == (False, "successive-halving", 4)
     values = [each["value"] for each in found["by_candidate"]]
     assert values == sorted(values, reverse=True)
@@ -142,15 +148,15 @@ def test_one_run_as_json_has_candidates_and_a_heat_map(tune: Any) -> None:
     assert sum(held) / len(held) == pytest.approx(found["utilization"])
 
 
-def test_same_seed_same_run(tune: Any) -> None:
-    assert tune("--no-folder", "--json").json == tune("--no-folder", "--json").json
+def test_same_seed_same_run(simulate: Any) -> None:
+    assert simulate("--no-folder", "--json").json == simulate("--no-folder", "--json").json
 
 
 @pytest.mark.parametrize("search", sorted(set(searches.names()) - {"grid"}))
 @pytest.mark.parametrize("policy", tuning_policies.names())
-def test_every_search_runs_under_every_policy(tune: Any, search: str, policy: str) -> None:
+def test_every_search_runs_under_every_policy(simulate: Any, search: str, policy: str) -> None:
     changes = ["-o", f"search={{name: {search}, iterations: 9}}", "-p", policy]
-    found = tune(*changes, "--no-folder", "--json").json
+    found = simulate(*changes, "--no-folder", "--json").json
     assert found["over"] == "the search is done"
     assert found["best"]["value"] > 1
 
@@ -167,11 +173,10 @@ def test_every_search_runs_under_every_policy(tune: Any, search: str, policy: st
         (["-o", "search.iterations=2"], "at least eta (3)"),
         (["-o", "sampler={optuna: TPESample}"], "small.yaml: sampler.optuna: expected a sampler of Optuna"),
         (["-o", "train=no.py:build"], "there is no"),
-        (["--resume"], "--resume: expected a live run"),
     ],
 )
-def test_mistakes_are_told_in_a_line(tune: Any, arguments: list[str], told: str) -> None:
-    answer = tune(*arguments, "--no-folder")
+def test_mistakes_are_told_in_a_line(simulate: Any, arguments: list[str], told: str) -> None:
+    answer = simulate(*arguments, "--no-folder")
     assert answer.code == BAD_INPUT
     assert told in answer.err
     assert answer.err.count("\n") == 1
@@ -179,29 +184,29 @@ def test_mistakes_are_told_in_a_line(tune: Any, arguments: list[str], told: str)
 
 
 def test_a_file_that_is_not_there(call: Any) -> None:
-    answer = call("tune", "nowhere.yaml")
+    answer = call("simulate", "nowhere.yaml")
     assert answer.code == BAD_INPUT
     assert "nowhere.yaml: expected a scenario file that can be read" in answer.err
 
 
-def test_a_folder_that_is_taken_is_not_replaced(tune: Any) -> None:
-    assert tune("--folder", "first").code == 0
-    answer = tune("--folder", "first")
+def test_a_folder_that_is_taken_is_not_replaced(simulate: Any) -> None:
+    assert simulate("--out", "first").code == 0
+    answer = simulate("--out", "first")
     assert answer.code == BAD_INPUT
     assert "an empty or new folder" in answer.err
-    assert tune("--folder", "first", "--overwrite").code == 0
+    assert simulate("--out", "first", "--overwrite").code == 0
 
 
 @pytest.mark.parametrize("name", ["hyperband", "pbt"])
 def test_the_examples_run_sooner_with_fluid(call: Any, name: str) -> None:
-    found = call("tune", str(EXAMPLES / f"{name}.yaml"), "--compare", "--no-folder", "--json").json
+    found = call("compare", str(EXAMPLES / f"{name}.yaml"), *BOTH, "--no-folder", "--json").json
     assert found["sooner"]["dynamic-fluid"]["time_to_target"][0] > 1.1
 
 
 def test_policies_lists_those_of_tuning_and_searches(call: Any) -> None:
-    listed = call("policies", "--json").json
-    assert list(listed["tuning_policies"]) == tuning_policies.names()
-    assert list(listed["searches"]) == searches.names()
+    listed = call("policies", "--json").json["policies"]
+    assert list(listed["tuning"]) == tuning_policies.names()
+    assert list(listed["search"]) == searches.names()
     assert (
         call("policies", "tuning/fifo", "--json").json["summary"].startswith("Fifo gives each trial one GPU")
     )
@@ -258,7 +263,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
-    told = call("tune", str(live), "--folder", "first", "--json")
+    told = call("run", str(live), "--out", "first", "--json")
     found = told.json
     assert (found["live"], found["over"], found["gpus"]) == (True, "the search is done", 2)
     assert found["best"]["configuration"] == {"rate": 0.5}
@@ -282,10 +287,10 @@ def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
 
     steps = Path("train.py.steps").read_text()
     assert len(steps) >= 4 + 8  # the first rung, and the rest of the best
-    taken = call("tune", str(live), "--folder", "first")
+    taken = call("run", str(live), "--out", "first")
     assert taken.code == BAD_INPUT
     assert "--resume goes on with" in taken.err
-    again = call("tune", str(live), "--folder", "first", "--resume", "--json").json
+    again = call("run", str(live), "--out", "first", "--resume", "--json").json
     assert again["best"] == {**found["best"], "at_s": again["best"]["at_s"]}
     assert again["remembered"] == again["trials"] == found["trials"]
     assert again["standings"] == found["standings"]  # who failed is not tried again
@@ -293,7 +298,7 @@ def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
     earlier = json.loads(Path("first/earlier-1/summary.json").read_text())
     assert earlier["makespan_s"] == found["makespan_s"]
     assert Path("train.py.steps").read_text() == steps  # all of it was in the journal
-    shown = call("tune", str(live), "--folder", "first", "--overwrite").out
+    shown = call("run", str(live), "--out", "first", "--overwrite").out
     assert "failed: ValueError: too fast" in " ".join(shown.split())
     assert not list(Path("first").glob("earlier-*"))  # they were overwritten
 
@@ -306,25 +311,33 @@ def test_a_search_that_is_running_is_left_alone(call: Any, live: Path) -> None:
         (each / "journal.jsonl").touch()
     with folder_lock(state):
         for option in ("--resume", "--overwrite"):
-            refused = call("tune", str(live), "--folder", "running", option)
+            refused = call("run", str(live), "--out", "running", option)
             assert refused.code == BAD_INPUT
             assert "one in which no other search is running" in refused.err
     assert [file.name for file in state.iterdir()] == ["search.lock"]
     assert all((each / "journal.jsonl").exists() for each in over)
 
 
+def test_the_state_of_a_search_is_found_by_the_name_of_its_policy(call: Any, live: Path) -> None:
+    live.write_text(LIVE + "policy: {name: static-fluid, packed: 2}\n")
+    assert call("run", str(live), "--out", "first", "--json").json["folder"] == "first"
+    assert [path.name for path in Path("first/live").iterdir()] == ["static-fluid-0"]  # as 0.1 called it
+    told = call("replay", "first")
+    assert (told.code, told.out.partition(" in all")[0]) == (0, "first: the same decisions")
+
+
 def test_a_live_search_is_compared_and_simulated_from_the_same_file(call: Any, live: Path) -> None:
-    found = call("tune", str(live), "--compare", "--no-folder", "--json").json
+    found = call("run", str(live), *BOTH, "--no-folder", "--json").json
     assert found["live"]
     assert [each["best"]["value"] for each in found["policies"].values()] == [pytest.approx(0.9)] * 2
-    simulated = call("tune", str(live), "--simulate", "--no-folder", "--json").json
+    simulated = call("simulate", str(live), "--no-folder", "--json").json
     assert not simulated["live"]
     assert simulated["best"]["configuration"] == {"rate": 0.5}
 
 
 def test_a_search_in_which_all_fail_does_not_end_well(call: Any, live: Path) -> None:
     told = call(
-        "tune", str(live), "-o", "space={rate: {options: [0.95, 0.96]}}", "-o", "task=null", "--no-folder"
+        "run", str(live), "-o", "space={rate: {options: [0.95, 0.96]}}", "-o", "task=null", "--no-folder"
     )
     assert told.code == 1
     assert "no candidate has a value" in told.out
@@ -333,7 +346,7 @@ def test_a_search_in_which_all_fail_does_not_end_well(call: Any, live: Path) -> 
 def test_an_interrupted_run_goes_on(live: Path, call: Any) -> None:
     text = LIVE.replace("iterations: 9}", "iterations: 45, smallest: 15}").replace("20ms", "50ms")
     live.write_text(text)
-    words = [sys.executable, "-m", "astrarium", "tune", str(live), "--folder", "cut"]
+    words = [sys.executable, "-m", "astrarium", "run", str(live), "--out", "cut"]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
         assert process.stderr is not None
@@ -345,9 +358,9 @@ def test_an_interrupted_run_goes_on(live: Path, call: Any) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "--folder cut --resume" in rest
+    assert "--out cut --resume" in rest
     assert json.loads(Path("cut/summary.json").read_text())["over"] == "it was interrupted"
-    found = call("tune", str(live), "--folder", "cut", "--resume", "--json").json
+    found = call("run", str(live), "--out", "cut", "--resume", "--json").json
     assert found["over"] == "the search is done"
     assert found["best"]["iterations"] == 45
 
@@ -355,15 +368,14 @@ def test_an_interrupted_run_goes_on(live: Path, call: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--resume"], "--resume: expected --folder DIR with it"),
-        (["--resume", "--folder", "nothing"], "the folder of a live run, to go on with"),
+        (["--resume"], "--resume: expected --out DIR with it"),
+        (["--resume", "--out", "nothing"], "the folder of a live run, to go on with"),
         (["-o", "train=train.py:biuld"], "did you mean 'build'"),
         (["-o", "live.packing=lanes"], "live.packing: expected processes: emulated GPUs have no lanes"),
-        (["-o", "task=null", "--simulate"], "live.yaml: task: expected a task beside train"),
     ],
 )
 def test_mistakes_about_live_runs(call: Any, live: Path, arguments: list[str], told: str) -> None:
-    answer = call("tune", str(live), *arguments)
+    answer = call("run", str(live), *arguments)
     assert answer.code == BAD_INPUT
     assert told in answer.err
 
@@ -372,7 +384,7 @@ def test_a_training_that_hangs_fails_alone(call: Any, live: Path) -> None:
     hangs = TRAIN.replace('raise ValueError("too fast")', "__import__('time').sleep(1000)")
     (live.parent / "train.py").write_text(hangs)
     live.write_text(LIVE.replace("live: {", "live: {longest: 10s, "))
-    found = call("tune", str(live), "--no-folder", "--json").json
+    found = call("run", str(live), "--no-folder", "--json").json
     [failed] = [each for each in found["by_candidate"] if each["standing"] == "failed"]
     assert failed["configuration"] == {"rate": 1.0}
     assert failed["reason"] == "no iteration ended within 10 s, the longest it may take"
@@ -397,10 +409,10 @@ def test_the_settings_of_a_live_run_reach_its_backend(live: Path) -> None:
 
 def test_the_live_example_trains_and_can_be_simulated(call: Any) -> None:
     file = str(EXAMPLES / "live.yaml")
-    simulated = call("tune", file, "--simulate", "--compare", "--no-folder", "--json").json
+    simulated = call("compare", file, *BOTH, "--no-folder", "--json").json
     assert simulated["sooner"]["dynamic-fluid"]["makespan"][0] > 1.3
     small = ["-o", "search.candidates=4", "-o", "search.iterations=4", "-o", "gpus=2"]
-    found = call("tune", file, *small, "--no-folder", "--json").json
+    found = call("run", file, *small, "--no-folder", "--json").json
     assert (found["live"], found["over"], found["standings"].get("failed")) == (
         True,
         "the search is done",
