@@ -12,10 +12,10 @@ import msgspec
 from _measure import Row, child, main
 from astrarium.placement import alpaserve
 from astrarium.placement.groups import AS_PUBLISHED as AS_PUBLISHED_RUNTIME
-from astrarium.placement.groups import IMPROVED, Group, Layout, Runtime, Tables
+from astrarium.placement.groups import IMPROVED, Group, GroupLayout, GroupRuntime, Tables
 from astrarium.placement.policies import Patient, placement_policies
 from astrarium.placement.problem import Shape
-from astrarium.placement.simulation import Workload, score, serve, statistics
+from astrarium.placement.simulation import SimulatedRequests, score, serve, statistics
 from astrarium_papers.alpaserve._common import cases
 from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, Case
 
@@ -26,10 +26,10 @@ ONE_FORM, TWO_FORMS = ("bert-2.6b",) * 8, ("bert-2.6b", "bert-1.3b") * 4
 ALL = tuple(range(8))
 PIPELINE = (Group(ALL, Shape(8), ALL),)
 PAIRS = tuple(Group((2 * pair, 2 * pair + 1), Shape(2), ALL) for pair in range(4))
-WAITING = Runtime(dispatch="queue", another=True, order="deadline", max_batch=4)
+WAITING = GroupRuntime(dispatch="queue", another=True, order="deadline", max_batch=4)
 FIRST = (
     "import sys, time; sys.path.insert(0, 'benchmarks'); import placement as bench; "
-    "scene = bench.scene(bench.ONE_FORM, bench.PIPELINE, bench.Runtime(), 1.0); "
+    "scene = bench.scene(bench.ONE_FORM, bench.PIPELINE, bench.GroupRuntime(), 1.0); "
     "began = time.perf_counter(); bench.score(*scene); print(time.perf_counter() - began)"
 )
 
@@ -43,10 +43,24 @@ def kernels(repeats: int) -> list[Row]:
     3.2."""
     rows = [
         rate(
-            repeats, "one pipeline of 8, models alike: score", ONE_FORM, PIPELINE, Runtime(), scored, SCORED
+            repeats,
+            "one pipeline of 8, models alike: score",
+            ONE_FORM,
+            PIPELINE,
+            GroupRuntime(),
+            scored,
+            SCORED,
         ),
-        rate(repeats, "one pipeline of 8, two kinds: score", TWO_FORMS, PIPELINE, Runtime(), scored, SCORED),
-        rate(repeats, "four of 2, two kinds: score", TWO_FORMS, PAIRS, Runtime(), scored, SCORED),
+        rate(
+            repeats,
+            "one pipeline of 8, two kinds: score",
+            TWO_FORMS,
+            PIPELINE,
+            GroupRuntime(),
+            scored,
+            SCORED,
+        ),
+        rate(repeats, "four of 2, two kinds: score", TWO_FORMS, PAIRS, GroupRuntime(), scored, SCORED),
         rate(
             repeats,
             "four of 2, shortest queue, second try: score",
@@ -65,8 +79,10 @@ def kernels(repeats: int) -> list[Row]:
             scored,
             SCORED,
         ),
-        rate(repeats, "one of 8, two kinds: all statistics", TWO_FORMS, PIPELINE, Runtime(), whole, WHOLE),
-        rate(repeats, "four of 2, two kinds: all statistics", TWO_FORMS, PAIRS, Runtime(), whole, WHOLE),
+        rate(
+            repeats, "one of 8, two kinds: all statistics", TWO_FORMS, PIPELINE, GroupRuntime(), whole, WHOLE
+        ),
+        rate(repeats, "four of 2, two kinds: all statistics", TWO_FORMS, PAIRS, GroupRuntime(), whole, WHOLE),
         rate(
             repeats,
             "four of 2, deadlines and batches of 4: all statistics",
@@ -82,23 +98,25 @@ def kernels(repeats: int) -> list[Row]:
 
 
 def scene(
-    names: tuple[str, ...], groups: tuple[Group, ...], runtime: Runtime, seconds: float
-) -> tuple[Layout, Workload]:
+    names: tuple[str, ...], groups: tuple[Group, ...], runtime: GroupRuntime, seconds: float
+) -> tuple[GroupLayout, SimulatedRequests]:
     case = Case(names, 8, 20.0, 3.0, 5.0, seconds, "uniform")
     ways = msgspec.structs.replace(AS_PUBLISHED, runtime=runtime)
     tables = Tables.of(cases.placed_models(names, case.rates(), case.slo), runtime)
-    return Layout.of(tables, groups), Workload.from_columns(*cases.columns(case, ways, 0), len(names))
+    return GroupLayout.of(tables, groups), SimulatedRequests.from_columns(
+        *cases.columns(case, ways, 0), len(names)
+    )
 
 
-Work = Callable[[Layout, Workload], object]
+Work = Callable[[GroupLayout, SimulatedRequests], object]
 
 
-def scored(layout: Layout, workload: Workload) -> object:
+def scored(layout: GroupLayout, workload: SimulatedRequests) -> object:
     """As a search asks."""
     return score(layout, workload)
 
 
-def whole(layout: Layout, workload: Workload) -> object:
+def whole(layout: GroupLayout, workload: SimulatedRequests) -> object:
     """The latency of every request, attainment by model, mean and 99th percentile."""
     return statistics(serve(layout, workload), workload)
 
@@ -108,7 +126,7 @@ def rate(
     what: str,
     names: tuple[str, ...],
     groups: tuple[Group, ...],
-    runtime: Runtime,
+    runtime: GroupRuntime,
     work: Work,
     bar: float | None,
 ) -> Row:

@@ -20,13 +20,13 @@ from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.placement import alpaserve, v100
 from astrarium.placement import v100 as v100_profiles
 from astrarium.placement.evaluation import evaluate, poisson
-from astrarium.placement.groups import Runtime
+from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.igniter import whole_gpu_times
 from astrarium.placement.interference import IgniterInterference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Patient, placement_policies
-from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests
-from astrarium.serving.planned.judging import judge as judge_of_scenario
+from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, PlacementRequests, Problem
+from astrarium.serving.planned.run import judge as judge_of_scenario
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import sized
 from astrarium.serving.planning.known import v100 as igniter_profile
@@ -115,11 +115,11 @@ def compared(what: str, problem: Problem, rivals: Sequence[str], repeats: int) -
     return rows_of(what, values)
 
 
-def fresh(problem: Problem, seed: int) -> Requests:
+def fresh(problem: Problem, seed: int) -> PlacementRequests:
     return poisson(problem, 10 * SECOND, stream(seed, "fresh").random)
 
 
-def attained(problem: Problem, plan: Plan, requests: Requests) -> float:
+def attained(problem: Problem, plan: Plan, requests: PlacementRequests) -> float:
     found = evaluate(problem, plan, requests, IgniterInterference(problem), warmup=SECOND)
     return found.attainment or 0.0
 
@@ -132,7 +132,7 @@ def in_groups(what: str, case: Case, repeats: int) -> list[Row]:
     for seed in range(repeats):
         problem = cases.problem(case, FAIR, seed)
         for name, known in values.items():
-            parameters = {"runtime": Runtime()} if name == "planner" else {}
+            parameters = {"runtime": GroupRuntime()} if name == "planner" else {}
             plan = planned(name, problem, **parameters)
             known.append(mean(cases.judge(case, plan, FAIR, seed + draw).attainment for draw in DRAWS))
     return rows_of(what, values)
@@ -157,7 +157,7 @@ def for_the_policy(repeats: int, gpus: int = 6) -> list[Row]:
     return rows_of(f"five models for the policy `astrarium`, {gpus} GPUs", values)
 
 
-def overall(judge: Judge, plan: Plan, requests: Requests) -> float:
+def overall(judge: Judge, plan: Plan, requests: PlacementRequests) -> float:
     counted = [index for at, index in zip(requests.times, requests.models, strict=True) if at >= SECOND]
     parts = judge(plan, requests)
     return sum(parts[index] for index in counted) / len(counted)

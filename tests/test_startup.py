@@ -66,7 +66,7 @@ apps: [{name: one, length: 1h, command: "true"}]
     "optimize.py": """
 import os
 import optuna
-from astrarium import tune
+from astrarium.tuning.optuna import optimize
 
 def left():
     return [pid for task in os.listdir("/proc/self/task")
@@ -75,7 +75,7 @@ def left():
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 study = optuna.create_study()
 try:
-    tune.optimize(study, lambda trial: None, gpus=2, emulated=tune.Emulated(), folder="optimized")
+    optimize(study, lambda trial: None, gpus=2, emulated=True, folder="optimized")
 except KeyboardInterrupt:
     print("interrupted, and there are left:", left(), os.listdir("."))
 """,

@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from astrarium.cluster.agents import Agent
+from astrarium.cluster.agents import AppAgent
 from astrarium.cluster.arrange import arrangements
 from astrarium.cluster.auction.goods import Bid, FreeMachine, free_machines
 from astrarium.cluster.contract import App, AppArrived, Grant, MachineJoined
@@ -34,7 +34,7 @@ def agents(workload: int, held: int, seed: int) -> tuple[list[FreeMachine], list
         state.commit(now, action)
     goods = free_machines(state.floor, state.free)
     rows = state.apps.values()
-    return goods, [Agent(row.app).bid(now + LEASE // 2, row, state, goods) for row in rows]
+    return goods, [AppAgent(row.app).bid(now + LEASE // 2, row, state, goods) for row in rows]
 
 
 def cluster() -> ClusterState:

@@ -19,8 +19,8 @@ from _auction_bids import agents
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what all benchmarks share
 
 from _measure import Row, main
-from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, Piece
-from astrarium.cluster.auction.partial import Outcome, auction
+from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece
+from astrarium.cluster.auction.partial import AuctionResult, auction
 
 BAR = 350.0  # ms; Themis has 354 for one auction with Gurobi
 TESTBED = (4,) * 12 + (2,) * 8  # free GPUs of each machine, 64 in all
@@ -88,7 +88,7 @@ def rows(case: Case, repeats: int) -> Iterator[Row]:
     yield Row(f"auction, {case.what}: solved to the end", "", [sum(exact) / len(exact)])
 
 
-def timed(goods: list[FreeMachine], bids: list[Bid]) -> tuple[Outcome, float]:
+def timed(goods: list[FreeMachine], bids: list[Bid]) -> tuple[AuctionResult, float]:
     began = time.process_time_ns()
     outcome = auction(goods, bids)
     return outcome, (time.process_time_ns() - began) / 1e6
@@ -131,13 +131,15 @@ def bid(rng: Random, bidder: int, case: Case, goods: Sequence[FreeMachine]) -> B
     return Bid(bidder, app.rho(0, app.slowdown), tuple(options))
 
 
-def patterns(app: App, sizes: Sequence[int], free: int) -> Iterator[Option]:
+def patterns(app: App, sizes: Sequence[int], free: int) -> Iterator[BidOption]:
     """Every number of gangs, in pieces up to every size: the smaller the pieces, the slower."""
     for gpus in (app.gang * count for count in COUNTS if app.gang * count <= min(app.demand, free)):
         for largest in sizes:
             pieces = cut(gpus, [size for size in sizes if size <= largest])
             spread = max(1.0, app.gang / largest) if app.gang > 1 else 1 + (8 - largest) / 8
-            yield Option(tuple(map(Piece, pieces)), app.rho(gpus, 1 + (app.slowdown - 1) * (spread - 1) / 2))
+            yield BidOption(
+                tuple(map(GpuPiece, pieces)), app.rho(gpus, 1 + (app.slowdown - 1) * (spread - 1) / 2)
+            )
 
 
 def cut(gpus: int, sizes: Sequence[int]) -> list[int]:
@@ -148,14 +150,14 @@ def cut(gpus: int, sizes: Sequence[int]) -> list[int]:
     return pieces
 
 
-def placed(rng: Random, option: Option, app: App, goods: Sequence[FreeMachine]) -> Iterator[Option]:
+def placed(rng: Random, option: BidOption, app: App, goods: Sequence[FreeMachine]) -> Iterator[BidOption]:
     """In one rack, and beside what the app has on two machines: a little better."""
     if len(option.pieces) > 1:
         yield option._replace(one_rack=True, rho=option.rho * 0.97)
     for machine in rng.sample(goods, 2) if app.held else ():
-        beside = Piece(min(option.pieces[0].gpus, machine.free), machine=machine.id)
+        beside = GpuPiece(min(option.pieces[0].gpus, machine.free), machine=machine.id)
         if beside.gpus == option.pieces[0].gpus:
-            yield Option((beside, *option.pieces[1:]), option.rho * 0.95)
+            yield BidOption((beside, *option.pieces[1:]), option.rho * 0.95)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     python benchmarks/gpu/clients.py train bert_base --batch 8
     python benchmarks/gpu/clients.py infer mobilenet_v2 --batch 4 --graph
 
-Each says "ready", then obeys lines on its stdin (clients_orders.py):
+Each says "ready", then obeys lines on its stdin (clients_device.py):
 
     go 2.0 busy=0.25 arrivals=poisson seed=1     serve: two seconds of requests
     go 2.0                                       train, infer, and serve --closed
@@ -20,8 +20,8 @@ import io
 import sys
 
 import torch
+from clients_device import Handler, obey, own_stdout
 from clients_loops import Inference, Loop, Training
-from clients_orders import Handler, obey, own_stdout
 from clients_serve import Server
 from models import NAMES
 

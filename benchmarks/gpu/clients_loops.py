@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from clients_device import Marks, Responder, memory_gib
-from clients_orders import Clock, read_order
+from clients_device import Clock, Marks, Responder, memory_gib, read_order
 from clients_serve import spread
 from models import Workload, build
 

@@ -16,9 +16,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gated
-from gate_plan import INFERENCE, TRAINING, read_specs
-from pair import Client, Spec, running, window
-from pair_rows import aligned
+from gate import INFERENCE, TRAINING, read_specs
+from pair import Client, Spec, aligned, running, window
 
 HEADER = ("client", "plain ms", "gated ms", "ratio")
 

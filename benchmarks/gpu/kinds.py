@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pair_rows import aligned
+from pair import aligned
 
 from astrarium._gate import kind_of
 

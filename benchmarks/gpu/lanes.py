@@ -23,14 +23,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from _table import HEADER, cells
-from lanes_inference import many_models
+from lanes_inference import many_models, packed, shortest_first
 from lanes_overhead import measure as overhead
 from lanes_sharing import equal_shares, switching
 from lanes_stage import Stage, say
-from lanes_trace import packed, shortest_first
 
-from _measure import Row
+from _measure import HEADER, Row, cells
 
 INTERVAL = 15.0  # seconds
 

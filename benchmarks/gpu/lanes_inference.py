@@ -6,14 +6,158 @@ import random
 import statistics
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from lanes_stage import Stage, say, together
+from lanes_stage import Stage, Trainer, plain_time, say, together
 from models import build
+from torch import nn
 
 from _measure import Row
+from astrarium.core.units import SECOND
+from astrarium.device.live.backend import Needs
+from astrarium.device.live.torch_backend import TorchGpu
+from astrarium.device.salus import trace
+
+KINDS = (("resnet50", 32), ("resnet18", 64), ("mobilenet_v2", 64), ("bert_base", 8), ("transformer", 16))
+JOBS, FASTER = 20, 100  # Salus's jobs of 1, 5 and 10 minutes last 0.6, 3 and 6 seconds
+TRACE_SEEDS, TRACE_BAR = (1,), 2.0
+TRIALS, TRIAL_BATCH, TRIAL_REPEATS, PACK_BAR = 16, 64, 3, 2.0
+EAGER_ITERATIONS, GRAPH_ITERATIONS = 100, 500
+
+
+@dataclass
+class Arrival:
+    at: float
+    job: Trainer
+    iterations: int
+
+
+def shortest_first(stage: Stage) -> list[Row]:
+    """The mean time from arrival to completion, FIFO over SRTF, of the same jobs."""
+    jobs = [stage.trainer(*KINDS[number % len(KINDS)]) for number in range(JOBS)]
+    times = {job.name: plain_time(stage, job) for job in jobs[: len(KINDS)]}
+    ratios, means = [], {"fifo": list[float](), "srtf": list[float]()}
+    for seed in TRACE_SEEDS:
+        arrivals = _arrivals(stage, jobs, times, seed)
+        for policy in means:
+            means[policy].append(_mean_completion(stage, policy, arrivals))
+            say(f"SRTF: trace {seed}, {policy}: {means[policy][-1]:.2f} s on the mean")
+        ratios.append(means["fifo"][-1] / means["srtf"][-1])
+    rows = [Row(f"{JOBS} jobs: mean completion, FIFO over SRTF", "x", ratios, TRACE_BAR)]
+    return rows + [Row(f"{JOBS} jobs: mean completion, {name}", "s", found) for name, found in means.items()]
+
+
+def _arrivals(stage: Stage, jobs: list[Trainer], times: dict[str, float], seed: int) -> list[Arrival]:
+    """Lengths and arrivals as in the simulated trace of Salus's Table 2.1, faster; our own networks."""
+    found = []
+    for job, drawn in zip(jobs, trace(JOBS, seed), strict=True):
+        length = stage.seconds(drawn.iterations * drawn.workload.iteration / SECOND / FASTER)
+        at = stage.seconds(drawn.arrival / SECOND / FASTER)
+        found.append(Arrival(at, job, max(4, round(length / times[job.name]))))
+    return found
+
+
+def _mean_completion(stage: Stage, policy: str, arrivals: list[Arrival]) -> float:
+    gpu, began = stage.gpu(policy), time.perf_counter()
+
+    def train(each: Arrival) -> float:
+        time.sleep(max(0.0, began + each.at - time.perf_counter()))
+        job = each.job
+        with gpu.attached(job.name, job.model, job.optimizer, iterations=each.iterations):
+            for _ in range(each.iterations):
+                job.step()
+        return time.perf_counter() - began - each.at
+
+    taken = together([partial(train, each) for each in arrivals])
+    return sum(taken) / len(taken)
+
+
+# small trials
+
+
+class SmallNet(nn.Sequential):
+    """A convolutional network for pictures of 32 x 32, as one tries by the dozen."""
+
+    def __init__(self) -> None:
+        layers: list[nn.Module] = []
+        for before, after in ((3, 32), (32, 64), (64, 128)):
+            layers += [
+                nn.Conv2d(before, after, 3, padding=1),
+                nn.BatchNorm2d(after),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+            ]
+        super().__init__(*layers, nn.Flatten(), nn.Linear(128 * 16, 10))
+
+
+class Trial:
+    """*graph*: the whole step is one launch."""
+
+    def __init__(self, number: int, device: str, graph: bool) -> None:
+        self.model, size = SmallNet().to(device), TRIAL_BATCH if device == "cuda" else 2
+        rate = 0.1 / (number + 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=0.9)
+        self._images = torch.randn(size, 3, 32, 32, device=device)
+        self._labels = torch.randint(10, (size,), device=device)
+        self.step: Callable[[], None] = self._captured() if graph and device == "cuda" else self._eager
+
+    def _eager(self) -> None:
+        self.optimizer.zero_grad()
+        nn.functional.cross_entropy(self.model(self._images), self._labels).backward()
+        self.optimizer.step()
+
+    def _captured(self) -> Callable[[], None]:
+        """Before any job runs: captures want the device for themselves. Each on a stream of its own: those of
+        one stream share a workspace of cuBLAS, and wait for each other for ever when they run at once."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self._eager()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):
+            self._eager()
+        return graph.replay
+
+
+def packed(stage: Stage) -> list[Row]:
+    """The time until all trials are done, FIFO over PACK."""
+    rows = []
+    for kind, count in (("eager", EAGER_ITERATIONS), ("CUDA graphs", GRAPH_ITERATIONS)):
+        with stage.tidy():
+            trials = [Trial(number, stage.device, kind != "eager") for number in range(stage.count(TRIALS))]
+            ratios = []
+            for repeat in range(TRIAL_REPEATS):
+                spans = {}
+                for policy in ("fifo", "pack"):
+                    spans[policy] = _makespan(stage.gpu(policy), trials, stage.count(count))
+                    say(f"PACK {kind}: {repeat + 1}/{TRIAL_REPEATS}, {policy} {spans[policy]:.2f} s")
+                ratios.append(spans["fifo"] / spans["pack"])
+            rows.append(
+                Row(f"{TRIALS} small trials, {kind}: makespan, FIFO over PACK", "x", ratios, PACK_BAR)
+            )
+    return rows
+
+
+def _makespan(gpu: TorchGpu, trials: list[Trial], iterations: int) -> float:
+    """What each needs is given: captured steps allocate nothing, and the others are all alike."""
+    needs = Needs(64 << 20, 256 << 20, 2_000_000)
+
+    def tune(number: int) -> None:
+        with gpu.job(f"trial {number}", needs, iterations, demand=0.1) as job:
+            for _ in range(iterations):
+                with job.iteration():
+                    trials[number].step()
+
+    began = time.perf_counter()
+    together([partial(tune, number) for number in range(len(trials))])
+    return time.perf_counter() - began
+
 
 MODELS = (
     "resnet18", "resnet50", "resnet101", "resnet152", "mobilenet_v2", "vgg11", "vgg16",

@@ -54,7 +54,7 @@ def _pair(stage: Stage, pair: tuple[tuple[str, int], ...]) -> list[Row]:
 
 def _turns(stage: Stage, jobs: list[Trainer], count: int) -> tuple[list[Mark], dict[int, str]]:
     """All marks of the turns, and the jobs' names."""
-    gpu, ground = stage.marked("fair")
+    gpu, backend = stage.marked("fair")
     all_there = threading.Barrier(len(jobs))
 
     def train(job: Trainer) -> None:
@@ -67,7 +67,7 @@ def _turns(stage: Stage, jobs: list[Trainer], count: int) -> tuple[list[Mark], d
             all_there.wait()
 
     together([partial(train, job) for job in jobs])
-    return ground.marks, {row.job.id: row.job.name for row in gpu.rows()}
+    return backend.marks, {row.job.id: row.job.name for row in gpu.rows()}
 
 
 def _slower(marks: list[Mark], alone: dict[int, float]) -> float:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from models import build
 
-from astrarium.device.live.backend import Excess, Ground, Needs, Turn
-from astrarium.device.live.torch_backend import TorchGpu, TorchGround
-from astrarium.testing.plain_backend import PlainGround
+from astrarium.device.live.backend import Excess, LaneBackend, Needs, Turn
+from astrarium.device.live.torch_backend import TorchGpu, TorchLaneBackend
+from astrarium.testing.plain_backend import PlainLaneBackend
 
 T = TypeVar("T")
 WARM = 8  # iterations before any are timed: those that are measured, and the first in a lane
@@ -42,17 +42,17 @@ class Mark(NamedTuple):
 
 
 class Marked:
-    """A ground that notes when turns begin and end."""
+    """A lane backend that notes when turns begin and end."""
 
-    def __init__(self, ground: Ground, event: Callable[[], Any]) -> None:
-        self._ground, self._event = ground, event
+    def __init__(self, backend: LaneBackend, event: Callable[[], Any]) -> None:
+        self._backend, self._event = backend, event
         self.marks: list[Mark] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._ground, name)
+        return getattr(self._backend, name)
 
     def begin(self, turn: Turn) -> None:
-        self._ground.begin(turn)
+        self._backend.begin(turn)
         at, event = time.perf_counter_ns(), self._event()
         event.record()
         self.marks.append(Mark(turn.job, True, at, event))
@@ -60,7 +60,7 @@ class Marked:
     def end(self, turn: Turn, error: BaseException | None) -> Excess | None:
         event = self._event()
         event.record()
-        found = self._ground.end(turn, error)
+        found = self._backend.end(turn, error)
         self.marks.append(Mark(turn.job, False, time.perf_counter_ns(), event))
         return found
 
@@ -81,15 +81,15 @@ class Stage:
         if not self.pretend:
             torch.cuda.synchronize()
 
-    def ground(self) -> Ground:
-        return PlainGround(1 << 40, PRETENDED) if self.pretend else TorchGround()
+    def backend(self) -> LaneBackend:
+        return PlainLaneBackend(1 << 40, PRETENDED) if self.pretend else TorchLaneBackend()
 
     def gpu(self, policy: str) -> TorchGpu:
-        return TorchGpu(policy, self.ground())
+        return TorchGpu(policy, self.backend())
 
     def marked(self, policy: str) -> tuple[TorchGpu, Marked]:
-        ground = Marked(self.ground(), self.event)
-        return TorchGpu(policy, ground), ground  # type: ignore[arg-type]
+        backend = Marked(self.backend(), self.event)
+        return TorchGpu(policy, backend), backend  # type: ignore[arg-type]
 
     def event(self) -> Any:
         return CpuEvent() if self.pretend else torch.cuda.Event(enable_timing=True)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-from gate_plan import INFERENCE, TRAINING
+from gate import INFERENCE, TRAINING
 from models import build
 
 from astrarium.gate import launch

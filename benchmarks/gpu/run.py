@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pair_rows import Row, read, settled
+from pair import Row, read, settled
 
 HERE = Path(__file__).parent
 SOME = ["--hp", "resnet50:4", "--be", "resnet50:32,mobilenet_v2:64", "--arrivals", "poisson"]

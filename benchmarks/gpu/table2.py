@@ -16,7 +16,7 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 
 import torch
-from pair_rows import aligned
+from pair import aligned
 
 Kernel = Callable[[], torch.Tensor]
 HEADER = ("pair", "sequential ms", "collocated ms", "speedup", "spread", "paper")

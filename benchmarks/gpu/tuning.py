@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python3 benchmarks/gpu/tuning.py --out FILE.json [--repeats 2] [--only NAME ...]
 
-The same candidates with the same seeds each time; all runs are live (`tune.run`). `--pretend` tries the
+The same candidates with the same seeds each time; all runs are live (`astrarium.tune`). `--pretend` tries the
 script out on the CPU.
 """
 
@@ -23,15 +23,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from _table import HEADER, cells
 
-from _measure import Row
-from astrarium import tune
+import astrarium
+from _measure import HEADER, Row, cells
 from astrarium.core.units import SECOND
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.state import Outcome
 
-BUILD = f"{Path(__file__).resolve().with_name('tuning_cnn.py')}:build"
+BUILD = f"{Path(__file__).resolve().parents[1] / 'tuning' / '_cnn.py'}:build"
 TRIALS, ITERATIONS, PACKED, BAR = 27, 6, 9, 2.0
 ALONE, LANES = "fifo", "lanes"
 WAYS: dict[str, dict[str, Any]] = {
@@ -62,15 +61,22 @@ def main() -> int:
 
 
 def _run(way: dict[str, Any], pretend: bool) -> TuningRecord:
-    settings = {"packed": PACKED} if way["policy"] != "fifo" else {}
-    pretended: dict[str, Any] = {"gpus": 1, "emulated": tune.Emulated()} if pretend else {"gpus": 1}
+    packed = {"packed": PACKED} if way["policy"] != "fifo" else {}
+    how = {name: value for name, value in way.items() if name != "policy"}
     sys.path.insert(0, str(Path(BUILD).parent))
-    from tuning_cnn import SPACE
+    from _cnn import SPACE
 
-    return tune.run(
-        BUILD, SPACE, "random", {"candidates": TRIALS, "iterations": 2 if pretend else ITERATIONS},
-        policy_settings=settings, goal="max", memory=True, most=PACKED, **pretended, **way,
-    )  # fmt: skip
+    record: TuningRecord = astrarium.tune(
+        BUILD,
+        SPACE,
+        {"name": "random", "candidates": TRIALS, "iterations": 2 if pretend else ITERATIONS},
+        {"name": way["policy"], **packed},
+        gpus=1,
+        emulated=pretend,
+        goal="max",
+        live={"memory": True, "slots": PACKED, **how},
+    ).record
+    return record
 
 
 def _rows(runs: dict[str, list[TuningRecord]]) -> list[Row]:

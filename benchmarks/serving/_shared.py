@@ -13,9 +13,7 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
-from _table import number, show
-
-from _measure import ROOT, Row
+from _measure import ROOT, Row, number, show
 from run import caption, circumstances
 
 RESULTS = ROOT / "benchmarks" / "results"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from astrarium.core.streams import stream
-from astrarium.tune import Workers
+from astrarium.tuning import Workers
 from astrarium.tuning.live.checkpoints import random_states, restore_random, seed_all
 
 SEED, MEAN = 0, 0.5  # seconds of an iteration, on the mean

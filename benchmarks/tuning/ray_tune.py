@@ -72,23 +72,22 @@ def between(seen: Sequence[Iteration]) -> list[float]:
 def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
     from _training import SEED, build
 
-    from astrarium.tune import Emulated
-    from astrarium.tuning.live.ray.backend import RayCrew
-    from astrarium.tuning.live.run import Wish, run_with
+    from astrarium.core.choice import Choice
+    from astrarium.tuning import Emulated, SuccessiveHalving
+    from astrarium.tuning.live.ray.backend import RayTrialBackend
+    from astrarium.tuning.live.run import SearchSpec, run_with
 
-    settings = {"candidates": RUNGS[-1], "iterations": RUNGS[-1], "eta": 3}
-    wish = Wish(
-        {**SPACE, "log": {"options": [log]}}, "successive-halving", settings, policy=policy, seed=SEED
-    )
+    search = SuccessiveHalving(candidates=RUNGS[-1], iterations=RUNGS[-1], eta=3)
+    spec = SearchSpec({**SPACE, "log": {"options": [log]}}, search, policy=Choice(policy), seed=SEED)
     emulated = Emulated(TASK.packing, TASK.scaling)
-    crews: list[RayCrew] = []
+    backends: list[RayTrialBackend] = []
 
-    def crew() -> RayCrew:
-        crews.append(RayCrew(build, GPUS, emulated, patience=30.0))
-        return crews[0]
+    def backend() -> RayTrialBackend:
+        backends.append(RayTrialBackend(build, GPUS, emulated, patience=30.0))
+        return backends[0]
 
-    record = run_with(wish, crew)
-    changes = [{"gap": change.gap, **change.parts} for change in crews[0].changes]
+    record = run_with(spec, backend)
+    changes = [{"gap": change.gap, **change.parts} for change in backends[0].changes]
     return record.best[-1].value, changes
 
 

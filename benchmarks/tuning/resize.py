@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from astrarium.tuning.live.backend import Checkpoint, Iterated, RunEnded, Work
-from astrarium.tuning.live.gangs import Change
-from astrarium.tuning.live.local import LocalCrew
+from astrarium.tuning.live.gangs import MoveTiming
+from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.training import Emulated, Workers
 from astrarium.tuning.runtime import Place
 
@@ -57,25 +57,25 @@ class Perceptron:
         self.optimizer.load_state_dict(state["optimizer"])
 
 
-def moved(crew: LocalCrew, places: Sequence[Place], moves: int) -> list[Change]:
+def moved(backend: LocalTrialBackend, places: Sequence[Place], moves: int) -> list[MoveTiming]:
     """To and fro: only changes from the first place to the second count."""
-    kept: list[Change] = []
+    kept: list[MoveTiming] = []
     start = None
     for run in range(2 * moves + 1):
-        crew.start(Work(0, run, 0, {}, places[run % 2], ENDLESS, start))
-        _until(crew, Iterated, run)
+        backend.start(Work(0, run, 0, {}, places[run % 2], ENDLESS, start))
+        _until(backend, Iterated, run)
         if run % 2 == 1:
-            kept.append(crew.changes[-1])
+            kept.append(backend.changes[-1])
         time.sleep(0.02)
-        crew.stop(0, run)
-        start = Checkpoint(0, _until(crew, RunEnded, run).iterations)
+        backend.stop(0, run)
+        start = Checkpoint(0, _until(backend, RunEnded, run).iterations)
     return kept
 
 
-def _until(crew: LocalCrew, kind: type, run: int, limit: float = 60.0) -> Any:
+def _until(backend: LocalTrialBackend, kind: type, run: int, limit: float = 60.0) -> Any:
     until = time.monotonic() + limit
     while time.monotonic() < until:
-        for news in crew.hear(1.0):
+        for news in backend.hear(1.0):
             if isinstance(news, RunEnded) and news.ending != "left":
                 raise RuntimeError(f"{news}")
             if isinstance(news, kind) and news.run == run:
@@ -83,7 +83,7 @@ def _until(crew: LocalCrew, kind: type, run: int, limit: float = 60.0) -> Any:
     raise TimeoutError(f"no {kind.__name__} of run {run} within {limit:g} s")
 
 
-def ours(change: Change) -> float:
+def ours(change: MoveTiming) -> float:
     """Milliseconds besides the checkpoint."""
     return 1e3 * (change.gap - sum(change.parts.get(name, 0.0) for name in CHECKPOINT))
 
@@ -100,16 +100,16 @@ def main() -> None:
     found: dict[str, dict[str, float]] = {}
     print(f"| move | n | besides the checkpoint p50 | p99 | {' | '.join(CHECKPOINT)} | group | gap p50 |")
     print(f"|{' --- |' * 9}  (ms; at most {BAR:g} besides the checkpoint)")
-    with LocalCrew(Perceptron, 2, Emulated(), memory=True, checkpoint_seconds=3600.0) as crew:
-        moved(crew, (ONE, TWO), 2)  # libraries are loaded at first use
+    with LocalTrialBackend(Perceptron, 2, Emulated(), memory=True, checkpoint_seconds=3600.0) as backend:
+        moved(backend, (ONE, TWO), 2)  # libraries are loaded at first use
         for name, places in MOVES.items():
-            found[name] = row = summary(moved(crew, places, options.moves))
+            found[name] = row = summary(moved(backend, places, options.moves))
             print(f"| {name} | {' | '.join(f'{value:.3g}' for value in row.values())} |", flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
-def summary(changes: Sequence[Change]) -> dict[str, float]:
+def summary(changes: Sequence[MoveTiming]) -> dict[str, float]:
     own = [ours(change) for change in changes]
     parts = {
         name: at([1e3 * change.parts.get(name, 0.0) for change in changes], 0.5)

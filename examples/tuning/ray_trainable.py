@@ -1,7 +1,7 @@
-"""A PyTorch trainable of Ray Tune that can be spread over several GPUs: lines with `tune.workers()` are ours.
+"""A PyTorch trainable of Ray Tune that can be spread over several GPUs: lines with `workers()` are ours.
 
-    python examples/tuning/ray_trainable.py            # on this machine
-    python examples/tuning/ray_trainable.py --on ray   # on a Ray cluster
+    python examples/tuning/ray_trainable.py                # on this machine
+    python examples/tuning/ray_trainable.py --engine ray   # on a Ray cluster
 
 GPUs are emulated where there are none.
 """
@@ -15,7 +15,8 @@ from typing import Any
 import ray.tune
 import torch
 
-from astrarium import tune
+from astrarium.tuning import Emulated, SuccessiveHalving, workers
+from astrarium.tuning.ray_tune import fit
 
 POINTS = torch.linspace(-2, 2, 64).unsqueeze(1)
 
@@ -23,20 +24,20 @@ POINTS = torch.linspace(-2, 2, 64).unsqueeze(1)
 class Sine(ray.tune.Trainable):
     def setup(self, config: dict[str, Any]) -> None:
         torch.manual_seed(0)
-        self.device = tune.workers().device
+        self.device = workers().device
         layers = torch.nn.Linear(1, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)
         self.model = torch.nn.Sequential(*layers).to(self.device)
-        self.parallel = tune.workers().parallel(self.model)
+        self.parallel = workers().parallel(self.model)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config["rate"], momentum=0.9)
 
     def step(self) -> dict[str, Any]:
-        batch = tune.workers().share(POINTS.to(self.device))
+        batch = workers().share(POINTS.to(self.device))
         self.optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(self.parallel(batch), torch.sin(2 * batch))
         loss.backward()
         self.optimizer.step()
-        tune.workers().emulate(0.1)  # only where GPUs are emulated
-        return {"loss": tune.workers().mean(float(loss))}
+        workers().emulate(0.1)  # only where GPUs are emulated
+        return {"loss": workers().mean(float(loss))}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         state = self.model.state_dict(), self.optimizer.state_dict()
@@ -50,22 +51,21 @@ class Sine(ray.tune.Trainable):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--on", choices=["local", "ray"], default="local")
+    parser.add_argument("--engine", choices=["local", "ray"], default="local")
     parser.add_argument("--gpus", type=int, default=4)
     options = parser.parse_args()
-    emulated = None if torch.cuda.is_available() else tune.Emulated(packing=1.2, scaling=1.1)
-    record = tune.fit(
+    emulated = False if torch.cuda.is_available() else Emulated(packing=1.2, scaling=1.1)
+    result = fit(
         Sine,
         param_space={"rate": ray.tune.loguniform(0.001, 0.3)},
         metric="loss",
-        search_settings={"candidates": 9, "iterations": 9},
+        search=SuccessiveHalving(candidates=9, iterations=9),
         spread=4,
-        on=options.on,
+        engine=options.engine,
         gpus=options.gpus,
         emulated=emulated,
     )
-    best = record.best[-1]
-    print(f"loss {best.value:.3f} with {record.candidates[best.candidate].values}")
+    print(f"loss {result.best.value:.3f} with {result.best.config}")
 
 
 if __name__ == "__main__":

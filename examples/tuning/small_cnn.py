@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from astrarium.tune import Workers
+from astrarium.tuning import Workers
 
 CLASSES, SIDE, PICTURES, BATCH = 10, 12, 640, 64
 NOISE = 1.2

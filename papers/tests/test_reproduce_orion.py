@@ -13,7 +13,7 @@ from papers.tests.reproductions import QUICK, check_complete, check_drawn, liste
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.gate.kernel_profiles import KernelProfile, KernelTrace, Use
+from astrarium.gate.kernel_profiles import KernelProfile, KernelTrace, KernelUse
 from astrarium_papers import kernels as kernel_sets
 from astrarium_papers.gate_simulation import (
     Party,
@@ -124,8 +124,8 @@ def test_the_h200_does_not_show_the_papers_gain_for_convolution_beside_normaliza
 
 
 def test_a_kernel_that_fills_a_v100_fills_an_a100_and_gets_faster() -> None:
-    full = KernelProfile("full", 1000, 80, "memory", use=Use(0.1, 0.8))
-    small = KernelProfile("small", 1000, 8, "compute", use=Use(0.1, 0.0))
+    full = KernelProfile("full", 1000, 80, "memory", use=KernelUse(0.1, 0.8))
+    small = KernelProfile("small", 1000, 8, "compute", use=KernelUse(0.1, 0.0))
     trace = figure13.on_a100(KernelTrace("V100", 80, (full, small), (0, 1), ("forward",) * 2))
     assert [kernel.sms for kernel in trace.kernels] == [108, 8]
     assert trace.kernels[0].duration == round(1000 * 900 / 1555)

@@ -177,7 +177,7 @@ def test_what_the_dissertation_prints_of_their_memory() -> None:
 
 
 @pytest.mark.parametrize("workload", salus.workloads(), ids=lambda each: each.name)
-def test_every_workload_fits_and_makes_sense(workload: salus.Workload) -> None:
+def test_every_workload_fits_and_makes_sense(workload: salus.SalusWorkload) -> None:
     assert 0 < workload.persistent < workload.ephemeral
     assert workload.peak <= salus.GPU_MEMORY
     assert 0 < workload.demand <= 1

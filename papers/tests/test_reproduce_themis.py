@@ -10,8 +10,7 @@ from papers.tests.reproductions import parameters
 from tests.support.paths import ROOT
 
 from astrarium.cluster.workloads import themis
-from astrarium.cluster.workloads.apps import HOUR
-from astrarium.cluster.workloads.traces import read_shockwave
+from astrarium.cluster.workloads.apps import HOUR, read_shockwave
 from astrarium.core.units import SECOND
 from astrarium_papers import registry
 from astrarium_papers.findings import Claim, Effort, Findings, Row

@@ -49,7 +49,7 @@ def test_more_gpus_than_trials_at_a_time_are_idle() -> None:
 
 def test_gpus_that_come_are_used_from_the_next_result_on() -> None:
     played = Play("asha", "fifo", gpus=2, settings={"concurrency": 0})
-    played.crew.at(5, lambda: played.crew.change(range(6)))
+    played.backend.at(5, lambda: played.backend.change(range(6)))
     played.go()
     all_ended_well(played)
     assert at_once(played.live.record("fifo")) == 6

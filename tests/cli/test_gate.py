@@ -140,7 +140,7 @@ def running(*options: str, code: int = 0) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.usefixtures("stub")
 def test_the_driver_is_asked_for_its_gpu(gate_built: Built) -> None:
-    assert probe(gate_built.stub, "0") == driver.Gpu("Stub GPU", 132)
+    assert probe(gate_built.stub, "0") == driver.GpuInfo("Stub GPU", 132)
     assert driver.count_gpus({driver.DRIVER_VARIABLE: str(gate_built.stub)}) == 1
 
 

@@ -16,7 +16,7 @@ from astrarium.cli import main as command_line
 from astrarium.serving import scenario
 from astrarium.serving.live import profiling
 from astrarium.serving.live.backends.contract import Batch, Result
-from astrarium.serving.live.profiling import Care, Measured
+from astrarium.serving.live.profiling import Care, MeasuredTimes
 from astrarium.serving.live.tensors import TensorSpec
 
 MS = 1_000_000
@@ -82,7 +82,7 @@ def stepping(monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-def never(found: Measured) -> bool:
+def never(found: MeasuredTimes) -> bool:
     return False
 
 
@@ -95,9 +95,9 @@ def test_sizes_at_most_double_and_end_at_the_largest() -> None:
 
 
 def test_a_quantile_is_a_time_that_was_measured() -> None:
-    found = Measured(1, tuple(range(1, 101)))
+    found = MeasuredTimes(1, tuple(range(1, 101)))
     assert [found.quantile(chance) for chance in (0, 0.5, 0.95, 0.99, 1)] == [1, 50, 95, 99, 100]
-    assert Measured(1, (7,)).quantile(0.99) == 7
+    assert MeasuredTimes(1, (7,)).quantile(0.99) == 7
 
 
 def test_every_size_is_run_and_the_first_runs_do_not_count(stepping: Any) -> None:
@@ -123,7 +123,7 @@ def test_slow_sizes_are_measured_less_often(stepping: Any) -> None:
 
 
 def test_a_profile_never_falls_and_has_slack() -> None:
-    measured = [Measured(1, (5,)), Measured(2, (3,)), Measured(4, (10,))]
+    measured = [MeasuredTimes(1, (5,)), MeasuredTimes(2, (3,)), MeasuredTimes(4, (10,))]
     assert profiling.rising(measured, 0.5) == {1: 5, 2: 5, 4: 10}
     assert profiling.rising(measured, 0.5, slack=0.2) == {1: 6, 2: 6, 4: 12}
 

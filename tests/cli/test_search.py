@@ -15,13 +15,13 @@ import pytest
 
 from astrarium.cli.main import BAD_INPUT
 from astrarium.cli.search import gpus, settings
-from astrarium.tuning.live.local import LocalCrew
-from astrarium.tuning.live.ray.backend import RayCrew
-from astrarium.tuning.live.run import alone_in
+from astrarium.tuning.live.local import LocalTrialBackend
+from astrarium.tuning.live.ray.backend import RayTrialBackend
+from astrarium.tuning.live.run import folder_lock
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.scenario.read import load
 from tests.support.paths import ROOT
-from tests.support.tuning.trainings import one_nursery
+from tests.support.tuning.trainings import one_fork_server
 
 pytestmark = pytest.mark.long
 pytest_plugins = ("tests.support.cli_fixtures",)
@@ -61,8 +61,8 @@ def compare(call: Any, file: Path) -> Any:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nursery() -> Iterator[None]:
-    with one_nursery():
+def fork_server() -> Iterator[None]:
+    with one_fork_server():
         yield
 
 
@@ -207,7 +207,9 @@ def test_policies_lists_those_of_tuning_and_searches(call: Any) -> None:
     listed = call("policies", "--json").json["policies"]
     assert list(listed["tuning"]) == tuning_policies.names()
     assert list(listed["search"]) == searches.names()
-    assert call("policies", "tuning/fifo", "--json").json["summary"].startswith("One trial, one GPU")
+    assert (
+        call("policies", "tuning/fifo", "--json").json["summary"].startswith("Fifo gives each trial one GPU")
+    )
     assert "interval" in call("policies", "search/pbt").out
     assert "packed" in call("policies", "dynamic-fluid").out
 
@@ -307,7 +309,7 @@ def test_a_search_that_is_running_is_left_alone(call: Any, live: Path) -> None:
     for each in over:
         each.mkdir(parents=True)
         (each / "journal.jsonl").touch()
-    with alone_in(state):
+    with folder_lock(state):
         for option in ("--resume", "--overwrite"):
             refused = call("run", str(live), "--out", "running", option)
             assert refused.code == BAD_INPUT
@@ -397,11 +399,11 @@ def test_real_gpus_are_all_that_there_are_unless_told(live: Path) -> None:
     assert gpus(load(live, ["gpus=3"])) == 3
 
 
-def test_the_settings_of_a_live_run_reach_its_crew(live: Path) -> None:
+def test_the_settings_of_a_live_run_reach_its_backend(live: Path) -> None:
     scenario = load(live, ["emulated=null", "live.packing=lanes", "live.patience=5s"])
     found = settings(scenario)
     assert found == {"checkpoint_seconds": 10.0, "patience": 5.0, "packing": "lanes", "threads": 1}
-    for kind, names in ((LocalCrew, found), (RayCrew, found.keys() | {"address", "gate"})):
+    for kind, names in ((LocalTrialBackend, found), (RayTrialBackend, found.keys() | {"address", "gate"})):
         assert set(names) <= inspect.signature(kind).parameters.keys()
 
 

@@ -6,12 +6,20 @@ import random
 
 import pytest
 
-from astrarium.cluster.agents import HONEST, Agent, Ideal, erring, lying
-from astrarium.cluster.agents.outlook import Claim, Part, Task, in_turns, shape, sizes, spreads
+from astrarium.cluster.agents import HONEST, AppAgent, Ideal, erring, lying
+from astrarium.cluster.agents.remaining_work import (
+    MachineGpus,
+    RemainingJob,
+    SelfReport,
+    gpu_layout,
+    in_turns,
+    sizes,
+    spreads,
+)
 from astrarium.cluster.arrange import arrangements
 from astrarium.cluster.auction.goods import Bid, free_machines
 from astrarium.cluster.contract import App, AppArrived, Grant, Job, JobFinished, MachineJoined, Run, single
-from astrarium.cluster.demand import Appetite, more, spare
+from astrarium.cluster.demand import GpuDemand, spare, usable
 from astrarium.cluster.fairness import Definition, ideal
 from astrarium.cluster.machines import Machine, Slowdowns, Spread
 from astrarium.cluster.state import ClusterState
@@ -35,9 +43,9 @@ def with_apps(state: ClusterState, *apps: App) -> ClusterState:
 
 
 def bid_of(state: ClusterState, app: int = 0, now: int = 0, definition: Definition = "equation-1",
-           claim: Claim = HONEST) -> Bid:  # fmt: skip
+           report: SelfReport = HONEST) -> Bid:  # fmt: skip
     row = state.apps[app]
-    return Agent(row.app, definition, claim).bid(now, row, state, free_machines(state.floor, state.free))
+    return AppAgent(row.app, definition, report).bid(now, row, state, free_machines(state.floor, state.free))
 
 
 def halving_of_the_paper() -> App:
@@ -76,7 +84,7 @@ def test_the_median_job_is_found_anew_in_every_phase() -> None:
     for number in range(4):
         state.apply(1, JobFinished(0, number, 1))
     row = state.apps[0]
-    left = Agent(app, "equation-1").rho(1, row, state) * Ideal(app, "equation-1")(4, 1.0) - 1
+    left = AppAgent(app, "equation-1").rho(1, row, state) * Ideal(app, "equation-1")(4, 1.0) - 1
     assert row.phase == 1
     assert left == pytest.approx((120 * 16 / 2 + 120 * 36 / 4) * SECOND)
 
@@ -149,16 +157,16 @@ def test_a_curve_is_taken_for_as_long_as_it_may_get() -> None:
 
 
 def test_jobs_take_turns_where_gpus_are_few() -> None:
-    tasks = [Task(9.0, 2, 2), Task(8.0, 1, 1), Task(3.0, 1, 1)]
-    assert in_turns(tasks, 2, lambda model, size: 1.0) == 4.5 + 8.0
-    assert in_turns(tasks, 3, lambda model, size: 1.0) == 8.0
-    assert sizes(tasks, 3) is None
-    assert sizes([Task(9.0, 1, 8), Task(8.0, 1, 2), Task(3.0, 3, 4)], 9) == [4, 2, 3]
-    assert sizes([Task(9.0, 1, 4), Task(8.0, 1, 4)], 3) == [2, 1]
+    jobs = [RemainingJob(9.0, 2, 2), RemainingJob(8.0, 1, 1), RemainingJob(3.0, 1, 1)]
+    assert in_turns(jobs, 2, lambda model, size: 1.0) == 4.5 + 8.0
+    assert in_turns(jobs, 3, lambda model, size: 1.0) == 8.0
+    assert sizes(jobs, 3) is None
+    assert sizes([RemainingJob(9.0, 1, 8), RemainingJob(8.0, 1, 2), RemainingJob(3.0, 3, 4)], 9) == [4, 2, 3]
+    assert sizes([RemainingJob(9.0, 1, 4), RemainingJob(8.0, 1, 4)], 3) == [2, 1]
 
 
 def test_where_jobs_lie_in_a_shape() -> None:
-    whole = shape([Part(4, 0), Part(2, 0), Part(2, 1)], slot=2)
+    whole = gpu_layout([MachineGpus(4, 0), MachineGpus(2, 0), MachineGpus(2, 1)], slot=2)
     assert spreads([4, 2, 2], whole) == [Spread.MACHINE, Spread.SLOT, Spread.SLOT]
     assert spreads([2, 6], whole) == [Spread.SLOT, Spread.RACK]
     assert spreads([8], whole) == [Spread.CLUSTER]
@@ -166,31 +174,31 @@ def test_where_jobs_lie_in_a_shape() -> None:
 
 
 def test_errors_are_as_large_as_they_are_said_to_be() -> None:
-    assert erring(0.2, iter([0.0, 1.0])) == Claim(work=0.8, apart=1.2)
+    assert erring(0.2, iter([0.0, 1.0])) == SelfReport(work=0.8, apart=1.2)
     assert erring(0.2, iter([0.5, 0.5])) == HONEST
     state = with_apps(cluster(2, 2), App(0, "a", ((Job(0, 100 * SECOND, 1, 4),),)))
     state.commit(0, Grant(0, (0,), 10**15))
     state.commit(0, Run(0, 0, (0,)))
     now = 50 * SECOND
-    longer = Agent(state.apps[0].app, "equation-1", Claim(work=1.2)).rho(now, state.apps[0], state)
+    longer = AppAgent(state.apps[0].app, "equation-1", SelfReport(work=1.2)).rho(now, state.apps[0], state)
     assert longer == pytest.approx((50 + 70) / 30)
 
 
 def test_a_liar_says_that_it_suffers_more_than_it_does() -> None:
     state = with_apps(cluster(4, 2, 2), single(0, "a", 100 * SECOND, 4, "vgg"))
-    honest, liar = (bid_of(state, claim=claim) for claim in (HONEST, lying(HONEST, 0.5)))
+    honest, liar = (bid_of(state, report=report) for report in (HONEST, lying(HONEST, 0.5)))
     assert [option.rho for option in liar.options] == pytest.approx([1.1 * 1.5, 1.0])
     assert [option.rho for option in honest.options] == pytest.approx([1.1, 1.0])
-    dense = bid_of(state, claim=lying(HONEST, 0.5, near=True))
+    dense = bid_of(state, report=lying(HONEST, 0.5, near=True))
     assert min(option.rho for option in dense.options) == pytest.approx(0.5)
 
 
 def test_until_the_next_offer_an_app_is_seen_by_its_last_claim() -> None:
     state = with_apps(cluster(4), App(0, "a", ((Job(0, 100 * SECOND, 1, 4),),)))
     row, goods = state.apps[0], free_machines(state.floor, state.free)
-    agent = Agent(row.app)
+    agent = AppAgent(row.app)
     before = agent.rho(0, row, state)
-    table = agent.bid(0, row, state, goods, Claim(work=2.0))
+    table = agent.bid(0, row, state, goods, SelfReport(work=2.0))
     assert agent.table is table
     assert table.options == agent.bid(0, row, state, goods).options
     assert agent.rho(10 * SECOND, row, state) == pytest.approx(10 * (200 + 10) / 50)
@@ -203,11 +211,12 @@ def test_how_many_more_gpus_are_of_use() -> None:
     jobs = (Job(0, SECOND, 4, 4), Job(1, SECOND, 2, 4))
     state = with_apps(cluster(16), App(0, "a", (jobs,)))
     row = state.apps[0]
-    assert [more(row, offered) for offered in range(1, 10)] == [0, 2, 3, 4, 4, 6, 7, 8, 8]
+    assert [GpuDemand(row).more(offered) for offered in range(1, 10)] == [0, 2, 3, 4, 4, 6, 7, 8, 8]
     state.commit(0, Grant(0, (0, 1, 2), 10**15))
     for action in list(arrangements(state)):
         state.commit(0, action)
-    assert (Appetite(row).in_use(3), more(row, 1), more(row, 3), spare(row)) == (3, 1, 1, ())
+    demand = GpuDemand(row)
+    assert (demand.usable(3), demand.more(1), demand.more(3), spare(row)) == (3, 1, 1, ())
     state.commit(0, Grant(0, (3, 4), 10**15))
     assert spare(row) == (3,)
 
@@ -218,8 +227,12 @@ def test_what_is_of_use_is_what_is_arranged() -> None:
         jobs = tuple(Job(n, SECOND, least, chance.randint(least, 5)) for n in range(chance.randint(1, 5))
                      for least in (chance.randint(1, 4),))  # fmt: skip
         state = with_apps(cluster(16), App(0, "a", (jobs,)))
+        idle = state.apps[0]
+        assert [GpuDemand(idle).usable(gpus) for gpus in range(17)] == [
+            usable(idle, gpus) for gpus in range(17)
+        ]
         for first, last in ((0, chance.randint(1, 8)), (8, chance.randint(9, 16))):
-            expected = Appetite(state.apps[0]).in_use(len(state.apps[0].leases) + last - first)
+            expected = GpuDemand(state.apps[0]).usable(len(state.apps[0].leases) + last - first)
             state.commit(0, Grant(0, tuple(range(first, last)), 10**15))
             for action in arrangements(state):
                 state.commit(0, action)

@@ -17,7 +17,7 @@ from astrarium.cluster.policies import Allocator, cluster_policies
 from astrarium.cluster.policies.astrarium.line import in_time, smallest_bound
 from astrarium.cluster.policies.astrarium.prospects import Prospects
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads.traces import read_shockwave
+from astrarium.cluster.workloads.apps import read_shockwave
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
@@ -202,7 +202,7 @@ def test_a_gang_moves_where_it_is_closer_if_that_gains_more_than_it_costs() -> N
         state.commit(0, Grant(7, (0, 1), 3 * HOUR))
         state.commit(0, Run(7, 0, (0, 1)))
         found = []
-        for action in policy().allocate(10 * MINUTE, [], state):
+        for action in policy().decide(10 * MINUTE, [], state):
             state.commit(10 * MINUTE, action)
             found.append(action)
         return [(type(each), each.gpus) for each in found if isinstance(each, Grant | Revoke)]
@@ -221,7 +221,7 @@ def books(*apps: App) -> tuple[ClusterState, Any]:
     events = [AppArrived(app) for app in apps]
     for event in events:
         state.apply(0, event)
-    for action in allocator.allocate(0, events, state):
+    for action in allocator.decide(0, events, state):
         state.commit(0, action)
     return state, allocator
 
@@ -263,7 +263,7 @@ def test_every_policy_says_who_is_next(name: str) -> None:
     run(allocator, ONE, *apps, state=Looking())
     standing = seen[0].standing
     assert standing is not None
-    waiting = {app for app, seat in seen[0].seats.items() if not seat.holds}
+    waiting = {app for app, seat in seen[0].apps.items() if not seat.holds}
     assert waiting == {app for app, _ in standing}
     assert all(words for _, words in standing)
     assert waiting == set(seen[0].expected)

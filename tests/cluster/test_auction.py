@@ -8,11 +8,19 @@ from random import Random
 import pytest
 
 from astrarium.cluster.auction import packing, search
-from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, Piece, classes, free_machines, option
-from astrarium.cluster.auction.packing import Need, Packer
+from astrarium.cluster.auction.goods import (
+    Bid,
+    BidOption,
+    FreeMachine,
+    GpuPiece,
+    classes,
+    free_machines,
+    option,
+)
+from astrarium.cluster.auction.packing import Packer, PieceNeed
 from astrarium.cluster.auction.partial import auction
 from astrarium.cluster.auction.program import program
-from astrarium.cluster.auction.search import Effort, are_few, best
+from astrarium.cluster.auction.search import SearchEffort, are_few, best
 from astrarium.cluster.machines import Floor, Machine
 from astrarium.core.errors import InputError
 from tests.support.cluster.auction_cases import (
@@ -74,7 +82,7 @@ def placed(rng: Random, bid: Bid) -> Bid:
     return bid._replace(options=tuple(somewhere(rng, each) for each in bid.options))
 
 
-def somewhere(rng: Random, each: Option) -> Option:
+def somewhere(rng: Random, each: BidOption) -> BidOption:
     kind = rng.choice(["anywhere", "one rack", "named"])
     if kind == "named":
         first = each.pieces[0]
@@ -203,8 +211,8 @@ def test_a_piece_of_two_gets_a_slot_of_its_own() -> None:
 
 def test_pieces_go_where_they_are_named_and_into_one_rack() -> None:
     goods = machines(4, 4, 4, 4, racks=(0, 1, 1, 0))
-    beside = Bid(0, 8.0, (Option((Piece(2, machine=2),), 1.0),))
-    wide = Bid(1, 8.0, (Option((Piece(4), Piece(4)), 1.0, one_rack=True),))
+    beside = Bid(0, 8.0, (BidOption((GpuPiece(2, machine=2),), 1.0),))
+    wide = Bid(1, 8.0, (BidOption((GpuPiece(4), GpuPiece(4)), 1.0, one_rack=True),))
     outcome = auction(goods, [beside, wide])
     assert outcome.shares[0].won == (8, 9)
     assert {gpu // 4 for gpu in outcome.shares[1].won} == {0, 3}
@@ -212,10 +220,10 @@ def test_pieces_go_where_they_are_named_and_into_one_rack() -> None:
 
 def test_sizes_that_divide_each_other_are_decided_by_rows() -> None:
     kinds = classes(machines(5, 3, 8, 8), False, ())
-    needs = [Need(size, packing.fitting(size, kinds)) for size in (1, 2, 4, 8)]
+    needs = [PieceNeed(size, packing.fitting(size, kinds)) for size in (1, 2, 4, 8)]
     assert packing.decide_alone(needs, kinds)
-    assert {row.room for row in packing.rows(needs, kinds)} == {24, 11, 5, 2}
-    assert not packing.decide_alone([Need(3, needs[2].classes), Need(2, needs[1].classes)], kinds)
+    assert {row.room for row in packing.capacity_rows(needs, kinds)} == {24, 11, 5, 2}
+    assert not packing.decide_alone([PieceNeed(3, needs[2].classes), PieceNeed(2, needs[1].classes)], kinds)
 
 
 def test_rows_never_refuse_what_fits_and_packing_finds_it() -> None:
@@ -224,12 +232,12 @@ def test_rows_never_refuse_what_fits_and_packing_finds_it() -> None:
         goods = machines(*(rng.randint(1, 8) for _ in range(3)))
         kinds = classes(goods, False, ())
         sizes = sorted(rng.sample([1, 2, 3, 4, 5, 6], 3))
-        needs = [Need(size, packing.fitting(size, kinds)) for size in sizes]
+        needs = [PieceNeed(size, packing.fitting(size, kinds)) for size in sizes]
         counts = [rng.randint(0, 3) for _ in sizes]
-        pieces = [Piece(size) for size, count in zip(sizes, counts, strict=True) for _ in range(count)]
+        pieces = [GpuPiece(size) for size, count in zip(sizes, counts, strict=True) for _ in range(count)]
         really = fits(pieces[::-1], goods, [machine.free for machine in goods])
         assert (Packer(needs, kinds).packed(counts).machines is not None) == really
-        rows = packing.rows(needs, kinds)
+        rows = packing.capacity_rows(needs, kinds)
         obeyed = all(sum(w * n for w, n in zip(r.weights, counts, strict=True)) <= r.room for r in rows)
         assert obeyed or not really
 
@@ -260,7 +268,7 @@ def test_with_little_effort_the_answer_is_still_good_and_says_so() -> None:
     rng = Random(5)
     goods, bids = machines(8, 8, 8, 7, 5, 3), [app(rng, bidder) for bidder in range(9)]
     numbers = program(goods, bids)
-    hasty, exact = best(numbers, range(9), Effort(work=20)), best(numbers, range(9))
+    hasty, exact = best(numbers, range(9), SearchEffort(work=20)), best(numbers, range(9))
     assert exact.exact
     assert 0.8 * exact.gain <= hasty.gain <= exact.gain
 
@@ -281,7 +289,7 @@ def test_nobody_bids_nothing_is_free_nothing_is_wanted() -> None:
         (machines(2), [Bid(0, math.inf, ())], r"bids\[0\].rho_old"),
         (machines(2), [Bid(0, 1.0, (option([1], 0.0),))], r"bids\[0\].options\[0\].rho"),
         (machines(2), [Bid(0, 1.0, (option([0], 0.5),))], r"options\[0\].pieces"),
-        (machines(2), [Bid(0, 1.0, (Option((Piece(1, machine=9),), 0.5),))], r"options\[0\].pieces"),
+        (machines(2), [Bid(0, 1.0, (BidOption((GpuPiece(1, machine=9),), 0.5),))], r"options\[0\].pieces"),
         (machines(2), [Bid(0, 1.0, ()), Bid(0, 1.0, ())], "bids"),
     ],
 )

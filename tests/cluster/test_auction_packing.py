@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from astrarium.cluster.auction import packing
-from astrarium.cluster.auction.goods import Bid, MachineClass, Option, Piece, classes
-from astrarium.cluster.auction.packing import Need, Packer, Slack
+from astrarium.cluster.auction.goods import Bid, BidOption, GpuPiece, MachineClass, classes
+from astrarium.cluster.auction.packing import Packer, PieceNeed, Slack
 from astrarium.cluster.auction.partial import auction
-from astrarium.cluster.auction.search import Effort
+from astrarium.cluster.auction.search import SearchEffort
 from tests.support.cluster.auction_cases import best_by_trying, check_hands, fits, machines, rank
 
 SEEDS = range(60)
@@ -28,12 +28,12 @@ def test_pieces_that_are_confined_are_packed_if_they_can_be() -> None:
         assert Packer(needs, kinds).fit(tuple(counts)) is really
 
 
-def drawn(rng: Random) -> Piece:
+def drawn(rng: Random) -> GpuPiece:
     where = rng.choice([{}, {}, {"rack": rng.randrange(2)}, {"machine": rng.choice([1, 2])}])
-    return Piece(rng.choice([1, 1, 2, 3, 4]), **where)
+    return GpuPiece(rng.choice([1, 1, 2, 3, 4]), **where)
 
 
-def need(piece: Piece, kinds: list[MachineClass]) -> Need:
+def need(piece: GpuPiece, kinds: list[MachineClass]) -> PieceNeed:
     takes = [
         number
         for number, each in enumerate(kinds)
@@ -41,13 +41,13 @@ def need(piece: Piece, kinds: list[MachineClass]) -> Need:
         and piece.machine in (None, each.machine)
         and piece.rack in (None, each.rack)
     ]
-    return Need(piece.gpus, frozenset(takes))
+    return PieceNeed(piece.gpus, frozenset(takes))
 
 
 def test_places_are_kept_for_those_who_have_no_choice() -> None:
     """The tightest machine for the piece of 3 is the one that the named piece needs."""
     kinds = classes(machines(3, 4), False, (0,))
-    needs = [Need(3, frozenset({0, 1})), Need(2, frozenset({0}))]
+    needs = [PieceNeed(3, frozenset({0, 1})), PieceNeed(2, frozenset({0}))]
     slack = Slack(needs, kinds).start([1, 1])
     assert min(slack) >= 0
     found = Packer(needs, kinds).packed([1, 1]).machines
@@ -57,7 +57,7 @@ def test_places_are_kept_for_those_who_have_no_choice() -> None:
 def test_what_is_given_up_is_neither_said_to_fit_nor_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece of 3 beside three of 5 on three machines of 7: there is room enough, but not together."""
     kinds, anywhere = classes(machines(7, 7, 7), False, ()), frozenset({0})
-    needs = [Need(3, anywhere), Need(5, anywhere)]
+    needs = [PieceNeed(3, anywhere), PieceNeed(5, anywhere)]
     assert Packer(needs, kinds).fit((1, 3)) is False
     monkeypatch.setattr(packing, "STEPS", 0)
     assert Packer(needs, kinds).fit((1, 3)) is None
@@ -69,7 +69,7 @@ def test_the_gap_is_no_smaller_than_what_is_missed() -> None:
         rng = Random(seed)
         goods = machines(4, 4, 3, 5, 2)
         bids = [bid(rng, bidder) for bidder in range(4)]
-        outcome = auction(goods, bids, effort=Effort(work=1, packings=1))
+        outcome = auction(goods, bids, effort=SearchEffort(work=1, packings=1))
         check_hands(goods, bids, outcome)
         shares = zip(bids, outcome.shares, strict=True)
         chosen = [None if share.option is None else of.options[share.option] for of, share in shares]
@@ -85,5 +85,7 @@ def bid(rng: Random, bidder: int) -> Bid:
     return Bid(
         bidder,
         8.0,
-        tuple(Option(tuple(map(Piece, each)), 7.0 / sum(each) ** rng.uniform(0.3, 1)) for each in sizes),
+        tuple(
+            BidOption(tuple(map(GpuPiece, each)), 7.0 / sum(each) ** rng.uniform(0.3, 1)) for each in sizes
+        ),
     )

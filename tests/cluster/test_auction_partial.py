@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.auction import partial
-from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, option
+from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, option
 from astrarium.cluster.auction.partial import auction, kept
-from astrarium.cluster.auction.search import Answer, best
+from astrarium.cluster.auction.search import Assignment, best
 from tests.support.cluster.auction_cases import (
     assignments,
     best_by_trying,
@@ -76,7 +76,7 @@ def test_a_table_times_a_number_is_the_same_table() -> None:
 def test_programs_are_solved_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     solves: list[int] = []
 
-    def counted(*given: Any) -> Answer:
+    def counted(*given: Any) -> Assignment:
         solves.append(len(given[1]))
         return best(*given)
 
@@ -202,7 +202,7 @@ def test_no_two_would_both_like_to_swap() -> None:
     assert envious  # whole GPUs cannot always be shared without envy
 
 
-def sizes(chosen: Option | None) -> tuple[int, ...]:
+def sizes(chosen: BidOption | None) -> tuple[int, ...]:
     return tuple(piece.gpus for piece in chosen.pieces) if chosen else ()
 
 
@@ -219,7 +219,7 @@ def test_goods_that_divide_evenly_leave_no_envy_among_those_alike() -> None:
 
 
 def lies(bid: Bid) -> dict[str, Bid]:
-    def told(as_if: Callable[[Option], float], old: float = 1.0) -> Bid:
+    def told(as_if: Callable[[BidOption], float], old: float = 1.0) -> Bid:
         options = tuple(each._replace(rho=each.rho * as_if(each)) for each in bid.options)
         return bid._replace(rho_old=bid.rho_old * old, options=options)
 

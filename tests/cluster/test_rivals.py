@@ -159,7 +159,7 @@ def test_gandiva_serves_who_fits_best_and_moves_to_better_places() -> None:
     state.commit(0, Grant(7, (0, 1), 10))
     state.apps[7].jobs[0].gpus = (0, 1)
     state.apply(10, LeaseExpired(7, (0, 1), 10))
-    (grant,) = list(allocator.allocate(10, [LeaseExpired(7, (0, 1), 10)], state))
+    (grant,) = list(allocator.decide(10, [LeaseExpired(7, (0, 1), 10)], state))
     assert isinstance(grant, Grant)
     assert grant.gpus == (2, 3)
 

@@ -17,8 +17,7 @@ from astrarium.cluster.machines import Machine, Slowdowns, Spread
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._time_shares import Vector, largest_level, middle, smallest_level
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads.apps import single_apps
-from astrarium.cluster.workloads.traces import read_shockwave
+from astrarium.cluster.workloads.apps import read_shockwave, single_apps
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND

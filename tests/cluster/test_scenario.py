@@ -162,7 +162,7 @@ def test_slowdowns_are_told_or_learnt() -> None:
         ("apps: [{name: a, phases: [[]]}]", "apps[0].phases: expected at least one phase"),
         ("apps: [{name: a, gpus: 2, phases: [[{length: 1h}]]}]", "apps[0].gpus: expected nothing here"),
         ("apps: [{name: a, phases: [[{length: 1h, gpus: 99}]]}]", "apps[0].phases: expected at most 8"),
-        ("policy: themis", "policy: expected a mapping such as {name: themis}"),
+        ("policy: [themis]", "policy: expected a name, or a mapping such as {name: themis}"),
         ("policy: {name: themes}", "did you mean 'themis'?"),
         ("policy: {name: tiresias, leash: 1h}", "policy.leash: expected one of lease"),
         ("policy: {name: tiresias, lease: 0s}", "policy.lease: expected a duration above 0"),
@@ -289,13 +289,13 @@ def test_the_books_can_be_looked_into_without_changing_the_run() -> None:
     plain = run(scenario())
     assert (record.held, record.decisions, record.levels) == (plain.held, plain.decisions, plain.levels)
     assert (seen.gpus, seen.free) == (8, 0)
-    assert {seat.name: len(seat.holds) for seat in seen.seats.values()} == {
+    assert {seat.name: len(seat.holds) for seat in seen.apps.values()} == {
         "wide": 8,
         "tiny-0": 0,
         "tiny-1": 0,
     }
-    assert seen.seats[0].service == 8 * 20 * MINUTE
-    assert (seen.seats[1].wants, seen.seats[1].needs) == (1, 1)
+    assert seen.apps[0].service == 8 * 20 * MINUTE
+    assert (seen.apps[1].wants, seen.apps[1].needs) == (1, 1)
 
 
 class Telling:
@@ -313,16 +313,16 @@ def test_a_policy_that_tells_is_asked_for_the_line_and_not_changed() -> None:
     look = (20 * MINUTE, lambda now, state, _: found.append(view(now, state, policy)))
     record = run(scenario(), look=look)
     assert policy.untold == [2, 1]
-    assert [(place.seat.name, place.told) for place in line(found[0], record)] == [
+    assert [(place.app_view.name, place.told) for place in line(found[0], record)] == [
         ("tiny-1", "as it likes"),
         ("tiny-0", "as it likes"),
     ]
     silent = found[0]._replace(standing=None)
-    assert [place.seat.name for place in line(silent, record)] == ["tiny-0", "tiny-1"]
+    assert [place.app_view.name for place in line(silent, record)] == ["tiny-0", "tiny-1"]
 
 
 def test_a_look_after_the_end_sees_nobody() -> None:
-    assert looked(100 * HOUR)[1].seats == {}
+    assert looked(100 * HOUR)[1].apps == {}
 
 
 def test_who_waits_learns_when_it_is_served() -> None:

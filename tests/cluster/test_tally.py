@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.auction.partial import Outcome, Tally, auction, tally_of
+from astrarium.cluster.auction.partial import AuctionResult, AuctionTally, auction, tally_of
 from astrarium.cluster.policies.fifo import Fifo
 from astrarium.cluster.policies.themis import Themis, round
 from astrarium.cluster.report.tables import auctions_told
@@ -26,41 +26,41 @@ def simulated(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "crowded.yaml"
     path.write_text(CROWDED)
-    return lambda *arguments, verb="simulate": call(verb, str(path), "--no-folder", *arguments)
+    return lambda verb, *arguments: call(verb, str(path), "--no-folder", *arguments)
 
 
 def test_every_auction_counts_and_the_worst_is_remembered() -> None:
-    tally = Tally()
+    tally = AuctionTally()
     for exact, gap in ((True, 0.0), (False, 0.25), (False, 0.125)):
-        tally = tally.after(Outcome((), (), exact, gap))
-    assert tally == Tally(auctions=3, unsolved=2, largest_gap=0.25)
+        tally = tally.after(AuctionResult((), (), exact, gap))
+    assert tally == AuctionTally(auctions=3, unsolved=2, largest_gap=0.25)
 
 
 def test_who_holds_no_auctions_has_no_tally() -> None:
     assert tally_of(Fifo(Fifo.Parameters())) is None
-    assert tally_of(Themis(Themis.Parameters())) == Tally()
+    assert tally_of(Themis(Themis.Parameters())) == AuctionTally()
 
 
 def test_a_run_tells_of_its_auctions(simulated: Any) -> None:
-    found = simulated("-p", "themis", "-p", "fifo", "--json", verb="compare").json["policies"]
+    found = simulated("compare", "-p", "themis", "-p", "fifo", "--json").json["policies"]
     assert found["fifo"]["auctions"] is None
     assert found["themis"]["auctions"]["auctions"] > 0
     assert found["themis"]["auctions"]["unsolved"] == 0
-    assert "all solved to the end" in simulated().out
+    assert "all solved to the end" in simulated("simulate").out
 
 
 def test_auctions_that_were_not_solved_are_told(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def given_up(*of: Any) -> Outcome:
+    def given_up(*of: Any) -> AuctionResult:
         return auction(*of)._replace(exact=False, gap=0.5)
 
     monkeypatch.setattr(round, "auction", given_up)
-    tally = simulated("--json").json["auctions"]
+    tally = simulated("simulate", "--json").json["auctions"]
     assert tally["unsolved"] == tally["auctions"] > 0
     assert tally["largest_gap"] == 0.5
 
 
 def test_in_words() -> None:
-    assert auctions_told(Tally(1)) == "1 auction, all solved to the end"
-    told = auctions_told(Tally(1200, 3, 0.0123))
+    assert auctions_told(AuctionTally(1)) == "1 auction, all solved to the end"
+    told = auctions_told(AuctionTally(1200, 3, 0.0123))
     assert told.startswith("1,200 auctions, 3 not solved to the end")
     assert told.endswith("at most 0.012")

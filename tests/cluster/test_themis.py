@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.contract import App, AppArrived, Event, Grant, Job, MachineJoined, MachineLost, single
-from astrarium.cluster.demand import more
+from astrarium.cluster.demand import GpuDemand
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import Arbiter
 from astrarium.cluster.policies.themis import Themis
@@ -84,7 +84,7 @@ def some_apps(chance: random.Random, room: int) -> list[tuple[int, App]]:
 
 def nobody_could_use_more(state: ClusterState, step: Step) -> None:
     for row in state.apps.values():
-        assert more(row, len(state.free)) == 0, (
+        assert GpuDemand(row).more(len(state.free)) == 0, (
             f"at {step.now}: {row.app.name} could use some of {state.free}"
         )
 

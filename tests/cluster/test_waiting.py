@@ -10,7 +10,7 @@ import pytest
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Job, single
 from astrarium.cluster.machines import Machine, Slowdowns, Spread
 from astrarium.cluster.policies import _leased, cluster_policies
-from astrarium.cluster.policies._leased import Line, Queue, idle, kind
+from astrarium.cluster.policies._leased import RankedQueue, WaitingLine, idle, kind
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.units import SECOND
@@ -74,10 +74,10 @@ def test_who_stands_on_a_gpu_does_not_wait() -> None:
 
 
 def test_the_first_of_each_kind_is_asked_and_others_follow() -> None:
-    line = Line()
+    line = WaitingLine()
     for rank, each in ((3.0, row(1)), (1.0, row(2)), (1.0, row(3)), (2.0, row(4, gpus=2))):
         line.put(rank, each)
-    queue = Queue(line, [(1.5, 0, 9)])
+    queue = RankedQueue(line, [(1.5, 0, 9)])
     assert len(queue) == 3
     assert queue.pop()[2] == 2
     queue.follow(2)
@@ -86,7 +86,7 @@ def test_the_first_of_each_kind_is_asked_and_others_follow() -> None:
 
 
 def test_who_leaves_the_line_is_not_asked() -> None:
-    line = Line()
+    line = WaitingLine()
     line.put(1.0, row(1))
     line.put(2.0, row(2))
     line.drop(1)

@@ -18,7 +18,23 @@ import pytest
 from astrarium.cluster.contract import App
 from astrarium.cluster.machines import Floor, Machine, Spread
 from astrarium.cluster.workloads import themis
-from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, facts, scaled, single_apps, stretched
+from astrarium.cluster.workloads.apps import (
+    DAY,
+    HOUR,
+    DrawnApp,
+    GavelRates,
+    PhillyJob,
+    ShockwaveJob,
+    TiresiasJob,
+    facts,
+    read_gavel,
+    read_philly,
+    read_shockwave,
+    read_tiresias,
+    scaled,
+    single_apps,
+    stretched,
+)
 from astrarium.cluster.workloads.themis import (
     DrawnMachine,
     best_windows,
@@ -28,16 +44,6 @@ from astrarium.cluster.workloads.themis import (
     themis_simulator,
     themis_testbed,
     themis_truth_telling,
-)
-from astrarium.cluster.workloads.traces import (
-    GavelRates,
-    PhillyJob,
-    ShockwaveJob,
-    TiresiasJob,
-    read_gavel,
-    read_philly,
-    read_shockwave,
-    read_tiresias,
 )
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND

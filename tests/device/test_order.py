@@ -26,11 +26,11 @@ from astrarium.device.contract import (
 from astrarium.device.contract import Event as DeviceEvent
 from astrarium.device.live.shared_gpu import Needs, SharedGpu
 from astrarium.device.policies import iteration_policies
-from astrarium.device.policies._turns import GRACE, Returns
+from astrarium.device.policies._turns import GRACE, ReturningJobs
 from astrarium.device.state import DeviceState, Outcome
 from astrarium.device.world import DeviceWorld
 from astrarium.run.simulate import simulate
-from astrarium.testing.plain_backend import PlainGround
+from astrarium.testing.plain_backend import PlainLaneBackend
 
 PATIENCE = 20.0
 
@@ -130,7 +130,7 @@ def test_one_that_is_late_only_while_others_run_is_waited_for_again() -> None:
 
 
 def test_one_that_is_always_late_is_waited_for_ever_more_rarely() -> None:
-    returns, waited = Returns(), []
+    returns, waited = ReturningJobs(), []
     state = SimpleNamespace(admitted={0: None}, ready=set())
     for turn in range(200):
         at = turn * SECOND
@@ -209,7 +209,7 @@ def live(policy: str, jobs: list[tuple[int, int, int]]) -> list[int]:
     """Jobs of so many iterations, of so many milliseconds, so important: whose iterations ran, in order. Time
     moves in iterations, when all others who have some left want the next."""
     clock, order, left = Clock(), list[int](), [iterations for iterations, *_ in jobs]
-    gpu = SharedGpu(iteration_policies.get(policy)(), PlainGround(), clock)
+    gpu = SharedGpu(iteration_policies.get(policy)(), PlainLaneBackend(), clock)
     gpu._engine.validate = True
     there, begun, made = Barrier(len(jobs)), Event(), [Event() for _ in jobs]
 
@@ -227,7 +227,7 @@ def live(policy: str, jobs: list[tuple[int, int, int]]) -> list[int]:
                     begun.set()
                     order.append(number)
                     others = sum(n > 0 for each, n in enumerate(left) if each != number)
-                    until(lambda: len(gpu._gates.waiting) == others)  # noqa: B023
+                    until(lambda: len(gpu._grants.waiting) == others)  # noqa: B023
                     left[number] -= 1
                     clock.now += ms * MILLISECOND
 
@@ -260,7 +260,7 @@ def test_live_fair_is_by_time_and_not_by_turns() -> None:
 def test_live_a_timer_lets_the_next_one_run() -> None:
     """The first has ended an iteration, is waited for, and does not come back."""
     clock = Clock()
-    gpu = SharedGpu(iteration_policies.get("srtf")(), PlainGround(), clock)
+    gpu = SharedGpu(iteration_policies.get("srtf")(), PlainLaneBackend(), clock)
     waits, ran_at = Event(), list[Time]()
 
     def other() -> None:
@@ -273,8 +273,8 @@ def test_live_a_timer_lets_the_next_one_run() -> None:
         with first.iteration():
             done = threads.submit(other)
             assert waits.wait(PATIENCE)
-            until(lambda: bool(gpu._gates.waiting))
-        assert gpu._gates.waiting
+            until(lambda: bool(gpu._grants.waiting))
+        assert gpu._grants.waiting
         assert not ran_at
         clock.now = GRACE
         done.result(PATIENCE)

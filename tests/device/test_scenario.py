@@ -120,9 +120,9 @@ BAD = [
     ("gpu=[]", "gpu", "[]", "a mapping with memory"),
     ("policy.name=best", "policy.name", "'best'", "a policy for iterations: one of fair"),
     ("jobs[1].count=0", "jobs[1].count", "0", "a whole number >= 1"),
-    ("policy=srtf", "policy", "'srtf'", "a mapping such as {name: fair}"),
+    ("policy=[srtf]", "policy", "['srtf']", "a name, or a mapping such as {name: fair}"),
     ("policy.name=strf", "policy.name", "'strf'", "did you mean 'srtf'?"),
-    ("policy.quantum=3", "policy.quantum", "3", "one of name"),
+    ("policy.quantum=3", "policy.quantum", "3", "no fields here"),
     ("cluster={gpus: 3}", "cluster", "", "one of gpu, jobs, policy, seed"),
     ("seed=-1", "seed", "-1", "a whole number >= 0"),
 ]  # fmt: skip
@@ -245,7 +245,15 @@ def test_simulate_takes_a_policy_and_leaves_a_folder(call: Any, file: Path) -> N
     found = json.loads(out)
     assert (code, found["policy"], found["jobs"], found["outcomes"]) == (0, "srtf", 3, {"finished": 3})
     names = {path.name for path in Path("run").iterdir()}
-    assert names == {"README.txt", "summary.json", "scenario.yaml", "tables.txt", "plots", "jobs.csv"}
+    assert names == {
+        "README.txt",
+        "summary.json",
+        "scenario.yaml",
+        "tables.txt",
+        "plots",
+        "jobs.csv",
+        "timeline.json",
+    }
     assert "jobs.csv" in Path("run/README.txt").read_text()
     assert Path("run/plots/turns.png").read_bytes().startswith(b"\x89PNG")
     with Path("run/jobs.csv").open() as rows:
@@ -271,7 +279,11 @@ def test_compare_sets_policies_side_by_side(call: Any, file: Path) -> None:
     assert code == 0
     assert "mean queueing" in out
     assert [line.split()[0] for line in out.splitlines() if " 3/3 " in line] == ["fifo", "srtf"]
-    assert {path.name for path in Path("both/srtf").iterdir()} == {"summary.json", "scenario.yaml"}
+    assert {path.name for path in Path("both/srtf").iterdir()} == {
+        "summary.json",
+        "scenario.yaml",
+        "timeline.json",
+    }
     assert Path("both/plots/turns.png").is_file()
 
 
@@ -306,7 +318,7 @@ def test_what_people_call_their_jobs_is_shown_as_it_is(call: Any, file: Path) ->
         (["simulate", "jobs.yaml", "--seed", "-3"], "seed"),
         (["simulate", "nowhere.yaml"], "nowhere.yaml"),
         (["simulate", "jobs.yaml", "-o", "jobs[0].iterations=100000000"], "jobs.yaml: jobs[0].iterations:"),
-        (["goodput", "jobs.yaml"], "jobs.yaml: jobs: expected models and a cluster here"),
+        (["goodput", "jobs.yaml"], "FILE: expected requests to models: jobs on one GPU have no goodput"),
     ],
 )
 def test_what_is_wrong_is_one_line(call: Any, file: Path, arguments: list[str], told: str) -> None:

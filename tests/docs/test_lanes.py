@@ -1,4 +1,4 @@
-"""The guide is run, block by block. Where there is no GPU, the ground of the last section takes its place."""
+"""The guide is run, block by block; without a GPU, on the lane backend of its last section."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from astrarium.device.live import torch_backend, torch_pools  # noqa: E402
 from astrarium.device.live.torch_hooks import LONG  # noqa: E402
 from astrarium.device.policies import iteration_policies  # noqa: E402
 from astrarium.device.policies._turns import GRACE  # noqa: E402
-from astrarium.testing.plain_backend import PlainGround  # noqa: E402
+from astrarium.testing.plain_backend import PlainLaneBackend  # noqa: E402
 
 PAGE = (ROOT / "docs" / "device" / "lanes.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_the_code_of_the_page_says_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_backend, "TorchGround", lambda: PlainGround(2 << 30))
+    monkeypatch.setattr(torch_backend, "TorchLaneBackend", lambda: PlainLaneBackend(2 << 30))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     names: dict[str, object] = {"__name__": "guide"}
     said = ""

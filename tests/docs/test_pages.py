@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -96,7 +97,7 @@ def test_the_page_lists_every_promise_with_its_default() -> None:
     listed = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", (DOCS / "adding-a-policy.md").read_text(), re.MULTILINE)
     promises = {
         name: str(value)
-        for name, value in vars(ServingPolicyConformance).items()
+        for name, value in inspect.getmembers(ServingPolicyConformance)
         if isinstance(value, bool | int) and not name.startswith("_")
     }
     assert dict(listed) == promises

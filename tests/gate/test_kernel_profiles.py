@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.gate.kernel_profiles import KernelTrace, Use, modelled_use, parse_kernels, read_kernels
+from astrarium.gate.kernel_profiles import KernelTrace, KernelUse, modelled_use, parse_kernels, read_kernels
 from astrarium_papers import kernels
 from astrarium_papers.kernels import v100_like
 
@@ -118,11 +118,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_use_is_modelled_from_the_kind_and_the_sms() -> None:
-    assert modelled_use("compute", 1.0) == Use(0.89, 0.20)
-    assert modelled_use("memory", 0.4) == modelled_use("memory", 1.0) == Use(0.14, 0.80)
+    assert modelled_use("compute", 1.0) == KernelUse(0.89, 0.20)
+    assert modelled_use("memory", 0.4) == modelled_use("memory", 1.0) == KernelUse(0.14, 0.80)
     assert modelled_use("compute", 0.5).compute == pytest.approx(0.445)
     assert modelled_use("memory", 0.2).memory == pytest.approx(0.40)
-    assert modelled_use("copy", 1.0) == Use(0.0, 0.0)
+    assert modelled_use("copy", 1.0) == KernelUse(0.0, 0.0)
     trace = parse_kernels(TEXT.splitlines())
     assert trace.use(0) == modelled_use("compute", 128 / 132)
 

@@ -21,10 +21,9 @@ import gate
 import gate_cost
 import gated
 import pair
-from clients_arrivals import arrivals
-from gate_plan import Policy, cells, loads, read_specs
-from pair import ClientFailed, Spec, running
-from pair_rows import Row, read, settled, summary
+from clients_serve import arrivals
+from gate import Policy, cells, loads, read_specs
+from pair import ClientFailed, Row, Spec, read, running, settled, summary
 
 from astrarium.core.errors import AstrariumError
 

@@ -20,10 +20,9 @@ GPU_BENCHMARKS = ROOT / "benchmarks" / "gpu"
 sys.path.append(str(GPU_BENCHMARKS))
 
 from clients import parser, set_up  # noqa: E402
-from clients_arrivals import arrivals, read_trace  # noqa: E402
+from clients_device import Clock, obey, read_order  # noqa: E402
 from clients_loops import Inference, Loop, LoopWindow, Training, counted, progress  # noqa: E402
-from clients_orders import Clock, obey, read_order  # noqa: E402
-from clients_serve import Server, ServeWindow, closed, offer, percentile  # noqa: E402
+from clients_serve import Server, ServeWindow, arrivals, closed, offer, percentile, read_trace  # noqa: E402  # noqa: E402
 from models import NAMES, Workload, build  # noqa: E402
 
 # Millions of parameters as their papers and the usual libraries count them; those of our own shapes added up.

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from astrarium.device.live.backend import Needs
-from astrarium.device.live.shared_gpu import MEASURED, Ended, MemoryWarning
+from astrarium.device.live.shared_gpu import MEASURED, JobEnded, MemoryWarning
 from astrarium.device.state import Outcome
 
 torch = pytest.importorskip("torch")
@@ -28,7 +28,7 @@ pytestmark = [
 
 from torch import nn  # noqa: E402
 
-from astrarium.device.live.torch_backend import TorchGpu, TorchGround  # noqa: E402
+from astrarium.device.live.torch_backend import TorchGpu, TorchLaneBackend  # noqa: E402
 from astrarium.device.live.torch_pools import viewed  # noqa: E402
 
 PATIENCE = 120.0
@@ -110,14 +110,14 @@ def test_an_ordinary_loop_raises_no_alarm_and_stays_in_its_lane(after: bool) -> 
 
 
 def test_the_libraries_workspaces_do_not_lie_in_the_lane() -> None:
-    ground = TorchGround()
+    backend = TorchLaneBackend()
     model, batch = nn.Linear(512, 512).cuda().eval(), torch.randn(64, 512, device="cuda")
-    gpu = TorchGpu("fair", ground)
+    gpu = TorchGpu("fair", backend)
     with torch.no_grad(), gpu.attached("inference", model):
         for _ in range(MEASURED + 3):
             model(batch)
         torch.cuda.synchronize()
-        [lane] = ground.pools.lanes.values()
+        [lane] = backend.pools.lanes.values()
         assert viewed(lane.pool.snapshot()).blocks == []
 
 
@@ -191,8 +191,8 @@ def test_out_of_memory_is_one_jobs_error_and_the_lane_goes_on() -> None:
 
 @pytest.mark.filterwarnings("ignore::astrarium.device.live.shared_gpu.MemoryWarning")
 def test_a_job_that_outgrows_the_gpus_books_ends_with_what_it_took() -> None:
-    ground = TorchGround()
-    gpu, loop = TorchGpu("fair", ground), Loop()
+    backend = TorchLaneBackend()
+    gpu, loop = TorchGpu("fair", backend), Loop()
     gpu._state.layout.capacity = torch.cuda.memory_allocated() + 1024 * MIB
 
     def step(more: int) -> None:
@@ -203,7 +203,7 @@ def test_a_job_that_outgrows_the_gpus_books_ends_with_what_it_took() -> None:
     with gpu.job("growing") as job:
         for _ in range(MEASURED + 3):
             step(0)
-        with pytest.raises(Ended, match="it needs more than was known of it"):
+        with pytest.raises(JobEnded, match="it needs more than was known of it"):
             step(4096 * MIB)
     [row] = gpu.rows()
     print("\n" + row.reason)
@@ -226,30 +226,30 @@ def test_lanes_come_and_go_while_others_are_inside_theirs() -> None:
 
     counts = together(lambda: len(trained(gpu, long, "long", 400)), *(lambda n=n: short(n) for n in range(4)))
     assert counts == [400, *[rounds * (MEASURED + 4)] * 4]
-    assert not gpu.ground.pools.given_up  # type: ignore[attr-defined]
-    assert not gpu.ground.pools.lanes  # type: ignore[attr-defined]
+    assert not gpu.backend.pools.given_up  # type: ignore[attr-defined]
+    assert not gpu.backend.pools.lanes  # type: ignore[attr-defined]
 
 
 def test_a_lane_changes_its_size_with_its_jobs() -> None:
-    ground = TorchGround()
-    gpu, small = TorchGpu("fair", ground), Loop(0, 256)
+    backend = TorchLaneBackend()
+    gpu, small = TorchGpu("fair", backend), Loop(0, 256)
     with gpu.attached("small", small.model, small.optimizer):
         for _ in range(MEASURED + 2):
             small.step()
-        sizes = [lane.size for lane in ground.pools.lanes.values()]
+        sizes = [lane.size for lane in backend.pools.lanes.values()]
         together(lambda: trained(gpu, Loop(1, 2048), "large", MEASURED + 5))
         for _ in range(3):
             small.step()
-        (after,) = (lane.size for lane in ground.pools.lanes.values())
+        (after,) = (lane.size for lane in backend.pools.lanes.values())
         assert after < 1.5 * sizes[0]  # a little more than it had, where an iteration took a little more
     # each lane had a pool of one segment, and the large one is gone
-    assert not ground.pools.given_up
+    assert not backend.pools.given_up
 
 
 def test_a_lane_grows_though_somebodys_gradients_lie_in_it() -> None:
     """They hold all of its segment: a pool for the large one beside it would not fit into the GPU."""
     gpu, go, back = TorchGpu("fair"), threading.Event(), threading.Event()
-    capacity = gpu.ground.capacity
+    capacity = gpu.backend.capacity
     model = nn.Linear(2048, 2048).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batch = torch.ones(64, 2048, device="cuda")
@@ -323,14 +323,14 @@ def test_errors_between_turns_and_in_them_leave_streams_and_pools_as_they_were()
         with pytest.raises(ValueError, match="bad batch"):
             fail(at)
         assert torch.cuda.current_stream() == outside
-        assert gpu.ground.pools.inside == 0  # type: ignore[attr-defined]
+        assert gpu.backend.pools.inside == 0  # type: ignore[attr-defined]
     torch.cuda.empty_cache()  # would raise inside a pool
 
 
 def test_what_a_turn_costs(capsys: pytest.CaptureFixture[str]) -> None:
     """Prints; the benchmark has the bars."""
-    ground = TorchGround()
-    gpu, number = TorchGpu("fair", ground), 2000
+    backend = TorchLaneBackend()
+    gpu, number = TorchGpu("fair", backend), 2000
     with gpu.job("empty", Needs(MIB, 64 * MIB, 1)) as job:
         for _ in range(100):
             with job.iteration():
@@ -340,7 +340,7 @@ def test_what_a_turn_costs(capsys: pytest.CaptureFixture[str]) -> None:
             with job.iteration():
                 pass
         turn = (time.perf_counter() - began) / number
-        [lane] = ground.pools.lanes.values()
+        [lane] = backend.pools.lanes.values()
         began = time.perf_counter()
         for _ in range(100):
             viewed(lane.pool.snapshot())

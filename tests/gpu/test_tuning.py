@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from astrarium import tune
+import astrarium
 from astrarium.tuning.state import Outcome
 
 pytestmark = [
@@ -50,14 +50,13 @@ def build(values, workers):
 """
 
 
-def values(folder: Path, **how: Any) -> dict[int, float]:
+def values(folder: Path, policy: str, **how: Any) -> dict[int, float]:
     """Of successive halving with nine candidates, all of whose trials must finish."""
     path = folder / "training.py"
     path.write_text(TRAINING)
-    record = tune.run(
-        f"{path}:build", {"rate": {"low": 1e-4, "high": 1e-2, "log": True}}, "successive-halving",
-        {"candidates": 9, "iterations": 9}, gpus=1, most=4, **how,
-    )  # fmt: skip
+    space = {"rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+    halving = "successive-halving:candidates=9,iterations=9"
+    record = astrarium.tune(f"{path}:build", space, halving, policy, gpus=1, live={"slots": 4, **how}).record
     assert [row.reason for row in record.rows if row.outcome is not Outcome.FINISHED] == []
     assert sum(row.place is not None for row in record.rows) == 0
     return {each.number: each.history[-1].value for each in record.candidates}

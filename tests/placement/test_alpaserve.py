@@ -17,20 +17,28 @@ from hypothesis import strategies as st
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.placement import alpaserve
-from astrarium.placement.groups import Group, Layout, Runtime, Tables, groups_of
+from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, Tables, groups_of
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Patient, placement_policies
-from astrarium.placement.policies._ground import (
-    Going,
-    Ground,
+from astrarium.placement.policies._search_context import (
+    SearchContext,
+    SearchProgress,
     device_buckets,
     grouped,
     model_buckets,
     steady_requests,
 )
-from astrarium.placement.policies._selection import Board, whole
-from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests, Shape
-from astrarium.placement.simulation import Workload, score
+from astrarium.placement.policies._selection import GroupAssignment, whole
+from astrarium.placement.problem import (
+    ALONE,
+    Form,
+    PlacedModel,
+    PlacementGpu,
+    PlacementRequests,
+    Problem,
+    Shape,
+)
+from astrarium.placement.simulation import SimulatedRequests, score
 from astrarium_papers.alpaserve._common import cases
 from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, FAIR, Case
 from astrarium_papers.alpaserve._common.parallel import Layer, Link, cut, forms, layer_time, parallelize
@@ -89,7 +97,7 @@ def test_whole_nanoseconds_are_another_clock() -> None:
     rows = [row for row in json.loads(ROWS.read_text())["rows"] if row[6] == "sr-greedy" and row[7] == 0.607]
     assert rows
     case = Case(mixed("three-berts", 42), 24, 64.0, 4, 5.0)
-    rounded = msgspec.structs.replace(AS_PUBLISHED, runtime=Runtime())
+    rounded = msgspec.structs.replace(AS_PUBLISHED, runtime=GroupRuntime())
     ours = cases.attainment_of(case, placed(rows[0][8]), rounded)
     assert ours == pytest.approx(0.607, abs=0.002)
     assert round(ours, 3) != 0.607
@@ -167,8 +175,8 @@ def test_plans_are_possible_the_same_every_time_and_as_good_as_they_say(policy: 
     check(plan, problem)
     assert plan == again
     tables = Tables.of(problem.models)
-    workload = Workload.of(tables, problem.requests)
-    ours = score(Layout.of(tables, groups_of(plan)), workload).served / workload.counted
+    workload = SimulatedRequests.of(tables, problem.requests)
+    ours = score(GroupLayout.of(tables, groups_of(plan)), workload).served / workload.counted
     assert plan.attainment == pytest.approx(ours)
     slo = {model.index: model for model in problem.models}
     for replica in plan.replicas:
@@ -189,7 +197,7 @@ def test_what_cannot_be_placed_says_what_it_takes() -> None:
 
 
 def test_without_requests_steady_ones_are_made_up() -> None:
-    problem = msgspec.structs.replace(cases.problem(small()), requests=Requests((), ()))
+    problem = msgspec.structs.replace(cases.problem(small()), requests=PlacementRequests((), ()))
     made = steady_requests(problem.models)
     assert list(made.times) == sorted(made.times)
     for model in problem.models:
@@ -204,7 +212,9 @@ def test_models_go_by_their_index_not_their_place() -> None:
     problem = cases.problem(small())
     renumber = {model.index: 100 - 3 * model.index for model in problem.models}
     models = tuple(msgspec.structs.replace(model, index=renumber[model.index]) for model in problem.models)
-    requests = Requests(problem.requests.times, tuple(renumber[model] for model in problem.requests.models))
+    requests = PlacementRequests(
+        problem.requests.times, tuple(renumber[model] for model in problem.requests.models)
+    )
     factory: Any = placement_policies.get("alpaserve")
     policy = factory(factory.Parameters())
     plan = policy.place(problem, Patient())
@@ -292,21 +302,21 @@ def test_the_whole_algorithm_with_a_wide_beam_finds_the_best_selection() -> None
     problem = Problem(
         models,
         tuple(PlacementGpu(gpu, 2 * GIB) for gpu in range(2)),
-        Requests(tuple(times), tuple(chance.integers(0, 3, 150).tolist())),
+        PlacementRequests(tuple(times), tuple(chance.integers(0, 3, 150).tolist())),
     )
-    ground = Ground.of(problem, Runtime(stage_overhead=0, fixed_overhead=0))
+    context = SearchContext.of(problem, GroupRuntime(stage_overhead=0, fixed_overhead=0))
     subsets = [subset for size in range(3) for subset in combinations(range(3), size)]
     best = max(
         score(
-            Layout.of(ground.tables, [Group((0,), ALONE, a), Group((1,), ALONE, b)]), ground.workload
+            GroupLayout.of(context.tables, [Group((0,), ALONE, a), Group((1,), ALONE, b)]), context.workload
         ).served
         for a, b in product(subsets, subsets)
     )
-    board = Board(ground, [Group((0,), ALONE), Group((1,), ALONE)], np.ones(3, bool))
-    found = whole(board, ground.workload, Going(Patient()), beam=50)
+    assignment = GroupAssignment(context, [Group((0,), ALONE), Group((1,), ALONE)], np.ones(3, bool))
+    found = whole(assignment, context.workload, SearchProgress(Patient()), beam=50)
     assert found.served == best
-    narrow = Board(ground, [Group((0,), ALONE), Group((1,), ALONE)], np.ones(3, bool))
-    assert whole(narrow, ground.workload, Going(Patient()), beam=1).served <= best
+    narrow = GroupAssignment(context, [Group((0,), ALONE), Group((1,), ALONE)], np.ones(3, bool))
+    assert whole(narrow, context.workload, SearchProgress(Patient()), beam=1).served <= best
 
 
 def test_the_fast_algorithm_is_nearly_as_good_as_the_whole_one() -> None:
@@ -383,11 +393,13 @@ def test_plans_are_judged_by_requests_they_have_not_seen() -> None:
 
 
 def test_batches_help_where_they_cost_less_than_one_after_another() -> None:
-    ways = msgspec.structs.replace(FAIR, runtime=Runtime(dispatch="queue", max_batch=8))
+    ways = msgspec.structs.replace(FAIR, runtime=GroupRuntime(dispatch="queue", max_batch=8))
     plan = cases.run(small(), "selective-replication").plan
     crowded = [small(rate=60.0, slo=10.0, largest_batch=8, batch_growth=growth) for growth in (1.0, 0.4)]
     dear, cheap = (cases.judge(case, plan, ways).attainment for case in crowded)
-    alone = cases.judge(crowded[0], plan, msgspec.structs.replace(ways, runtime=Runtime("queue"))).attainment
+    alone = cases.judge(
+        crowded[0], plan, msgspec.structs.replace(ways, runtime=GroupRuntime("queue"))
+    ).attainment
     assert cheap > alone + 0.1
     assert dear < cheap
 

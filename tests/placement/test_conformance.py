@@ -1,6 +1,6 @@
 """Every registered placement policy passes the suite that ships with the package.
 
-A new file in `serving/placement/policies/` is picked up by itself. What a policy does not promise stands
+A new file in `placement/policies/` is picked up by itself. What a policy does not promise stands
 here. iGniter passes it once more where every model has its coefficients.
 """
 
@@ -17,12 +17,12 @@ from astrarium.placement import v100 as measured
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.igniter import whole_gpu_times
 from astrarium.placement.plan import Plan, Replica
-from astrarium.placement.policies import Patient, PlacementPolicy, Search, placement_policies
-from astrarium.placement.policies.igniter import Igniter
-from astrarium.placement.problem import PlacedModel, Problem, Requests
+from astrarium.placement.policies import Patient, Search, placement_policies
+from astrarium.placement.problem import PlacedModel, PlacementRequests, Problem
 from astrarium.serving.planning.known import v100
-from astrarium.testing.audit import ContractError
+from astrarium.testing.conformance import Choice, ContractError, suites
 from astrarium.testing.placement import GIB, PlacementPolicyConformance, examine, gpus, model
+from tests.support.conformance import assert_caught
 
 PROMISES: dict[str, dict[str, Any]] = {
     "alpaserve": {"spreads": True},
@@ -32,7 +32,7 @@ PROMISES: dict[str, dict[str, Any]] = {
 LIGHTER: dict[str, dict[str, Any]] = {
     "planner": {"samples": 2, "sample": 600, "effort": 1.0, "judged": 6, "heard": 300}
 }  # where a search takes long
-VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+VARIANTS: list[Choice] = [
     ("alpaserve", {"runtime": {"dispatch": "queue", "max_batch": 4}}, {}),
     ("alpaserve", {"selection": "whole", "beam": 2, "refine": 0}, {}),
     ("ao-milp", {"sets": 0}, {}),
@@ -40,31 +40,18 @@ VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("usher", {"cluster": "open"}, {}),
 ]
 
-
-def suite_for(name: str, parameters: dict[str, Any], promises: dict[str, Any]) -> type:
-    factory: Any = placement_policies.get(name)
-
-    def make(self: PlacementPolicyConformance) -> PlacementPolicy:
-        policy: PlacementPolicy = factory(msgspec.convert(parameters, factory.Parameters))
-        return policy
-
-    varied = {} if parameters is LIGHTER.get(name) else parameters
-    label = "".join(part.title() for part in [name.replace("+", "Plus"), *map(str, varied.values())])
-    title = "Test" + "".join(letter for letter in label if letter.isalnum())
-    return type(title, (PlacementPolicyConformance,), {**PROMISES.get(name, {}), **promises, "make": make})
-
-
-_CHOICES = [
-    *((name, LIGHTER.get(name, {}), dict[str, Any]()) for name in placement_policies.names()),
-    *VARIANTS,
+_CHOICES: list[Choice] = [
+    *((name, {}, PROMISES.get(name, {})) for name in placement_policies.names()),
+    *((name, parameters, {**PROMISES.get(name, {}), **more}) for name, parameters, more in VARIANTS),
 ]
-_SUITES = [suite_for(*choice) for choice in _CHOICES]
-globals().update({suite.__name__: suite for suite in _SUITES})
+_SUITES = suites(PlacementPolicyConformance, _CHOICES)
+for suite in _SUITES.values():
+    suite.parameters = LIGHTER.get(suite.policy, suite.parameters)
+globals().update(_SUITES)
 
 
 class TestIgniterWithCoefficients(PlacementPolicyConformance):
-    def make(self) -> PlacementPolicy:
-        return placement_policies.get("igniter")(Igniter.Parameters())
+    policy = "igniter"
 
     def adapted(self, problem: Problem) -> Problem:
         models = tuple(map(self._profiled, problem.models))
@@ -82,8 +69,8 @@ class TestIgniterWithCoefficients(PlacementPolicyConformance):
 
 
 def test_every_registered_policy_has_a_suite() -> None:
-    assert len({suite.__name__ for suite in _SUITES}) == len(_CHOICES)
-    assert {name for name, *_ in _CHOICES} == set(placement_policies.names())
+    assert len(_SUITES) == len(_CHOICES)
+    assert {suite.policy for suite in _SUITES.values()} == set(placement_policies.names())
 
 
 # faults that the suite must find
@@ -119,7 +106,7 @@ def test_no_plan_that_cannot_be_is_run() -> None:
     twofold = Plan("x", BOTH, {1: "no room"})
     for plan in (crowded, twofold, Plan("x", (*BOTH, Replica(5, (0,))))):
         with pytest.raises(BrokenBooks):
-            evaluate(PROBLEM, plan, Requests((), ()))
+            evaluate(PROBLEM, plan, PlacementRequests((), ()))
 
 
 def test_a_full_gpu_is_found() -> None:
@@ -150,19 +137,16 @@ class Fickle:
         return Plan("fickle", (), {each.index: f"{Fickle.asked} things" for each in problem.models})
 
 
-def suite_of(policy: type) -> PlacementPolicyConformance:
-    suite = PlacementPolicyConformance()
-    suite.make = policy  # type: ignore[method-assign]
-    return suite
-
-
-def test_faulty_policies_are_found() -> None:
-    with pytest.raises(ContractError):
-        suite_of(FirstFit).test_plans_are_possible_and_complete()
-    with pytest.raises(AssertionError):
-        suite_of(Idle).test_a_lone_small_model_is_placed()
-    with pytest.raises(AssertionError):
-        suite_of(Fickle).test_the_same_problem_gets_the_same_plan()
+@pytest.mark.parametrize(
+    ("policy", "test"),
+    [
+        (FirstFit, "test_plans_are_possible_and_complete"),
+        (Idle, "test_a_lone_small_model_is_placed"),
+        (Fickle, "test_the_same_problem_gets_the_same_plan"),
+    ],
+)
+def test_faulty_policies_are_found(policy: type, test: str) -> None:
+    assert_caught(type("Suite", (PlacementPolicyConformance,), {"make": lambda self: policy()}), test)
 
 
 @pytest.mark.parametrize("missing", ["networkx", "scipy.optimize"])

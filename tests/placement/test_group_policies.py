@@ -8,10 +8,10 @@ import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.placement.groups import Group, Runtime
+from astrarium.placement.groups import Group, GroupRuntime
 from astrarium.placement.policies import Patient, placement_policies
-from astrarium.placement.policies._ground import MOST, Ground, plan_of, steady_requests
-from astrarium.placement.problem import ALONE, PlacementGpu, Problem, Requests, Shape
+from astrarium.placement.policies._search_context import MOST, SearchContext, plan_of, steady_requests
+from astrarium.placement.problem import ALONE, PlacementGpu, PlacementRequests, Problem, Shape
 from astrarium.testing.placement import GIB, SPREAD, gpus, model
 from astrarium_papers.alpaserve._common import cases
 from astrarium_papers.alpaserve._common.cases import FAIR, Case
@@ -36,7 +36,9 @@ def test_words_for_every_shape_and_for_what_answers_nothing() -> None:
         Group((1, 2), Shape(1, 2), (0, 1, 2)),
         Group((3,), ALONE, (2,)),
     )
-    whys = [each.why for each in plan_of("x", Ground.of(problem, Runtime()), groups, None).replicas]
+    whys = [
+        each.why for each in plan_of("x", SearchContext.of(problem, GroupRuntime()), groups, None).replicas
+    ]
     assert whys[0].startswith("group 0 of 1 GPU, for it alone: answers ")
     assert ", its 2 replicas all; " in whys[0]
     assert whys[2].startswith("group 1 of 2 GPUs, each with a part of every layer, shared with 2 models: ")
@@ -56,7 +58,7 @@ def test_a_model_that_nobody_asks_for_is_placed_where_there_is_room(
 def test_batch_limits_are_those_that_are_in_time() -> None:
     """A batch of 3 takes 14 ms and what the runtime adds, one of 4 is too late."""
     factory: Any = placement_policies.get("alpaserve")
-    runtime = Runtime(dispatch="queue", max_batch=64)
+    runtime = GroupRuntime(dispatch="queue", max_batch=64)
     problem = Problem((model(0, slo=26 * MILLISECOND, shapes=(ALONE,)),), gpus(1))
     [replica] = factory(factory.Parameters(runtime=runtime)).place(problem, Patient()).replicas
     assert replica.batch == 3
@@ -83,7 +85,7 @@ def test_alpaserve_plans_again_with_the_history_of_a_trace() -> None:
     """The first half of the minute asks for one large model, the second for another; a GPU holds one."""
     factory: Any = placement_policies.get("alpaserve")
     halves = [(second * SECOND // 2, int(second >= 60)) for second in range(120)]
-    requests = Requests(tuple(at for at, _ in halves), tuple(index for _, index in halves))
+    requests = PlacementRequests(tuple(at for at, _ in halves), tuple(index for _, index in halves))
     large = tuple(model(place, weights=10 * GIB, shapes=(ALONE,)) for place in range(2))
     problem = Problem(large, gpus(1), requests)
     assert not hasattr(factory(factory.Parameters()), "timeline")

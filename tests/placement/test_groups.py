@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.errors import InputError
-from astrarium.core.native import extension
+from astrarium.core.errors import InputError, extension
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND
-from astrarium.placement.groups import REJECTED, Group, Layout, Runtime, Served, Tables
+from astrarium.placement.groups import REJECTED, Group, GroupLayout, GroupRuntime, Served, Tables
 from astrarium.placement.plan import Plan, Replica
-from astrarium.placement.problem import ALONE, Form, PlacedModel, Requests, Shape
-from astrarium.placement.simulation import Engine, Workload, in_time, score, serve, statistics
+from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementRequests, Shape
+from astrarium.placement.simulation import Engine, SimulatedRequests, in_time, score, serve, statistics
 from astrarium.placement.timeline import Timeline, serve_timeline
 from astrarium_papers.alpaserve._common import cases
 
-PLAIN = Runtime(stage_overhead=0, fixed_overhead=0)
-QUEUES = Runtime(dispatch="queue", stage_overhead=0, fixed_overhead=0)
+PLAIN = GroupRuntime(stage_overhead=0, fixed_overhead=0)
+QUEUES = GroupRuntime(dispatch="queue", stage_overhead=0, fixed_overhead=0)
 TWO = Shape(stages=2)
 ENGINES: tuple[Engine, ...] = ("python", "native")
 
@@ -37,12 +36,12 @@ def model(index: int, slo: int, **stages: tuple[int, ...]) -> PlacedModel:
 
 
 def served(
-    models: list[PlacedModel], groups: list[Group], requests: list[tuple[int, int]], runtime: Runtime
+    models: list[PlacedModel], groups: list[Group], requests: list[tuple[int, int]], runtime: GroupRuntime
 ) -> Served:
     tables = Tables.of(models, runtime)
     times, of = zip(*requests, strict=True)
-    workload = Workload.of(tables, Requests(times, of))
-    found = [serve(Layout.of(tables, groups), workload, engine=engine) for engine in ENGINES]
+    workload = SimulatedRequests.of(tables, PlacementRequests(times, of))
+    found = [serve(GroupLayout.of(tables, groups), workload, engine=engine) for engine in ENGINES]
     assert found[0].finish.tolist() == found[1].finish.tolist()
     assert found[0].group.tolist() == found[1].group.tolist()
     return found[0]
@@ -63,11 +62,12 @@ def test_who_would_be_late_is_rejected_and_leaves_no_trace() -> None:
 
 def test_overheads_count_against_the_objective() -> None:
     one = [model(0, 1000, two=(400, 400))]
-    runtime = Runtime(stage_overhead=0.05, fixed_overhead=120)
+    runtime = GroupRuntime(stage_overhead=0.05, fixed_overhead=120)
     found = served(one, [Group((0, 1), TWO, (0,))], [(0, 0), (0, 0)], runtime)
     assert found.finish.tolist() == [2 * 440 + 120, REJECTED]
     assert (
-        served(one, [Group((0, 1), TWO, (0,))], [(0, 0)], Runtime(fixed_overhead=220)).finish[0] == REJECTED
+        served(one, [Group((0, 1), TWO, (0,))], [(0, 0)], GroupRuntime(fixed_overhead=220)).finish[0]
+        == REJECTED
     )
 
 
@@ -93,7 +93,7 @@ def test_another_group_is_tried_before_a_request_is_rejected() -> None:
     requests = [(0, 0), (0, 1), (0, 1), (0, 1)]
     alone = served(models, groups, requests, QUEUES)
     assert alone.finish.tolist() == [30, 5, REJECTED, REJECTED]
-    helped = served(models, groups, requests, Runtime("queue", True, stage_overhead=0, fixed_overhead=0))
+    helped = served(models, groups, requests, GroupRuntime("queue", True, stage_overhead=0, fixed_overhead=0))
     assert helped.finish.tolist() == [30, 5, 10, 15]
 
 
@@ -124,9 +124,9 @@ def test_batches_are_as_large_as_deadlines_allow() -> None:
     assert served(tighter, group, requests, replaced(QUEUES, max_batch=3)).finish.tolist() == [10, 24, 24, 34]
 
 
-def replaced(runtime: Runtime, **changes: Any) -> Runtime:
+def replaced(runtime: GroupRuntime, **changes: Any) -> GroupRuntime:
     fields = {name: getattr(runtime, name) for name in runtime.__struct_fields__}
-    return Runtime(**{**fields, **changes})
+    return GroupRuntime(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(
@@ -141,13 +141,13 @@ def replaced(runtime: Runtime, **changes: Any) -> Runtime:
 )
 def test_runtimes_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError):
-        Runtime(**wrong)  # type: ignore[arg-type]
+        GroupRuntime(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_group_in_a_shape_that_its_model_lacks_is_refused() -> None:
     models = [model(0, 100, one=(30,)), model(1, 100, two=(5, 5))]
     with pytest.raises(InputError, match=r"groups\[0\].models"):
-        Layout.of(Tables.of(models), [Group((0,), ALONE, (1,))])
+        GroupLayout.of(Tables.of(models), [Group((0,), ALONE, (1,))])
 
 
 def queueing(rate: float, groups: list[Group]) -> float:
@@ -161,8 +161,8 @@ def queueing(rate: float, groups: list[Group]) -> float:
     chance = np.random.default_rng(1)
     arrivals = np.cumsum(chance.exponential(SECOND / (2 * rate), 400_000)).astype(np.int64)
     of = chance.integers(0, 2, len(arrivals)).astype(np.int32)
-    workload = Workload.from_columns(arrivals, of, 2)
-    return statistics(serve(Layout.of(tables, groups), workload), workload).mean / SECOND
+    workload = SimulatedRequests.from_columns(arrivals, of, 2)
+    return statistics(serve(GroupLayout.of(tables, groups), workload), workload).mean / SECOND
 
 
 def test_waiting_times_are_those_of_queueing_theory() -> None:
@@ -173,17 +173,17 @@ def test_waiting_times_are_those_of_queueing_theory() -> None:
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> tuple[Layout, Workload]:
+def scenes(draw: st.DrawFn) -> tuple[GroupLayout, SimulatedRequests]:
     """Few models, few times, many ties. Often all models are alike, which the native kernel makes use of."""
     runtime = draw(
         st.sampled_from(
             [
                 PLAIN,
                 QUEUES,
-                Runtime("clock", True, fixed_overhead=3),
-                Runtime("queue", True, stage_overhead=0.1, fixed_overhead=1),
-                Runtime(clock="seconds", fixed_overhead=2),
-                Runtime("queue", True, clock="seconds"),
+                GroupRuntime("clock", True, fixed_overhead=3),
+                GroupRuntime("queue", True, stage_overhead=0.1, fixed_overhead=1),
+                GroupRuntime(clock="seconds", fixed_overhead=2),
+                GroupRuntime("queue", True, clock="seconds"),
                 replaced(QUEUES, order="deadline"),
                 replaced(QUEUES, order="deadline", another=True, max_batch=3, fixed_overhead=2),
                 replaced(QUEUES, max_batch=4, stage_overhead=0.2),
@@ -211,13 +211,13 @@ def scenes(draw: st.DrawFn) -> tuple[Layout, Workload]:
     gaps = draw(st.lists(st.integers(0, 6), max_size=60))
     of = draw(st.lists(st.sampled_from(range(len(models))), min_size=len(gaps), max_size=len(gaps)))
     tables = Tables.of(models, runtime)
-    requests = Requests(tuple(np.cumsum(gaps, dtype=np.int64).tolist()), tuple(of))
-    return Layout.of(tables, groups), Workload.of(tables, requests)
+    requests = PlacementRequests(tuple(np.cumsum(gaps, dtype=np.int64).tolist()), tuple(of))
+    return GroupLayout.of(tables, groups), SimulatedRequests.of(tables, requests)
 
 
 @settings(max_examples=250)
 @given(scenes())
-def test_native_equals_python_request_by_request(scene: tuple[Layout, Workload]) -> None:
+def test_native_equals_python_request_by_request(scene: tuple[GroupLayout, SimulatedRequests]) -> None:
     assert extension("_placement") is not None
     layout, workload = scene
     reference, twin = (serve(layout, workload, engine=engine) for engine in ("python", "native"))
@@ -230,7 +230,9 @@ def test_native_equals_python_request_by_request(scene: tuple[Layout, Workload])
 
 
 @given(scenes(), st.lists(st.integers(0, 40), min_size=12, max_size=12))
-def test_native_takes_and_leaves_the_same_clocks(scene: tuple[Layout, Workload], begin: list[int]) -> None:
+def test_native_takes_and_leaves_the_same_clocks(
+    scene: tuple[GroupLayout, SimulatedRequests], begin: list[int]
+) -> None:
     layout, workload = scene
     if layout.tables.runtime.waits:
         return
@@ -249,7 +251,7 @@ def test_native_takes_and_leaves_the_same_clocks(scene: tuple[Layout, Workload],
 
 @given(scenes())
 def test_answers_keep_their_objectives_and_nobody_is_served_where_the_model_is_not(
-    scene: tuple[Layout, Workload],
+    scene: tuple[GroupLayout, SimulatedRequests],
 ) -> None:
     layout, workload = scene
     found = serve(layout, workload)
@@ -266,10 +268,10 @@ def test_the_kernel_refuses_what_does_not_fit_together() -> None:
     native = extension("_placement")
     assert native is not None
     tables = Tables.of([model(0, 100, one=(30,))], PLAIN)
-    layout = Layout.of(tables, [Group((0,), ALONE, (0,))])
+    layout = GroupLayout.of(tables, [Group((0,), ALONE, (0,))])
     times, of = np.array([0], np.int64), np.array([1], np.int32)
     with pytest.raises(ValueError):
-        serve(layout, Workload(times, of, 0, 1, np.array([1])))
+        serve(layout, SimulatedRequests(times, of, 0, 1, np.array([1])))
 
 
 def flat_plan(index: int = 0) -> Plan:
@@ -281,9 +283,9 @@ def test_a_backlog_stays_unless_it_is_forgotten() -> None:
     one = [model(0, 30, one=(10,))]
     tables = Tables.of(one, PLAIN)
     times = tuple(range(0, 400, 4))
-    workload = Workload.of(tables, Requests(times, (0,) * len(times)))
+    workload = SimulatedRequests.of(tables, PlacementRequests(times, (0,) * len(times)))
     changing = Timeline(tuple(range(0, 400, 20)), (flat_plan(),) * 20)
-    steady = serve(Layout.of(tables, [Group((0,), ALONE, (0,))]), workload)
+    steady = serve(GroupLayout.of(tables, [Group((0,), ALONE, (0,))]), workload)
     carried = serve_timeline(tables, changing, workload, carry_backlog=True)
     forgotten = serve_timeline(tables, changing, workload, carry_backlog=False)
     assert carried.finish.tolist() == steady.finish.tolist()
@@ -295,7 +297,7 @@ def test_a_backlog_stays_unless_it_is_forgotten() -> None:
 def test_a_backlog_belongs_to_gpus_whatever_groups_they_make_up() -> None:
     models = [model(0, 1000, one=(100,), two=(50, 50))]
     tables = Tables.of(models, PLAIN)
-    workload = Workload.of(tables, Requests((0, 10), (0, 0)))
+    workload = SimulatedRequests.of(tables, PlacementRequests((0, 10), (0, 0)))
     pipeline = Plan("test", (Replica(0, (1, 0), TWO),))
     found = serve_timeline(tables, Timeline((0, 5), (flat_plan(), pipeline)), workload)
     assert found.finish.tolist() == [100, 150]  # the second stage, on GPU 0, is free at 100

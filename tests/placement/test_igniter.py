@@ -17,11 +17,11 @@ from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND
 from astrarium.placement import igniter as profile_file
 from astrarium.placement.igniter import (
-    Curve,
     GpuTraits,
-    Line,
-    Load,
+    KernelCurve,
+    LinearFit,
     ModelTraits,
+    TenantLoad,
     fit_curve,
     predict,
     share_for,
@@ -44,7 +44,7 @@ def grid() -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("k4", [-4.0, 0.05, 7.0, 60.0])
 def test_a_curve_is_found_again_from_its_points(k4: float) -> None:
-    truth = Curve(0.02, 58.0, 12.0, k4, 1.5)
+    truth = KernelCurve(0.02, 58.0, 12.0, k4, 1.5)
     batches, shares = grid()
     times = np.array([truth.time(b, r) for b, r in zip(batches, shares, strict=True)])
     found = fit_curve(batches, shares, times)
@@ -71,7 +71,7 @@ def test_no_other_curve_is_closer_to_the_measured_points(name: str) -> None:
         return float(((at((batches, shares), *k) - times) ** 2).sum())
 
     curve = v100().models[name].active
-    assert isinstance(curve, Curve)
+    assert isinstance(curve, KernelCurve)
     ours = (curve.k1, curve.k2, curve.k3, curve.k4, curve.k5)
     for start in (ours, (0.0, 50.0, 10.0, 1.0, 0.0)):
         theirs, _ = curve_fit(at, (batches, shares), times, p0=start, maxfev=20_000)
@@ -86,7 +86,7 @@ def test_predictions_alone_are_close_to_what_was_measured(name: str) -> None:
     for row, batch in enumerate(raw["batches"]):
         for column, share in enumerate(raw["shares"]):
             if batch >= 16 and measured["frequency"][row][column] == raw["gpu"]["frequency"]:
-                [alone] = predict(GpuTraits(), [Load(traits, batch, share)])
+                [alone] = predict(GpuTraits(), [TenantLoad(traits, batch, share)])
                 assert alone.gpu == pytest.approx(measured["latency"][row][column], rel=0.04)
 
 
@@ -114,9 +114,11 @@ def test_kernels_wait_longer_for_their_turn_the_more_models_there_are() -> None:
 
 def test_a_latency_is_the_sum_of_its_parts() -> None:
     """By hand: two models, every source of interference at work."""
-    gpu = GpuTraits(1000, -2.0, 50, 250, Line(0.01, 0), 1000.0, 2.5)
-    traits = ModelTraits(Curve(0, 100, 0, 0, 1), 0.5, 10, 200, 100, Line(0, 150), Line(0, 20), 0.01)
-    first, second = predict(gpu, [Load(traits, 4, 50), Load(traits, 4, 50)])
+    gpu = GpuTraits(1000, -2.0, 50, 250, LinearFit(0.01, 0), 1000.0, 2.5)
+    traits = ModelTraits(
+        KernelCurve(0, 100, 0, 0, 1), 0.5, 10, 200, 100, LinearFit(0, 150), LinearFit(0, 20), 0.01
+    )
+    first, second = predict(gpu, [TenantLoad(traits, 4, 50), TenantLoad(traits, 4, 50)])
     active = (100 * 4 / 50 + 1) * (1 + 0.01 * 20)
     frequency = 1000 - 2 * (50 + 150 + 150 - 250)
     on_gpu = (10 * 0.02 + 0.5 + active) / (frequency / 1000)
@@ -130,7 +132,7 @@ def test_a_latency_is_the_sum_of_its_parts() -> None:
 @pytest.mark.parametrize("other", NAMES)
 def test_company_never_helps(name: str, other: str) -> None:
     gpu, models = v100().gpu, v100().models
-    mine, theirs = Load(models[name], 8, 40), Load(models[other], 8, 40)
+    mine, theirs = TenantLoad(models[name], 8, 40), TenantLoad(models[other], 8, 40)
     [alone] = predict(gpu, [mine])
     beside, _ = predict(gpu, [mine, theirs])
     crowded = predict(gpu, [mine, theirs, theirs])[0]
@@ -144,9 +146,9 @@ def test_the_lower_bound_is_the_least_share_that_will_do(name: str, batch: int, 
     traits = v100().models[name]
     share = share_for(gpu, traits, batch, budget)
     if share <= 100:
-        assert predict(gpu, [Load(traits, batch, share)])[0].latency <= budget * (1 + 1e-9)
+        assert predict(gpu, [TenantLoad(traits, batch, share)])[0].latency <= budget * (1 + 1e-9)
     if gpu.unit < share <= 100:
-        assert predict(gpu, [Load(traits, batch, share - gpu.unit)])[0].latency > budget
+        assert predict(gpu, [TenantLoad(traits, batch, share - gpu.unit)])[0].latency > budget
 
 
 # the allocation

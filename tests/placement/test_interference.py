@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from astrarium.core.errors import InputError
 from astrarium.core.streams import stream
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.placement.evaluation import Batching, Spread, evaluate, poisson
-from astrarium.placement.igniter import Curve, GpuTraits, Line, Load, ModelTraits, Prediction, predict
+from astrarium.placement.evaluation import Batching, TimeSpread, evaluate, poisson
+from astrarium.placement.igniter import (
+    GpuTraits,
+    KernelCurve,
+    LinearFit,
+    ModelTraits,
+    Prediction,
+    TenantLoad,
+    predict,
+)
 from astrarium.placement.interference import (
     Interference,
     NoInterference,
@@ -26,7 +34,15 @@ from astrarium.placement.interference import (
     share_factor,
 )
 from astrarium.placement.plan import Plan, Replica, check
-from astrarium.placement.problem import ALONE, Demand, Form, PlacedModel, PlacementGpu, Problem, Requests
+from astrarium.placement.problem import (
+    ALONE,
+    Form,
+    GpuDemand,
+    PlacedModel,
+    PlacementGpu,
+    PlacementRequests,
+    Problem,
+)
 from astrarium.serving.planning.known import read_slowdowns, v100
 from tests.support.igniter_cases import NOTES, form_of, placed, predictions, problem_of, uniform
 
@@ -40,15 +56,15 @@ def model(index: int, name: str, times: tuple[Time, ...], **fields: Any) -> Plac
     return PlacedModel(index, name, forms={ALONE: form}, **defaults)
 
 
-def requests(*arrivals: tuple[Time, int]) -> Requests:
-    return Requests(tuple(at for at, _ in arrivals), tuple(model for _, model in arrivals))
+def requests(*arrivals: tuple[Time, int]) -> PlacementRequests:
+    return PlacementRequests(tuple(at for at, _ in arrivals), tuple(model for _, model in arrivals))
 
 
 # how much
 
 
 def two(first: float | None = None, second: float | None = None) -> Problem:
-    demands = [{1: Demand(memory_bandwidth=use)} for use in (first, second)]
+    demands = [{1: GpuDemand(memory_bandwidth=use)} for use in (first, second)]
     models = (model(0, "a", (MS,), demands=demands[0]), model(1, "b", (MS,), demands=demands[1]))
     return Problem(models, (GPU,))
 
@@ -200,7 +216,7 @@ def test_a_table_that_cannot_be_used_says_where(tmp_path: Path, text: str, told:
 
 def test_a_share_costs_what_is_known_of_the_model() -> None:
     plain = model(0, "plain", (MS,))
-    uses = {4: Demand(sm_utilization=0.5), 8: Demand(sm_utilization=1.0)}
+    uses = {4: GpuDemand(sm_utilization=0.5), 8: GpuDemand(sm_utilization=1.0)}
     half_used = model(0, "half", (MS,), demands=uses)
     profiled = problem_of([("vgg19", 60, 1)], gpus=1)
     assert share_factor(plain, GPU, 1, 0.25) == 4
@@ -225,10 +241,10 @@ def test_time_is_told_apart_to_the_nanosecond() -> None:
     arrivals = requests(*((at * MS, 0) for at in (0, 3, 4, 5, 6)))
     found = evaluate(problem, plan, arrivals).of("a")
     # latencies: 13, 10 | 19, 18 | from 6 until 26, then 6 ms
-    assert found.latency == Spread.of([13 * MS, 10 * MS, 19 * MS, 18 * MS, 26 * MS])
-    assert found.gather == Spread.of([3 * MS, 0, 1 * MS, 0, 20 * MS])
-    assert found.queue == Spread.of([0, 0, 8 * MS, 8 * MS, 0])
-    assert found.execution == Spread.of([10 * MS] * 4 + [6 * MS])
+    assert found.latency == TimeSpread.of([13 * MS, 10 * MS, 19 * MS, 18 * MS, 26 * MS])
+    assert found.gather == TimeSpread.of([3 * MS, 0, 1 * MS, 0, 20 * MS])
+    assert found.queue == TimeSpread.of([0, 0, 8 * MS, 8 * MS, 0])
+    assert found.execution == TimeSpread.of([10 * MS] * 4 + [6 * MS])
     assert found.mean_batch == pytest.approx(9 / 5)
     assert found.attainment == 1
 
@@ -236,14 +252,14 @@ def test_time_is_told_apart_to_the_nanosecond() -> None:
 def test_without_waiting_whatever_is_there_leaves() -> None:
     problem, plan = alone((6 * MS, 10 * MS), batch=2)
     found = evaluate(problem, plan, requests((0, 0), (3 * MS, 0)), batching=Batching(max_wait=0)).of("a")
-    assert found.latency == Spread.of([6 * MS, 9 * MS])
+    assert found.latency == TimeSpread.of([6 * MS, 9 * MS])
     assert found.mean_batch == 1
 
 
 def test_who_comes_in_the_last_instant_of_a_wait_still_joins() -> None:
     problem, plan = alone((6 * MS, 10 * MS, 14 * MS), batch=3)
     found = evaluate(problem, plan, requests((0, 0), (3 * MS, 0)), batching=Batching(max_wait=3 * MS)).of("a")
-    assert found.latency == Spread.of([13 * MS, 10 * MS])
+    assert found.latency == TimeSpread.of([13 * MS, 10 * MS])
 
 
 def test_who_is_late_is_answered_late_or_dropped() -> None:
@@ -367,7 +383,7 @@ def packed_by_memory(problem: Problem) -> Plan:
 def rivals() -> Problem:
     """Two models that fit on a GPU together, each in half of it, and displace all of each other's cache."""
     gpu = GpuTraits()
-    traits = ModelTraits(Curve(0, 100, 100, 0, 0), l2_use=Line(0, 20), contention=0.05)
+    traits = ModelTraits(KernelCurve(0, 100, 100, 0, 0), l2_use=LinearFit(0, 20), contention=0.05)
     models = tuple(
         PlacedModel(index, name, 40 * MS, 290.0, {ALONE: form_of(traits, gpu, 100)}, igniter=traits)
         for index, name in enumerate(["left", "right"])
@@ -431,5 +447,5 @@ def test_batches_of_the_published_plan_take_hardly_less_than_predicted() -> None
 def test_the_profile_on_the_whole_gpu_is_the_models_own() -> None:
     """So that evaluations and predictions speak of the same times."""
     traits, gpu = v100().models["vgg19"], v100().gpu
-    [whole] = predict(gpu, [Load(traits, 16, 100)])
+    [whole] = predict(gpu, [TenantLoad(traits, 16, 100)])
     assert form_of(traits, gpu).latency(16) / MS == pytest.approx(whole.latency, rel=1e-6)

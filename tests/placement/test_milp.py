@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from astrarium.core.units import MILLISECOND
 from astrarium.placement import v100
 from astrarium.placement.plan import Replica
-from astrarium.placement.policies._requirements import MICRO, Needs, Option, all_needs
+from astrarium.placement.policies._requirements import MICRO, BatchOption, ModelNeeds, all_needs
 from astrarium.placement.policies.goodput_milp import WsmMilp, sets_that_fit
-from astrarium.placement.problem import Demand, Problem
+from astrarium.placement.problem import GpuDemand, Problem
 from astrarium.placement.v100 import Measurement, measured_model
 from tests.support.usher_cases import (
     VISION,
@@ -167,7 +167,7 @@ def test_sizes_of_models_without_a_replica_do_not_count(
 
 
 def _fills_a_gpu(batch: int) -> Measurement:
-    return Measurement(batch, 10 * MILLISECOND, 1, Demand(sm_utilization=0.9))
+    return Measurement(batch, 10 * MILLISECOND, 1, GpuDemand(sm_utilization=0.9))
 
 
 def test_a_search_that_is_ended_keeps_the_best_goodput() -> None:
@@ -262,5 +262,5 @@ def _sizes(replicas: tuple[Replica, ...]) -> int:
     return sum(batch for _, batch in {(each.model, each.batch) for each in replicas})
 
 
-def _gives(members: tuple[tuple[int, Option], ...], needs: list[Needs]) -> float:
+def _gives(members: tuple[tuple[int, BatchOption], ...], needs: list[ModelNeeds]) -> float:
     return sum(min(needs[model].rate, option.goodput) / MICRO for model, option in members)

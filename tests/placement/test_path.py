@@ -12,10 +12,26 @@ from hypothesis import strategies as st
 
 from astrarium.core.streams import stream
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.placement.evaluation import STAGES, Batching, Spread, evaluate, poisson, stage_report, walked
+from astrarium.placement.evaluation import (
+    STAGES,
+    Batching,
+    TimeSpread,
+    evaluate,
+    poisson,
+    stage_report,
+    walked,
+)
 from astrarium.placement.path import Delay, Path, Payload, routed
 from astrarium.placement.plan import Plan, Replica
-from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests, Shape
+from astrarium.placement.problem import (
+    ALONE,
+    Form,
+    PlacedModel,
+    PlacementGpu,
+    PlacementRequests,
+    Problem,
+    Shape,
+)
 from astrarium.serving.report.tables import path_attained, stage_table
 
 MS = MILLISECOND
@@ -35,8 +51,8 @@ def model(
     return PlacedModel(index, name, forms={shape: form}, **defaults)
 
 
-def requests(*arrivals: tuple[Time, int]) -> Requests:
-    return Requests(tuple(at for at, _ in arrivals), tuple(model for _, model in arrivals))
+def requests(*arrivals: tuple[Time, int]) -> PlacementRequests:
+    return PlacementRequests(tuple(at for at, _ in arrivals), tuple(model for _, model in arrivals))
 
 
 class Halved:
@@ -87,14 +103,14 @@ def test_every_leg_takes_what_was_said() -> None:
     problem = Problem((model(0, "a", (6 * MS, 10 * MS)),), gpus(1))
     plan = Plan("hand", (Replica(0, (0,), batch=2),))
     found = evaluate(problem, plan, requests((0, 0), (3 * MS, 0), (4 * MS, 0)), path=LONG).of("a")
-    assert found.client == Spread.of([MS] * 3)
-    assert found.gather == Spread.of([3 * MS, 0, 8 * MS])
-    assert found.transfer == Spread.of([4 * MS, 4 * MS, 3 * MS])
-    assert found.node == Spread.of([MS, MS, MS // 2])
-    assert found.queue == Spread.of([0, 0, 5 * MS // 2])
-    assert found.execution == Spread.of([10 * MS, 10 * MS, 6 * MS])
-    assert found.reply == Spread.of([6 * MS, 6 * MS, 3 * MS])
-    assert found.latency == Spread.of([25 * MS, 22 * MS, 24 * MS])
+    assert found.client == TimeSpread.of([MS] * 3)
+    assert found.gather == TimeSpread.of([3 * MS, 0, 8 * MS])
+    assert found.transfer == TimeSpread.of([4 * MS, 4 * MS, 3 * MS])
+    assert found.node == TimeSpread.of([MS, MS, MS // 2])
+    assert found.queue == TimeSpread.of([0, 0, 5 * MS // 2])
+    assert found.execution == TimeSpread.of([10 * MS, 10 * MS, 6 * MS])
+    assert found.reply == TimeSpread.of([6 * MS, 6 * MS, 3 * MS])
+    assert found.latency == TimeSpread.of([25 * MS, 22 * MS, 24 * MS])
 
 
 def test_a_worker_never_makes_larger_batches_of_those_that_wait() -> None:
@@ -102,7 +118,7 @@ def test_a_worker_never_makes_larger_batches_of_those_that_wait() -> None:
     plan = Plan("hand", (Replica(0, (0,), batch=2),))
     found = evaluate(problem, plan, requests((0, 0), (MS, 0), (2 * MS, 0)), path=Path(max_wait=0)).of("a")
     assert found.mean_batch == 1
-    assert found.latency == Spread.of([6 * MS, 11 * MS, 16 * MS])
+    assert found.latency == TimeSpread.of([6 * MS, 11 * MS, 16 * MS])
 
 
 def test_a_short_message_may_overtake_a_long_one() -> None:
@@ -131,7 +147,7 @@ def test_who_has_missed_its_deadline_is_taken_out_of_its_batch() -> None:
     path = Path(transfer=Delay(6 * MS))
     dropping = evaluate(problem, plan, arrivals, batching=Batching(drop_expired=True), path=path).of("a")
     assert (dropping.in_time, dropping.late, dropping.dropped) == (0, 3, 1)
-    assert dropping.latency == Spread.of([26 * MS, 26 * MS, 35 * MS])
+    assert dropping.latency == TimeSpread.of([26 * MS, 26 * MS, 35 * MS])
 
 
 @settings(max_examples=40)
@@ -172,7 +188,7 @@ def test_batches_move_through_a_pipeline() -> None:
     problem = Problem((model(0, "a", (10 * MS,), (4 * MS,), shape=PIPELINE),), gpus(2))
     plan = Plan("hand", (Replica(0, (0, 1), PIPELINE),))
     found = evaluate(problem, plan, requests((0, 0), (0, 0), (0, 0)), batching=AT_ONCE).of("a")
-    assert found.latency == Spread.of([14 * MS, 24 * MS, 34 * MS])
+    assert found.latency == TimeSpread.of([14 * MS, 24 * MS, 34 * MS])
     assert found.slowdown == 1
 
 
@@ -180,7 +196,7 @@ def test_batches_wait_before_a_slower_second_stage() -> None:
     problem = Problem((model(0, "a", (4 * MS,), (10 * MS,), shape=PIPELINE),), gpus(2))
     plan = Plan("hand", (Replica(0, (0, 1), PIPELINE),))
     found = evaluate(problem, plan, requests((0, 0), (0, 0)), batching=AT_ONCE).of("a")
-    assert found.latency == Spread.of([14 * MS, 24 * MS])
+    assert found.latency == TimeSpread.of([14 * MS, 24 * MS])
 
 
 def test_a_pipeline_is_md1_and_one_stage_more() -> None:
@@ -200,7 +216,7 @@ def test_a_model_split_over_gpus_is_one_server() -> None:
     problem = Problem((model(0, "a", (6 * MS,), shape=SPLIT),), gpus(2))
     plan = Plan("hand", (Replica(0, (0, 1), SPLIT),))
     found = evaluate(problem, plan, requests((0, 0), (0, 0)), batching=AT_ONCE).of("a")
-    assert found.latency == Spread.of([6 * MS, 12 * MS])
+    assert found.latency == TimeSpread.of([6 * MS, 12 * MS])
 
 
 def test_only_those_that_share_a_gpu_slow_each_other() -> None:
@@ -209,17 +225,19 @@ def test_only_those_that_share_a_gpu_slow_each_other() -> None:
     problem = Problem((a, model(1, "b", (14 * MS,)), model(2, "c", (10 * MS,))), gpus(3))
     plan = Plan("hand", (Replica(0, (0, 1), PIPELINE), Replica(1, (1,)), Replica(2, (2,))))
     found = evaluate(problem, plan, requests((0, 0), (0, 1), (0, 2)), Halved(), AT_ONCE)
-    assert found.of("a").latency == Spread.of([24 * MS])  # alone until 10, half pace until 18, alone again
-    assert found.of("b").latency == Spread.of([18 * MS])
-    assert found.of("c").latency == Spread.of([10 * MS])
+    assert found.of("a").latency == TimeSpread.of(
+        [24 * MS]
+    )  # alone until 10, half pace until 18, alone again
+    assert found.of("b").latency == TimeSpread.of([18 * MS])
+    assert found.of("c").latency == TimeSpread.of([10 * MS])
 
 
 def test_a_split_model_is_as_fast_as_on_its_slowest_gpu() -> None:
     problem = Problem((model(0, "a", (10 * MS,), shape=SPLIT), model(1, "b", (3 * MS,))), gpus(2))
     plan = Plan("hand", (Replica(0, (0, 1), SPLIT), Replica(1, (1,))))
     found = evaluate(problem, plan, requests((0, 0), (0, 1)), Halved(), AT_ONCE)
-    assert found.of("b").latency == Spread.of([6 * MS])
-    assert found.of("a").latency == Spread.of([13 * MS])
+    assert found.of("b").latency == TimeSpread.of([6 * MS])
+    assert found.of("a").latency == TimeSpread.of([13 * MS])
 
 
 def test_load_goes_by_the_slowest_stage_of_a_replica() -> None:

@@ -13,12 +13,12 @@ from astrarium.core.streams import stream
 from astrarium.core.units import SECOND
 from astrarium.placement import alpaserve
 from astrarium.placement.evaluation import evaluate, poisson
-from astrarium.placement.groups import Runtime
+from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.interference import IgniterInterference, Interference, NoInterference
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Judge, Patient, judge_of, placement_policies
 from astrarium.placement.policies.planner import Planner
-from astrarium.placement.problem import ALONE, PlacedModel, PlacementGpu, Problem, Requests
+from astrarium.placement.problem import ALONE, PlacedModel, PlacementGpu, PlacementRequests, Problem
 from astrarium.testing.placement import GIB, SPREAD, Watched, examine, gpus, model
 from astrarium_papers.alpaserve._common import cases
 from astrarium_papers.alpaserve._common.cases import FAIR, Case
@@ -88,7 +88,7 @@ def test_alpaserves_case_is_served_at_least_as_well_on_fresh_requests() -> None:
     """32 models on 16 GPUs; the plan expects what it gets, and not what its own requests let it hope."""
     case = Case(alpaserve.SETS["S1"], 16, 64.0, 4.0, 5.0, 468.0)
     problem = cases.problem(case, FAIR)
-    plan = placed(problem, runtime=Runtime(), effort=60.0)
+    plan = placed(problem, runtime=GroupRuntime(), effort=60.0)
     theirs = planned("alpaserve", problem)
     ours, rivals = (
         [cases.judge(case, each, FAIR, seed).attainment for seed in range(4)] for each in (plan, theirs)
@@ -99,7 +99,7 @@ def test_alpaserves_case_is_served_at_least_as_well_on_fresh_requests() -> None:
 
 def test_a_model_too_large_for_one_gpu_shares_pipelines_with_others() -> None:
     case = Case(("moe-7.1b", "bert-1.3b"), 3, 2.0, slo=5.0)
-    plan = placed(cases.problem(case, FAIR), runtime=Runtime(), effort=5.0)
+    plan = placed(cases.problem(case, FAIR), runtime=GroupRuntime(), effort=5.0)
     assert {replica.shape.gpus for replica in plan.of_model(0)} == {2}
     assert plan.missing == {}
 
@@ -111,10 +111,10 @@ def test_the_judge_that_is_brought_decides() -> None:
     """Two judges that see nothing but whether GPUs are shared by turns or side by side."""
     problem = problem_of(NOTES, gpus=2)
 
-    def sides(plan: Plan, requests: Requests) -> Sequence[float]:
+    def sides(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
         return [float(any(replica.share < 1 for replica in plan.of_model(index))) for index in range(3)]
 
-    def turns(plan: Plan, requests: Requests) -> Sequence[float]:
+    def turns(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
         return [1 - each for each in sides(plan, requests)]
 
     assert all(replica.share < 1 for replica in placed(problem, sides).replicas)
@@ -125,7 +125,7 @@ def test_what_the_judge_sees_fail_is_mended() -> None:
     """A judge that wants small batches of one model: no simulation would ask for that."""
     problem = problem_of(NOTES, gpus=2)
 
-    def wary(plan: Plan, requests: Requests) -> Sequence[float]:
+    def wary(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
         largest = max(replica.batch for replica in plan.of_model(0))
         return [1 / largest, 1.0, 1.0]
 
@@ -138,9 +138,9 @@ def test_what_was_confirmed_is_expected() -> None:
 
 
 def test_it_is_confirmed_with_requests_that_it_was_not_chosen_with() -> None:
-    heard: list[Requests] = []
+    heard: list[PlacementRequests] = []
 
-    def judge(plan: Plan, requests: Requests) -> Sequence[float]:
+    def judge(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
         heard.append(requests)
         return [0.9] * 3
 
@@ -228,7 +228,7 @@ def test_what_is_missing_says_what_it_takes() -> None:
 
 
 def test_a_model_that_makes_all_others_late_is_given_up() -> None:
-    def jealous(plan: Plan, requests: Requests) -> Sequence[float]:
+    def jealous(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
         return [0.0, 0.0 if any(plan.of_model(0)) else 1.0]
 
     models = (bare(model(index, rate=rate, shapes=(ALONE,))) for index, rate in enumerate((30.0, 300.0)))
@@ -246,7 +246,7 @@ def test_more_effort_is_not_worse_on_what_it_plans_with() -> None:
     found = []
     for effort in (0.0, 40.0):
         search = Watched()
-        Planner(Planner.Parameters(effort=effort, runtime=Runtime())).place(problem, search)
+        Planner(Planner.Parameters(effort=effort, runtime=GroupRuntime())).place(problem, search)
         found.append(max((plan.attainment or 0.0) for plan in search.plans))
     assert found[0] < found[1]
 
@@ -286,7 +286,7 @@ def test_models_go_by_their_index_not_their_place() -> None:
 def test_nothing_stays_that_nobody_misses() -> None:
     """A judge that likes every model everywhere, and does not mind if one replica of the second goes."""
 
-    def crowds(plan: Plan, requests: Requests) -> Sequence[float]:
+    def crowds(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
         return [min(1.0, len(list(plan.of_model(0))) / 3), 1.0]
 
     problem = Problem((bare(model(0, shapes=(ALONE,))), bare(model(1, shapes=(ALONE,)))), gpus(3))

@@ -8,23 +8,29 @@ import numpy as np
 import pytest
 
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.placement import simulation
+from astrarium.placement import simulation as group_simulation
 from astrarium.placement.evaluation import Batching, evaluate
-from astrarium.placement.groups import Runtime
+from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.interference import IgniterInterference, Tenant
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Patient
-from astrarium.placement.policies._ground import Going
+from astrarium.placement.policies._search_context import SearchProgress
 from astrarium.placement.policies.planner import GREEDY, Planner
-from astrarium.placement.policies.planner.draft import Draft, Member, Room, Site, replicas
-from astrarium.placement.policies.planner.finish import Bench, trimmed
-from astrarium.placement.policies.planner.glance import Glance, worths
-from astrarium.placement.policies.planner.judge import Caution, long_enough, made_up, rearranged, samples
+from astrarium.placement.policies.planner.draft import Draft, FitCheck, Site, SiteMember, replicas
+from astrarium.placement.policies.planner.explain import DraftExplainer
+from astrarium.placement.policies.planner.finish import DraftJudge, trimmed
+from astrarium.placement.policies.planner.judge import (
+    CautiousInterference,
+    long_enough,
+    made_up,
+    rearranged,
+    samples,
+)
 from astrarium.placement.policies.planner.moves import Moves, Reshaping
-from astrarium.placement.policies.planner.options import BUSY, Options
+from astrarium.placement.policies.planner.options import BUSY, ModelOptions
+from astrarium.placement.policies.planner.quick_simulation import QuickSimulation, worths
 from astrarium.placement.policies.planner.search import Climb
-from astrarium.placement.policies.planner.words import Words
-from astrarium.placement.problem import ALONE, Problem, Requests, Shape
+from astrarium.placement.problem import ALONE, PlacementRequests, Problem, Shape
 from astrarium.testing.placement import GIB, gpus, model
 from tests.support.igniter_cases import NOTES, problem_of
 from tests.support.usher_cases import vision
@@ -32,22 +38,24 @@ from tests.support.usher_cases import vision
 # what is to no purpose
 
 
-def benched(glance: Glance, worth: Callable[[Draft], float]) -> Bench:
-    return Bench(glance, lambda draft: [worth(draft)] * len(glance.problem.models), 40)
+def benched(simulation: QuickSimulation, worth: Callable[[Draft], float]) -> DraftJudge:
+    return DraftJudge(simulation, lambda draft: [worth(draft)] * len(simulation.problem.models), 40)
 
 
 def looking(problem: Problem) -> Climb:
-    options = Options(problem)
+    options = ModelOptions(problem)
     weights = worths([each.rate for each in problem.models], 0.1)
-    glance = Glance(options, samples(problem, 2, 500), GREEDY, Caution(problem), weights)
-    return Climb(glance, Moves(options), Going(Patient()), 1e9)
+    simulation = QuickSimulation(
+        options, samples(problem, 2, 500), GREEDY, CautiousInterference(problem), weights
+    )
+    return Climb(simulation, Moves(options), SearchProgress(Patient()), 1e9)
 
 
 def test_a_replica_goes_if_neither_the_quick_look_nor_the_judge_misses_it() -> None:
     climb = looking(Problem((model(0, rate=1.0),), gpus(2)))
-    both = tuple(Site((gpu,), members=(Member(0, 1),)) for gpu in range(2))
-    assert trimmed(climb, both, benched(climb.glance, lambda draft: 1.0)) == (both[0], Site((1,)))
-    misses = benched(climb.glance, lambda draft: 1.0 if draft == both else 0.99)
+    both = tuple(Site((gpu,), members=(SiteMember(0, 1),)) for gpu in range(2))
+    assert trimmed(climb, both, benched(climb.simulation, lambda draft: 1.0)) == (both[0], Site((1,)))
+    misses = benched(climb.simulation, lambda draft: 1.0 if draft == both else 0.99)
     assert trimmed(climb, both, misses) == both
 
 
@@ -55,12 +63,14 @@ def test_a_replica_without_which_the_others_were_too_busy_is_there_for_growth() 
     """50 requests a second of 16 ms by two: one alone would be on the edge."""
     problem = Problem((model(0, alone=16 * MILLISECOND, each=2 * MILLISECOND, rate=50.0),), gpus(2))
     climb = looking(problem)
-    both = tuple(Site((gpu,), members=(Member(0, 1),)) for gpu in range(2))
-    assert trimmed(climb, both, benched(climb.glance, lambda draft: 1.0)) == both
-    easy = Requests(tuple(range(0, 10 * SECOND, SECOND // 50)), (0,) * 500)
+    both = tuple(Site((gpu,), members=(SiteMember(0, 1),)) for gpu in range(2))
+    assert trimmed(climb, both, benched(climb.simulation, lambda draft: 1.0)) == both
+    easy = PlacementRequests(tuple(range(0, 10 * SECOND, SECOND // 50)), (0,) * 500)
     weights = worths([50.0], 0.1)
-    glance = Glance(climb.glance.options, [easy], GREEDY, Caution(problem), weights)
-    _, second = Words(climb.glance.options).plan(both, 1.0, glance).replicas
+    simulation = QuickSimulation(
+        climb.simulation.options, [easy], GREEDY, CautiousInterference(problem), weights
+    )
+    _, second = DraftExplainer(climb.simulation.options).plan(both, 1.0, simulation).replicas
     assert second.why.startswith("second replica, for growth: one alone served 1.0000, 90% busy, of 50/s")
 
 
@@ -93,7 +103,7 @@ def test_rearranged_requests_keep_the_rate_and_the_bursts_of_each_model() -> Non
     bursts = [second * SECOND + place * MILLISECOND for second in range(100) for place in range(40)]
     calm = [place * SECOND // 5 for place in range(500)]
     both = sorted([(at, 0) for at in bursts] + [(at, 1) for at in calm])
-    own = Requests(tuple(at for at, _ in both), tuple(index for _, index in both))
+    own = PlacementRequests(tuple(at for at, _ in both), tuple(index for _, index in both))
     other = rearranged(own, problem.models, 1)
     assert other != own
     assert other.models.count(0) == pytest.approx(5000, rel=0.02)  # 50 a second; the sample had 40
@@ -104,7 +114,7 @@ def test_rearranged_requests_keep_the_rate_and_the_bursts_of_each_model() -> Non
 
 def test_a_sample_of_another_load_is_not_stretched() -> None:
     problem = Problem((model(0, rate=1000.0),), gpus(1))
-    own = Requests(tuple(range(0, 10 * SECOND, SECOND)), (0,) * 10)
+    own = PlacementRequests(tuple(range(0, 10 * SECOND, SECOND)), (0,) * 10)
     assert len(rearranged(own, problem.models, 1).times) == 10
 
 
@@ -119,7 +129,7 @@ def test_judges_hear_long_enough_to_see_a_queue_grow() -> None:
 
 def test_a_share_carries_its_part_of_the_load_with_room_for_queues() -> None:
     problem = problem_of(NOTES, gpus=1)
-    options = Options(problem)
+    options = ModelOptions(problem)
     for place, each in enumerate(problem.models):
         for part in options.parts(place, 0):
             took = options.time(place, 0, part.batch, part.share)
@@ -133,7 +143,7 @@ def test_a_share_carries_its_part_of_the_load_with_room_for_queues() -> None:
 def test_waiting_for_batches_leaves_room_for_smaller_ones_only() -> None:
     """Where a batch may wait to fill, it must be small enough to do so in time."""
     problem = problem_of([("resnet50", 40, 100)], gpus=1)
-    at_once, patient = (Options(problem, wait).parts(0, 0)[0] for wait in (0, None))
+    at_once, patient = (ModelOptions(problem, wait).parts(0, 0)[0] for wait in (0, None))
     assert (patient.batch - 1) / 100 * SECOND < problem.models[0].slo
     assert patient.share >= at_once.share
 
@@ -141,10 +151,12 @@ def test_waiting_for_batches_leaves_room_for_smaller_ones_only() -> None:
 # the quick look
 
 
-def seen_by_glance(problem: Problem, site: Site, requests: Requests) -> list[float]:
+def seen_by_glance(problem: Problem, site: Site, requests: PlacementRequests) -> list[float]:
     weights = worths([each.rate for each in problem.models], 0.0)
-    glance = Glance(Options(problem), [requests], GREEDY, Caution(problem), weights)
-    attained: list[float] = glance((site,)).attained.tolist()
+    simulation = QuickSimulation(
+        ModelOptions(problem), [requests], GREEDY, CautiousInterference(problem), weights
+    )
+    attained: list[float] = simulation((site,)).attained.tolist()
     return attained
 
 
@@ -152,7 +164,7 @@ def seen_by_glance(problem: Problem, site: Site, requests: Requests) -> list[flo
 def test_a_quick_look_is_close_to_queues_that_do_not_wait(share: float) -> None:
     problem = problem_of([("resnet50", 40, 300)], gpus=1)
     requests = made_up(problem.models, 5, 3000)
-    site = Site((0,), ALONE, (Member(0, 8, share),))
+    site = Site((0,), ALONE, (SiteMember(0, 8, share),))
     [quick] = seen_by_glance(problem, site, requests)
     plan = Plan("x", replicas(problem, (site,)))
     whole = evaluate(problem, plan, requests, IgniterInterference(problem), Batching(max_wait=0))
@@ -162,7 +174,9 @@ def test_a_quick_look_is_close_to_queues_that_do_not_wait(share: float) -> None:
 def test_limits_on_batches_are_kept() -> None:
     problem = problem_of([("resnet50", 40, 420)], gpus=1)  # one by one it would take 2.6 ms each
     requests = made_up(problem.models, 5, 3000)
-    one, many = (seen_by_glance(problem, Site((0,), ALONE, (Member(0, b),)), requests)[0] for b in (1, 16))
+    one, many = (
+        seen_by_glance(problem, Site((0,), ALONE, (SiteMember(0, b),)), requests)[0] for b in (1, 16)
+    )
     assert one < many
     assert many > 0.99
 
@@ -170,10 +184,10 @@ def test_limits_on_batches_are_kept() -> None:
 def test_company_is_felt() -> None:
     problem = problem_of(NOTES, gpus=1)
     requests = made_up(problem.models, 5, 3000)
-    own = Member(1, 8, 0.3)
+    own = SiteMember(1, 8, 0.3)
     alone = seen_by_glance(problem, Site((0,), ALONE, (own,)), requests)[1]
     beside = seen_by_glance(
-        problem, Site((0,), ALONE, (own, Member(2, 8, 0.6), Member(0, 8, 0.1))), requests
+        problem, Site((0,), ALONE, (own, SiteMember(2, 8, 0.6), SiteMember(0, 8, 0.1))), requests
     )[1]
     assert beside < alone
 
@@ -185,12 +199,12 @@ def test_models_with_coefficients_are_slowed_as_igniter_says() -> None:
     problem = problem_of(NOTES, gpus=1)
     tenants = [Tenant(0, 4, 0.2), Tenant(1, 8, 0.4), Tenant(2, 4, 0.4, busy=False)]
     theirs = IgniterInterference(problem).slowdowns(problem.gpus[0], tenants)
-    assert Caution(problem).slowdowns(problem.gpus[0], tenants) == theirs
+    assert CautiousInterference(problem).slowdowns(problem.gpus[0], tenants) == theirs
 
 
 def test_others_are_slowed_by_what_their_neighbours_use() -> None:
     problem = vision(1)
-    caution, gpu = Caution(problem), problem.gpus[0]
+    caution, gpu = CautiousInterference(problem), problem.gpus[0]
     alone, idle = caution.slowdowns(gpu, [Tenant(1, 8, 0.4), Tenant(3, 8, 0.6, busy=False)])
     small = caution.slowdowns(gpu, [Tenant(1, 8, 0.4), Tenant(1, 4, 0.6)])
     large = caution.slowdowns(gpu, [Tenant(1, 8, 0.4), Tenant(3, 8, 0.6)])
@@ -200,7 +214,7 @@ def test_others_are_slowed_by_what_their_neighbours_use() -> None:
 
 def test_whoever_may_use_all_of_a_gpu_shares_it_evenly() -> None:
     problem = vision(1)
-    slowed = Caution(problem).slowdowns(problem.gpus[0], [Tenant(1, 8), Tenant(3, 8)])
+    slowed = CautiousInterference(problem).slowdowns(problem.gpus[0], [Tenant(1, 8), Tenant(3, 8)])
     assert min(slowed) >= 2
 
 
@@ -210,13 +224,15 @@ def test_whoever_may_use_all_of_a_gpu_shares_it_evenly() -> None:
 def test_every_change_is_possible() -> None:
     """All that is proposed for a crowded draft fits and is in time, alone."""
     problem = vision(3)
-    options = Options(problem)
+    options = ModelOptions(problem)
     weights = worths([each.rate for each in problem.models], 0.0)
-    glance = Glance(options, [made_up(problem.models, 0, 500)], GREEDY, Caution(problem), weights)
+    simulation = QuickSimulation(
+        options, [made_up(problem.models, 0, 500)], GREEDY, CautiousInterference(problem), weights
+    )
     moves = Moves(options)
-    beside = Site((0,), ALONE, (Member(0, 4, 0.2), Member(1, 8, 0.3), Member(3, 4, 0.4)))
-    draft = (beside, Site((1,), ALONE, (Member(2, 16), Member(4, 16))), Site((2,)))
-    proposed = [each for place in range(5) for each in moves.all_for(draft, place, glance(draft))]
+    beside = Site((0,), ALONE, (SiteMember(0, 4, 0.2), SiteMember(1, 8, 0.3), SiteMember(3, 4, 0.4)))
+    draft = (beside, Site((1,), ALONE, (SiteMember(2, 16), SiteMember(4, 16))), Site((2,)))
+    proposed = [each for place in range(5) for each in moves.all_for(draft, place, simulation(draft))]
     assert len(proposed) > 50
     assert draft not in proposed
     for change in proposed:
@@ -228,11 +244,11 @@ def test_every_change_is_possible() -> None:
 def test_sites_are_cut_joined_and_turned() -> None:
     problem = Problem((model(0), model(1, weights=GIB)), gpus(4))
     draft = (
-        Site((0, 1), Shape(2, 1), (Member(0, 4), Member(1, 4))),
+        Site((0, 1), Shape(2, 1), (SiteMember(0, 4), SiteMember(1, 4))),
         Site((2,)),
-        Site((3,), ALONE, (Member(1, 4),)),
+        Site((3,), ALONE, (SiteMember(1, 4),)),
     )
-    found = list(Reshaping(Options(problem))(draft, [0, 1]))
+    found = list(Reshaping(ModelOptions(problem))(draft, [0, 1]))
     shapes = {tuple(sorted((site.shape, len(site.members)) for site in each)) for each in found}
     kept = [(ALONE, 0), (ALONE, 1)]
     assert tuple(sorted([*kept, (Shape(1, 2), 2)])) in shapes  # turned
@@ -240,13 +256,13 @@ def test_sites_are_cut_joined_and_turned() -> None:
     assert tuple(sorted([(Shape(2, 1), 2), (Shape(2, 1), 1)])) in shapes  # joined
     for each in found:
         assert sorted(gpu for site in each for gpu in site.gpus) == [0, 1, 2, 3]
-        assert all(Room(problem).holds(site) for site in each)
+        assert all(FitCheck(problem).holds(site) for site in each)
 
 
 def test_batches_need_a_runtime_that_waits() -> None:
     """AlpaServe's own dispatch knows single requests only, and so does the plan then."""
     problem = Problem((model(0, rate=20.0),), gpus(1))
-    plan = Planner(Planner.Parameters(runtime=Runtime(), effort=1.0)).place(problem, Patient())
+    plan = Planner(Planner.Parameters(runtime=GroupRuntime(), effort=1.0)).place(problem, Patient())
     assert {replica.batch for replica in plan.replicas} == {1}
 
 
@@ -254,5 +270,5 @@ def test_without_the_native_simulation_the_plan_is_the_same(monkeypatch: pytest.
     parameters = Planner.Parameters(samples=2, sample=400, effort=0.1, judged=4, heard=300)
     problem = problem_of(NOTES, gpus=2)
     native = Planner(parameters).place(problem, Patient())
-    monkeypatch.setattr(simulation, "extension", lambda name: None)
+    monkeypatch.setattr(group_simulation, "extension", lambda name: None)
     assert Planner(parameters).place(problem, Patient()) == native

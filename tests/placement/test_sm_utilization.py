@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.placement.sm_utilization import (
+from astrarium_papers.elvinger._sm_utilization import (
     KIB,
     V100,
     Busy,

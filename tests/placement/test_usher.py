@@ -10,8 +10,15 @@ from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND
 from astrarium.placement import v100
 from astrarium.placement.plan import check
-from astrarium.placement.policies._requirements import Needs, Option, all_needs
-from astrarium.placement.policies.usher import Choice, Usher, distance, make_groups, placing_order, surplus
+from astrarium.placement.policies._requirements import BatchOption, ModelNeeds, all_needs
+from astrarium.placement.policies.usher import (
+    ReplicaChoice,
+    Usher,
+    distance,
+    make_groups,
+    placing_order,
+    surplus,
+)
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Problem
 from tests.support.usher_cases import (
     MIXED,
@@ -164,9 +171,9 @@ def test_heavy_models_take_turns_and_neutral_ones_come_last() -> None:
     assert [choice.needs.model.name for choice in placing_order(list(chosen.values()))] == list("MCmcn")
 
 
-def _choice(name: str, compute: int, memory: int) -> Choice:
+def _choice(name: str, compute: int, memory: int) -> ReplicaChoice:
     model = PlacedModel(0, name, 1, 1, {ALONE: Form(ALONE, ((0, 1),), (1,))})
-    return Choice(Needs(model, (), ()), Option(1, 1, compute * 100, memory, memory * 100), 1)
+    return ReplicaChoice(ModelNeeds(model, (), ()), BatchOption(1, 1, compute * 100, memory, memory * 100), 1)
 
 
 def test_the_first_group_is_placed_first() -> None:

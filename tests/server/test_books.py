@@ -15,15 +15,14 @@ from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
-from astrarium.server.control.books import ModelBooks, Recent
-from astrarium.server.control.calibration import CONTROL_MARGIN, PINGS, RESPONSE_MARGIN, Calibration
-from astrarium.server.control.calls import let_in
+from astrarium.server.control.books import LastMinute, ModelBooks
+from astrarium.server.control.calls import Preprocessor, let_in
 from astrarium.server.control.plan import device_chooser, visible_gpus
-from astrarium.server.control.preparing import Preparer
 from astrarium.server.control.tickets import Ticket
+from astrarium.server.control.watches import CONTROL_MARGIN, PINGS, RESPONSE_MARGIN, Calibration
 from astrarium.server.logs import JsonLines
 from astrarium.server.metrics import Metrics
-from astrarium.server.recording import Header, Recorded, Recording
+from astrarium.server.recording import Header, Recording, RecordingReader
 from astrarium.server.timelines import BETWEEN, Timelines
 from astrarium.serving.contract import (
     Dispatch,
@@ -46,7 +45,7 @@ STEP = Step(7, (RequestArrived(Request(0, 0, 5, 30)),), (Dispatch(0, (0,)),))
 class Source:
     def __init__(self) -> None:
         self.books = [ModelBooks("a"), ModelBooks("b")]
-        self.recent = Recent()
+        self.recent = LastMinute()
         self.gpu_busy = [3 * SECOND, 0]
         self.now = 0
 
@@ -118,11 +117,11 @@ def test_advice_follows_the_last_minute() -> None:
 
 
 def test_the_last_minute_forgets() -> None:
-    recent = Recent()
+    recent = LastMinute()
     for second in range(1000):
         recent.add(second * SECOND, ended=1)
-    assert recent.totals(1000 * SECOND)[0] == Recent.SECONDS - 1
-    assert len(recent._rows) <= Recent.SECONDS + 2
+    assert recent.totals(1000 * SECOND)[0] == LastMinute.SECONDS - 1
+    assert len(recent._rows) <= LastMinute.SECONDS + 2
 
 
 def test_a_timeline_has_a_slice_for_each_stage_and_forgets_old_calls() -> None:
@@ -146,7 +145,7 @@ def test_a_recording_holds_each_schedulers_steps_apart(tmp_path: Path) -> None:
     first(STEP)
     recording.section(SETUP)(STEP)
     recording.close()
-    recorded = Recorded(file)
+    recorded = RecordingReader(file)
     assert recorded.header.scenario == "cluster: {}"
     assert [(setup, list(steps)) for setup, steps in recorded.sections()] == [
         (SETUP, [STEP, STEP]),
@@ -162,7 +161,7 @@ def test_a_recording_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) 
     step(STEP)
     recording.close()
     file.write_bytes(file.read_bytes()[:-5])
-    ((_, steps),) = Recorded(file).sections()
+    ((_, steps),) = RecordingReader(file).sections()
     assert list(steps) == [STEP]
 
 
@@ -181,7 +180,7 @@ def test_another_file_is_no_recording(tmp_path: Path, text: str) -> None:
     file = tmp_path / "other"
     file.write_text(text)
     with pytest.raises(InputError):
-        Recorded(file)
+        RecordingReader(file)
 
 
 def test_json_logs_carry_what_was_given_beside_the_message() -> None:
@@ -290,7 +289,7 @@ def test_inputs_that_are_made_after_their_call_has_ended_keep_no_memory(tmp_path
 
     async def run() -> int:
         stage = Stage()
-        preparer = Preparer(stage.cloakroom, lambda: None)
+        preparer = Preprocessor(stage.tensor_store, lambda: None)
         preparer.hook(reference, "models.m0.preprocess")
         call = InferCall("m0", [Tensor("INPUT", "FP32", (1, 2), bytes(8))], 1, stage.loop.now)
         tensors = stage.repository.entries[0].tensors
@@ -302,6 +301,6 @@ def test_inputs_that_are_made_after_their_call_has_ended_keep_no_memory(tmp_path
         preparer.close()
         assert ticket.inputs_ready
         assert not ticket.broken
-        return stage.cloakroom.arena.used
+        return stage.tensor_store.arena.used
 
     assert asyncio.run(run()) == 0

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 from astrarium.server import checking
-from astrarium.server.checking import Placed, bytes_elements
+from astrarium.server.checking import CheckedTensor, bytes_elements
 from astrarium.server.contract import Refused
 from astrarium.server.grpc.messages import message
 from astrarium.server.http import handlers, json_tensors
@@ -254,8 +254,8 @@ def test_a_long_name_is_compared_with_nothing() -> None:
 # Native code reads and writes what Python does
 
 
-def placed(datatype: str, shape: tuple[int, ...]) -> Placed:
-    return Placed(TensorSpec("IN", datatype, (-1,) * (len(shape) - 1)), shape, int(np.prod(shape)), 0)
+def placed(datatype: str, shape: tuple[int, ...]) -> CheckedTensor:
+    return CheckedTensor(TensorSpec("IN", datatype, (-1,) * (len(shape) - 1)), shape, int(np.prod(shape)), 0)
 
 
 def both_ways(text: str, datatype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> list[Any]:

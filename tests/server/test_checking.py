@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from astrarium.server.checking import (
-    Placed,
-    Wishes,
+    CheckedTensor,
+    RequestOptions,
     check_load_parameters,
     check_size,
     check_tensor_parameters,
     check_version,
     in_card_order,
     placed_inputs,
+    request_options,
     wanted_outputs,
-    wishes,
 )
 from astrarium.server.contract import Kind, Refused
 from astrarium.serving.live.tensors import Tensor, TensorSpec, pack_bytes
@@ -97,8 +97,8 @@ def test_an_empty_dimension_hides_no_large_one() -> None:
         placed_inputs(card, [Given("X", "INT8", [1, 0, 2**40])], LIMIT)
 
 
-def placed(datatype: str, shape: tuple[int, ...], elements: int) -> Placed:
-    return Placed(TensorSpec("X", datatype, shape[1:]), shape, elements, 0)
+def placed(datatype: str, shape: tuple[int, ...], elements: int) -> CheckedTensor:
+    return CheckedTensor(TensorSpec("X", datatype, shape[1:]), shape, elements, 0)
 
 
 def test_binary_data_must_have_exactly_the_bytes_of_its_shape() -> None:
@@ -135,10 +135,10 @@ def test_outputs_are_all_or_those_asked_for() -> None:
 
 
 def test_parameters_become_nanoseconds_a_priority_and_a_tag() -> None:
-    assert wishes({}, "tag", "m") == Wishes(None, 0, "tag")
-    assert wishes({"timeout": 7, "priority": 3, "application": "a", "other": []}, "tag", "m") == Wishes(
-        7000, 3, "a"
-    )
+    assert request_options({}, "tag", "m") == RequestOptions(None, 0, "tag")
+    assert request_options(
+        {"timeout": 7, "priority": 3, "application": "a", "other": []}, "tag", "m"
+    ) == RequestOptions(7000, 3, "a")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_parameters_become_nanoseconds_a_priority_and_a_tag() -> None:
 )
 def test_parameters_that_mean_nothing_are_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(Refused, match=r"model m: parameters.*expected"):
-        wishes(parameters, "", "m")
+        request_options(parameters, "", "m")
 
 
 @pytest.mark.parametrize("name", ["shared_memory_region", "shared_memory_byte_size", "classification"])

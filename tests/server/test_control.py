@@ -16,10 +16,10 @@ from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.run.replay import replay
 from astrarium.server.control.bounds import alone, bounded
-from astrarium.server.control.drift import EVERY, FEWEST, DriftWatch
+from astrarium.server.control.control_room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
-from astrarium.server.control.room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
-from astrarium.server.control.tickets import Flight
+from astrarium.server.control.tickets import InFlightBatch
+from astrarium.server.control.watches import EVERY, FEWEST, DriftWatch
 from astrarium.serving.contract import Dispatch, GpuSpec, ModelSpec, Network, Preempt, Setup, latency_table
 from astrarium.serving.live.messages import BatchCancelled, LoadModel, RunBatch
 from astrarium.serving.policies import serving_policies
@@ -147,7 +147,7 @@ def test_a_pause_of_the_frontend_is_not_counted_against_workers() -> None:
         stage.fleet.check_for_stuck()  # before the news, as the loop may have it
         stage.wait(100)
         stage.fleet.check_for_stuck()
-        assert not stage.fleet._posts[0].sent
+        assert not stage.fleet._entries[0].sent
     assert stage.fleet.restarts == 0
 
 
@@ -162,7 +162,7 @@ def test_pauses_in_the_middle_of_one_batch_do_not_add_up() -> None:
         stage.wait(100)
         stage.fleet.check_for_stuck()
     stage.wait(300)
-    assert not stage.fleet._posts[0].sent
+    assert not stage.fleet._entries[0].sent
     assert stage.fleet.restarts == 0
 
 
@@ -188,8 +188,8 @@ def test_a_stuck_worker_is_killed_on_a_starved_machine_too_but_later() -> None:
         looks = looks_until_killed(stage, gap)
         assert (looks + 1) * gap >= 1000
         stage.wait(0)
-    assert quick.fleet._posts[0].pause == FIRST_PAUSE
-    assert starved.fleet._posts[0].pause == 300 * MILLISECOND  # as late as the frontend was
+    assert quick.fleet._entries[0].pause == FIRST_PAUSE
+    assert starved.fleet._entries[0].pause == 300 * MILLISECOND  # as late as the frontend was
 
 
 def test_a_late_look_is_forgotten_after_a_while() -> None:
@@ -202,7 +202,7 @@ def test_a_late_look_is_forgotten_after_a_while() -> None:
         stage.fleet.check_for_stuck()
     stage.workers.kill(0)
     stage.wait(0)
-    assert stage.fleet._posts[0].pause == FIRST_PAUSE
+    assert stage.fleet._entries[0].pause == FIRST_PAUSE
 
 
 def test_a_model_that_raises_fails_its_batch_with_its_words() -> None:
@@ -502,7 +502,7 @@ def test_a_batch_that_ended_before_the_order_to_stop_it_came_frees_its_gpu() -> 
     stage = Stage(gpus=1, policy="shepherd", slo_ms=200)
     ticket = stage.call()
     stage.wait(2)
-    (flight,) = stage.control._airborne[0]
+    (flight,) = stage.control._in_flight[0]
     scheduler = stage.control.scheduler
     assert scheduler is not None
     scheduler.state.commit(scheduler.now(), Preempt(0))
@@ -553,9 +553,9 @@ def test_a_setup_that_no_policy_takes_changes_nothing() -> None:
     stage.check_the_books()
 
 
-def stopped_flight(stage: Stage) -> Flight:
+def stopped_flight(stage: Stage) -> InFlightBatch:
     """The one batch of GPU 0, preempted just now."""
-    (flight,) = stage.control._airborne[0]
+    (flight,) = stage.control._in_flight[0]
     scheduler = stage.control.scheduler
     assert scheduler is not None
     scheduler.state.commit(scheduler.now(), Preempt(0))
@@ -609,14 +609,14 @@ def test_a_policy_that_preempts_against_its_word_is_replaced() -> None:
 
 def test_answers_that_cannot_be_sent_keep_nothing_from_the_books() -> None:
     class Trouble:
-        def leaving(self, flight: Flight) -> None:
+        def sending(self, flight: InFlightBatch) -> None:
             """Nothing."""
 
-        def landed(self, flight: Flight, answer: bool) -> None:
+        def returned(self, flight: InFlightBatch, answer: bool) -> None:
             raise RuntimeError("no")
 
     stage = Stage(gpus=1)
-    stage.control.post_office = Trouble()
+    stage.control.answer_sender = Trouble()
     tickets = [stage.call(), stage.call()]
     stage.wait(100)
     assert all(ticket.outcome is Outcome.IN_TIME for ticket in tickets)

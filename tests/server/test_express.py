@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.server.contract import InferAnswer, ModelCard, Refused, Stages
-from astrarium.server.http.handlers import Asked, read_call, written_answer
+from astrarium.server.http.handlers import HttpCall, read_call, written_answer
 from astrarium.serving.live.arena import ALIGNMENT, aligned
 from astrarium.serving.live.tensors import DATATYPES, Tensor, TensorSpec
 
@@ -118,7 +118,7 @@ class LongWay:
     def on_message_complete(self) -> None:
         self.whole += 1
 
-    def asked(self) -> Asked:
+    def asked(self) -> HttpCall:
         name = self.url.split(b"/")[3].decode()
         card = next(card for card in CARDS if card.name == name)
         return read_call(card, self.body, self.headers, 0, BODY)
@@ -178,13 +178,13 @@ def requests(draw: st.DrawFn) -> bytes:
             given["data"] = (array if draw(st.booleans()) else array.ravel()).tolist()
         inputs.append(given)
     body: dict[str, Any] = {"inputs": inputs}
-    wishes = {
+    request_options = {
         "timeout": st.integers(1, 10**9),
         "priority": st.integers(0, 9),
         "application": st.text("ab-", max_size=5),
     }
-    if chosen := draw(st.sets(st.sampled_from([*wishes, "binary_data_output"]))):
-        body["parameters"] = {name: draw(wishes.get(name, st.booleans())) for name in sorted(chosen)}
+    if chosen := draw(st.sets(st.sampled_from([*request_options, "binary_data_output"]))):
+        body["parameters"] = {name: draw(request_options.get(name, st.booleans())) for name in sorted(chosen)}
     if draw(st.booleans()):
         body["outputs"] = [{"name": "Y"}, {"name": "X", "parameters": {"binary_data": draw(st.booleans())}}]
     if draw(st.booleans()):

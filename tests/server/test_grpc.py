@@ -21,12 +21,11 @@ from grpc_tools import protoc
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from astrarium.core.errors import InputError
-from astrarium.core.native import extension
+from astrarium.core.errors import InputError, extension
 from astrarium.server.grpc import messages
 from astrarium.server.grpc.messages import COMPILED, message, pool
 from astrarium.server.grpc.server import serve_grpc
-from astrarium.server.logs import Sparing
+from astrarium.server.logs import ThrottledWarnings
 from astrarium.server.settings import Address
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Array
 from tests.support.server_fakes import REFUSALS, FakeService, Served, served, serving, until_closed
@@ -407,7 +406,7 @@ def test_broken_clients_are_logged_by_their_address_and_sparingly(caplog: pytest
 
 def test_lines_that_were_left_out_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    sparing = Sparing(logging.getLogger("test"), seconds=10, clock=lambda: now[0])
+    sparing = ThrottledWarnings(logging.getLogger("test"), seconds=10, clock=lambda: now[0])
     for now[0] in (0, 1, 9, 10, 30):
         sparing.warning("from %s", "somebody")
     lines = [record.getMessage() for record in caplog.records]

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.server.control.calls import STRETCH, Pace, best_time
-from astrarium.server.control.room import LARGEST, PUNCTUAL, Margins
+from astrarium.server.control.calls import STRETCH, OpenCallLimit, best_time
+from astrarium.server.control.control_room import LARGEST, PUNCTUAL, Margins
 from astrarium.server.http import express
 from astrarium.server.http.express import ReadingLag
 from astrarium.serving.contract import DynamicSpec, ModelSpec, latency_table
@@ -80,16 +80,16 @@ def test_the_best_time_is_a_share_of_the_best_batch() -> None:
     assert best_time(SPEC) == MILLISECOND
     dynamic = ModelSpec(0, "m", 1, latency_table([1]), DynamicSpec(1, 1.0, ()))
     assert best_time(dynamic) == 0
-    assert not Pace(dynamic, 1, 0).too_many(10**9, 1, 0)
+    assert not OpenCallLimit(dynamic, 1, 0).too_many(10**9, 1, 0)
 
 
 def test_by_its_profile_a_model_answers_so_many() -> None:
-    pace = Pace(SPEC, 2, 0)
+    pace = OpenCallLimit(SPEC, 2, 0)
     assert not pace.too_many(50, OBJECTIVE, 0)
     assert pace.too_many(51, OBJECTIVE, 0)
 
 
-def stretch(pace: Pace, now: int, calls: int, answers: int) -> int:
+def stretch(pace: OpenCallLimit, now: int, calls: int, answers: int) -> int:
     """A stretch of time in which so many calls are always open, and so many are answered; when it ends."""
     for _ in range(answers):
         pace.answered()
@@ -100,7 +100,7 @@ def stretch(pace: Pace, now: int, calls: int, answers: int) -> int:
 
 def test_while_calls_queue_up_the_pace_at_which_they_are_answered_counts() -> None:
     """Promised are two a millisecond, answered is one: of 25 ms, calls queue for half."""
-    pace, now = Pace(SPEC, 2, 0), 0
+    pace, now = OpenCallLimit(SPEC, 2, 0), 0
     for _ in range(2):
         now = stretch(pace, now, calls=40, answers=100)
     assert not pace.too_many(12, OBJECTIVE, now)
@@ -111,7 +111,7 @@ def test_while_calls_queue_up_the_pace_at_which_they_are_answered_counts() -> No
 
 
 def test_a_burst_is_no_queue_that_stands() -> None:
-    pace, now = Pace(SPEC, 2, 0), 0
+    pace, now = OpenCallLimit(SPEC, 2, 0), 0
     pace.too_many(0, OBJECTIVE, now)
     now = stretch(pace, now, calls=40, answers=10)
     assert not pace.too_many(50, OBJECTIVE, now)

@@ -15,11 +15,10 @@ from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Refused
 from astrarium.server.control.books import ModelBooks
-from astrarium.server.control.calls import Calls, asks_what_was_promised
+from astrarium.server.control.calls import Calls, Preprocessor, asks_what_was_promised
+from astrarium.server.control.control_room import PACE
 from astrarium.server.control.plan import plan
-from astrarium.server.control.preparing import Preparer
-from astrarium.server.control.refusals import FEWEST, WHILE, RefusalWatch
-from astrarium.server.control.room import PACE
+from astrarium.server.control.watches import FEWEST_REFUSED, WHILE, RefusalWatch
 from astrarium.server.service import LiveService
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import Network
@@ -97,7 +96,7 @@ def test_bursts_and_single_calls_are_not_everybody() -> None:
     looks = Looks()
     assert looks.pass_time(1, looks.declines(0, 1000)) == []
     assert looks.pass_time(WHILE // SECOND) == []
-    for _ in range(FEWEST):
+    for _ in range(FEWEST_REFUSED):
         assert looks.pass_time(1, looks.declines(0, 1)) == []
         assert looks.pass_time(WHILE // SECOND) == []
 
@@ -152,7 +151,7 @@ def test_calls_that_are_refused_or_dropped_are_counted_where_the_model_is_to_bla
 
 
 def calls_of(stage: Stage) -> Calls:
-    preparer = Preparer(stage.cloakroom, lambda: None)
+    preparer = Preprocessor(stage.tensor_store, lambda: None)
     clock = stage.loop.clock
     return Calls(stage.control, stage.repository, preparer, Timelines(), clock, lambda: "")
 
@@ -160,10 +159,10 @@ def calls_of(stage: Stage) -> Calls:
 # Overload
 
 
-def ask(stage: Stage, calls: Calls, **wishes: Any) -> None:
+def ask(stage: Stage, calls: Calls, **request_options: Any) -> None:
     """A call that comes now; nobody waits for its end."""
     data = Tensor("INPUT", "FP32", (1, 2), bytes(8))
-    call = InferCall("m0", [data], 1, stage.loop.now, **wishes)
+    call = InferCall("m0", [data], 1, stage.loop.now, **request_options)
     calls._admit(call, stage.repository.entries[0], FakeAnswer())
 
 

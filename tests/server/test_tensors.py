@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from astrarium.server.checking import Placed
+from astrarium.server.checking import CheckedTensor
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.http.handlers import read_call, written_answer
 from astrarium.server.http.json_tensors import from_json, to_json
@@ -33,8 +33,8 @@ NUMBERS = sorted(DATATYPES.keys() - {BYTES})
 LIMIT = 1_000_000
 
 
-def placed(datatype: str, shape: tuple[int, ...]) -> Placed:
-    return Placed(TensorSpec("IN", datatype, shape[1:]), shape, math.prod(shape), 0)
+def placed(datatype: str, shape: tuple[int, ...]) -> CheckedTensor:
+    return CheckedTensor(TensorSpec("IN", datatype, shape[1:]), shape, math.prod(shape), 0)
 
 
 def decoded(values: Any, datatype: str, shape: tuple[int, ...]) -> bytes:

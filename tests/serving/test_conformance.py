@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.choice import parameters_of
 from astrarium.run.simulate import World
 from astrarium.serving.contract import Action, DynamicSpec, Event, ModelSpec, Request, RequestProfiled, Setup
-from astrarium.serving.policies import ServingPolicy, serving_policies
+from astrarium.serving.policies import serving_policies
 from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import Profiler, ServingWorld
-from astrarium.testing.cases import Case, Run, crowd
+from astrarium.testing.cases import Case, crowd
+from astrarium.testing.conformance import Choice, Played, suites
 from astrarium.testing.serving import ServingPolicyConformance
 
 # Clipper keeps queues per replica and answers whatever it has accepted, in time or not.
@@ -25,7 +25,7 @@ PROMISES: dict[str, dict[str, Any]] = {
     "clipper": {"drops_hopeless": False},
 }
 # Parameters other than the defaults that deserve the whole suite, with what they promise on top.
-VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+VARIANTS: list[Choice] = [
     ("deferred", {"gather": "fcfs"}, {"scales": True}),
     ("eager", {"gather": "fcfs"}, {"scales": True}),
     ("timeout", {"gather": "fcfs", "timeout": "20%"}, {"scales": True}),
@@ -35,7 +35,7 @@ VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("astrarium", {"lookahead": False}, {}),
     ("astrarium", {"patience": 0.5}, {}),
 ]
-DYNAMIC: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+DYNAMIC: list[Choice] = [
     ("astrarium", {"lines": "grouped"}, {}),
     ("astrarium", {"lines": "application"}, {}),
     ("orloj", {"members": "own"}, {}),
@@ -73,12 +73,11 @@ class PaddedTruth:
         return known.c0 + longest * len(batch.requests) // 10
 
 
-def dynamic(case: Case, keep_times: bool) -> Case:
+def dynamic(case: Case) -> Case:
     """The case with requests of three applications in turn."""
     setup = msgspec.structs.replace(case.setup, models=tuple(map(learnt, case.setup.models)))
     requests = [msgspec.structs.replace(one, application=one.id % len(SHARES)) for one in case.requests]
-    truth = case.exact if keep_times else case.truth or PaddedTruth(setup)
-    return replace(case, setup=setup, requests=tuple(requests), truth=truth)
+    return replace(case, setup=setup, requests=tuple(requests), truth=case.truth or PaddedTruth(setup))
 
 
 class DynamicConformance(ServingPolicyConformance):
@@ -86,8 +85,8 @@ class DynamicConformance(ServingPolicyConformance):
 
     drops_hopeless = False  # times are not known exactly
 
-    def observe(self, case: Case, world: World[Action, Event, ServingState] | None = None) -> Run:
-        return super().observe(dynamic(case, keep_times=world is not None), world)
+    def play(self, case: Case, *more: Any, **options: Any) -> Played[Case, ServingState]:
+        return super().play(dynamic(case), *more, **options)
 
     def make_world(self, case: Case) -> World[Action, Event, ServingState]:
         chosen = [request.id % 2 == 0 for request in case.requests]
@@ -99,27 +98,12 @@ class DynamicConformance(ServingPolicyConformance):
         assert any(isinstance(event, RequestProfiled) for step in steps for event in step.events)
 
 
-def suite_for(
-    name: str,
-    parameters: dict[str, Any],
-    promises: dict[str, Any],
-    base: type[ServingPolicyConformance] = ServingPolicyConformance,
-) -> type:
-    factory = serving_policies.get(name)
-
-    def make(self: ServingPolicyConformance, setup: Setup) -> ServingPolicy:
-        return factory(setup, parameters_of(factory)(**parameters))
-
-    label = "".join(part.title() for part in [name, *map(str, parameters.values())])
-    title = "Test" + "".join(letter for letter in label if letter.isalnum())
-    title += "Dynamic" * (base is DynamicConformance)
-    return type(title, (base,), {**PROMISES.get(name, {}), **promises, "make": make})
-
-
-_CHOICES = [*((name, dict[str, Any](), dict[str, Any]()) for name in serving_policies.names()), *VARIANTS]
-_SUITES = [suite_for(*choice) for choice in _CHOICES]
-_SUITES += [suite_for(*choice, DynamicConformance) for choice in DYNAMIC]
-globals().update({suite.__name__: suite for suite in _SUITES})
+_CHOICES: list[Choice] = [
+    *((name, {}, PROMISES.get(name, {})) for name in serving_policies.names()),
+    *((name, parameters, {**PROMISES.get(name, {}), **more}) for name, parameters, more in VARIANTS),
+]
+globals().update(suites(ServingPolicyConformance, _CHOICES))
+globals().update({f"{title}Dynamic": suite for title, suite in suites(DynamicConformance, DYNAMIC).items()})
 
 
 def test_every_registered_policy_has_a_suite() -> None:

@@ -35,8 +35,9 @@ from astrarium.serving.policies.eager import Eager
 from astrarium.serving.scenario import Scenario, build, parse
 from astrarium.serving.state import Outcome, ServingState
 from astrarium.serving.world import Profiler, ServingWorld, TableTruth
-from astrarium.testing.audit import ContractError, audit
+from astrarium.testing.audit import audit
 from astrarium.testing.cases import Case, cluster, crowd, linear_model, run_case
+from astrarium.testing.conformance import ContractError
 
 CHAT = {"share": 0.75, "time": {"normal": {"mean": "4ms", "std": "1ms"}}}
 MAIL = {"share": 0.25, "time": {"constant": "9ms"}}

@@ -20,7 +20,7 @@ from astrarium.device.scenario import JobScenario
 from astrarium.device.scenario import load as load_jobs
 from astrarium.device.scenario import parse as parse_jobs
 from astrarium.gate.kernel_profiles import KernelProfile, KernelTrace
-from astrarium.placement.problem import ALONE, Problem, Requests
+from astrarium.placement.problem import ALONE, PlacementRequests, Problem
 from astrarium.placement.v100 import placed_model, v100s
 from astrarium.serving.contract import GpuJoined, GpuLeft
 from astrarium.serving.planning.known import interference_named
@@ -369,11 +369,11 @@ def measured_problem(seed: int) -> Problem:
     return known(Problem(models, v100s(draw.randint(2, 4)), requests))
 
 
-def _requests(draw: Random, rates: list[float], seconds: int = 20) -> Requests:
+def _requests(draw: Random, rates: list[float], seconds: int = 20) -> PlacementRequests:
     found = [
         (draw.randrange(seconds * SECOND), index)
         for index, rate in enumerate(rates)
         for _ in range(int(rate * seconds))
     ]
     times, models = zip(*sorted(found), strict=True)
-    return Requests(times, models)
+    return PlacementRequests(times, models)

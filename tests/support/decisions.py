@@ -52,7 +52,7 @@ from astrarium.serving.contract import Dispatch, Drop, Preempt
 from astrarium.serving.level import run as run_serving
 from astrarium.serving.level import simulate_reference
 from astrarium.serving.planning.clusters import Speeds
-from astrarium.serving.planning.search import Choice, Planning, Wishes
+from astrarium.serving.planning.search import PlacementChoice, Planning, PlanningGoals
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build
@@ -375,7 +375,7 @@ def planned(scenario: Scenario) -> Runs:
     for name in placement_policies.names():
         if name not in DEMANDING:
             parameters = USUAL.get(name, {})
-            planning = Planning(scenario, Choice(name, parameters), Wishes(seeds=1))
+            planning = Planning(scenario, PlacementChoice(name, parameters), PlanningGoals(seeds=1))
             [problem] = planning.problems(scenario.cluster.size, Speeds(scenario))
             search = Patient(planning.judge(problem))
             yield name, "python", placed(name, parameters, problem, search)

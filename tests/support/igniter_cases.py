@@ -6,11 +6,18 @@ from collections.abc import Iterable
 from functools import cache
 
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.placement.igniter import GpuTraits, Load, ModelTraits, Prediction, predict, whole_gpu_times
+from astrarium.placement.igniter import (
+    GpuTraits,
+    ModelTraits,
+    Prediction,
+    TenantLoad,
+    predict,
+    whole_gpu_times,
+)
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Patient
 from astrarium.placement.policies.igniter import Igniter
-from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests
+from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, PlacementRequests, Problem
 from astrarium.serving.planning.known import v100
 
 Ask = tuple[str, float, float]  # a model of the profile, its objective in ms, its rate
@@ -47,7 +54,7 @@ def predictions(plan: Plan, problem: Problem) -> list[tuple[Replica, PlacedModel
         traits = [models[replica.model].igniter for replica in company]
         assert all(each is not None for each in traits)
         loads = [
-            Load(each, replica.batch, replica.share * 100)
+            TenantLoad(each, replica.batch, replica.share * 100)
             for each, replica in zip(traits, company, strict=True)
             if each is not None
         ]
@@ -56,11 +63,11 @@ def predictions(plan: Plan, problem: Problem) -> list[tuple[Replica, PlacedModel
     return found
 
 
-def uniform(problem: Problem, duration: Time) -> Requests:
+def uniform(problem: Problem, duration: Time) -> PlacementRequests:
     """Requests of each model at a constant gap."""
     found = sorted(
         (round(number * SECOND / model.rate), model.index)
         for model in problem.models
         for number in range(int(model.rate * duration / SECOND))
     )
-    return Requests(tuple(at for at, _ in found), tuple(model for _, model in found))
+    return PlacementRequests(tuple(at for at, _ in found), tuple(model for _, model in found))

@@ -9,12 +9,12 @@ from typing import Any
 from astrarium.core.choice import parameters_of
 from astrarium.core.units import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall
+from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository
-from astrarium.server.control.room import Control
-from astrarium.server.control.tickets import Cloakroom, Flight, Ticket
+from astrarium.server.control.tickets import InFlightBatch, TensorStore, Ticket
 from astrarium.serving.contract import GpuSpec, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.messages import (
@@ -195,8 +195,8 @@ class Stage:
         self.loop = FakeLoop()
         self.plan = make_plan(gpus, models, policy, slo_ms * MILLISECOND, memory)
         self.ended: list[Ticket] = []
-        self.cloakroom = Cloakroom(memory)
-        self.desk = Desk(self.cloakroom, self._ticket_ended)
+        self.tensor_store = TensorStore(memory)
+        self.desk = Desk(self.tensor_store, self._ticket_ended)
         self.steps: list[Any] = []
         self.control = Control(self.plan, self.desk, self.loop, lambda setup: self.steps.append)
         self.fleet = self.control.fleet = Fleet(
@@ -221,17 +221,17 @@ class Stage:
         slo = self.plan.models[model].slo if timeout_ms is None else round(timeout_ms * MILLISECOND)
         tensors = self.repository.entries[model].tensors
         ticket = Ticket(call, model, tensors, 0, call.received + slo, FakeAnswer())
-        assert self.cloakroom.take_in(ticket, call.inputs)
+        assert self.tensor_store.take_in(ticket, call.inputs)
         self.control.books[model].accepted += 1
         for request in self.desk.open_parts(ticket):
             self.control.arrive(request, ticket)
         return ticket
 
-    def first_flight(self) -> Flight:
+    def first_flight(self) -> InFlightBatch:
         """Of a call that has just left for GPU 0."""
         self.call()
         self.wait(1)
-        return next(iter(self.control._airborne[0]))
+        return next(iter(self.control._in_flight[0]))
 
     def check_the_books(self) -> None:
         """Nothing open, nothing unaccounted, no memory kept."""
@@ -240,7 +240,7 @@ class Stage:
         assert sum(one.open for one in books) == 0
         assert sum(sum(one.ended.values()) for one in books) == len(self.ended)
         assert all(ticket.answer.results == 1 for ticket in self.ended)  # type: ignore[attr-defined]
-        assert self.cloakroom.arena.used == 0
+        assert self.tensor_store.arena.used == 0
 
     def _ticket_ended(self, ticket: Ticket) -> None:
         self.ended.append(ticket)

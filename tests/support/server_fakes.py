@@ -28,7 +28,7 @@ from astrarium.server.contract import (
     PackedCall,
     Refused,
     Stages,
-    Tally,
+    TimedCount,
 )
 from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.http.server import serve_http
@@ -131,11 +131,11 @@ class FakeService:
 
     def statistics(self, model: str) -> ModelStatistics:
         rows = self.rows[model]
-        tally = Tally(rows.total(), 5000 * rows.total())
+        tally = TimedCount(rows.total(), 5000 * rows.total())
         items = sum(size * count for size, count in rows.items())
-        batches = {size: Tally(count, 5000 * count) for size, count in rows.items()}
+        batches = {size: TimedCount(count, 5000 * count) for size, count in rows.items()}
         return ModelStatistics(
-            model, "1", 1234, items, tally.count, tally, Tally(1, 7), tally, tally, tally, tally, batches
+            model, "1", 1234, items, tally.count, tally, TimedCount(1, 7), tally, tally, tally, tally, batches
         )
 
     def metrics(self) -> bytes:

@@ -12,7 +12,7 @@ from astrarium.core.units import MILLISECOND
 from astrarium.placement import v100
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Patient, placement_policies
-from astrarium.placement.problem import Demand, PlacedModel, PlacementGpu, Problem
+from astrarium.placement.problem import GpuDemand, PlacedModel, PlacementGpu, Problem
 from astrarium.placement.v100 import Measurement, measured_model
 
 VISION = ("alexnet", "densenet121", "efficientnet_b7", "resnet50", "vgg19")  # 6.2.1
@@ -98,6 +98,6 @@ def _models(draw: st.DrawFn, index: int) -> PlacedModel:
         memory += draw(st.integers(0, 400))
         occupancy, weighted, sm = (draw(st.none() | st.integers(1, 100)) for _ in range(3))
         shares = (None if each is None else each / 100 for each in (occupancy, weighted, sm))
-        rows.append(Measurement(batch, time, memory * 1_000_000, Demand(*shares)))
+        rows.append(Measurement(batch, time, memory * 1_000_000, GpuDemand(*shares)))
     slo = draw(st.integers(20, 200)) * MILLISECOND
     return measured_model(index, f"model{index}", slo, draw(st.integers(1, 400)), rows)

@@ -15,34 +15,41 @@ from typing import Any
 import optuna
 import pytest
 
-from astrarium import tune
+import astrarium
+from astrarium import tuning
+from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
 from astrarium.core.trace import read_trace
 from astrarium.tuning.contract import Action, Event, TrialFinished
 from astrarium.tuning.live.books import LiveTuning
-from astrarium.tuning.live.run import INTERRUPTED, Wish, run_with
+from astrarium.tuning.live.run import INTERRUPTED, SearchSpec, run_with
+from astrarium.tuning.optuna import optimize
+from astrarium.tuning.ray_tune import fit
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Configuration, RandomSampler
 from astrarium.tuning.scenario.read import load
 from astrarium.tuning.spaces import space_of
 from astrarium.tuning.state import Outcome
 from tests.support.paths import ROOT
-from tests.support.tuning.trainings import Small, Troubled, build, one_nursery
+from tests.support.tuning.trainings import Small, Troubled, build, one_fork_server
 
 SPACE = {"rate": {"low": 0.001, "high": 0.1, "log": True}, "pause": {"options": [0.005]}}
-HALVING = {"candidates": 6, "iterations": 9}
+HALVING = tuning.SuccessiveHalving(candidates=6, iterations=9)
 EXAMPLE = ROOT / "examples" / "tuning" / "small_cnn.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nursery() -> Iterator[None]:
-    with one_nursery():
+def fork_server() -> Iterator[None]:
+    with one_fork_server():
         yield
 
 
 def search(**settings: Any) -> TuningRecord:
-    chosen: dict[str, Any] = {"search_settings": HALVING, "gpus": 2, "emulated": tune.Emulated(), **settings}
-    return tune.run(chosen.pop("build", build), chosen.pop("space", SPACE), **chosen)
+    chosen: dict[str, Any] = {"search": HALVING, "gpus": 2, "emulated": True, **settings}
+    record: TuningRecord = astrarium.tune(
+        chosen.pop("build", build), chosen.pop("space", SPACE), **chosen
+    ).record
+    return record
 
 
 def told(record: TuningRecord) -> list[Any]:
@@ -98,9 +105,7 @@ class Impatient:
 
 def test_an_interrupt_ends_the_search_with_what_it_found() -> None:
     before = signal.getsignal(signal.SIGINT)
-    record = search(
-        search="random", search_settings={"candidates": 40, "iterations": 30}, progress=Impatient()
-    )
+    record = search(search="random:candidates=40,iterations=30", progress=Impatient())
     assert record.over == INTERRUPTED
     assert record.best
     assert {row.outcome for row in record.rows} >= {Outcome.WITHDRAWN}
@@ -130,32 +135,32 @@ def test_what_others_put_beside_a_search_that_never_began_stays(tmp_path: Path) 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_with(Wish(SPACE, folder=tmp_path / "runs" / "first"), neighbour)
+        run_with(SearchSpec(SPACE, folder=tmp_path / "runs" / "first"), neighbour)
     assert [each.name for each in (tmp_path / "runs").iterdir()] == ["second"]
 
 
-def hanging(values: dict[str, Any], workers: tune.Workers) -> Small:
+def hanging(values: dict[str, Any], workers: tuning.Workers) -> Small:
     return Troubled({**values, "trouble": "sleep"}, workers)
 
 
 def hanging_objective(trial: Any) -> None:
     trial.suggest_float("rate", 0.1, 1.0)
-    for _ in tune.iterations(trial, 3):
+    for _ in tuning.iterations(trial, 3):
         time.sleep(600)
 
 
 def test_an_iteration_may_take_so_long_and_no_longer() -> None:
-    one: dict[str, Any] = {"search_settings": {"candidates": 1, "iterations": 3}, "gpus": 1, "longest": "2s"}
+    one: dict[str, Any] = {"search": "random:candidates=1,iterations=3", "gpus": 1, "longest": "2s"}
     told = "no iteration ended within 2 s, the longest it may take"
-    assert [each.reason for each in search(build=hanging, search="random", **one).candidates] == [told]
+    assert [each.reason for each in search(build=hanging, **one).candidates] == [told]
     study = optuna.create_study()
-    record = tune.optimize(study, hanging_objective, search="random", emulated=tune.Emulated(), **one)
-    assert [each.reason for each in record.candidates] == [told]
+    result = optimize(study, hanging_objective, emulated=True, **one)
+    assert result.candidates["reason"].tolist() == [told]
     assert [trial.state.name for trial in study.trials] == ["FAIL"]
 
 
 @pytest.mark.parametrize("longest", ["0s", "soon", 10, "-3s"])
-@pytest.mark.parametrize("verb", [tune.run, tune.fit, tune.optimize])
+@pytest.mark.parametrize("verb", [astrarium.tune, fit, optimize])
 def test_the_limit_is_read_as_that_of_a_file(verb: Any, longest: Any, tmp_path: Path) -> None:
     """Before anything else is looked at."""
     (tmp_path / "train.py").write_text("def build(values, workers): ...")
@@ -165,29 +170,28 @@ def test_the_limit_is_read_as_that_of_a_file(verb: Any, longest: Any, tmp_path: 
     with pytest.raises(InputError) as of_file:
         load(file)
     with pytest.raises(InputError) as of_python:
-        verb(None, {}, *(["metric"] if verb is tune.fit else []), longest=longest)
+        verb(None, {}, *(["metric"] if verb is fit else []), longest=longest)
     assert str(of_file.value) == f"{file}: live.{of_python.value}"
 
 
 def test_the_example_learns() -> None:
     space = {"rate": {"options": [0.05]}, "momentum": {"options": [0.9]}, "channels": {"options": [8, 16]}}
-    settings = {"iterations": 3}
     record = search(
-        build=f"{EXAMPLE}:build", space=space, search="grid", search_settings=settings, goal="max", gpus=1
+        build=f"{EXAMPLE}:build", space=space, search=tuning.Grid(iterations=3), goal="max", gpus=1
     )
     assert [each.values["channels"] for each in record.candidates] == [8, 16]
     assert record.best[-1].value > 0.2  # a guess is right in one of ten
 
 
-def failing(values: dict[str, Any], workers: tune.Workers) -> Small:
+def failing(values: dict[str, Any], workers: tuning.Workers) -> Small:
     if values["rate"] > 0.5:
         raise ValueError("the rate is too high")
     return Small(values, workers)
 
 
 def test_trials_that_fail_do_not_end_the_search() -> None:
-    record = search(build=failing, space={"rate": {"options": [0.05, 0.9]}}, search="grid",
-                    search_settings={"iterations": 2}, gpus=1)  # fmt: skip
+    record = search(build=failing, space={"rate": {"options": [0.05, 0.9]}}, search="grid:iterations=2",
+                    gpus=1)  # fmt: skip
     reasons = [each.reason for each in record.candidates]
     assert reasons[1] == "ValueError: the rate is too high"
     assert record.best[-1].candidate == 0
@@ -197,24 +201,24 @@ def test_trials_that_fail_do_not_end_the_search() -> None:
     ("wrong", "field"),
     [
         ({"goal": "least"}, "goal"),
-        ({"search": "guessing"}, "guessing"),
-        ({"search_settings": {"candidate": 3}}, "search_settings"),
-        ({"policy": "fluid"}, "fluid"),
+        ({"search": Choice("guessing")}, "guessing"),
+        ({"search": Choice("random", {"candidate": 3})}, r"search\.candidate"),
+        ({"policy": Choice("fluid")}, "fluid"),
         ({"sampler": "clever"}, "sampler"),
         ({"resume": True}, "folder"),
         ({"space": {"rate": 3}}, "space.rate"),
     ],
 )
 def test_what_cannot_be_used_is_named_before_anything_is_started(wrong: dict[str, Any], field: str) -> None:
-    def no_crew() -> Any:
-        raise AssertionError("a crew was started")
+    def no_backend() -> Any:
+        raise AssertionError("a backend was started")
 
     with pytest.raises(InputError, match=field):
-        run_with(Wish(**{"space": SPACE, **wrong}), no_crew)
+        run_with(SearchSpec(**{"space": SPACE, **wrong}), no_backend)
 
 
 def test_importing_it_is_light() -> None:
     heavy = ("torch", "ray", "optuna", "numpy", "cloudpickle")
-    code = f"import sys, astrarium.tune; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, astrarium.tuning; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"

@@ -12,7 +12,7 @@ from astrarium.core.units import SECOND, Time
 from astrarium.tuning.contract import GpusChanged, GroupArrived, Put, RuntimeMeasured, Trial
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.policies.astrarium.barrier import soonest, topped_up
-from astrarium.tuning.policies.astrarium.options import Options, Slots, options
+from astrarium.tuning.policies.astrarium.options import GpuBudget, TrialOptions, trial_options
 from astrarium.tuning.policies.astrarium.progress import most_progress
 from astrarium.tuning.runtime import Place, Runtime, Width
 from astrarium.tuning.state import TuningState
@@ -31,8 +31,8 @@ def made() -> Any:
     return kind(msgspec.convert({}, kind.Parameters))
 
 
-def choices(state: TuningState, now: Time = 0) -> list[Options]:
-    return [options(now, row, state.gpus, state, 4, 8) for row in state.open.values()]
+def choices(state: TuningState, now: Time = 0) -> list[TrialOptions]:
+    return [trial_options(now, row, state.gpus, state, 4, 8) for row in state.open.values()]
 
 
 def books(gpus: int, *arrived: GroupArrived, runtime: Runtime = REAL, moving: Time = 0) -> TuningState:
@@ -149,7 +149,7 @@ def test_idle_gpus_go_to_who_ends_last_and_nobody_loses_any() -> None:
 
 
 def test_slots_are_gpus_that_widths_need() -> None:
-    slots = Slots(3, [Width(1, 2)] * 3 + [Width(1)])
+    slots = GpuBudget(3, [Width(1, 2)] * 3 + [Width(1)])
     assert slots.free == 0
     assert not slots.changed(Width(1), Width(2))
     assert slots.changed(Width(1, 2), Width(1))

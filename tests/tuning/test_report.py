@@ -33,7 +33,7 @@ from astrarium.tuning.runtime import Place
 from astrarium.tuning.samplers import Configuration, Goal, Standing
 from astrarium.tuning.scenario.read import TuningScenario, parse
 from astrarium.tuning.scenario.tasks import TASKS
-from astrarium.tuning.session import Best, Candidate, Scored
+from astrarium.tuning.session import Best, Candidate, CandidateScore
 from astrarium.tuning.state import Outcome, TrialRow
 
 
@@ -44,7 +44,7 @@ def finished(record: TuningRecord, goal: Goal) -> Run[TuningScenario, TuningReco
 
 
 def candidate(number: int, values: list[float], standing: Standing = Standing.STOPPED) -> Candidate:
-    history = [Scored(10 * (at + 1) * SECOND, at + 1, value) for at, value in enumerate(values)]
+    history = [CandidateScore(10 * (at + 1) * SECOND, at + 1, value) for at, value in enumerate(values)]
     configuration = Configuration(number, {"rate": 0.1 * number, "kind": "[b]odd[/b]"})
     return Candidate(number, configuration, None, len(values), history, standing)
 

@@ -33,7 +33,7 @@ from astrarium.tuning.record import Level, TuningRecord
 from astrarium.tuning.runtime import Place, Runtime
 from astrarium.tuning.samplers import RandomSampler, Standing
 from astrarium.tuning.scenario.tasks import TASKS, task
-from astrarium.tuning.session import Searched, Session
+from astrarium.tuning.session import Session, SessionEngine
 from astrarium.tuning.state import Outcome, TuningState
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
@@ -166,7 +166,7 @@ def searched(
     session = Session(chosen, RandomSampler(truth.space, 2), truth.worth, "max", None, truth.space)
     truth.values = lambda number: session.candidates[number].values
     steps: list[Any] = []
-    engine = Searched(
+    engine = SessionEngine(
         state, made(tuning_policies.get(policy), {}, field="policy"), True, steps.append, session
     )
     first = [(0, event) for event in (GpusChanged((0, 1, 2)), *session.begin())]

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
+from astrarium.core.decode import parse_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.run.experiment import simulate
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.scenario.read import TuningScenario, load, parse
-from astrarium.tuning.scenario.samplers import sampler_of
+from astrarium.tuning.scenario.schema import sampler_of
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.spaces import Choice, Range
 
@@ -120,7 +121,7 @@ def test_a_live_file_may_have_a_task_too(live: Path) -> None:
     ("raw", "field", "expected"),
     [
         ([], "", "a mapping with a task or a train function"),
-        ({"apps": []}, "", "astrarium simulate"),
+        ({"apps": []}, "", "a task or a train function"),
         ({"gpus": 2}, "task", "train: file.py:function"),
         (changed(KNOWN, gpu=2), "gpu", "did you mean 'gpus'"),
         (changed(KNOWN, task="cifar10-alexnt"), "task", "did you mean 'cifar10-alexnet'"),
@@ -293,7 +294,7 @@ def test_a_grid_search_takes_a_grid_unless_told() -> None:
 
 def test_options_are_numbers_where_they_look_like_some() -> None:
     """YAML 1.1 takes 1e-3 for text."""
-    written = yaml.safe_load("{rate: {options: [1e-3, 1.5E+2, 2]}, kind: {options: [gru, '16', 1e]}}")
+    written = parse_yaml("{rate: {options: [1e-3, 1.5E+2, 2]}, kind: {options: [gru, '16', 1e]}}", "")
     space = parse(changed(OWN, space=written)).space
     assert space["rate"].options == (0.001, 150.0, 2)
     assert space["kind"].options == ("gru", "16", "1e")

@@ -15,7 +15,7 @@ from astrarium.core.errors import BrokenBooks, InputError
 from astrarium.tuning.contract import GroupArrived, Trial, TrialFailed, TrialFinished, TrialWithdrawn
 from astrarium.tuning.policies import searches
 from astrarium.tuning.samplers import Configuration, Goal, GridSampler, RandomSampler, Standing
-from astrarium.tuning.search.contract import Course, Pool, Wanted
+from astrarium.tuning.search.contract import Course, Pool, WantedTrials
 from astrarium.tuning.session import Session
 from astrarium.tuning.spaces import Choice, Range, space_of
 from astrarium.tuning.state import TuningState
@@ -363,7 +363,7 @@ def test_a_candidate_that_the_samplers_library_stops_goes_no_further() -> None:
 def test_a_search_that_waits_for_nothing_is_found_out() -> None:
     class Idle:
         def run(self, pool: Pool) -> Course:
-            yield Wanted((), each=True)
+            yield WantedTrials((), each=True)
 
     with pytest.raises(BrokenBooks, match="nothing runs"):
         Session(Idle(), Noted(), by_number).begin()

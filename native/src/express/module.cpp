@@ -147,7 +147,7 @@ nb::list shapes(const BoundCall& self) {
   return found;
 }
 
-// The courier, and the shared memory that it reads answers from.
+// The courier (`EarlyReplies` in Python: the early reply thread), and the shared memory that it reads answers from.
 struct BoundCourier {
   Py_buffer memory{};
   std::unique_ptr<Courier> courier;

@@ -73,7 +73,7 @@ def _list(json: bool) -> None:
 
 
 def _chosen(names: list[str]) -> list[str]:
-    """Every name is looked up before the first is run."""
+    """Return the reproductions; every name is looked up before the first is run."""
     from astrarium.core.errors import InputError, one_of
     from astrarium_papers import registry
 
@@ -86,7 +86,7 @@ def _chosen(names: list[str]) -> list[str]:
 
 
 def _check_page(page: Path | None) -> None:
-    """Before the work begins: it may take long."""
+    """Check the page before the work begins: it may take long."""
     from astrarium.core.errors import InputError
 
     if page is not None and (page.is_dir() or not page.parent.is_dir()):

@@ -27,7 +27,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float | None:
-        """Ours over the paper's (the nearest end of a range)."""
+        """Return ours over the paper's (the nearest end of a range)."""
         if self.paper is None:
             return None
         low, high = self.bounds
@@ -54,7 +54,7 @@ class Row(msgspec.Struct, frozen=True):
         return "given" if self.given else "agrees"
 
     def shown(self) -> dict[str, Any]:
-        """As JSON prints it: the derived columns included."""
+        """Return the row as JSON prints it: the derived columns included."""
         return {**msgspec.structs.asdict(self), "ratio": self.ratio, "verdict": self.verdict}
 
 
@@ -95,8 +95,8 @@ class Effort(msgspec.Struct, frozen=True):
             self.progress(step)
 
     def each(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """The work on every item, as many at a time as there are jobs. Threads do: native runs let go of the
-        interpreter."""
+        """Return the work on every item, as many at a time as there are jobs. Threads do: native runs let go
+        of the interpreter."""
         if self.jobs <= 1:
             return [work(item) for item in items]
         with threads(self.jobs) as pool:

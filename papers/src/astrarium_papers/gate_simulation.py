@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 
 from astrarium.core import processes
-from astrarium.core.errors import InputError, one_of
-from astrarium.core.native import extension
+from astrarium.core.errors import InputError, extension, one_of
 from astrarium.core.processes import Floats, Stretch, Times
 from astrarium.core.streams import stream
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
@@ -51,9 +50,9 @@ class Sharing(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Of one client: latencies in ms from arrival (or launch, in a closed loop), `service_ms` from the first
-    launch, `rate` in requests a second, parts of one counted; `held` are launches that had to wait, by
-    reason."""
+    """What one client has had: latencies in ms from arrival (or launch, in a closed loop), `service_ms` from
+    the first launch, `rate` in requests a second, parts of one counted; `held` are launches that had to wait,
+    by reason."""
 
     name: str
     latency_ms: Floats
@@ -64,7 +63,7 @@ class Outcome(msgspec.Struct, frozen=True):
     launches: int
 
     def percentile(self, percent: float) -> float:
-        """The latency; not a number where no request has ended."""
+        """Return the percentile of latency; not a number where no request has ended."""
         return float(np.percentile(self.latency_ms, percent)) if len(self.latency_ms) else float("nan")
 
 
@@ -75,7 +74,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def share(parties: Sequence[Party], sharing: Sharing, duration: Time, warmup: Time = 0) -> Run:
-    """Requests that arrive in the warm-up are not counted."""
+    """Simulate clients that share a GPU; requests that arrive in the warm-up are not counted."""
     gate = _gate()
     knobs = _knobs(gate, sharing, parties[0].trace.sms)
     columns = gate.simulate(
@@ -104,7 +103,7 @@ def alone(
 
 
 def profiled(sharing: Sharing, latency: Outcome) -> Sharing:
-    """The same, told how long a request of the latency client takes alone."""
+    """Return the sharing, told how long a request of the latency client takes alone."""
     known = int(np.median(latency.service_ms) * MILLISECOND)
     return msgspec.structs.replace(sharing, knobs={"latency": known, **sharing.knobs})
 
@@ -160,7 +159,7 @@ def _outcome(party: Party, found: dict[str, Any], duration: Time, warmup: Time) 
 
 
 def poisson(rate: float, duration: Time, seed: int, name: str) -> Times:
-    """*rate* a second; the name keeps clients apart that share a seed."""
+    """Return Poisson arrivals of *rate* a second; the name keeps clients apart that share a seed."""
     stretches = [Stretch(0, duration, rate)]
     moments = processes.poisson(stream(seed, "gate", "poisson", name), processes.total(stretches))
     return processes.stretched(moments, stretches)
@@ -173,7 +172,7 @@ def uniform(rate: float, duration: Time, seed: int, name: str) -> Times:
 
 
 def recorded(path: str, model: str, duration: Time) -> Times:
-    """The arrivals of one model of a trace file, such as the Apollo trace of the DISB suite."""
+    """Return the arrivals of one model of a trace file, such as the Apollo trace of the DISB suite."""
     trace = read_trace(path)
     models = [kind[0] for kind in trace.kinds]
     if model not in models:
@@ -184,8 +183,8 @@ def recorded(path: str, model: str, duration: Time) -> Times:
 
 
 def bursty(duration: Time, seed: int, name: str, burst: int = 4, apart: Time = 204 * MILLISECOND) -> Times:
-    """Stands in for Apollo's object detection: bursts of four requests 3 to 8 ms apart, about 200 ms from one
-    burst to the next, as in the trace's stream of that kind (19 requests/s)."""
+    """Return arrivals that stand in for Apollo's object detection: bursts of four requests 3 to 8 ms apart,
+    about 200 ms from one burst to the next, as in the trace's stream of that kind (19 requests/s)."""
     random = stream(seed, "gate", "bursty", name)
     bursts = int(2 * duration / apart) + 4
     starts = random.gamma(16.0, apart / 16.0, bursts).cumsum()

@@ -101,14 +101,14 @@ def _paper(row: Row) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Three digits where there are decimals, whole numbers otherwise; nothing for nothing."""
+    """Return three digits where there are decimals, whole numbers otherwise; nothing for nothing."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def _count(verdicts: Sequence[str], good: str) -> str:
-    """Of those that could have been otherwise."""
+    """Return how many hold of those that could have been otherwise."""
     given = verdicts.count("given")
     counted = len(verdicts) - given
     parts = [f"{verdicts.count(good)} of {counted}"] if counted else []

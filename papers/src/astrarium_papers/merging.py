@@ -30,7 +30,7 @@ def merged(page: str, again: str) -> str:
 
 
 def _sections(page: str) -> dict[str, str]:
-    """By name, each from its heading on; what comes before all has no name."""
+    """Return sections by name, each from its heading on; what comes before all has no name."""
     head, *parts = re.split(r"(?m)^(?=## )", page)
     named = {part.removeprefix("## ").split(":")[0]: part.rstrip() + "\n" for part in parts}
     return {"": head.rstrip() + "\n", **{name: "\n" + part for name, part in named.items()}}

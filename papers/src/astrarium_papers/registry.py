@@ -50,12 +50,12 @@ class Reproduction(msgspec.Struct):
         return self.findings.skipped
 
     def figure(self, path: Path) -> None:
-        """Nothing is drawn of what was skipped."""
+        """Draw the figure; nothing is drawn of what was skipped."""
         if not self.skipped:
             self.module.draw(self.findings.data, path)
 
     def shown(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Return the JSON form."""
         return {
             "name": self.name,
             "title": self.title,
@@ -77,7 +77,7 @@ def names() -> list[str]:
 
 
 def spelled(name: str) -> str:
-    """As modules are named: salus/table2.1, as the paper has it, is salus/table2_1."""
+    """Return a name as modules are named: salus/table2.1, as the paper has it, is salus/table2_1."""
     return name.replace(".", "_")
 
 
@@ -99,7 +99,7 @@ def _module(name: str) -> Any:
 
 
 def by_number(name: str) -> tuple[str, int, str]:
-    """figure2 before figure10."""
+    """Return a key that sorts figure2 before figure10."""
     paper, _, item = name.partition("/")
     digits = "".join(letter for letter in item if letter.isdigit())
     return paper, -1 if item.startswith("table") else int(digits or 0), item

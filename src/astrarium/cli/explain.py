@@ -63,7 +63,7 @@ def explain(
 def _app(scenario: ClusterScenario, app: str, at: Time | None, bar: Bar) -> tuple[dict[str, Any], list[Any]]:
     from rich.text import Text
 
-    from astrarium.cluster.explain import View, view
+    from astrarium.cluster.explain import ClusterView, view
     from astrarium.cluster.level import run
     from astrarium.cluster.policies import Allocator
     from astrarium.cluster.report.summary import summarize_apps
@@ -72,7 +72,7 @@ def _app(scenario: ClusterScenario, app: str, at: Time | None, bar: Bar) -> tupl
     from astrarium.cluster.state import ClusterState
     from astrarium.core.errors import InputError, did_you_mean
 
-    built, found = build(scenario), list[View]()
+    built, found = build(scenario), list[ClusterView]()
     if app not in built.apps:
         some = ", ".join(list(built.apps)[:12]) + (", ..." if len(built.apps) > 12 else "")
         raise InputError("ITEM", app, f"an app of the file: {some}{did_you_mean(list(built.apps), app)}")

@@ -54,12 +54,12 @@ def _served(file: Path, policy: str | None) -> Iterator[tuple[Engine[Any, Any, A
 
     from astrarium.cli.opening import variant
     from astrarium.core.engine import Engine
-    from astrarium.server.recording import Recorded as Recording
+    from astrarium.server.recording import RecordingReader
     from astrarium.serving.level import LEVEL
     from astrarium.serving.scenario import build, parse
     from astrarium.serving.state import ServingState
 
-    recorded = Recording(file)
+    recorded = RecordingReader(file)
     scenario = parse(yaml.safe_load(recorded.header.scenario), f"{file} (its scenario)", serving=True)
     if policy is not None:
         scenario = variant(LEVEL, scenario, policy)

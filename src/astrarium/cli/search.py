@@ -23,15 +23,15 @@ from astrarium.core.level import Level, Run
 from astrarium.core.units import SECOND
 from astrarium.run.folder import file_name, write_runs
 from astrarium.run.waiting import waiting
-from astrarium.tuning.live.memory import Options
-from astrarium.tuning.live.run import alone_in
+from astrarium.tuning.live.backend import LiveOptions
+from astrarium.tuning.live.run import folder_lock
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.files import FILES
 from astrarium.tuning.report.summary import TuningSummary
 from astrarium.tuning.report.tables import LINE, configuration, last_line
 from astrarium.tuning.samplers import Standing
 from astrarium.tuning.scenario.read import TuningScenario
-from astrarium.tuning.scenario.samplers import sampler_of
+from astrarium.tuning.scenario.schema import sampler_of
 from astrarium.tuning.session import Session
 from astrarium.tuning.state import Outcome, TuningState
 
@@ -276,7 +276,7 @@ def _cleared(folder: Path, overwrite: bool) -> None:
         raise InputError("--out", str(folder), told)
     with ExitStack() as locks:  # all or nothing: of several runs, one may be under way
         for state in [each for each in (folder / LIVE_STATE).iterdir() if each.is_dir()]:
-            locks.enter_context(alone_in(state))
+            locks.enter_context(folder_lock(state))
         shutil.rmtree(folder / LIVE_STATE)
 
 
@@ -317,34 +317,34 @@ def run_live(
     scenario: TuningScenario, folder: Path | None, resume: bool, progress: Callable[[Any], None]
 ) -> TuningRecord:
     """*folder* keeps checkpoints and results, and *resume* goes on with what is there."""
-    from astrarium.tuning.live.run import Wish, run_local, run_with
+    from astrarium.tuning.live.run import SearchSpec, run_local, run_with
     from astrarium.tuning.live.training import Emulated
 
     assert scenario.train is not None
     build: str = scenario.train
-    wish = Wish(
+    spec = SearchSpec(
         space=scenario.space,
-        search=scenario.search.name,
-        search_settings=scenario.search.parameters,
+        search=scenario.search,
         sampler=sampler_of(scenario.sampler, scenario.space, scenario.goal, scenario.seed),
-        policy=scenario.policy.name,
-        policy_settings=scenario.policy.parameters,
+        policy=scenario.policy,
         goal=scenario.goal,
         target=scenario.target,
         seed=scenario.seed,
         folder=folder,
         resume=resume,
         progress=progress,
-        options=Options() if scenario.live.longest is None else Options(longest=scenario.live.longest),
+        options=LiveOptions()
+        if scenario.live.longest is None
+        else LiveOptions(longest=scenario.live.longest),
     )
     said = scenario.emulated
     emulated = None if said is None else Emulated(packing=said.packing, scaling=said.scaling)
     if scenario.engine == "local":
-        return run_local(build, wish, gpus(scenario), emulated, **settings(scenario))
-    from astrarium.tuning.live.ray.backend import RayCrew
+        return run_local(build, spec, gpus(scenario), emulated, **settings(scenario))
+    from astrarium.tuning.live.ray.backend import RayTrialBackend
 
     given = {"folder": folder, "seed": scenario.seed, **settings(scenario)}
-    return run_with(wish, lambda: RayCrew(build, gpus(scenario), emulated, **given))
+    return run_with(spec, lambda: RayTrialBackend(build, gpus(scenario), emulated, **given))
 
 
 def gpus(scenario: TuningScenario) -> int | None:

@@ -1,4 +1,4 @@
-"""Which of an app's jobs run on which of its GPUs: what its own scheduler would say.
+"""An app's own scheduler, which this module stands for, says which of its jobs run on which of its GPUs.
 
 What runs stays where it is as long as its GPUs do. GPUs that are left go to jobs that wait, those with most
 left to do first (an app ends with its last job), to each as close together as can be had, and then to those
@@ -17,7 +17,7 @@ Plan = dict[int, tuple[int, ...]]  # the GPUs of each job
 
 
 def arrangements(state: ClusterState) -> Iterator[Run | Stop]:
-    """For every app whose GPUs or jobs have changed."""
+    """Yield what to run and stop, for every app whose GPUs or jobs have changed."""
     while state.unsettled:
         app = next(iter(state.unsettled))
         del state.unsettled[app]
@@ -26,7 +26,7 @@ def arrangements(state: ClusterState) -> Iterator[Run | Stop]:
 
 
 def planned(row: AppRow, gpus: Collection[int], floor: Floor) -> Plan:
-    """What its jobs would run on, if it had these GPUs."""
+    """Return what the jobs of an app would run on, if it had these GPUs."""
     if len(row.jobs) == 1:  # as most apps are: asked again and again, it must be cheap
         (only,) = row.jobs.values()
         if len(only.gpus) == only.job.most and not only.finished and all(gpu in gpus for gpu in only.gpus):
@@ -46,7 +46,7 @@ def planned(row: AppRow, gpus: Collection[int], floor: Floor) -> Plan:
 
 
 def _settled(row: AppRow) -> bool:
-    """All that it has is in use, by jobs that have it: most often a lease was renewed."""
+    """Return whether all GPUs of an app are in use by jobs that have them: most often a lease was renewed."""
     used = 0
     for job in row.jobs.values():
         for gpu in job.gpus:
@@ -84,7 +84,7 @@ def _hand_out(
 
 
 def _left(job: JobRow) -> int:
-    """As far as its owner knows."""
+    """Return the work that is left of a job, as far as its owner knows."""
     return job.job.forecast - job.done
 
 
@@ -97,8 +97,8 @@ def _to_grow(job: JobRow, has: int) -> int:
 
 
 def closest(gpus: Iterable[int], count: int, floor: Floor, near: Iterable[int] = ()) -> tuple[int, ...]:
-    """*count* of them: beside *near* if possible, then where there are just enough, then where most are; in
-    one rack if it has so many."""
+    """Return *count* of these GPUs that lie close together. They lie beside *near* if possible, then where
+    there are just enough, then where most are; in one rack if it has so many."""
     gpus = list(gpus)
     if len(gpus) == 1:
         return tuple(gpus[:count])
@@ -111,7 +111,7 @@ def closest(gpus: Iterable[int], count: int, floor: Floor, near: Iterable[int] =
 
 
 def _gathered(of: dict[int, list[int]], missing: int, floor: Floor, racks: set[int]) -> list[int]:
-    """Machine by machine: after the largest, the rest may fit somewhere just so."""
+    """Return GPUs machine by machine: after the largest, the rest may fit somewhere just so."""
     chosen: list[int] = []
     if not racks and missing > max((len(each) for each in of.values()), default=0):
         racks = _smallest_rack(of, missing, floor)
@@ -127,7 +127,7 @@ def _gathered(of: dict[int, list[int]], missing: int, floor: Floor, racks: set[i
 
 
 def _smallest_rack(of: dict[int, list[int]], count: int, floor: Floor) -> set[int]:
-    """That has so many; none where there is no such rack."""
+    """Return the smallest rack that has so many GPUs; none where there is no such rack."""
     totals: dict[int, int] = {}
     for machine, gpus in of.items():
         rack = floor.rack_of(machine)

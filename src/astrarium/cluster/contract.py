@@ -1,4 +1,4 @@
-"""What a cluster policy hears, in the past tense."""
+"""Cluster policies hear these events, and answer with these actions on apps and their jobs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from astrarium.cluster.machines import Machine
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
 
-# What a cluster policy may ask for, in the imperative.
+# Actions: what a cluster policy may ask for, in the imperative.
 
 
 class Grant(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Lease these GPUs to an app until then. They must be free, or its own: then the lease is renewed."""
+    """Lease these GPUs to an app until then; they must be free, or the app's own, whose lease is renewed."""
 
     app: int
     gpus: tuple[int, ...]
@@ -31,7 +31,7 @@ class Revoke(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class Run(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A job of an app on some of the GPUs that it has. One that runs elsewhere moves there."""
+    """Run a job of an app on some of the GPUs that the app has. A job that runs elsewhere moves there."""
 
     app: int
     job: int
@@ -39,6 +39,8 @@ class Run(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Stop a job with a checkpoint. Its GPUs stay with the app."""
+
     app: int
     job: int
 
@@ -46,11 +48,11 @@ class Stop(msgspec.Struct, frozen=True, tag=True, gc=False):
 Action: TypeAlias = Grant | Revoke | Run | Stop | SetTimer
 
 
-# What shares a cluster: apps, each of one or many jobs.
+# Apps and jobs, which share a cluster.
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Training that runs on *least* to *most* GPUs at once, or not at all.
+    """A job is training that runs on *least* to *most* GPUs at once, or not at all.
 
     *work* is how long it takes on one GPU, however it is stopped and resumed; *expected* is what its owner
     says, where that is not the truth (a curve that may be cut off early). With *iterations*, where they are
@@ -71,11 +73,9 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class App(msgspec.Struct, frozen=True):
-    """Jobs of a phase run side by side, phases one after another. A single job is an app too.
-
-    `halving`: who is in a later phase is found out by the one before it, so that nobody but the app may look
-    there; how many they are, and how much of the GPU they may use, is known. `curve`: jobs may end early.
-    """
+    """An app is a series of phases; jobs of a phase run side by side. A single job is an app too. `halving`:
+    which jobs go on to a later phase is found out by the phase before it, so that nobody but the app may look
+    there; how many they are, and how much of the GPU they may use, is known. `curve`: jobs may end early."""
 
     id: int
     name: str
@@ -89,8 +89,11 @@ class App(msgspec.Struct, frozen=True):
 
 
 def single(id_: int, name: str, work: Time, gpus: int = 1, model: str = "", team: str = "") -> App:
-    """One job that needs all of its GPUs at once; *work* is how long it runs on them."""
+    """Return an app of one job that needs all of its GPUs at once and runs on them for *work*."""
     return App(id_, name, ((Job(0, work * gpus, gpus, gpus, model),),), team)
+
+
+# Events: what a cluster policy hears, in the past tense.
 
 
 class MachineJoined(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -98,7 +101,7 @@ class MachineJoined(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class MachineLost(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """With all that ran there since the last checkpoints."""
+    """A machine is gone, with all that ran there since the last checkpoints."""
 
     machine: int
 
@@ -108,14 +111,14 @@ class AppArrived(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class AppWithdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Its owner wants it no more, or it has failed."""
+    """The owner of an app wants it no more, or the app has failed with this error."""
 
     app: int
     error: str = ""
 
 
 class LeaseExpired(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """At *until*; news of a lease that was renewed or taken back meanwhile is late."""
+    """A lease has ended at *until*; the event is late if the lease was renewed or revoked meanwhile."""
 
     app: int
     gpus: tuple[int, ...]
@@ -123,7 +126,7 @@ class LeaseExpired(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class JobStopped(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The run has ended with a checkpoint, or was lost: so much of its work is done."""
+    """A run has ended with a checkpoint, or was lost: so much of the job's work is done."""
 
     app: int
     job: int
@@ -132,7 +135,7 @@ class JobStopped(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class JobProgressed(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """It still runs."""
+    """A job still runs, and so much of its work is done."""
 
     app: int
     job: int
@@ -141,8 +144,8 @@ class JobProgressed(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class JobFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """*late*: it was to be stopped, and ended by itself before it was. Otherwise it still runs in the books;
-    news of a run that was stopped meanwhile is ignored."""
+    """A job has done all of its work. *late*: it was to be stopped, and ended by itself before it was.
+    Otherwise it still runs in the books; news of a run that was stopped meanwhile is ignored."""
 
     app: int
     job: int

@@ -1,81 +1,16 @@
-"""How many GPUs an app could use: whole gangs, and more for those that can grow."""
+"""Demand is how many GPUs an app could use, and how many more it would put to use.
+
+Gangs start whole and in order; what is left over goes to jobs that can grow. `usable` counts as if all jobs
+started now. `GpuDemand` counts as `arrange` does: jobs that run keep their GPUs, and only the others start.
+"""
 
 from __future__ import annotations
 
 from astrarium.cluster.state import AppRow, JobRow
 
-# How many more GPUs an app would put to use, as `arrange` hands them to its jobs: what runs goes on, then
-# whole gangs that wait, in order, and then growth.
 
-
-class Appetite:
-    """Of one app, as it stands: what its jobs would make of any number of GPUs."""
-
-    def __init__(self, row: AppRow) -> None:
-        self.has = len(row.leases)
-        self._running, self._room = 0, 0
-        self._gangs: list[list[int]] = []  # that wait: least, most, how many such follow each other
-        for each in row.jobs.values():
-            if not each.finished:
-                self._add(each, _kept(row, each))
-
-    def _add(self, each: JobRow, running: int) -> None:
-        least, most = each.job.least, each.job.most
-        if running:
-            self._running, self._room = self._running + running, self._room + most - running
-        elif self._gangs and self._gangs[-1][:2] == [least, most]:
-            self._gangs[-1][2] += 1
-        else:
-            self._gangs.append([least, most, 1])
-
-    def in_use(self, gpus: int) -> int:
-        """Of so many GPUs of the app: those that its jobs would run on."""
-        left, room = gpus - self._running, self._room
-        for least, most, count in self._gangs:
-            started = min(count, max(0, left) // least)
-            left, room = left - started * least, room + started * (most - least)
-        return gpus - max(0, left - room)
-
-    def more(self, offered: int) -> int:
-        """Of so many that it is offered beyond those it has."""
-        return max(0, self.in_use(self.has + offered) - self.has)
-
-    def step(self, given: int, offered: int) -> int:
-        """The fewest more that it would use beyond those it has and was *given*: one, or a gang. 0: none."""
-        for step in sorted({1, *(least for least, _, _ in self._gangs)}):
-            if step <= offered and self.more(given + step) == given + step:
-                return step
-        return 0
-
-
-def more(row: AppRow, offered: int) -> int:
-    return Appetite(row).more(offered)
-
-
-def spare(row: AppRow) -> tuple[int, ...]:
-    """GPUs it has a lease for and no use any more: those first that nothing runs on."""
-    count = len(row.leases) - Appetite(row).in_use(len(row.leases))
-    if count <= 0:
-        return ()
-    busy = {gpu for each in row.jobs.values() if _kept(row, each) for gpu in each.gpus}
-    return tuple(sorted(row.leases.keys() - busy))[:count]
-
-
-def stood(row: AppRow) -> list[int]:
-    """GPUs that its jobs run on and whose lease has just expired."""
-    return [gpu for each in row.jobs.values() for gpu in each.gpus if gpu not in row.leases]
-
-
-def _kept(row: AppRow, each: JobRow) -> int:
-    """GPUs that a job goes on running on: none where its gang has lost a part."""
-    if not each.gpus:
-        return 0
-    running = sum(gpu in row.leases for gpu in each.gpus)
-    return running if running >= each.job.least else 0
-
-
-def most(row: AppRow) -> int:
-    """All of its jobs of this phase at their largest."""
+def most_usable(row: AppRow) -> int:
+    """Return the GPUs that all unfinished jobs of the present phase use at their largest."""
     if len(row.jobs) == 1:  # as most apps are: asked again and again, it must be cheap
         (only,) = row.jobs.values()
         return 0 if only.finished else only.job.most
@@ -83,28 +18,91 @@ def most(row: AppRow) -> int:
 
 
 def wanted(row: AppRow) -> int:
-    """Beyond what it has."""
-    return max(0, most(row) - len(row.leases))
+    """Return how many GPUs the app could use at most beyond those that it holds."""
+    return max(0, most_usable(row) - len(row.leases))
 
 
-def usable(row: AppRow, offered: int) -> int:
-    """Of so many GPUs, how many its jobs could take: as many gangs as fit, in order, and then growth."""
+def usable(row: AppRow, gpus: int) -> int:
+    """Return how many of so many GPUs the app's jobs could use, if all of them started now."""
     if len(row.jobs) == 1:
         (only,) = row.jobs.values()
-        return min(offered, only.job.most) if only.job.least <= offered and not only.finished else 0
-    left, grown = offered, 0
-    for each in row.jobs.values():
-        if not each.finished and each.job.least <= left:
-            left -= each.job.least
-            grown += each.job.most - each.job.least
-    return offered - left + min(left, grown)
+        return min(gpus, only.job.most) if only.job.least <= gpus and not only.finished else 0
+    left, grown = gpus, 0
+    for job in row.jobs.values():
+        if not job.finished and job.job.least <= left:
+            left -= job.job.least
+            grown += job.job.most - job.job.least
+    return gpus - left + min(left, grown)
 
 
-def step(row: AppRow, has: int, offered: int) -> int:
-    """The fewest GPUs that it could use beyond those that it has: one, or the smallest gang that waits."""
+def smallest_step(row: AppRow, has: int, offered: int) -> int:
+    """Return the fewest GPUs that `usable` counts beyond those that the app has: one, or a whole gang."""
     whole = usable(row, has + offered) - has
     if whole <= 1:
         return max(0, whole)
     sizes = {1, *(job.job.least for job in row.unfinished())}
     fitting = (size for size in sorted(sizes) if size <= whole and usable(row, has + size) >= has + size)
     return next(fitting, whole)
+
+
+class GpuDemand:
+    """What the jobs of one app, as it stands, would do with any number of GPUs."""
+
+    def __init__(self, row: AppRow) -> None:
+        self._has = len(row.leases)
+        self._running, self._room = 0, 0
+        self._gangs: list[list[int]] = []  # that wait: least, most, how many such follow each other
+        for job in row.jobs.values():
+            if not job.finished:
+                self._add(job, _goes_on_with(row, job))
+
+    def _add(self, job: JobRow, running: int) -> None:
+        least, most = job.job.least, job.job.most
+        if running:
+            self._running, self._room = self._running + running, self._room + most - running
+        elif self._gangs and self._gangs[-1][:2] == [least, most]:
+            self._gangs[-1][2] += 1
+        else:
+            self._gangs.append([least, most, 1])
+
+    def usable(self, gpus: int) -> int:
+        """Return how many of so many GPUs of the app its jobs would run on."""
+        left, room = gpus - self._running, self._room
+        for least, most, count in self._gangs:
+            started = min(count, max(0, left) // least)
+            left, room = left - started * least, room + started * (most - least)
+        return gpus - max(0, left - room)
+
+    def more(self, offered: int) -> int:
+        """Return how many of the offered GPUs the app would put to use beyond those that it has."""
+        return max(0, self.usable(self._has + offered) - self._has)
+
+    def smallest_step(self, given: int, offered: int) -> int:
+        """Return the fewest GPUs that the app would use beyond those it has and was *given*: one, or a gang.
+        0: it would use none of those offered."""
+        for step in sorted({1, *(least for least, _, _ in self._gangs)}):
+            if step <= offered and self.more(given + step) == given + step:
+                return step
+        return 0
+
+
+def spare(row: AppRow) -> tuple[int, ...]:
+    """Return GPUs that the app has a lease for and no use any more: those first that nothing runs on."""
+    count = len(row.leases) - GpuDemand(row).usable(len(row.leases))
+    if count <= 0:
+        return ()
+    busy = {gpu for job in row.jobs.values() if _goes_on_with(row, job) for gpu in job.gpus}
+    return tuple(sorted(row.leases.keys() - busy))[:count]
+
+
+def just_expired(row: AppRow) -> list[int]:
+    """Return the GPUs that the app's jobs still run on and whose lease has just ended."""
+    return [gpu for job in row.jobs.values() for gpu in job.gpus if gpu not in row.leases]
+
+
+def _goes_on_with(row: AppRow, job: JobRow) -> int:
+    """Return how many GPUs a job goes on running on: none where its gang has lost a part."""
+    if not job.gpus:
+        return 0
+    running = sum(gpu in row.leases for gpu in job.gpus)
+    return running if running >= job.job.least else 0

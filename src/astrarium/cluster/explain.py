@@ -1,4 +1,4 @@
-"""Why an app has what it has, why it waits and behind whom, and when it ran in the end.
+"""Explanations tell why an app has what it has, why it waits and behind whom, and when it ran in the end.
 
 `view` looks into the books at an instant, simulated or live. What comes after that instant is taken from a
 run that has gone on: whoever tells it says so.
@@ -15,30 +15,32 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from astrarium.cluster.demand import wanted
+from astrarium.cluster.demand import most_usable, wanted
 from astrarium.cluster.fairness import time_left, work_left
 from astrarium.cluster.record import ClusterRecord, Decision
 from astrarium.cluster.state import AppRow, ClusterState, Outcome
 from astrarium.core.units import FOREVER, Time
 
-# When somebody who waits can expect GPUs, from what is known now: who holds what until when, how long
-# owners say that jobs take, and who is before it in line. It knows nobody who comes later, and no job that
-# ends sooner than its owner says.
-
 
 @runtime_checkable
 class Expects(Protocol):
+    """A policy that says itself when apps can expect GPUs."""
+
     def expects(self, now: Time, state: ClusterState) -> dict[int, Time]: ...
 
 
 @runtime_checkable
 class TakesTurns(Protocol):
+    """A policy whose apps have GPUs for no longer than a turn."""
+
     @property
     def turns(self) -> Time: ...
 
 
 def expected(now: Time, state: ClusterState, allocator: object, line: Sequence[int]) -> dict[int, Time]:
-    """Of those in *line*; who cannot expect any has no entry."""
+    """Return when each app in *line* can expect GPUs; an app that cannot expect any has no entry. It goes by
+    what is known now: who holds what until when, how long owners say that jobs take, and who comes before it.
+    It knows no app that comes later, and no job that ends sooner than its owner says."""
     if isinstance(allocator, Expects):
         return allocator.expects(now, state)
     turn = allocator.turns if isinstance(allocator, TakesTurns) else FOREVER
@@ -57,7 +59,7 @@ def expected(now: Time, state: ClusterState, allocator: object, line: Sequence[i
 
 
 def _given_back(now: Time, row: AppRow, turn: Time, state: ClusterState) -> list[tuple[float, int]]:
-    """Its GPUs, lease by lease."""
+    """Return when an app gives its GPUs back, lease by lease."""
     if not row.leases:
         return []
     ends = now + min(time_left(now, row, tuple(row.leases), state), float(turn))
@@ -65,16 +67,16 @@ def _given_back(now: Time, row: AppRow, turn: Time, state: ClusterState) -> list
 
 
 def _gang(row: AppRow) -> int:
-    """The fewest GPUs with which more of it would run."""
+    """Return the fewest GPUs with which more of an app would run."""
     return min((job.job.least for job in row.unfinished() if not job.gpus), default=1)
 
 
 def _span(now: Time, row: AppRow, state: ClusterState) -> float:
-    return work_left(now, row, state) / max(1, sum(job.job.most for job in row.unfinished()))
+    return work_left(now, row, state) / max(1, most_usable(row))
 
 
 def _served(frees: list[tuple[float, int]], count: int) -> float | None:
-    """When so many are free; they are taken. None: there are never so many."""
+    """Take so many GPUs and return when they are free; None where there are never so many."""
     taken, at = list[tuple[float, int]](), 0.0
     while count > 0 and frees:
         at, there = heappop(frees)
@@ -91,11 +93,14 @@ def _served(frees: list[tuple[float, int]], count: int) -> float | None:
 
 @runtime_checkable
 class Tells(Protocol):
+    """A policy that names those who want GPUs, in the order in which it would serve them."""
+
     def standing(self, now: Time, state: ClusterState) -> Sequence[tuple[int, str]]: ...
 
 
-class Seat(NamedTuple):
-    """*needs*: the fewest GPUs with which more of it would run; 0: it could use none. *service*: GPU time."""
+class AppView(NamedTuple):
+    """What an app holds and wants at an instant. *needs*: the fewest GPUs with which more of it would run; 0:
+    it could use none. *service*: GPU time."""
 
     app: int
     name: str
@@ -109,32 +114,33 @@ class Seat(NamedTuple):
     jobs: int
 
 
-class View(NamedTuple):
-    """*standing*: those who want GPUs, as the policy has them; none where it does not say. *expected*: when
-    they can expect some, from what is known at that instant."""
+class ClusterView(NamedTuple):
+    """The cluster at an instant, with each app that is there. *standing*: those who want GPUs, as the policy
+    has them; none where it does not say. *expected*: when they can expect some, from what is known at that
+    instant."""
 
     at: Time
     gpus: int
     free: int
-    seats: dict[int, Seat]
+    apps: dict[int, AppView]
     standing: tuple[tuple[int, str], ...] | None
     expected: Mapping[int, Time]
 
 
-def view(now: Time, state: ClusterState, allocator: object) -> View:
-    """A copy of the policy is asked: what it remembers by answering changes nothing."""
-    seats = {app: _seat(now, row, state) for app, row in state.apps.items()}
+def view(now: Time, state: ClusterState, allocator: object) -> ClusterView:
+    """Return the cluster as it is now; a copy of the policy is asked, so that nothing changes."""
+    apps = {app: _app_view(now, row, state) for app, row in state.apps.items()}
     asked = deepcopy(allocator)
     told = tuple(asked.standing(now, state)) if isinstance(asked, Tells) else None
     line = [app for app, _ in told or ()]
-    return View(now, state.floor.size, len(state.free), seats, told, expected(now, state, asked, line))
+    return ClusterView(now, state.floor.size, len(state.free), apps, told, expected(now, state, asked, line))
 
 
-def _seat(now: Time, row: AppRow, state: ClusterState) -> Seat:
+def _app_view(now: Time, row: AppRow, state: ClusterState) -> AppView:
     jobs = row.unfinished()
     idle = [job.job.least for job in jobs if not job.gpus]
     wants = wanted(row)
-    return Seat(
+    return AppView(
         app=row.app.id,
         name=row.app.name,
         holds=tuple(sorted(row.leases)),
@@ -170,7 +176,7 @@ def waits(record: ClusterRecord, row: AppRow) -> list[Wait]:
 
 
 def _given(record: ClusterRecord, start: Time, end: Time) -> dict[int, int]:
-    """Most first: GPUs that changed hands, not those whose leases were renewed."""
+    """Return the GPUs that each app was given in a time, most first; renewed leases do not count."""
     counts: dict[int, int] = {}
     for each in record.held:
         if start <= each.start < end:
@@ -183,7 +189,7 @@ def story(record: ClusterRecord, app: int) -> list[Decision]:
 
 
 def served_next(record: ClusterRecord, at: Time) -> dict[int, Decision]:
-    """The first grant of GPUs that an app did not hold, after an instant."""
+    """Return the first grant of GPUs that each app did not hold, after an instant."""
     held: dict[int, set[int]] = {}
     for each in record.held:
         if each.start <= at < each.end:
@@ -196,27 +202,27 @@ def served_next(record: ClusterRecord, at: Time) -> dict[int, Decision]:
     return found
 
 
-class Place(NamedTuple):
-    """In line at an instant. *served*: when it was given more."""
+class LinePosition(NamedTuple):
+    """An app in line at an instant. *served*: when it was given more."""
 
-    seat: Seat
+    app_view: AppView
     told: str
     served: Decision | None
 
 
-def line(seen: View, record: ClusterRecord) -> list[Place]:
-    """Those who wanted GPUs, first in line first."""
+def line(seen: ClusterView, record: ClusterRecord) -> list[LinePosition]:
+    """Return those who wanted GPUs, first in line first."""
     later = served_next(record, seen.at)
     if seen.standing is not None:
-        told = [(app, words) for app, words in seen.standing if app in seen.seats]
-        return [Place(seen.seats[app], words, later.get(app)) for app, words in told]
-    wanting = [seat for seat in seen.seats.values() if seat.wants]
-    wanting.sort(key=lambda seat: later[seat.app].at if seat.app in later else FOREVER)
-    return [Place(seat, "", later.get(seat.app)) for seat in wanting]
+        told = [(app, words) for app, words in seen.standing if app in seen.apps]
+        return [LinePosition(seen.apps[app], words, later.get(app)) for app, words in told]
+    wanting = [app_view for app_view in seen.apps.values() if app_view.wants]
+    wanting.sort(key=lambda app_view: later[app_view.app].at if app_view.app in later else FOREVER)
+    return [LinePosition(app_view, "", later.get(app_view.app)) for app_view in wanting]
 
 
 def last_reasons(record: ClusterRecord, app: int, at: Time) -> list[Decision]:
-    """The decisions by which it came to hold what it held at an instant."""
+    """Return the decisions by which an app came to hold what it held at an instant."""
     gpus = {each.gpu for each in record.held if each.app == app and each.start <= at < each.end}
     found: list[Decision] = []
     for decision in reversed(story(record, app)):

@@ -1,4 +1,4 @@
-"""Finish-time fairness: how long an app takes, over how long it would have taken by itself (Themis).
+"""Finish-time fairness (rho of Themis) is how long an app takes, over how long it would have taken by itself.
 
 The papers do not agree on the second. Two are offered, by name:
 
@@ -29,37 +29,38 @@ def _true(job: Job) -> Time:
 
 
 def alone(app: App, gpus: float, work: Forecast = _true) -> Time:
-    """How long it takes on so many GPUs of its own, close together and divided at will."""
+    """Return how long an app takes on so many GPUs of its own, close together and divided at will."""
     return sum(phase_alone(phase, gpus, work) for phase in app.phases)
 
 
 def phase_alone(jobs: Sequence[Job], gpus: float, work: Forecast) -> Time:
-    """No faster than its longest job, nor than all GPUs at work all the time. Gangs that are larger than what
-    it has take turns with nobody: they run for a part of the time."""
+    """Return how long a phase takes on so many GPUs of its own. It is no faster than its longest job, nor
+    than all GPUs at work all the time. Gangs that are larger than what it has take turns with nobody: they
+    run for a part of the time."""
     longest = max(work(job) / min(job.most, max(gpus, 1e-9)) for job in jobs)
     together = sum(work(job) for job in jobs) / min(gpus, sum(job.most for job in jobs))
     return round(max(longest, together))
 
 
 def ideal(app: App, size: int, contention: float, definition: Definition, work: Forecast = _true) -> Time:
-    """T_id, in a cluster of *size* GPUs that so many apps shared on average."""
+    """Return T_id of an app, in a cluster of *size* GPUs that so many apps shared on average."""
     if definition == "equation-1":
         return round(_at_its_widest(app, size, work) * contention)
     return alone(app, size / max(1.0, contention), work)
 
 
 def _at_its_widest(app: App, size: int, work: Forecast) -> float:
-    """T_cluster of Equations 1 and 2: the budget over the GPUs that it can use at most."""
+    """Return T_cluster of Equations 1 and 2: the work of an app over the GPUs that it can use at most."""
     demand = max(sum(job.most for job in phase) for phase in app.phases)
     return sum(work(job) for phase in app.phases for job in phase) / min(size, demand)
 
 
 def rho(took: Time, app: App, size: int, contention: float, definition: Definition) -> float:
-    """Of an app that took so long from its arrival to its end."""
+    """Return the finish-time fairness of an app that took so long from its arrival to its end."""
     return took / max(1, ideal(app, size, contention, definition))
 
 
-# What is left to do, as far as anybody may know: what policies that put the short before the long go by.
+# What is left to do, as far as anybody may know: policies that put the short before the long go by it.
 
 
 def forecast(job: Job) -> Time:
@@ -67,8 +68,9 @@ def forecast(job: Job) -> Time:
 
 
 def job_left(now: Time, row: AppRow, job: JobRow, state: ClusterState) -> Time:
-    """Work, as its owner reckons. A job says how many of its iterations are done; how long the others take is
-    the owner's guess. Where a curve decides when it ends, nobody knows how many there are."""
+    """Return the work that is left of a job, as its owner reckons. A job says how many of its iterations are
+    done; how long the others take is the owner's guess. Where a curve decides when it ends, nobody knows how
+    many there are."""
     if row.app.kind == "curve":
         return max(1, job.job.forecast - state.done(now, job))
     return max(1, round(job.job.forecast * (1 - _part_done(now, job, state))))
@@ -82,13 +84,13 @@ def _part_done(now: Time, job: JobRow, state: ClusterState) -> float:
 
 
 def work_left(now: Time, row: AppRow, state: ClusterState) -> Time:
-    """Of an app: GPU time, in this phase and those that follow."""
+    """Return the GPU time that is left of an app, in this phase and those that follow."""
     present = sum(job_left(now, row, job, state) for job in row.unfinished())
     return present + sum(job.forecast for phase in _to_come(row) for job in phase)
 
 
 def time_left(now: Time, row: AppRow, gpus: Collection[int], state: ClusterState) -> float:
-    """If it had these GPUs until its end; without end where none of its jobs could run there."""
+    """Return how long an app takes from now on these GPUs; infinity where no job could run there."""
     plan = planned(row, gpus, state.floor)
     used, speed = sum(map(len, plan.values())), throughput(row, gpus, state)
     if not speed:
@@ -100,7 +102,7 @@ def time_left(now: Time, row: AppRow, gpus: Collection[int], state: ClusterState
 
 
 def throughput(row: AppRow, gpus: Collection[int], state: ClusterState) -> float:
-    """Work done in a unit of time by all of its jobs, if it had these GPUs."""
+    """Return the work done in a unit of time by all of an app's jobs, if it had these GPUs."""
     plan = planned(row, gpus, state.floor)
     return sum(state.pace(row.jobs[job].job, on) for job, on in plan.items() if on)
 

@@ -121,6 +121,7 @@ LEVEL: Level[ClusterScenario, ClusterRecord] = Level(
         shown=report.shown,
         write=report.write,
         draw=report.draw,
+        picture="fairness.png",
         files=report.FILES,
         rows=report.rows,
         explain=report.explain,

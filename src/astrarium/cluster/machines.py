@@ -1,4 +1,4 @@
-"""Machines, their GPUs, and how far GPUs are apart.
+"""Machines have GPUs, and jobs get slower when their GPUs are apart.
 
 GPUs are numbered over the whole cluster, in the order in which machines joined.
 """
@@ -15,7 +15,7 @@ from astrarium.core.errors import BrokenBooks
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """*slot*: GPUs that are closest to each other, such as those of a switch; 0: all of the machine are.
+    """A machine has GPUs; *slot* of them are closest to each other, such as those of a switch (0: all are).
 
     *network* names what connects it to others: how much a model suffers from being spread depends on both.
     """
@@ -28,7 +28,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Spread(IntEnum):
-    """Over what a set of GPUs is spread."""
+    """The widest unit that a set of GPUs is spread over."""
 
     SLOT = 0
     MACHINE = 1
@@ -59,7 +59,7 @@ class Floor:
         return self.gpus_of[machine.id]
 
     def leave(self, machine: int) -> tuple[int, ...]:
-        """The GPUs that are gone; none where it had gone before."""
+        """Remove a machine and return its GPUs; none where it had gone before."""
         gone = self.gpus_of.pop(machine) if self.machines.pop(machine, None) else ()
         self.size -= len(gone)
         return gone
@@ -68,12 +68,12 @@ class Floor:
         return self._places[gpu][0]
 
     def place_of(self, gpu: int) -> tuple[int, int, int]:
-        """Rack, machine and slot: GPUs sorted by it lie together."""
+        """Return rack, machine and slot of a GPU: GPUs sorted by it lie together."""
         machine, slot, rack = self._places[gpu]
         return rack, machine, slot
 
     def by_machine(self, gpus: Iterable[int]) -> dict[int, list[int]]:
-        """Each machine with those of them that it has, in order."""
+        """Return each machine with those of these GPUs that it has, in order."""
         found: dict[int, list[int]] = {}
         places = self._places
         for gpu in sorted(gpus):
@@ -98,11 +98,8 @@ class Floor:
         return Spread.RACK if len({machine for machine, _, _ in places}) > 1 else Spread.MACHINE
 
     def network(self, gpus: Iterable[int]) -> str:
-        """Of the first machine: those of a cluster usually have one."""
+        """Return the network of the first of these GPUs: machines of a cluster usually have one network."""
         return next((self._networks[self.machine_of(gpu)] for gpu in gpus), "")
-
-
-# How much slower a job gets when its GPUs are apart: S of Themis (4.3.1), by model, network and spread.
 
 
 Spreads = Mapping[Spread, float]
@@ -112,7 +109,8 @@ NEWEST = 0.5  # weight of the latest look: iteration times are noisy
 
 @dataclass
 class Slowdowns:
-    """*known* by model and network; a network of "" stands for all."""
+    """How much slower a job gets when its GPUs are apart (S of Themis, 4.3.1). *known* is by model and
+    network; a network of "" stands for all."""
 
     known: dict[tuple[str, str], dict[Spread, float]] = field(default_factory=dict)
     guess: Spreads = field(default_factory=lambda: dict(GUESS))
@@ -125,7 +123,7 @@ class Slowdowns:
         return self.guess[spread]
 
     def learn(self, model: str, network: str, spread: Spread, seen: float) -> None:
-        """Nobody gets faster by being apart: less than 1 is noise."""
+        """Learn from a slowdown that was seen; less than 1 is noise, as being apart makes no job faster."""
         table = self.known.setdefault((model, network), {})
         seen = max(1.0, seen)
         before = table.get(spread, seen)

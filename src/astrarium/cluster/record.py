@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from astrarium.cluster.auction.partial import Tally
+from astrarium.cluster.auction.partial import AuctionTally
 from astrarium.cluster.contract import (
     AppArrived,
     AppWithdrawn,
@@ -82,7 +82,7 @@ class ClusterRecord:
     levels: list[Level]
     machines: dict[int, int]  # the machine of each GPU that there ever was
     end: Time = 0
-    auctions: Tally | None = None  # None: the policy holds none
+    auctions: AuctionTally | None = None  # None: the policy holds none
     racks: dict[int, int] = field(default_factory=dict)  # of each machine that there ever was
 
 
@@ -170,7 +170,7 @@ class Watch:
         return ()
 
     def record(
-        self, policy: str, rows: Iterable[AppRow], end: Time, auctions: Tally | None = None
+        self, policy: str, rows: Iterable[AppRow], end: Time, auctions: AuctionTally | None = None
     ) -> ClusterRecord:
         """All that is still open ends with the run."""
         for app in list(self._open):

@@ -1,4 +1,4 @@
-"""The books of the cluster level: who is there, who holds which GPU until when, and what runs where.
+"""The books of the cluster level say who is there, who holds which GPU until when, and what runs where.
 
 A GPU is free or leased to one app. A job runs on GPUs that its app holds, on as many as it can use; between
 two decisions a run may stand on a lease that has just expired, and is stopped or its lease renewed in the
@@ -35,8 +35,6 @@ from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
 
-# Where apps end up: one row each, with their jobs.
-
 
 class Outcome(IntEnum):
     OPEN = 0
@@ -47,19 +45,19 @@ class Outcome(IntEnum):
 
 @dataclass(eq=False)
 class JobRow:
-    """*done* of its work is known to be done; where it runs, as of *since*."""
+    """A job in the books: *done* of its work is known to be done, and it runs on *gpus*, as of *since*."""
 
     job: Job
     done: Time = 0
     run: int = 0  # counts its runs
     gpus: tuple[int, ...] = ()  # none: it does not run
-    since: Time = 0  # when the present run began to get somewhere, or was last heard of
+    since: Time = 0  # when the present run began to make progress, or was last heard of
     finished: bool = False
 
 
 @dataclass(eq=False)
 class AppRow:
-    """Instants are -1 until they come. *service* is the GPU time that was leased to it."""
+    """An app in the books. Instants are -1 until they come; *service* is the GPU time leased to it."""
 
     app: App
     arrived: Time
@@ -72,7 +70,7 @@ class AppRow:
     reason: str = ""
     service: Time = 0  # up to *counted*
     counted: Time = 0
-    ran: Time = 0  # GPU time in which its jobs got somewhere, in runs that have ended
+    ran: Time = 0  # GPU time in which its jobs made progress, in runs that have ended
     crowd: float = 0.0  # what the integral of contention was at its arrival, and is at its end
     contention: float = 0.0  # the mean number of apps in its life, when it has ended
 
@@ -89,13 +87,10 @@ class Ledger:
     rows: dict[int, AppRow] = field(default_factory=dict)
 
 
-# What stands in the books of the cluster level, and what a policy may ask of them: who is there, who holds
-# which GPU until when, what runs where, and what is believed of it. `state` changes them.
-
-
 class Books:
-    """*slowdowns* is what is believed, and learnt from runs; *startup* how long a run is taken to need before
-    it gets anywhere, *checkpoints* how far apart they are (0: all is saved that is done)."""
+    """What a policy may read: apps, leases, runs, and what is believed of them. `ClusterState` changes it.
+    *slowdowns* is what is believed, and learnt from runs; *startup* how long a run is taken to need before it
+    gets anywhere, *checkpoints* how far apart they are (0: all is saved that is done)."""
 
     def __init__(
         self,
@@ -116,30 +111,30 @@ class Books:
         self._crowd, self._crowd_at = 0.0, 0  # the integral of the number of apps
 
     def pace(self, job: Job, gpus: Sequence[int]) -> float:
-        """Believed: work done in a unit of time."""
+        """Return the work that a job is believed to do in a unit of time on these GPUs."""
         if len(gpus) < job.least:
             return 0.0
         spread, network = self.floor.spread(gpus), self.floor.network(gpus)
         return min(len(gpus), job.most) / self.slowdowns.of(job.model, network, spread)
 
     def done(self, now: Time, row: JobRow) -> Time:
-        """Believed, of a job's work; it cannot have ended without our hearing of it."""
+        """Return how much of a job's work is believed to be done; while it runs, never all of it."""
         if not row.gpus:
             return row.done
         done = row.done + round(max(0, now - row.since) * self.pace(row.job, row.gpus))
         return min(done, max(row.done, row.job.forecast - 1))
 
     def unsaved(self, now: Time, row: JobRow) -> Time:
-        """How long it has run since its last checkpoint, as far as is known."""
+        """Return how long a job has run since its last checkpoint, as far as is known."""
         ran = max(0, now - row.since) if row.gpus else 0
         return ran % self._checkpoints if self._checkpoints else 0
 
     def service(self, now: Time, row: AppRow) -> Time:
-        """GPU time that the app has had."""
+        """Return the GPU time that was leased to an app until now."""
         return row.service + (now - row.counted) * len(row.leases)
 
     def ran(self, now: Time, row: AppRow) -> Time:
-        """GPU time in which its jobs got somewhere: without what startups took, and GPUs that were idle."""
+        """Return the GPU time in which an app's jobs made progress: without startups and idle GPUs."""
         ran = row.ran
         for job in row.jobs.values():
             if job.gpus:
@@ -147,12 +142,12 @@ class Books:
         return ran
 
     def contention(self, now: Time, row: AppRow) -> float:
-        """The mean number of apps since it came."""
+        """Return the mean number of apps in the cluster since an app came."""
         lived = now - row.arrived
         return (self.crowd_until(now) - row.crowd) / lived if lived else float(len(self.apps))
 
     def crowd_until(self, now: Time) -> float:
-        """The integral of the number of apps over time."""
+        """Return the integral of the number of apps over time."""
         return self._crowd + len(self.apps) * (now - self._crowd_at)
 
     def validate(self) -> None:
@@ -168,7 +163,7 @@ class Books:
 
 
 def since(now: Time, job: JobRow) -> Time:
-    """GPU time in which it got somewhere, since it was last heard of."""
+    """Return the GPU time in which a job made progress since it was last heard of."""
     return len(job.gpus) * max(0, now - job.since)
 
 
@@ -176,7 +171,7 @@ NOT_WANTED = "its owner wants it no more"
 
 
 class ClusterState(Books):
-    """*slowdowns*, *startup* and *checkpoints* are those of the books."""
+    """The books as events and actions change them; actions that break their rules are refused."""
 
     def __init__(
         self,
@@ -250,7 +245,7 @@ class ClusterState(Books):
             self._take(now, row, [gpu for gpu in event.gpus if row.leases.get(gpu) == event.until])
 
     def _stopped(self, now: Time, event: JobStopped) -> None:
-        """The books have it as stopped already, unless it was lost."""
+        """The books have the run as stopped already, unless it was lost."""
         row = self._job(event.app, event.job)
         if row is None or row.run != event.run:
             return
@@ -364,7 +359,7 @@ class ClusterState(Books):
         row.service, row.counted = self.service(now, row), now
 
     def _learn(self, now: Time, row: JobRow, done: Time) -> None:
-        """From how far it came in a run that it began from a checkpoint."""
+        """Learn what being apart costs, from how far a job came since its last news."""
         took, came = now - row.since, done - row.done
         if took > 0 and came > 0 and len(row.gpus) > 1:
             spread, network = self.floor.spread(row.gpus), self.floor.network(row.gpus)

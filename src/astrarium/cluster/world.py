@@ -1,7 +1,7 @@
-"""The simulated world of the cluster level: how fast jobs run where they are, and when leases end.
+"""The simulated world of the cluster level says how fast jobs run where they are, and when leases end.
 
-A run begins with *startup*, in which nothing is done (a checkpoint is read, processes start). Who is stopped
-loses nothing; who is on a machine that dies loses what was done since the last checkpoint.
+A run begins with *startup*, in which nothing is done (a checkpoint is read, processes start). A job that is
+stopped loses nothing; a job on a machine that dies loses what was done since its last checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Key = tuple[int, int, int]  # app, phase, job
 
 @dataclass
 class _Truth:
-    """Of a job: what was done when the present run began to do something."""
+    """What a job had really done when its present run began to do something."""
 
     done: Time = 0
     pace: float = 0.0  # 0: it does not run
@@ -40,9 +40,9 @@ class _Truth:
 
 
 class ClusterWorld:
-    """*slowdowns* is the truth; *checkpoints* are so far apart. A run that has no more than *short* to go
-    needs no startup: so it is in the simulator of Shockwave. Where nobody *saves* when it is stopped, it goes
-    back to its last checkpoint."""
+    """The world of one run; *slowdowns* is the truth, and checkpoints are *checkpoints* apart. A run that has
+    no more than *short* to go needs no startup: so it is in the simulator of Shockwave. Where jobs do not
+    save when they are stopped (*saves*), they go back to their last checkpoint."""
 
     def __init__(
         self,

@@ -80,19 +80,49 @@ def overridden(raw: Any, overrides: Sequence[str], named: Named | None = None) -
     *named* holds the sections whose entries have names that must be there already, such as models, each with
     the function that writes a short form of the whole section out.
     """
-    changed = copy.deepcopy(raw)
+    found = copy.deepcopy(raw)
     for text in overrides:
         key, equals, value = text.partition("=")
-        parts = re.sub(r"\[(\d+)\]", r".\1", key.strip()).split(".")  # changes[0] as errors write it
-        if not equals or not all(parts):
+        if not equals or not all(_parts(key)):
             raise InputError("-o", text, FORM)
-        if not isinstance(changed, dict):
-            raise InputError(key, value, "a scenario file that is a mapping")
-        _set(changed, parts, parse_yaml(value, f"-o {text}"), text, named or {})
-    return changed
+        _set_field(found, key, parse_yaml(value, f"-o {text}"), f"-o {text}", named or {})
+    return found
 
 
-def _set(raw: dict[str, Any], parts: list[str], value: Any, text: str, named: Named) -> None:
+def changed(raw: Any, changes: Mapping[str, Any], named: Named | None = None) -> Any:
+    """Return a copy with fields changed as by `overridden`, to values that are read already."""
+    found = copy.deepcopy(raw)
+    for key, value in changes.items():
+        if not all(_parts(key)):
+            raise InputError("overrides", key, "the name of a field, such as policy.name or workload.rate")
+        _set_field(found, key, value, "", named or {})
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Return a value as YAML could hold it: paths as text, tuples as lists, NumPy's numbers as Python's."""
+    if callable(getattr(value, "plain", None)):  # a choice
+        return plain(value.plain())
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _parts(key: str) -> list[str]:
+    return re.sub(r"\[(\d+)\]", r".\1", key.strip()).split(".")  # changes[0] as errors write it
+
+
+def _set_field(raw: Any, key: str, value: Any, source: str, named: Named) -> None:
+    if not isinstance(raw, dict):
+        raise InputError(key, value, "a scenario file that is a mapping")
+    _set(raw, _parts(key), value, source, named)
+
+
+def _set(raw: dict[str, Any], parts: list[str], value: Any, source: str, named: Named) -> None:
     if (section := parts[0]) in named and len(parts) > 2:
         raw[section] = named[section](raw.get(section))
     place: Any = raw
@@ -100,7 +130,7 @@ def _set(raw: dict[str, Any], parts: list[str], value: Any, text: str, named: Na
     while True:
         name, parts = _next_name(place, parts)
         path.append(name)
-        key = _key(place, name, text)
+        key = _key(place, name, source)
         if not parts:
             place[key] = value
             return
@@ -108,7 +138,7 @@ def _set(raw: dict[str, Any], parts: list[str], value: Any, text: str, named: Na
             expected = (
                 f"a {section.removesuffix('s')} of the file: {one_of([str(each) for each in place], name)}"
             )
-            raise InputError(".".join(path), value, expected, f"-o {text}")
+            raise InputError(".".join(path), value, expected, source)
         inside = place.get(key) if isinstance(place, dict) else place[key]
         if not isinstance(inside, dict | list):  # a section the file leaves out, or a form without fields
             inside = place[key] = {}
@@ -124,12 +154,12 @@ def _next_name(place: Any, parts: list[str]) -> tuple[str, list[str]]:
     return parts[0], parts[1:]
 
 
-def _key(place: Any, name: str, text: str) -> Any:
+def _key(place: Any, name: str, source: str) -> Any:
     if isinstance(place, dict):
         return int(name) if name.isdigit() and int(name) in place else name
     if name.isdigit() and int(name) < len(place):
         return int(name)
-    raise InputError(name, None, f"a place in the list, from 0 to {len(place) - 1}", f"-o {text}")
+    raise InputError(name, None, f"a place in the list, from 0 to {len(place) - 1}", source)
 
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -5,6 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+# Our compiled modules, which a source tree without a compiler does not have.
+
+
+@cache
+def extension(name: str) -> Any | None:
+    """`_native` (simulation, policies), `_express` (servers), `_gate`, `_placement`, or None."""
+    try:
+        return import_module(f"astrarium.{name}")
+    except ImportError:
+        return None
+
 
 _LONGEST_NAME = 200  # characters; looking for what is close to a text takes as long as the text
 

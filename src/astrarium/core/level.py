@@ -95,6 +95,7 @@ class Report(Generic[S, R]):
     shown: Callable[[Runs[S, R]], dict[str, Any]]  # what --json prints
     write: Callable[[Run[S, R], Path, bool], None]  # its own files; the last says whether each item's row too
     draw: Callable[[Runs[S, R], Path, str], None]  # pictures in a folder, under a title
+    picture: str  # which of those pictures tells most
     files: Mapping[str, str]  # what each of its own files is
     rows: Callable[[R], Columns]  # every kind of thing that a run has rows of, as columns
     explain: Callable[[Run[S, R], str], list[str]]  # what became of one item, and why, in sentences

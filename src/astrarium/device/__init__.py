@@ -1,1 +1,1 @@
-"""One GPU, shared by jobs: iterations take turns in lanes (Salus)."""
+"""Jobs share one GPU on this level: their iterations take turns in lanes (Salus)."""

@@ -1,4 +1,4 @@
-"""What an iteration policy hears, in the past tense."""
+"""An iteration policy hears these events (in the past tense), and asks for these actions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
 
-# What an iteration policy may ask for, in the imperative.
+# Actions are what a policy may ask for, in the imperative.
 
 
 NEW_LANE = -1
@@ -18,7 +18,7 @@ NEW_LANE = -1
 class Admit(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Load a job that waits: its persistent memory stays on the GPU, its iterations will run in *lane*.
 
-    A lane that is too small for them is made larger, which it must have room for.
+    A lane that is too small for them is made larger, for which there must be room.
     """
 
     job: int
@@ -31,7 +31,7 @@ class Refuse(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class RunIteration(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The next iteration of an admitted job, in its lane, which must be free."""
+    """Run the next iteration of an admitted job, in its lane, which must be free."""
 
     job: int
 
@@ -39,13 +39,12 @@ class RunIteration(msgspec.Struct, frozen=True, tag=True, gc=False):
 Action: TypeAlias = Admit | Refuse | RunIteration | SetTimer
 
 
-# A job as the device level knows it: memory that stays, memory of an iteration, and turns to take.
-
-
 class Job(msgspec.Struct, frozen=True, gc=False):
-    """`persistent` bytes stay from its admission to its end, `ephemeral` ones last as long as an iteration.
+    """A job takes turns on the GPU: `persistent` bytes stay from its admission to its end, `ephemeral` bytes
+    last as long as an iteration.
 
-    `iteration` is what one takes alone on the GPU, `demand` the share of the GPU that it can use then.
+    `iteration` is the time of one iteration alone on the GPU, `demand` the share of the GPU that it can use
+    then.
     """
 
     id: int
@@ -59,19 +58,19 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def duration(self) -> Time:
-        """Alone on the GPU, without a pause."""
+        """Return the job's time alone on the GPU, without a pause."""
         return self.iteration * self.iterations
 
 
 class JobArrived(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """*done* of its iterations were run before, while it was measured."""
+    """A job has arrived; *done* of its iterations were run before, while it was measured."""
 
     job: Job
     done: int = 0
 
 
 class IterationWanted(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The job has its next batch of data at hand: it would run if it were its turn."""
+    """The job has its next batch of data ready, and would run if it were its turn."""
 
     job: int
 
@@ -83,7 +82,7 @@ class IterationFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class IterationFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The job ends with this error, whatever it still had to do; nobody else does."""
+    """The job ends with this error, whatever it still had to do; no other job is affected."""
 
     job: int
     run: int
@@ -91,7 +90,7 @@ class IterationFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class NeedsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A turn has shown that the job needs this much memory. Where it does not fit any more, the job ends."""
+    """A turn has shown that the job needs this much memory. Where that no longer fits, the job ends."""
 
     job: int
     persistent: int
@@ -99,7 +98,7 @@ class NeedsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class JobWithdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Its owner wants it no more, or it failed between turns. An iteration that runs is finished first."""
+    """The job's owner no longer wants it, or it failed between turns. It finishes a running iteration."""
 
     job: int
     error: str = ""

@@ -1,8 +1,8 @@
-"""How a GPU's memory is divided (Yu's dissertation, section 2.3.3 and Algorithm 2.1).
+"""This module divides a GPU's memory (Yu's dissertation, section 2.3.3 and Algorithm 2.1).
 
 Persistent memory grows from one end, lanes from the other. A lane is as large as the largest ephemeral need
-of its jobs. At an iteration boundary nothing lies in a lane, so that it can be made smaller, larger or moved
-for nothing: that is all the defragmentation there is.
+of its jobs. At an iteration boundary nothing lies in a lane, so that making it smaller or larger, or moving
+it, is free: that is all the defragmentation there is.
 
 The safety condition: persistent memory of all jobs, and all lanes, fit into the GPU together. The printed
 algorithm checks it where a lane is opened or resized; a job that joins a lane brings persistent memory too,
@@ -34,7 +34,7 @@ class Lane:
 
 
 class Layout:
-    """*capacity* in bytes."""
+    """The layout says where lanes and persistent memory are; *capacity* is in bytes."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -45,7 +45,7 @@ class Layout:
 
     @property
     def room(self) -> int:
-        """Between the last lane and persistent memory."""
+        """Return the free bytes between the last lane and persistent memory."""
         top = self.lanes[-1].end if self.lanes else 0
         return self.capacity - sum(self.persistent.values()) - top
 
@@ -58,8 +58,8 @@ class Layout:
     # Algorithm 2.1
 
     def find(self, persistent: int, ephemeral: int, busy: Collection[int] = ()) -> int | None:
-        """A lane for a job that needs this much, NEW_LANE, or None. *busy* are lanes in the middle of an
-        iteration: neither they nor those that lie beyond them can be made larger now."""
+        """Return a lane for a job that needs this much, NEW_LANE, or None. *busy* are lanes in the middle of
+        an iteration: neither they nor those that lie beyond them can be made larger now."""
         if persistent + ephemeral <= self.room:
             return NEW_LANE
         fitting = [lane for lane in self.lanes if lane.size >= ephemeral]
@@ -74,7 +74,7 @@ class Layout:
         return None
 
     def fits(self, lane: Lane, persistent: int, ephemeral: int, busy: Collection[int] = ()) -> bool:
-        """Whether a job may join this lane, which grows where it is too small."""
+        """Tell whether a job may join this lane, which grows where it is too small."""
         growth = max(0, ephemeral - lane.size)
         beyond = self.lanes[self.lanes.index(lane) :]
         movable = not growth or not any(other.id in busy for other in beyond)
@@ -99,8 +99,8 @@ class Layout:
         self.persistent[job] = persistent
 
     def change(self, job: int, persistent: int, ephemeral: int, busy: Collection[int] = ()) -> bool:
-        """Other needs of a job that is here: its lane grows in place, or moves beyond all others. False, and
-        nothing has changed, where there is no room."""
+        """Change the needs of a job: its lane grows in place, or moves beyond all others. Return False, with
+        nothing changed, where there is no room."""
         lane = self.lane_of(job)
         assert lane is not None
         more = persistent - self.persistent[job]
@@ -116,7 +116,7 @@ class Layout:
         return True
 
     def leave(self, job: int) -> None:
-        """Its persistent memory is free at once, what it had of its lane at the next boundary."""
+        """Remove a job. Its persistent memory is free at once, its part of the lane at the next boundary."""
         del self.persistent[job]
         lane = self.lane_of(job)
         assert lane is not None
@@ -138,7 +138,7 @@ class Layout:
     # the invariant
 
     def safe(self) -> bool:
-        """Nothing overlaps, and every lane holds the largest iteration that may run in it."""
+        """Tell whether nothing overlaps, and every lane holds the largest iteration that may run in it."""
         ends = [0, *(lane.end for lane in self.lanes)]
         apart = all(lane.base >= end for lane, end in zip(self.lanes, ends, strict=False))
         return apart and self.room >= 0 and all(lane.needed <= lane.size for lane in self.lanes)

@@ -86,6 +86,7 @@ LEVEL: Level[JobScenario, DeviceRecord] = Level(
         shown=report.shown,
         write=report.write_run,
         draw=report.draw_runs,
+        picture="turns.png",
         files=report.FILES,
         rows=report.rows,
         explain=report.explain,

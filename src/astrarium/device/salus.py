@@ -1,4 +1,4 @@
-"""The 45 training workloads of Salus: Table A.1 of Yu's dissertation, 15 models with three batch sizes each.
+"""Salus has 45 training workloads: Table A.1 of Yu's dissertation, 15 models with three batch sizes each.
 
 Printed there: the models and their batch sizes; a peak of 13.8 GB for resnet152_75 and of 35 MB for vae;
 persistent memory between 110.9 MB (googlenet_25) and 822.2 MB (resnet152_75); a GPU of 16 GB.
@@ -44,7 +44,8 @@ INFERENCE_EPHEMERAL = Bytes(100 * MB)
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """Millions of parameters, and 10^9 operations of the forward pass of a sample: textbook numbers."""
+    """An architecture has millions of parameters, and 10^9 operations in a sample's forward pass
+    (textbooks)."""
 
     parameters: float
     forward_gflop: float
@@ -69,8 +70,9 @@ ARCHITECTURES = {
 }
 
 
-class Workload(msgspec.Struct, frozen=True):
-    """Memory in bytes, an iteration alone on the GPU, and the share of the GPU that it can use then."""
+class SalusWorkload(msgspec.Struct, frozen=True):
+    """A workload has its memory in bytes, the time of an iteration alone on the GPU, and the share of the GPU
+    that it can use then."""
 
     name: str
     model: str
@@ -86,31 +88,31 @@ class Workload(msgspec.Struct, frozen=True):
         return self.persistent + self.ephemeral
 
 
-def workloads() -> list[Workload]:
-    """In the order of Table A.1."""
+def workloads() -> list[SalusWorkload]:
+    """Return the workloads in the order of Table A.1."""
     return list(_table().values())
 
 
-def lookup(name: str) -> Workload:
-    """*name* is the model's and the batch size: resnet50_50."""
+def lookup(name: str) -> SalusWorkload:
+    """Return a workload by its name, which is the model's and the batch size: resnet50_50."""
     if name not in _table():
         raise InputError("", name, f"a workload of Salus: {one_of(list(_table()), name)}")
     return _table()[name]
 
 
-def inference(model: str) -> Workload:
-    """One sample at a time."""
+def inference(model: str) -> SalusWorkload:
+    """Return the workload of inference with a model, one sample at a time."""
     trained = [workload for workload in workloads() if workload.model == model]
     if not trained:
         raise InputError("", model, f"a model of Salus: {one_of(list(ARCHITECTURES), model)}")
     took = Duration(round(max(_of_one_sample(trained), MILLISECOND) / TRAINING_OVER_INFERENCE))
     kept = Bytes(round(4 * ARCHITECTURES[model].parameters * MB))
     kind = trained[0].kind
-    return Workload(f"{model}_eval", model, kind, "1", kept, INFERENCE_EPHEMERAL, took, 1.0)
+    return SalusWorkload(f"{model}_eval", model, kind, "1", kept, INFERENCE_EPHEMERAL, took, 1.0)
 
 
-def _of_one_sample(trained: list[Workload]) -> float:
-    """A training iteration without the copies of the parameters, in ns."""
+def _of_one_sample(trained: list[SalusWorkload]) -> float:
+    """Return the time of a training iteration of one sample without the copies of the parameters, in ns."""
     if not trained[0].batch.isdigit():
         return float(trained[0].iteration)
     sample = _least_squares([(int(each.batch), float(each.iteration)) for each in trained])
@@ -119,22 +121,22 @@ def _of_one_sample(trained: list[Workload]) -> float:
 
 
 def copying_ms(model: str) -> float:
-    """The parameters of 4 bytes each, to the GPU and back."""
+    """Return the time to copy the parameters of 4 bytes each to the GPU and back."""
     return 2 * 4 * ARCHITECTURES[model].parameters / LINK_GB_S
 
 
 @cache
-def _table() -> dict[str, Workload]:
+def _table() -> dict[str, SalusWorkload]:
     text = files("astrarium.device").joinpath("salus.csv").read_text(encoding="utf-8")
     rows = list(csv.DictReader(text.splitlines()))
     found = [_workload(row, [other for other in rows if other["model"] == row["model"]]) for row in rows]
     return {workload.name: workload for workload in found}
 
 
-def _workload(row: dict[str, str], same_model: list[dict[str, str]]) -> Workload:
+def _workload(row: dict[str, str], same_model: list[dict[str, str]]) -> SalusWorkload:
     peak, took = float(row["peak_mb"]), float(row["iteration_ms"])
     kept = persistent_mb(peak)
-    return Workload(
+    return SalusWorkload(
         name=f"{row['model']}_{row['batch']}",
         model=row["model"],
         kind=row["kind"],
@@ -162,13 +164,13 @@ def _demand(row: dict[str, str], same_model: list[dict[str, str]]) -> float:
 
 
 def _least_squares(points: list[tuple[int, float]]) -> float:
-    """What one more sample adds to the time of an iteration."""
+    """Return what one more sample adds to the time of an iteration."""
     mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
     covariance = sum((x - mean_x) * (y - mean_y) for x, y in points)
     return float(covariance / sum((x - mean_x) ** 2 for x, _ in points))
 
 
-# Training jobs as Salus ran them for Table 2.1: 100 of Table A.1 on one GPU.
+# For Table 2.1, Salus ran 100 training jobs of Table A.1 on one GPU.
 
 
 MINUTE: Time = 60 * SECOND
@@ -180,7 +182,7 @@ EARLY = 0.75
 
 class TraceJob(msgspec.Struct, frozen=True):
     arrival: Time
-    workload: Workload
+    workload: SalusWorkload
     iterations: int
 
 
@@ -191,7 +193,7 @@ def trace(
     tail: float = TAIL,
     early: float = EARLY,
 ) -> list[TraceJob]:
-    """In order of arrival; the first comes at once."""
+    """Return jobs in order of arrival; the first arrives at once."""
     random = stream(seed, "salus", "jobs")
     kinds = workloads()
     chosen = [kinds[int(place)] for place in random.integers(0, len(kinds), jobs)]
@@ -205,7 +207,7 @@ def trace(
 
 
 def lengths_of(jobs: int, tail: float) -> list[Time]:
-    """As many jobs of each length as its share asks for, the shortest first."""
+    """Return as many jobs of each length as its share asks for, the shortest first."""
     weights = [(length / LENGTHS[0]) ** -tail for length in LENGTHS]
     ends = [round(jobs * end / sum(weights)) for end in accumulate(weights)]
     starts = [0, *ends[:-1]]
@@ -214,6 +216,6 @@ def lengths_of(jobs: int, tail: float) -> list[Time]:
 
 
 def _drawn(lengths: list[Time], races: list[float], early: float) -> list[Time]:
-    """Drawn one by one, with chances in proportion to length^early: they run a race at these speeds."""
+    """Draw lengths one by one, with chances in proportion to length^early, as in a race."""
     finishes = [race / length**early for race, length in zip(races, lengths, strict=True)]
     return [length for _, length in sorted(zip(finishes, lengths, strict=True))]

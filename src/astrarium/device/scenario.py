@@ -25,7 +25,7 @@ from astrarium.device import salus
 from astrarium.device import salus as salus_trace
 from astrarium.device.contract import Job
 from astrarium.device.policies import iteration_policies
-from astrarium.device.salus import TraceJob, Workload, lookup, trace
+from astrarium.device.salus import SalusWorkload, TraceJob, lookup, trace
 
 DEFAULT_POLICY = "fair"
 SECTIONS = ("gpu", "jobs", "policy", "seed")
@@ -256,7 +256,7 @@ def arrivals_of(trace: Iterable[TraceJob], turn: Time = 0) -> list[Arrival]:
     return [(each.arrival, job_of(i, each.workload, each.iterations, turn)) for i, each in enumerate(trace)]
 
 
-def job_of(number: int, workload: Workload, iterations: int, turn: Time = 0, name: str = "") -> Job:
+def job_of(number: int, workload: SalusWorkload, iterations: int, turn: Time = 0, name: str = "") -> Job:
     """Iterations shorter than a *turn* are run as many at a time as fill it: less to simulate, and as much
     work."""
     size = (workload.persistent, workload.ephemeral)
@@ -286,8 +286,8 @@ def _copies(entry: JobEntry, turn: Time) -> Iterator[Arrival]:
         yield entry.arrival + place * entry.every, msgspec.structs.replace(job, priority=entry.priority)
 
 
-def _workload(entry: JobEntry) -> Workload:
+def _workload(entry: JobEntry) -> SalusWorkload:
     if entry.workload is not None:
         return lookup(entry.workload.removeprefix(FROM_SALUS))
     size = (entry.persistent or Bytes(0), entry.ephemeral or Bytes(0))
-    return Workload(entry.name, "", "", "", *size, entry.iteration or Duration(1), entry.demand or 1.0)
+    return SalusWorkload(entry.name, "", "", "", *size, entry.iteration or Duration(1), entry.demand or 1.0)

@@ -1,7 +1,8 @@
-"""The books of the device level: who waits, who is on the GPU, whose iteration runs in which lane.
+"""The books of the device level say which jobs wait, which are on the GPU, and whose iteration runs in which
+lane.
 
 A job is in exactly one of: waiting, admitted (its persistent memory is on the GPU), ended. In a lane one
-iteration runs at a time. Late news is recognized by run numbers and ignored.
+iteration runs at a time. Run numbers identify late news, which is ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from astrarium.device.contract import (
 )
 from astrarium.device.lanes import Layout
 
-# Where jobs end up: one row each.
+# The ledger says how each job ended.
 
 
 class Outcome(IntEnum):
@@ -46,7 +47,7 @@ class Outcome(IntEnum):
 
 @dataclass
 class JobRow:
-    """Instants are -1 until they come."""
+    """A row of the ledger follows one job; instants are -1 until they come."""
 
     job: Job
     arrived: Time
@@ -73,12 +74,10 @@ class Ledger:
         row.ended, row.outcome, row.reason = now, outcome, reason
 
 
-# What jobs are taken to have had beside their service, so that nobody is made up for what others had before
-# it came, or while it was idle.
-
-
 class Credits:
-    """Of admitted jobs. The level is what the least served of those who use the GPU had; it only rises."""
+    """A credit is what an admitted job is taken to have had beside its service, so that it does not catch up
+    with what others had before it came, or while it was idle. The level is what the least served of the jobs
+    that use the GPU had; it only rises."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -92,12 +91,12 @@ class Credits:
         self._credit[job] = self._level
 
     def came_back(self, job: int) -> None:
-        """Nothing for one that is back before somebody else has ended an iteration: the level is not above
-        it yet."""
+        """Raise the credit of a job that was idle. A job that is back before another has ended an iteration
+        gets nothing: the level is not above it yet."""
         self._credit[job] = max(self._credit[job], self._level - self._ledger.rows[job].service)
 
     def ran(self, using: Iterable[int]) -> None:
-        """After an iteration: *using* are the job that ended it, and those who run or want to."""
+        """Raise the level after an iteration: *using* are the job that ended it, and those using the GPU."""
         had = (self._credit[job] + self._ledger.rows[job].service for job in using)
         self._level = max(self._level, min(had, default=0))
 
@@ -109,26 +108,26 @@ NOT_WANTED = "its owner wants it no more"
 
 
 @dataclass
-class Running:
+class RunningIteration:
     run: int
     job: int
 
 
 class DeviceState:
-    """*capacity* is the GPU's memory in bytes. Where jobs are *resident*, as live ones are, those that wait
-    have their persistent memory on the GPU already."""
+    """The state holds the books of all jobs. *capacity* is the GPU's memory in bytes. Where jobs are
+    *resident*, as live ones are, waiting jobs have their persistent memory on the GPU already."""
 
     def __init__(self, capacity: int, ledger: Ledger | None = None, resident: bool = False) -> None:
         self.layout, self._resident = Layout(capacity), resident
         self.ledger = ledger or Ledger()
         self.waiting: dict[int, Job] = {}  # in order of arrival
         self.admitted: dict[int, Job] = {}  # in order of admission
-        self.running: dict[int, Running] = {}  # by lane
+        self.running: dict[int, RunningIteration] = {}  # by lane
         self.ready: set[int] = set()  # jobs that want a turn
         self._leaving: dict[int, tuple[Outcome, str]] = {}  # jobs that end with the iteration that runs
         self._credits = Credits(self.ledger)
         self._runs = 0
-        self._last: dict[int, int] = {}  # whose iteration was the last in a lane
+        self._last: dict[int, int] = {}  # by lane: the job of its last iteration
         self._on_event: dict[type, Callable[[Time, Any], None]] = {
             JobArrived: self._arrived,
             IterationWanted: self._want,
@@ -166,19 +165,20 @@ class DeviceState:
         return self.ledger.rows[job]
 
     def remaining(self, job: Job) -> Time:
-        """Alone on the GPU."""
+        """Return the job's remaining time alone on the GPU."""
         return job.iteration * (job.iterations - self.row(job.id).done)
 
     def claim(self, job: Job) -> int:
-        """The persistent memory that there must be room for when a job that waits is let in: its own, and
-        what others who wait have there already. Not where it would be alone: somebody has to begin."""
+        """Return the persistent memory that must have room when a waiting job is admitted: its own, and
+        what other waiting jobs have there already. A job that would be alone needs its own only: one has
+        to begin."""
         if self._resident and self.layout.lanes:
             return sum(each.persistent for each in self.waiting.values())
         return job.persistent
 
     def credit(self, job: int) -> Time:
-        """What a job is taken to have had beside its service: when it comes, or comes back, as much as the
-        least served of those who use the GPU."""
+        """Return what a job is taken to have had beside its service: when it comes, or comes back, as much as
+        the least served of the jobs that use the GPU."""
         return self._credits.of(job)
 
     def idle(self, lane: int) -> bool:
@@ -217,7 +217,7 @@ class DeviceState:
             self.layout.settle(self.running)
 
     def _needs_changed(self, now: Time, event: NeedsChanged) -> None:
-        """Others keep what they have: a job for whose new needs there is no room ends."""
+        """Change a job's needs; a job without room for them ends, and other jobs keep what they have."""
         job, layout = event.job, self.layout
         home = self.admitted if job in self.admitted else self.waiting
         if job not in home:
@@ -239,7 +239,7 @@ class DeviceState:
             self._leave(now, event.job, outcome, event.error or NOT_WANTED)
 
     def _leave(self, now: Time, job: int, outcome: Outcome, reason: str) -> None:
-        """An iteration that runs is finished first."""
+        """End a job; a running iteration is finished first."""
         if any(running.job == job for running in self.running.values()):
             self._leaving[job] = (outcome, reason)
         else:
@@ -273,7 +273,7 @@ class DeviceState:
         if lane is None or not self.idle(lane.id) or action.job not in self.ready:
             raise InvalidAction(f"{action!r}: it is not on the GPU, not ready, or its lane is not free")
         self.ready.discard(action.job)
-        self.running[lane.id] = Running(self._runs, action.job)
+        self.running[lane.id] = RunningIteration(self._runs, action.job)
         self._runs += 1
         row = self.row(action.job)
         row.started = now if row.started < 0 else row.started
@@ -300,7 +300,7 @@ class DeviceState:
         return self.waiting[job]
 
     def _take(self, job: int, run: int) -> int | None:
-        """The lane that this iteration ran in; None where it is not running any more."""
+        """Return the lane that this iteration ran in; None where it is not running any more."""
         for lane, running in self.running.items():
             if running.run == run and running.job == job:
                 del self.running[lane]
@@ -308,7 +308,7 @@ class DeviceState:
         return None
 
     def _using(self) -> set[int]:
-        """Who runs, or wants to."""
+        """Return the jobs that run, or want to."""
         return {running.job for running in self.running.values()} | (self.ready & self.admitted.keys())
 
     def _end(self, now: Time, job: int, outcome: Outcome, reason: str = "") -> None:
@@ -330,4 +330,4 @@ def _no_room(event: NeedsChanged, room: int) -> str:
 
 
 def _nothing(now: Time, what: object) -> None:
-    """Nothing to book."""
+    """Timers change nothing in the books."""

@@ -1,8 +1,8 @@
-"""The simulated world of the device level: how long an iteration takes beside others.
+"""The simulated world of the device level says how long an iteration takes beside others.
 
 Lanes share the GPU's computing. As long as what their iterations demand together is no more than the GPU has,
-each runs as if alone; beyond that all are slowed down alike. What is demanded is taken when an iteration
-starts: iterations are short beside the time in which jobs come and go.
+each runs as if alone; beyond that all are slowed down alike. The demand is taken when an iteration starts:
+iterations are short beside the time in which jobs come and go.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from astrarium.device.state import DeviceState
 
 
 class DeviceWorld:
-    """*switch* is what a change of jobs in a lane costs, *overhead* what every iteration does, as a
-    share, and *pause* how long a job (by its number) then needs for its next batch of data."""
+    """The world turns a policy's actions into future events. *switch* is the cost of a change of jobs in a
+    lane, *overhead* that of every iteration, as a share, and *pause* the time that a job (by its number) then
+    needs for its next batch of data."""
 
     def __init__(
         self, switch: Time = 0, overhead: float = 0.0, pause: Time | Callable[[int], Time] = 0

@@ -1,4 +1,4 @@
-"""The board of a GPU: who shares it, under which policy, and what each has launched and waited for."""
+"""The board of a GPU shows its clients, the policy, and what each client has launched and waited for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.errors import AstrariumError, InputError, one_of
-from astrarium.core.native import extension
+from astrarium.core.errors import AstrariumError, InputError, extension, one_of
 from astrarium.core.quantities import write_bytes, write_duration
 from astrarium.core.units import Time, parse_bytes, parse_duration
 
@@ -20,16 +19,16 @@ BOARD_VARIABLE = "ASTRARIUM_GATE_BOARD"
 NOT_BUILT = "the compiled module astrarium._gate, which this installation does not have"
 
 
-class Work(msgspec.Struct, frozen=True):
-    """A launch as the gate knows it."""
+class LaunchView(msgspec.Struct, frozen=True):
+    """A launch has a duration, a number of SMs and a kind, as far as the gate knows."""
 
     duration: Time  # 0: not measured yet
     sms: int
     kind: str
 
 
-class Counts(msgspec.Struct, frozen=True):
-    """Since the client came."""
+class ClientCounts(msgspec.Struct, frozen=True):
+    """The counts of a client begin when it comes."""
 
     kernels: int
     graphs: int
@@ -48,6 +47,8 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class ClientView(msgspec.Struct, frozen=True):
+    """A client is a program, or a thread of one, that shares the GPU."""
+
     place: int
     pid: int
     name: str
@@ -56,12 +57,12 @@ class ClientView(msgspec.Struct, frozen=True):
     waiting: str | None  # for what a launch is held
     in_request: bool
     phases: int
-    work: Work
+    work: LaunchView
     alone: Time
     last: Time
     beside: dict[str, Time]
     harm: dict[str, float]  # latency: what each ns of it costs a request, as far as is learnt
-    counts: Counts
+    counts: ClientCounts
     running: bool
     in_flight: int
     in_flight_ns: Time
@@ -72,18 +73,18 @@ class ClientView(msgspec.Struct, frozen=True):
 
     @property
     def coverage(self) -> float | None:
-        """What the gate saw of what the driver ran; None where that was not counted."""
+        """Return the share of what the driver ran that the gate saw; None where that was not counted."""
         seen = self.counts.kernels + self.counts.graphs
         return seen / self.counts.ran if self.counts.ran else None
 
     @property
     def slowdown(self) -> float | None:
-        """The last request against one that is alone."""
+        """Return how many times as long the last request took as one that is alone."""
         return self.last / self.alone if self.last and self.alone else None
 
 
 class BoardView(msgspec.Struct, frozen=True):
-    """One look. Times are those of the monotonic clock."""
+    """A view shows the board at one instant. Times are those of the monotonic clock."""
 
     path: str
     now: Time
@@ -94,8 +95,8 @@ class BoardView(msgspec.Struct, frozen=True):
     clients: list[ClientView]
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """What can be set: *unit* is ns, bytes, sms, kernels, share or factor."""
+class BoardSetting(msgspec.Struct, frozen=True):
+    """A setting of the board has a unit: ns, bytes, sms, kernels, share or factor."""
 
     name: str
     unit: str
@@ -111,8 +112,8 @@ def native() -> Any:
     return module
 
 
-def settings_table() -> dict[str, Setting]:
-    return {each.name: each for each in msgspec.convert(native().setting_table(), list[Setting])}
+def settings_table() -> dict[str, BoardSetting]:
+    return {each.name: each for each in msgspec.convert(native().setting_table(), list[BoardSetting])}
 
 
 def policy_names() -> list[str]:
@@ -121,14 +122,14 @@ def policy_names() -> list[str]:
 
 
 def board_path(gpu: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """*gpu* as CUDA_VISIBLE_DEVICES names it: a number or a UUID."""
+    """Return the path of a GPU's board. CUDA_VISIBLE_DEVICES names the *gpu*: a number or a UUID."""
     given = environ.get(BOARD_VARIABLE)
     name = re.sub(r"[^\w-]", "-", gpu)
     return Path(given) if given else SHARED_MEMORY / f"astrarium-gate-{os.getuid()}-{name}"
 
 
 class Board:
-    """Made where there is none; *policy* and *sms* count only then."""
+    """A board is made where there is none; *policy* and *sms* count only then."""
 
     def __init__(self, path: Path, policy: str | None = None, sms: int | None = None) -> None:
         given = {"policy": policy, "sms": sms}
@@ -140,27 +141,27 @@ class Board:
 
     @classmethod
     def find(cls, path: Path) -> Board | None:
-        """One that is there, or None."""
+        """Return the board at that path, or None where there is none."""
         return cls(path) if path.exists() else None
 
     def view(self) -> BoardView:
         return msgspec.convert(self._board.snapshot(), BoardView)
 
     def change(self, policy: str | None = None, settings: Mapping[str, float] | None = None) -> None:
-        """All of it or, where something is wrong, nothing. A new policy begins with its defaults; what was
-        learnt stays."""
+        """Change policy and settings: all of them or, where something is wrong, nothing. A new policy begins
+        with its defaults; what was learnt stays."""
         try:
             self._board.set_policy(policy, **(settings or {}))
         except ValueError as error:
             raise _refused(error, {"policy": policy, **(settings or {})}) from None
 
     def sweep(self) -> int:
-        """Takes back the places of processes that are no more; how many."""
+        """Free the places of processes that have ended, and return how many there were."""
         freed: int = self._board.sweep()
         return freed
 
     def join(self, kind: str, name: str) -> int:
-        """A place for this process, as the preloaded library takes one."""
+        """Take a place for this process, as the preloaded library does."""
         try:
             place: int = self._board.join(kind, name)
         except ValueError as error:
@@ -182,19 +183,19 @@ def _refused(error: ValueError, given: Mapping[str, object]) -> InputError:
     return InputError(field, value, expected)
 
 
-# Settings of a board as people write them: window=150us, allowance=0.05, chunk=2MiB.
+# People write settings of a board so: window=150us, allowance=0.05, chunk=2MiB.
 
 
 FORM = "NAME=VALUE, such as window=150us"
 
 
 def read_settings(texts: Iterable[str], field: str = "--set") -> dict[str, float]:
-    """Names, units and ranges are checked before anything is changed."""
+    """Read settings; names, units and ranges are checked before anything is changed."""
     table = settings_table()
     return dict(_read(text, table, field) for text in texts)
 
 
-def _read(text: str, table: dict[str, Setting], field: str) -> tuple[str, float]:
+def _read(text: str, table: dict[str, BoardSetting], field: str) -> tuple[str, float]:
     name, equals, raw = text.partition("=")
     if not equals:
         raise InputError(field, text, FORM)
@@ -223,7 +224,7 @@ def _whole(raw: str) -> int:
         raise ValueError("a whole number") from None
 
 
-def _shown(setting: Setting, value: float) -> str:
+def _shown(setting: BoardSetting, value: float) -> str:
     if setting.unit == "ns":
         return write_duration(int(value))
     return write_bytes(int(value)) if setting.unit == "bytes" else f"{value:.4g}"

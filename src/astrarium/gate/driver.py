@@ -1,4 +1,4 @@
-"""The real CUDA driver: where its library is, and whether it finds a GPU."""
+"""This module finds the library of the real CUDA driver, and asks it for GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from astrarium.core.errors import AstrariumError, InputError
 DRIVER_VARIABLE = "ASTRARIUM_CUDA_DRIVER"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DRIVER_NAME = "libcuda.so.1"
-# Where distributions, containers and WSL keep it. The compatibility package is for older kernel drivers.
+# Distributions, containers and WSL keep the library here; the compatibility package is for older drivers.
 FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -30,7 +30,7 @@ FOLDERS = (
 )
 PATIENCE = 60.0  # seconds: a driver that is being set up answers late
 
-# Asked in a process of its own: a driver that hangs or crashes takes nothing else with it.
+# The driver is asked in a process of its own: if it hangs or crashes, nothing else does.
 _QUESTION = """
 import ctypes, sys
 driver, count, device, sms = ctypes.CDLL(sys.argv[1]), *(ctypes.c_int() for _ in range(3))
@@ -52,7 +52,9 @@ class NoGpu(AstrariumError):
     """There is no GPU that could be shared; the message says what was looked for."""
 
 
-class Gpu(NamedTuple):
+class GpuInfo(NamedTuple):
+    """The driver tells a GPU's name and its number of SMs."""
+
     name: str
     sms: int
 
@@ -93,7 +95,8 @@ def _loader_cache() -> Iterator[Path]:
 
 
 def _ours(path: Path) -> bool:
-    """A library for programs like this one (the cache lists 32-bit ones too), and no linker's stub."""
+    """Tell whether the library has this program's word size (the cache lists all), and is no linker's
+    stub."""
     try:
         with path.open("rb") as file:
             head = file.read(5)
@@ -103,7 +106,7 @@ def _ours(path: Path) -> bool:
 
 
 def chosen_gpu(number: int = 0, environ: Mapping[str, str] = os.environ) -> str:
-    """The name of a GPU for CUDA_VISIBLE_DEVICES; where that is set already, a number counts within it."""
+    """Return the name of a GPU for CUDA_VISIBLE_DEVICES; if that is set, the number counts within it."""
     visible = environ.get(VISIBLE)
     if visible is None:
         return str(number)
@@ -115,14 +118,14 @@ def chosen_gpu(number: int = 0, environ: Mapping[str, str] = os.environ) -> str:
     return names[number]
 
 
-def probe(driver: Path, gpu: str, environ: Mapping[str, str] = os.environ) -> Gpu:
-    """Asks the driver itself: cuInit, devices, their name and size."""
+def probe(driver: Path, gpu: str, environ: Mapping[str, str] = os.environ) -> GpuInfo:
+    """Ask the driver itself for a GPU's name and size: cuInit, then its devices."""
     _, sms, name = _asked(driver, gpu, {**environ, VISIBLE: gpu})
-    return Gpu(name, int(sms))
+    return GpuInfo(name, int(sms))
 
 
 def count_gpus(environ: Mapping[str, str] = os.environ) -> int:
-    """GPUs that programs of this environment see. PyTorch knows too, but takes seconds to import."""
+    """Return how many GPUs programs of this environment see, without importing PyTorch."""
     try:
         return int(_asked(find_driver(environ), environ.get(VISIBLE, "of this machine"), environ)[0])
     except NoGpu:
@@ -130,7 +133,7 @@ def count_gpus(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def _asked(driver: Path, gpu: str, environ: Mapping[str, str]) -> list[str]:
-    """How many devices there are, the size of the first one and its name."""
+    """Return how many devices there are, the size of the first one and its name."""
     asking = {name: value for name, value in environ.items() if name != "LD_PRELOAD"}
     command = [sys.executable, "-I", "-S", "-c", _QUESTION, str(driver)]
     try:

@@ -1,4 +1,5 @@
-"""The kernels of one request or iteration, as `astrarium gate profile` writes them: text, cells split by tab.
+"""A kernel trace lists the kernels of one request or iteration, as `astrarium gate profile` writes them:
+text, with cells split by tabs.
 
     astrarium-kernels 1
     device    NAME   SMS
@@ -30,15 +31,16 @@ FIELDS = ("index", "name", "grid", "block", "shared_bytes", "duration_ns", "p95_
 Value = TypeVar("Value")
 
 
-class Use(NamedTuple):
-    """Of the whole GPU's arithmetic and memory bandwidth, from 0 to 1, by a kernel that runs alone."""
+class KernelUse(NamedTuple):
+    """A kernel that runs alone uses these shares of the GPU's arithmetic and memory bandwidth, from 0 to
+    1."""
 
     compute: float
     memory: float
 
 
 class KernelProfile(msgspec.Struct, frozen=True):
-    """`sms` are those it fills; `use` is None where nobody measured it."""
+    """A profile says how long a kernel runs and how many SMs it fills; `use` is None if not measured."""
 
     name: str
     duration: Time
@@ -49,12 +51,11 @@ class KernelProfile(msgspec.Struct, frozen=True):
     shared_bytes: int = 0
     p95: Time = 0
     count: int = 1
-    use: Use | None = None
+    use: KernelUse | None = None
 
 
 class KernelTrace(msgspec.Struct, frozen=True):
-    """One request, or one iteration: kernels in the order of their launches. `phases[i]` is that of launch
-    i."""
+    """A trace has the kernels of a request or iteration, by launch; `phases[i]` is that of launch i."""
 
     device: str
     sms: int
@@ -64,29 +65,29 @@ class KernelTrace(msgspec.Struct, frozen=True):
 
     @property
     def duration(self) -> Time:
-        """Of the kernels one after another."""
+        """Return the time of the kernels one after another."""
         return sum(self.kernels[index].duration for index in self.launches)
 
-    def use(self, index: int) -> Use:
+    def use(self, index: int) -> KernelUse:
         kernel = self.kernels[index]
         return kernel.use or modelled_use(kernel.kind, kernel.sms / self.sms)
 
 
 # The two kernels whose use Orion printed (section 3.2): a convolution that fills the GPU, and a batch
 # normalization that fills 40 % of its SMs.
-CONVOLUTION, NORMALIZATION, NORMALIZATION_SMS = Use(0.89, 0.20), Use(0.14, 0.80), 0.4
+CONVOLUTION, NORMALIZATION, NORMALIZATION_SMS = KernelUse(0.89, 0.20), KernelUse(0.14, 0.80), 0.4
 
 
-def modelled_use(kind: str, sms: float) -> Use:
-    """Where it was not recorded: compute kernels are taken to be like Orion's convolution on as many SMs,
-    memory kernels like its normalization (from 40 % of the SMs on they use the bandwidth as it does), unknown
-    ones like half of a convolution. Copies use neither."""
+def modelled_use(kind: str, sms: float) -> KernelUse:
+    """Return the use of a kernel for which none was recorded: a compute kernel is taken to be like Orion's
+    convolution on as many SMs, a memory kernel like its normalization (from 40 % of the SMs on it uses the
+    bandwidth as that does), an unknown one like half of a convolution. Copies use neither."""
     share = min(1.0, sms)
     if kind == "memory":
         part = min(1.0, share / NORMALIZATION_SMS)
-        return Use(NORMALIZATION.compute * part, NORMALIZATION.memory * part)
+        return KernelUse(NORMALIZATION.compute * part, NORMALIZATION.memory * part)
     part = {"compute": share, "unknown": share / 2, "copy": 0.0}[kind]
-    return Use(CONVOLUTION.compute * part, CONVOLUTION.memory * part)
+    return KernelUse(CONVOLUTION.compute * part, CONVOLUTION.memory * part)
 
 
 def read_kernels(path: str | Path) -> KernelTrace:
@@ -111,7 +112,7 @@ def parse_kernels(lines: Iterable[str]) -> KernelTrace:
 
 
 class _Reader:
-    """Line by line; an error names the line, the field and its value."""
+    """The reader goes line by line; its errors name the line, the field and its value."""
 
     def __init__(self) -> None:
         self.header = False

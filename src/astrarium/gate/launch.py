@@ -1,4 +1,4 @@
-"""A program brought under the gate: driver, folder, board and MPS found or made, in this order."""
+"""This module brings a program under the gate: driver, folder, board and MPS are found or made."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 import astrarium
-from astrarium.core.errors import AstrariumError, InputError
-from astrarium.core.native import extension
+from astrarium.core.errors import AstrariumError, InputError, extension
 from astrarium.gate import mps
 from astrarium.gate.board import Board, BoardView
-from astrarium.gate.driver import VISIBLE, Gpu, find_driver, probe
+from astrarium.gate.driver import VISIBLE, GpuInfo, find_driver, probe
 from astrarium.gate.mps import PIPE
 
-# The private folder from which the gate is preloaded.
+# The gate is preloaded from a private folder.
 
 
 LIBRARY = "libastrarium_gate.so"
@@ -29,7 +28,7 @@ GATE, OTHER_NAME, DRIVER_LINK = "libcuda.so.1", "libcuda.so", "libcuda_gate_real
 
 
 def gate_library(environ: Mapping[str, str] = os.environ) -> Path:
-    """The gate as it was built: beside the package's compiled modules; the newest where there are several."""
+    """Return the built gate, beside the package's compiled modules; the newest of several."""
     given = environ.get(LIBRARY_VARIABLE)
     if given:
         if not Path(given).is_file():
@@ -42,7 +41,7 @@ def gate_library(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def private_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """A folder that only this user can read: in the user's cache, or else where temporary files are."""
+    """Return a folder that only this user can read: in the user's cache, or among temporary files."""
     for folder in _homes(environ):
         if _usable(folder):
             return folder
@@ -57,7 +56,7 @@ def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _usable(folder: Path) -> bool:
-    """LD_PRELOAD is split at spaces and colons, so that they cannot be part of a path in it."""
+    """Tell whether the folder is usable: LD_PRELOAD is split at spaces and colons."""
     if not folder.is_absolute() or re.search(r"[\s:]", str(folder)):
         return False
     try:
@@ -69,7 +68,7 @@ def _usable(folder: Path) -> bool:
 
 
 def prepared(library: Path, driver: Path, home: Path) -> Path:
-    """What LD_PRELOAD should name."""
+    """Return the path that LD_PRELOAD should name."""
     content = library.read_bytes()
     name = hashlib.sha256(content + b"\0" + os.fsencode(driver)).hexdigest()[:16]
     folder = home / name
@@ -89,11 +88,11 @@ def _appear(place: Path, make: Callable[[Path], object]) -> None:
         os.replace(made, place)
 
 
-# The environment in which a program runs under the gate.
+# A program comes under the gate by its environment.
 
 
 PREFIX = "ASTRARIUM_GATE_"
-# What a program around this one was told is not meant for this one.
+# These variables are meant for a program around this one, and not passed on.
 _TOLD = {f"{PREFIX}{name}" for name in ("BOARD", "CLASS", "NAME", "POLICY", "PROFILE", "RECORD", "COVERAGE")}
 # Streams share hardware queues beyond 8 by default, and then wait for each other. Under MPS all clients draw
 # on the same queues: with 32 each, the fourth on an H200 found none left ("out of memory").
@@ -102,13 +101,13 @@ _QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 
 @dataclass(frozen=True)
 class Client:
-    """What the gate is told of a program."""
+    """A client is a program under the gate, and these fields are what the gate is told of it."""
 
     name: str
     gpu: str
     kind: str | None = None  # latency or best-effort; none: all that it launches passes
-    board: Path | None = None  # none: nobody else is looked at
-    policy: str | None = None  # that the board gets if this client makes it
+    board: Path | None = None  # none: the client is alone
+    policy: str | None = None  # of a board that this client makes
     profile: Path | None = None
     record: Path | None = None
     coverage: bool = False
@@ -135,14 +134,14 @@ def _told(client: Client) -> dict[str, str]:
 
 
 def _searched(gate: Path, others: str) -> str:
-    """Programs that ask for the driver by its other name, libcuda.so, find the gate too."""
+    """Return the library path, so that programs that ask for libcuda.so find the gate too."""
     home = gate.parent.parent
     kept = [path for path in others.split(":") if path and Path(path).parent != home]
     return ":".join([str(gate.parent), *kept])
 
 
 def _preloads(gate: Path, others: str) -> str:
-    """The gate first. One of a program around this one goes: there can be only one."""
+    """Return the preloads, the gate first. An outer program's gate is left out: there can be only one."""
     home = gate.parent.parent
     kept = [
         path
@@ -157,25 +156,25 @@ Carrier = Literal["must", "may", "none"]  # whether MPS is used
 
 
 @dataclass(frozen=True)
-class Ready:
-    """What the program is started with, and the line that says so."""
+class PreparedLaunch:
+    """A prepared launch has the program's environment, and the line that describes it."""
 
     environment: dict[str, str]
     said: str
 
 
-def alone(client: Client, environ: Mapping[str, str] = os.environ) -> Ready:
-    """Under the gate without a board: nobody else is looked at, and nothing is held."""
+def alone(client: Client, environ: Mapping[str, str] = os.environ) -> PreparedLaunch:
+    """Prepare a program under the gate without a board: nobody else is looked at, and nothing is held."""
     driver = find_driver(environ)
     gpu = probe(driver, client.gpu, environ)
     gate = prepared(gate_library(environ), driver, private_home(environ))
-    return Ready(client_environment(environ, gate, client), f"{gpu.name} ({client.gpu})")
+    return PreparedLaunch(client_environment(environ, gate, client), f"{gpu.name} ({client.gpu})")
 
 
 def shared(
     client: Client, settings: Mapping[str, float], carrier: Carrier, environ: Mapping[str, str] = os.environ
-) -> Ready:
-    """On the board of its GPU, beside whoever is there."""
+) -> PreparedLaunch:
+    """Prepare a program on the board of its GPU, beside the programs that are there."""
     driver = find_driver(environ)
     gpu = probe(driver, client.gpu, environ)
     home = private_home(environ)
@@ -184,7 +183,7 @@ def shared(
     policy = _prepare_board(client, settings, gpu)
     environment = client_environment({**environ, **found.variables}, gate, client)
     said = f"{client.name} as {client.kind} on {gpu.name} ({client.gpu}), policy {policy}"
-    return Ready(environment, f"{said}, board {client.board}, {found.said}")
+    return PreparedLaunch(environment, f"{said}, board {client.board}, {found.said}")
 
 
 def _carried(carrier: Carrier, home: Path, environ: Mapping[str, str]) -> mps.Mps:
@@ -196,8 +195,9 @@ def _carried(carrier: Carrier, home: Path, environ: Mapping[str, str]) -> mps.Mp
     return found
 
 
-def _prepare_board(client: Client, settings: Mapping[str, float], gpu: Gpu) -> str:
-    """The policy of the board. Without the compiled module the program itself makes the board."""
+def _prepare_board(client: Client, settings: Mapping[str, float], gpu: GpuInfo) -> str:
+    """Make or adjust the board, and return its policy. Without the compiled module the program itself makes
+    the board."""
     assert client.board is not None
     if extension("_gate") is None and not settings:
         return client.policy or "of the board"
@@ -218,7 +218,8 @@ def _differs(view: BoardView, policy: str | None, wanted: Mapping[str, float]) -
 
 
 def _check_nobody_else(view: BoardView, policy: str | None, settings: Mapping[str, float]) -> None:
-    """Who comes first decides. Later the policy is changed for all, on purpose: `astrarium gate policy`."""
+    """Refuse a change while others run: the first program decides, and `astrarium gate policy` changes the
+    policy for all, on purpose."""
     if not view.clients:
         return
     names = ", ".join(client.name or str(client.pid) for client in view.clients)

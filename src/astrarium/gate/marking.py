@@ -1,4 +1,4 @@
-"""For programs that say themselves who they are: threads of one process with a class each.
+"""A program can say itself which of its threads is which: each thread has a class of its own.
 
     with marked("best-effort", name="train"):
         train()          # what this thread launches, and what others launch on its streams
@@ -24,12 +24,12 @@ _mine = local()  # .marks: those of this thread, the innermost last
 
 
 class NotUnderTheGate(AstrariumError):
-    """The program was started without it."""
+    """The program was started without the gate."""
 
 
 @contextmanager
 def marked(kind: str, name: str = "") -> Iterator[None]:
-    """Inside, the calling thread is a client of its own."""
+    """Make the calling thread a client of its own inside the block."""
     if kind not in CLASSES:
         raise InputError("class", kind, " or ".join(CLASSES))
     marks: list[tuple[int, str]] = _marks()
@@ -43,12 +43,12 @@ def marked(kind: str, name: str = "") -> Iterator[None]:
 
 
 def request_end() -> None:
-    """What this client launched up to here was one request, or one iteration."""
+    """Say that what this client launched up to here was one request, or one iteration."""
     _function("request_end")()
 
 
 def phase_end() -> None:
-    """A phase of training, forward or backward, ends here."""
+    """Say that a phase of training, forward or backward, ends here."""
     _function("phase_end")()
 
 
@@ -75,5 +75,5 @@ def _function(name: str) -> Callable[..., int]:
 
 @cache
 def _gate() -> ctypes.CDLL:
-    """The process itself: what was preloaded is part of it."""
+    """Return the process itself as a library: what was preloaded is part of it."""
     return ctypes.CDLL(None)

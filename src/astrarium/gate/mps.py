@@ -1,7 +1,7 @@
-"""NVIDIA's MPS: it lets kernels of several processes run at the same time instead of in turns.
+"""NVIDIA's MPS lets kernels of several processes run at the same time instead of in turns.
 
-A daemon that is there already (the user's, or the machine's) is used. Otherwise one is started in the private
-folder, once, by whoever comes first; it stays for those who come later, until `stop`.
+A daemon that is there already (the user's, or the machine's) is used. Otherwise the first launcher starts one
+in the private folder; it stays for later launchers, until `stop`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CONTROL = "nvidia-cuda-mps-control"
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 MACHINES_PIPE = "/tmp/nvidia-mps"  # where clients look unless told otherwise
 PATIENCE = 20.0
-# The daemon is no client of the gate, and serves every GPU: its clients choose theirs.
+# The daemon is not a client of the gate, and serves every GPU: its clients choose theirs.
 NOT_THE_DAEMONS = ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
 
 
 class Mps(NamedTuple):
-    """*variables* are what clients need to find it."""
+    """MPS runs or not; *variables* are what clients need to find it."""
 
     running: bool
     said: str
@@ -32,7 +32,7 @@ class Mps(NamedTuple):
 
 
 class Daemon:
-    """One that listens, or would listen, in the folders of *variables*."""
+    """A daemon listens, or would listen, in the folders of *variables*."""
 
     def __init__(self, control: str, environ: Mapping[str, str], variables: dict[str, str]) -> None:
         own = {name: value for name, value in environ.items() if name not in NOT_THE_DAEMONS}
@@ -46,7 +46,7 @@ class Daemon:
 
     def _ask(self, question: str) -> bool:
         if not Path(self._environ[PIPE]).is_dir():
-            return False  # nobody was ever there
+            return False  # no daemon was ever there
         try:
             told = subprocess.run(
                 [self._control],
@@ -61,7 +61,8 @@ class Daemon:
         return told.returncode == 0 and "Cannot find" not in told.stdout + told.stderr
 
     def start(self) -> str | None:
-        """What went wrong, or None. It writes to a file: a pipe would stay open for as long as it lives."""
+        """Start the daemon; return what went wrong, or None. It writes to a file: a pipe would stay open for
+        as long as it lives."""
         for folder in self.variables.values():
             Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         written = Path(self.variables[LOG]) / "start.txt"
@@ -103,12 +104,12 @@ def start(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
 
 
 def without(home: Path) -> Mps:
-    """Clients that look where nobody is find no daemon, also where this machine has one."""
+    """Return variables with which clients find no daemon, also where this machine has one."""
     return Mps(False, "no MPS: not wanted", {PIPE: str(home / "no-mps")})
 
 
 def stop(home: Path, environ: Mapping[str, str] = os.environ) -> bool:
-    """Ends the daemon of the private folder; whether there was one."""
+    """End the daemon of the private folder; tell whether there was one."""
     control = _control(environ)
     if control is None:
         return False
@@ -118,7 +119,7 @@ def stop(home: Path, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def status(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
-    """Starts nothing."""
+    """Return the state of MPS without starting anything."""
     control = _control(environ)
     if control is None:
         return Mps(False, f"no MPS: {CONTROL} is not installed", {})
@@ -139,7 +140,7 @@ def _ours(control: str, environ: Mapping[str, str], home: Path) -> Daemon:
 
 
 def _present(control: str, environ: Mapping[str, str]) -> Mps | None:
-    """One that is not ours: named by the environment, or in the usual place."""
+    """Return a daemon that is not ours: named by the environment, or in the usual place."""
     given = environ.get(PIPE)
     if Daemon(control, environ, {PIPE: given or MACHINES_PIPE}).answers():
         return Mps(True, f"MPS of {given or 'this machine'}", {PIPE: given or MACHINES_PIPE})
@@ -148,7 +149,7 @@ def _present(control: str, environ: Mapping[str, str]) -> Mps | None:
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """One launcher at a time; the lock goes with the process that holds it."""
+    """Let in one launcher at a time; the lock goes with the process that holds it."""
     (home / "mps").mkdir(mode=0o700, exist_ok=True)
     with (home / "mps" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

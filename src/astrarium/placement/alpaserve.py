@@ -1,5 +1,4 @@
-"""The models of AlpaServe, measured by its authors, the sets they serve, and the traffic of their
-experiments.
+"""AlpaServe's models as its authors measured them, the sets they serve, and the traffic of their experiments.
 
 Numbers: `alpaserve.json`, where the source is named. Sets: Table 1 of the paper, and the authors' public code
 where that differs. A set is a list of names, in the order in which popularity falls.
@@ -28,8 +27,8 @@ Numbers = npt.NDArray[np.int32]
 Split = Literal["power-law", "uniform"]
 
 
-class Measured(msgspec.Struct, frozen=True):
-    """One shape of a model: for each stage its time at a batch of 1, and bytes on each of its GPUs."""
+class MeasuredShape(msgspec.Struct, frozen=True):
+    """A measured shape of a model has for each stage its time at a batch of 1, and bytes on each GPU."""
 
     stages: int
     operators: int
@@ -66,14 +65,14 @@ def names() -> list[str]:
     return list(_profile())
 
 
-def measured(model: str) -> tuple[Measured, ...]:
+def measured(model: str) -> tuple[MeasuredShape, ...]:
     if model not in _profile():
         raise InputError("model", model, f"a model of AlpaServe: {one_of(names(), model)}")
     return _profile()[model]
 
 
-def alone(model: str) -> Measured | None:
-    """On one GPU; the largest does not fit there."""
+def alone(model: str) -> MeasuredShape | None:
+    """Return the form of a model on one GPU; the largest model does not fit there."""
     return next((form for form in measured(model) if form.stages == form.operators == 1), None)
 
 
@@ -84,28 +83,30 @@ def model_set(name: str) -> tuple[str, ...]:
 
 
 @cache
-def _profile() -> dict[str, tuple[Measured, ...]]:
+def _profile() -> dict[str, tuple[MeasuredShape, ...]]:
     text = files("astrarium.placement").joinpath("alpaserve.json").read_bytes()
     found = msgspec.json.decode(text, type=_File).models
     return {model: tuple(_read(shape, row) for shape, row in rows.items()) for model, rows in found.items()}
 
 
-def _read(shape: str, row: _Row) -> Measured:
+def _read(shape: str, row: _Row) -> MeasuredShape:
     match = re.fullmatch(r"op(\d+)pp(\d+)", shape)
     assert match is not None
     times = tuple(round(ms * 1_000_000) for ms in row.ms)
-    return Measured(int(match[2]), int(match[1]), times, tuple(row.weights), tuple(row.activations))
+    return MeasuredShape(int(match[2]), int(match[1]), times, tuple(row.weights), tuple(row.activations))
 
 
 def rates(total: float, models: int, split: Split = "power-law") -> list[float]:
-    """Requests a second of each model."""
+    """Divide a total rate among models; return the requests a second of each."""
     shares = equal(models) if split == "uniform" else zipf(models, SKEW)
     return [total * share for share in shares]
 
 
 def as_published(rates: Sequence[float], cv: float, seconds: float, seed: int = 0) -> tuple[Floats, Numbers]:
-    """Seconds and models: Gamma traffic from numpy's old generator, seeded with the model's number, as in the
-    authors' code. The process begins with a whole gap at 0. *seed* is added to the number of each model.
+    """Return Gamma traffic (seconds and models) as in the authors' code.
+
+    It is from numpy's old generator, seeded with the model's number, to which *seed* is added. The process
+    begins with a whole gap at 0.
     """
     streams = [_old_gamma(rate, cv, seconds, seed + number) for number, rate in enumerate(rates)]
     times = np.concatenate(streams)
@@ -134,7 +135,7 @@ def windows(
     generator: np.random.Generator,
     stationary: bool,
 ) -> tuple[Times, Numbers]:
-    """Gamma traffic whose rates change from window to window: `rates[window][model]`.
+    """Return Gamma traffic whose rates change from window to window: `rates[window][model]`.
 
     The authors restart the process in each window with a whole gap; with bursts that brings more requests
     than the rate says. *stationary*: each window begins in the middle of a gap, as a process that has long

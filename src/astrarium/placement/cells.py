@@ -1,4 +1,4 @@
-"""What runs a plan: cells of GPUs that take turns at the same models, and worker queues for all others.
+"""A plan is run by cells, GPUs that take turns at the same models, and by worker queues for all others.
 
 A GPU whose replicas have it whole runs one batch at a time. Those with the same models and the same limits on
 their batches form a cell, a small cluster of its own, which any batching policy can run: Symphony's
@@ -24,7 +24,7 @@ Limits = tuple[tuple[int, int], ...]
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """*limits*: the models by index, each with the largest batch that it runs here."""
+    """A cell is GPUs with the same models; *limits* has each model's index and its largest batch here."""
 
     gpus: tuple[int, ...]
     limits: Limits
@@ -35,28 +35,30 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Cells(msgspec.Struct, frozen=True):
-    """*queued* are the replicas that worker queues run."""
+    """The cells of a plan, and the replicas that worker queues run (*queued*)."""
 
     cells: tuple[Cell, ...]
     queued: tuple[Replica, ...] = ()
 
     def unplaced(self, problem: Problem) -> tuple[int, ...]:
-        """Models that live nowhere."""
+        """Return the models that have no replica."""
         placed = {replica.model for replica in self.queued}
         placed.update(model for cell in self.cells for model in cell.models)
         return tuple(model.index for model in problem.models if model.index not in placed)
 
 
 class Station(msgspec.Struct, frozen=True):
-    """What serves requests one batch after the other, so many batches at a time. `costs` are by model: how
-    long a request keeps one of the servers, in nanoseconds, in batches as good as they get."""
+    """A station serves requests batch by batch, as many batches at a time as it has servers.
+
+    `costs` are by model: how long a request keeps one of the servers, in nanoseconds, in the best batches.
+    """
 
     servers: int
     costs: dict[int, float]
 
 
 def cells(plan: Plan, problem: Problem) -> Cells:
-    """In the order of their first GPUs. GPUs without replicas are in none."""
+    """Return the cells of a plan in the order of their first GPUs; GPUs without replicas are in none."""
     known = [gpu.id for gpu in problem.gpus]
     on_gpu = {gpu: list(plan.on_gpu(gpu)) for gpu in known}
     taking_turns = {gpu for gpu in known if all(map(_is_whole, on_gpu[gpu]))}
@@ -80,7 +82,7 @@ def _limits(replicas: Iterable[Replica]) -> Limits:
 
 
 def stations(found: Cells, problem: Problem) -> tuple[list[Station], list[Station]]:
-    """Of the cells, one each, and of the worker queues: replicas on the same GPUs, whole, share one."""
+    """Return a station for each cell, and for worker queues: replicas on the same whole GPUs share one."""
     models = {model.index: model for model in problem.models}
     of_cells = [
         Station(len(cell.gpus), {index: _cost(_alone(models[index]), limit) for index, limit in cell.limits})
@@ -95,8 +97,7 @@ def stations(found: Cells, problem: Problem) -> tuple[list[Station], list[Statio
 
 
 def station_numbers(queued: Sequence[Replica]) -> list[int]:
-    """Of each replica. Those on the same GPUs, whole, are one station; each with a part of a GPU is its
-    own."""
+    """Return each replica's station: replicas on the same whole GPUs share one, others have their own."""
     numbers: dict[object, int] = {}
     return [
         numbers.setdefault((one.gpus, one.shape) if one.share >= 1 else place, len(numbers))
@@ -105,7 +106,7 @@ def station_numbers(queued: Sequence[Replica]) -> list[int]:
 
 
 def companies(queued: Sequence[Replica]) -> list[tuple[int, ...]]:
-    """Places of replicas that have to do with each other, by a GPU or a model; others run without them."""
+    """Return groups of replicas, by place, that share a GPU or a model; groups run without each other."""
     found: list[tuple[set[object], list[int]]] = []
     for place, replica in enumerate(queued):
         ties: set[object] = {("model", replica.model), *(("gpu", gpu) for gpu in replica.gpus)}
@@ -149,7 +150,10 @@ _LITTLE = 1e-9  # of the largest rate: a model that gets nothing is divided as i
 
 
 def balanced(rates: Sequence[float], stations: Sequence[Station]) -> Numbers:
-    """[station, model]: thousandths of each model's requests. None for a model that lives nowhere."""
+    """Divide each model's requests among stations, in thousandths: [station, model].
+
+    A model without a replica gets none.
+    """
     costs = np.zeros((len(stations), len(rates)))
     for row, station in zip(costs, stations, strict=True):
         row[list(station.costs)] = list(station.costs.values())
@@ -174,7 +178,7 @@ def _normal(parts: Floats) -> Floats:
 
 
 def _in_thousandths(parts: Floats) -> Numbers:
-    """Rounded; the largest part takes what is left."""
+    """Round parts to thousandths; the largest part takes what is left."""
     found = np.rint(parts * WHOLE).astype(np.int64)
     found[found < WORTH] = 0
     if len(found):
@@ -186,7 +190,7 @@ def _in_thousandths(parts: Floats) -> Numbers:
 
 
 def dealt(count: int, parts: Sequence[int]) -> Numbers:
-    """For each of *count* requests, in order, who gets it: evenly spread, never by chance.
+    """Return for each of *count* requests, in order, which part gets it: evenly spread, never by chance.
 
     The n-th of the requests that somebody with a part p of all gets is due at (n + 1/2) / p; they come in
     the order in which they are due, and where two are due at once the first in the list goes first.
@@ -205,7 +209,7 @@ def dealt(count: int, parts: Sequence[int]) -> Numbers:
 
 
 def assigned(models: Numbers, parts: Numbers) -> Numbers:
-    """For each request, whose model is told, the row of *parts* that gets it; NOWHERE if none does."""
+    """Return for each request, by its model, the row of *parts* that gets it; NOWHERE if none does."""
     found = np.full(len(models), NOWHERE, np.int64)
     order = np.argsort(models, kind="stable")
     edges = np.searchsorted(models[order], np.arange(parts.shape[1] + 1))

@@ -1,8 +1,8 @@
-"""What a plan is worth: requests on their way through queues and replicas that share GPUs, event by event.
+"""Evaluation simulates a plan event by event: requests go through queues and replicas that share GPUs.
 
 A request goes to a replica of its model and waits there until it can be part of a batch (`worker_queues`);
 or, where a `path` is given, to a router that makes the batches, and over a network (`path`). Replicas run
-their batches stage by stage, and slow each other where they share a GPU (`servers`, `interference`).
+their batches stage by stage, and slow each other where they share a GPU (`interference`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from astrarium.core.units import SECOND, Time
 from astrarium.placement.interference import Interference, NoInterference
 from astrarium.placement.path import NEVER, Instants, Journeys, Path
 from astrarium.placement.plan import Plan, check
-from astrarium.placement.problem import PlacedModel, Problem, Requests
-from astrarium.placement.worker_queues import Batching, House
+from astrarium.placement.problem import PlacedModel, PlacementRequests, Problem
+from astrarium.placement.worker_queues import Batching, PlanSimulation
 
 # What became of the requests of an evaluated plan: attainment, percentiles, and where time went.
 
@@ -28,14 +28,14 @@ from astrarium.placement.worker_queues import Batching, House
 STAGES = ("client", "gather", "transfer", "node", "queue", "execution", "reply")
 
 
-class Spread(msgspec.Struct, frozen=True):
+class TimeSpread(msgspec.Struct, frozen=True):
     mean: float
     p50: Time
     p95: Time
     p99: Time
 
     @classmethod
-    def of(cls, times: Sequence[Time] | Instants) -> Spread | None:
+    def of(cls, times: Sequence[Time] | Instants) -> TimeSpread | None:
         if not len(times):
             return None
         ordered = np.sort(np.asarray(times, dtype=np.int64))
@@ -44,11 +44,13 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class ModelEvaluation(msgspec.Struct, frozen=True):
-    """Of answered requests: *latency* is the sum of *gather* (until the batch was complete, or had waited
-    enough), *queue* (until its replica was free) and *execution*; on a path also of *client* (to the router),
-    *transfer* (to the node), *node* (to the queue of the replica) and *reply*. *execution* of a pipeline has
-    the waits between its stages in it. *slowdown* is how many times as long as alone the batches took, on
-    average over requests."""
+    """A model's evaluation says how its answered requests fared.
+
+    *latency* is the sum of *gather* (until the batch was complete, or had waited enough), *queue* (until its
+    replica was free) and *execution*; on a path also of *client* (to the router), *transfer* (to the node),
+    *node* (to the queue of the replica) and *reply*. *execution* of a pipeline has the waits between its
+    stages in it. *slowdown* is how many times as long as alone the batches took, on average over requests.
+    """
 
     model: int
     name: str
@@ -56,25 +58,25 @@ class ModelEvaluation(msgspec.Struct, frozen=True):
     in_time: int
     late: int
     dropped: int
-    latency: Spread | None
-    gather: Spread | None
-    queue: Spread | None
-    execution: Spread | None
+    latency: TimeSpread | None
+    gather: TimeSpread | None
+    queue: TimeSpread | None
+    execution: TimeSpread | None
     slowdown: float | None
     mean_batch: float | None
-    client: Spread | None = None
-    transfer: Spread | None = None
-    node: Spread | None = None
-    reply: Spread | None = None
+    client: TimeSpread | None = None
+    transfer: TimeSpread | None = None
+    node: TimeSpread | None = None
+    reply: TimeSpread | None = None
 
     @property
     def attainment(self) -> float | None:
         return self.in_time / self.requests if self.requests else None
 
-    def stages(self) -> Iterator[tuple[str, Spread]]:
-        """Where time went, in the order of the way."""
+    def stages(self) -> Iterator[tuple[str, TimeSpread]]:
+        """Return the times of the stages in their order."""
         for name in STAGES:
-            spread: Spread | None = getattr(self, name)
+            spread: TimeSpread | None = getattr(self, name)
             if spread is not None:
                 yield name, spread
 
@@ -92,7 +94,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 class StageLine(msgspec.Struct, frozen=True):
-    """A line of the stage report. *part* is of the model's mean latency."""
+    """A stage line is a line of the stage report; *part* is of the model's mean latency."""
 
     model: str
     stage: str
@@ -103,7 +105,7 @@ class StageLine(msgspec.Struct, frozen=True):
 
 
 def stage_report(evaluation: Evaluation) -> list[StageLine]:
-    """Where the time of each model went. Percentiles are of each stage by itself: they do not add up."""
+    """Report where the time of each model went; percentiles are of each stage alone and do not add up."""
     return [
         StageLine(model.name, stage, spread.mean / total, spread.p50, spread.p95, spread.p99)
         for model in evaluation.models
@@ -114,7 +116,7 @@ def stage_report(evaluation: Evaluation) -> list[StageLine]:
 
 
 def summarized(problem: Problem, found: Journeys, warmup: Time, on_path: bool) -> Evaluation:
-    """*on_path*: the stages before and behind the queues are told, too."""
+    """Summarize journeys by model; *on_path* with the stages before and behind the queues too."""
     counted = found.asked >= warmup
     return Evaluation(
         tuple(
@@ -136,16 +138,16 @@ def _of_model(model: PlacedModel, found: Journeys, numbers: Instants, on_path: b
         in_time=in_time,
         late=len(answered) - in_time,
         dropped=len(numbers) - len(answered),
-        latency=Spread.of(latency),
-        gather=Spread.of((found.ready - found.routed)[answered]),
-        queue=Spread.of((found.start - found.here)[answered]),
-        execution=Spread.of(execution),
+        latency=TimeSpread.of(latency),
+        gather=TimeSpread.of((found.ready - found.routed)[answered]),
+        queue=TimeSpread.of((found.start - found.here)[answered]),
+        execution=TimeSpread.of(execution),
         slowdown=_mean((execution[alone > 0] / alone[alone > 0]).tolist()),
         mean_batch=_mean(found.batch[answered].tolist()),
-        client=Spread.of((found.routed - found.asked)[answered]) if on_path else None,
-        transfer=Spread.of((found.moved - found.ready)[answered]) if on_path else None,
-        node=Spread.of((found.here - found.moved)[answered]) if on_path else None,
-        reply=Spread.of((found.answered - found.done)[answered]) if on_path else None,
+        client=TimeSpread.of((found.routed - found.asked)[answered]) if on_path else None,
+        transfer=TimeSpread.of((found.moved - found.ready)[answered]) if on_path else None,
+        node=TimeSpread.of((found.here - found.moved)[answered]) if on_path else None,
+        reply=TimeSpread.of((found.answered - found.done)[answered]) if on_path else None,
     )
 
 
@@ -156,8 +158,8 @@ def _mean(values: Sequence[float]) -> float | None:
 __all__ = ["Batching", "evaluate", "poisson", "walked"]
 
 
-def poisson(problem: Problem, duration: Time, draw: Callable[[], float]) -> Requests:
-    """Requests at the models' rates. Chance is handed in: *draw* gives uniform numbers in [0, 1)."""
+def poisson(problem: Problem, duration: Time, draw: Callable[[], float]) -> PlacementRequests:
+    """Return requests at the models' rates, drawn by chance: *draw* gives uniform numbers in [0, 1)."""
     found: list[tuple[Time, int]] = []
     for model in problem.models:
         at = 0.0
@@ -167,19 +169,19 @@ def poisson(problem: Problem, duration: Time, draw: Callable[[], float]) -> Requ
                 break
             found.append((round(at), model.index))
     found.sort()
-    return Requests(tuple(at for at, _ in found), tuple(model for _, model in found))
+    return PlacementRequests(tuple(at for at, _ in found), tuple(model for _, model in found))
 
 
 def evaluate(
     problem: Problem,
     plan: Plan,
-    requests: Requests,
+    requests: PlacementRequests,
     interference: Interference | None = None,
     batching: Batching | None = None,
     warmup: Time = 0,
     path: Path | None = None,
 ) -> Evaluation:
-    """Requests that arrive before *warmup* load the GPUs and are not counted."""
+    """Simulate a plan and return how its models fare; requests before *warmup* are not counted."""
     found = walked(problem, plan, requests, interference, batching, path)
     return summarized(problem, found, warmup, on_path=path is not None)
 
@@ -187,14 +189,14 @@ def evaluate(
 def walked(
     problem: Problem,
     plan: Plan,
-    requests: Requests,
+    requests: PlacementRequests,
     interference: Interference | None = None,
     batching: Batching | None = None,
     path: Path | None = None,
 ) -> Journeys:
-    """The way of every request, for those who want more than the summary."""
+    """Simulate a plan and return the journey of every request, for more than a summary."""
     check(plan, problem)
     if np.any(np.diff(np.array(requests.times, dtype=np.int64)) < 0):
         raise InputError("requests", None, "instants in rising order")
-    house = House(problem, plan, interference or NoInterference(), batching or Batching())
-    return house.run(requests, path)
+    simulation = PlanSimulation(problem, plan, interference or NoInterference(), batching or Batching())
+    return simulation.run(requests, path)

@@ -1,4 +1,4 @@
-"""Groups of GPUs that share their models' stages: AlpaServe's runtime (section 4.3), simulated.
+"""AlpaServe's runtime (section 4.3), simulated: groups of GPUs share the stages of their models.
 
 A group has a shape, and every model on it runs in that shape. A request goes to one of the groups that
 have its model; each stage serves in order of arrival, so that the clocks of the stages tell when the
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from astrarium.core.errors import InputError
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.placement.plan import Plan
-from astrarium.placement.problem import PlacedModel, Requests, Shape
+from astrarium.placement.problem import PlacedModel, PlacementRequests, Shape
 
 Ints = npt.NDArray[np.int64]
 Clocks = npt.NDArray[Any]  # int64 nanoseconds or float64 seconds
@@ -31,7 +31,7 @@ REJECTED = -1
 
 
 class Group(msgspec.Struct, frozen=True):
-    """*models* are indices, as in a problem."""
+    """A group is GPUs in a shape with models on them, by their indices in the problem."""
 
     gpus: tuple[int, ...]
     shape: Shape
@@ -39,15 +39,15 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def groups_of(plan: Plan) -> tuple[Group, ...]:
-    """The groups that a plan's replicas make up: those on the same GPUs in the same shape."""
+    """Return the groups that a plan's replicas make up: those on the same GPUs in the same shape."""
     members: dict[tuple[tuple[int, ...], Shape], list[int]] = {}
     for replica in plan.replicas:
         members.setdefault((replica.gpus, replica.shape), []).append(replica.model)
     return tuple(Group(gpus, shape, tuple(models)) for (gpus, shape), models in members.items())
 
 
-class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How groups serve. As it stands: what the authors' fast simulator does, in whole nanoseconds.
+class GroupRuntime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A runtime says how groups serve; by default as the authors' fast simulator, in whole nanoseconds.
 
     *dispatch*: to the group whose last stage is free first, or to the shortest queue (what the paper says).
     *another*: where one group would be late, the next is tried before the request is rejected.
@@ -82,36 +82,37 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def unit(self) -> float:
-        """Nanoseconds in one unit of the clock."""
+        """Return the nanoseconds in one unit of the clock."""
         return 1 if self.clock == "ns" else SECOND
 
     @property
     def fixed(self) -> float:
-        """The fixed overhead, as the clock counts."""
+        """Return the fixed overhead in units of the clock."""
         return self.fixed_overhead if self.clock == "ns" else self.fixed_overhead / SECOND
 
 
-AS_PUBLISHED = Runtime(clock="seconds")
-IMPROVED = Runtime(dispatch="queue", another=True)
-DEFAULT = Runtime()
-WITHOUT_OVERHEADS = Runtime(stage_overhead=0.0, fixed_overhead=0)
+AS_PUBLISHED = GroupRuntime(clock="seconds")
+IMPROVED = GroupRuntime(dispatch="queue", another=True)
+DEFAULT = GroupRuntime()
+WITHOUT_OVERHEADS = GroupRuntime(stage_overhead=0.0, fixed_overhead=0)
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What simulations of one set of models share: `times[kind, model, batch - 1, stage]` with the overheads.
+    """Tables are shared by simulations of the same models: `times[kind, model, batch - 1, stage]`.
 
-    Models go by their place in the problem. A kind is a shape; where a model lacks it, its row is zero.
+    Overheads are in the times. Models go by their place in the problem. A kind is a shape; where a model
+    lacks it, its row is zero.
     """
 
     kinds: dict[Shape, int]
     times: Clocks
     slo: Clocks
     place: dict[int, int]  # of a model's index
-    runtime: Runtime
+    runtime: GroupRuntime
 
     @classmethod
-    def of(cls, models: Sequence[PlacedModel], runtime: Runtime = DEFAULT) -> Tables:
+    def of(cls, models: Sequence[PlacedModel], runtime: GroupRuntime = DEFAULT) -> Tables:
         shapes = sorted({shape for model in models for shape in model.forms})
         width = max((shape.stages for shape in shapes), default=1)
         number = np.int64 if runtime.clock == "ns" else np.float64
@@ -128,12 +129,12 @@ class Tables:
         return cls(kinds, times, slo, {model.index: place for place, model in enumerate(models)}, runtime)
 
     def latency(self, shape: Shape, model: int, batch: int = 1) -> Time:
-        """Of a batch that finds all stages free, to its answer; *model* is a place."""
+        """Return the latency of a batch that finds all stages free; *model* is a place."""
         stages = float(self.times[self.kinds[shape], model, batch - 1].sum())
         return round(stages * self.runtime.unit) + self.runtime.fixed_overhead
 
-    def columns(self, requests: Requests) -> tuple[Clocks, SmallInts]:
-        """Arrivals and places of models."""
+    def columns(self, requests: PlacementRequests) -> tuple[Clocks, SmallInts]:
+        """Return arrivals and places of models as columns."""
         models = np.array(requests.models, np.int64)
         if any(index != place for index, place in self.place.items()):
             models = np.array([self.place[index] for index in requests.models], np.int64)
@@ -141,9 +142,11 @@ class Tables:
         return times if self.runtime.clock == "ns" else times / SECOND, models.astype(np.int32)
 
 
-def _with_overhead(stage_times: Sequence[Sequence[Time]], shape: Shape, runtime: Runtime) -> Clocks:
-    """[batch - 1, stage]; batches larger than the form knows are as slow as they would be one after
-    another."""
+def _with_overhead(stage_times: Sequence[Sequence[Time]], shape: Shape, runtime: GroupRuntime) -> Clocks:
+    """Return the times [batch - 1, stage] with overheads.
+
+    Batches larger than the form knows are as slow as they would be one after another.
+    """
     known = np.array(stage_times, np.float64)[:, 1:]
     batches = np.arange(1, runtime.max_batch + 1)
     inside = np.minimum(batches, known.shape[1])
@@ -152,8 +155,8 @@ def _with_overhead(stage_times: Sequence[Sequence[Time]], shape: Shape, runtime:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Groups as the kernels see them."""
+class GroupLayout:
+    """A layout is groups as arrays, for the simulation's native code."""
 
     tables: Tables
     kind: SmallInts
@@ -161,7 +164,7 @@ class Layout:
     hosts: Hosts  # [group, place of a model]
 
     @classmethod
-    def of(cls, tables: Tables, groups: Sequence[Group]) -> Layout:
+    def of(cls, tables: Tables, groups: Sequence[Group]) -> GroupLayout:
         kind = np.array([tables.kinds[group.shape] for group in groups], np.int32)
         stages = np.array([group.shape.stages for group in groups], np.int32)
         hosts = np.zeros((len(groups), len(tables.slo)), np.uint8)
@@ -174,29 +177,29 @@ class Layout:
         return cls(tables, kind, stages, hosts)
 
     def clocks(self) -> Clocks:
-        """Every stage is free."""
+        """Return clocks by which every stage is free."""
         return np.zeros((len(self.kind), self.tables.times.shape[3]), self.tables.times.dtype)
 
 
 @dataclass
 class Served:
-    """What became of each request: when it was answered (-1: rejected), by which group; each group's work."""
+    """The fates of requests: when each was answered (-1: rejected), by which group; and each group's work."""
 
     finish: Clocks
     group: SmallInts
     work: Clocks
 
     @classmethod
-    def empty(cls, requests: int, layout: Layout) -> Served:
+    def empty(cls, requests: int, layout: GroupLayout) -> Served:
         number = layout.tables.times.dtype
         finish, group = np.empty(requests, number), np.empty(requests, np.int32)
         return cls(finish, group, np.zeros(len(layout.kind), number))
 
 
 class FirstCome:
-    """In order of arrival: accepted or rejected at once. *clocks* are brought up to date at the end."""
+    """First come, first served: requests are accepted or rejected at once; *clocks* are updated."""
 
-    def __init__(self, layout: Layout, clocks: Clocks) -> None:
+    def __init__(self, layout: GroupLayout, clocks: Clocks) -> None:
         self.layout, self.runtime, self.final = layout, layout.tables.runtime, clocks
         self.slo = layout.tables.slo.tolist()
         self.times = layout.tables.times[layout.kind][:, :, 0].tolist()  # [group][model][stage]
@@ -217,7 +220,7 @@ class FirstCome:
         return served
 
     def serve(self, arrival: float, model: int) -> tuple[float, int]:
-        """When its last stage ends, and where. A rejected one names the last group that was tried."""
+        """Return when a request's last stage ends, and its group; if rejected, the last group tried."""
         tried = -1
         for tried in self._candidates(arrival, model):
             ends = self._through(tried, arrival, model)
@@ -258,8 +261,8 @@ Entry = tuple[Time, int]  # deadline or arrival, and the request
 
 
 @dataclass
-class Room:
-    """One group: when its stages are free, who waits, and when those that run are answered."""
+class GroupQueue:
+    """A group queue holds when a group's stages are free, what waits, and when running requests end."""
 
     clocks: list[Time]
     queues: dict[int, list[Entry]]
@@ -278,14 +281,16 @@ class Room:
 
 
 class Waiting:
-    def __init__(self, layout: Layout, arrivals: Clocks, models: SmallInts) -> None:
+    """Requests wait in queues, and the next batch is made when a group's first stage is free."""
+
+    def __init__(self, layout: GroupLayout, arrivals: Clocks, models: SmallInts) -> None:
         tables = layout.tables
         self.runtime, self.slo = tables.runtime, tables.slo.tolist()
         self.times = tables.times[layout.kind].tolist()  # [group][model][batch - 1][stage]
         self.arrivals, self.models = arrivals.tolist(), models.tolist()
         self.hosts = [np.flatnonzero(column).tolist() for column in layout.hosts.T]
         self.rooms = [
-            Room([0] * int(stages), {int(model): [] for model in np.flatnonzero(row)})
+            GroupQueue([0] * int(stages), {int(model): [] for model in np.flatnonzero(row)})
             for stages, row in zip(layout.stages, layout.hosts, strict=True)
         ]
         self.served = Served.empty(len(arrivals), layout)
@@ -332,7 +337,7 @@ class Waiting:
         while room.waiting and max(room.clocks[0], room.ready) < until:
             self._send(group, room, max(room.clocks[0], room.ready))
 
-    def _send(self, group: int, room: Room, start: Time) -> None:
+    def _send(self, group: int, room: GroupQueue, start: Time) -> None:
         model = min((queue[0], model) for model, queue in room.queues.items() if queue)[1]
         batch: list[int] = []
         earliest, queue = FOREVER, room.queues[model]
@@ -350,7 +355,7 @@ class Waiting:
         if batch:
             self._commit(group, room, start, model, batch)
 
-    def _commit(self, group: int, room: Room, start: Time, model: int, batch: list[int]) -> None:
+    def _commit(self, group: int, room: GroupQueue, start: Time, model: int, batch: list[int]) -> None:
         room.clocks = self._through(group, start, model, len(batch))
         self.served.work[group] += max(self.times[group][model][len(batch) - 1])
         for request in batch:

@@ -1,7 +1,7 @@
-"""iGniter's model: how long a batch takes on a part of a GPU, among others on the same GPU.
+"""iGniter's model predicts how long a batch takes on a part of a GPU, beside others on the same GPU.
 
 Xu et al., "iGniter: Interference-Aware GPU Resource Provisioning for Predictable DNN Inference in the Cloud"
-(IEEE TPDS 34(3), 2022); coefficients as the authors' public code fits them (`igniter_fit`). Three things slow
+(IEEE TPDS 34(3), 2022); coefficients as the authors' public code fits them (`fit_model`). Three things slow
 a batch that has company: its kernels wait for their turn, the others displace its data from the L2 cache, and
 the GPU lowers its frequency when all together would draw more power than it may.
 
@@ -29,7 +29,7 @@ SOURCE = "igniter.json"
 
 
 def profile() -> Any:
-    """Plain data: what it means is for those who fit it."""
+    """Return the profile that comes along, as plain data."""
     return json.loads(files("astrarium.placement").joinpath(SOURCE).read_text(encoding="utf-8"))
 
 
@@ -37,7 +37,7 @@ WHOLE = 100.0
 LOWEST_FREQUENCY = 0.1  # of the highest: far beyond the measured points a falling line means nothing
 
 
-class Line(msgspec.Struct, frozen=True):
+class LinearFit(msgspec.Struct, frozen=True):
     slope: float = 0.0
     start: float = 0.0
 
@@ -45,8 +45,8 @@ class Line(msgspec.Struct, frozen=True):
         return self.slope * x + self.start
 
 
-class Curve(msgspec.Struct, frozen=True, tag="fitted"):
-    """(k1 b^2 + k2 b + k3) / (r + k4) + k5: what kernels of a batch of b run for on r percent of the SMs."""
+class KernelCurve(msgspec.Struct, frozen=True, tag="fitted"):
+    """Kernels of a batch of b run for (k1 b^2 + k2 b + k3) / (r + k4) + k5 ms on r percent of the SMs."""
 
     k1: float
     k2: float
@@ -58,7 +58,7 @@ class Curve(msgspec.Struct, frozen=True, tag="fitted"):
         return self._work(batch) / (share + self.k4) + self.k5
 
     def share_within(self, batch: int, budget: float) -> float:
-        """The least share with which kernels run for at most *budget*."""
+        """Return the least share with which kernels run for at most *budget*."""
         return self._work(batch) / (budget - self.k5) - self.k4 if budget > self.k5 else math.inf
 
     def _work(self, batch: int) -> float:
@@ -66,8 +66,10 @@ class Curve(msgspec.Struct, frozen=True, tag="fitted"):
 
 
 class Inverse(msgspec.Struct, frozen=True, tag="inverse"):
-    """For a model that nobody measured on parts of a GPU: half of the SMs, twice the time. That errs on the
-    safe side: what cannot fill a whole GPU loses less. `times[b]` is for the whole GPU."""
+    """A model that nobody measured on parts of a GPU takes twice the time on half of the SMs.
+
+    That errs on the safe side: what cannot fill a whole GPU loses less. `times[b]` is for the whole GPU.
+    """
 
     times: tuple[Time, ...]
 
@@ -82,17 +84,20 @@ class Inverse(msgspec.Struct, frozen=True, tag="inverse"):
 
 
 class ModelTraits(msgspec.Struct, frozen=True):
-    """A model on one kind of GPU. *idle* is the time in which none of its kernels runs, *contention* how much
-    its active time grows for each unit of the others' L2 use. Power (what it adds to the idle GPU's) and L2
-    use are lines in its ability: requests a second, if its kernels ran all the time."""
+    """These traits describe a model on one kind of GPU.
 
-    active: Curve | Inverse
+    *idle* is the time in which none of its kernels runs, *contention* how much its active time grows for each
+    unit of the others' L2 use. Power (what it adds to the idle GPU's) and L2 use are lines in its ability:
+    requests a second, if its kernels ran all the time.
+    """
+
+    active: KernelCurve | Inverse
     idle: float = 0.0
     kernels: int = 0
     input_bytes: float = 0.0
     output_bytes: float = 0.0
-    power: Line = Line()
-    l2_use: Line = Line()
+    power: LinearFit = LinearFit()
+    l2_use: LinearFit = LinearFit()
     contention: float = 0.0
 
     def ability(self, batch: int, share: float) -> float:
@@ -100,20 +105,23 @@ class ModelTraits(msgspec.Struct, frozen=True):
 
 
 class GpuTraits(msgspec.Struct, frozen=True):
-    """A kind of GPU. Frequencies in MHz, power in W, *bandwidth* of the link in bytes a ms; shares are whole
-    multiples of *unit*. *throttle* is the change of frequency for each W beyond the cap, *turn* the wait of a
-    kernel by the number of models on the GPU. As it stands, a GPU of which nothing is known."""
+    """These traits describe a kind of GPU; the defaults are of one of which nothing is known.
+
+    Frequencies are in MHz, power in W, *bandwidth* of the link in bytes a ms; shares are whole multiples of
+    *unit*. *throttle* is the change of frequency for each W beyond the cap, *turn* the wait of a kernel by
+    the number of models on the GPU.
+    """
 
     frequency: float = 1.0
     throttle: float = 0.0
     idle_power: float = 0.0
     power_cap: float = math.inf
-    turn: Line = Line()
+    turn: LinearFit = LinearFit()
     bandwidth: float = math.inf
     unit: float = 2.5
 
     def speed(self, power: float) -> float:
-        """The frequency when so much power is wanted, relative to the highest."""
+        """Return the frequency when so much power is wanted, relative to the highest."""
         beyond = max(0.0, power - self.power_cap) if math.isfinite(self.power_cap) else 0.0
         return max(LOWEST_FREQUENCY, 1 + self.throttle * beyond / self.frequency)
 
@@ -121,8 +129,8 @@ class GpuTraits(msgspec.Struct, frozen=True):
         return max(0.0, self.turn.at(models)) if models > 1 else 0.0
 
 
-class Load(msgspec.Struct, frozen=True):
-    """A model at work: its batches, and its share in percent."""
+class TenantLoad(msgspec.Struct, frozen=True):
+    """A tenant's load is a model at work: its batches, and its share in percent."""
 
     traits: ModelTraits
     batch: int
@@ -130,15 +138,15 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """*latency* and *gpu* in ms, *throughput* in requests a second (inputs are loaded meanwhile)."""
+    """A prediction: *latency* and *gpu* in ms, *throughput* in requests a second (inputs load meanwhile)."""
 
     latency: float
     gpu: float
     throughput: float
 
 
-def predict(gpu: GpuTraits, loads: Sequence[Load]) -> list[Prediction]:
-    """Of each of the models that share a GPU."""
+def predict(gpu: GpuTraits, loads: Sequence[TenantLoad]) -> list[Prediction]:
+    """Predict latency and throughput of each of the models that share a GPU."""
     abilities = [load.traits.ability(load.batch, load.share) for load in loads]
     uses = [load.traits.l2_use.at(ability) for load, ability in zip(loads, abilities, strict=True)]
     drawn = (load.traits.power.at(ability) for load, ability in zip(loads, abilities, strict=True))
@@ -150,7 +158,7 @@ def predict(gpu: GpuTraits, loads: Sequence[Load]) -> list[Prediction]:
     ]
 
 
-def _prediction(gpu: GpuTraits, load: Load, others: float, turn: float, speed: float) -> Prediction:
+def _prediction(gpu: GpuTraits, load: TenantLoad, others: float, turn: float, speed: float) -> Prediction:
     traits, batch = load.traits, load.batch
     active = traits.active.time(batch, load.share) * (1 + traits.contention * max(0.0, others))
     on_gpu = (traits.kernels * turn + traits.idle + active) / speed
@@ -160,20 +168,22 @@ def _prediction(gpu: GpuTraits, load: Load, others: float, turn: float, speed: f
 
 
 def whole_gpu_times(gpu: GpuTraits, traits: ModelTraits, max_batch: int) -> tuple[Time, ...]:
-    """For batches of 0, 1, ... of a model alone on a whole GPU, as a Form has them."""
-    alone = (predict(gpu, [Load(traits, batch, WHOLE)])[0].latency for batch in range(1, max_batch + 1))
+    """Return the times of batches of 0, 1, ... of a model alone on a whole GPU, as a Form has them."""
+    alone = (predict(gpu, [TenantLoad(traits, batch, WHOLE)])[0].latency for batch in range(1, max_batch + 1))
     return (0, *(round(latency * MILLISECOND) for latency in alone))
 
 
 def batch_for(gpu: GpuTraits, traits: ModelTraits, budget: float, rate: float) -> int:
-    """The smallest batch that keeps up with a *rate* (a second) when each takes *budget* ms."""
+    """Return the smallest batch that keeps up with a *rate* (a second) when each takes *budget* ms."""
     a_ms = rate / 1000
     return max(1, math.ceil(budget * a_ms / (1 + traits.input_bytes * a_ms / gpu.bandwidth)))
 
 
 def share_for(gpu: GpuTraits, traits: ModelTraits, batch: int, budget: float) -> float:
-    """The least share, in percent and a multiple of the unit, for a latency of at most *budget* ms alone;
-    more than the whole where none will do. That the GPU may throttle shows only in `predict`."""
+    """Return the least share, in percent and a multiple of the unit, for a latency of *budget* ms alone.
+
+    It is more than the whole where none will do. That the GPU may throttle shows only in `predict`.
+    """
     copies = batch * (traits.input_bytes + traits.output_bytes) / gpu.bandwidth
     needed = traits.active.share_within(batch, budget - traits.idle - copies)
     return max(1, math.ceil(needed / gpu.unit)) * gpu.unit if math.isfinite(needed) else math.inf
@@ -197,7 +207,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 class Copies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For 1, 2, 3, ... copies: power in W, frequency in MHz, and how long a kernel waits, in ms."""
+    """Measurements of 1, 2, 3, ... copies: power in W, frequency in MHz, and a kernel's wait in ms."""
 
     power: Row
     frequency: Row
@@ -205,7 +215,7 @@ class Copies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GpuMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """*bandwidth* in bytes a ms, *unit* (of shares) in percent."""
+    """Measurements of a GPU: *bandwidth* in bytes a ms, *unit* (of shares) in percent."""
 
     frequency: Above0
     power_cap: Above0
@@ -216,7 +226,7 @@ class GpuMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Beside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Active times in ms, alone and beside a model that used *l2_use* of the cache; the frequency then."""
+    """Active times in ms, alone and beside a model that used *l2_use* of the cache, with the frequency."""
 
     active_alone: Above0
     active: Above0
@@ -225,7 +235,7 @@ class Beside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Tables by batch size and share; `l2_use[i]` is for the i-th batch size with the i-th share."""
+    """Measurements of a model by batch size and share; `l2_use[i]` is for the i-th of both."""
 
     input_bytes: From0
     output_bytes: From0
@@ -238,8 +248,8 @@ class ModelMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     beside: Beside
 
 
-class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Times in ms, power in W, frequencies in MHz, shares in percent."""
+class IgniterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A profile holds measurements to fit: times in ms, power in W, frequencies in MHz, shares in percent."""
 
     source: str
     batches: tuple[Annotated[int, msgspec.Meta(ge=1)], ...]
@@ -258,7 +268,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check_copies(self.gpu.copies)
 
 
-def _check_table(field: str, table: tuple[Row, ...], profile: Profile) -> None:
+def _check_table(field: str, table: tuple[Row, ...], profile: IgniterProfile) -> None:
     rows, columns = len(profile.batches), len(profile.shares)
     if len(table) != rows or any(len(row) != columns for row in table):
         expected = f"{rows} rows (batch sizes) of {columns} numbers (shares)"
@@ -288,8 +298,11 @@ def fit_gpu(measured: GpuMeasured) -> GpuTraits:
 
 
 def _throttle(measured: GpuMeasured) -> float:
-    """MHz for each W past the cap. What throttled copies would have drawn is not measured: each is taken to
-    add as much as those before on average. The line starts where the cap is reached."""
+    """Fit the change of frequency, in MHz, for each W past the cap.
+
+    What throttled copies would have drawn is not measured: each is taken to add as much as those before on
+    average. The line starts where the cap is reached.
+    """
     power, frequency = measured.copies.power, measured.copies.frequency
     full = next((n for n, value in enumerate(frequency) if value < measured.frequency), len(frequency))
     if full == len(frequency):
@@ -304,7 +317,7 @@ def _throttle(measured: GpuMeasured) -> float:
     return sum(x * y for x, y in zip(beyond, falls, strict=True)) / squares if squares else 0.0
 
 
-def fit_model(profile: Profile, name: str) -> ModelTraits:
+def fit_model(profile: IgniterProfile, name: str) -> ModelTraits:
     import numpy as np
 
     measured, gpu = profile.models[name], profile.gpu
@@ -335,7 +348,7 @@ def fit_model(profile: Profile, name: str) -> ModelTraits:
     )
 
 
-def fit_models(profile: Profile) -> Mapping[str, ModelTraits]:
+def fit_models(profile: IgniterProfile) -> Mapping[str, ModelTraits]:
     return {name: fit_model(profile, name) for name in profile.models}
 
 
@@ -344,9 +357,12 @@ def _contention(beside: Beside, frequency: float) -> float:
     return (slowed - 1) / beside.l2_use
 
 
-def fit_curve(batches: Floats, shares: Floats, times: Floats) -> Curve:
-    """With k4 fixed the other four are a linear problem, so only k4 has to be searched for: on a grid that is
-    fine where the curve is steep, then by golden sections between the best point's neighbours."""
+def fit_curve(batches: Floats, shares: Floats, times: Floats) -> KernelCurve:
+    """Fit the curve of kernel times; with k4 fixed the other four coefficients are a linear problem.
+
+    So only k4 is searched for: on a grid that is fine where the curve is steep, then by golden sections
+    between the best point's neighbours.
+    """
     import numpy as np
 
     def solved(k4: float) -> tuple[float, Floats]:
@@ -362,11 +378,11 @@ def fit_curve(batches: Floats, shares: Floats, times: Floats) -> Curve:
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
         low, high = (low, right) if solved(left)[0] < solved(right)[0] else (left, high)
     k1, k2, k3, k5 = solved(low)[1].tolist()
-    return Curve(k1, k2, k3, low, k5)
+    return KernelCurve(k1, k2, k3, low, k5)
 
 
-def _line(x: Floats, y: Floats) -> Line:
+def _line(x: Floats, y: Floats) -> LinearFit:
     import numpy as np
 
     slope, start = np.polyfit(x, y, 1).tolist()
-    return Line(slope, start)
+    return LinearFit(slope, start)

@@ -1,4 +1,4 @@
-"""How replicas on one GPU slow each other in the simulated world: nothing, iGniter's model, or measurements.
+"""Interference slows replicas on one GPU in the simulated world: none, by iGniter's model, or as measured.
 
 An interference model hears who is on a GPU and who of them is at work, and says how many times as long each
 takes as it would alone with the same share. Policies may ask one too; none of them has to.
@@ -14,34 +14,36 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.placement.igniter import WHOLE, GpuTraits, Inverse, Load, ModelTraits, predict
-from astrarium.placement.problem import Demand, PlacedModel, PlacementGpu, Problem
+from astrarium.placement.igniter import WHOLE, GpuTraits, Inverse, ModelTraits, TenantLoad, predict
+from astrarium.placement.problem import GpuDemand, PlacedModel, PlacementGpu, Problem
 
 # What a part of a GPU does to a model that has it to itself.
 
 
 def traits_of(model: PlacedModel) -> ModelTraits:
-    """iGniter's coefficients; where nobody fitted any, time in inverse proportion to the share, and no
-    interference."""
+    """Return iGniter's coefficients of a model.
+
+    Where there are none, its time is in inverse proportion to its share, without interference.
+    """
     if model.igniter is not None:
         return model.igniter
     return ModelTraits(Inverse(model.alone.stage_times[0] if model.alone is not None else ()))
 
 
-def demand_at(model: PlacedModel, batch: int) -> Demand:
-    """As measured for the batch, for the next larger one, or else for the largest."""
+def demand_at(model: PlacedModel, batch: int) -> GpuDemand:
+    """Return the demand measured for a batch, for the next larger one, or else for the largest."""
     sizes = sorted(model.demands)
     if not sizes:
-        return Demand()
+        return GpuDemand()
     return model.demands[next((size for size in sizes if size >= batch), sizes[-1])]
 
 
 def share_factor(model: PlacedModel, gpu: PlacementGpu, batch: int, share: float) -> float:
-    """How many times as long as on the whole GPU a batch takes on a part of it.
+    """Return how many times as long as on the whole GPU a batch takes on a part of it.
 
-    By iGniter's coefficients, if there are any. Else a model loses nothing while its share is not below what
-    it uses of the SMs, and from there on time grows in inverse proportion; one of which nobody knows that is
-    taken to use all of them.
+    iGniter's coefficients tell, if there are any. Else a model loses nothing while its share is not below
+    what it uses of the SMs, and from there on time grows in inverse proportion; a model for which that was
+    not measured is taken to use all of them.
     """
     if share >= 1:
         return 1.0
@@ -49,8 +51,8 @@ def share_factor(model: PlacedModel, gpu: PlacementGpu, batch: int, share: float
         used = demand_at(model, batch).sm_utilization
         return max(1.0, (1.0 if used is None else used) / share)
     traits = gpu.igniter or GpuTraits()
-    [part] = predict(traits, [Load(model.igniter, batch, share * WHOLE)])
-    [whole] = predict(traits, [Load(model.igniter, batch, WHOLE)])
+    [part] = predict(traits, [TenantLoad(model.igniter, batch, share * WHOLE)])
+    [whole] = predict(traits, [TenantLoad(model.igniter, batch, WHOLE)])
     return max(1.0, part.latency / whole.latency)
 
 
@@ -58,7 +60,7 @@ Slowdown = Annotated[float, msgspec.Meta(ge=1, description="times as long as alo
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """A replica on a GPU: the batch it runs, its share from 0 to 1, and whether it is at work."""
+    """A tenant is a replica on a GPU: the batch it runs, its share from 0 to 1, and whether it is at work."""
 
     model: int
     batch: int
@@ -68,7 +70,7 @@ class Tenant(msgspec.Struct, frozen=True):
 
 class Interference(Protocol):
     def slowdowns(self, gpu: PlacementGpu, tenants: Sequence[Tenant]) -> tuple[float, ...]:
-        """For each tenant in order; 1 for those that are idle."""
+        """Return how many times as long each tenant takes, in order; 1 for those that are idle."""
         ...
 
 
@@ -78,8 +80,10 @@ class NoInterference:
 
 
 class IgniterInterference:
-    """iGniter's model among those at work. It speaks of shares that the GPU has: where they add up to more,
-    each is cut in proportion."""
+    """iGniter's model predicts the slowdowns among tenants at work.
+
+    It speaks of shares that the GPU has: where they add up to more, each is cut in proportion.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._traits = {model.index: traits_of(model) for model in problem.models}
@@ -96,12 +100,12 @@ class IgniterInterference:
     def _alone(self, traits: GpuTraits, tenant: Tenant) -> float:
         return predict(traits, [self._load(tenant)])[0].latency
 
-    def _load(self, tenant: Tenant, crowd: float = 1.0) -> Load:
-        return Load(self._traits[tenant.model], tenant.batch, tenant.share * WHOLE / crowd)
+    def _load(self, tenant: Tenant, crowd: float = 1.0) -> TenantLoad:
+        return TenantLoad(self._traits[tenant.model], tenant.batch, tenant.share * WHOLE / crowd)
 
 
 class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much *model* is slowed while *beside* is at work on the same GPU."""
+    """A measured pair: how much *model* is slowed while *beside* is at work on the same GPU."""
 
     model: str
     beside: str
@@ -114,8 +118,10 @@ class SumPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The slowdown of all by the sum of what those at work demand: straight lines between the points, the
-    first slowdown before them, and the last line goes on."""
+    """All tenants are slowed by the sum of what those at work demand.
+
+    Between the points are straight lines; before them is the first slowdown, and the last line goes on.
+    """
 
     of: Literal["occupancy", "weighted_occupancy", "sm_utilization", "memory_bandwidth"]
     points: tuple[SumPoint, ...]
@@ -137,8 +143,10 @@ class Sums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SlowdownTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measured slowdowns. Where every pair that a model makes with the others was measured, they multiply;
-    else the sum of demands tells; else *otherwise* stands for the pairs that are not there."""
+    """A slowdown table holds measured slowdowns, which multiply where all pairs with the others are known.
+
+    Else the sum of demands tells; else *otherwise* stands for the pairs that are not there.
+    """
 
     source: str = ""
     pairs: tuple[Pair, ...] = ()

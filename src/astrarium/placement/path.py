@@ -1,4 +1,4 @@
-"""The way from a client to a GPU and back, as Elvinger's thesis has it (chapter 4).
+"""The path of a request leads from a client to a GPU and back, as in Elvinger's thesis (chapter 4).
 
 Client → router → network → node → queue of a worker → GPU → network → client. The router makes batches, for
 one replica of a model after the other: each leaves when it has the replica's size, or when its first request
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from astrarium.core.units import MILLISECOND, Time
 from astrarium.placement.plan import Replica
-from astrarium.placement.problem import Requests
+from astrarium.placement.problem import PlacementRequests
 
 # The way of each request: when it came to each stage of its path and when it left.
 
@@ -31,9 +31,10 @@ Instants = NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
-    """Requests that stay together. It was *complete* when nobody else was to join, *here* when it came to the
-    queue of its replica, and takes *alone* without company. *stays*: when it began at each stage and left."""
+class BatchJourney:
+    """A batch's journey: when it was *complete*, came to its replica's queue (*here*), and began each stage.
+
+    It takes *alone* without others on its GPUs. *stays*: when it began at each stage and left."""
 
     members: list[int]
     complete: Time
@@ -49,8 +50,11 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Journeys:
-    """Arrays by request, in nanoseconds; `answered` is NEVER for those that were dropped, and then nothing
-    else is told of them. Without a path, `routed` is `asked`, and `moved` and `here` are `ready`."""
+    """Journeys are arrays by request, in nanoseconds.
+
+    `answered` is NEVER for dropped requests, whose other instants mean nothing. Without a path, `routed` is
+    `asked`, and `moved` and `here` are `ready`.
+    """
 
     model: NDArray[np.int64]
     asked: Instants  # the client sent it
@@ -69,8 +73,8 @@ class Journeys:
         return self.answered - self.asked
 
 
-def journeys(requests: Requests, batches: Sequence[Batch], client: Instants) -> Journeys:
-    """*client* is how long each request takes to the router."""
+def journeys(requests: PlacementRequests, batches: Sequence[BatchJourney], client: Instants) -> Journeys:
+    """Return the journeys of requests in these batches; *client* is each request's time to the router."""
     asked = np.array(requests.times, dtype=np.int64)
     routed = asked + client
     sizes = np.array([len(batch.members) for batch in batches], dtype=np.int64)
@@ -100,7 +104,7 @@ def journeys(requests: Requests, batches: Sequence[Batch], client: Instants) -> 
 
 
 class Delay(msgspec.Struct, frozen=True):
-    """Of a message: *fixed*, and more for each request and each byte in it."""
+    """A message's delay is *fixed*, and more for each request and each byte in it."""
 
     fixed: Time = 0
     per_request: Time = 0
@@ -111,16 +115,17 @@ class Delay(msgspec.Struct, frozen=True):
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """Bytes of one request and of its answer."""
+    """A payload is the bytes of one request and of its answer."""
 
     input: int = 0
     output: int = 0
 
 
 class Path(msgspec.Struct, frozen=True):
-    """*max_wait* is the thesis's MAX_WAIT_TIME. *client* is from a client to the router, *transfer* from
-    there to a node, *node* from the node to the queue of a worker, *reply* from the worker to the client.
-    *payloads* are by the name of a model."""
+    """A path has delays: *client* to the router, *transfer* to a node, *node* to a worker's queue, *reply*.
+
+    *max_wait* is the thesis's MAX_WAIT_TIME. *payloads* are by the name of a model.
+    """
 
     max_wait: Time = 100 * MILLISECOND
     client: Delay = Delay()
@@ -138,9 +143,11 @@ class Path(msgspec.Struct, frozen=True):
 
 def routed(
     path: Path, name: str, numbers: Sequence[int], instants: Sequence[Time], sizes: Sequence[int]
-) -> Iterator[tuple[int, Batch]]:
-    """Batches of a model, each with the place of its replica. *instants* are those at which the requests
-    *numbers* reach the router, *sizes* the largest batches of the replicas."""
+) -> Iterator[tuple[int, BatchJourney]]:
+    """Return the batches that the router makes for a model, each with the place of its replica.
+
+    Requests *numbers* reach the router at *instants*; *sizes* are the largest batches of the replicas.
+    """
     payload, turns, first = path.payload(name), cycle(enumerate(sizes)), 0
     while first < len(instants):
         place, size = next(turns)
@@ -151,5 +158,5 @@ def routed(
         transfer = path.transfer.of(count, count * payload.input)
         here = complete + transfer + path.node.of(count, count * payload.input)
         reply = path.reply.of(count, count * payload.output)
-        yield place, Batch(list(numbers[first:last]), complete, here, transfer=transfer, reply=reply)
+        yield place, BatchJourney(list(numbers[first:last]), complete, here, transfer=transfer, reply=reply)
         first = last

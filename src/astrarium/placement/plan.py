@@ -1,4 +1,4 @@
-"""What a placement policy answers: replicas, and what it could not place and why."""
+"""A plan is what a placement policy answers: replicas, and what it could not place and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDING = 1e-9  # shares are sums of floats
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A model on some GPUs: *gpus* in the order of its stages, those of a stage together.
+    """A replica is a model on some GPUs: *gpus* in the order of its stages, those of a stage together.
 
     *batch* is the largest it runs, *share* the part of each GPU's SMs that it may use. *why* is for people.
     """
@@ -29,8 +29,10 @@ class Replica(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """*missing* says for each model without a replica what it would have taken. *attainment* is what the
-    policy expects, from 0 to 1, where it has an opinion."""
+    """A plan has replicas; *missing* says for each model without one what it would have taken.
+
+    *attainment* is what the policy expects, from 0 to 1, where it has an opinion.
+    """
 
     policy: str
     replicas: tuple[Replica, ...]
@@ -44,7 +46,7 @@ class Plan(msgspec.Struct, frozen=True):
         return (replica for replica in self.replicas if gpu in replica.gpus)
 
     def gpus(self) -> set[int]:
-        """Those in use."""
+        """Return the GPUs in use."""
         return {gpu for replica in self.replicas for gpu in replica.gpus}
 
 
@@ -53,7 +55,7 @@ def stage_of(replica: Replica, gpu: int) -> int:
 
 
 def memory_on(plan: Plan, problem: Problem, gpu: int) -> int:
-    """Bytes that the plan puts on a GPU. Stages of one pipeline lie on different GPUs."""
+    """Return the bytes that the plan puts on a GPU. Stages of one pipeline lie on different GPUs."""
     forms = {model.index: model.forms for model in problem.models}
     return sum(
         forms[replica.model][replica.shape].memory(stage_of(replica, gpu), replica.batch)
@@ -66,12 +68,12 @@ def shares_on(plan: Plan, gpu: int) -> list[float]:
 
 
 def shares_fit(shares: Collection[float]) -> bool:
-    """Replicas that have all of a GPU take turns; parts are had at the same time."""
+    """Whether replicas fit on a GPU: those that have all of it take turns, parts add up to at most 1."""
     return all(share == 1 for share in shares) or sum(shares) <= 1 + ROUNDING
 
 
 def check(plan: Plan, problem: Problem) -> None:
-    """Whatever a policy answers must be possible."""
+    """Check that a policy's plan is possible."""
     known = {model.index: model for model in problem.models}
     gpus = {gpu.id for gpu in problem.gpus}
     for replica in plan.replicas:
@@ -98,7 +100,7 @@ def _check_replica(replica: Replica, forms: Mapping[Shape, Form], gpus: Collecti
 
 
 def _check_missing(plan: Plan, known: Mapping[int, PlacedModel]) -> None:
-    """Every model is placed or missing, and never both."""
+    """Check that every model is placed or missing, and none is both."""
     placed = {replica.model for replica in plan.replicas}
     for lost, why in (
         (known.keys() - placed - plan.missing.keys(), "neither placed nor said to be missing"),
@@ -127,7 +129,7 @@ class ReplicaEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlanEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A plan as a file has it."""
+    """A plan entry is a plan as a file has it."""
 
     policy: str
     replicas: tuple[ReplicaEntry, ...]
@@ -146,7 +148,7 @@ def written(plan: Plan, problem: Problem) -> PlanEntry:
 
 
 def read(entry: PlanEntry, problem: Problem) -> Plan:
-    """InputError names the field that does not go with the problem, and what would."""
+    """Return the plan of a file; InputError names the field that does not go with the problem."""
     models = {model.name: model for model in problem.models}
     replicas = tuple(
         _replica(one, f"replicas[{place}]", models, problem) for place, one in enumerate(entry.replicas)
@@ -221,7 +223,7 @@ def _check_models(plan: Plan, problem: Problem) -> None:
 
 
 def _check_memory(plan: Plan, problem: Problem) -> None:
-    """In the order of the file, so that the first replica that finds no room is the one that is named."""
+    """Check memory in the order of the file, so that the first replica that finds no room is named."""
     left = {gpu.id: gpu.memory for gpu in problem.gpus}
     forms = {model.index: model.forms for model in problem.models}
     for place, replica in enumerate(plan.replicas):

@@ -1,4 +1,4 @@
-"""What a placement policy is told: models with their load and objectives, and the GPUs there are."""
+"""A placement problem is what a policy is told: models with their load and objectives, and the GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from astrarium.placement.igniter import GpuTraits, ModelTraits
 
 
 class Shape(msgspec.Struct, frozen=True, order=True):
-    """How a model is spread over GPUs: *stages* one after the other, each over *operators* GPUs."""
+    """A shape says how a model is spread over GPUs: *stages* in a pipeline, each over *operators* GPUs."""
 
     stages: int = 1
     operators: int = 1
@@ -28,7 +28,7 @@ ALONE = Shape()
 
 
 class Form(msgspec.Struct, frozen=True):
-    """One way to run a model: how long each stage takes, by batch size, and what it needs of each GPU.
+    """A form is one way to run a model: how long each stage takes, by batch size, and its memory.
 
     `stage_times[s][b]` is for a batch of b, from 0 to `max_batch`. `weights[s]` are bytes on each GPU of
     stage s; `activations[s]` come with every request of a batch. `reserved[s][b]`, where it was measured, is
@@ -46,23 +46,23 @@ class Form(msgspec.Struct, frozen=True):
         return len(self.stage_times[0]) - 1
 
     def latency(self, batch: int) -> Time:
-        """Of a batch that finds all stages free."""
+        """Return the latency of a batch that finds all stages free."""
         return sum(times[batch] for times in self.stage_times) if batch <= self.max_batch else FOREVER
 
     def interval(self, batch: int) -> Time:
-        """Between batches that follow each other closely: the slowest stage."""
+        """Return the time between batches that follow each other closely: that of the slowest stage."""
         return max(times[batch] for times in self.stage_times) if batch <= self.max_batch else FOREVER
 
     def memory(self, stage: int, batch: int) -> int:
-        """Bytes on each GPU of a stage."""
+        """Return the bytes on each GPU of a stage."""
         if self.reserved:
             return self.reserved[stage][batch]
         extra = self.activations[stage] * batch if self.activations else 0
         return self.weights[stage] + extra
 
 
-class Demand(msgspec.Struct, frozen=True):
-    """What a model uses of a whole GPU, from 0 to 1, for batches of a size. None: nobody measured it."""
+class GpuDemand(msgspec.Struct, frozen=True):
+    """A model's demand is what it uses of a whole GPU, from 0 to 1; None where nobody measured it."""
 
     occupancy: float | None = None  # achieved, of the time in which kernels run
     weighted_occupancy: float | None = None  # of the whole time
@@ -71,24 +71,24 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class PlacedModel(msgspec.Struct, frozen=True):
-    """`forms` by shape; `demands` by batch size. `rate` is in requests a second."""
+    """A model to place: `forms` by shape, `demands` by batch size, `rate` in requests a second."""
 
     index: int
     name: str
     slo: Time
     rate: float
     forms: Mapping[Shape, Form]
-    demands: Mapping[int, Demand] = {}
+    demands: Mapping[int, GpuDemand] = {}
     igniter: ModelTraits | None = None  # iGniter's coefficients, where the model was profiled for it
 
     @property
     def alone(self) -> Form | None:
-        """On one GPU, if it fits there."""
+        """Return the form on one GPU, if the model fits there."""
         return self.forms.get(ALONE)
 
 
 class PlacementGpu(msgspec.Struct, frozen=True):
-    """GPUs of one node reach each other fast; a replica stays within a node unless none is large enough."""
+    """A GPU to place models on; a replica stays within a node unless no node is large enough."""
 
     id: int
     memory: int
@@ -97,16 +97,16 @@ class PlacementGpu(msgspec.Struct, frozen=True):
     igniter: GpuTraits | None = None
 
 
-class Requests(msgspec.Struct, frozen=True):
-    """Arrivals to plan with, in order: an instant and the index of a model for each."""
+class PlacementRequests(msgspec.Struct, frozen=True):
+    """Requests to plan with, in the order of arrival: an instant and the index of a model for each."""
 
     times: tuple[Time, ...]
     models: tuple[int, ...]
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """*requests* are what a policy that simulates may plan with; never those that it is judged by."""
+    """A problem's *requests* are for policies that simulate; plans are never judged by the same."""
 
     models: tuple[PlacedModel, ...]
     gpus: tuple[PlacementGpu, ...]
-    requests: Requests = Requests((), ())
+    requests: PlacementRequests = PlacementRequests((), ())

@@ -1,4 +1,4 @@
-"""Run groups on requests, natively where that was built, and say how many were answered in time."""
+"""The simulation runs groups on requests, natively where that was built, and counts answers in time."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 from astrarium.core.units import SECOND, Time
 from astrarium.placement.groups import (
     REJECTED,
     Clocks,
     FirstCome,
+    GroupLayout,
     Ints,
-    Layout,
     Served,
     SmallInts,
     Tables,
     Waiting,
 )
-from astrarium.placement.problem import Requests
+from astrarium.placement.problem import PlacementRequests
 
 Engine = Literal["native", "python"]
 TRIM: Time = 10 * SECOND  # what the authors leave out at both ends
 
 
 @dataclass(frozen=True)
-class Workload:
-    """Requests as columns, and which of them count: those from *first* to *last*."""
+class SimulatedRequests:
+    """Simulated requests are columns; those from *first* to *last* count."""
 
     arrivals: Clocks
     models: SmallInts
@@ -38,13 +38,14 @@ class Workload:
     totals: Ints  # that count, by place of a model
 
     @classmethod
-    def of(cls, tables: Tables, requests: Requests, trim: Time = 0) -> Workload:
+    def of(cls, tables: Tables, requests: PlacementRequests, trim: Time = 0) -> SimulatedRequests:
         return cls.from_columns(*tables.columns(requests), len(tables.slo), trim / tables.runtime.unit)
 
     @classmethod
-    def from_columns(cls, arrivals: Clocks, models: SmallInts, count: int, trim: float = 0) -> Workload:
-        """*trim* at both ends (in the unit of the arrivals), turned into a number of requests as the
-        authors do."""
+    def from_columns(
+        cls, arrivals: Clocks, models: SmallInts, count: int, trim: float = 0
+    ) -> SimulatedRequests:
+        """Make requests of columns; *trim* at both ends becomes a number of requests as the authors do."""
         skipped = 0
         if trim and len(arrivals) > 1 and arrivals[-1] > arrivals[0]:
             skipped = int(trim / float(arrivals[-1] - arrivals[0]) * len(arrivals))
@@ -56,23 +57,23 @@ class Workload:
     def counted(self) -> int:
         return self.last - self.first
 
-    def of_models(self, places: npt.NDArray[np.bool_]) -> Workload:
-        """Only the requests of some models; the same ones count."""
+    def of_models(self, places: npt.NDArray[np.bool_]) -> SimulatedRequests:
+        """Return only the requests of some models; the same ones count."""
         kept = places[self.models]
         first, last = int(kept[: self.first].sum()), int(kept[: self.last].sum())
-        return Workload(self.arrivals[kept], self.models[kept], first, last, self.totals * places)
+        return SimulatedRequests(self.arrivals[kept], self.models[kept], first, last, self.totals * places)
 
-    def beginning(self, share: float) -> Workload:
-        """The first part: enough to tell bad placements from good ones."""
+    def beginning(self, share: float) -> SimulatedRequests:
+        """Return the first part of the requests: enough to tell bad placements from good ones."""
         end = int(len(self.arrivals) * share)
         last = max(self.first, min(self.last, end))
         totals = np.bincount(self.models[self.first : last], minlength=len(self.totals))
-        return Workload(self.arrivals[:end], self.models[:end], self.first, last, totals)
+        return SimulatedRequests(self.arrivals[:end], self.models[:end], self.first, last, totals)
 
 
 @dataclass(frozen=True)
 class Score:
-    """Requests answered in time by place of a model, and how long each group's slowest stage worked."""
+    """A score counts requests in time by place of a model, and the work of each group's slowest stage."""
 
     good: Ints
     work: Clocks
@@ -82,8 +83,8 @@ class Score:
         return int(self.good.sum())
 
 
-def score(layout: Layout, workload: Workload, engine: Engine = "native") -> Score:
-    """What a search asks for."""
+def score(layout: GroupLayout, workload: SimulatedRequests, engine: Engine = "native") -> Score:
+    """Simulate groups and return what a search needs: requests in time, and work."""
     native = extension("_placement") if engine == "native" else None
     if native is None or layout.tables.runtime.waits:
         served = serve(layout, workload, engine=engine)
@@ -105,9 +106,9 @@ def score(layout: Layout, workload: Workload, engine: Engine = "native") -> Scor
 
 
 def serve(
-    layout: Layout, workload: Workload, clocks: Clocks | None = None, engine: Engine = "native"
+    layout: GroupLayout, workload: SimulatedRequests, clocks: Clocks | None = None, engine: Engine = "native"
 ) -> Served:
-    """What became of every request. *clocks* say when stages are free at first, and afterwards at last."""
+    """Simulate groups and return the fate of every request; *clocks* of the stages are read and updated."""
     native = extension("_placement") if engine == "native" else None
     if native is None:
         return _reference(layout, workload, clocks)
@@ -124,21 +125,21 @@ def serve(
     return served
 
 
-def _columns(layout: Layout, workload: Workload) -> tuple[Any, ...]:
+def _columns(layout: GroupLayout, workload: SimulatedRequests) -> tuple[Any, ...]:
     tables = layout.tables
     groups = (tables.times, layout.kind, layout.stages, layout.hosts)
     return (*groups, workload.arrivals, workload.models, tables.slo)
 
 
-def _reference(layout: Layout, workload: Workload, clocks: Clocks | None) -> Served:
+def _reference(layout: GroupLayout, workload: SimulatedRequests, clocks: Clocks | None) -> Served:
     if layout.tables.runtime.waits:
         return Waiting(layout, workload.arrivals, workload.models).run()
     runtime = FirstCome(layout, layout.clocks() if clocks is None else clocks)
     return runtime.run(workload.arrivals, workload.models)
 
 
-def in_time(served: Served, workload: Workload) -> Ints:
-    """By place of a model; whoever is answered at all is answered in time."""
+def in_time(served: Served, workload: SimulatedRequests) -> Ints:
+    """Count requests in time by place of a model: all that are answered are."""
     counted = slice(workload.first, workload.last)
     good = served.finish[counted] != REJECTED
     return np.bincount(workload.models[counted][good], minlength=len(workload.totals))
@@ -146,7 +147,7 @@ def in_time(served: Served, workload: Workload) -> Ints:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Latencies, as the clock counts, are those of answered requests only: a rejected one has none."""
+    """Statistics of latencies, in units of the clock, are of answered requests only."""
 
     attainment: float
     by_model: npt.NDArray[np.float64]  # nan where nobody asked
@@ -155,7 +156,7 @@ class Statistics:
     p99: float
 
 
-def statistics(served: Served, workload: Workload) -> Statistics:
+def statistics(served: Served, workload: SimulatedRequests) -> Statistics:
     good = in_time(served, workload)
     counted = slice(workload.first, workload.last)
     finish, arrivals = served.finish[counted], workload.arrivals[counted]

@@ -1,4 +1,4 @@
-"""Plans that follow each other: what holds from when on, and how requests fare across the changes.
+"""A timeline is plans that follow each other, and how requests fare across the changes.
 
 Models move for free at the boundaries, as Clockwork++ in AlpaServe's evaluation is granted.
 """
@@ -15,14 +15,14 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import read_duration
 from astrarium.core.units import Time
-from astrarium.placement.groups import Clocks, Group, Layout, Served, Tables, groups_of
+from astrarium.placement.groups import Clocks, Group, GroupLayout, Served, Tables, groups_of
 from astrarium.placement.plan import Plan
-from astrarium.placement.problem import Problem, Requests
-from astrarium.placement.simulation import Engine, Workload, serve
+from astrarium.placement.problem import PlacementRequests, Problem
+from astrarium.placement.simulation import Engine, SimulatedRequests, serve
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """`plans[i]` holds from `starts[i]` until the next; the first start is 0."""
+    """In a timeline, `plans[i]` holds from `starts[i]` until the next; the first start is 0."""
 
     starts: tuple[Time, ...]
     plans: tuple[Plan, ...]
@@ -38,8 +38,8 @@ class Timeline(msgspec.Struct, frozen=True):
             )
 
 
-def pieces(timeline: Timeline, workload: Workload, unit: float = 1) -> Iterator[slice]:
-    """The requests of each plan; *unit* is the clock's, in nanoseconds."""
+def pieces(timeline: Timeline, workload: SimulatedRequests, unit: float = 1) -> Iterator[slice]:
+    """Divide the requests among the plans; *unit* is the clock's, in nanoseconds."""
     edges = np.searchsorted(workload.arrivals, np.array(timeline.starts[1:]) / unit).tolist()
     yield from (slice(a, b) for a, b in zip([0, *edges], [*edges, len(workload.arrivals)], strict=True))
 
@@ -47,12 +47,14 @@ def pieces(timeline: Timeline, workload: Workload, unit: float = 1) -> Iterator[
 def serve_timeline(
     tables: Tables,
     timeline: Timeline,
-    workload: Workload,
+    workload: SimulatedRequests,
     carry_backlog: bool = True,
     engine: Engine = "native",
 ) -> Served:
-    """*carry_backlog*: a GPU that is busy at a boundary stays so until its work is done. The authors'
-    simulator forgets it, and every change of plans wipes the slate. Groups are numbered within their plan."""
+    """Simulate plan after plan; groups are numbered within their plan.
+
+    *carry_backlog*: a GPU that is busy at a boundary stays so until its work is done. The authors' simulator
+    forgets it at every change of plans."""
     if tables.runtime.waits:
         raise InputError(
             "runtime.order", tables.runtime.order, "arrival and batches of 1, where plans change"
@@ -62,7 +64,7 @@ def serve_timeline(
     free: dict[int, float] = {}
     for plan, piece in zip(timeline.plans, pieces(timeline, workload, tables.runtime.unit), strict=True):
         groups = groups_of(plan)
-        layout = Layout.of(tables, groups)
+        layout = GroupLayout.of(tables, groups)
         clocks = _clocks(layout, groups, free) if carry_backlog else None
         served = serve(layout, _part(workload, piece), clocks, engine)
         finish[piece], where[piece] = served.finish, served.group
@@ -72,15 +74,17 @@ def serve_timeline(
     return Served(finish, where, np.array([work], tables.times.dtype))
 
 
-def _part(workload: Workload, piece: slice) -> Workload:
-    return Workload(workload.arrivals[piece], workload.models[piece], 0, 0, np.zeros_like(workload.totals))
+def _part(workload: SimulatedRequests, piece: slice) -> SimulatedRequests:
+    return SimulatedRequests(
+        workload.arrivals[piece], workload.models[piece], 0, 0, np.zeros_like(workload.totals)
+    )
 
 
 def _stage_gpus(group: Group, stage: int) -> tuple[int, ...]:
     return group.gpus[stage * group.shape.operators : (stage + 1) * group.shape.operators]
 
 
-def _clocks(layout: Layout, groups: Sequence[Group], free: dict[int, float]) -> Clocks:
+def _clocks(layout: GroupLayout, groups: Sequence[Group], free: dict[int, float]) -> Clocks:
     clocks = layout.clocks()
     for row, group in zip(clocks, groups, strict=True):
         for stage in range(group.shape.stages):
@@ -114,10 +118,10 @@ def replanned(
     plan_with: Source,
     going_on: Callable[[], bool],
 ) -> Timeline:
-    """A plan for each window that the requests reach into. When the search is ended, the last one stays."""
+    """Plan for each window that the requests reach into; when the search is ended, the last plan stays."""
     windows = _windows(problem.requests, window)
     if plan_with == "history":
-        windows = [Requests((), ()), *windows[:-1]]
+        windows = [PlacementRequests((), ()), *windows[:-1]]
     plans: list[Plan] = []
     for requests in windows:
         known = msgspec.structs.replace(problem, requests=requests)
@@ -125,10 +129,12 @@ def replanned(
     return Timeline(tuple(number * window for number in range(len(plans))), tuple(plans))
 
 
-def _windows(requests: Requests, window: Time) -> list[Requests]:
+def _windows(requests: PlacementRequests, window: Time) -> list[PlacementRequests]:
     times, models = np.array(requests.times, np.int64), np.array(requests.models, np.int64)
     last: Time = int(times[-1]) if len(times) else 0
     edges = np.arange(0, last + window, window) if last else np.array([0])
     cuts = [*np.searchsorted(times, edges).tolist(), len(times)]
-    found = [Requests(tuple(times[a:b].tolist()), tuple(models[a:b].tolist())) for a, b in pairwise(cuts)]
+    found = [
+        PlacementRequests(tuple(times[a:b].tolist()), tuple(models[a:b].tolist())) for a, b in pairwise(cuts)
+    ]
     return found[: int(last // window) + 1]

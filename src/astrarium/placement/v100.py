@@ -16,18 +16,18 @@ import msgspec
 
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.units import SECOND, Time
-from astrarium.placement.problem import ALONE, Demand, Form, PlacedModel, PlacementGpu, Problem
+from astrarium.placement.problem import ALONE, Form, GpuDemand, PlacedModel, PlacementGpu, Problem
 
 # Models from measurements of some batch sizes, alone on one GPU.
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """Batches of a size. *memory* is in bytes; None where it is not known."""
+    """A measurement of batches of a size; *memory* is in bytes, None where it is not known."""
 
     batch: int
     time: Time
     memory: int | None
-    demand: Demand = Demand()
+    demand: GpuDemand = GpuDemand()
 
 
 def measured_model(
@@ -38,7 +38,7 @@ def measured_model(
 
 
 def measured_form(measurements: Sequence[Measurement], source: str = "") -> Form:
-    """*measurements* with rising batch sizes."""
+    """Return the form of a model from *measurements* with rising batch sizes."""
     sizes = [row.batch for row in measurements]
     if not sizes or sizes[0] < 1 or sizes != sorted(set(sizes)):
         raise InputError("measurements", sizes, "at least one batch size, each larger than the last", source)
@@ -66,8 +66,8 @@ def _memory(known: list[Measurement], batch: int) -> int:
 MEMORY = 16 * 2**30
 
 
-class Measured(msgspec.Struct, frozen=True):
-    """Batches of a size, alone on the GPU. Memory is in bytes; the rest are shares of the GPU, 0 to 1."""
+class MeasuredBatch(msgspec.Struct, frozen=True):
+    """A measured batch was alone on the GPU; memory is in bytes, the rest are shares of the GPU, 0 to 1."""
 
     batch: int
     time: Time
@@ -78,19 +78,19 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def models() -> list[str]:
-    """In the order of the table."""
+    """Return the models in the order of the table."""
     return list(_table())
 
 
-def lookup(model: str) -> tuple[Measured, ...]:
-    """Rising batch sizes."""
+def lookup(model: str) -> tuple[MeasuredBatch, ...]:
+    """Return the measured batches of a model, with rising sizes."""
     if model not in _table():
         raise InputError("", model, f"a model measured on a V100: {one_of(models(), model)}")
     return _table()[model]
 
 
 @cache
-def _table() -> dict[str, tuple[Measured, ...]]:
+def _table() -> dict[str, tuple[MeasuredBatch, ...]]:
     text = files("astrarium.placement").joinpath("v100_profiles.json").read_text(encoding="utf-8")
     table = msgspec.json.decode(text)
     columns = table["columns"]
@@ -100,9 +100,9 @@ def _table() -> dict[str, tuple[Measured, ...]]:
     }
 
 
-def _measured(row: dict[str, Any]) -> Measured:
+def _measured(row: dict[str, Any]) -> MeasuredBatch:
     memory = _share(row["memory_pct"])
-    return Measured(
+    return MeasuredBatch(
         batch=row["batch"],
         time=round(row["batch"] / row["throughput_rps"] * SECOND),
         memory=None if memory is None else round(memory * MEMORY),
@@ -124,7 +124,7 @@ def placed_model(index: int, name: str, rate: float, slo: Time) -> PlacedModel:
 
 
 def placed_models(names: Sequence[str], rate: float, slo: Time) -> tuple[PlacedModel, ...]:
-    """*rate*, in requests a second, and *slo* are those of each."""
+    """Return models to place; *rate*, in requests a second, and *slo* are those of each."""
     return tuple(placed_model(index, name, rate, slo) for index, name in enumerate(names))
 
 
@@ -136,6 +136,6 @@ def problem(names: Sequence[str], rate: float, slo: Time, gpus: int) -> Problem:
     return Problem(placed_models(names, rate, slo), v100s(gpus))
 
 
-def _measurement(row: Measured) -> Measurement:
-    demand = Demand(row.occupancy, row.weighted_occupancy, row.sm_utilization)
+def _measurement(row: MeasuredBatch) -> Measurement:
+    demand = GpuDemand(row.occupancy, row.weighted_occupancy, row.sm_utilization)
     return Measurement(row.batch, row.time, row.memory, demand)

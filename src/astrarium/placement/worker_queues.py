@@ -1,4 +1,4 @@
-"""Queues before replicas: of requests that still have to become batches, or of batches that a router made.
+"""Worker queues hold requests that still have to become batches, or batches that a router made.
 
 Without a router a request goes to the replica of its model with the least to do for its speed and waits there
 alone. A free replica takes those that came first, up to its batch: at once if that is full, else when the
@@ -20,19 +20,18 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.core.units import Time
 from astrarium.placement.interference import Interference, Tenant, share_factor
-from astrarium.placement.path import Batch, Instants, Journeys, Path, journeys, routed
+from astrarium.placement.path import BatchJourney, Instants, Journeys, Path, journeys, routed
 from astrarium.placement.plan import Plan, Replica
-from astrarium.placement.problem import PlacedModel, PlacementGpu, Problem, Requests
-
-# GPUs at work on batches: stages of replicas in tandem, which slow each other where they share a GPU.
-
+from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
 
 FINISHED, ARRIVED, WAITED = range(3)  # in this order where they fall together
 
 
 class Crowd:
-    """The stages on one GPU. `sizes` are those of their batches now (0: idle), `paces` how many times as long
-    as alone they take."""
+    """A crowd is the stages on one GPU, which slow each other.
+
+    `sizes` are those of their batches now (0: idle), `paces` how many times as long as alone they take.
+    """
 
     def __init__(self, gpu: PlacementGpu, interference: Interference) -> None:
         self.gpu, self.interference = gpu, interference
@@ -47,7 +46,7 @@ class Crowd:
         return len(self.sizes) - 1
 
     def changed(self, place: int, size: int) -> None:
-        """Paces are remembered: the same few companies meet again and again."""
+        """Update the paces for a stage's batch size; they are remembered, as few combinations occur."""
         self.sizes[place] = size
         key = tuple(self.sizes)
         known = self._known.get(key)
@@ -58,8 +57,11 @@ class Crowd:
 
 
 class Stage:
-    """`work[b]` is how long a batch of b takes alone on its share; `left` of the present one. `turn` counts
-    announcements of an end: only the last one holds."""
+    """A stage of a replica runs one batch at a time.
+
+    `work[b]` is how long a batch of b takes alone on its share; `left` of the present one. `turn` counts
+    announcements of an end: only the last one holds.
+    """
 
     def __init__(
         self, entrance: Entrance, replica: Replica, work: tuple[Time, ...], crowds: Sequence[Crowd]
@@ -68,8 +70,8 @@ class Stage:
         self.crowds = [(crowd, crowd.enter(self)) for crowd in crowds]
         self.first = True
         self.following: Stage | None = None
-        self.waiting: deque[Batch] = deque()
-        self.batch: Batch | None = None
+        self.waiting: deque[BatchJourney] = deque()
+        self.batch: BatchJourney | None = None
         self.left = self.pace = 0.0
         self.since = self.began = self.turn = 0
 
@@ -81,11 +83,11 @@ class Stage:
 
     @cached_property
     def lonely(self) -> bool:
-        """No other stage is on its GPUs. Asked only when all have entered."""
+        """Whether no other stage is on its GPUs; asked only when all have entered."""
         return all(len(crowd.stages) == 1 for crowd, _ in self.crowds)
 
     def felt(self) -> float:
-        """The pace that its company allows."""
+        """Return the pace that the other stages on its GPUs allow."""
         if len(self.crowds) == 1:
             crowd, place = self.crowds[0]
             return crowd.paces[place]
@@ -93,26 +95,26 @@ class Stage:
 
 
 class Entrance(Protocol):
-    """What stands before the first stage of a replica."""
+    """An entrance stands before the first stage of a replica."""
 
     def opened(self, now: Time) -> None:
         """The first stage is free, or somebody has waited long enough."""
         ...
 
-    def left(self, batch: Batch) -> None:
+    def left(self, batch: BatchJourney) -> None:
         """A batch has been through all stages."""
         ...
 
 
-class Machine:
-    """The events of all stages, in the order of time."""
+class StageEvents:
+    """Stage events are run in the order of time, for all stages together."""
 
     def __init__(self) -> None:
         self._events: list[tuple[Time, int, int, int, Stage]] = []
         self._count = 0
 
     def run_before(self, at: Time) -> None:
-        """All that happens before an arrival at that instant."""
+        """Run all events that come before an arrival at that instant."""
         events = self._events
         while events and (events[0][0] < at or (events[0][0] == at and events[0][1] == FINISHED)):
             now, kind, _, turn, stage = heapq.heappop(events)
@@ -122,14 +124,14 @@ class Machine:
                 self._finished(now, stage)
 
     def run_out(self) -> None:
-        """Until nothing happens any more."""
+        """Run events until there are none."""
         while self._events:
             self.run_before(self._events[0][0] + 1)
 
     def wake(self, at: Time, first: Stage) -> None:
         self._push(at, WAITED, first)
 
-    def begin(self, now: Time, stage: Stage, batch: Batch) -> None:
+    def begin(self, now: Time, stage: Stage, batch: BatchJourney) -> None:
         size = len(batch.members)
         stage.batch, stage.left, stage.since, stage.pace = batch, float(stage.work[size]), now, 0.0
         stage.began = now
@@ -178,21 +180,26 @@ class Machine:
 
 
 class Batching(msgspec.Struct, frozen=True):
-    """*max_wait* is how long the oldest waits for others to fill a batch (None: half of its objective, 0: not
-    at all); where a path is given, its router does this instead. Who has missed its deadline is dropped when
-    a batch is made, or answered late."""
+    """Batching says how worker queues make batches.
+
+    *max_wait* is how long the oldest request waits for others to fill a batch (None: half of its objective,
+    0: not at all); where a path is given, its router does this instead. A request that has missed its
+    deadline is dropped when a batch is made (*drop_expired*), or answered late.
+    """
 
     max_wait: Time | None = None
     drop_expired: bool = False
 
 
-class Worker:
-    """A replica with its queue. `inside` are requests that wait or run, `slowest` is how long the slowest
-    stage takes for a full batch."""
+class ReplicaWorker:
+    """A replica worker is a replica with its queue.
 
-    def __init__(self, house: House, model: PlacedModel, replica: Replica) -> None:
-        self.house, self.model, self.replica = house, model, replica
-        self.stages = [house.stage(self, place) for place in range(replica.shape.stages)]
+    `inside` are requests that wait or run, `slowest` is how long the slowest stage takes for a full batch.
+    """
+
+    def __init__(self, simulation: PlanSimulation, model: PlacedModel, replica: Replica) -> None:
+        self.simulation, self.model, self.replica = simulation, model, replica
+        self.stages = [simulation.stage(self, place) for place in range(replica.shape.stages)]
         for earlier, later in zip(self.stages, self.stages[1:], strict=False):
             later.follow(earlier)
         self.first = self.stages[0]
@@ -201,16 +208,16 @@ class Worker:
         self.alone = [sum(times) for times in zip(*(stage.work for stage in self.stages), strict=True)]
         self.inside = 0
         self.requests: deque[int] = deque()
-        self.batches: deque[Batch] = deque()
-        wait = house.batching.max_wait
+        self.batches: deque[BatchJourney] = deque()
+        wait = simulation.batching.max_wait
         self.max_wait = model.slo // 2 if wait is None else wait
         self.waking: Time = -1
 
     def backlog(self) -> float:
-        """How long it would take with one more, in full batches."""
+        """Return how long the worker would take with one more request, in full batches."""
         return (self.inside + 1) * self.slowest / self.batch
 
-    def left(self, batch: Batch) -> None:
+    def left(self, batch: BatchJourney) -> None:
         self.inside -= len(batch.members)
 
     def opened(self, now: Time) -> None:
@@ -220,23 +227,23 @@ class Worker:
         if batch is not None:
             batch.start, batch.replica = now, self.replica
             batch.alone = self.alone[len(batch.members)]
-            self.house.begun.append(batch)
-            self.house.machine.begin(now, self.first, batch)
+            self.simulation.begun.append(batch)
+            self.simulation.events.begin(now, self.first, batch)
 
-    def _sent(self, now: Time) -> Batch | None:
-        """The next batch of the router."""
+    def _sent(self, now: Time) -> BatchJourney | None:
+        """Return the next batch of the router, if there is one."""
         while self.batches:
             batch = self.batches.popleft()
-            if self.house.batching.drop_expired:
+            if self.simulation.batching.drop_expired:
                 batch.members = [number for number in batch.members if self._in_time(number, now)]
             if batch.members:
                 return batch
         return None
 
-    def _gathered(self, now: Time) -> Batch | None:
-        """If a batch is full, or its oldest request has waited enough."""
-        requests, times = self.requests, self.house.times
-        if self.house.batching.drop_expired:
+    def _gathered(self, now: Time) -> BatchJourney | None:
+        """Return a batch if it is full, or its oldest request has waited enough."""
+        requests, times = self.requests, self.simulation.times
+        if self.simulation.batching.drop_expired:
             while requests and not self._in_time(requests[0], now):
                 requests.popleft()
                 self.inside -= 1
@@ -248,30 +255,30 @@ class Worker:
             self._wake(due)
             return None
         members = [requests.popleft() for _ in range(min(self.batch, len(requests)))]
-        return Batch(members, times[members[-1]] if full else due)
+        return BatchJourney(members, times[members[-1]] if full else due)
 
     def _in_time(self, number: int, now: Time) -> bool:
-        return self.house.times[number] + self.model.slo > now
+        return self.simulation.times[number] + self.model.slo > now
 
     def _wake(self, at: Time) -> None:
         if self.waking != at:
             self.waking = at
-            self.house.machine.wake(at, self.first)
+            self.simulation.events.wake(at, self.first)
 
 
-class House:
-    """All replicas of a plan."""
+class PlanSimulation:
+    """A plan simulation runs requests through all replicas of a plan."""
 
     def __init__(self, problem: Problem, plan: Plan, interference: Interference, batching: Batching) -> None:
-        self.problem, self.batching, self.machine = problem, batching, Machine()
+        self.problem, self.batching, self.events = problem, batching, StageEvents()
         self._crowds = {gpu.id: Crowd(gpu, interference) for gpu in problem.gpus}
         models = {model.index: model for model in problem.models}
-        workers = [Worker(self, models[replica.model], replica) for replica in plan.replicas]
+        workers = [ReplicaWorker(self, models[replica.model], replica) for replica in plan.replicas]
         self._of_model = {index: [w for w in workers if w.model.index == index] for index in models}
-        self.begun: list[Batch] = []
+        self.begun: list[BatchJourney] = []
         self.times: Sequence[Time] = ()
 
-    def stage(self, worker: Worker, place: int) -> Stage:
+    def stage(self, worker: ReplicaWorker, place: int) -> Stage:
         model, replica, width = worker.model, worker.replica, worker.replica.shape.operators
         form = model.forms[replica.shape]
         crowds = [self._crowds[gpu] for gpu in replica.gpus[place * width : (place + 1) * width]]
@@ -280,7 +287,7 @@ class House:
         work = (round(t * _part(model, gpus, b, replica.share)) for b, t in enumerate(times, start=1))
         return Stage(worker, replica, (0, *work), crowds)
 
-    def run(self, requests: Requests, path: Path | None) -> Journeys:
+    def run(self, requests: PlacementRequests, path: Path | None) -> Journeys:
         unknown = set(requests.models) - self._of_model.keys()
         if unknown:
             raise InputError("requests", min(unknown), "models of the problem")
@@ -292,22 +299,22 @@ class House:
             client = self._run_batches(requests, path)
         return journeys(requests, self.begun, client)
 
-    def _run_requests(self, requests: Requests) -> None:
-        run_before, of_model = self.machine.run_before, self._of_model
+    def _run_requests(self, requests: PlacementRequests) -> None:
+        run_before, of_model = self.events.run_before, self._of_model
         for number, (at, model) in enumerate(zip(requests.times, requests.models, strict=True)):
             run_before(at)
             workers = of_model[model]
             if workers:
-                worker = workers[0] if len(workers) == 1 else min(workers, key=Worker.backlog)
+                worker = workers[0] if len(workers) == 1 else min(workers, key=ReplicaWorker.backlog)
                 worker.inside += 1
                 worker.requests.append(number)
                 worker.opened(at)
-        self.machine.run_out()
+        self.events.run_out()
 
-    def _run_batches(self, requests: Requests, path: Path) -> Instants:
+    def _run_batches(self, requests: PlacementRequests, path: Path) -> Instants:
         times, models = np.array(requests.times, dtype=np.int64), np.array(requests.models)
         client = np.zeros(len(times), dtype=np.int64)
-        sent: list[tuple[Worker, Batch]] = []
+        sent: list[tuple[ReplicaWorker, BatchJourney]] = []
         for model in self.problem.models:
             numbers = np.flatnonzero(models == model.index)
             client[numbers] = path.to_router(model.name)
@@ -320,12 +327,12 @@ class House:
         self._run_sent(sorted(sent, key=lambda each: each[1].here))
         return client
 
-    def _run_sent(self, sent: Sequence[tuple[Worker, Batch]]) -> None:
+    def _run_sent(self, sent: Sequence[tuple[ReplicaWorker, BatchJourney]]) -> None:
         for worker, batch in sent:
-            self.machine.run_before(batch.here)
+            self.events.run_before(batch.here)
             worker.batches.append(batch)
             worker.opened(batch.here)
-        self.machine.run_out()
+        self.events.run_out()
 
 
 def _part(model: PlacedModel, gpus: Sequence[PlacementGpu], batch: int, share: float) -> float:

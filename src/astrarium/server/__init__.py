@@ -1,1 +1,1 @@
-"""What clients talk to: the Open Inference Protocol over HTTP and gRPC, health, metrics."""
+"""The server speaks the Open Inference Protocol over HTTP and gRPC, and tells health and metrics."""

@@ -1,4 +1,4 @@
-"""Is this request one that the model can take? Asked before a byte of its tensors is allocated or read."""
+"""Checks tell whether a model can take a request, before a byte of its tensors is allocated or read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from astrarium.core.errors import InputError, one_of
-from astrarium.core.native import extension
+from astrarium.core.errors import InputError, extension, one_of
 from astrarium.core.units import FOREVER, MICROSECOND, Time
 from astrarium.server.contract import Kind, ModelCard, Refused
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, TensorSpec
@@ -22,13 +21,13 @@ _ELEMENT_BYTES = {name: dtype.itemsize for name, dtype in DATATYPES.items()} | {
 
 
 def bad(field: str, value: object, expected: str, model: str = "") -> Refused:
-    """A refusal that names the place, the value and what would be right."""
+    """Return a refusal that names the place, the value and what would be right."""
     source = f"model {model}" if model else ""
     return Refused(Kind.BAD_REQUEST, str(InputError(field, value, expected, source)))
 
 
 class Described(Protocol):
-    """A tensor as a client announces it, over either protocol."""
+    """A described tensor is one as a client announces it, over either protocol."""
 
     @property
     def name(self) -> str: ...
@@ -38,8 +37,8 @@ class Described(Protocol):
     def shape(self) -> Sequence[int]: ...
 
 
-class Placed(NamedTuple):
-    """An announced tensor that the model takes."""
+class CheckedTensor(NamedTuple):
+    """A checked tensor was announced by a client, and is one that the model takes."""
 
     spec: TensorSpec
     shape: tuple[int, ...]
@@ -51,8 +50,8 @@ class Placed(NamedTuple):
         return f"inputs[{self.at}]"
 
 
-def placed_inputs(card: ModelCard, given: Sequence[Described], limit: int) -> list[Placed]:
-    """The inputs as *given*, each with what the card says of it. *limit* is in bytes, for each."""
+def placed_inputs(card: ModelCard, given: Sequence[Described], limit: int) -> list[CheckedTensor]:
+    """Return the inputs as *given*, each with what the card says of it; *limit* is in bytes, for each."""
     if card.state != "READY":  # of a model that is not loaded nobody knows the inputs
         raise Refused(Kind.UNAVAILABLE, f"model {card.name} is not ready: {card.reason}")
     specs = {spec.name: spec for spec in card.inputs}
@@ -65,7 +64,9 @@ def placed_inputs(card: ModelCard, given: Sequence[Described], limit: int) -> li
     return placed
 
 
-def _placed(card: ModelCard, specs: dict[str, TensorSpec], given: Described, at: int, limit: int) -> Placed:
+def _placed(
+    card: ModelCard, specs: dict[str, TensorSpec], given: Described, at: int, limit: int
+) -> CheckedTensor:
     spec = specs.get(given.name)
     if spec is None:
         raise bad(f"inputs[{at}].name", given.name, one_of(list(specs), given.name), card.name)
@@ -82,7 +83,7 @@ def _placed(card: ModelCard, specs: dict[str, TensorSpec], given: Described, at:
     if spec.datatype == BYTES and elements > MOST_TEXTS:
         expected = f"at most {MOST_TEXTS} elements of {BYTES}"
         raise Refused(Kind.TOO_LARGE, bad(f"inputs[{at}].shape", list(shape), expected, card.name).reason)
-    return Placed(spec, shape, elements, at)
+    return CheckedTensor(spec, shape, elements, at)
 
 
 def _check_shape(card: ModelCard, spec: TensorSpec, shape: tuple[int, ...], field: str) -> None:
@@ -101,7 +102,7 @@ def _wrong_names(card: ModelCard, given: Sequence[Described]) -> Refused:
     return bad("inputs", names, f"each of {wanted or 'no inputs at all'} exactly once", card.name)
 
 
-def _check_same_rows(card: ModelCard, placed: list[Placed]) -> None:
+def _check_same_rows(card: ModelCard, placed: list[CheckedTensor]) -> None:
     for other in placed[1:]:
         if other.shape[0] != placed[0].shape[0]:
             expected = f"{placed[0].shape[0]} rows, as in {placed[0].field}"
@@ -115,8 +116,8 @@ def in_card_order(card: ModelCard, tensors: list[Tensor]) -> list[Tensor]:
     return sorted(tensors, key=lambda tensor: order[tensor.name])
 
 
-def check_size(placed: Placed, data: bytes | memoryview, model: str) -> None:
-    """Whether binary *data* is exactly what the announced tensor needs."""
+def check_size(placed: CheckedTensor, data: bytes | memoryview, model: str) -> None:
+    """Refuse binary *data* that is not exactly what the announced tensor needs."""
     if placed.spec.datatype == BYTES:
         check_elements(placed, data, model)
         return
@@ -126,8 +127,8 @@ def check_size(placed: Placed, data: bytes | memoryview, model: str) -> None:
         raise bad(f"{placed.field}.data", f"{len(data)} bytes", expected, model)
 
 
-def check_elements(placed: Placed, data: bytes | memoryview, model: str) -> None:
-    """Whether the lengths inside binary BYTES *data* add up, without copying an element."""
+def check_elements(placed: CheckedTensor, data: bytes | memoryview, model: str) -> None:
+    """Refuse binary BYTES *data* whose lengths do not add up, without copying an element."""
     end = len(data)
     found, at = bytes_elements(data, placed.elements)
     if found > placed.elements and at <= end:
@@ -142,7 +143,7 @@ def check_elements(placed: Placed, data: bytes | memoryview, model: str) -> None
 
 
 def bytes_elements(data: bytes | memoryview, most: int) -> tuple[int, int]:
-    """How many elements binary BYTES *data* holds (at most one more than *most*), and where the last ends."""
+    """Return how many elements BYTES *data* holds (at most one more than *most*), and where they end."""
     native = extension("_express")
     if native is not None:
         counted: tuple[int, int] = native.bytes_elements(data, most)
@@ -155,7 +156,7 @@ def bytes_elements(data: bytes | memoryview, most: int) -> tuple[int, int]:
 
 
 def wanted_outputs(card: ModelCard, names: Sequence[str]) -> list[str]:
-    """Which outputs to answer with: those asked for, in that order, or all."""
+    """Return the outputs to answer with: those asked for, in that order, or all."""
     known = [spec.name for spec in card.outputs]
     if len(names) > len(known):
         raise bad("outputs", list(names[:_SHOWN]), "each output at most once", card.name)
@@ -168,7 +169,7 @@ def wanted_outputs(card: ModelCard, names: Sequence[str]) -> list[str]:
 
 
 def check_tensor_parameters(field: str, names: Iterable[str], model: str) -> None:
-    """Refuses what would change the meaning of a tensor and is not offered here."""
+    """Refuse parameters that would change the meaning of a tensor and are not offered here."""
     for name in names:
         if name.startswith("shared_memory"):
             raise bad(f"{field}.parameters", name, "tensors inside the request: there are no regions", model)
@@ -176,16 +177,16 @@ def check_tensor_parameters(field: str, names: Iterable[str], model: str) -> Non
             raise bad(f"{field}.parameters", name, "no classification: sort the output yourself", model)
 
 
-class Wishes(NamedTuple):
-    """What a request's parameters ask for."""
+class RequestOptions(NamedTuple):
+    """Request options are what a request's parameters ask for."""
 
     timeout: Time | None = None
     priority: int = 0
     application: str = ""
 
 
-def wishes(parameters: Mapping[str, Any], application: str, model: str) -> Wishes:
-    """*application* is the tag of a header; the parameter of that name goes before it."""
+def request_options(parameters: Mapping[str, Any], application: str, model: str) -> RequestOptions:
+    """Return a request's options; *application* is a header's tag, unless a parameter gives another."""
     for name in parameters:
         if name.startswith("sequence_"):
             raise bad("parameters", name, "requests that stand alone: sequences are not served", model)
@@ -194,7 +195,7 @@ def wishes(parameters: Mapping[str, Any], application: str, model: str) -> Wishe
     tag = parameters.get("application", application)
     if not isinstance(tag, str) or len(tag) > LONGEST_TAG:
         raise bad("parameters.application", tag, f"a string of at most {LONGEST_TAG} characters", model)
-    return Wishes(None if timeout is None else timeout * MICROSECOND, priority or 0, tag)
+    return RequestOptions(None if timeout is None else timeout * MICROSECOND, priority or 0, tag)
 
 
 def _whole(parameters: Mapping[str, Any], name: str, low: int, high: int, model: str) -> int | None:
@@ -216,7 +217,7 @@ def check_version(card: ModelCard, version: str) -> None:
 
 
 def check_load_parameters(names: Iterable[str], model: str) -> None:
-    """A model is loaded as the scenario describes it: a client brings neither files nor settings."""
+    """Refuse parameters of a load: a model is loaded as the scenario describes it."""
     for name in names:
         if name == "config" or name.startswith("file:"):
             raise bad("parameters", name, "no config or files: the scenario describes the model", model)

@@ -1,4 +1,4 @@
-"""What the protocols (HTTP, gRPC) and the service behind them say to each other. Neither sees more."""
+"""The contract between the protocols (HTTP, gRPC) and the service behind them; neither sees more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from astrarium.serving.live.tensors import Tensor, TensorSpec
 
 
 class Kind(Enum):
-    """Why a call was refused or failed: HTTP status and name of the gRPC status code."""
+    """A refusal's kind says why a call was refused or failed, with the HTTP and gRPC status codes."""
 
     BAD_REQUEST = (400, "INVALID_ARGUMENT")
     UNAUTHENTICATED = (401, "UNAUTHENTICATED")
@@ -35,7 +35,7 @@ class Kind(Enum):
 
 
 class Refused(AstrariumError):
-    """A call that got no answer; the message says which call and why."""
+    """A refused call gets no answer; the message says which call and why."""
 
     def __init__(self, kind: Kind, reason: str, retry_after: float | None = None) -> None:
         self.kind, self.reason, self.retry_after = kind, reason, retry_after  # seconds
@@ -44,7 +44,7 @@ class Refused(AstrariumError):
 
 @dataclass(slots=True)  # not frozen: that would double the cost of making one
 class InferCall:
-    """One request of a client: tensors checked against the model's card, `rows` items each.
+    """A call is one request of a client: tensors checked against the model's card, `rows` items each.
 
     `timeout` (ns, None: the model's objective) counts from `received`, an instant of the monotonic clock.
     `patience` is how long the client waits whatever the objective (None: it did not say).
@@ -61,7 +61,7 @@ class InferCall:
 
 
 class PackedCall(Protocol):
-    """A request that native code has read and checked; its tensors are ready to be placed, once."""
+    """A packed call was read and checked by native code; its tensors are ready to be placed, once."""
 
     @property
     def model(self) -> int: ...
@@ -69,7 +69,7 @@ class PackedCall(Protocol):
     def rows(self) -> int: ...
     @property
     def timeout_us(self) -> int:
-        """0 where none was given."""
+        """Return the timeout in microseconds; 0 where none was given."""
 
     @property
     def priority(self) -> int: ...
@@ -80,17 +80,17 @@ class PackedCall(Protocol):
     @property
     def shapes(self) -> Shapes: ...
     def place(self, offset: int) -> None:
-        """Copy its tensors, each aligned, to this offset of the shared memory."""
+        """Copy the call's tensors, each aligned, to this offset of the shared memory."""
 
 
 class ExpressClient(Protocol):
-    """Who waits for the answer to a packed call, and hears of it exactly once."""
+    """An express client waits for the answer to a packed call, and hears of it exactly once."""
 
     packed: PackedCall
 
     @property
     def line(self) -> object:
-        """Its connection, as native code knows it."""
+        """Return the client's connection, as native code knows it."""
 
     def sent(self, unsent: bytes) -> None:
         """The answer is on its way, but for these bytes that the socket did not take at once."""
@@ -99,7 +99,7 @@ class ExpressClient(Protocol):
 
 
 class Delivery(NamedTuple):
-    """Where the answer to a packed call lies: a room for each row, and the shapes in it where they vary."""
+    """A delivery says where a packed call's answer lies: a room for each row, and shapes that vary."""
 
     client: ExpressClient
     packed: PackedCall
@@ -114,38 +114,36 @@ Full = Callable[[int, int], None]
 
 
 class Express(Protocol):
-    """What a service offers to a protocol that reads requests in native code."""
+    """The express interface is what a service offers to a protocol that reads requests in native code."""
 
     memory: memoryview
     deliver: Deliver  # set by the protocol: sends the answers, all at once
     full: Full  # set by the protocol: refuses further calls of a model, or no longer
 
     def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
-        """The models with their numbers, and why none of their requests may come this way (empty: they
-        may)."""
+        """Return the models, their numbers, and why requests may not come this way (empty: they may)."""
 
     def card(self, model: int) -> ModelCard:
-        """The same object as long as nothing changes."""
+        """Return a model's card: the same object as long as nothing changes."""
 
     def take(self, client: ExpressClient, received: Time) -> None:
-        """Refused where it is not let in; else the client hears how it ended."""
+        """Take a client's call, or raise Refused; the client hears how the call ended."""
 
     def keep_pace(self, now: Time) -> None:
-        """Called whenever something was read, since there may be much before the event loop turns."""
+        """Let decisions go on; called after each read, since much may be read before the loop turns."""
 
     def needed(self, model: int) -> Time:
-        """What a lone request of this model takes from when it is read until its client has the answer."""
+        """Return the time of a lone request from when it is read until its client has the answer."""
 
     def planned(self) -> object:
-        """What `needed` follows from: the same object as long as nothing changes."""
+        """Return what `needed` follows from: the same object as long as nothing changes."""
 
     def hopeless(self, model: int) -> None:
-        """A call of this model was refused as soon as it was read: it could not be in time any more. For the
-        books."""
+        """Note in the books a call that was refused as soon as it was read: it could not be in time."""
 
 
 class Stages(NamedTuple):
-    """When an answered call passed each stage, by the monotonic clock in nanoseconds."""
+    """Stages tell when an answered call passed each of them, by the monotonic clock in nanoseconds."""
 
     received: Time  # the first byte's arrival, as early as the protocol can tell
     admitted: Time  # parsed, checked and in shared memory
@@ -157,7 +155,7 @@ class Stages(NamedTuple):
 
 @dataclass(slots=True)
 class InferAnswer:
-    """Outputs lie in shared memory: read them, then call `release` exactly once."""
+    """An answer's outputs lie in shared memory: read them, then call `release` exactly once."""
 
     outputs: list[Tensor]
     stages: Stages
@@ -172,7 +170,7 @@ ModelState = Literal["READY", "LOADING", "UNLOADING", "UNAVAILABLE"]
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What the protocol's metadata and configuration are made of."""
+    """A model's card is what the protocol's metadata and configuration are made of."""
 
     name: str
     platform: str  # the backend's name
@@ -189,20 +187,20 @@ class ModelCard:
 
     @property
     def health(self) -> tuple[ModelState, str]:
-        """The state that others are told, and why it is not READY."""
+        """Return the state that others are told, and why it is not READY."""
         refuses = self.state == "READY" and self.refusing
         return ("UNAVAILABLE", self.refusing) if refuses else (self.state, self.reason)
 
 
 @dataclass(frozen=True)
-class Tally:
-    """A count and the nanoseconds it took in all."""
+class TimedCount:
+    """A timed count is a count and the nanoseconds that it took in all."""
 
     count: int = 0
     ns: int = 0
 
 
-NO_TALLY = Tally()
+NO_TALLY = TimedCount()
 
 
 @dataclass(frozen=True)
@@ -212,17 +210,17 @@ class ModelStatistics:
     last_inference_ms: int = 0  # since the epoch, 0 if there was none
     inferences: int = 0  # items
     executions: int = 0  # batches
-    success: Tally = NO_TALLY
-    fail: Tally = NO_TALLY
-    queue: Tally = NO_TALLY
-    compute_input: Tally = NO_TALLY
-    compute_infer: Tally = NO_TALLY
-    compute_output: Tally = NO_TALLY
-    batches: dict[int, Tally] = field(default_factory=dict)  # executions by batch size
+    success: TimedCount = NO_TALLY
+    fail: TimedCount = NO_TALLY
+    queue: TimedCount = NO_TALLY
+    compute_input: TimedCount = NO_TALLY
+    compute_infer: TimedCount = NO_TALLY
+    compute_output: TimedCount = NO_TALLY
+    batches: dict[int, TimedCount] = field(default_factory=dict)  # executions by batch size
 
 
 class Service(Protocol):
-    """One served scenario. Every method belongs to the event loop that serves."""
+    """A service is one served scenario. Every method belongs to the event loop that serves."""
 
     @property
     def ready(self) -> bool:
@@ -231,27 +229,27 @@ class Service(Protocol):
     def cards(self) -> list[ModelCard]: ...
 
     def card(self, model: str) -> ModelCard:
-        """Refused (NOT_FOUND) for a name the scenario does not have."""
+        """Return a model's card; Refused (NOT_FOUND) for a name that the scenario does not have."""
 
     async def infer(self, call: InferCall) -> InferAnswer:
-        """Refused where there is no answer."""
+        """Answer a call; Refused where there is no answer."""
 
     async def load(self, model: str) -> None:
-        """Returns once it is ready; loads it anew where it is ready already."""
+        """Load a model, also where it is loaded already; return once it is ready."""
 
     async def unload(self, model: str) -> None:
-        """Returns once it is gone; requests that were accepted are answered first."""
+        """Unload a model and return once it is gone; requests that were accepted are answered first."""
 
     def turned_away(self, model: str, refused: Refused) -> None:
-        """A call of this model did not even become an `InferCall`: for the books."""
+        """Note in the books a call of this model that did not even become an `InferCall`."""
 
     def went_long_way(self, reason: str) -> None:
-        """A call did not go the short way: for the books."""
+        """Note in the books a call that did not go the short way."""
 
     def statistics(self, model: str) -> ModelStatistics: ...
 
     def metrics(self) -> bytes:
-        """The Prometheus exposition text."""
+        """Return the Prometheus exposition text."""
 
     def timeline(self, last: int) -> bytes:
-        """The last requests and batches as a JSON trace for Perfetto."""
+        """Return the last requests and batches as a JSON trace for Perfetto."""

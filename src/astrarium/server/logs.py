@@ -30,8 +30,8 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-class Sparing:
-    """Writes warnings that others can cause at will: one line in every *seconds*; the rest is counted."""
+class ThrottledWarnings:
+    """Warnings that clients can cause at will are written once every *seconds*; the rest is counted."""
 
     def __init__(
         self, log: logging.Logger, seconds: float = 10.0, clock: Callable[[], float] = monotonic

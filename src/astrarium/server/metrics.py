@@ -1,4 +1,4 @@
-"""The server's books for Prometheus: read when somebody asks, so that counting costs next to nothing."""
+"""Metrics show the server's books to Prometheus when it asks, so that counting costs next to nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from astrarium.core.units import SECOND, Time
-from astrarium.server.control.books import Histogram, ModelBooks, Recent
+from astrarium.server.control.books import LastMinute, ModelBooks, PrometheusHistogram
+from astrarium.server.control.control_room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.server.control.desk import INPUTS
-from astrarium.server.control.room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.serving.autoscale import advise
 from astrarium.serving.contract import EXPIRED, SACRIFICED, UNSERVED
 
@@ -28,22 +28,22 @@ _ALWAYS_SHOWN = {
 
 
 class Sources(Protocol):
-    """Where the numbers are."""
+    """Sources are where the metrics' numbers come from."""
 
     @property
     def books(self) -> Sequence[ModelBooks]: ...
     @property
-    def recent(self) -> Recent: ...
+    def recent(self) -> LastMinute: ...
     @property
     def gpu_busy(self) -> Sequence[Time]: ...
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """Other values of now: name to explanation and value."""
+        """Return other values of now: name to explanation and value."""
 
     def counters(self) -> dict[str, tuple[str, float]]:
-        """The same for what only grows."""
+        """Return values that only grow: name to explanation and value."""
 
     def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
-        """The same by the values of a label: name to explanation, label and counts."""
+        """Return values that only grow, by a label: name to explanation, label and counts."""
 
     def clock(self) -> Time: ...
 
@@ -59,7 +59,7 @@ class Metrics(Collector):
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: registering must not read books that are still empty."""
+        """Return nothing: registering must not read books that are still empty."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -127,7 +127,7 @@ class Metrics(Collector):
         now = self._sources.clock()
         ended, good, busy = self._sources.recent.totals(now)
         gpus = len(self._sources.gpu_busy)
-        span = min(now - self._started, Recent.SECONDS * SECOND) or 1
+        span = min(now - self._started, LastMinute.SECONDS * SECOND) or 1
         idle = min(1.0, max(0.0, 1 - busy / (span * gpus)))
         advice = advise(gpus, 1 - good / ended if ended else 0.0, idle)
         values = (
@@ -140,7 +140,7 @@ class Metrics(Collector):
             yield GaugeMetricFamily(f"astrarium_{name}", explanation, value)
 
 
-def _add(family: HistogramMetricFamily, model: str, histogram: Histogram) -> None:
+def _add(family: HistogramMetricFamily, model: str, histogram: PrometheusHistogram) -> None:
     bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
     buckets = list(zip(bounds, map(float, accumulate(histogram.counts)), strict=True))
     family.add_metric([model], buckets, histogram.sum)

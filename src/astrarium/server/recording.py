@@ -1,4 +1,4 @@
-"""What the policy heard and decided while it served, in one file that `astrarium replay` can check.
+"""A recording holds what the policy heard and decided while it served, for `astrarium replay` to check.
 
 One JSON line each: the scenario first; then, for each scheduler that was at work (a new one takes over when
 profiles have drifted), its setup and its steps.
@@ -32,15 +32,18 @@ class Section(msgspec.Struct, frozen=True, tag="setup"):
     setup: Setup
 
 
-class Row(msgspec.Struct, frozen=True, tag="step", array_like=True):
+class StepRow(msgspec.Struct, frozen=True, tag="step", array_like=True):
     now: Time
     events: tuple[Event, ...]
     actions: tuple[Action, ...]
 
 
 class Recording:
-    """Written as it happens; a crash loses at most what was buffered. There is no file before the first
-    section: a server that does not start leaves an older recording as it is."""
+    """A recording is written as it happens; a crash loses at most what was buffered.
+
+    There is no file before the first section: a server that does not start leaves an older recording as it
+    is.
+    """
 
     def __init__(self, path: Path, header: Header, limit: int = LIMIT) -> None:
         self._path, self._header, self._limit, self._written = path, header, limit, 0
@@ -49,7 +52,7 @@ class Recording:
         self._begun = False
 
     def section(self, setup: Setup) -> Callable[[Step], None]:
-        """Where a new scheduler notes its steps."""
+        """Begin a section; return the function by which a new scheduler notes its steps."""
         if not self._begun:
             self._begun = True
             self._file = self._path.open("wb", buffering=_BUFFER)
@@ -67,9 +70,9 @@ class Recording:
         self._file = None
 
     def _step(self, step: Step) -> None:
-        self._write(Row(*step))
+        self._write(StepRow(*step))
 
-    def _write(self, line: Header | Section | Row) -> None:
+    def _write(self, line: Header | Section | StepRow) -> None:
         if self._file is None:
             return
         self._written += self._file.write(self._encode(line) + b"\n")
@@ -78,8 +81,8 @@ class Recording:
             self.close()
 
 
-class Recorded:
-    """A recording that is read: its header, then `sections`."""
+class RecordingReader:
+    """A recording reader reads a recording: its header, then `sections`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,18 +92,18 @@ class Recorded:
         self.header = first
 
     def sections(self) -> Iterator[tuple[Setup, Iterator[Step]]]:
-        """Each section's steps must be read before the next section is asked for."""
+        """Yield the sections; the steps of each must be read before the next is asked for."""
         lines = self._lines()
         next(lines)
         line = next(lines, None)
         while isinstance(line, Section):
-            following: list[Header | Section | Row | None] = [None]
+            following: list[Header | Section | StepRow | None] = [None]
             yield line.setup, _steps(lines, following)
             line = following[0]
 
-    def _lines(self) -> Iterator[Header | Section | Row]:
+    def _lines(self) -> Iterator[Header | Section | StepRow]:
         tagged = msgspec.json.Decoder(Header | Section)
-        row = msgspec.json.Decoder(Row)
+        row = msgspec.json.Decoder(StepRow)
         with self._path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
@@ -112,10 +115,10 @@ class Recorded:
 
 
 def _steps(
-    lines: Iterator[Header | Section | Row], following: list[Header | Section | Row | None]
+    lines: Iterator[Header | Section | StepRow], following: list[Header | Section | StepRow | None]
 ) -> Iterator[Step]:
     for line in lines:
-        if not isinstance(line, Row):
+        if not isinstance(line, StepRow):
             following[0] = line
             return
         yield Step(line.now, line.events, line.actions)

@@ -1,4 +1,4 @@
-"""From a scenario to a server that answers, until it is told to stop."""
+"""A scenario becomes a running server that answers until it is told to stop."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ _Handler = Callable[[int, FrameType | None], object]
 
 @contextmanager
 def ends_at_once() -> Iterator[None]:
-    """Meanwhile a signal ends the block, also where it does not await: as KeyboardInterrupt, or as SystemExit
-    where it was SIGTERM."""
+    """Let a signal end the block, also where it does not await.
+
+    It is raised as KeyboardInterrupt, or as SystemExit where it was SIGTERM.
+    """
     main, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert main is not None
     told: list[int] = []
@@ -56,7 +58,7 @@ def ends_at_once() -> Iterator[None]:
 
 
 async def told_to_stop() -> None:
-    """Until a signal comes."""
+    """Wait until a signal comes."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     with _handled_by(lambda number, frame: loop.call_soon_threadsafe(stop.set)):
         await stop.wait()
@@ -84,7 +86,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
 
 
 def check(options: ServerOptions) -> None:
-    """InputError names the field that this machine cannot satisfy."""
+    """Check the options; InputError names the field that this machine cannot satisfy."""
     check_memory(options.memory, machine_memory())
     _check_record(options.record)
     _check_host(options.host)
@@ -94,7 +96,7 @@ def check(options: ServerOptions) -> None:
 
 
 def machine_memory() -> int:
-    """Bytes that this process may use, by the machine and by the limit of its container."""
+    """Return the bytes that this process may use, by the machine and by the limit of its container."""
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):
         return min(whole, int(_CGROUP_LIMIT.read_text()))
@@ -150,17 +152,19 @@ log = logging.getLogger("astrarium.server")
 
 
 @dataclass
-class Running:
-    """What `started` hears of: everything that is up."""
+class RunningServer:
+    """A running server is everything that is up, as `started` hears of it."""
 
     service: LiveService
     http: RunningHttp
     grpc: RunningGrpc | None
 
 
-async def serve(scenario: Scenario, started: Callable[[Running], None]) -> None:
-    """Until SIGTERM or SIGINT; then no new calls, answers to those that were accepted, and the end. A signal
-    while it starts, and a second one while it drains, end it at once."""
+async def serve(scenario: Scenario, started: Callable[[RunningServer], None]) -> None:
+    """Serve until SIGTERM or SIGINT; then take no new calls, answer those that were accepted, and end.
+
+    A signal while it starts, and a second one while it drains, end it at once.
+    """
     check(scenario.server)
     recording = _recording(scenario)
     service = LiveService(plan(scenario), LocalWorkers, recording.section if recording else None)
@@ -186,17 +190,17 @@ def _recording(scenario: Scenario) -> Recording | None:
     return Recording(Path(place), Header(scenario.to_yaml(), __version__)) if place else None
 
 
-async def _listen(service: LiveService, options: ServerOptions) -> Running:
+async def _listen(service: LiveService, options: ServerOptions) -> RunningServer:
     limits, security = HttpLimits(body_bytes=options.payload), _security(options)
     where = Address(options.host, options.http)
     http = await serve_http(service, where, limits, security, service.calls)
     grpc = None
     if options.grpc is not None:
         grpc = await serve_grpc(service, Address(options.host, options.grpc), limits, security)
-    return Running(service, http, grpc)
+    return RunningServer(service, http, grpc)
 
 
-async def _finish(running: Running) -> None:
+async def _finish(running: RunningServer) -> None:
     log.info("draining: %d calls are open", running.service.desk.open)
     await running.service.drain(DRAIN_SECONDS)
     await running.http.stop(CLOSE_SECONDS)

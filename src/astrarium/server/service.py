@@ -1,4 +1,4 @@
-"""A served scenario: what the protocols call, from the first worker to the last answer."""
+"""The service is a served scenario: what the protocols call, from the first worker to the last answer."""
 
 from __future__ import annotations
 
@@ -13,27 +13,24 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import rounded_duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.server.contract import InferAnswer, InferCall, ModelCard, ModelStatistics, Refused
-from astrarium.server.control.books import ModelBooks, Recent
+from astrarium.server.control.books import LastMinute, ModelBooks
 from astrarium.server.control.bounds import around, tightest
-from astrarium.server.control.calibration import Calibration
-from astrarium.server.control.calls import Calls
+from astrarium.server.control.calls import Calls, Preprocessor
+from astrarium.server.control.control_room import Control, Recorder
 from astrarium.server.control.desk import Desk
-from astrarium.server.control.drift import DriftWatch
 from astrarium.server.control.fleet import LOOK_EVERY, Fleet
 from astrarium.server.control.plan import ServingPlan
-from astrarium.server.control.preparing import Preparer
-from astrarium.server.control.refusals import RefusalWatch
 from astrarium.server.control.repository import Entry, Repository
-from astrarium.server.control.room import Control, Recorder
 from astrarium.server.control.scheduler import EventLoop
-from astrarium.server.control.tickets import Cloakroom
+from astrarium.server.control.tickets import TensorStore
+from astrarium.server.control.watches import Calibration, DriftWatch, RefusalWatch
 from astrarium.server.metrics import Metrics
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import Network
-from astrarium.serving.live.arena import Memory
+from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.garbage import GarbageKeeper
 from astrarium.serving.live.messages import Ping
-from astrarium.serving.live.workers import Courier, Listener, Workers, new_courier
+from astrarium.serving.live.workers import EarlyReplies, Listener, Workers, new_early_replies
 
 POLL = 0.01
 _DELAYS_CUT = (
@@ -41,27 +38,27 @@ _DELAYS_CUT = (
     "%(planned_ms).2f ms for them: answers may be late"
 )
 log = logging.getLogger("astrarium.service")
-NewWorkers = Callable[[Memory, Listener, Courier | None], Workers]
+NewWorkers = Callable[[SharedMemory, Listener, EarlyReplies | None], Workers]
 
 
 class LiveService:
-    """Made and used inside one event loop: `start`, serve, `drain`, `stop`."""
+    """A live service is made and used inside one event loop: `start`, serve, `drain`, `stop`."""
 
     def __init__(self, plan: ServingPlan, new_workers: NewWorkers, recorder: Recorder | None = None) -> None:
         self.plan = plan
         loop = EventLoop()
         self.clock = loop.clock
-        self._cloakroom = Cloakroom(plan.memory)
-        self.desk = Desk(self._cloakroom, lambda ticket: self.calls.ticket_ended(ticket))
+        self._tensor_store = TensorStore(plan.memory)
+        self.desk = Desk(self._tensor_store, lambda ticket: self.calls.ticket_ended(ticket))
         self.control = Control(plan, self.desk, loop, recorder)
         self.fleet = self.control.fleet = Fleet(plan.workers, self.control, loop.clock, loop.later)
         self.repository = self.control.repository = Repository(plan.models, self.fleet)
-        self._courier = new_courier(self._cloakroom.memory.view)
-        if self._courier is not None:
-            self.control.has_news = self._courier.has_news
-        self.workers = new_workers(self._cloakroom.memory, self.fleet, self._courier)
+        self._early_replies = new_early_replies(self._tensor_store.memory.view)
+        if self._early_replies is not None:
+            self.control.has_news = self._early_replies.has_news
+        self.workers = new_workers(self._tensor_store.memory, self.fleet, self._early_replies)
         self._calibration = self.control.calibration = Calibration(self._ping, loop.clock)
-        self._preparer = Preparer(self._cloakroom, self.fleet.pump_all)
+        self._preprocessor = Preprocessor(self._tensor_store, self.fleet.pump_all)
         self._timelines = Timelines()
         self._metrics = Metrics(self)
         pinged = self._calibration.delays if plan.measured_delays else None
@@ -71,11 +68,11 @@ class LiveService:
         self.calls = Calls(
             self.control,
             self.repository,
-            self._preparer,
+            self._preprocessor,
             self._timelines,
             loop.clock,
             self._closed,
-            self._courier,
+            self._early_replies,
         )
         self.garbage = GarbageKeeper()
         self.long_way: Counter[str] = Counter()  # calls that did not go the short way, by reason
@@ -86,10 +83,10 @@ class LiveService:
     # its life
 
     async def start(self) -> None:
-        """Returns once every worker has its models; InputError names a model that cannot be loaded."""
+        """Start; return once every worker has its models. InputError names a model that cannot be loaded."""
         for model in self.plan.models:
             if model.preprocess is not None:
-                self._preparer.hook(model.preprocess, f"models.{model.name}.preprocess")
+                self._preprocessor.hook(model.preprocess, f"models.{model.name}.preprocess")
         self.repository.start()
         self.fleet.start(self.workers)
         await self._until_workers_are_up()
@@ -102,7 +99,7 @@ class LiveService:
         await self._until(lambda: not self.desk.open, grace)
 
     async def stop(self, grace: float = 2.0) -> None:
-        """What is still open ends here, with a reason. Workers have *grace* seconds to leave."""
+        """End what is still open, with a reason, and stop the workers within *grace* seconds."""
         self.draining = self.fleet.closing = True
         if self._watch is not None:
             self._watch.cancel()
@@ -110,16 +107,18 @@ class LiveService:
         if self.control.scheduler is not None:
             self.control.close()
         await self.workers.stop(grace)
-        self._preparer.close()
+        self._preprocessor.close()
 
     @property
     def ready(self) -> bool:
-        """Not where every model that was asked of late refuses everybody. One alone does not take the others'
-        callers away: it says so of itself."""
+        """Whether calls are taken, and not every model that was asked lately refuses everybody.
+
+        One model that does is not enough: it says so of itself, and the others go on.
+        """
         return not self._closed() and not self._refusals.answers_nobody
 
     def _closed(self) -> str:
-        """Why no call is taken now; empty where they are."""
+        """Return why no call is taken now; empty where they are."""
         if self.draining:
             return "the server is draining"
         return "" if self.control.present and self.control.scheduler is not None else "no worker is up"
@@ -150,7 +149,7 @@ class LiveService:
                 await self.repository.unload(entry)
 
     async def _finish(self, entry: Entry) -> None:
-        """No new calls, answers to those that were accepted. Who gives up waiting has the model back."""
+        """Answer the accepted calls of a model and take no new ones; a waiter that gives up has it back."""
         entry.state, entry.reason = "UNLOADING", "it is being unloaded"
         try:
             await self._until(lambda: not self.books[entry.plan.index].open)
@@ -180,7 +179,7 @@ class LiveService:
         return self.control.books
 
     @property
-    def recent(self) -> Recent:
+    def recent(self) -> LastMinute:
         return self.control.recent
 
     @property
@@ -189,7 +188,7 @@ class LiveService:
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         unaccounted = sum(books.open for books in self.books) - self.desk.open
-        arena = self._cloakroom.arena
+        arena = self._tensor_store.arena
         return {
             "workers": ("Workers that can run batches.", len(self.control.present)),
             "unaccounted": ("Calls that are neither open nor ended: always 0.", unaccounted),
@@ -205,7 +204,7 @@ class LiveService:
             "express_calls": ("Accepted calls that came the short way.", self.calls.taken),
             "courier_answers": (
                 "Of these, how many a thread of its own answered.",
-                self.calls.by_courier,
+                self.calls.answered_early,
             ),
             "plan_revisions": ("Times that batches or delays had drifted.", self._drift.revisions),
         }
@@ -229,7 +228,7 @@ class LiveService:
             raise InputError("server.start_limit", write_duration(limit), self._late_start())
 
     def _late_start(self) -> str:
-        """Which workers are not up, and what they are at."""
+        """Say which workers are not up, and what they are doing."""
         now = self.clock()
         names = [entry.plan.name for entry in self.repository.entries]
         late = [
@@ -278,7 +277,7 @@ class LiveService:
             self.control.begin(revised)
 
     def _collect_garbage(self) -> None:
-        """An idle moment: nothing is open, and nothing came since the last look."""
+        """Collect garbage in an idle moment: nothing is open, and nothing came since the last look."""
         before, self._accepted = self._accepted, sum(books.accepted for books in self.books)
         if self._accepted == before and not self.desk.open:
             self.garbage.idle_moment()

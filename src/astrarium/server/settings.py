@@ -1,4 +1,4 @@
-"""What the serve command decides about the protocols: addresses, limits, keys and certificates."""
+"""Settings of the protocols are decided by the serve command: addresses, limits, keys and certificates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from astrarium.server.contract import Kind, Refused
 
 
 class Keys:
-    """The keys that open a server; an empty set is an open server."""
+    """Keys open a server to callers; an empty set is an open server."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [sha256(_checked(key).encode()).digest() for key in keys]
@@ -24,7 +24,7 @@ class Keys:
         return bool(self._digests)
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Refused unless these headers (or metadata, names in lower case) show a key that we know."""
+        """Raise Refused unless these headers (or metadata, names in lower case) show a known key."""
         if self._digests and not self._known(shown_key(headers)):
             expected = "'Authorization: Bearer KEY' or 'x-api-key: KEY' with a key that this server knows"
             raise Refused(Kind.UNAUTHENTICATED, f"API key: expected {expected}")
@@ -37,7 +37,7 @@ class Keys:
 
 
 def _checked(key: str) -> str:
-    """An empty key would open the door to those who show none."""
+    """Return a key that may be used; an empty one would let in callers that show none."""
     if not key or key != key.strip() or not key.isascii():
         raise InputError("API key", None, "ASCII characters without spaces around them, at least one")
     return key
@@ -56,7 +56,7 @@ LARGE = 256 * 1024
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """What a client may ask of us, over HTTP and gRPC alike."""
+    """These limits bound what a client may ask, over HTTP and gRPC alike."""
 
     head_bytes: int = 64 * 1024  # of a request's first line and headers, about
     headers: int = 256  # of a request; those that clients and proxies send are a few dozen
@@ -69,7 +69,7 @@ class HttpLimits:
 
 @dataclass(frozen=True)
 class Security:
-    """Keys that clients must show (none: everyone may) and the certificate that we show (none: no TLS)."""
+    """Security is keys that clients must show (none: anyone may call) and our certificate (none: no TLS)."""
 
     keys: tuple[str, ...] = field(default=(), repr=False)
     certificate: Path | None = None
@@ -78,7 +78,7 @@ class Security:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a protocol listens. Port 0 is any free one."""
+    """An address is where a protocol listens. Port 0 is any free one."""
 
     host: str = "127.0.0.1"
     port: int = 0

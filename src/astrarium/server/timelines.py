@@ -1,4 +1,4 @@
-"""The last calls and batches as a trace that ui.perfetto.dev opens: where each call spent its time."""
+"""Timelines show where the last calls spent their time, as a trace that ui.perfetto.dev opens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ BETWEEN = ("admit", "queue", "hand_over", "execute", "answer")
 
 
 def stage_line(answer: InferAnswer) -> str:
-    """'admit=40, queue=2310, hand_over=35, execute=6125, answer=52, batch=4, gpu=0' (microseconds)."""
+    """Return the stages on one line, in microseconds.
+
+    For example 'admit=40, queue=2310, hand_over=35, execute=6125, answer=52, batch=4, gpu=0'.
+    """
     times = [
         f"{name}={(end - start) // 1000}"
         for name, (start, end) in zip(BETWEEN, pairwise(answer.stages), strict=True)
@@ -33,8 +36,8 @@ _GPUS, _CALLS = 1, 2  # process numbers in the trace
 Entry = dict[str, Any]
 
 
-class Passed(NamedTuple):
-    """One answered call."""
+class AnsweredCall(NamedTuple):
+    """An answered call, with its batch and stages."""
 
     number: int
     model: str
@@ -46,15 +49,15 @@ class Passed(NamedTuple):
 
 
 class Timelines:
-    """Keeps the last calls; older ones are forgotten."""
+    """Timelines keep the last calls; older ones are forgotten."""
 
     def __init__(self, kept: int = KEPT) -> None:
-        self._passed: deque[Passed] = deque(maxlen=kept)
+        self._passed: deque[AnsweredCall] = deque(maxlen=kept)
         self._count = 0
 
     def add(self, model: str, gpu: int, batch: int, size: int, in_time: bool, stages: Stages) -> None:
         self._count += 1
-        self._passed.append(Passed(self._count, model, gpu, batch, size, in_time, stages))
+        self._passed.append(AnsweredCall(self._count, model, gpu, batch, size, in_time, stages))
 
     def trace(self, last: int) -> bytes:
         # In one step, since calls are added while another thread is here.
@@ -64,7 +67,7 @@ class Timelines:
         return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "metadata": meta})
 
 
-def _names(shown: list[Passed]) -> Iterator[Entry]:
+def _names(shown: list[AnsweredCall]) -> Iterator[Entry]:
     for process, name in ((_GPUS, "GPUs"), (_CALLS, "Calls")):
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
     for gpu in sorted({call.gpu for call in shown}):
@@ -72,15 +75,15 @@ def _names(shown: list[Passed]) -> Iterator[Entry]:
         yield {**thread, "args": {"name": f"GPU {gpu}"}}
 
 
-def _batches(shown: list[Passed]) -> Iterator[Entry]:
+def _batches(shown: list[AnsweredCall]) -> Iterator[Entry]:
     for call in {call.batch: call for call in shown}.values():
         begin, end = call.stages.started, call.stages.finished
         name = f"{call.model} ×{call.batch_size}"
         yield {"ph": "X", "name": name, "cat": call.model, "pid": _GPUS, "tid": call.gpu, **_span(begin, end)}
 
 
-def _call(call: Passed) -> Iterator[Entry]:
-    """An outer slice for the whole, inner ones for the stages; calls overlap, so they are asynchronous."""
+def _call(call: AnsweredCall) -> Iterator[Entry]:
+    """Return an outer slice for the call and inner ones for its stages, asynchronous since calls overlap."""
     about = {"in_time": call.in_time, "gpu": call.gpu, "batch": call.batch, "batch_size": call.batch_size}
     stages = call.stages
     yield from _slice(call, call.model, stages.received, stages.answered, about)
@@ -88,7 +91,7 @@ def _call(call: Passed) -> Iterator[Entry]:
         yield from _slice(call, name, begin, max(begin, end), {})
 
 
-def _slice(call: Passed, name: str, begin: Time, end: Time, about: Entry) -> Iterator[Entry]:
+def _slice(call: AnsweredCall, name: str, begin: Time, end: Time, about: Entry) -> Iterator[Entry]:
     track = {"cat": call.model, "id": call.number, "pid": _CALLS, "tid": 0, "name": name}
     yield {**track, "ph": "b", "ts": begin / MICROSECOND, "args": about}
     yield {**track, "ph": "e", "ts": end / MICROSECOND}

@@ -1,4 +1,4 @@
-"""The JSON of the Open Inference Protocol, as typed structures. The OpenAPI description is made of them."""
+"""Typed structures are the JSON of the Open Inference Protocol; the OpenAPI description is made of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from astrarium import __version__
-from astrarium.server.contract import ModelCard, ModelStatistics, Tally
+from astrarium.server.contract import ModelCard, ModelStatistics, TimedCount
 from astrarium.serving.live.tensors import BYTES, TensorSpec
 
 Parameters = dict[str, Any]
@@ -264,12 +264,12 @@ def _infer_statistics(one: ModelStatistics) -> InferStatistics:
     )
 
 
-def _batch_statistics(size: int, tally: Tally) -> BatchStatistics:
+def _batch_statistics(size: int, tally: TimedCount) -> BatchStatistics:
     moved = Duration(tally.count, 0)  # not told apart by batch size
     return BatchStatistics(size, moved, _duration(tally), moved)
 
 
-def _duration(tally: Tally) -> Duration:
+def _duration(tally: TimedCount) -> Duration:
     return Duration(tally.count, tally.ns)
 
 

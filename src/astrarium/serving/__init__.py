@@ -1,1 +1,1 @@
-"""Requests with deadlines, batches on GPUs."""
+"""The serving level batches requests with deadlines on GPUs."""

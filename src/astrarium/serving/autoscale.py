@@ -1,4 +1,4 @@
-"""When a cluster should grow or shrink: the two signals of Symphony's section 3.5.
+"""Autoscaling advice says when a cluster should grow or shrink: the two signals of Symphony's section 3.5.
 
 With a bad rate of r on N GPUs it asks for N r / (1 - r) more: what N GPUs serve well is a share 1 - r of
 what is offered. With GPUs idle for a fraction f of the time it gives N f back. Deferred batching makes
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """GPUs to add (round up) and to give back (round down); never both, for a bad cluster is not too big.
+    """Advice is GPUs to add (round up) or to give back (round down); never both.
 
     `allocate` is infinite (null in JSON) when nothing at all was answered in time.
     """
@@ -52,7 +52,7 @@ def advise(gpus: int, bad_rate: float, idle_fraction: float, threshold: float = 
 
 @dataclass(frozen=True)
 class AdviceOverTime:
-    """One row for each instant in `time`, about the window that ends there."""
+    """Advice over time has one row for each instant in `time`, about the window that ends there."""
 
     time: Ints
     bad_rate: Floats
@@ -63,7 +63,7 @@ class AdviceOverTime:
 
 
 def advice_over_time(record: ServingRecord, window: Time, step: Time | None = None) -> AdviceOverTime:
-    """What an autoscaler that looks back over *window* hears every *step* (one second unless told).
+    """Return what an autoscaler that looks back over *window* hears every *step* (one second by default).
 
     A request counts when it has ended, as it would for an autoscaler that cannot see the future.
     """
@@ -81,7 +81,7 @@ def advice_over_time(record: ServingRecord, window: Time, step: Time | None = No
 
 
 def occupancy(batches: Batches, recovery: Time = 0) -> tuple[Ints, Ints]:
-    """From when until when each batch kept its GPU from other work.
+    """Return from when until when each batch kept its GPU from other work.
 
     After a preemption that includes the *recovery* time. The books know when a failed batch should have
     started, not when it did: it cannot have held the GPU before it was sent or before the batch ahead of
@@ -98,12 +98,12 @@ def occupancy(batches: Batches, recovery: Time = 0) -> tuple[Ints, Ints]:
 
 
 def busy_before(started: Ints, finished: Ints, times: Ints) -> Ints:
-    """Work done before each of *times*, added over all intervals [started, finished)."""
+    """Return the work done before each of *times*, added over all intervals [started, finished)."""
     return _elapsed(started, times) - _elapsed(finished, times)
 
 
 def _elapsed(moments: Ints, times: Ints) -> Ints:
-    """For each time, how long ago the moments before it were, added up."""
+    """Return for each time how long ago the moments before it were, added up."""
     ordered = np.sort(moments)
     sums = np.concatenate(([0], np.cumsum(ordered)))
     before = np.searchsorted(ordered, times)
@@ -134,7 +134,7 @@ def _counts_between(moments: Ints, starts: Ints, ends: Ints) -> Ints:
 
 
 def _usage(record: ServingRecord, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """GPUs that did anything in each window, and the work they did together."""
+    """Return the GPUs that did anything in each window, and the work they did together."""
     used, busy = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
     started, finished = occupancy(record.batches, record.setup.preemption_cost)
     for gpu in range(len(record.setup.gpus)):

@@ -1,4 +1,4 @@
-"""What a serving policy hears, in the past tense."""
+"""The contract of serving policies: they hear a setup and events, and answer with actions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import FOREVER, Time
 
-# What a serving policy may ask for, in the imperative.
+# Actions, in the imperative.
 
 
 # Why a request was dropped. A policy may give reasons of its own.
@@ -48,7 +48,7 @@ Action: TypeAlias = Dispatch | Drop | Preempt | SetTimer
 
 
 class DynamicSpec(msgspec.Struct, frozen=True):
-    """What is known beforehand of a model whose requests take unequal times.
+    """A dynamic spec is what is known beforehand of a model whose requests take unequal times.
 
     A batch of k takes c0 + c1 k max(single times). `history` holds, for each application, the times of
     single requests that were measured before the run, in rising order; none at all is a cold start.
@@ -60,7 +60,7 @@ class DynamicSpec(msgspec.Struct, frozen=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """A model as policies see it: estimates, never the truth of a single request.
+    """A model spec is a model as policies see it: estimates, never the truth of a single request.
 
     `latency[b]` is the estimated execution time of a batch of b on the slowest kind of GPU in the
     cluster, for b from 0 to `max_batch`, followed by FOREVER: no larger batch can run.
@@ -77,7 +77,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
         return len(self.latency) - 2
 
     def largest_batch_within(self, budget: Time) -> int:
-        """The largest batch whose estimate fits in *budget*; 0 if not even one request does."""
+        """Return the largest batch whose estimate fits in *budget*; 0 if not even one request does."""
         return max(0, bisect_right(self.latency, budget) - 1) if budget >= 0 else 0
 
 
@@ -89,14 +89,14 @@ class GpuSpec(msgspec.Struct, frozen=True):
 
 
 class Network(msgspec.Struct, frozen=True):
-    """Delays that a decision must allow for (Symphony, Figure 18)."""
+    """The network has delays that a decision must allow for (Symphony, Figure 18)."""
 
     control: Time = 0  # the order reaches the GPU's machine
     data: Time = 0  # one request's input is fetched there
     response: Time = 0  # the answer reaches the client
 
     def delay(self, batch_size: int) -> Time:
-        """From the decision until the batch can start."""
+        """Return the time from the decision until a batch can start."""
         return self.control + self.data * batch_size
 
 
@@ -108,7 +108,7 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 def latency_table(latencies: list[Time]) -> tuple[Time, ...]:
-    """Execution times for batches of 1, 2, ... as a ModelSpec wants them."""
+    """Return execution times for batches of 1, 2, ... as a ModelSpec has them."""
     return (0, *latencies, FOREVER)
 
 

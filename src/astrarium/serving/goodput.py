@@ -1,4 +1,4 @@
-"""Goodput as Symphony defines it: the highest rate at which every model's p99 is within its SLO.
+"""Goodput, as Symphony defines it, is the highest rate at which every model's p99 is within its SLO.
 
 Dropped and failed requests count as misses, so the condition is that no model has more than 1 % bad.
 Eager batching is not monotone on a model zoo (it fails, passes and fails again as the rate grows), so the
@@ -87,7 +87,7 @@ def _check(scenario: Scenario, seeds: int, tolerance: float) -> None:
 
 
 def _check_length(scenario: Scenario, limit: float) -> None:
-    """Every model that gets requests must get enough of them to be judged."""
+    """Check that every model that gets requests gets enough of them to be judged."""
     measured_s = (scenario.duration - scenario.workload.warmup) / 1e9
     for name, share in zip(scenario.models, shares(scenario), strict=True):
         if 0 < share * limit * measured_s < FEWEST:
@@ -99,9 +99,9 @@ def _check_length(scenario: Scenario, limit: float) -> None:
 
 
 def capacity(scenario: Scenario, setup: Setup) -> float:
-    """Requests per second if every GPU always ran the largest batch that fits in each model's SLO.
+    """Return the requests per second if every GPU always ran the largest batch that fits in each SLO.
 
-    By what policies are told of dynamic models: those may do better than their estimates.
+    Dynamic models count by the estimates that policies are told, and may do better.
     """
     kind_of_gpu, tables = build.truth_tables(scenario, setup)
     parts = shares(scenario)
@@ -109,13 +109,13 @@ def capacity(scenario: Scenario, setup: Setup) -> float:
 
 
 def _gpu_seconds(parts: list[float], tables: Sequence[Sequence[Time]]) -> float:
-    """What a request of the mix costs a GPU at the best batch sizes."""
+    """Return the GPU time of a request of the mix at the best batch sizes."""
     best = (min(table[size] / size for size in range(1, len(table) - 1)) for table in tables)
     return sum(part * cost for part, cost in zip(parts, best, strict=True)) / 1e9
 
 
 def shares(scenario: Scenario) -> list[float]:
-    """Each model's part of all requests."""
+    """Return each model's part of all requests."""
     parts = spans(scenario.workload, list(scenario.models))
     sums = [
         sum(rate * (part.end - part.start) for part, rate in zip(parts, rates, strict=True))
@@ -127,7 +127,7 @@ def shares(scenario: Scenario) -> list[float]:
 def worst_bad(
     scenario: Scenario, allowed: float = ALLOWED_BAD, progress: Callable[[Time], None] | None = None
 ) -> float:
-    """The largest share of bad requests of any model in one run."""
+    """Return the largest share of bad requests of any model in one run."""
     setup = build.setup(scenario)
     policy = build.policy(scenario, setup)
     if twin.has_twin(policy):
@@ -150,7 +150,7 @@ def _search_seed(
     probes: list[Probe] = []
 
     def stop_if_asked(now: Time = 0) -> None:
-        """Only the main thread hears an interrupt; the others look here, between probes and inside."""
+        """Stop if the main thread was interrupted: other threads look here, between probes and inside."""
         if stop is not None and stop.is_set():
             raise KeyboardInterrupt
 
@@ -167,7 +167,7 @@ def _search_seed(
 
 
 def scan(passes: Callable[[float], bool], limit: float, steps: int = SCAN_STEPS) -> tuple[float, float]:
-    """The last rate that passes before the first that fails, going up."""
+    """Return the last rate that passes before the first that fails, going up."""
     good = 0.0
     for rate in _rates(limit, steps):
         if not passes(rate):
@@ -179,7 +179,7 @@ def scan(passes: Callable[[float], bool], limit: float, steps: int = SCAN_STEPS)
 
 
 def _rates(limit: float, steps: int) -> Iterator[float]:
-    """Equal steps up to the limit, and growing ones past it: a policy may do better than the estimates."""
+    """Yield rates in equal steps up to the limit, and growing ones past it: policies may beat estimates."""
     yield from (limit * step / steps for step in range(1, steps + 1))
     rate = limit * (1 + 1 / steps)
     while rate < FARTHEST * limit:
@@ -188,7 +188,7 @@ def _rates(limit: float, steps: int) -> Iterator[float]:
 
 
 def bisect(passes: Callable[[float], bool], good: float, bad: float, tolerance: float) -> float:
-    """Narrow (good, bad) down; the floor keeps a policy that serves nothing from halving for ever."""
+    """Narrow (good, bad) down by halving; a floor ends it for a policy that serves nothing."""
     floor = bad / 1000
     while bad - good > tolerance * bad and bad > floor:
         middle = (good + bad) / 2
@@ -199,8 +199,10 @@ def bisect(passes: Callable[[float], bool], good: float, bad: float, tolerance: 
 def _map(
     search_one: Callable[[int], tuple[float, list[Probe]]], seeds: list[int], jobs: int, stop: Event | None
 ) -> list[tuple[float, list[Probe]]]:
-    """The native twin lets go of the interpreter, so threads do (they have a *stop*); Python policies need
-    processes."""
+    """Search the seeds in threads where they have a *stop*, else in processes.
+
+    The native twin releases the interpreter's lock, so threads do; Python policies need processes.
+    """
     if jobs <= 1:
         return [search_one(seed) for seed in seeds]
     with processes(jobs) if stop is None else threads(jobs) as pool:

@@ -179,6 +179,7 @@ LEVEL: Level[Scenario, ServingRecord] = Level(
         shown=report.shown,
         write=report.write,
         draw=report.draw,
+        picture="overview.png",
         files=report.FILES,
         rows=report.rows,
         explain=report.explain,

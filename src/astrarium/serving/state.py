@@ -1,4 +1,4 @@
-"""The books of the serving level: who waits, what runs where, how every request ended.
+"""The state of the serving level is its books: which requests wait, what runs where, how every request ended.
 
 A request is in exactly one of: waiting, in a batch on a GPU, ended. Late news (a batch that finished
 after it was preempted, a GPU that left twice) is recognized by run numbers and ignored.
@@ -45,7 +45,7 @@ class Outcome(IntEnum):
 
 
 class Fate(IntEnum):
-    """How a batch ended."""
+    """A batch's fate is how it ended."""
 
     RUNNING = 0
     FINISHED = 1
@@ -54,7 +54,7 @@ class Fate(IntEnum):
 
 
 class Ledger:
-    """Grows as numbers are used. `reasons[code]` says why a request was dropped or failed."""
+    """The ledger has a row for each request and batch; `reasons[code]` says why one was dropped or failed."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = [""]
@@ -110,7 +110,7 @@ class Ledger:
 
 
 class Batch:
-    """Requests of one model that were sent to a GPU together; `run` is its number in the ledger."""
+    """A batch is requests of one model sent to a GPU together; `run` is its number in the ledger."""
 
     __slots__ = ("gpu", "model", "requests", "run", "start")
 
@@ -119,7 +119,7 @@ class Batch:
 
 
 class Gpu:
-    """`batches` are on their way or running, first come first run; `recovering` follows a preemption.
+    """A GPU's `batches` are on their way or running, first come first run; it may be `recovering`.
 
     `since` is when the last batch ended: the next one cannot have started before.
     """
@@ -265,7 +265,7 @@ class ServingState:
         return gpu.batches.popleft()
 
     def _begun(self, now: Time, gpu: Gpu) -> Time:
-        """When the GPU's first batch began, as far as the books can tell; now if it has not."""
+        """Return when the GPU's first batch began, as far as the books can tell; now if it has not."""
         if not gpu.batches:
             return now
         batch = gpu.batches[0]
@@ -285,7 +285,7 @@ class ServingState:
         self.ledger.end_batch(batch.run, Fate.FAILED, started, now)
 
     def validate(self) -> None:
-        """Every request that arrived is in exactly one place; a batch runs requests of its own model."""
+        """Check that every request is in exactly one place, and that batches run requests of their model."""
         batches = [batch for gpu in self.gpus for batch in gpu.batches]
         running = [request.id for batch in batches for request in batch.requests]
         if len(set(running)) != len(running) or not self.waiting.keys().isdisjoint(running):
@@ -301,4 +301,4 @@ class ServingState:
 
 
 def _nothing(now: Time, message: object) -> None:
-    """Timers and measurements concern the policy, not the books."""
+    """Ignore timers and measurements: they concern the policy, not the books."""

@@ -1,5 +1,7 @@
-"""Arrivals from files: CSV with a header `time_s,model` (or time_ms, time_us, time_ns; a column
-`application` may follow), or JSON `{"arrivals_ms": {model: [times]}}`."""
+"""Traces are arrivals from files, CSV or JSON.
+
+CSV has a header `time_s,model` (or time_ms, time_us, time_ns; a column `application` may follow), JSON is
+`{"arrivals_ms": {model: [times]}}`."""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ Kind = tuple[str, str]  # model and application; the application is empty where 
 
 
 class Trace:
-    """Columns in order of time. `kind[i]` is a number in `kinds`, which says where each first stands."""
+    """A trace is columns in order of time; `kind[i]` is a number in `kinds`, with where each first stands."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -48,7 +50,7 @@ class Trace:
 
 
 def read_trace(path: str) -> Trace:
-    """Kept for a while: a scenario asks for a trace's duration first, then for its arrivals."""
+    """Read a trace, kept for a while: a scenario asks for its duration first, then for its arrivals."""
     try:
         status = Path(path).stat()
         return _read(path, status.st_mtime_ns, status.st_size)
@@ -129,7 +131,7 @@ def _time(raw: object, unit: Time) -> Time | None:
 
 
 def read_samples(path: str) -> list[Duration]:
-    """Measured times, one a line, in milliseconds unless a header (time_s, ...) or the value says more."""
+    """Read measured times, one a line, in milliseconds unless a header (time_s, ...) or the value says so."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""The native twin of a policy at work on the wall clock: the same decisions, a few times sooner.
+"""A policy's native twin can decide on the wall clock too: the same decisions, a few times sooner.
 
 Only the deciding is native. The books stay where they are, so that recordings, replays, GPUs that leave and
 join and everything else work as with the policy itself.
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 from astrarium.core.policy import SetTimer
 from astrarium.core.processes import Arrivals
 from astrarium.core.profiles import Dynamic
@@ -39,8 +39,10 @@ _GPU_EVENTS = (BatchFinished, BatchFailed, BatchPreempted, GpuJoined, GpuLeft)
 
 
 def has_twin(policy: Any) -> bool:
-    """A policy with a native twin names it in `native` and translates itself in `native_parameters()`;
-    one whose twin does not know every setup says so in `twinned`."""
+    """Whether a policy has a native twin: it is named in `native`, with `native_parameters()`.
+
+    A policy whose twin does not know every setup says so in `twinned`.
+    """
     named = type(policy).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
     return bool(named) and getattr(policy, "twinned", True) and extension("_native") is not None
 
@@ -59,7 +61,7 @@ def _model(module: Any, model: ModelSpec) -> Any:
 
 
 def faster(policy: ServingPolicy, setup: Setup) -> ServingPolicy:
-    """The twin where it can work live, else the policy itself."""
+    """Return the twin where it can decide live, else the policy itself."""
     return LiveTwin(policy, setup) if getattr(policy, "live_twin", False) and has_twin(policy) else policy
 
 
@@ -124,7 +126,7 @@ def simulate(
 
 
 def timed_columns(scenario: Scenario) -> Any:
-    """A run's columns, with `decision_at` and `decision_ns` of each decision that dispatched something."""
+    """Return a run's columns, with `decision_at` and `decision_ns` of each decision that dispatched."""
     setup, arrivals = build.setup(scenario), build.arrivals(scenario)
     policy, deadlines = build.policy(scenario, setup), build.deadlines(arrivals, setup)
     return _call(scenario, setup, policy, arrivals, deadlines, [], timed=True)
@@ -138,7 +140,7 @@ def worst_bad(
     allowed: float,
     progress: Callable[[Time], None] | None = None,
 ) -> float:
-    """The largest share of bad requests of any model, or just over *allowed* as soon as that is certain."""
+    """Return the largest share of bad requests of any model, or just over *allowed* once that is certain."""
     deadlines = build.deadlines(arrivals, setup)
     measured = arrivals.time >= scenario.workload.warmup
     totals = np.bincount(arrivals.model[measured], minlength=len(setup.models))
@@ -148,7 +150,7 @@ def worst_bad(
 
 
 def worst_share(bad: Ints, totals: Ints) -> float:
-    """Over the models; a run in which nothing was measured at all proves nothing, and counts as bad."""
+    """Return the largest share of bad requests of any model; a run that measured nothing counts as bad."""
     return float(np.max(bad / np.maximum(totals, 1))) if totals.any() else 1.0
 
 

@@ -1,4 +1,4 @@
-"""The simulated world of the serving level: what becomes of a dispatch, and when.
+"""The simulated world of the serving level says what becomes of a dispatch, and when.
 
 The truth lives here: execution times by kind of GPU, and for dynamic models the time that each single
 request really takes. Policies see estimates only, and what a profiler measures of some finished requests.
@@ -26,20 +26,20 @@ from astrarium.serving.state import Batch, Fate, Gpu, ServingState
 
 
 class Truth(Protocol):
-    """How long a batch really takes."""
+    """The truth says how long a batch really takes."""
 
     def execution(self, batch: Batch) -> Time: ...
 
 
 class TableTruth:
-    """Predictable models: a table by kind of GPU, model and batch size."""
+    """The truth of predictable models is a table by kind of GPU, model and batch size."""
 
     def __init__(self, kind_of_gpu: Sequence[int], tables: Sequence[Sequence[Sequence[Time]]]) -> None:
         self._by_gpu = [tables[kind] for kind in kind_of_gpu]
 
     @classmethod
     def of(cls, setup: Setup) -> TableTruth:
-        """The world as the policies believe it to be."""
+        """Return the truth that policies believe: their estimates."""
         return cls([0] * len(setup.gpus), [[model.latency for model in setup.models]])
 
     def execution(self, batch: Batch) -> Time:
@@ -48,7 +48,7 @@ class TableTruth:
 
 @dataclass(frozen=True)
 class Profiler:
-    """Runs some finished requests again, alone, somewhere off the GPUs that serve.
+    """A profiler runs some finished requests again, alone, off the GPUs that serve.
 
     By request: `chosen` says whether it is one of them, `work` what it takes. The policy hears of it
     `delay` after its batch has ended (in a later instant at any rate: knowledge takes time).
@@ -90,7 +90,7 @@ class ServingWorld:
             yield self._stop(now, state.gpus[action.gpu])
 
     def aftermath(self, now: Time, event: Event, state: ServingState) -> Iterator[tuple[Time, Event]]:
-        """Requests are profiled once their batch has ended well: news of a cancelled one counts nothing."""
+        """Profile requests once their batch has ended well: news of a cancelled one counts nothing."""
         if self._profiler is None or type(event) is not BatchFinished:
             return
         chosen = self._to_profile.pop(event.run, None)

@@ -1,4 +1,4 @@
-"""The model zoo: 35 models on a GTX 1080Ti and 37 on an A100, with their latency objectives.
+"""The model zoo has 35 models on a GTX 1080Ti and 37 on an A100, with their latency objectives.
 
 The numbers are those of Tables 3 and 4 of Chen et al., "Symphony: Optimized DNN Model Serving using
 Deferred Batch Scheduling": the latency of a batch of b is alpha b + beta.
@@ -34,7 +34,7 @@ def gpus() -> list[str]:
 
 
 def models(gpu: str) -> list[str]:
-    """In the order of the paper's table."""
+    """Return the models of a kind of GPU in the order of the paper's table."""
     if gpu not in _zoo():
         raise InputError("", gpu, f"a GPU of the zoo: {one_of(gpus(), gpu)}")
     return list(_zoo()[gpu])

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
-from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.units import Time
 from astrarium.serving.contract import (
     UNSERVED,
     Action,
@@ -32,16 +32,7 @@ from astrarium.serving.contract import (
 )
 from astrarium.serving.state import Batch, Fate, Outcome
 from astrarium.testing.cases import Run
-
-
-class ContractError(AssertionError):
-    """The record of a run breaks the contract."""
-
-
-def ensure(condition: bool, message: str) -> None:
-    """`assert` that survives `python -O` and needs no help from a test runner."""
-    if not condition:
-        raise ContractError(message)
+from astrarium.testing.conformance import check_steps, ensure
 
 
 @dataclass
@@ -59,7 +50,7 @@ class Sent:
 
 
 @dataclass
-class Ending:
+class Expected:
     outcome: Outcome
     at: Time
     run: int = -1
@@ -74,14 +65,10 @@ class Auditor:
     on_gpu: dict[int, deque[Sent]] = field(default_factory=lambda: defaultdict(deque))
     free: dict[int, Time] = field(default_factory=lambda: defaultdict(int))
     absent: set[int] = field(default_factory=set)
-    endings: dict[int, Ending] = field(default_factory=dict)
-    timers: dict[str, Time] = field(default_factory=dict)
+    endings: dict[int, Expected] = field(default_factory=dict)
 
     def hear_all(self) -> None:
-        last = -1
         for step in self.run.steps:
-            ensure(step.now >= last, f"time went back from {last} to {step.now} ns")
-            last = step.now
             self.hear_step(step)
         self.close()
 
@@ -107,9 +94,6 @@ class Auditor:
                 self.free[gpu] = now
             case GpuJoined(gpu):
                 self.absent.discard(gpu)
-            case TimerFired(name):
-                asked = self.timers.pop(name, None)
-                ensure(asked == now, f"timer {name!r} fired at {now} ns, was last set to {asked}")
             case RequestProfiled(request):
                 ended = self.endings.get(request)
                 answered = ended is not None and ended.outcome in (Outcome.IN_TIME, Outcome.LATE)
@@ -124,11 +108,9 @@ class Auditor:
             case Drop(request, reason):
                 ensure(request in self.waiting, f"request {request} was dropped while it did not wait")
                 del self.waiting[request]
-                self.endings[request] = Ending(Outcome.DROPPED, now, reason=reason)
+                self.endings[request] = Expected(Outcome.DROPPED, now, reason=reason)
             case Preempt(gpu):
                 self.preempted(now, gpu)
-            case SetTimer(at, name):
-                self.timers[name] = max(at, now)
 
     def dispatched(self, now: Time, action: Dispatch) -> None:
         ensure(action.gpu not in self.absent, f"{action} at {now} ns goes to a GPU that is not there")
@@ -154,14 +136,14 @@ class Auditor:
         for request in batch.requests:
             in_time = answered <= request.deadline
             outcome = Outcome.IN_TIME if in_time else Outcome.LATE
-            self.endings[request.id] = Ending(outcome, answered, batch.run, "")
+            self.endings[request.id] = Expected(outcome, answered, batch.run, "")
 
     def failed(self, now: Time, batch: Sent, error: str | None) -> None:
         self.begin(batch)
         batch.started = min(batch.started, now)
         self.end(now, batch, Fate.FAILED)
         for request in batch.requests:
-            self.endings[request.id] = Ending(Outcome.FAILED, now, batch.run, error)
+            self.endings[request.id] = Expected(Outcome.FAILED, now, batch.run, error)
 
     def preempted(self, now: Time, gpu: int) -> None:
         ensure(len(self.on_gpu[gpu]) == 1, f"GPU {gpu} was preempted at {now} ns without one batch on it")
@@ -185,16 +167,15 @@ class Auditor:
         self.free[batch.gpu] = now
 
     def close(self) -> None:
-        pending = {name: at for name, at in self.timers.items() if at < FOREVER}
-        ensure(not pending, f"the run ended with timers still set: {pending}")
         running = [batch.run for batches in self.on_gpu.values() for batch in batches]
         ensure(not running, f"the run ended, yet nobody heard how batches {running} ended")
         for request in self.waiting:
-            self.endings[request] = Ending(Outcome.DROPPED, self.run.end, reason=UNSERVED)
+            self.endings[request] = Expected(Outcome.DROPPED, self.run.end, reason=UNSERVED)
 
 
 def audit(run: Run) -> Auditor:
     """Raise ContractError unless the run keeps the contract and its ledger tells the truth."""
+    check_steps(run.steps)
     auditor = Auditor(run)
     auditor.hear_all()
     _compare_requests(auditor)
@@ -248,3 +229,54 @@ def _one_batch_at_a_time(auditor: Auditor) -> None:
     for gpu, spans in busy.items():
         for before, after in pairwise(sorted(spans)):
             ensure(before[1] <= after[0], f"GPU {gpu} ran two batches at once: {before} and {after}")
+
+
+# What there is to see in a finished run, in forms that can be compared.
+
+
+def first_batch(run: Run) -> tuple[int, Time, list[int]]:
+    """GPU, an instant in the middle, and the members of the first batch that ran to its end."""
+    ledger = run.state.ledger
+    first = list(ledger.batch_fate).index(Fate.FINISHED)
+    middle = (ledger.batch_started[first] + ledger.batch_finished[first]) // 2
+    members = [request for request, batch in enumerate(ledger.batch) if batch == first]
+    return ledger.batch_gpu[first], middle, members
+
+
+def all_in_time(run: Run) -> None:
+    ledger = run.state.ledger
+    missed = [
+        (request, Outcome(outcome).name, ledger.reasons[ledger.reason[request]])
+        for request, outcome in enumerate(ledger.outcome)
+        if outcome != Outcome.IN_TIME
+    ]
+    ensure(not missed, f"a light load with room to spare, and yet: {missed}")
+
+
+def outcomes(run: Run) -> list[tuple[int, str]]:
+    ledger = run.state.ledger
+    return [(o, ledger.reasons[r]) for o, r in zip(ledger.outcome, ledger.reason, strict=True)]
+
+
+def endings(run: Run, shift: Time = 0) -> list[tuple[tuple[int, str], Time]]:
+    return list(zip(outcomes(run), (done - shift for done in run.state.ledger.done), strict=True))
+
+
+def batches(run: Run, shift: Time = 0) -> list[tuple[Any, ...]]:
+    """GPU, members, order, start, end and fate of every batch, whatever their numbers."""
+    found = [
+        (
+            b.gpu,
+            sorted(r.id for r in b.requests),
+            b.ordered - shift,
+            b.started - shift,
+            b.ended - shift,
+            b.fate,
+        )
+        for b in audit(run).sent
+    ]
+    return sorted(found, key=lambda batch: batch[2:])
+
+
+def members(run: Run) -> list[list[int]]:
+    return sorted(sorted(request.id for request in batch.requests) for batch in audit(run).sent)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import TypeAlias
 
-from astrarium.core.engine import Engine
-from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, MICROSECOND, Time
-from astrarium.run.simulate import World, simulate
+from astrarium.run.simulate import World
 from astrarium.serving.contract import (
     Action,
     DynamicSpec,
@@ -27,8 +26,8 @@ from astrarium.serving.contract import (
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import ServingWorld, TableTruth, Truth
+from astrarium.testing.conformance import Played, play
 
-ServingEngine = Engine[ServingState, Event, Action]
 GpuEvent = GpuJoined | GpuLeft
 
 
@@ -76,18 +75,7 @@ class Case:
         return replace(self, setup=setup, requests=requests)
 
 
-@dataclass
-class Run:
-    """What a policy did in a case: every step, and the books at the end."""
-
-    case: Case
-    state: ServingState
-    steps: list[Step]
-    end: Time = 0
-
-
-class EndlessRunError(AssertionError):
-    """The policy keeps asking to be woken although nothing is left to do."""
+Run: TypeAlias = Played[Case, ServingState]
 
 
 def run_case(
@@ -95,21 +83,11 @@ def run_case(
     policy: ServingPolicy,
     world: World[Action, Event, ServingState] | None = None,
     state: ServingState | None = None,
-    max_steps: int = 1_000_000,
 ) -> Run:
     """Simulate the case with the books validated after every step."""
-    run = Run(case, state or ServingState(case.setup), [])
-
-    def record(step: Step) -> None:
-        run.steps.append(step)
-        if len(run.steps) > max_steps:
-            raise EndlessRunError(
-                f"{max_steps} steps for {len(case.requests)} requests: does a timer repeat?"
-            )
-
-    engine: ServingEngine = Engine(run.state, policy, validate=True, record=record)
-    run.end = simulate(engine, case.events(), world or ServingWorld(case.setup, case.exact))
-    return run
+    return play(
+        case, policy, state or ServingState(case.setup), world or ServingWorld(case.setup, case.exact)
+    )
 
 
 def linear_model(
@@ -161,24 +139,6 @@ def crowd(models: int, gpus: int, requests: int) -> Case:
     setup = cluster([roomy(index) for index in range(models)], gpus)
     arrivals = [(1 + number * 1_234_567 + number**2 % 997, number % models) for number in range(requests)]
     return Case(setup, requests_at(setup, arrivals))
-
-
-EventFilter = Callable[[Time, Time, Event], Iterable[tuple[Time, Event]]]  # of now, when, and what
-
-
-class AlteredWorld:
-    """The simulated world with its news altered on the way: doubled, delayed, turned into failures."""
-
-    def __init__(self, case: Case, alter: EventFilter) -> None:
-        self._world, self._alter = ServingWorld(case.setup, case.exact), alter
-
-    def consequences(self, now: Time, action: Action, state: ServingState) -> Iterator[tuple[Time, Event]]:
-        for at, event in self._world.consequences(now, action, state):
-            yield from self._alter(now, at, event)
-
-    def aftermath(self, now: Time, event: Event, state: ServingState) -> Iterator[tuple[Time, Event]]:
-        for at, later in self._world.aftermath(now, event, state):
-            yield from self._alter(now, at, later)
 
 
 def _moved(request: Request, arrival: Time, deadline: Time) -> Request:

@@ -1,8 +1,7 @@
-"""The conformance suite of the cluster level. Any policy inherits it by saying how it is made:
+"""The conformance suite of the cluster level, which any policy inherits:
 
     class TestMine(ClusterPolicyConformance):
-        def make(self):
-            return Mine(Mine.Parameters())
+        policy = Mine
 
 Books are validated after each step: no GPU is leased twice, and no job runs on a GPU that is another app's.
 """
@@ -11,53 +10,55 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.cluster.contract import (
-    Action,
     App,
     AppArrived,
     AppWithdrawn,
-    Event,
     Job,
+    JobFinished,
+    JobProgressed,
+    JobStopped,
+    LeaseExpired,
     MachineJoined,
     MachineLost,
     Run,
     single,
 )
+from astrarium.cluster.level import LEVEL
 from astrarium.cluster.machines import Machine
-from astrarium.cluster.policies import Allocator, Arbiter
+from astrarium.cluster.policies import Allocator, Arbiter, ClusterPolicy
 from astrarium.cluster.state import ClusterState, Outcome
 from astrarium.cluster.world import ClusterWorld
-from astrarium.core.engine import Engine
-from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
-from astrarium.run.simulate import simulate
-from astrarium.testing.audit import ensure
+from astrarium.core.units import SECOND
+from astrarium.testing import conformance
+from astrarium.testing.conformance import BOUNDED, UNKNOWN, PolicyConformance, Timed, ensure
 
-BOUNDED = settings(
-    max_examples=15,
-    deadline=None,
-    derandomize=True,  # the same examples on every machine
-    database=None,
-    phases=(Phase.explicit, Phase.generate, Phase.shrink),
-    suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
-)
 MINUTE = 60 * SECOND
-Timed = tuple[Time, Event]
+MACHINES = (Machine(0, 4, 0, 2), Machine(1, 4, 0), Machine(2, 2, 1), Machine(3, 2, 1))
 
 
-@dataclass
-class Played:
-    state: ClusterState
-    steps: list[Step]
+@dataclass(frozen=True)
+class Case:
+    """Machines that are there from the start, and what comes later."""
+
+    later: tuple[Timed, ...]
+    machines: tuple[Machine, ...] = MACHINES
+
+    def events(self) -> list[Timed]:
+        joined = [(0, MachineJoined(machine)) for machine in self.machines]
+        return sorted([*joined, *self.later], key=lambda each: each[0])
 
     @property
-    def actions(self) -> list[Action]:
-        return [action for step in self.steps for action in step.actions]
+    def apps(self) -> list[App]:
+        return [event.app for _, event in self.later if isinstance(event, AppArrived)]
+
+
+Played: TypeAlias = conformance.Played[Case, ClusterState]
 
 
 def play(
@@ -67,14 +68,10 @@ def play(
     world: ClusterWorld | None = None,
     state: ClusterState | None = None,
 ) -> Played:
-    """Runs it to the end, with a check of the books after each step."""
-    played = Played(state or ClusterState(), [])
-    engine: Engine[Any, Any, Any] = Engine(played.state, Arbiter(allocator), True, played.steps.append)
-    events: list[Timed] = [(0, MachineJoined(machine)) for machine in machines]
-    simulate(
-        engine, sorted([*events, *later], key=lambda each: each[0]), world or ClusterWorld(startup=SECOND)
-    )
-    return played
+    """Simulate apps on machines to the end, with the books validated after every step."""
+    case = Case(tuple(later), tuple(machines))
+    books, world = state or ClusterState(), world or ClusterWorld(startup=SECOND)
+    return conformance.play(case, Arbiter(allocator), books, world)
 
 
 @st.composite
@@ -91,44 +88,66 @@ def apps(draw: st.DrawFn, id_: int) -> App:
 
 
 @st.composite
-def arrivals(draw: st.DrawFn) -> list[Timed]:
+def cases(draw: st.DrawFn) -> Case:
     count = draw(st.integers(1, 7))
-    return [(draw(st.integers(0, 30)) * MINUTE, AppArrived(draw(apps(number)))) for number in range(count)]
+    later = ((draw(st.integers(0, 30)) * MINUTE, AppArrived(draw(apps(number)))) for number in range(count))
+    return Case(tuple(later))
 
 
-MACHINES = (Machine(0, 4, 0, 2), Machine(1, 4, 0), Machine(2, 2, 1), Machine(3, 2, 1))
+class ClusterPolicyConformance(PolicyConformance[Case, ClusterState]):
+    level = LEVEL
+    worked_off = ("unsettled",)  # by the arbiter, after the policy
 
+    def any_case(self) -> st.SearchStrategy[Case]:
+        return cases()
 
-class ClusterPolicyConformance:
-    def make(self) -> Allocator:
-        """A fresh allocator."""
-        raise NotImplementedError("say how your policy is made: def make(self): ...")
+    def busy_case(self) -> Case:
+        apps = (single(n, f"app {n}", (5 + 7 * n) * MINUTE, 1 + n % 5) for n in range(12))
+        return Case(tuple((app.id * MINUTE, AppArrived(app)) for app in apps))
 
-    def observe(self, later: Iterable[Timed], machines: Iterable[Machine] = MACHINES) -> Played:
-        played = play(self.make(), machines, later)
-        rows = played.state.ledger.rows.values()
-        stuck = [
-            row.app.name for row in rows if row.outcome is Outcome.OPEN or row.reason.startswith("the run")
+    def quiet_case(self) -> Case:
+        joined = MachineJoined(Machine(9, 8, 2))
+        return Case(((MINUTE, MachineLost(0)), (2 * MINUTE, joined)))
+
+    def unknown(self) -> list[Any]:
+        return [
+            AppWithdrawn(UNKNOWN),
+            JobFinished(UNKNOWN, 0, 1),
+            JobStopped(UNKNOWN, 0, 1, 0),
+            JobProgressed(UNKNOWN, 0, 1, 0),
+            LeaseExpired(UNKNOWN, (0,), 0),
+            MachineLost(UNKNOWN),
         ]
-        ensure(not stuck, f"they never ended, although all of them could: {stuck}")
-        return played
+
+    def items(self, case: Case) -> set[int]:
+        return {app.id for app in case.apps}
+
+    def make_state(self, case: Case) -> ClusterState:
+        return ClusterState()
+
+    def make_world(self, case: Case) -> ClusterWorld:
+        return ClusterWorld(startup=SECOND)
+
+    def decider(self, policy: Allocator) -> ClusterPolicy:
+        return Arbiter(policy)
+
+    def undisturbed(self, played: Played) -> None:
+        rows = played.state.ledger.rows.values()
+        lost = [row.app.name for row in rows if row.outcome is not Outcome.FINISHED]
+        ensure(not lost, f"they did not finish, although all of them could: {lost}")
+
+    # jobs and their GPUs
 
     @BOUNDED
-    @given(later=arrivals())
-    def test_everything_ends_and_no_gpu_is_leased_twice(self, later: list[Timed]) -> None:
-        self.observe(later)
-
-    @BOUNDED
-    @given(later=arrivals())
-    def test_gangs_run_whole(self, later: list[Timed]) -> None:
+    @given(case=cases())
+    def test_gangs_run_whole(self, case: Case) -> None:
         sizes = {
-            (event.app.id, job.id, phase): (job.least, job.most)
-            for _, event in later
-            if isinstance(event, AppArrived)
-            for phase, members in enumerate(event.app.phases)
+            (app.id, job.id, phase): (job.least, job.most)
+            for app in case.apps
+            for phase, members in enumerate(app.phases)
             for job in members
         }
-        for action in self.observe(later).actions:
+        for action in self.observe(case).actions:
             if isinstance(action, Run):
                 known = [
                     size for (app, job, _), size in sizes.items() if (app, job) == (action.app, action.job)
@@ -136,35 +155,30 @@ class ClusterPolicyConformance:
                 ensure(any(least <= len(action.gpus) <= most for least, most in known), f"{action}")
 
     @BOUNDED
-    @given(later=arrivals())
-    def test_the_same_case_is_decided_the_same(self, later: list[Timed]) -> None:
-        ensure(self.observe(later).steps == self.observe(later).steps, "two runs of one case differ")
-
-    @BOUNDED
-    @given(later=arrivals(), at=st.integers(1, 60))
-    def test_machines_may_die_and_join(self, later: list[Timed], at: int) -> None:
+    @given(case=cases(), at=st.integers(1, 60))
+    def test_machines_may_die_and_join(self, case: Case, at: int) -> None:
         joined = MachineJoined(Machine(9, 8, 2))
-        self.observe([*later, (at * MINUTE, MachineLost(0)), ((at + 5) * MINUTE, joined)])
+        self.observe(case, also=[(at * MINUTE, MachineLost(0)), ((at + 5) * MINUTE, joined)])
 
     @BOUNDED
-    @given(later=arrivals(), at=st.integers(1, 60))
-    def test_owners_may_change_their_minds(self, later: list[Timed], at: int) -> None:
-        rows = self.observe([*later, (at * MINUTE, AppWithdrawn(0))]).state.ledger.rows
+    @given(case=cases(), at=st.integers(1, 60))
+    def test_owners_may_change_their_minds(self, case: Case, at: int) -> None:
+        rows = self.observe(case, also=[(at * MINUTE, AppWithdrawn(0))]).state.ledger.rows
         ensure(rows[0].outcome in (Outcome.FINISHED, Outcome.WITHDRAWN), "it has neither ended nor gone")
 
     def test_an_app_alone_runs_at_once_and_unbroken(self) -> None:
-        played = self.observe([(MINUTE, AppArrived(single(0, "alone", 3600 * SECOND, 4)))])
+        played = self.observe(Case(((MINUTE, AppArrived(single(0, "alone", 3600 * SECOND, 4))),)))
         row = played.state.ledger.rows[0]
         ensure((row.started, row.ended) == (MINUTE, MINUTE + 3601 * SECOND), f"{row.started}, {row.ended}")
         ensure(sum(isinstance(action, Run) for action in played.actions) == 1, "it was started again")
 
     def test_a_gang_that_is_larger_than_the_cluster_holds_up_nobody(self) -> None:
         huge, small = single(0, "huge", MINUTE, 64), single(1, "small", MINUTE, 2)
-        rows = play(self.make(), MACHINES, [(0, AppArrived(huge)), (0, AppArrived(small))]).state.ledger.rows
+        rows = self.play(Case(((0, AppArrived(huge)), (0, AppArrived(small))))).state.ledger.rows
         ensure(rows[1].outcome is Outcome.FINISHED, "the small one never ran")
 
     def test_a_gang_gets_its_turn_while_small_jobs_keep_coming(self) -> None:
         crowd = [(n * MINUTE, AppArrived(single(n, f"{n}", 60 * MINUTE))) for n in range(1, 120)]
         gang = (30 * MINUTE, AppArrived(single(0, "gang", 60 * MINUTE, 8)))
-        rows = self.observe([*crowd, gang]).state.ledger.rows
+        rows = self.observe(Case((*crowd, gang))).state.ledger.rows
         ensure(rows[0].outcome is Outcome.FINISHED, "the gang never ran")

@@ -1,8 +1,7 @@
-"""The conformance suite of placement policies. Any policy inherits it by saying how it is made:
+"""The conformance suite of placement policies, which any policy inherits:
 
     class TestMine(PlacementPolicyConformance):
-        def make(self):
-            return Mine(Mine.Parameters())
+        policy = Mine
 
 Problems come with forms for one and for two GPUs, and with what models use of a GPU. A policy that needs more
 says so with an InputError, and overrides `adapted`, which puts it there. What not every policy can promise
@@ -12,24 +11,21 @@ is a class attribute: set it to what yours does.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Sequence
-from unittest import SkipTest
+from typing import Any
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.core.errors import BrokenBooks, InputError
+from astrarium.core.registry import Registry
 from astrarium.core.units import MICROSECOND, MILLISECOND, Time, to_ms
 from astrarium.placement.interference import share_factor
 from astrarium.placement.plan import ROUNDING, Plan, PlanEntry, Replica, check, read, written
-from astrarium.placement.policies import PlacementPolicy
-from astrarium.placement.problem import ALONE, Demand, Form, PlacedModel, PlacementGpu, Problem, Shape
-from astrarium.testing.audit import ContractError, ensure
-from astrarium.testing.imports import IMPURE, breaches, imported_modules
-from astrarium.testing.observations import same
-from astrarium.testing.serving import BOUNDED
+from astrarium.placement.policies import placement_policies
+from astrarium.placement.problem import ALONE, Form, GpuDemand, PlacedModel, PlacementGpu, Problem, Shape
+from astrarium.testing.conformance import BOUNDED, Conformance, ContractError, ensure, same
 
 # Placement problems for the conformance suite: drawn by Hypothesis, or made for a question.
 
@@ -49,10 +45,10 @@ def form(shape: Shape, alone: Time, each: Time, weights: int, activations: int, 
     return Form(shape, (times,) * stages, (weights // gpus,) * stages, (activations // gpus,) * stages)
 
 
-def demands(small: float) -> dict[int, Demand]:
+def demands(small: float) -> dict[int, GpuDemand]:
     """What it uses of a GPU grows with the batch, up to nine tenths."""
     shares = {size: round(min(0.9, small * (1 + size / 8)), 3) for size in PROFILED}
-    return {size: Demand(share, share, share, round(share / 2, 3)) for size, share in shares.items()}
+    return {size: GpuDemand(share, share, share, round(share / 2, 3)) for size, share in shares.items()}
 
 
 def model(
@@ -111,16 +107,15 @@ class Watched:
         return self._most is None or self._asked <= self._most
 
 
-class PlacementPolicyConformance:
+class PlacementPolicyConformance(Conformance):
+    describes_parameters = False  # many of ours are explained where they are used, all together
     places_lone_models = True  # a small model with little load is placed on an empty GPU
     chooses_shapes = True  # it runs models in whatever shape they have, not in one that it was told
     spreads = False  # a model that fits on no single GPU is placed on two
     works_around_the_impossible = True  # a model that cannot be placed does not keep others from being placed
-    pure_module = True  # the file it is written in imports no clock, no chance, no I/O
 
-    def make(self) -> PlacementPolicy:
-        """A fresh policy."""
-        raise NotImplementedError("say how your policy is made: def make(self): ...")
+    def registry(self) -> Registry[Any]:
+        return placement_policies
 
     def adapted(self, problem: Problem) -> Problem:
         """The problem with all that the policy needs to know of models and GPUs."""
@@ -129,7 +124,7 @@ class PlacementPolicyConformance:
     def observe(self, problem: Problem, ends_after: int | None = None) -> Plan:
         """Ask a fresh policy and check all that holds for every plan, and for those found on the way."""
         search = Watched(ends_after)
-        plan = self.make().place(problem, search)
+        plan: Plan = self.make().place(problem, search)
         for found in [*search.plans, plan]:
             examine(found, problem)
         return plan
@@ -172,27 +167,20 @@ class PlacementPolicyConformance:
         same("plan of a fresh policy", self.make().place(problem, Watched()), first)
         same("problem afterwards", problem, before)
 
-    def test_its_file_imports_no_clock_chance_or_io(self) -> None:
-        self._needs(self.pure_module, "its file may import what it likes")
-        module = inspect.getmodule(type(self.make()))
-        ensure(module is not None, "the policy belongs to no module")
-        imported = imported_modules(inspect.getsource(module), module.__name__.rpartition(".")[0])  # type: ignore[arg-type, union-attr]
-        ensure(not breaches(imported, IMPURE), f"a policy may not import {breaches(imported, IMPURE)}")
-
     # what is easy, and what cannot be
 
     def test_a_lone_small_model_is_placed(self) -> None:
-        self._needs(self.places_lone_models, "it may leave a lone model out")
+        self.needs(self.places_lone_models, "it may leave a lone model out")
         plan = self.observe(self.adapted(Problem((model(0),), gpus(1))))
         ensure(bool(plan.replicas), f"one small model, one empty GPU, and no replica: {plan.missing}")
 
     def test_models_that_fit_together_are_all_placed(self) -> None:
-        self._needs(self.places_lone_models, "it may leave models out")
+        self.needs(self.places_lone_models, "it may leave models out")
         easy = tuple(model(index, rate=1.0, weights=GIB // 2, use=0.1) for index in range(3))
         same("missing", self.observe(self.adapted(Problem(easy, gpus(3)))).missing, {})
 
     def test_a_model_larger_than_a_gpu_is_spread(self) -> None:
-        self._needs(self.spreads, "it places models on single GPUs")
+        self.needs(self.spreads, "it places models on single GPUs")
         large = model(0, weights=24 * GIB, shapes=SPREAD)
         plan = self.observe(self.adapted(Problem((large,), gpus(2))))
         same("GPUs", plan.gpus(), {0, 1})
@@ -239,10 +227,6 @@ class PlacementPolicyConformance:
         ensure(0 in plan.missing, "a model that cannot be served was placed")
         if self.places_lone_models and self.works_around_the_impossible:
             ensure(1 not in plan.missing, f"left out because of another: {plan.missing.get(1)}")
-
-    def _needs(self, promise: bool, otherwise: str) -> None:
-        if not promise:
-            raise SkipTest(f"not promised: {otherwise}")
 
 
 def examine(plan: Plan, problem: Problem) -> None:

@@ -1,8 +1,7 @@
-"""The conformance suite of the serving level. Any policy inherits it by saying how it is made:
+"""The conformance suite of the serving level, which any policy inherits:
 
     class TestMine(ServingPolicyConformance):
-        def make(self, setup):
-            return Mine(setup, Mine.Parameters())
+        policy = Mine
 
 Every run has its books validated after each step and is then audited from its trace. What not every
 scheduler can promise is a class attribute: set it to what yours does.
@@ -10,45 +9,35 @@ scheduler can promise is a class attribute: set it to what yours does.
 
 from __future__ import annotations
 
-import inspect
-import tempfile
 from collections.abc import Iterable
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
-from unittest import SkipTest
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.core.engine import Engine
 from astrarium.core.streams import stream
-from astrarium.core.trace import Step, read_trace, write_trace
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
-from astrarium.run.replay import replay
 from astrarium.run.simulate import World
 from astrarium.serving.contract import (
     UNSERVED,
     Action,
     BatchFailed,
     BatchFinished,
-    Dispatch,
-    Drop,
+    BatchPreempted,
     Event,
     GpuJoined,
     GpuLeft,
     ModelSpec,
     Network,
-    Preempt,
     Request,
     Setup,
 )
-from astrarium.serving.policies import ServingPolicy
+from astrarium.serving.level import LEVEL
 from astrarium.serving.state import Fate, Outcome, ServingState
 from astrarium.serving.world import ServingWorld
-from astrarium.testing.audit import audit, ensure
+from astrarium.testing.audit import all_in_time, audit, batches, endings, first_batch, members, outcomes
 from astrarium.testing.cases import (
-    AlteredWorld,
     Case,
     GpuEvent,
     Run,
@@ -57,11 +46,9 @@ from astrarium.testing.cases import (
     linear_model,
     requests_at,
     roomy,
-    run_case,
     with_truth,
 )
-from astrarium.testing.imports import IMPURE, breaches, imported_modules
-from astrarium.testing.observations import all_in_time, batches, endings, first_batch, members, outcomes, same
+from astrarium.testing.conformance import BOUNDED, UNKNOWN, Ending, PolicyConformance, Timed, ensure, same
 
 # Hypothesis strategies for the serving level: setups, and requests that arrive at them.
 
@@ -158,61 +145,67 @@ def _mean_cost(setup: Setup) -> float:
 SHIFT: Time = 600 * SECOND  # a multiple of every bin, cycle or epoch a policy is likely to count time in
 
 
-BOUNDED = settings(
-    max_examples=15,
-    deadline=None,
-    derandomize=True,  # the same examples on every machine
-    database=None,
-    phases=(Phase.explicit, Phase.generate, Phase.shrink),
-    report_multiple_bugs=False,
-    suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
-)
-
-
-class ServingPolicyConformance:
+class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
+    level = LEVEL
     drops_hopeless = True  # under exact estimates it would rather drop a request than answer it late
     answers_lone_requests = True  # a request with nobody else around is answered in time
-    forgets_nothing = True  # as long as there is a GPU, it decides about every request before the run ends
     relabels = True  # the order in which models are listed does not matter (but for ties)
     shifts = True  # it does not matter when the day starts
     scales = False  # it holds no duration of its own: twice as slow a world gets the same decisions
-    pure_module = True  # the file it is written in imports no clock, no chance, no I/O
     settles: Time = 0  # how long it may take to notice that a GPU has joined or left
-    steps_per_request = 200  # how often it may ask to be woken
 
-    def make(self, setup: Setup) -> ServingPolicy:
-        """A fresh policy for a setup."""
-        raise NotImplementedError("say how your policy is made: def make(self, setup): ...")
+    def any_case(self) -> st.SearchStrategy[Case]:
+        return cases()
 
-    def make_state(self, setup: Setup) -> ServingState:
-        return ServingState(setup)
+    def busy_case(self) -> Case:
+        return crowd(3, 2, 90)
+
+    def quiet_case(self) -> Case:
+        return Case(crowd(2, 2, 0).setup, (), ((0, GpuLeft(0)), (MILLISECOND, GpuJoined(0))))
+
+    def unknown(self) -> list[Any]:
+        return [
+            BatchFinished(0, UNKNOWN, 0),
+            BatchFailed(0, UNKNOWN, "out of memory"),
+            BatchPreempted(0, UNKNOWN, 0, 0),
+        ]
+
+    def items(self, case: Case) -> set[int]:
+        return {request.id for request in case.requests}
+
+    def make_state(self, case: Case) -> ServingState:
+        return ServingState(case.setup)
 
     def make_world(self, case: Case) -> World[Action, Event, ServingState]:
         return ServingWorld(case.setup, case.exact)
 
-    def observe(self, case: Case, world: World[Action, Event, ServingState] | None = None) -> Run:
-        """Run the case with a fresh policy and check all that holds for every policy."""
-        run = run_case(
-            case,
-            self.make(case.setup),
-            world or self.make_world(case),
-            self.make_state(case.setup),
-            1000 + self.steps_per_request * len(case.requests),
-        )
-        audit(run)
-        if self.drops_hopeless and case.truth is None:
-            late = [r for r, outcome in enumerate(run.state.ledger.outcome) if outcome == Outcome.LATE]
+    def told(self, case: Case) -> tuple[Any, ...]:
+        return (case.setup,)
+
+    def endings(self, state: ServingState) -> dict[int, Ending]:
+        ledger, good = state.ledger, (Outcome.IN_TIME, Outcome.LATE)
+        rows = enumerate(zip(ledger.outcome, ledger.done, ledger.reason, strict=True))
+        return {
+            id_: Ending(Outcome(outcome).name, at, ledger.reasons[reason], outcome in good)
+            for id_, (outcome, at, reason) in rows
+        }
+
+    def forgotten(self, played: Run) -> list[int]:
+        """Nobody can be served where no GPU is left."""
+        ledger, served = played.state.ledger, any(gpu.present for gpu in played.state.gpus)
+        if not served or UNSERVED not in ledger.reasons:
+            return []
+        code = ledger.reasons.index(UNSERVED)
+        return [request for request, reason in enumerate(ledger.reason) if reason == code]
+
+    def examine(self, played: Run) -> None:
+        super().examine(played)
+        audit(played)
+        if self.drops_hopeless and played.case.truth is None:
+            late = [r for r, outcome in enumerate(played.state.ledger.outcome) if outcome == Outcome.LATE]
             ensure(not late, f"requests {late} were answered late, although every estimate was exact")
-        if self.forgets_nothing and any(gpu.present for gpu in run.state.gpus):
-            ensure(UNSERVED not in run.state.ledger.reasons, f"forgotten until the end: {outcomes(run)}")
-        return run
 
     # what every policy keeps, in worlds of all kinds
-
-    @BOUNDED
-    @given(case=cases())
-    def test_every_request_ends_once_and_no_gpu_is_overbooked(self, case: Case) -> None:
-        self.observe(case)
 
     @BOUNDED
     @given(case=cases(delays=networks()))
@@ -246,42 +239,12 @@ class ServingPolicyConformance:
         if self.drops_hopeless:
             ensure(Outcome.LATE not in run.state.ledger.outcome, "late, although every batch was early")
 
-    # the law of purity
-
-    @BOUNDED
-    @given(case=cases())
-    def test_the_same_case_gives_the_same_trace(self, case: Case) -> None:
-        first, second = self.observe(case), self.observe(case)
-        same("steps", first.steps, second.steps)
-
-    @BOUNDED
-    @given(case=cases())
-    def test_replay_decides_the_same(self, case: Case) -> None:
-        run = self.observe(case)
-        same("outcomes", endings(self._replayed(run, run.steps)), endings(run))
-
-    def test_replay_from_disk_decides_the_same(self) -> None:
-        run = self.observe(crowd(3, 2, 90))
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.jsonl"
-            write_trace(path, run.steps)
-            steps = list(read_trace(path, Event, Action))
-        same("steps read back", steps, run.steps)
-        same("outcomes", endings(self._replayed(run, steps)), endings(run))
-
-    def test_its_file_imports_no_clock_chance_or_io(self) -> None:
-        self._needs(self.pure_module, "its file may import what it likes")
-        module = inspect.getmodule(type(self.make(crowd(1, 1, 0).setup)))
-        ensure(module is not None, "the policy belongs to no module")
-        imported = imported_modules(inspect.getsource(module), module.__name__.rpartition(".")[0])  # type: ignore[arg-type, union-attr]
-        ensure(not breaches(imported, IMPURE), f"a policy may not import {breaches(imported, IMPURE)}")
-
     # symmetry
 
     @BOUNDED
     @given(data=st.data())
     def test_relabelling_models_changes_nothing(self, data: st.DataObject) -> None:
-        self._needs(self.relabels, "the order of its models matters")
+        self.needs(self.relabels, "the order of its models matters")
         case = data.draw(cases(min_models=2))
         order = data.draw(st.permutations(range(len(case.setup.models))))
         before, after = self.observe(case), self.observe(case.relabelled(order))
@@ -291,7 +254,7 @@ class ServingPolicyConformance:
     @BOUNDED
     @given(case=cases())
     def test_shifting_time_shifts_the_decisions(self, case: Case) -> None:
-        self._needs(self.shifts, "it matters when its day starts")
+        self.needs(self.shifts, "it matters when its day starts")
         before, after = self.observe(case), self.observe(case.delayed(SHIFT))
         same("outcomes", endings(after, SHIFT), endings(before))
         same("batches", batches(after, SHIFT), batches(before))
@@ -299,34 +262,23 @@ class ServingPolicyConformance:
     @BOUNDED
     @given(case=cases())
     def test_slow_motion_gets_the_same_decisions(self, case: Case) -> None:
-        self._needs(self.scales, "it holds durations of its own")
+        self.needs(self.scales, "it holds durations of its own")
         before, after = self.observe(case), self.observe(case.stretched(3))
         same("outcomes", outcomes(after), outcomes(before))
         same("batches", members(after), members(before))
 
-    # news that is stale, doubled or bad
-
-    @BOUNDED
-    @given(case=cases(), late_by=st.sampled_from([0, 1, 700 * MICROSECOND, 9 * MILLISECOND]))
-    def test_stale_news_is_harmless(self, case: Case, late_by: Time) -> None:
-        def stutter(now: Time, at: Time, event: Event) -> Iterable[tuple[Time, Event]]:
-            yield at, event
-            yield at + late_by, event
-            if isinstance(event, BatchFinished):
-                yield (now + at) // 2, BatchFinished(event.gpu, event.run + 1_000_000, event.started)
-
-        self.observe(case, AlteredWorld(case, stutter))
+    # news that is bad
 
     @BOUNDED
     @given(case=cases(), every=st.integers(1, 4))
     def test_a_failing_batch_fails_its_requests_only(self, case: Case, every: int) -> None:
-        def sabotage(now: Time, at: Time, event: Event) -> Iterable[tuple[Time, Event]]:
+        def sabotage(now: Time, at: Time, event: Event) -> Iterable[Timed]:
             if isinstance(event, BatchFinished) and event.run % every == 0:
                 yield at, BatchFailed(event.gpu, event.run, "out of memory")
             else:
                 yield at, event
 
-        run = self.observe(case, AlteredWorld(case, sabotage))
+        run = self.observe(case, sabotage)
         same("fate of batch 0", list(run.state.ledger.batch_fate)[:1].count(Fate.FINISHED), 0)
 
     # GPUs that leave and join
@@ -355,7 +307,7 @@ class ServingPolicyConformance:
             ensure(Outcome.IN_TIME in run.state.ledger.outcome, "the GPU that stayed answered nothing")
 
     def test_a_gpu_that_joins_is_used(self) -> None:
-        self._needs(self.answers_lone_requests, "it may leave a lone request unanswered")
+        self.needs(self.answers_lone_requests, "it may leave a lone request unanswered")
         setup = cluster([roomy(0)], gpus=2)
         apart = 4 * setup.models[0].slo
         back = 2 * apart
@@ -366,7 +318,7 @@ class ServingPolicyConformance:
         same("GPUs used", [gpu for gpu, *_ in batches(run)], [0, 1, 1])
 
     def test_a_gpu_that_comes_back_is_free(self) -> None:
-        self._needs(self.answers_lone_requests, "it may leave a lone request unanswered")
+        self.needs(self.answers_lone_requests, "it may leave a lone request unanswered")
         setup = cluster([roomy(0)], gpus=1)
         first = Case(setup, requests_at(setup, [(MILLISECOND, 0)]))
         _, middle, _ = first_batch(self.observe(first))
@@ -382,12 +334,6 @@ class ServingPolicyConformance:
 
     # load at its extremes
 
-    def test_nothing_to_do_nothing_done(self) -> None:
-        setup = crowd(2, 2, 0).setup
-        run = self.observe(Case(setup, (), ((0, GpuLeft(0)), (MILLISECOND, GpuJoined(0)))))
-        done = [a for step in run.steps for a in step.actions if isinstance(a, Dispatch | Drop | Preempt)]
-        ensure(not done, f"no request ever came, and yet: {done}")
-
     @BOUNDED
     @given(setup_case=cases(), size=st.integers(1, 80))
     def test_a_burst_at_one_instant(self, setup_case: Case, size: int) -> None:
@@ -396,20 +342,20 @@ class ServingPolicyConformance:
         self.observe(Case(setup, requests_at(setup, arrivals)))
 
     def test_a_lone_request_is_answered_in_time(self) -> None:
-        self._needs(self.answers_lone_requests, "it may leave a lone request unanswered")
+        self.needs(self.answers_lone_requests, "it may leave a lone request unanswered")
         setup = cluster([roomy(index) for index in range(5)], gpus=2)
         apart = 3 * max(model.slo for model in setup.models)
         arrivals = [(number * apart, number % 5) for number in range(15)]
         all_in_time(self.observe(Case(setup, requests_at(setup, arrivals))))
 
     def test_light_load_of_one_model_is_answered_in_time(self) -> None:
-        self._needs(self.answers_lone_requests, "it may leave a lone request unanswered")
+        self.needs(self.answers_lone_requests, "it may leave a lone request unanswered")
         setup = cluster([roomy(0)], gpus=2)
         gap = 2 * setup.models[0].latency[1]
         all_in_time(self.observe(Case(setup, requests_at(setup, [(n * gap, 0) for n in range(60)]))))
 
     def test_a_hopeless_request_disturbs_nobody(self) -> None:
-        self._needs(self.drops_hopeless and self.answers_lone_requests, "it may answer late")
+        self.needs(self.drops_hopeless and self.answers_lone_requests, "it may answer late")
         setup = cluster([roomy(0)], gpus=1)
         apart, alone = 3 * setup.models[0].slo, setup.models[0].latency[1]
         pairs = [(n * apart, n * apart + setup.models[0].slo, n * apart + alone - 1) for n in range(8)]
@@ -420,18 +366,3 @@ class ServingPolicyConformance:
         ]
         ledger = self.observe(Case(setup, tuple(requests))).state.ledger
         same("outcomes", list(ledger.outcome), [Outcome.IN_TIME, Outcome.DROPPED] * 8)
-
-    # helpers
-
-    def _replayed(self, run: Run, steps: list[Step]) -> Run:
-        engine: Engine[Any, Any, Any] = Engine(
-            self.make_state(run.case.setup), self.make(run.case.setup), validate=True
-        )
-        divergence = replay(engine, steps)
-        ensure(divergence is None, f"a fresh policy decided otherwise: {divergence}")
-        engine.close(run.end)
-        return Run(run.case, engine.state, steps, run.end)
-
-    def _needs(self, promise: bool, otherwise: str) -> None:
-        if not promise:
-            raise SkipTest(f"not promised: {otherwise}")

@@ -1,8 +1,7 @@
-"""The conformance suite of the tuning level. Any policy inherits it by saying how it is made:
+"""The conformance suite of the tuning level, which any policy inherits:
 
     class TestMine(TuningPolicyConformance):
-        def make(self):
-            return Mine(Mine.Parameters())
+        policy = Mine
 
 Books are validated after each step: no GPU is given out more than once, and no trial runs where it has no
 share. They refuse actions that cannot be carried out.
@@ -10,82 +9,52 @@ share. They refuse actions that cannot be carried out.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.core.engine import Engine
-from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
-from astrarium.run.replay import replay
-from astrarium.run.simulate import simulate
-from astrarium.testing.audit import ensure
+from astrarium.core.units import SECOND
+from astrarium.testing.conformance import BOUNDED, UNKNOWN, Played, PolicyConformance, Timed, ensure
 from astrarium.tuning.contract import (
-    Action,
-    Event,
     GpusChanged,
     GroupArrived,
     RuntimeMeasured,
     Trial,
     TrialFailed,
+    TrialFinished,
+    TrialMoved,
+    TrialPaused,
+    TrialStepped,
     TrialWithdrawn,
 )
-from astrarium.tuning.policies import TuningPolicy
+from astrarium.tuning.level import LEVEL
 from astrarium.tuning.runtime import Runtime
-from astrarium.tuning.state import Outcome, TrialRow, TuningState
+from astrarium.tuning.state import Outcome, TuningState
 from astrarium.tuning.world import TuningWorld
 
-BOUNDED = settings(
-    max_examples=15,
-    deadline=None,
-    derandomize=True,  # the same examples on every machine
-    database=None,
-    phases=(Phase.explicit, Phase.generate, Phase.shrink),
-    suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
-)
-Timed = tuple[Time, Event]
 MOVING = SECOND // 2
-GPUS = 4
+EVEN = Runtime(SECOND)
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=9)  # iterations of a group's trials
 
 
-@dataclass
+@dataclass(frozen=True)
 class Case:
-    """Groups that come, and what is so of their candidates."""
+    """Groups that come to some GPUs, and what is so of their candidates."""
 
-    later: list[Timed]
-    runtime: Runtime
+    later: tuple[Timed, ...]
+    runtime: Runtime = EVEN
+    gpus: int = 4
 
-    def __post_init__(self) -> None:
-        self.later.sort(key=lambda each: each[0])
-
-
-@dataclass
-class Played:
-    state: TuningState
-    steps: list[Step] = field(default_factory=list)
+    def events(self) -> list[Timed]:
+        later = sorted(self.later, key=lambda each: each[0])
+        return [(0, GpusChanged(tuple(range(self.gpus)))), *later]
 
     @property
-    def actions(self) -> list[Action]:
-        return [action for step in self.steps for action in step.actions]
-
-    @property
-    def rows(self) -> dict[int, TrialRow]:
-        return self.state.ledger.rows
-
-
-def play(policy: TuningPolicy, case: Case, gpus: int = GPUS, more: Iterable[Timed] = ()) -> Played:
-    """Runs it to the end, with a check of the books after each step."""
-    played = Played(_books())
-    engine: Engine[Any, Any, Any] = Engine(played.state, policy, True, played.steps.append)
-    events: list[Timed] = [(0, GpusChanged(tuple(range(gpus)))), *case.later, *more]
-    world = TuningWorld(lambda candidate: case.runtime, MOVING, SECOND // 10)
-    simulate(engine, sorted(events, key=lambda each: each[0]), world)
-    return played
+    def trials(self) -> list[Trial]:
+        return [trial for _, event in self.later if isinstance(event, GroupArrived) for trial in event.trials]
 
 
 def group(number: int, first: int, iterations: Iterable[int]) -> GroupArrived:
@@ -103,46 +72,52 @@ def cases(draw: st.DrawFn) -> Case:
         later.append((at, group(number, first, sizes)))
         later.append((at + draw(st.integers(0, 9)) * SECOND, RuntimeMeasured(first, runtime)))
         first += len(sizes)
-    return Case(later, runtime)
+    return Case(tuple(later), runtime, draw(st.integers(1, 9)))
 
 
-class TuningPolicyConformance:
-    def make(self) -> TuningPolicy:
-        """A fresh policy."""
-        raise NotImplementedError("say how your policy is made: def make(self): ...")
+class TuningPolicyConformance(PolicyConformance[Case, TuningState]):
+    level = LEVEL
 
-    def observe(self, case: Case, gpus: int = GPUS, more: Iterable[Timed] = ()) -> Played:
-        played = play(self.make(), case, gpus, more)
-        stuck = [row.trial.id for row in played.rows.values() if row.reason.startswith("the run ended")]
-        ensure(not stuck, f"they never ended, although all of them could: {stuck}")
-        return played
+    def any_case(self) -> st.SearchStrategy[Case]:
+        return cases()
 
-    @BOUNDED
-    @given(case=cases(), gpus=st.integers(1, 9))
-    def test_every_trial_ends_and_no_gpu_is_given_out_twice(self, case: Case, gpus: int) -> None:
-        for row in self.observe(case, gpus).rows.values():
+    def busy_case(self) -> Case:
+        groups = (group(number, 9 * number, range(3, 39, 4)) for number in range(3))
+        return Case(tuple((number * 20 * SECOND, each) for number, each in enumerate(groups)))
+
+    def quiet_case(self) -> Case:
+        return Case(((SECOND, GpusChanged((0, 1))), (2 * SECOND, GpusChanged((0, 1, 2)))))
+
+    def unknown(self) -> list[Any]:
+        return [
+            TrialStepped(UNKNOWN, 1, 1),
+            TrialMoved(UNKNOWN, 1, 1),
+            TrialPaused(UNKNOWN, 1, 1),
+            TrialFinished(UNKNOWN, 1),
+            TrialFailed(UNKNOWN, 1, "out of memory"),
+            TrialWithdrawn(UNKNOWN),
+        ]
+
+    def items(self, case: Case) -> set[int]:
+        return {trial.id for trial in case.trials}
+
+    def make_state(self, case: Case) -> TuningState:
+        return TuningState(MOVING, Runtime(2 * SECOND))
+
+    def make_world(self, case: Case) -> TuningWorld:
+        return TuningWorld(lambda candidate: case.runtime, MOVING, SECOND // 10)
+
+    def examine(self, played: Played[Case, TuningState]) -> None:
+        super().examine(played)
+        held = [gpu for gpu, holders in played.state.strips.holders.items() if holders]
+        ensure(not held, f"GPUs are held when all is over: {held}")
+
+    def undisturbed(self, played: Played[Case, TuningState]) -> None:
+        for row in played.state.ledger.rows.values():
             ensure(row.outcome is Outcome.FINISHED, f"{row.trial} ended as {row.outcome.name}")
             ensure(row.done == row.trial.iterations, f"{row.trial} has done {row.done} only")
 
-    @BOUNDED
-    @given(case=cases())
-    def test_the_same_case_is_decided_the_same(self, case: Case) -> None:
-        ensure(self.observe(case).steps == self.observe(case).steps, "two runs of one case differ")
-
-    @BOUNDED
-    @given(case=cases())
-    def test_a_recording_replays(self, case: Case) -> None:
-        engine: Engine[Any, Any, Any] = Engine(_books(), self.make(), True)
-        found = replay(engine, self.observe(case).steps)
-        ensure(found is None, f"a fresh policy decides otherwise: {found}")
-
-    @BOUNDED
-    @given(case=cases())
-    def test_it_asks_and_does_not_touch(self, case: Case) -> None:
-        """Only what it asks for changes the books."""
-        policy = _Watched(self.make())
-        play(policy, case)
-        ensure(not policy.touched, f"it changed the books by itself: {policy.touched[:1]}")
+    # GPUs
 
     @BOUNDED
     @given(
@@ -150,66 +125,32 @@ class TuningPolicyConformance:
         changes=st.lists(st.tuples(st.integers(1, 90), st.sets(st.integers(0, 6))), min_size=1, max_size=4),
     )
     def test_gpus_may_come_and_go(self, case: Case, changes: list[tuple[int, set[int]]]) -> None:
-        more: list[Timed] = [(at * SECOND, GpusChanged(tuple(sorted(gpus)))) for at, gpus in changes]
-        played = self.observe(case, more=[*more, (100 * SECOND, GpusChanged((0, 7)))])
-        lost = [row.trial for row in played.rows.values() if row.outcome is not Outcome.FINISHED]
-        ensure(not lost, f"they were lost with their GPUs: {lost}")
+        also: list[Timed] = [(at * SECOND, GpusChanged(tuple(sorted(gpus)))) for at, gpus in changes]
+        self.undisturbed(self.observe(case, also=[*also, (100 * SECOND, GpusChanged((0, 7)))]))
+
+    # trials that do not end well
 
     @BOUNDED
     @given(case=cases(), at=st.integers(0, 60), trial=st.integers(0, 20))
     def test_who_is_withdrawn_frees_its_share(self, case: Case, at: int, trial: int) -> None:
-        played = self.observe(case, more=[(at * SECOND, TrialWithdrawn(trial))])
-        self._nobody_holds_after(played, trial)
+        self.observe(case, also=[(at * SECOND, TrialWithdrawn(trial))])
 
     @BOUNDED
     @given(case=cases(), at=st.integers(0, 60), trial=st.integers(0, 20))
     def test_who_fails_frees_its_share(self, case: Case, at: int, trial: int) -> None:
         """At its first run, wherever that is."""
-        played = self.observe(case, more=[(at * SECOND, TrialFailed(trial, 1, "out of memory"))])
-        self._nobody_holds_after(played, trial)
+        self.observe(case, also=[(at * SECOND, TrialFailed(trial, 1, "out of memory"))])
+
+    # what is easy
 
     def test_a_trial_alone_runs_at_once_and_is_not_broken_up(self) -> None:
-        played = self.observe(Case([(SECOND, group(0, 0, [20]))], Runtime(SECOND)), gpus=1)
-        row = played.rows[0]
+        case = Case(((SECOND, group(0, 0, [20])),), gpus=1)
+        row = self.observe(case).state.ledger.rows[0]
         ensure(row.started == SECOND, f"it began at {row.started}")
         ensure(row.moves == 0, "it was moved, and there is nowhere to go")
         ensure(row.ended <= 22 * SECOND, f"it ended at {row.ended}")
 
     def test_nobody_waits_while_there_are_gpus_for_all(self) -> None:
-        played = self.observe(Case([(0, group(0, 0, [5, 5, 5, 5]))], Runtime(SECOND)), gpus=4)
-        late = [row.trial.id for row in played.rows.values() if row.started > 0]
+        rows = self.observe(Case(((0, group(0, 0, [5, 5, 5, 5])),))).state.ledger.rows.values()
+        late = [row.trial.id for row in rows if row.started > 0]
         ensure(not late, f"they waited: {late}")
-
-    def _nobody_holds_after(self, played: Played, trial: int) -> None:
-        row = played.rows.get(trial)
-        if row is not None:
-            ensure(row.outcome is not Outcome.OPEN, "it neither ended nor went")
-        held = [gpu for gpu, holders in played.state.strips.holders.items() if holders]
-        ensure(not held, f"GPUs are held when all is over: {held}")
-
-
-class _Watched:
-    """A policy whose books are compared before and after it was asked, but for what its actions changed."""
-
-    def __init__(self, policy: TuningPolicy) -> None:
-        self._policy, self.touched = policy, list[str]()
-
-    def decide(self, now: Time, events: Any, state: TuningState) -> Iterator[Action]:
-        before = _seen(state)
-        for action in self._policy.decide(now, events, state):
-            self._compare(before, state, now)
-            yield action
-            before = _seen(state)
-        self._compare(before, state, now)
-
-    def _compare(self, before: Any, state: TuningState, now: Time) -> None:
-        if before != _seen(state):
-            self.touched.append(f"at {now}")
-
-
-def _seen(state: TuningState) -> Any:
-    return copy.deepcopy((state.ledger.rows, state.strips.holders, state.moving, sorted(state.open)))
-
-
-def _books() -> TuningState:
-    return TuningState(MOVING, Runtime(2 * SECOND))

@@ -1,1 +1,104 @@
-"""Trials of a search share GPUs: small ones are packed on fractions of one, long ones spread over several."""
+"""Trials of a search share GPUs: small ones are packed on fractions of one, long ones spread over several.
+
+What a search from Python needs stands here (`astrarium.tune`, `tuning.optuna`, `tuning.ray_tune`): what a
+training is made of, options, and every search and policy, to be configured by keywords:
+
+    from astrarium.tuning import DynamicFluid, Hyperband
+
+    astrarium.tune(build, space, search=Hyperband(iterations=81), policy=DynamicFluid(packed=2))
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from astrarium.core.choice import Registered
+    from astrarium.tuning.live.training import Build, Emulated, Training, Workers
+    from astrarium.tuning.live.training import current_workers as workers
+    from astrarium.tuning.live.tune import Best, Live, Tuned, tune
+    from astrarium.tuning.optuna.objective import iterations
+
+    Asha: Registered
+    Astrarium: Registered
+    Bohb: Registered
+    DynamicFluid: Registered
+    Fifo: Registered
+    Grid: Registered
+    Hyperband: Registered
+    Pbt: Registered
+    Random: Registered
+    StaticFluid: Registered
+    SuccessiveHalving: Registered
+    SyncBohb: Registered
+
+__all__ = [
+    "Asha",
+    "Astrarium",
+    "Best",
+    "Bohb",
+    "Build",
+    "DynamicFluid",
+    "Emulated",
+    "Fifo",
+    "Grid",
+    "Hyperband",
+    "Live",
+    "Pbt",
+    "Random",
+    "StaticFluid",
+    "SuccessiveHalving",
+    "SyncBohb",
+    "Training",
+    "Tuned",
+    "Workers",
+    "iterations",
+    "tune",
+    "workers",
+]
+
+_HOMES = {
+    "live.training": {
+        "Build": "",
+        "Emulated": "",
+        "Training": "",
+        "Workers": "",
+        "workers": "current_workers",
+    },
+    "live.tune": {"Best": "", "Live": "", "Tuned": "", "tune": ""},
+    "optuna.objective": {"iterations": ""},
+}
+_SEARCHES = {
+    "Asha": "asha",
+    "Bohb": "bohb",
+    "Grid": "grid",
+    "Hyperband": "hyperband",
+    "Pbt": "pbt",
+    "Random": "random",
+    "SuccessiveHalving": "successive-halving",
+    "SyncBohb": "sync-bohb",
+}
+_POLICIES = {
+    "Astrarium": "astrarium",
+    "DynamicFluid": "dynamic-fluid",
+    "Fifo": "fifo",
+    "StaticFluid": "static-fluid",
+}
+
+
+if not TYPE_CHECKING:  # type checkers see the imports above, and no other names
+
+    def __getattr__(name: str) -> Any:
+        for home, names in _HOMES.items():
+            if name in names:
+                return getattr(import_module(f"{__name__}.{home}"), names[name] or name)
+        if name in _SEARCHES or name in _POLICIES:
+            return _registered(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _registered(name: str) -> Any:
+    from astrarium.core.choice import Registered
+    from astrarium.tuning.policies import searches, tuning_policies
+
+    registry: Any = searches if name in _SEARCHES else tuning_policies
+    return Registered(registry, _SEARCHES.get(name) or _POLICIES[name])

@@ -1,4 +1,4 @@
-"""What a tuning policy hears, in the past tense."""
+"""A tuning policy hears these events (in the past tense), and asks for these actions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
 from astrarium.tuning.runtime import Place, Runtime
 
-# What a tuning policy may ask for, in the imperative.
+# Actions are what a policy may ask for, in the imperative.
 
 
 class Put(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Run a trial there. One that runs elsewhere moves at the end of its iteration; until then it has both
-    places."""
+    """Run a trial at this place. A trial that runs elsewhere moves at the end of its iteration and holds both
+    places until then."""
 
     trial: int
     place: Place
@@ -23,7 +23,7 @@ class Put(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class Pause(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """At the end of its iteration."""
+    """Pause a trial at the end of its iteration."""
 
     trial: int
     why: str = ""
@@ -32,14 +32,12 @@ class Pause(msgspec.Struct, frozen=True, tag=True, gc=False):
 Action: TypeAlias = Put | Pause | SetTimer
 
 
-# A trial as the tuning level knows it: some iterations of one candidate, as a member of a group.
-
-
 class Trial(msgspec.Struct, frozen=True, gc=False):
-    """A candidate (a choice of hyperparameters) trains for so many iterations, from where its last one ended.
+    """A trial trains one candidate (a choice of hyperparameters) for some iterations, from where the
+    candidate's last trial ended.
 
-    A group is what a search algorithm wants to know together before it goes on, such as a rung of successive
-    halving: it is done when its last trial is.
+    A group is a set of trials whose results a search algorithm needs together before it goes on, such as a
+    rung of successive halving. A group is done when its last trial is.
     """
 
     id: int
@@ -54,38 +52,38 @@ class Trial(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def total(self) -> int:
-        """Iterations that are in the checkpoint it ends with."""
+        """Return the iterations in the checkpoint that the trial ends with."""
         return self.begins + self.iterations
 
 
 class GpusChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """These are ours from now on. Trials on others are back in line, at their last checkpoints."""
+    """The search has exactly these GPUs now. Trials on others wait again, at their last checkpoints."""
 
     gpus: tuple[int, ...]
 
 
 class GroupArrived(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A search wants these trials; more may join a group while it lasts."""
+    """A search wants these trials; further trials may join the group while it lasts."""
 
     group: int
     trials: tuple[Trial, ...]
 
 
 class RuntimeMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """What is now believed of a candidate's iterations."""
+    """The estimate of how long a candidate's iterations take has changed."""
 
     candidate: int
     runtime: Runtime
 
 
 class MovingMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """What a change of place is now believed to cost a trial."""
+    """The estimate of what a change of place costs a trial has changed."""
 
     moving: Time
 
 
 class TrialStepped(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """It runs, and so many of its iterations are done."""
+    """The trial runs, and has done so many of its iterations."""
 
     trial: int
     run: int
@@ -93,7 +91,7 @@ class TrialStepped(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class TrialMoved(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """It has left its old place at the end of an iteration."""
+    """The trial has left its old place at the end of an iteration."""
 
     trial: int
     run: int
@@ -101,7 +99,7 @@ class TrialMoved(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class TrialPaused(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """It runs no more, and would go on with what is done."""
+    """The trial has stopped running, and would go on after the iterations that are done."""
 
     trial: int
     run: int
@@ -114,7 +112,7 @@ class TrialFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class TrialFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """By its own error: it is not tried again, and its GPUs are free."""
+    """The trial has failed by its own error: it is not tried again, and its GPUs are free."""
 
     trial: int
     run: int
@@ -122,7 +120,7 @@ class TrialFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class TrialWithdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The search wants it no more."""
+    """The search no longer wants the trial."""
 
     trial: int
 

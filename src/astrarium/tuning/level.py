@@ -22,10 +22,10 @@ from astrarium.tuning.report import files as report
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.samplers import RandomSampler, Sampler
 from astrarium.tuning.scenario.read import DEFAULT_POLICY, TuningScenario, parse
-from astrarium.tuning.scenario.samplers import sampler_of
+from astrarium.tuning.scenario.schema import sampler_of
 from astrarium.tuning.scenario.tasks import Task
 from astrarium.tuning.search.contract import Search
-from astrarium.tuning.session import Searched, Session
+from astrarium.tuning.session import Session, SessionEngine
 from astrarium.tuning.spaces import Space, space_of
 from astrarium.tuning.state import TuningState
 from astrarium.tuning.world import TuningWorld
@@ -111,7 +111,7 @@ def prepared(
         if watching.trace is not None:
             watching.trace(step)
 
-    engine = Searched(state, policy, watching.validate, hear, session)
+    engine = SessionEngine(state, policy, watching.validate, hear, session)
     first: list[Event] = [GpusChanged(tuple(range(gpus))), *session.begin(gpus)]
     return Simulation(
         engine,
@@ -204,6 +204,7 @@ LEVEL: Level[TuningScenario, TuningRecord] = Level(
         shown=report.shown,
         write=report.write,
         draw=report.draw,
+        picture="utilization.png",
         files=report.FILES,
         rows=report.rows,
         explain=report.explain,

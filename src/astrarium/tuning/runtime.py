@@ -1,6 +1,5 @@
-"""How long an iteration takes on a share of a GPU, and on several (Equation 3.2 of the dissertation), and how
-far packing and spreading pay.
-"""
+"""This module says how long an iteration takes on a share of a GPU and on several (Equation 3.2 of the
+dissertation), and how far packing and spreading pay."""
 
 from __future__ import annotations
 
@@ -11,14 +10,11 @@ import msgspec
 
 from astrarium.core.units import SECOND, Time
 
-# Where a trial runs: on a share of one GPU, or on several GPUs.
-
-
 Width = Fraction  # GPUs: 1/c, or a whole number
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """All of these GPUs, or one part in *parts* of the only one."""
+    """A place is all of these GPUs, or one part in *parts* of a single GPU."""
 
     gpus: tuple[int, ...]
     parts: int = 1
@@ -29,7 +25,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def share(self) -> Fraction:
-        """Of each of its GPUs."""
+        """Return the share that the place has of each of its GPUs."""
         return Fraction(1, self.parts)
 
 
@@ -37,8 +33,9 @@ BENEFIT = 0.05  # packing one more must save so much of the mean time of a trial
 
 
 class Runtime(msgspec.Struct, frozen=True, gc=False):
-    """*iteration* on one GPU by itself. Each trial more on the GPU makes it *packing* times as long, and each
-    GPU more than one costs a factor of *scaling*; 1 is ideal."""
+    """A runtime tells how long an iteration takes at any width: *iteration* on one GPU alone. Each further
+    trial on the GPU makes it *packing* times as long, and each further GPU costs a factor of *scaling*; 1 is
+    ideal."""
 
     iteration: Time = SECOND
     packing: float = 1.0
@@ -52,13 +49,13 @@ class Runtime(msgspec.Struct, frozen=True, gc=False):
 
 
 def marginal_benefit(times: Sequence[float], packed: int) -> float:
-    """Equation 3.1: what packing that many trials saves of the mean completion time, against one less.
-    *times* are mean times of an iteration with 1, 2, ... trials on a GPU."""
+    """Return what packing that many trials saves of the mean completion time, against one less (Equation
+    3.1). *times* are mean times of an iteration with 1, 2, ... trials on a GPU."""
     return 1 - (packed - 1) / packed * times[packed - 1] / times[packed - 2]
 
 
 def most_packed(times: Sequence[float], benefit: float = BENEFIT) -> int:
-    """c: as many as each brings that much more."""
+    """Return c: the number of trials on a GPU up to which each further trial saves more than *benefit*."""
     packed = 1
     while packed < len(times) and marginal_benefit(times, packed + 1) > benefit:
         packed += 1
@@ -66,7 +63,7 @@ def most_packed(times: Sequence[float], benefit: float = BENEFIT) -> int:
 
 
 def most_spread(runtime: Runtime, gpus: int) -> int:
-    """d: GPUs beyond which an iteration gets no shorter."""
+    """Return d: the number of GPUs beyond which an iteration gets no shorter."""
     spread = 1
     while spread < gpus and runtime.at(Width(spread + 1)) < runtime.at(Width(spread)):
         spread += 1

@@ -1,4 +1,4 @@
-"""Where configurations come from: a library's sampler behind one protocol, or one of these two."""
+"""Samplers suggest configurations: a library's sampler behind one protocol, or one of ours."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Goal = Literal["min", "max"]
 
 
 class Standing(IntEnum):
-    """How a candidate ended. COMPLETE: it had all that the search gives to anyone; STOPPED: others were
-    better; WITHDRAWN: the search ended while it trained."""
+    """The standing says how a candidate ended. COMPLETE: it trained for as long as the search lets anyone;
+    STOPPED: others were better; WITHDRAWN: the search ended while it trained."""
 
     OPEN = 0
     COMPLETE = 1
@@ -27,35 +27,35 @@ class Standing(IntEnum):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """*id* is the sampler's own."""
+    """A configuration is one choice of hyperparameters; *id* is the sampler's own number."""
 
     id: int
     values: dict[str, Any]
 
 
 class Sampler(Protocol):
-    """Is asked for configurations, and told what became of each of them: exactly once, and never OPEN.
+    """A sampler is asked for configurations, and told what became of each: exactly once, and never OPEN.
 
-    *goal* is what its library was told to do; None where it does not matter to it.
+    *goal* is what the sampler's library was told to do; None where the goal does not matter to it.
     """
 
     goal: Goal | None
 
     def ask(self) -> Configuration | None:
-        """None: there are no more."""
+        """Return the next configuration; None when there are no more."""
 
     def adopt(self, values: Values) -> Configuration:
-        """One that the search made itself, such as a changed copy; the sampler may learn from it too."""
+        """Accept a configuration of the search itself, such as a changed copy, to learn from it too."""
 
     def report(self, id: int, iterations: int, value: float) -> bool:
-        """What it was worth after that many iterations in all. True: the sampler's library would stop it."""
+        """Hear a value after so many iterations in all; return True if the library would stop it."""
 
     def tell(self, id: int, value: float | None, standing: Standing) -> None:
-        """It has ended. *value* is its last one, if it ever had one."""
+        """Hear that a candidate has ended. *value* is its last value, if it ever had one."""
 
 
-class _Own:
-    """A sampler that learns nothing."""
+class _OwnSampler:
+    """A sampler of ours learns nothing from results."""
 
     goal: Goal | None = None
 
@@ -70,11 +70,11 @@ class _Own:
         return False
 
     def tell(self, id: int, value: float | None, standing: Standing) -> None:
-        """Nothing to learn."""
+        """There is nothing to learn."""
 
 
-class RandomSampler(_Own):
-    """Each configuration has a random stream of its own: what is asked in between changes none."""
+class RandomSampler(_OwnSampler):
+    """The sampler draws each configuration from its own random stream: calls in between change none."""
 
     def __init__(self, space: Space, seed: int = 0) -> None:
         super().__init__()
@@ -87,8 +87,8 @@ class RandomSampler(_Own):
         return self.adopt({name: dimension.at(float(part)) for (name, dimension), part in chosen})
 
 
-class GridSampler(_Own):
-    """Every combination once."""
+class GridSampler(_OwnSampler):
+    """The sampler returns every combination of the grid once."""
 
     def __init__(self, space: Space) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""A search, its sampler and the books, joined: the same object simulated and live.
+"""A session joins a search, its sampler and the books; it is the same object simulated and live.
 
-`Searched` is an engine whose session hears events before the policy does. What the search wants next arrives
-in the same step, so that no policy gives away GPUs that the next trial needs at that very instant. Recorded
-steps have those arrivals among their events: a replay needs no search.
+`SessionEngine` is an engine whose session hears events before the policy does. What the search wants next
+arrives in the same step, so that no policy gives away GPUs that the next trial needs at that very instant.
+Recorded steps have those arrivals among their events: a replay needs no search.
 
-What a candidate is worth is no event, and no business of a policy. A session asks for it when a trial has
+A candidate's value is not an event, and no policy hears it. A session asks for the value when a trial has
 finished: a simulation knows the truth, a live run what the trial has reported.
 """
 
@@ -35,10 +35,8 @@ from astrarium.tuning.search.contract import Results, Search, Want
 from astrarium.tuning.spaces import STEP, Space
 from astrarium.tuning.state import TuningState
 
-# The candidates of a search: what each is, what it was worth when, and how it ended.
 
-
-class Scored(NamedTuple):
+class CandidateScore(NamedTuple):
     at: Time
     iterations: int  # in all
     value: float
@@ -48,9 +46,9 @@ class Scored(NamedTuple):
 class Candidate:
     number: int
     configuration: Configuration
-    source: int | None = None  # whose checkpoint it began with
+    source: int | None = None  # the candidate whose checkpoint it began with
     done: int = 0  # iterations in its checkpoint
-    history: list[Scored] = field(default_factory=list)
+    history: list[CandidateScore] = field(default_factory=list)
     standing: Standing = Standing.OPEN
     reason: str = ""
 
@@ -60,13 +58,13 @@ class Candidate:
 
     @property
     def value(self) -> float | None:
-        """The last one."""
+        """Return the candidate's last value; None before the first."""
         return self.history[-1].value if self.history else None
 
 
 class Candidates:
-    """What a search algorithm sees as its pool. *space* says how far a copy's values may go; where there is
-    none, numbers of a copy are changed and all else stays."""
+    """The candidates are what a search algorithm sees as its pool. *space* limits the values of a copy;
+    without one, the numbers of a copy are changed and everything else stays."""
 
     def __init__(self, sampler: Sampler, goal: Goal, space: Space | None = None) -> None:
         self.all: dict[int, Candidate] = {}
@@ -111,15 +109,15 @@ class Candidates:
 
     def score(self, candidate: Candidate, now: Time, iterations: int, value: float) -> None:
         candidate.done = iterations
-        candidate.history.append(Scored(now, iterations, value))
+        candidate.history.append(CandidateScore(now, iterations, value))
 
     def report(self, candidate: Candidate) -> bool:
-        """True: the sampler's library would stop it."""
+        """Tell the sampler the candidate's last value; return True if the sampler's library would stop it."""
         _, iterations, value = candidate.history[-1]
         return self._sampler.report(candidate.configuration.id, iterations, value)
 
     def end(self, candidate: Candidate, standing: Standing, reason: str) -> None:
-        """The first end counts."""
+        """Record how a candidate ended; only its first end counts."""
         if candidate.standing is Standing.OPEN:
             candidate.standing, candidate.reason = standing, reason
             self._sampler.tell(candidate.configuration.id, candidate.value, standing)
@@ -149,7 +147,7 @@ class Candidates:
 
 ENDS = TrialFinished | TrialFailed | TrialWithdrawn
 
-# What a candidate is worth at the end of the trial; None: nothing was reported.
+# A candidate's value at the end of the trial; None where nothing was reported.
 Worth = Callable[[Trial], float | None]
 
 
@@ -160,7 +158,8 @@ class Best(NamedTuple):
 
 
 class Session:
-    """*target*: a value that is good enough; the search ends with the first candidate that has it."""
+    """A session turns the ends of trials into what the search wants next. *target* is a value that is good
+    enough: the search ends with the first candidate that reaches it."""
 
     def __init__(
         self,
@@ -175,7 +174,7 @@ class Session:
             raise InputError("goal", goal, f"{sampler.goal}, as the sampler was told")
         self.pool = Candidates(sampler, goal, space)
         self.best: list[Best] = []  # each better than those before
-        self.over = ""  # why, once it is
+        self.over = ""  # why the search is over; empty while it is not
         self._course, self._worth, self._target = search.run(self.pool), worth, target
         self._each = False
         self._open: dict[int, Trial] = {}
@@ -187,13 +186,13 @@ class Session:
         return self.pool.all
 
     def begin(self, gpus: int | None = None) -> list[Event]:
-        """What the search wants first. *gpus*: those that there are, for searches that ask."""
+        """Return the events with which the search begins. *gpus* is their number, for searches that ask."""
         if gpus is not None:
             self.pool.workers = max(1, gpus)
-        return [*self._asked(None), *self._go_on()]
+        return [*self._ask_search(None), *self._advance()]
 
     def hear(self, now: Time, events: Sequence[Event], state: TuningState) -> list[Event]:
-        """What these events, which the books have not heard yet, make the search want."""
+        """Return the events that follow from *events*, which the books have not heard yet."""
         before = len(self._results)
         for event in events:
             if isinstance(event, GpusChanged):
@@ -205,17 +204,17 @@ class Session:
             return []
         if self._target is not None and self.best and self.pool.reached(self.best[-1].value, self._target):
             return list(self._stop("the target is reached"))
-        return list(self._go_on())
+        return list(self._advance())
 
     def close(self, why: str = "the run ended before the search did") -> None:
-        """Nobody is left open."""
+        """End the search and every candidate that is still open."""
         if not self.over:
             list(self._stop(why))
 
     # results
 
     def _ended(self, event: Event, state: TuningState) -> Trial | None:
-        """The trial that ends with it, unless it is old news."""
+        """Return the trial that ends with this event; None for late news."""
         if not isinstance(event, ENDS):
             return None
         row = state.open.get(event.trial)
@@ -236,12 +235,13 @@ class Session:
             self.best.append(Best(now, trial.candidate, value))
         return _Result(value)
 
-    def _told(self) -> Results:
-        """To the sampler, in the order in which candidates were drawn: who finished first does not matter."""
+    def _tell_sampler(self) -> Results:
+        """Tell the sampler all new results, in the order in which candidates were drawn, so that the order of
+        finishing does not matter."""
         results, self._results = self._results, {}
-        return {number: self._one_told(number, results[number]) for number in sorted(results)}
+        return {number: self._tell_result(number, results[number]) for number in sorted(results)}
 
-    def _one_told(self, number: int, result: _Result) -> float | None:
+    def _tell_result(self, number: int, result: _Result) -> float | None:
         candidate = self.candidates[number]
         if result.value is None:
             self.pool.end(candidate, result.standing, result.reason)
@@ -251,14 +251,14 @@ class Session:
 
     # what comes next
 
-    def _go_on(self) -> Iterator[Event]:
-        """Until the search has to wait."""
+    def _advance(self) -> Iterator[Event]:
+        """Yield what the search wants until it has to wait."""
         while not self.over and (not self._open or (self._each and self._results)):
             if self._each and not self._results:
                 raise BrokenBooks("the search waits for results, and nothing runs")
-            yield from self._asked(self._told())
+            yield from self._ask_search(self._tell_sampler())
 
-    def _asked(self, results: Results | None) -> Iterator[Event]:
+    def _ask_search(self, results: Results | None) -> Iterator[Event]:
         try:
             wanted = next(self._course) if results is None else self._course.send(results)
         except StopIteration:
@@ -279,7 +279,7 @@ class Session:
 
     def _stop(self, why: str) -> Iterator[Event]:
         self.over = why
-        self._told()
+        self._tell_sampler()
         self._course.close()
         if self.best and self._target is not None and self.pool.reached(self.best[-1].value, self._target):
             self.pool.complete([self.best[-1].candidate])
@@ -304,11 +304,12 @@ def _group(want: Want) -> int:
 
 
 @dataclass
-class Searched(Engine[TuningState, Event, Action]):
-    """Begins with the events of `session.begin()`, at the instant at which its driver gives them to it.
+class SessionEngine(Engine[TuningState, Event, Action]):
+    """The engine of a search begins with the events of `session.begin()`, at the instant at which its driver
+    passes them.
 
-    Who ends at an instant at which GPUs are lost has ended before: so the session, which hears first, and the
-    books agree.
+    A trial that ends at the instant at which its GPUs are lost has ended before: so the session, which hears
+    first, and the books agree.
     """
 
     session: Session | None = None

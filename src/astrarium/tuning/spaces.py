@@ -1,4 +1,4 @@
-"""What may be chosen for each hyperparameter: a range of numbers, or one of some options."""
+"""A search space has a range of numbers, or some options, for each hyperparameter."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Values = Mapping[str, Any]
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Numbers from *low* to *high*, both included: by their logarithms, *whole* ones only. A grid has so many
-    *points* of it."""
+    """A range holds the numbers from *low* to *high*, both included; *log* spaces them by their logarithms,
+    *whole* allows whole numbers only. A grid takes *points* of them."""
 
     low: float
     high: float
@@ -36,14 +36,15 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("points must be 1 or more")
 
     def at(self, part: float) -> float | int:
-        """*part* of the way, from 0 (low) to 1 (high); each whole number gets the same share of the way."""
+        """Return the number that is *part* of the way from low (0) to high (1); each whole number gets the
+        same share of the way."""
         half = 0.5 if self.whole and not self.log else 0.0
         low, high = self.low - half, self.high + half
         value = exp(log(low) + part * (log(high) - log(low))) if self.log else low + part * (high - low)
         return self._inside(value)
 
     def part(self, value: float) -> float:
-        """How far it is on the way."""
+        """Return how far along the range a value is, from 0 (low) to 1 (high)."""
         ends = (self.low, self.high, value)
         low, high, at = map(log, ends) if self.log else ends
         return (at - low) / (high - low) if high > low else 0.0
@@ -53,7 +54,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return list(dict.fromkeys(self.at(point / last) for point in range(self.points)))
 
     def near(self, value: float, up: bool) -> float | int:
-        """A little more, or less: whole numbers by at least 1."""
+        """Return a number a little above or below *value*; whole numbers change by at least 1."""
         after = value * STEP if up else value / STEP
         if self.whole and round(after) == value:
             after = value + 1 if up else value - 1
@@ -81,7 +82,7 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return list(self.options)
 
     def near(self, value: Any, up: bool) -> Any:
-        """The one before or after it; those at the ends have one neighbour."""
+        """Return the option before or after *value*; the first and the last have one neighbour."""
         at = self.options.index(value) + (1 if up else -1)
         return self.options[min(len(self.options) - 1, max(0, at))]
 
@@ -90,7 +91,7 @@ Space = Mapping[str, Range | Choice]
 
 
 def space_of(written: Mapping[str, Any], field: str = "space") -> dict[str, Range | Choice]:
-    """From what people write: {rate: {low: 0.001, high: 1, log: true}, kind: {options: [gru, lstm]}}."""
+    """Convert what people write: {rate: {low: 0.001, high: 1, log: true}, kind: {options: [gru, lstm]}}."""
     return {name: _dimension(each, f"{field}.{name}") for name, each in written.items()}
 
 
@@ -108,6 +109,6 @@ def _dimension(written: Any, field: str) -> Range | Choice:
 
 
 def grid(space: Space) -> Iterator[dict[str, Any]]:
-    """Every combination; the last hyperparameter changes fastest."""
+    """Yield every combination of values; the last hyperparameter changes fastest."""
     for values in product(*(dimension.grid() for dimension in space.values())):
         yield dict(zip(space, values, strict=True))

@@ -1,7 +1,7 @@
-"""The books of the tuning level: which trials there are, where they run, and how far they are.
+"""The books of the tuning level say which trials exist, where they run and how far they are.
 
-No GPU is given out twice: what a trial leaves is its own until it has left. Late news is recognized by run
-numbers, and ignored.
+No GPU is given out twice: the place that a trial leaves stays its own until the trial has left. Run numbers
+identify late news, which is ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from astrarium.tuning.contract import (
 )
 from astrarium.tuning.runtime import Place, Runtime, Width
 
-# Where trials end up: one row each.
+# The ledger says how each trial ended.
 
 
 class Outcome(IntEnum):
@@ -46,7 +46,7 @@ class Outcome(IntEnum):
 
 @dataclass
 class TrialRow:
-    """Instants are -1 until they come."""
+    """A row of the ledger follows one trial; instants are -1 until they come."""
 
     trial: Trial
     arrived: Time
@@ -55,10 +55,10 @@ class TrialRow:
     outcome: Outcome = Outcome.OPEN
     reason: str = ""
     done: int = 0  # iterations, at the instant `since`
-    part: float = 0.0  # of the next one, as reckoned then
+    part: float = 0.0  # of the next iteration, estimated at that instant
     since: Time = 0
-    place: Place | None = None  # where it runs
-    going: Place | None = None  # where it will run from its next iteration on
+    place: Place | None = None  # where the trial runs
+    going: Place | None = None  # where the trial will run from its next iteration on
     pausing: bool = False
     run: int = 0
     moves: int = 0
@@ -70,7 +70,7 @@ class TrialRow:
 
     @property
     def settled(self) -> bool:
-        """It runs, and is to go on where it is."""
+        """Tell whether the trial runs and is to go on where it is."""
         return self.place is not None and self.going is None and not self.pausing
 
 
@@ -79,16 +79,17 @@ class Ledger:
     rows: dict[int, TrialRow] = field(default_factory=dict)
 
 
-# Who has how much of which GPU, and where there is room. (The dissertation sees GPUs as strips that trials,
-# as rectangles, are packed into.)
+# The dissertation sees GPUs as strips that trials, as rectangles, are packed into.
 
 
 class Strips:
+    """Strips record which trial holds how much of which GPU, and where there is room."""
+
     def __init__(self) -> None:
         self.holders: dict[int, dict[int, Fraction]] = {}  # by GPU: the share of each trial
 
     def change(self, gpus: Iterable[int]) -> set[int]:
-        """These are there from now on; the trials that were on others."""
+        """Replace the GPUs by these, and return the trials that were on GPUs that are gone."""
         kept = {gpu: self.holders.get(gpu, {}) for gpu in gpus}
         stranded = {trial for gpu in self.holders.keys() - kept.keys() for trial in self.holders[gpu]}
         self.holders = kept
@@ -101,7 +102,7 @@ class Strips:
         return [gpu for gpu, holders in self.holders.items() if not holders]
 
     def room(self, gpu: int, but: int | None = None) -> Fraction:
-        """What is free of it, *but* one trial's share counted as free."""
+        """Return the free share of a GPU; the share of the trial *but* counts as free."""
         return 1 - sum((share for trial, share in self.holders[gpu].items() if trial != but), Fraction(0))
 
     def fits(self, trial: int, place: Place) -> bool:
@@ -109,13 +110,13 @@ class Strips:
         return there and all(self.room(gpu, trial) >= place.share for gpu in place.gpus)
 
     def take(self, trial: int, place: Place) -> None:
-        """In addition to what it has: until it has moved, both are its own."""
+        """Give the trial this place in addition to what it has: until it has moved, both are its own."""
         for gpu in place.gpus:
             held = self.holders[gpu]
             held[trial] = max(held.get(trial, Fraction(0)), place.share)
 
     def settle(self, trial: int, place: Place) -> None:
-        """That, and nothing else."""
+        """Give the trial this place and nothing else."""
         self.leave(trial)
         self.take(trial, place)
 
@@ -124,11 +125,12 @@ class Strips:
             holders.pop(trial, None)
 
     def find(self, width: Width, trial: int) -> Place | None:
-        """A place of that width for the trial, which may keep what it has; None where there is no room."""
+        """Return a place of that width for the trial, which may keep what it has; None if there is no
+        room."""
         return self._part(width.denominator, trial) if width < 1 else self._whole(int(width), trial)
 
     def _part(self, parts: int, trial: int) -> Place | None:
-        """On the GPU on which the least stays free: whole ones are kept for those who need them."""
+        """Return a share of the GPU on which the least stays free, to keep whole GPUs for others."""
         share = Fraction(1, parts)
         rooms = [(self.room(gpu, trial), trial not in self.holders[gpu], gpu) for gpu in self.holders]
         fitting = [each for each in rooms if each[0] >= share]
@@ -141,7 +143,7 @@ class Strips:
 
 
 class TuningState:
-    """*moving* is what a change of place is believed to cost a trial."""
+    """The state holds the books of all trials; *moving* is the estimated cost of a change of place."""
 
     def __init__(self, moving: Time = 0, runtime: Runtime | None = None) -> None:
         self.moving, self._usual = moving, runtime or Runtime()
@@ -187,26 +189,26 @@ class TuningState:
         return len(self.strips.holders)
 
     def waiting(self) -> list[TrialRow]:
-        """In order of arrival."""
+        """Return the rows of trials that wait, in order of arrival."""
         return [row for row in self.open.values() if row.waits]
 
     def running(self) -> list[TrialRow]:
         return [row for row in self.open.values() if row.place is not None]
 
     def runtime(self, row: TrialRow) -> Runtime:
-        """Of a candidate that was never measured: as others are on the mean."""
+        """Return the estimated runtime of a candidate; the mean of the others if it was never measured."""
         found = self._runtimes.get(row.trial.candidate)
         return found or self._usual
 
     def left(self, now: Time, row: TrialRow) -> float:
-        """Iterations that it still has to do, as far as one can tell between two of its reports."""
+        """Return the iterations that the trial still has to do, interpolated between two of its reports."""
         done = row.done + row.part
         if row.place is not None:
             done += max(0, now - row.since) / self.runtime(row).at(row.place.width)
         return max(0.0, row.trial.iterations - done)
 
     def time_left(self, now: Time, row: TrialRow, width: Width) -> float:
-        """h(w): if it ran on so many GPUs from now on."""
+        """Return h(w): the time that the trial would still take if it ran on so many GPUs from now on."""
         return self.left(now, row) * self.runtime(row).at(width)
 
     # events
@@ -221,7 +223,8 @@ class TuningState:
             self.open[trial.id] = self.ledger.rows[trial.id] = TrialRow(trial, now, since=now)
 
     def _measured(self, now: Time, event: RuntimeMeasured) -> None:
-        """What is done so far was done as fast as was believed then. Who is on its way has done nothing."""
+        """Book the iterations done so far at the old estimate, then change it. A trial that is moving has
+        done nothing meanwhile."""
         for row in self.running():
             if row.trial.candidate == event.candidate and row.since < now:
                 done = row.trial.iterations - self.left(now, row)
@@ -251,7 +254,7 @@ class TuningState:
         self.strips.settle(event.trial, row.place)
 
     def _paused(self, now: Time, event: TrialPaused) -> None:
-        """Also of one whose GPUs were lost: what is done is heard only then."""
+        """A trial whose GPUs were lost pauses too: only then the iterations it keeps are known."""
         row = self._heard(event.trial, event.run)
         if row is not None:
             self._stop(now, row)
@@ -344,4 +347,4 @@ def _numbers(runtime: Runtime) -> tuple[float, float, float]:
 
 
 def _nothing(now: Time, what: object) -> None:
-    """Nothing to book."""
+    """Timers change nothing in the books."""

@@ -1,6 +1,6 @@
-"""The simulated world of the tuning level: how fast trials train where they are, and what moving costs.
+"""The simulated world of the tuning level says how fast trials train where they are, and what moving costs.
 
-Truth is Equation 3.2: a share of a GPU is as fast as if all of its shares were taken.
+Its truth is Equation 3.2: a share of a GPU is as fast as if all of the GPU's shares were taken.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ NEARLY = 1e-6  # of an iteration
 
 @dataclass
 class _Truth:
-    """Of a trial: iterations done at the instant `since`, after which each takes `iteration`."""
+    """A trial had truly done `done` iterations at the instant `since`; each one then takes `iteration`."""
 
     trial: Trial
     done: float = 0.0
     since: Time = 0
-    iteration: float = 0.0  # 0: it does not run
+    iteration: float = 0.0  # 0 while the trial does not run
     place: Place | None = None
 
     def at(self, now: Time) -> float:
@@ -42,7 +42,7 @@ class _Truth:
         return min(float(self.trial.iterations), self.done + ran)
 
     def boundary(self, now: Time) -> tuple[Time, int]:
-        """The end of the iteration that runs: when, and how many are done then."""
+        """Return when the running iteration ends, and how many iterations are done then."""
         done = min(self.trial.iterations, ceil(self.at(now) - NEARLY))
         return max(now, self.since + ceil((done - self.done) * self.iteration)), done
 
@@ -51,8 +51,9 @@ class _Truth:
 
 
 class TuningWorld:
-    """*runtime* is the truth for each candidate, *moving* what a change of place costs, *starting* what the
-    first place does; checkpoints are so many iterations apart, for those whose GPUs are lost."""
+    """The world turns a policy's actions into future events. *runtime* is the truth for each candidate,
+    *moving* the cost of a change of place, *starting* that of the first place. Checkpoints are so many
+    iterations apart, for trials whose GPUs are lost."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class TuningWorld:
             yield from self._pause(now, action, state)
 
     def aftermath(self, now: Time, event: Event, state: TuningState) -> Iterator[tuple[Time, Event]]:
-        """Who was on GPUs that are gone goes back to its last checkpoint."""
+        """Send trials on GPUs that are gone back to their last checkpoints."""
         if type(event) is not GpusChanged:
             return
         for number, truth in self._trials.items():
@@ -85,7 +86,7 @@ class TuningWorld:
     def _put(self, now: Time, action: Put, state: TuningState) -> Iterator[tuple[Time, Event]]:
         row = state.open[action.trial]
         truth = self._trials.setdefault(action.trial, _Truth(row.trial, row.done))
-        if truth.iteration and row.going is None:  # it lost its GPUs, and was given others at once
+        if truth.iteration and row.going is None:  # the trial lost its GPUs, and was given others at once
             self._rest(truth, self._saved(now, truth))
         at, done, cost = now, int(truth.done), self._starting
         if truth.iteration:

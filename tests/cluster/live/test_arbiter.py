@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.contract import App, single
-from astrarium.cluster.live.arbiter import Office, Planned, Policy, Setting
-from astrarium.cluster.live.backend import MachineSeen, Task
+from astrarium.cluster.live.arbiter import ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
+from astrarium.cluster.live.backend import JobCommand, MachineStatus
 from astrarium.cluster.live.store import FILE, Store, Superseded, connected, rows
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.state import ClusterState
@@ -23,10 +23,10 @@ from astrarium.run.replay import replay
 from tests.support.cluster.live_fakes import Clock, FakeBackend
 
 START = 1_700_000_000 * SECOND  # of the wall clock
-TASK = Task(("train",))
+TASK = JobCommand(("train",))
 
 
-def read(body: dict[str, Any], largest: int) -> list[tuple[App, Task]]:
+def read(body: dict[str, Any], largest: int) -> list[tuple[App, JobCommand]]:
     if body["gpus"] > largest:
         raise InputError("gpus", body["gpus"], f"at most {largest}")
     return [(single(0, body["name"], 20 * SECOND, body["gpus"]), TASK)]
@@ -35,10 +35,10 @@ def read(body: dict[str, Any], largest: int) -> list[tuple[App, Task]]:
 class House:
     """An office that can be closed as a process ends: without a word."""
 
-    def __init__(self, home: Path, policy: str = "tiresias", planned: tuple[Planned, ...] = ()) -> None:
+    def __init__(self, home: Path, policy: str = "tiresias", planned: tuple[PlannedApp, ...] = ()) -> None:
         self.home, self.clock, self.set_back = home, Clock(), 0
         lengths = dict.fromkeys(range(20), 40 * SECOND)
-        machines = {name: MachineSeen(2) for name in ("left", "right")}
+        machines = {name: MachineStatus(2) for name in ("left", "right")}
         self.backend = FakeBackend(self.clock, machines, lengths, leaving=SECOND)
         self.planned = planned
         self.office = self._open(policy)
@@ -46,11 +46,11 @@ class House:
     def wall(self) -> int:
         return START + self.clock.now - self.set_back
 
-    def _open(self, name: str) -> Office:
+    def _open(self, name: str) -> ArbiterProcess:
         parameters = {"fifo": {}, "max-min": {"round": "5s"}}.get(name, {"lease": "5s"})
-        policy = Policy(f"{name}{parameters}", chosen(cluster_policies, Choice(name, parameters)))
-        return Office(
-            self.home, Setting(policy, read, self.wall, self.clock, planned=self.planned), self.backend
+        policy = ChosenPolicy(f"{name}{parameters}", chosen(cluster_policies, Choice(name, parameters)))
+        return ArbiterProcess(
+            self.home, ArbiterSetup(policy, read, self.wall, self.clock, planned=self.planned), self.backend
         )
 
     def die_and_come_back(self, policy: str = "tiresias") -> None:
@@ -113,23 +113,23 @@ def test_letters_that_were_left_while_nobody_read_them(house: House) -> None:
 
 
 def test_names_of_the_file_are_taken_before_they_come(tmp_path: Path) -> None:
-    house = House(tmp_path, planned=(Planned(5 * SECOND, "later", {"name": "later", "gpus": 1}),))
+    house = House(tmp_path, planned=(PlannedApp(5 * SECOND, "later", {"name": "later", "gpus": 1}),))
     letter = house.submit("later")
     house.go(8)
     answer = house.office.store.answer(letter)
     assert answer is not None
     assert answer.startswith("refused: name")
     assert house.outcomes() == {"later": "open"}
-    assert house.office.seen_before == []
+    assert house.office.known_before == []
     house.die_and_come_back()
-    assert house.office.seen_before == ["later"]
+    assert house.office.known_before == ["later"]
 
 
 def test_a_machine_with_other_gpus_is_another_one(house: House) -> None:
     house.submit("a", 2)
     house.go(3)
     house.die_and_come_back()
-    house.backend.machines = {"left": MachineSeen(4)}
+    house.backend.machines = {"left": MachineStatus(4)}
     house.go(100)
     assert house.office.state.floor.size == 4
     assert house.outcomes() == {"a": "finished"}
@@ -149,7 +149,7 @@ def test_an_app_is_withdrawn_by_letter(house: House) -> None:
 
 
 def test_apps_of_the_file_come_in_time_and_once(tmp_path: Path) -> None:
-    planned = tuple(Planned(at * SECOND, f"at {at}", {"name": f"at {at}", "gpus": 1}) for at in (0, 5))
+    planned = tuple(PlannedApp(at * SECOND, f"at {at}", {"name": f"at {at}", "gpus": 1}) for at in (0, 5))
     house = House(tmp_path, planned=planned)
     house.go(3)
     assert house.outcomes() == {"at 0": "open"}
@@ -183,12 +183,12 @@ def test_what_it_decided_between_deaths_is_what_one_policy_decides(tmp_path: Pat
     for _ in range(10):
         house.go(4)
         house.die_and_come_back()
-    from astrarium.cluster.live.memory import Told
+    from astrarium.cluster.live.backend import FixedSlowdowns
     from astrarium.cluster.policies import Arbiter
     from astrarium.core.engine import Engine
 
     fresh = Engine(
-        ClusterState(Told()), Arbiter(chosen(cluster_policies, Choice("tiresias", {"lease": "5s"})))
+        ClusterState(FixedSlowdowns()), Arbiter(chosen(cluster_policies, Choice("tiresias", {"lease": "5s"})))
     )
     assert replay(fresh, house.office.store.steps()) is None
 
@@ -283,7 +283,7 @@ def test_leases_tell_how_they_ended(tmp_path: Path) -> None:
     house.go(3)
     house.backend.lose("right")
     house.go(2)
-    house.backend.machines["third"] = MachineSeen(2)
+    house.backend.machines["third"] = MachineStatus(2)
     house.go(400)
     found = {row["outcome"] for row in house.rows("SELECT DISTINCT outcome FROM leases")}
     assert found == {"expired", "lost", "returned", "revoked"}

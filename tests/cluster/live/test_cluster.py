@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Job, JobProgressed, single
-from astrarium.cluster.live.backend import MachineSeen, RunKey, Task
+from astrarium.cluster.live.backend import FixedSlowdowns, JobCommand, MachineStatus, Memory, Options, RunKey
 from astrarium.cluster.live.cluster import LiveCluster
-from astrarium.cluster.live.memory import Memory, Options, Told
-from astrarium.cluster.live.policy import Introduced, Unstopped, thawed
+from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator, unpickled_policy
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.state import ClusterState, Outcome
 from astrarium.core.engine import Engine
@@ -22,7 +21,7 @@ from astrarium.core.units import SECOND
 from astrarium.run.replay import replay
 from tests.support.cluster.live_fakes import Clock, FakeBackend, Notebook
 
-TASK = Task(("train",))
+TASK = JobCommand(("train",))
 
 
 def policy(name: str, **parameters: Any) -> Any:
@@ -42,7 +41,7 @@ class Play:
         allocator: Any,
         apps: list[App],
         leaving: float = 0.0,
-        tasks: dict[int, Task] | None = None,
+        tasks: dict[int, JobCommand] | None = None,
         options: Options | None = None,
         breaks: bool = False,
     ) -> None:
@@ -50,12 +49,12 @@ class Play:
         self.tasks = tasks or {app.id: TASK for app in apps}
         self._never = {app for app, task in self.tasks.items() if task.on_stop == "never"}
         work = {app.id: app.phases[0][0].work for app in apps}
-        machines = {name: MachineSeen(2) for name in ("left", "right")}
+        machines = {name: MachineStatus(2) for name in ("left", "right")}
         self.backend = FakeBackend(self.clock, machines, work, round(leaving * SECOND))
         self.backend.breaks = {app.id for app in apps if breaks}
-        self.options, self.arbiter = options, Arbiter(Unstopped(allocator, self._never))
+        self.options, self.arbiter = options, Arbiter(NonPreemptibleAllocator(allocator, self._never))
         self.notes.allocator = allocator
-        self.live = self._made(ClusterState(Told()), Memory())
+        self.live = self._made(ClusterState(FixedSlowdowns()), Memory())
         self.live.step(0, [AppArrived(app) for app in apps])
 
     def _made(self, state: ClusterState, memory: Memory) -> LiveCluster:
@@ -64,16 +63,16 @@ class Play:
 
     def die_and_come_back(self, other: Any = None) -> None:
         """Only what was written down is left; or another policy takes over."""
-        state = ClusterState(Told())
+        state = ClusterState(FixedSlowdowns())
         for step in self.notes.steps:
             for event in step.events:
                 state.apply(step.now, event)
             for action in step.actions:
                 state.commit(step.now, action)
         state.unsettled.clear()
-        kept = Introduced(other) if other else thawed(self.notes.policy, state)
+        kept = TakeoverAllocator(other) if other else unpickled_policy(self.notes.policy, state)
         self.notes.allocator = other or kept
-        self.arbiter = Arbiter(Unstopped(kept, self._never))
+        self.arbiter = Arbiter(NonPreemptibleAllocator(kept, self._never))
         self.live = self._made(state, msgspec.msgpack.decode(self.notes.memory, type=Memory))
 
     def go(self, seconds: float, tick: float = 0.5, until: Callable[[], bool] | None = None) -> None:
@@ -147,7 +146,7 @@ def test_every_run_ends_in_one_state() -> None:
 def test_a_fresh_policy_decides_the_same_from_the_recorded_steps() -> None:
     play = Play(leased(), [single(n, f"app {n}", 25 * SECOND, 1 + n % 3) for n in range(6)], leaving=1.0)
     play.go(400, until=lambda: not play.live.state.apps)
-    engine = Engine(ClusterState(Told()), Arbiter(leased()), validate=True)
+    engine = Engine(ClusterState(FixedSlowdowns()), Arbiter(leased()), validate=True)
     assert replay(engine, play.notes.steps) is None
     assert len(play.notes.steps) > 20
 
@@ -160,7 +159,7 @@ def test_a_machine_that_dies_takes_what_was_not_kept() -> None:
     row = play.live.state.apps[0].jobs[0]
     assert (row.done, row.gpus) == (0, ())  # a gang of four on two GPUs: it waits
     assert play.runs == [(0, 0, 1, "lost")]
-    play.backend.machines["third"] = MachineSeen(4)
+    play.backend.machines["third"] = MachineStatus(4)
     play.go(30)
     assert play.outcomes() == [Outcome.FINISHED]
     assert play.backend.orders[-1].parts[0].machine == "third"
@@ -228,7 +227,7 @@ def test_who_is_asked_to_leave_has_not_failed() -> None:
 def test_a_machine_that_has_changed_is_another_one() -> None:
     play = Play(policy("fifo"), [single(0, "a", 20 * SECOND, 2), single(1, "b", 20 * SECOND, 2)])
     play.go(3)
-    play.backend.machines["right"] = MachineSeen(3)
+    play.backend.machines["right"] = MachineStatus(3)
     play.go(60)
     assert play.outcomes() == [Outcome.FINISHED] * 2
     assert play.live.state.floor.size == 5
@@ -254,7 +253,7 @@ def test_a_job_that_ends_while_it_is_asked_to_stop_is_not_run_again() -> None:
 
 def test_a_command_that_cannot_be_stopped_keeps_its_gpus() -> None:
     apps = [single(0, "a", 35 * SECOND, 4), single(1, "b", 10 * SECOND, 4)]
-    tasks = {0: Task(("train",), on_stop="never"), 1: TASK}
+    tasks = {0: JobCommand(("train",), on_stop="never"), 1: TASK}
     play = Play(leased(), apps, tasks=tasks)
     play.go(60)
     assert play.backend.started == [RunKey(0, 0, 1), RunKey(1, 0, 1)]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from astrarium.cluster.live.backend import MachineSeen, Part, RunKey, RunSeen, Task
+from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey, RunPart, RunStatus
 from astrarium.cluster.live.fleet import LocalBackend
 from tests.support.cluster.backend import backend, order, seen, words
 
@@ -18,7 +18,7 @@ def test_nothing_that_a_job_has_started_outlives_it(home: Path, tmp_path: Path) 
     """A shell that is ended leaves the program in it behind: it would still use the GPUs."""
     code = ("bash", "-c", "sleep 300 & echo $! > left; wait; true")
     one = backend(home)
-    one.start(order(1, Task(code, on_stop="restart", directory=str(tmp_path))))
+    one.start(order(1, JobCommand(code, on_stop="restart", directory=str(tmp_path))))
     seen(one, 1, lambda run: (tmp_path / "left").exists() and (tmp_path / "left").read_text() != "")
     one.stop(RunKey(0, 0, 1))
     assert seen(one, 1).ended == "stopped"
@@ -34,13 +34,13 @@ def test_what_a_job_puts_into_its_folder_troubles_nobody(home: Path) -> None:
     )
     one = backend(home)
     for run in (1, 2, 3):
-        one.start(order(run, Task((sys.executable, "-c", code))))
-        assert seen(one, run) == RunSeen((0,), "failed", error="exit code 1")
+        one.start(order(run, JobCommand((sys.executable, "-c", code))))
+        assert seen(one, run) == RunStatus((0,), "failed", error="exit code 1")
     assert len(list(home.glob("apps/*/*/*/checkpoint"))) == 2  # the newest before the third, and its own
 
 
 def test_half_an_order_is_a_run_that_was_lost(home: Path, script: Path) -> None:
-    one, task = backend(home), Task(words(script))
+    one, task = backend(home), JobCommand(words(script))
     one.start(order(1, task))
     seen(one, 1)
     [path] = home.glob("apps/*/*/*/*/order.json")
@@ -53,9 +53,9 @@ def test_half_an_order_is_a_run_that_was_lost(home: Path, script: Path) -> None:
 
 def test_a_machine_that_is_no_longer_in_the_file_is_cleared(home: Path, script: Path) -> None:
     one = backend(home)
-    one.start(order(1, Task(words(script, 5000, 0.02)), (3,), (Part("right", (1,)),)))
+    one.start(order(1, JobCommand(words(script, 5000, 0.02)), (3,), (RunPart("right", (1,)),)))
     seen(one, 1, lambda run: run.progress > 0)
-    fewer = LocalBackend(home, {"left": MachineSeen(2)})
+    fewer = LocalBackend(home, {"left": MachineStatus(2)})
     assert not fewer.look().runs
     assert seen(one, 1).ended == "stopped"
 

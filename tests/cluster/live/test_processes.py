@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.live.backend import MachineSeen, Order, Part, RunKey, RunSeen, Task
+from astrarium.cluster.live.backend import JobCommand, MachineStatus, Order, RunKey, RunPart, RunStatus
 from astrarium.cluster.live.fleet import LocalBackend
 from astrarium.cluster_job import STOPPED
 from tests.support.cluster.backend import backend, order, result, seen, words
@@ -27,8 +27,8 @@ pytest_plugins = ("tests.support.cluster.fixtures",)
 
 def test_a_job_runs_to_its_end(home: Path, script: Path) -> None:
     one = backend(home)
-    one.start(order(1, Task(words(script))))
-    assert seen(one, 1) == RunSeen((0,), "finished", 1.0, 1.0)
+    one.start(order(1, JobCommand(words(script))))
+    assert seen(one, 1) == RunStatus((0,), "finished", 1.0, 1.0)
     assert result(home) == {"sum": sum(n * n for n in range(20)), "count": 20}
     one.forget(RunKey(0, 0, 1))
     assert not one.look().runs
@@ -36,7 +36,7 @@ def test_a_job_runs_to_its_end(home: Path, script: Path) -> None:
 
 
 def test_a_job_that_is_stopped_goes_on_where_it_was(home: Path, script: Path) -> None:
-    one, task = backend(home), Task(words(script, 30, 0.05))
+    one, task = backend(home), JobCommand(words(script, 30, 0.05))
     one.start(order(1, task))
     seen(one, 1, lambda run: run.progress > 0.1)
     one.stop(RunKey(0, 0, 1))
@@ -51,13 +51,13 @@ def test_a_job_that_is_stopped_goes_on_where_it_was(home: Path, script: Path) ->
 
 def test_a_job_that_is_asked_before_it_is_up_still_gets_somewhere(home: Path, script: Path) -> None:
     one = backend(home)
-    one.start(order(1, Task(words(script, 50, 0.02))))
+    one.start(order(1, JobCommand(words(script, 50, 0.02))))
     one.stop(RunKey(0, 0, 1))
     assert seen(one, 1).kept > 0
 
 
 def test_an_order_is_carried_out_once(home: Path, script: Path) -> None:
-    task = Task((sys.executable, "-c", "open('times', 'a').write('x')"), directory=str(script.parent))
+    task = JobCommand((sys.executable, "-c", "open('times', 'a').write('x')"), directory=str(script.parent))
     one = backend(home)
     one.start(order(1, task))
     one.start(order(1, task))
@@ -68,16 +68,19 @@ def test_an_order_is_carried_out_once(home: Path, script: Path) -> None:
 
 
 def test_a_command_that_knows_nothing_is_ended_and_begun_anew(home: Path) -> None:
-    one, task = backend(home), Task((sys.executable, "-c", "import time; time.sleep(60)"), on_stop="restart")
+    one, task = (
+        backend(home),
+        JobCommand((sys.executable, "-c", "import time; time.sleep(60)"), on_stop="restart"),
+    )
     one.start(order(1, task))
     one.stop(RunKey(0, 0, 1))
-    assert seen(one, 1) == RunSeen((0,), "stopped")
+    assert seen(one, 1) == RunStatus((0,), "stopped")
 
 
 def test_a_command_that_does_not_listen_is_made_to_leave(home: Path) -> None:
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     one = backend(home, grace=0.3)
-    one.start(order(1, Task((sys.executable, "-c", code), on_stop="restart")))
+    one.start(order(1, JobCommand((sys.executable, "-c", code), on_stop="restart")))
     one.stop(RunKey(0, 0, 1))
     assert seen(one, 1).ended == "stopped"
 
@@ -92,7 +95,7 @@ def test_a_command_that_does_not_listen_is_made_to_leave(home: Path) -> None:
 )
 def test_a_job_that_fails_has_last_words(home: Path, code: str, told: str) -> None:
     one = backend(home)
-    one.start(order(1, Task((sys.executable, "-c", code))))
+    one.start(order(1, JobCommand((sys.executable, "-c", code))))
     found = seen(one, 1)
     assert found.ended == "failed"
     assert told in found.error
@@ -101,13 +104,13 @@ def test_a_job_that_fails_has_last_words(home: Path, code: str, told: str) -> No
 @pytest.mark.parametrize(
     ("task", "told"),
     [
-        (Task(("no-such-program",)), "no-such-program"),
-        (Task(("true",), directory="/no/such/folder"), "/no/such/folder"),
-        (Task(("true",), env={"A=B": "x"}), "illegal environment variable name"),
-        (Task(("true", "zero\0byte")), "embedded null byte"),
+        (JobCommand(("no-such-program",)), "no-such-program"),
+        (JobCommand(("true",), directory="/no/such/folder"), "/no/such/folder"),
+        (JobCommand(("true",), env={"A=B": "x"}), "illegal environment variable name"),
+        (JobCommand(("true", "zero\0byte")), "embedded null byte"),
     ],
 )
-def test_a_command_that_cannot_be_started_fails(home: Path, task: Task, told: str) -> None:
+def test_a_command_that_cannot_be_started_fails(home: Path, task: JobCommand, told: str) -> None:
     one = backend(home)
     one.start(order(1, task))
     found = seen(one, 1)
@@ -121,30 +124,30 @@ def test_of_a_gang_the_words_are_those_of_who_failed_first(home: Path) -> None:
         "import os, time; rank = int(os.environ['RANK']); print(f'rank {rank} was here', flush=True);"
         "time.sleep(60 if rank != 2 else 0.5); raise SystemExit(3)"
     )
-    one = LocalBackend(home, {"left": MachineSeen(12)})
+    one = LocalBackend(home, {"left": MachineStatus(12)})
     gpus = tuple(range(12))
-    one.start(order(1, Task((sys.executable, "-S", "-c", code), "restart", "gpu"), gpus))
+    one.start(order(1, JobCommand((sys.executable, "-S", "-c", code), "restart", "gpu"), gpus))
     assert seen(one, 1).error == "exit code 3, rank 2 was here"
 
 
 def test_a_keeper_that_is_killed_takes_its_job_along(home: Path, script: Path) -> None:
-    one, task = backend(home), Task(words(script, 2000, 0.05))
+    one, task = backend(home), JobCommand(words(script, 2000, 0.05))
     one.start(order(1, task))
     seen(one, 1, lambda run: run.progress > 0)
     end_keepers(home)
     assert seen(one, 1).ended == "lost"
-    one.start(order(2, Task(words(script, 20))))  # the locks of the first are free again
+    one.start(order(2, JobCommand(words(script, 20))))  # the locks of the first are free again
     assert seen(one, 2).ended == "finished"
 
 
 def test_two_jobs_never_share_a_gpu_whatever_is_ordered(home: Path, script: Path) -> None:
     """The arbiter never orders that; if it did, the second would wait."""
     one, other = backend(home), RunKey(1, 0, 1)
-    one.start(order(1, Task(words(script, 40, 0.05))))
+    one.start(order(1, JobCommand(words(script, 40, 0.05))))
     seen(one, 1, lambda run: run.progress > 0)
-    one.start(Order(other, "other", (0,), (Part("left", (0,)),), Task(words(script, 1))))
+    one.start(Order(other, "other", (0,), (RunPart("left", (0,)),), JobCommand(words(script, 1))))
     seen(one, 1, lambda run: run.progress > 0.3)
-    assert one.look().runs[other] == RunSeen((0,))
+    assert one.look().runs[other] == RunStatus((0,))
     assert seen(one, 1).ended == "finished"
 
 
@@ -163,8 +166,8 @@ def test_a_gang_knows_its_ranks_and_dies_as_one(home: Path, tmp_path: Path) -> N
         "open('rank-' + v['RANK'], 'w').write(json.dumps(v)); time.sleep(0.2 if v['RANK'] == '2' else 60);"
         "raise SystemExit(3)"
     )
-    task = Task((sys.executable, "-c", code), "restart", "gpu", {"MINE": "yes"}, str(tmp_path))
-    parts = (Part("left", (0, 1)), Part("right", (1,)))
+    task = JobCommand((sys.executable, "-c", code), "restart", "gpu", {"MINE": "yes"}, str(tmp_path))
+    parts = (RunPart("left", (0, 1)), RunPart("right", (1,)))
     one = backend(home)
     one.start(order(1, task, (0, 1, 3), parts))
     found = seen(one, 1)
@@ -180,19 +183,19 @@ def test_a_gang_knows_its_ranks_and_dies_as_one(home: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(("processes", "count"), [("machine", 2), ("job", 1)])
 def test_one_process_for_a_machine_or_a_job(home: Path, tmp_path: Path, processes: Any, count: int) -> None:
     code = "import os; open('at-' + os.environ['RANK'], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])"
-    task = Task((sys.executable, "-c", code), "restart", processes, directory=str(tmp_path))
+    task = JobCommand((sys.executable, "-c", code), "restart", processes, directory=str(tmp_path))
     one = backend(home)
-    one.start(order(1, task, (0, 1, 2, 3), (Part("left", (0, 1)), Part("right", (0, 1)))))
+    one.start(order(1, task, (0, 1, 2, 3), (RunPart("left", (0, 1)), RunPart("right", (0, 1)))))
     assert seen(one, 1).ended == "finished"
     assert [path.read_text() for path in sorted(tmp_path.glob("at-*"))] == ["0,1", "2,3"][:count]
 
 
 AGENT = """\
 import sys, time
-from astrarium.cluster.live.backend import Order, Part, RunKey, Task
-from astrarium.cluster.live.agent import Agent, PartOrder
-order = Order(RunKey(0, 0, 1), "app", (0,), (Part("left", (0,)),), Task(tuple(sys.argv[2:])))
-agent = Agent(sys.argv[1], "left", with_agent=True)
+from astrarium.cluster.live.backend import Order, RunPart, RunKey, JobCommand
+from astrarium.cluster.live.agent import MachineAgent, PartOrder
+order = Order(RunKey(0, 0, 1), "app", (0,), (RunPart("left", (0,)),), JobCommand(tuple(sys.argv[2:])))
+agent = MachineAgent(sys.argv[1], "left", with_agent=True)
 agent.start(PartOrder(order, 0))
 time.sleep(300)
 """

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.live.agent import PartOrder
-from astrarium.cluster.live.backend import Ending, Picture, RunKey, RunSeen, Task
-from astrarium.cluster.live.ray import Fenced, RayAgent, RayBackend, RayReach
+from astrarium.cluster.live.backend import Ending, JobCommand, RunKey, RunStatus, Snapshot
+from astrarium.cluster.live.ray import Fenced, RayAgent, RayAgentHandle, RayBackend
 from tests.support.cluster.backend import order, words
 
 pytest_plugins = ("tests.support.cluster.fixtures",)
@@ -48,13 +48,13 @@ class FakeRay:
         self.ended.append("shutdown")
 
 
-def reach(ray: FakeRay) -> RayReach:
-    return RayReach(ray, ray, NODE, 1)
+def reach(ray: FakeRay) -> RayAgentHandle:
+    return RayAgentHandle(ray, ray, NODE, 1)
 
 
 def test_orders_of_an_arbiter_that_was_superseded_are_refused(home: Path, script: Path) -> None:
     agent = RayAgent(str(home), "left", "127.0.0.1")
-    part = PartOrder(order(1, Task(words(script))), 0)
+    part = PartOrder(order(1, JobCommand(words(script))), 0)
     agent.look(2)
     for late in (lambda: agent.look(1), lambda: agent.order(1, "start", part)):
         with pytest.raises(Fenced, match="arbiter 1 was superseded by arbiter 2"):
@@ -94,9 +94,9 @@ def test_agents_stay_until_all_has_been_told(
 ) -> None:
     """After a drain, the next arbiter must learn who has finished meanwhile."""
     one, ray = RayBackend.__new__(RayBackend), FakeRay()
-    runs = {} if ended is None else {RunKey(0, 0, 1): RunSeen((0,), ended)}
+    runs = {} if ended is None else {RunKey(0, 0, 1): RunStatus((0,), ended)}
     monkeypatch.setattr(one, "_ray", ray, raising=False)
-    monkeypatch.setattr(one, "look", lambda: Picture({}, runs))
+    monkeypatch.setattr(one, "look", lambda: Snapshot({}, runs))
     monkeypatch.setattr(one, "dismiss", lambda: ray.ended.append("dismiss"))
     one.close()
     assert ray.ended == expected
@@ -104,7 +104,7 @@ def test_agents_stay_until_all_has_been_told(
 
 def test_whoever_is_agent_next_respects_the_locks_of_the_last(home: Path, script: Path) -> None:
     """On the same machine it has another name; GPUs are the same."""
-    task, locks = Task(words(script)), []
+    task, locks = JobCommand(words(script)), []
     for name in ("host-1234.1", "host-1234.2"):
         written = RayAgent(str(home), name, "127.0.0.1")._agent._written(PartOrder(order(1, task), 0))
         locks.append([os.path.basename(path) for path in written["locks"]])

@@ -17,18 +17,18 @@ from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.device.contract import NeedsChanged
 from astrarium.device.live.backend import Excess
-from astrarium.device.live.shared_gpu import MEASURED, Ended, MemoryWarning, Needs, OutOfTurn, SharedGpu
+from astrarium.device.live.shared_gpu import MEASURED, JobEnded, MemoryWarning, Needs, OutOfTurn, SharedGpu
 from astrarium.device.policies import iteration_policies
 from astrarium.device.state import DeviceState, Outcome
 from astrarium.run.replay import replay
-from astrarium.testing.plain_backend import PlainGround
+from astrarium.testing.plain_backend import PlainLaneBackend
 
 PATIENCE = 20.0
 
 
-def gpu_with(policy: str, ground: PlainGround, steps: list[Step] | None = None) -> SharedGpu:
+def gpu_with(policy: str, backend: PlainLaneBackend, steps: list[Step] | None = None) -> SharedGpu:
     record = steps.append if steps is not None else None
-    return SharedGpu(iteration_policies.get(policy)(), ground, monotonic_ns, record)
+    return SharedGpu(iteration_policies.get(policy)(), backend, monotonic_ns, record)
 
 
 def together(*work: Callable[[], object]) -> None:
@@ -40,11 +40,11 @@ def together(*work: Callable[[], object]) -> None:
 
 def test_all_have_their_turns_and_never_two_at_once() -> None:
     """In which order: test_device_order.py."""
-    ground = PlainGround()
-    gpu, both = gpu_with("fair", ground), Barrier(2)
+    backend = PlainLaneBackend()
+    gpu, both = gpu_with("fair", backend), Barrier(2)
 
     def work(number: int) -> None:
-        with gpu.job(f"job{number}", ground.needs, iterations=50) as job:
+        with gpu.job(f"job{number}", backend.needs, iterations=50) as job:
             both.wait(PATIENCE)
             for _ in range(50):
                 with job.iteration():
@@ -54,22 +54,22 @@ def test_all_have_their_turns_and_never_two_at_once() -> None:
     rows = gpu.rows()
     assert [row.outcome for row in rows] == [Outcome.FINISHED] * 2
     assert [row.done for row in rows] == [50, 50]
-    assert len(ground.turns) == 100
-    assert ground.closed
+    assert len(backend.turns) == 100
+    assert backend.closed
 
 
 def test_fifo_keeps_the_gpu_for_the_first() -> None:
-    ground, order, second_is_there = PlainGround(), list[int](), Event()
-    gpu = gpu_with("fifo", ground)
+    backend, order, second_is_there = PlainLaneBackend(), list[int](), Event()
+    gpu = gpu_with("fifo", backend)
 
     def second() -> None:
-        with gpu.job("second", ground.needs, 2) as job:
+        with gpu.job("second", backend.needs, 2) as job:
             second_is_there.set()
             for _ in range(2):
                 with job.iteration():
                     order.append(1)
 
-    with gpu.job("first", ground.needs, 3) as first:
+    with gpu.job("first", backend.needs, 3) as first:
         thread = Thread(target=second, daemon=True)
         thread.start()
         assert second_is_there.wait(PATIENCE)
@@ -81,8 +81,8 @@ def test_fifo_keeps_the_gpu_for_the_first() -> None:
 
 
 def test_what_a_job_needs_is_measured_while_nobody_else_runs() -> None:
-    ground = PlainGround()
-    gpu, all_made = gpu_with("pack", ground), Barrier(3)
+    backend = PlainLaneBackend()
+    gpu, all_made = gpu_with("pack", backend), Barrier(3)
 
     def work() -> None:
         with gpu.job("unknown") as job:
@@ -98,11 +98,11 @@ def test_what_a_job_needs_is_measured_while_nobody_else_runs() -> None:
 
 
 def test_a_newcomer_is_measured_however_busy_the_gpu_is() -> None:
-    ground, newcomer_done = PlainGround(), Event()
-    gpu = gpu_with("fair", ground)
+    backend, newcomer_done = PlainLaneBackend(), Event()
+    gpu = gpu_with("fair", backend)
 
     def busy() -> None:
-        with gpu.job("busy", ground.needs) as job:
+        with gpu.job("busy", backend.needs) as job:
             while not newcomer_done.is_set():
                 with job.iteration():
                     pass
@@ -119,15 +119,15 @@ def test_a_newcomer_is_measured_however_busy_the_gpu_is() -> None:
 
 
 def test_one_jobs_out_of_memory_is_its_own() -> None:
-    ground = PlainGround()
-    gpu = gpu_with("fair", ground)
+    backend = PlainLaneBackend()
+    gpu = gpu_with("fair", backend)
 
     def fails() -> None:
-        with gpu.job("greedy", ground.needs, 10) as job, pytest.raises(MemoryError), job.iteration():
+        with gpu.job("greedy", backend.needs, 10) as job, pytest.raises(MemoryError), job.iteration():
             raise MemoryError("no more")
 
     def works() -> None:
-        with gpu.job("modest", ground.needs, 10) as job:
+        with gpu.job("modest", backend.needs, 10) as job:
             for _ in range(10):
                 with job.iteration():
                     pass
@@ -139,7 +139,7 @@ def test_one_jobs_out_of_memory_is_its_own() -> None:
 
 @pytest.mark.parametrize("done", [0, 1, MEASURED])
 def test_a_job_that_ends_while_it_is_measured_is_in_the_books(done: int) -> None:
-    gpu = gpu_with("fair", PlainGround())
+    gpu = gpu_with("fair", PlainLaneBackend())
     with gpu.job("short", iterations=MEASURED) as job:
         for _ in range(done):
             with job.iteration():
@@ -150,7 +150,7 @@ def test_a_job_that_ends_while_it_is_measured_is_in_the_books(done: int) -> None
 
 @pytest.mark.parametrize("needs", [None, Needs(5, 40, 1)])
 def test_a_job_that_fails_between_its_turns_has_failed(needs: Needs | None) -> None:
-    gpu = gpu_with("fair", PlainGround())
+    gpu = gpu_with("fair", PlainLaneBackend())
 
     def reads() -> None:
         with gpu.job("reader", needs) as job:
@@ -165,10 +165,10 @@ def test_a_job_that_fails_between_its_turns_has_failed(needs: Needs | None) -> N
 
 
 def test_a_job_that_can_never_fit_is_told_why() -> None:
-    gpu = gpu_with("fifo", PlainGround())
+    gpu = gpu_with("fifo", PlainLaneBackend())
     with (
         gpu.job("huge", Needs(50, 60, 1)) as job,
-        pytest.raises(Ended, match="job huge: it needs 110 bytes, and the GPU has 100"),
+        pytest.raises(JobEnded, match="job huge: it needs 110 bytes, and the GPU has 100"),
         job.iteration(),
     ):
         raise AssertionError("never its turn")
@@ -176,13 +176,13 @@ def test_a_job_that_can_never_fit_is_told_why() -> None:
 
 @pytest.mark.filterwarnings("ignore::astrarium.device.live.shared_gpu.MemoryWarning")
 def test_what_was_decided_live_replays() -> None:
-    ground, steps = PlainGround(), list[Step]()
-    ground.excess = {3: Excess(3, 50), 6: Excess(90, 40)}  # one that fits, and one that ends a job
-    gpu = gpu_with("srtf", ground, steps)
+    backend, steps = PlainLaneBackend(), list[Step]()
+    backend.excess = {3: Excess(3, 50), 6: Excess(90, 40)}  # one that fits, and one that ends a job
+    gpu = gpu_with("srtf", backend, steps)
 
     def work(iterations: int) -> Callable[[], None]:
         def run() -> None:
-            with suppress(Ended), gpu.job("one", ground.needs, iterations) as job:
+            with suppress(JobEnded), gpu.job("one", backend.needs, iterations) as job:
                 for _ in range(iterations):
                     with job.iteration():
                         pass
@@ -191,19 +191,19 @@ def test_what_was_decided_live_replays() -> None:
 
     together(work(5), work(9), work(2))
     assert any(isinstance(event, NeedsChanged) for step in steps for event in step.events)
-    fresh = Engine(DeviceState(ground.capacity, resident=True), iteration_policies.get("srtf")())
+    fresh = Engine(DeviceState(backend.capacity, resident=True), iteration_policies.get("srtf")())
     assert replay(fresh, steps) is None
 
 
 # memory beyond what was known
 
 
-def one_job(ground: PlainGround, excess: Excess, turns: int = 3, **options: object) -> SharedGpu:
+def one_job(backend: PlainLaneBackend, excess: Excess, turns: int = 3, **options: object) -> SharedGpu:
     """A job whose second turn shows this; the books are checked at every step."""
-    gpu = gpu_with("fair", ground)
+    gpu = gpu_with("fair", backend)
     gpu._engine.validate = True
-    ground.excess[1] = excess
-    with gpu.job("keeper", ground.needs, **options) as job:  # type: ignore[arg-type]
+    backend.excess[1] = excess
+    with gpu.job("keeper", backend.needs, **options) as job:  # type: ignore[arg-type]
         for _ in range(turns):
             with job.iteration():
                 pass
@@ -211,10 +211,10 @@ def one_job(ground: PlainGround, excess: Excess, turns: int = 3, **options: obje
 
 
 def test_a_leak_is_charged_to_its_job_and_named_once() -> None:
-    ground = PlainGround()
-    ground.excess[2] = Excess(20, 40, 9, leaks=True)
+    backend = PlainLaneBackend()
+    backend.excess[2] = Excess(20, 40, 9, leaks=True)
     with pytest.warns(MemoryWarning) as told:
-        [row] = one_job(ground, Excess(10, 40, 7, ("train.py:12",), leaks=True)).rows()
+        [row] = one_job(backend, Excess(10, 40, 7, ("train.py:12",), leaks=True)).rows()
     [warning] = told
     assert str(warning.message).startswith(
         "job keeper: 10 bytes more than at first outlive its iterations, in 7 blocks, made at train.py:12; "
@@ -224,43 +224,45 @@ def test_a_leak_is_charged_to_its_job_and_named_once() -> None:
 
 
 def test_a_lane_that_has_grown_is_booked_as_it_is() -> None:
-    ground = PlainGround()
+    backend = PlainLaneBackend()
     with pytest.warns(MemoryWarning, match="an iteration took 60 bytes, and its lane had 40"):
-        [row] = one_job(ground, Excess(0, 60)).rows()
+        [row] = one_job(backend, Excess(0, 60)).rows()
     assert (row.job.persistent, row.job.ephemeral) == (5, 60)
-    assert [turn.size for turn in ground.turns] == [40, 40, 60]
+    assert [turn.size for turn in backend.turns] == [40, 40, 60]
 
 
 def test_what_is_held_without_a_leak_is_charged_in_silence() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        [row] = one_job(PlainGround(), Excess(2, 30)).rows()
+        [row] = one_job(PlainLaneBackend(), Excess(2, 30)).rows()
     assert (row.job.persistent, row.job.ephemeral) == (7, 40)
 
 
 @pytest.mark.filterwarnings("ignore:job keeper")
 @pytest.mark.parametrize("excess", [Excess(60, 40, leaks=True), Excess(0, 96)])
 def test_a_job_that_fits_no_more_ends_and_its_lane_is_given_back(excess: Excess) -> None:
-    ground = PlainGround()
-    with pytest.raises(Ended, match=r"job keeper: it needs more than was known of it .* the GPU has 55 left"):
-        one_job(ground, excess)
-    assert ground.renewed == [0]
+    backend = PlainLaneBackend()
+    with pytest.raises(
+        JobEnded, match=r"job keeper: it needs more than was known of it .* the GPU has 55 left"
+    ):
+        one_job(backend, excess)
+    assert backend.renewed == [0]
 
 
 @pytest.mark.filterwarnings("ignore:job greedy")
 def test_others_keep_what_they_have_when_a_job_wants_too_much() -> None:
-    ground = PlainGround()
-    gpu = gpu_with("fair", ground)
+    backend = PlainLaneBackend()
+    gpu = gpu_with("fair", backend)
     gpu._engine.validate = True
-    ground.excess[1] = Excess(0, 91)
+    backend.excess[1] = Excess(0, 91)
 
     def greedy() -> None:
-        with gpu.job("greedy", ground.needs) as job:
+        with gpu.job("greedy", backend.needs) as job:
             job.begin()
-            with pytest.raises(Ended, match="the GPU has 50 left"):
+            with pytest.raises(JobEnded, match="the GPU has 50 left"):
                 job.end()
 
-    with gpu.job("modest", ground.needs, 2) as modest:
+    with gpu.job("modest", backend.needs, 2) as modest:
         with modest.iteration():
             pass
         together(greedy)
@@ -273,7 +275,7 @@ def test_others_keep_what_they_have_when_a_job_wants_too_much() -> None:
 
 
 def test_an_excess_with_the_last_iteration_ends_nobody() -> None:
-    [row] = one_job(PlainGround(), Excess(90, 40), turns=2, iterations=2).rows()
+    [row] = one_job(PlainLaneBackend(), Excess(90, 40), turns=2, iterations=2).rows()
     assert row.outcome is Outcome.FINISHED
 
 
@@ -281,7 +283,7 @@ def test_an_excess_with_the_last_iteration_ends_nobody() -> None:
 
 
 def test_iterations_of_a_job_do_not_nest() -> None:
-    gpu = gpu_with("fair", PlainGround())
+    gpu = gpu_with("fair", PlainLaneBackend())
     with (
         gpu.job("nested", Needs(5, 40, 1)) as job,
         pytest.raises(OutOfTurn, match="job nested"),
@@ -293,12 +295,12 @@ def test_iterations_of_a_job_do_not_nest() -> None:
 def test_a_job_has_at_least_one_iteration() -> None:
     with (
         pytest.raises(InputError, match=r"job none: iterations: expected at least 1.*got 0"),
-        gpu_with("fair", PlainGround()).job("none", iterations=0),
+        gpu_with("fair", PlainLaneBackend()).job("none", iterations=0),
     ):
         raise AssertionError("never begun")
 
 
-class Interrupted(PlainGround):
+class Interrupted(PlainLaneBackend):
     """Ctrl-C while a job that has its turn begins it."""
 
     def begin(self, turn: object) -> None:
@@ -317,12 +319,12 @@ def test_a_turn_that_cannot_begin_leaves_the_lane_free() -> None:
 @pytest.mark.parametrize("case", ["waiting", "granted", "held", "told"])
 def test_a_job_interrupted_while_it_waits_holds_up_nobody(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted at each of the places where a wait can be when Ctrl-C comes; the last is after it."""
-    ground, turn_of_the_other = PlainGround(), Event()
-    gpu, outcomes = gpu_with("fair", ground), list[str]()
+    backend, turn_of_the_other = PlainLaneBackend(), Event()
+    gpu, outcomes = gpu_with("fair", backend), list[str]()
 
     def stopped() -> None:
         try:
-            with gpu.job("stopped", ground.needs) as job:
+            with gpu.job("stopped", backend.needs) as job:
                 gate = _interrupted_gate(after=case == "told")
                 monkeypatch.setattr("astrarium.device.live.shared_gpu.SimpleQueue", gate)
                 job.begin()
@@ -330,13 +332,13 @@ def test_a_job_interrupted_while_it_waits_holds_up_nobody(case: str, monkeypatch
             outcomes.append("interrupted")
         monkeypatch.undo()
 
-    with gpu.job("other", ground.needs) as other:
+    with gpu.job("other", backend.needs) as other:
         if case == "waiting":
             other.begin()
-        gpu._gates.shut = case == "held"
+        gpu._grants.paused = case == "held"
         together(stopped)
-        gpu._gates.open()
-        assert (gpu._gates.waiting, list(gpu._gates.under_way)) == ([], [0] if case == "waiting" else [])
+        gpu._grants.resume()
+        assert (gpu._grants.waiting, list(gpu._grants.under_way)) == ([], [0] if case == "waiting" else [])
         other.end()
         with other.iteration():
             turn_of_the_other.set()
@@ -356,16 +358,16 @@ def _interrupted_gate(after: bool) -> type[SimpleQueue[object]]:
 
 
 def test_somebody_interrupted_before_being_measured_lets_others_run() -> None:
-    ground = PlainGround()
-    gpu = gpu_with("fair", ground)
+    backend = PlainLaneBackend()
+    gpu = gpu_with("fair", backend)
     wait_for = gpu._changed.wait_for
 
     def interrupted(predicate: Callable[[], bool]) -> bool:
-        if gpu._gates.shut:
+        if gpu._grants.paused:
             raise KeyboardInterrupt
         return wait_for(predicate)
 
-    with gpu.job("other", ground.needs) as other:
+    with gpu.job("other", backend.needs) as other:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(gpu._changed, "wait_for", interrupted)
             with pytest.raises(KeyboardInterrupt), gpu.job("stopped") as job:

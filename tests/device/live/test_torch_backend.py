@@ -21,7 +21,7 @@ import torch
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND
 from astrarium.device.live.backend import Excess, Needs, Turn
-from astrarium.device.live.torch_backend import AHEAD, SMALL, TorchGpu, TorchGround
+from astrarium.device.live.torch_backend import AHEAD, SMALL, TorchGpu, TorchLaneBackend
 from astrarium.device.live.torch_pools import SEGMENT
 
 PATIENCE = 20.0
@@ -173,9 +173,9 @@ def turn(job: int = 0, lane: int = 0, size: int = SIZE, shared: bool = True) -> 
     return Turn(job, 0, lane, size, shared)
 
 
-def taken(ground: TorchGround, given: Turn, error: BaseException | None = None) -> Excess | None:
-    ground.begin(given)
-    return ground.end(given, error)
+def taken(backend: TorchLaneBackend, given: Turn, error: BaseException | None = None) -> Excess | None:
+    backend.begin(given)
+    return backend.end(given, error)
 
 
 @pytest.fixture
@@ -184,98 +184,102 @@ def cuda() -> FakeCuda:
 
 
 @pytest.fixture
-def ground(cuda: FakeCuda) -> Iterator[TorchGround]:
-    made = TorchGround(cuda=cuda, touch=cuda.touch)
-    with made.seat():
+def backend(cuda: FakeCuda) -> Iterator[TorchLaneBackend]:
+    made = TorchLaneBackend(cuda=cuda, touch=cuda.touch)
+    with made.job_thread():
         yield made
 
 
-def pool_of(ground: TorchGround, lane: int = 0) -> Any:
-    return ground.pools.lanes[lane].pool
+def pool_of(backend: TorchLaneBackend, lane: int = 0) -> Any:
+    return backend.pools.lanes[lane].pool
 
 
 def test_inputs_come_before_a_turn_and_results_before_what_follows(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
     cuda.log.clear()
-    ground.begin(turn())
+    backend.begin(turn())
     assert cuda.current_stream(None).name == "s2"
     assert cuda.log == ["workspace in s2", "s2 waits for s1"]
-    ground.end(turn(), None)
+    backend.end(turn(), None)
     assert cuda.current_stream(None).name == "s1"
     assert cuda.log[-1] == "s1 waits for s2"
 
 
-def test_a_workspace_is_made_once_for_a_thread_and_a_stream(cuda: FakeCuda, ground: TorchGround) -> None:
+def test_a_workspace_is_made_once_for_a_thread_and_a_stream(
+    cuda: FakeCuda, backend: TorchLaneBackend
+) -> None:
     for _ in range(3):
-        taken(ground, turn())
+        taken(backend, turn())
     assert cuda.log.count("workspace in s2") == 1
 
 
 def test_in_a_shared_lane_the_next_job_launches_while_the_last_one_runs(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
     for number in range(5):
-        taken(ground, turn(job=number))
+        taken(backend, turn(job=number))
         assert len(cuda.awaited) == number  # all but the last
 
 
 def test_jobs_of_a_shared_lane_are_charged_for_their_own_time_on_the_gpu(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
     found = []
     for job, took in ((0, 5.0), (1, 2.0), (0, 7.0), (1, 3.0), (0, 1.0)):
-        ground.begin(turn(job))
+        backend.begin(turn(job))
         cuda.gpu_ms += took
-        ground.end(turn(job), None)
-        found.append(ground.took())
+        backend.end(turn(job), None)
+        found.append(backend.took())
     # Of a job's last turn the GPU tells nothing yet; of its first, the host does.
     assert found == [None, None, 5 * MILLISECOND, 2 * MILLISECOND, 7 * MILLISECOND]
 
 
-def test_a_job_by_itself_launches_ahead_but_not_for_ever(cuda: FakeCuda, ground: TorchGround) -> None:
+def test_a_job_by_itself_launches_ahead_but_not_for_ever(cuda: FakeCuda, backend: TorchLaneBackend) -> None:
     for _ in range(AHEAD + 4):
-        taken(ground, turn(shared=False))
+        taken(backend, turn(shared=False))
     assert len(cuda.awaited) == 4
 
 
-def test_a_lane_is_one_segment_and_another_size_another_pool(cuda: FakeCuda, ground: TorchGround) -> None:
-    taken(ground, turn())
-    assert pool_of(ground).segments == [SIZE]
+def test_a_lane_is_one_segment_and_another_size_another_pool(
+    cuda: FakeCuda, backend: TorchLaneBackend
+) -> None:
+    taken(backend, turn())
+    assert pool_of(backend).segments == [SIZE]
     for size in (SIZE + SEGMENT, SEGMENT):
-        taken(ground, turn(size=size))
-        assert pool_of(ground).segments == [size]
+        taken(backend, turn(size=size))
+        assert pool_of(backend).segments == [size]
     assert cuda.ended == [True, True]
     assert cuda.emptied == 3
 
 
-def test_a_pool_ends_only_while_nobody_is_inside_one(cuda: FakeCuda, ground: TorchGround) -> None:
-    taken(ground, turn(lane=1))
-    ground.begin(turn(lane=0))
-    ground.close(1)
+def test_a_pool_ends_only_while_nobody_is_inside_one(cuda: FakeCuda, backend: TorchLaneBackend) -> None:
+    taken(backend, turn(lane=1))
+    backend.begin(turn(lane=0))
+    backend.close(1)
     assert cuda.ended == []
-    ground.end(turn(lane=0), None)
+    backend.end(turn(lane=0), None)
     assert cuda.ended == [True]
 
 
 def test_a_lane_is_made_when_everybody_has_left_and_nobody_enters_meanwhile(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
-    ground.begin(turn(lane=0))
+    backend.begin(turn(lane=0))
     order: list[str] = []
 
     def newcomer(lane: int) -> None:
-        with ground.seat():
-            ground.begin(turn(lane=lane))
+        with backend.job_thread():
+            backend.begin(turn(lane=lane))
             order.append("in")
-            ground.end(turn(lane=lane), None)
+            backend.end(turn(lane=lane), None)
 
     threads = [threading.Thread(target=newcomer, args=(lane,), daemon=True) for lane in (1, 2, 3)]
     for thread in threads:
         thread.start()
     assert not order
     order.append("left")
-    ground.end(turn(lane=0), None)
+    backend.end(turn(lane=0), None)
     for thread in threads:
         thread.join(PATIENCE)
         assert not thread.is_alive()
@@ -283,46 +287,46 @@ def test_a_lane_is_made_when_everybody_has_left_and_nobody_enters_meanwhile(
     assert cuda.inside == []
 
 
-def test_nobody_slips_in_while_a_lane_is_to_be_made(cuda: FakeCuda, ground: TorchGround) -> None:
+def test_nobody_slips_in_while_a_lane_is_to_be_made(cuda: FakeCuda, backend: TorchLaneBackend) -> None:
     """Else somebody is always inside, and it never is."""
-    taken(ground, turn(lane=2))
-    ground.begin(turn(lane=0))
+    taken(backend, turn(lane=2))
+    backend.begin(turn(lane=0))
     entered = threading.Event()
 
     def enter(lane: int) -> None:
-        with ground.seat():
-            ground.begin(turn(lane=lane))
+        with backend.job_thread():
+            backend.begin(turn(lane=lane))
             if lane == 2:
                 entered.set()
-            ground.end(turn(lane=lane), None)
+            backend.end(turn(lane=lane), None)
 
     maker, other = (threading.Thread(target=enter, args=(lane,), daemon=True) for lane in (1, 2))
     maker.start()
-    while not ground.pools.making:
+    while not backend.pools.making:
         time.sleep(0)
     other.start()
     assert not entered.wait(0.05)
-    ground.end(turn(lane=0), None)
+    backend.end(turn(lane=0), None)
     assert entered.wait(PATIENCE)
     maker.join(PATIENCE)
     other.join(PATIENCE)
 
 
 def test_lanes_make_way_for_somebody_who_is_measured_where_memory_is_scarce(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
-    taken(ground, turn())
+    taken(backend, turn())
     for free, ended in ((60, []), (40, [True])):
         cuda.free = free * SEGMENT
-        with ground.measured():
+        with backend.measured():
             assert cuda.ended == ended
-    taken(ground, turn())
-    assert pool_of(ground).segments == [SIZE]
+    taken(backend, turn())
+    assert pool_of(backend).segments == [SIZE]
 
 
 def test_lanes_that_are_larger_than_the_books_say_make_way_for_one_that_must_be(cuda: FakeCuda) -> None:
     """B came into A's lane, which grew, and is gone; A has had no turn since. C fits by the books."""
-    gpu = TorchGpu("pack", TorchGround(cuda=cuda, touch=cuda.touch))
+    gpu = TorchGpu("pack", TorchLaneBackend(cuda=cuda, touch=cuda.touch))
     gpu._engine.validate = True
 
     def other(name: str, segments: int) -> None:
@@ -342,84 +346,84 @@ def test_lanes_that_are_larger_than_the_books_say_make_way_for_one_that_must_be(
 
 
 def test_a_lane_in_which_something_lives_is_made_anew_beside_it_where_there_is_room(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
-    taken(ground, turn(size=30 * SEGMENT))
-    pool_of(ground).blocks[1] = 512
+    taken(backend, turn(size=30 * SEGMENT))
+    pool_of(backend).blocks[1] = 512
     for size in (40, 10):
-        taken(ground, turn(size=size * SEGMENT))
-        assert pool_of(ground).segments == [size * SEGMENT]
+        taken(backend, turn(size=size * SEGMENT))
+        assert pool_of(backend).segments == [size * SEGMENT]
     assert cuda.ended == [True, True]
 
 
-def test_else_it_stays_and_grows_by_another_segment(cuda: FakeCuda, ground: TorchGround) -> None:
+def test_else_it_stays_and_grows_by_another_segment(cuda: FakeCuda, backend: TorchLaneBackend) -> None:
     """One gradient holds all of its segment: with a pool as large beside it the device would be too small."""
-    taken(ground, turn(size=55 * SEGMENT))
-    pool_of(ground).blocks[1] = 512
+    taken(backend, turn(size=55 * SEGMENT))
+    pool_of(backend).blocks[1] = 512
     for size, segments in ((65, [55, 10]), (50, [55, 10]), (50, [55, 10]), (70, [55, 10, 5])):
-        taken(ground, turn(size=size * SEGMENT))
-        assert pool_of(ground).segments == [each * SEGMENT for each in segments]
+        taken(backend, turn(size=size * SEGMENT))
+        assert pool_of(backend).segments == [each * SEGMENT for each in segments]
     assert cuda.ended == [True] * 3  # those that were tried beside it
     assert cuda.reserved() == 70 * SEGMENT
     looks = cuda.looks
-    taken(ground, turn(job=3, size=70 * SEGMENT))
+    taken(backend, turn(job=3, size=70 * SEGMENT))
     assert cuda.looks == looks + 2  # at what the new job holds, before and after
 
 
-def test_a_lane_that_could_not_shrink_is_nobodys_excess(cuda: FakeCuda, ground: TorchGround) -> None:
-    taken(ground, turn(size=60 * SEGMENT))
-    pool_of(ground).blocks[1] = 512
+def test_a_lane_that_could_not_shrink_is_nobodys_excess(cuda: FakeCuda, backend: TorchLaneBackend) -> None:
+    taken(backend, turn(size=60 * SEGMENT))
+    pool_of(backend).blocks[1] = 512
     for _ in range(8):
-        assert taken(ground, turn(size=50 * SEGMENT)) is None
-    ground.begin(turn(size=50 * SEGMENT))
-    pool_of(ground).blocks[2] = 5 * SEGMENT - 512
+        assert taken(backend, turn(size=50 * SEGMENT)) is None
+    backend.begin(turn(size=50 * SEGMENT))
+    pool_of(backend).blocks[2] = 5 * SEGMENT - 512
     cuda.asked += 1
-    found = ground.end(turn(size=50 * SEGMENT), None)
+    found = backend.end(turn(size=50 * SEGMENT), None)
     assert found is not None
     assert (found.held, found.lane <= 50 * SEGMENT) == (5 * SEGMENT, True)
 
 
-def test_a_job_that_has_its_lane_for_itself_has_one_stream(cuda: FakeCuda, ground: TorchGround) -> None:
+def test_a_job_that_has_its_lane_for_itself_has_one_stream(cuda: FakeCuda, backend: TorchLaneBackend) -> None:
     cuda.log.clear()
-    ground.begin(turn(shared=False))
+    backend.begin(turn(shared=False))
     assert cuda.current_stream(None).name == "s1"
-    ground.end(turn(shared=False), None)
+    backend.end(turn(shared=False), None)
     assert cuda.log == ["workspace in s1"]
-    assert ground.took() is None  # as long as the turn was
+    assert backend.took() is None  # as long as the turn was
 
 
 def test_when_another_comes_the_lane_is_made_anew_with_a_stream_of_its_own(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
     for _ in range(AHEAD):
-        taken(ground, turn(shared=False))
+        taken(backend, turn(shared=False))
     assert cuda.awaited == []
-    taken(ground, turn(job=1))
-    assert (cuda.log.count("all is awaited"), ground.pools.lanes[0].stream.name) == (1, "s2")
-    taken(ground, turn(shared=False))  # the other has gone: the lane stays as it is
-    assert (cuda.emptied, ground.pools.lanes[0].stream.name) == (2, "s2")
+    taken(backend, turn(job=1))
+    assert (cuda.log.count("all is awaited"), backend.pools.lanes[0].stream.name) == (1, "s2")
+    taken(backend, turn(shared=False))  # the other has gone: the lane stays as it is
+    assert (cuda.emptied, backend.pools.lanes[0].stream.name) == (2, "s2")
 
 
-def test_the_stream_of_a_job_is_not_given_to_a_lane(cuda: FakeCuda, ground: TorchGround) -> None:
-    taken(ground, turn(shared=False))
-    ground.close(0)
-    taken(ground, turn(job=1, lane=1))
-    assert ground.pools.lanes[1].stream.name == "s2"
+def test_the_stream_of_a_job_is_not_given_to_a_lane(cuda: FakeCuda, backend: TorchLaneBackend) -> None:
+    taken(backend, turn(shared=False))
+    backend.close(0)
+    taken(backend, turn(job=1, lane=1))
+    assert backend.pools.lanes[1].stream.name == "s2"
 
 
 def test_a_lane_that_cannot_be_made_anew_is_shared_on_its_jobs_stream(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
-    taken(ground, turn(size=60 * SEGMENT, shared=False))
-    pool_of(ground).blocks[1] = 512  # somebody holds it, and there is no room for another
+    taken(backend, turn(size=60 * SEGMENT, shared=False))
+    pool_of(backend).blocks[1] = 512  # somebody holds it, and there is no room for another
     for job in (1, 0, 1):
-        taken(ground, turn(job=job, size=60 * SEGMENT))
-        assert ground.pools.lanes[0].stream.name == "s1"
+        taken(backend, turn(job=job, size=60 * SEGMENT))
+        assert backend.pools.lanes[0].stream.name == "s1"
     assert cuda.emptied == 2  # tried once
 
 
 def test_what_is_read_after_a_turn_is_not_given_to_others_meanwhile(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
     class OnGpu(torch.Tensor):
         is_cuda = True
@@ -433,70 +437,70 @@ def test_what_is_read_after_a_turn_is_not_given_to_others_meanwhile(
         return made
 
     before, logits, states = tensor(), tensor(), [tensor(), tensor()]
-    ground.keep(before)  # not in a turn
-    ground.begin(turn())
-    ground.keep({"logits": logits, "states": (states, torch.ones(1)), "name": "bert"})
-    ground.end(turn(), None)
+    backend.keep(before)  # not in a turn
+    backend.begin(turn())
+    backend.keep({"logits": logits, "states": (states, torch.ones(1)), "name": "bert"})
+    backend.end(turn(), None)
     assert not hasattr(before, "readers")
     assert [each.readers for each in (logits, *states)] == [["s1"]] * 3
 
 
 def test_without_a_gpu_the_ground_for_tests_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match=r"expected a CUDA GPU; .*PlainGround\(\)"):
+    with pytest.raises(InputError, match=r"expected a CUDA GPU; .*PlainLaneBackend\(\)"):
         TorchGpu("fair")
 
 
-def test_a_lane_that_cannot_be_made_is_that_jobs_error(cuda: FakeCuda, ground: TorchGround) -> None:
+def test_a_lane_that_cannot_be_made_is_that_jobs_error(cuda: FakeCuda, backend: TorchLaneBackend) -> None:
     huge = turn(size=2 * cuda.memory)
     with pytest.raises(torch.OutOfMemoryError) as kept:
-        ground.begin(huge)
+        backend.begin(huge)
     assert cuda.inside == []
-    taken(ground, turn())  # the pool of the second try ends here, though the error is kept
+    taken(backend, turn())  # the pool of the second try ends here, though the error is kept
     assert cuda.ended == [True, True]
     assert kept.value is not None
 
 
 def test_growth_of_the_pool_is_found_and_kept_where_the_books_agree(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
-    taken(ground, turn())
-    ground.begin(turn())
-    pool_of(ground).segments.append(2 * SEGMENT)
+    taken(backend, turn())
+    backend.begin(turn())
+    pool_of(backend).segments.append(2 * SEGMENT)
     cuda.asked += 1
-    found = ground.end(turn(), None)
+    found = backend.end(turn(), None)
     assert found is not None
     assert found.lane == SIZE + 2 * SEGMENT
-    taken(ground, turn(size=found.lane))
-    assert pool_of(ground).segments == [SIZE, 2 * SEGMENT]
+    taken(backend, turn(size=found.lane))
+    assert pool_of(backend).segments == [SIZE, 2 * SEGMENT]
     assert cuda.ended == []
 
 
-def test_growth_that_the_books_refuse_is_given_back(cuda: FakeCuda, ground: TorchGround) -> None:
-    ground.begin(turn())
-    pool_of(ground).segments.append(2 * SEGMENT)
+def test_growth_that_the_books_refuse_is_given_back(cuda: FakeCuda, backend: TorchLaneBackend) -> None:
+    backend.begin(turn())
+    pool_of(backend).segments.append(2 * SEGMENT)
     cuda.asked += 1
-    assert ground.end(turn(), None) is not None
-    ground.renew(0)
-    taken(ground, turn(job=1))
-    assert (pool_of(ground).segments, cuda.ended) == ([SIZE], [True])
+    assert backend.end(turn(), None) is not None
+    backend.renew(0)
+    taken(backend, turn(job=1))
+    assert (pool_of(backend).segments, cuda.ended) == ([SIZE], [True])
 
 
 def test_leaks_are_looked_for_in_the_first_turns_and_rarely_later(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
     found = []
     for step in range(100):
-        ground.begin(turn())
-        pool_of(ground).blocks[step] = 512
-        found.append(ground.end(turn(), None))
+        backend.begin(turn())
+        pool_of(backend).blocks[step] = 512
+        found.append(backend.end(turn(), None))
     assert cuda.looks == 2 * 5
     leaks = [step for step, each in enumerate(found, 1) if each is not None and each.leaks]
     assert leaks == [4, 16, 64]
 
 
 def test_out_of_memory_leaves_nothing_in_the_frames_and_a_new_pool(
-    cuda: FakeCuda, ground: TorchGround
+    cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
     class Tensor:
         pass
@@ -507,22 +511,24 @@ def test_out_of_memory_leaves_nothing_in_the_frames_and_a_new_pool(
         raise torch.OutOfMemoryError("Tried to allocate 1 GiB")
 
     alive: list[weakref.ref[Tensor]] = []
-    ground.begin(turn())
+    backend.begin(turn())
     try:
         forward()
     except torch.OutOfMemoryError as error:
         kept = error
     assert alive[0]() is not None
-    assert ground.end(turn(), kept) is None
+    assert backend.end(turn(), kept) is None
     assert alive[0]() is None
     assert kept.__notes__ == [f"in a lane of {SIZE} bytes"]
-    taken(ground, turn(job=1))
+    taken(backend, turn(job=1))
     assert cuda.ended == [True]
 
 
-def test_what_is_measured_has_room_for_what_one_segment_loses(cuda: FakeCuda, ground: TorchGround) -> None:
+def test_what_is_measured_has_room_for_what_one_segment_loses(
+    cuda: FakeCuda, backend: TorchLaneBackend
+) -> None:
     cuda.allocated = 1000
-    with ground.measured() as reading:
+    with backend.measured() as reading:
         cuda.allocated, cuda.peak = 3000, 3000 + 40 * SEGMENT
     found = reading()
     assert (found.before, found.after) == (1000, 3000)
@@ -531,7 +537,7 @@ def test_what_is_measured_has_room_for_what_one_segment_loses(cuda: FakeCuda, gr
 
 def test_backward_runs_in_the_jobs_thread_and_only_there() -> None:
     assert torch._C._is_multithreading_enabled()
-    with TorchGround(cuda=FakeCuda()).seat():
+    with TorchLaneBackend(cuda=FakeCuda()).job_thread():
         assert not torch._C._is_multithreading_enabled()
     assert torch._C._is_multithreading_enabled()
 
@@ -540,7 +546,7 @@ def test_backward_runs_in_the_jobs_thread_and_only_there() -> None:
 def test_jobs_that_come_and_go_end_no_pool_under_anybody(policy: str) -> None:
     """Lanes of all sizes are made, made anew and closed while other threads are inside theirs."""
     cuda = FakeCuda(40 * SEGMENT)
-    gpu = TorchGpu(policy, TorchGround(cuda=cuda, touch=cuda.touch))
+    gpu = TorchGpu(policy, TorchLaneBackend(cuda=cuda, touch=cuda.touch))
     gpu._engine.validate = True
 
     def jobs(seed: int) -> None:
@@ -560,7 +566,7 @@ def test_jobs_that_come_and_go_end_no_pool_under_anybody(policy: str) -> None:
     assert all(cuda.ended)
     assert cuda.inside == []
     assert len(gpu.rows()) == 36
-    ground = gpu.ground
-    assert isinstance(ground, TorchGround)
-    assert (ground.pools.inside, ground.pools.lanes, ground.pools.given_up) == (0, {}, [])
+    backend = gpu.backend
+    assert isinstance(backend, TorchLaneBackend)
+    assert (backend.pools.inside, backend.pools.lanes, backend.pools.given_up) == (0, {}, [])
     assert cuda.streams <= 12  # one for each thread, and for each lane that there was at a time

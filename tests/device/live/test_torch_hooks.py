@@ -14,11 +14,11 @@ from torch import Tensor, nn  # noqa: E402
 
 from astrarium.core.errors import InputError  # noqa: E402
 from astrarium.device.live.backend import Needs  # noqa: E402
-from astrarium.device.live.shared_gpu import MEASURED, Ended, LiveJob, OutOfTurn  # noqa: E402
+from astrarium.device.live.shared_gpu import MEASURED, JobEnded, LiveJob, OutOfTurn  # noqa: E402
 from astrarium.device.live.torch_backend import TorchGpu  # noqa: E402
 from astrarium.device.live.torch_hooks import LONG, owned_bytes  # noqa: E402
 from astrarium.device.state import Outcome  # noqa: E402
-from astrarium.testing.plain_backend import PlainGround  # noqa: E402
+from astrarium.testing.plain_backend import PlainLaneBackend  # noqa: E402
 
 NEEDS = Needs(5, 40, 1000)
 
@@ -48,9 +48,9 @@ class Loop:
     """A model, an optimizer and a job that are attached; `turns` are those begun so far."""
 
     def __init__(self, optimizers: int = 1, needs: Needs | None = NEEDS) -> None:
-        self.ground, self.model, self.batch = PlainGround(), Net(), torch.ones(3, 4)
+        self.backend, self.model, self.batch = PlainLaneBackend(), Net(), torch.ones(3, 4)
         self.optimizers = [torch.optim.SGD(self.model.parameters(), lr=0.1) for _ in range(optimizers)]
-        self.gpu = TorchGpu("fair", self.ground)
+        self.gpu = TorchGpu("fair", self.backend)
         self._block = self.gpu.attached("net", self.model, *self.optimizers, needs=needs)
 
     def __enter__(self) -> Loop:
@@ -62,7 +62,7 @@ class Loop:
 
     @property
     def turns(self) -> int:
-        return len(self.ground.turns)
+        return len(self.backend.turns)
 
     @property
     def outcome(self) -> tuple[Outcome, str, int]:
@@ -242,7 +242,7 @@ def test_an_error_in_an_iteration_is_the_jobs_end() -> None:
     with pytest.raises(MemoryError), loop:
         loop.backward()
     assert loop.outcome == (Outcome.FAILED, "MemoryError: no more", 0)
-    assert loop.ground.failed == ["no more"]
+    assert loop.backend.failed == ["no more"]
 
 
 def test_an_error_between_iterations_is_the_jobs_end_too() -> None:
@@ -264,7 +264,7 @@ def test_a_server_may_handle_an_error_of_one_request() -> None:
         loop.model.fails = True
         with pytest.raises(MemoryError):
             loop.model(loop.batch)
-        assert loop.ground.failed == ["no more"]
+        assert loop.backend.failed == ["no more"]
         loop.model.fails = False
         loop.model(loop.batch)
         assert (loop.turns, loop.job.under_way) == (2, False)
@@ -337,7 +337,7 @@ def test_a_trainer_may_go_on_after_ctrl_c(loop: Loop) -> None:
 def test_what_a_call_returns_may_be_read_after_its_turn() -> None:
     with Loop(optimizers=0) as loop:
         output = loop.model(loop.batch)
-    assert loop.ground.kept == [output]
+    assert loop.backend.kept == [output]
 
 
 def test_two_models_of_one_loop_are_not_two_jobs() -> None:
@@ -361,7 +361,7 @@ def test_hooks_are_gone_afterwards() -> None:
 
 def test_a_job_that_is_refused_says_so_in_the_loop() -> None:
     loop = Loop(needs=Needs(50, 60, 1))
-    with pytest.raises(Ended, match="it needs 110 bytes, and the GPU has 100"), loop:
+    with pytest.raises(JobEnded, match="it needs 110 bytes, and the GPU has 100"), loop:
         loop.backward()
     assert not loop.job.under_way
 
@@ -381,8 +381,8 @@ def test_only_what_is_on_a_gpu_is_counted() -> None:
 
 
 def test_two_loops_take_turns() -> None:
-    ground, order = PlainGround(), list[str]()
-    gpu, both = TorchGpu("fair", ground), threading.Barrier(2)
+    backend, order = PlainLaneBackend(), list[str]()
+    gpu, both = TorchGpu("fair", backend), threading.Barrier(2)
 
     def train(name: str) -> None:
         model = nn.Linear(4, 2)

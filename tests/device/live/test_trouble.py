@@ -18,19 +18,19 @@ from astrarium.device.contract import Action, IterationFinished, NeedsChanged
 from astrarium.device.contract import Event as DeviceEvent
 from astrarium.device.live.backend import Excess, Needs, Reading, Turn
 from astrarium.device.live.jobs import Charges
-from astrarium.device.live.shared_gpu import MEASURED, Ended, LiveJob, OutOfTurn, SharedGpu
+from astrarium.device.live.shared_gpu import MEASURED, JobEnded, LiveJob, OutOfTurn, SharedGpu
 from astrarium.device.policies import iteration_policies
 from astrarium.device.policies.fair import Fair
 from astrarium.device.policies.srtf import Srtf
 from astrarium.device.state import DeviceState, Outcome
-from astrarium.testing.plain_backend import PlainGround
+from astrarium.testing.plain_backend import PlainLaneBackend
 
 PATIENCE = 20.0
 NEEDS = Needs(5, 40, 1000)
 
 
-def gpu_with(policy: str = "fair", ground: PlainGround | None = None) -> SharedGpu:
-    gpu = SharedGpu(iteration_policies.get(policy)(), ground or PlainGround())
+def gpu_with(policy: str = "fair", backend: PlainLaneBackend | None = None) -> SharedGpu:
+    gpu = SharedGpu(iteration_policies.get(policy)(), backend or PlainLaneBackend())
     gpu._engine.validate = True
     return gpu
 
@@ -108,20 +108,20 @@ def failing_record(at: int) -> Callable[[Step], None]:
 def test_an_error_of_the_policy_or_the_record_is_told_to_everybody(what: str, at: int) -> None:
     policy = Faulty(at) if what == "policy" else Fair()
     record = failing_record(at) if what == "record" else None
-    gpu, told = SharedGpu(policy, PlainGround(), record=record), list[str]()
+    gpu, told = SharedGpu(policy, PlainLaneBackend(), record=record), list[str]()
 
     def work() -> None:
         try:
             with gpu.job("one", NEEDS) as job:
                 turns(job, 50)
-        except (OSError, ZeroDivisionError, Ended) as error:
+        except (OSError, ZeroDivisionError, JobEnded) as error:
             told.append(f"{type(error).__name__} {error}")
 
     with ThreadPoolExecutor(3) as threads:
         for done in [threads.submit(work) for _ in range(3)]:
             done.result(PATIENCE)
     reason = "OSError: disk full" if what == "record" else "ZeroDivisionError: a bad policy"
-    ended = [each for each in told if each == f"Ended the GPU is shared no more: {reason}"]
+    ended = [each for each in told if each == f"JobEnded the GPU is shared no more: {reason}"]
     assert (len(told), len(ended)) == (3, 2)
     assert all(row.outcome is Outcome.FAILED for row in gpu.rows())
 
@@ -134,7 +134,7 @@ def test_an_error_of_the_policy_at_a_timer_is_told_too() -> None:
             yield from super().decide(now, events, state)
 
     now, there, pause = [0], Event(), Event()
-    gpu = SharedGpu(Late(), PlainGround(), lambda: now[0])
+    gpu = SharedGpu(Late(), PlainLaneBackend(), lambda: now[0])
 
     def other() -> None:
         with gpu.job("other", NEEDS, iterations=50) as job:
@@ -145,19 +145,19 @@ def test_an_error_of_the_policy_at_a_timer_is_told_too() -> None:
         with first.iteration():
             waits = threads.submit(other)
             assert there.wait(PATIENCE)
-            while not gpu._gates.waiting:
+            while not gpu._grants.waiting:
                 pause.wait(0.001)
         now[0] = SECOND  # the first is waited for no more
-        with pytest.raises(Ended, match="a bad policy"):
+        with pytest.raises(JobEnded, match="a bad policy"):
             waits.result(PATIENCE)
 
 
 def test_who_comes_when_all_is_over_is_told_at_once() -> None:
-    gpu = SharedGpu(Faulty(1), PlainGround())
+    gpu = SharedGpu(Faulty(1), PlainLaneBackend())
     with pytest.raises(ZeroDivisionError), gpu.job("first", NEEDS) as first:
         turns(first, 1)
     for needs in (NEEDS, None):
-        with pytest.raises(Ended, match="a bad policy"), gpu.job("late", needs) as late:
+        with pytest.raises(JobEnded, match="a bad policy"), gpu.job("late", needs) as late:
             turns(late, 1)
 
 
@@ -173,13 +173,13 @@ def test_a_job_of_fewer_iterations_than_are_measured_is_over_after_them() -> Non
                 with job.iteration():
                     done.append(number)
 
-    with pytest.raises(Ended, match="job two: finished"):
+    with pytest.raises(JobEnded, match="job two: finished"):
         run()
     assert done == [0, 1]
 
 
 def test_a_job_that_failed_while_it_was_measured_keeps_its_error_though_it_would_not_fit() -> None:
-    gpu = gpu_with(ground=PlainGround(100, Needs(80, 60, 1)))
+    gpu = gpu_with(backend=PlainLaneBackend(100, Needs(80, 60, 1)))
 
     def run() -> None:
         with gpu.job("huge") as job:
@@ -192,7 +192,7 @@ def test_a_job_that_failed_while_it_was_measured_keeps_its_error_though_it_would
     assert (row.outcome, row.reason) == (Outcome.FAILED, "OSError: no data")
 
 
-class Device(PlainGround):
+class Device(PlainLaneBackend):
     """What is allocated is told by the test."""
 
     now = 0
@@ -208,12 +208,12 @@ class Device(PlainGround):
 
 def test_what_is_read_last_is_what_stays() -> None:
     """Somebody else had built something, and let it go again."""
-    ground = Device(100)
-    gpu, after = gpu_with(ground=ground), iter([30, 60, 40])
+    backend = Device(100)
+    gpu, after = gpu_with(backend=backend), iter([30, 60, 40])
     with gpu.job("measured", owned=30) as job:
         for _ in range(MEASURED):
             with job.iteration():
-                ground.now = next(after)
+                backend.now = next(after)
         assert gpu.rows()[0].job.persistent == 40
 
 
@@ -221,29 +221,29 @@ def test_what_is_read_last_is_what_stays() -> None:
 def test_a_model_built_while_another_job_was_measured_is_charged_once(built: bool, charged: int) -> None:
     """The first has 30, and 45 more when it is measured: gradients of 15 and another's model of 30, or, where
     that comes later, all its own."""
-    ground = Device(200)
-    gpu = gpu_with(ground=ground)
-    ground.now = 30
+    backend = Device(200)
+    gpu = gpu_with(backend=backend)
+    backend.now = 30
     with gpu.job("first", owned=30) as first:
-        ground.now += 45
+        backend.now += 45
         turns(first, MEASURED)
-        ground.now += 0 if built else 30
+        backend.now += 0 if built else 30
         with gpu.job("second", owned=30) as second:
             turns(second, MEASURED)
             assert [row.job.persistent for row in gpu.rows()] == [charged, 30]
-            ground.excess[len(ground.turns)] = Excess(4, 30)
+            backend.excess[len(backend.turns)] = Excess(4, 30)
             turns(first, 1)
             assert gpu.rows()[0].job.persistent == charged + 4
 
 
 def test_those_that_said_what_they_need_do_not_make_others_cheaper() -> None:
     """More is booked for them than they have."""
-    ground = Device(400)
-    gpu = gpu_with(ground=ground)
+    backend = Device(400)
+    gpu = gpu_with(backend=backend)
     with gpu.job("told", Needs(100, 10, 1)), gpu.job("first", owned=30) as first:
-        ground.now = 175
+        backend.now = 175
         turns(first, MEASURED)
-        ground.now = 105  # the first has 75 in truth, and the other one nothing
+        backend.now = 105  # the first has 75 in truth, and the other one nothing
         with gpu.job("second", owned=30):
             assert [row.job.persistent for row in gpu.rows()] == [100, 75]
 

@@ -7,42 +7,53 @@ from functools import partial
 import pytest
 
 from astrarium.device.live.backend import Excess
-from astrarium.device.live.torch_pools import LEAK, RARELY, SEGMENT, Block, View, Watch, rounded, viewed
+from astrarium.device.live.torch_pools import (
+    LEAK,
+    RARELY,
+    SEGMENT,
+    LaneWatch,
+    PoolBlock,
+    PoolView,
+    rounded,
+    viewed,
+)
 
 SIZE = 8 * SEGMENT
-GRADIENTS = Block(100, SEGMENT)
+GRADIENTS = PoolBlock(100, SEGMENT)
 
 
-def looked(watch: Watch, job: int, *blocks: Block, turns: int = 1, reserved: int = SIZE) -> Excess | None:
+def looked(
+    watch: LaneWatch, job: int, *blocks: PoolBlock, turns: int = 1, reserved: int = SIZE
+) -> Excess | None:
     for _ in range(turns):
         watch.due(job, lambda: 1)
-    return watch.seen(job, SIZE, View(reserved, list(blocks)))
+    return watch.seen(job, SIZE, PoolView(reserved, list(blocks)))
 
 
 def test_what_is_there_after_the_first_turn_was_measured() -> None:
-    watch = Watch()
+    watch = LaneWatch()
     assert looked(watch, 0, GRADIENTS) is None
     assert looked(watch, 0, GRADIENTS, turns=5) is None
 
 
 def test_a_block_more_with_each_turn_is_a_leak_however_small() -> None:
-    watch = Watch()
+    watch = LaneWatch()
     looked(watch, 0, GRADIENTS)
-    losses = [Block(200 + turn, 512, "train.py:7") for turn in range(4)]
+    losses = [PoolBlock(200 + turn, 512, "train.py:7") for turn in range(4)]
     found = looked(watch, 0, GRADIENTS, *losses, turns=4)
     assert found == Excess(SEGMENT, SIZE - SEGMENT - 4 * 512, 5, ("train.py:7",), leaks=True)
 
 
 def test_a_block_more_now_and_then_is_none() -> None:
-    watch = Watch()
+    watch = LaneWatch()
     looked(watch, 0, GRADIENTS)
-    assert looked(watch, 0, GRADIENTS, Block(200, 512), turns=4) is None
+    assert looked(watch, 0, GRADIENTS, PoolBlock(200, 512), turns=4) is None
 
 
 def test_a_good_deal_more_that_grows_is_a_leak_and_what_stays_the_same_is_only_charged() -> None:
-    watch = Watch()
+    watch = LaneWatch()
     looked(watch, 0, GRADIENTS)
-    average = Block(200, 3 * LEAK, "ema.py:3")
+    average = PoolBlock(200, 3 * LEAK, "ema.py:3")
     first, second = (looked(watch, 0, GRADIENTS, average, turns=9) for _ in range(2))
     assert first is not None
     assert (first.leaks, first.held, first.where) == (True, rounded(3 * LEAK), ("ema.py:3",))
@@ -51,17 +62,17 @@ def test_a_good_deal_more_that_grows_is_a_leak_and_what_stays_the_same_is_only_c
 
 
 def test_blocks_belong_to_the_job_after_whose_turn_they_were_seen() -> None:
-    watch, others = Watch(), Block(300, 4 * SEGMENT)
+    watch, others = LaneWatch(), PoolBlock(300, 4 * SEGMENT)
     looked(watch, 0, GRADIENTS)
     assert looked(watch, 1, GRADIENTS, others) is None
     assert looked(watch, 0, GRADIENTS, others, turns=3) is None
-    found = looked(watch, 1, GRADIENTS, others, Block(500, SEGMENT), turns=3)
+    found = looked(watch, 1, GRADIENTS, others, PoolBlock(500, SEGMENT), turns=3)
     assert found is not None
     assert (found.held, found.blocks) == (SEGMENT, 2)
 
 
 def test_a_lane_that_took_more_of_the_device_is_told_without_what_is_held_of_it() -> None:
-    watch = Watch()
+    watch = LaneWatch()
     assert looked(watch, 0, GRADIENTS, reserved=SIZE + SEGMENT) is None
     found = looked(watch, 0, GRADIENTS, reserved=SIZE + 3 * SEGMENT)
     assert found is not None
@@ -69,25 +80,25 @@ def test_a_lane_that_took_more_of_the_device_is_told_without_what_is_held_of_it(
 
 
 def test_what_is_held_of_a_pool_that_was_given_up_stays_charged() -> None:
-    watch = Watch()
+    watch = LaneWatch()
     looked(watch, 0, GRADIENTS)
-    looked(watch, 0, GRADIENTS, Block(200, 2 * SEGMENT), turns=2)
+    looked(watch, 0, GRADIENTS, PoolBlock(200, 2 * SEGMENT), turns=2)
     fresh = watch.renewed()
     assert looked(fresh, 0, GRADIENTS) == Excess(2 * SEGMENT, SIZE - SEGMENT, 1)
 
 
 def test_looking_is_rare_but_for_the_first_turns() -> None:
-    watch = Watch()
+    watch = LaneWatch()
     due = [turn for turn in range(1, 600) if watch.due(0, lambda: 7)]
     assert due == [1, 2, 4, 16, 64, RARELY, 2 * RARELY]
 
 
 def test_gradients_at_addresses_that_were_a_neighbours_are_no_leak() -> None:
     """Each lets its own go while the other runs."""
-    watch = Watch()
-    mine, others = ([Block(100 * job + at, SEGMENT) for at in range(8)] for job in (1, 2))
+    watch = LaneWatch()
+    mine, others = ([PoolBlock(100 * job + at, SEGMENT) for at in range(8)] for job in (1, 2))
     looked(watch, 0, *mine)
-    watch.began(1, View(SIZE, []))
+    watch.began(1, PoolView(SIZE, []))
     assert looked(watch, 1, *mine) is None
     for turns in (1, 2, 12):
         assert looked(watch, 0, *mine, *others[:4], turns=turns) is None
@@ -95,17 +106,17 @@ def test_gradients_at_addresses_that_were_a_neighbours_are_no_leak() -> None:
 
 
 def test_what_leaks_beside_neighbours_is_still_found() -> None:
-    watch, others = Watch(), Block(300, SEGMENT)
+    watch, others = LaneWatch(), PoolBlock(300, SEGMENT)
     looked(watch, 0, GRADIENTS)
     looked(watch, 1, others)
-    losses = [Block(1000 + turn, 512) for turn in range(20)]
+    losses = [PoolBlock(1000 + turn, 512) for turn in range(20)]
     found = looked(watch, 0, GRADIENTS, others, *losses, turns=15)
     assert found is not None
     assert found.leaks
 
 
 def test_it_is_due_when_the_device_was_asked_for_memory() -> None:
-    watch = Watch()
+    watch = LaneWatch()
     asked = [7, 7, 7, 7, 8, 8, 8]
     found = [watch.due(0, lambda each=each: each) for each in asked]  # type: ignore[misc]
     assert found == [True, True, False, True, True, False, False]
@@ -113,7 +124,7 @@ def test_it_is_due_when_the_device_was_asked_for_memory() -> None:
 
 @pytest.mark.parametrize(("shared", "when"), [(True, range(17, 60)), (False, [24, 32, 40, 48, 56])])
 def test_a_job_by_itself_is_asked_about_that_only_now_and_then(shared: bool, when: list[int]) -> None:
-    watch, asked = Watch(), list[int]()
+    watch, asked = LaneWatch(), list[int]()
 
     def answer(turn: int) -> int:
         asked.append(turn)
@@ -139,4 +150,4 @@ def test_a_snapshot_is_read_as_pytorch_writes_it(files: list[str], where: str) -
         {"address": 3, "size": 2048, "state": "active_pending_free"},
     ]
     segments = [{"total_size": SEGMENT, "blocks": blocks}, {"total_size": SEGMENT, "blocks": []}]
-    assert viewed(segments) == View(2 * SEGMENT, [Block(1, 512, where)])
+    assert viewed(segments) == PoolView(2 * SEGMENT, [PoolBlock(1, 512, where)])

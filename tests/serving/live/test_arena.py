@@ -17,7 +17,7 @@ from astrarium.serving.live.arena import (
     ALIGNMENT,
     SMALLEST,
     Arena,
-    Memory,
+    SharedMemory,
     aligned,
     block_bytes,
     fixed_bytes,
@@ -25,7 +25,7 @@ from astrarium.serving.live.arena import (
     whole_shapes,
 )
 from astrarium.serving.live.batches import gathered, write_replies
-from astrarium.serving.live.messages import Member
+from astrarium.serving.live.messages import BatchMember
 from astrarium.serving.live.tensors import (
     DATATYPES,
     Tensor,
@@ -97,7 +97,9 @@ def test_every_datatype_survives_the_binary_layout(datatype: str) -> None:
     assert again.tolist() == array.tolist()
 
 
-def written(memory: Memory, specs: Sequence[TensorSpec], calls: list[list[np.ndarray]]) -> list[Member]:
+def written(
+    memory: SharedMemory, specs: Sequence[TensorSpec], calls: list[list[np.ndarray]]
+) -> list[BatchMember]:
     """Calls one after the other; a member for each of their rows, with 4 KiB to answer in."""
     members, at, reply = [], 0, 1 << 15
     for arrays in calls:
@@ -109,13 +111,13 @@ def written(memory: Memory, specs: Sequence[TensorSpec], calls: list[list[np.nda
             at += aligned(len(data))
         open_sizes = fixed_bytes(specs) is None
         for row in range(rows):
-            members.append(Member(block, rows, row, reply, 4096, 0, shapes if open_sizes else None))
+            members.append(BatchMember(block, rows, row, reply, 4096, 0, shapes if open_sizes else None))
             reply += 4096
     return members
 
 
 def test_rows_of_several_calls_become_one_batch_in_order() -> None:
-    memory = Memory.create(1 << 17)
+    memory = SharedMemory.create(1 << 17)
     specs = [TensorSpec("a", "FP32", (2,)), TensorSpec("b", "INT64", (1,))]
     first = [np.array([[1, 2], [3, 4]], np.float32), np.array([[10], [20]])]
     second = [np.array([[5, 6]], np.float32), np.array([[30]])]
@@ -126,7 +128,7 @@ def test_rows_of_several_calls_become_one_batch_in_order() -> None:
 
 
 def test_one_call_alone_is_read_without_a_copy() -> None:
-    memory = Memory.create(1 << 17)
+    memory = SharedMemory.create(1 << 17)
     specs = [TensorSpec("a", "FP32", (2,))]
     members = written(memory, specs, [[np.array([[1, 2], [3, 4]], np.float32)]])
     array = gathered(memory.view, specs, members).inputs["a"]
@@ -135,7 +137,7 @@ def test_one_call_alone_is_read_without_a_copy() -> None:
 
 @pytest.mark.parametrize("shape", [(2,), (-1,)])
 def test_calls_of_one_row_and_one_shape_are_joined(shape: tuple[int, ...]) -> None:
-    memory = Memory.create(1 << 17)
+    memory = SharedMemory.create(1 << 17)
     specs = [TensorSpec("a", "FP32", shape), TensorSpec("b", "INT64", (1,))]
     calls = [[np.array([[i, i + 1]], np.float32), np.array([[10 * i]])] for i in range(3)]
     members = written(memory, specs, calls)
@@ -148,7 +150,7 @@ def test_calls_of_one_row_and_one_shape_are_joined(shape: tuple[int, ...]) -> No
 
 
 def test_texts_are_never_joined_as_bytes() -> None:
-    memory = Memory.create(1 << 17)
+    memory = SharedMemory.create(1 << 17)
     specs = [TensorSpec("t", "BYTES", (1,))]
     calls = [[np.array([[word]], object)] for word in (b"one", b"two")]
     batch = gathered(memory.view, specs, written(memory, specs, calls))
@@ -156,7 +158,7 @@ def test_texts_are_never_joined_as_bytes() -> None:
 
 
 def test_unequal_items_are_padded_and_remember_their_shapes() -> None:
-    memory = Memory.create(1 << 17)
+    memory = SharedMemory.create(1 << 17)
     specs = [TensorSpec("a", "FP32", (-1,))]
     calls = [[np.array([[1.0, 2.0, 3.0]], np.float32)], [np.array([[4.0]], np.float32)]]
     batch = gathered(memory.view, specs, written(memory, specs, calls))
@@ -165,7 +167,7 @@ def test_unequal_items_are_padded_and_remember_their_shapes() -> None:
 
 
 def test_answers_land_in_their_members_rooms() -> None:
-    memory = Memory.create(1 << 17)
+    memory = SharedMemory.create(1 << 17)
     specs = [TensorSpec("y", "FP32", (2,)), TensorSpec("name", "BYTES", (1,))]
     members = written(memory, [TensorSpec("x", "FP32", (1,))], [[np.zeros((2, 1), np.float32)]])
     outputs = {"y": np.array([[1, 2], [3, 4]], np.float32), "name": np.array([[b"one"], [b"two"]], object)}
@@ -177,7 +179,7 @@ def test_answers_land_in_their_members_rooms() -> None:
 
 
 def test_stacked_answers_are_cut_and_laid_side_by_side() -> None:
-    memory = Memory.create(1 << 17)
+    memory = SharedMemory.create(1 << 17)
     specs = [TensorSpec("y", "FP32", (-1,)), TensorSpec("z", "INT64", ())]
     members = written(memory, [TensorSpec("x", "FP32", (1,))], [[np.zeros((2, 1), np.float32)]])
     given = {"y": np.array([[1, 3], [2, 4]], np.float32).T, "z": np.array([5, 6])}  # not contiguous
@@ -203,7 +205,7 @@ def test_a_rehearsal_answers_nobody_and_is_left_out_where_it_would_take_long(
 
 
 def test_nothing_is_told_of_shapes_that_were_known() -> None:
-    memory = Memory.create(1 << 17)
+    memory = SharedMemory.create(1 << 17)
     specs = [TensorSpec("y", "FP32", (2,))]
     members = written(memory, [TensorSpec("x", "FP32", (1,))], [[np.zeros((1, 1), np.float32)]])
     assert write_replies(memory.view, specs, members, {"y": np.ones((1, 2), np.float32)}) is None
@@ -223,7 +225,7 @@ def test_nothing_is_told_of_shapes_that_were_known() -> None:
 def test_a_model_that_answers_otherwise_than_promised_is_told_so(
     outputs: dict[str, np.ndarray], complaint: str
 ) -> None:
-    memory = Memory.create(1 << 17)
+    memory = SharedMemory.create(1 << 17)
     members = written(memory, [TensorSpec("x", "FP32", (1,))], [[np.zeros((1, 1), np.float32)]])
     with pytest.raises(ValueError, match=complaint):
         write_replies(memory.view, [TensorSpec("y", "FP32", (2,))], members, outputs)
@@ -231,8 +233,8 @@ def test_a_model_that_answers_otherwise_than_promised_is_told_so(
 
 @pytest.mark.parametrize("answer", [[np.ones(3, np.float32)], np.ones((1, 3), np.float32)])
 def test_an_answer_larger_than_its_room_is_refused_before_it_is_written(answer: Any) -> None:
-    memory = Memory.create(1 << 17)
-    member = Member(0, 1, 0, 1 << 15, 8)
+    memory = SharedMemory.create(1 << 17)
+    member = BatchMember(0, 1, 0, 1 << 15, 8)
     with pytest.raises(ValueError, match="more than the 8 bytes"):
         write_replies(memory.view, [TensorSpec("y", "FP32", (-1,))], [member], {"y": answer})
     assert not any(memory.view[1 << 15 : (1 << 15) + 64])
@@ -246,7 +248,10 @@ def test_tensors_of_a_block_are_aligned() -> None:
 
 
 def test_a_batch_is_gathered_where_its_model_wants_it() -> None:
-    memory, specs = Memory.create(1 << 17), (TensorSpec("a", "INT32", (2,)), TensorSpec("b", "FP32", (1,)))
+    memory, specs = (
+        SharedMemory.create(1 << 17),
+        (TensorSpec("a", "INT32", (2,)), TensorSpec("b", "FP32", (1,))),
+    )
     calls = [[np.array([[n, n + 1]], np.int32), np.array([[n]], np.float32)] for n in range(3)]
     members = written(memory, specs, calls)
     staged = np.zeros((3, 2), np.int32)

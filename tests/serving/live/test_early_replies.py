@@ -1,4 +1,4 @@
-"""The courier hears workers first: it answers what it was told to expect, and passes everything on."""
+"""The early reply thread hears workers first: it answers what it was told to expect, and passes all on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = 20.0
 
 
 class Post:
-    """A courier with one worker and a desk to read calls with."""
+    """An early reply thread (native: `Courier`) with one worker and a desk to read calls with."""
 
     def __init__(self) -> None:
         self.memory = memoryview(mmap.mmap(-1, 1 << 16))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.serving.live import worker as worker_module
-from astrarium.serving.live.arena import Memory
+from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place, Result
 from astrarium.serving.live.backends.emulated import EmulatedBatch, EmulatedModel
 from astrarium.serving.live.backends.precise_wait import Heard, Wait
@@ -23,9 +23,9 @@ from astrarium.serving.live.messages import (
     BatchBroken,
     BatchCancelled,
     BatchDone,
+    BatchMember,
     CancelBatch,
     LoadModel,
-    Member,
     ModelLoaded,
     ModelUnloaded,
     News,
@@ -57,7 +57,7 @@ class World:
         self._script = sorted(script, key=lambda told: told[0])
         self._loaded = threading.Event()
         self._loaded.set()
-        self.memory = Memory.create(1 << 16)
+        self.memory = SharedMemory.create(1 << 16)
         self.news: list[News] = []
 
     def serve(self) -> list[News]:
@@ -99,7 +99,9 @@ class World:
 
 
 def run(number: int, size: int = 1, start: int = 0, model: int = 0) -> RunBatch:
-    return RunBatch(number, model, [Member(i * 512, 1, 0, i * 512 + 256, 64) for i in range(size)], start)
+    return RunBatch(
+        number, model, [BatchMember(i * 512, 1, 0, i * 512 + 256, 64) for i in range(size)], start
+    )
 
 
 def told(*script: tuple[int, Order], work: int = 0, late: int = 0) -> list[News]:

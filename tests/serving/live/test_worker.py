@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from astrarium.serving.live.arena import Memory
+from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import (
     BatchBroken,
+    BatchMember,
     CancelBatch,
     LoadModel,
-    Member,
     ModelRefused,
     News,
     Order,
@@ -47,7 +47,7 @@ class Line:
 def line() -> Iterator[Line]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(30)
-    worker = threading.Thread(target=Worker(theirs, Memory.create(1 << 16), Place()).serve)
+    worker = threading.Thread(target=Worker(theirs, SharedMemory.create(1 << 16), Place()).serve)
     worker.start()
     line = Line(ours)
     assert isinstance(line.hear(), WorkerUp)
@@ -64,7 +64,7 @@ def test_an_order_to_stop_a_batch_that_has_ended_is_passed_over(line: Line) -> N
 
 
 def test_a_batch_for_a_model_that_is_not_there_is_broken_and_says_so(line: Line) -> None:
-    line.say(RunBatch(3, 5, [Member(0, 1, 0, 0, 0)]))
+    line.say(RunBatch(3, 5, [BatchMember(0, 1, 0, 0, 0)]))
     news = line.hear()
     assert isinstance(news, BatchBroken)
     assert "model 5 is not loaded" in news.error

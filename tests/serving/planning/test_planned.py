@@ -16,13 +16,12 @@ from astrarium.placement.interference import Interference, Tenant
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.problem import ALONE, Form, PlacementGpu, Problem, Shape
 from astrarium.serving.level import run
-from astrarium.serving.planned.judging import judge
 from astrarium.serving.planned.parts import NO_REPLICA
-from astrarium.serving.planned.run import PlannedRun, Routes, run_planned
+from astrarium.serving.planned.run import PlannedRun, Routes, judge, run_planned
 from astrarium.serving.planning import plans
 from astrarium.serving.record import ServingRecord
-from astrarium.serving.report.planned import ranges, summarize_plan
 from astrarium.serving.report.summary import busy_time, summarize
+from astrarium.serving.report.tables import ranges, summarize_plan
 from astrarium.serving.scenario import Scenario, build, parse
 from astrarium.serving.state import Fate, Outcome
 

@@ -12,19 +12,19 @@ from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Judge
-from astrarium.placement.problem import ALONE, Form, Problem, Requests, Shape
+from astrarium.placement.problem import ALONE, Form, PlacementRequests, Problem, Shape
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.answer import Question, answered
 from astrarium.serving.planning.clusters import fewest_possible, sized
 from astrarium.serving.planning.growth import growth, narrowed, reason
 from astrarium.serving.planning.known import interference_named, measured_on_v100s
-from astrarium.serving.planning.load import Load, grown, with_rates
-from astrarium.serving.planning.picture import draw_placement
-from astrarium.serving.planning.search import Attempt, Choice, Planning, Watch, Wishes
+from astrarium.serving.planning.load import PlanningLoad, grown, with_rates
+from astrarium.serving.planning.search import Attempt, PlacementChoice, Planning, PlanningGoals, PlanningWatch
+from astrarium.serving.planning.tables import draw_placement
 from astrarium.serving.planning.use import uses
 from astrarium.serving.scenario import Scenario, parse
 
-REPLICATION = Choice("selective-replication")
+REPLICATION = PlacementChoice("selective-replication")
 
 
 def scenario(**changes: Any) -> Scenario:
@@ -58,7 +58,7 @@ def enough_with(count: int) -> Callable[..., Judge]:
 
 
 def test_the_fewest_gpus_are_those_of_the_arithmetic() -> None:
-    answer = answered(scenario(), REPLICATION, Wishes(), Question(each=False))
+    answer = answered(scenario(), REPLICATION, PlanningGoals(), Question(each=False))
     assert answer.chosen is not None
     assert answer.chosen is answer.fewest
     assert (answer.chosen.gpus, answer.chosen.met) == (4, True)
@@ -75,8 +75,8 @@ def test_the_fewest_gpus_are_those_of_the_arithmetic() -> None:
 @pytest.mark.parametrize("needed", [1, 2, 3, 7, 13, 16])
 def test_the_search_finds_the_smallest_size_that_is_enough(needed: int) -> None:
     easy = scenario(workload={"arrivals": "uniform", "rate": "10/s", "duration": "1s"})
-    watch = Watch()
-    planning = Planning(easy, REPLICATION, Wishes(make_judge=enough_with(needed)), watch)
+    watch = PlanningWatch()
+    planning = Planning(easy, REPLICATION, PlanningGoals(make_judge=enough_with(needed)), watch)
     found = planning.fewest()
     assert found is not None
     assert found.gpus == needed
@@ -88,14 +88,14 @@ def test_the_search_finds_the_smallest_size_that_is_enough(needed: int) -> None:
 
 def test_where_no_number_is_enough_the_search_ends() -> None:
     easy = scenario(workload={"arrivals": "uniform", "rate": "10/s", "duration": "1s"})
-    capped = Planning(easy, REPLICATION, Wishes(most=8, make_judge=enough_with(9)), Watch())
+    capped = Planning(easy, REPLICATION, PlanningGoals(most=8, make_judge=enough_with(9)), PlanningWatch())
     assert capped.fewest() is None
 
     def never(*_: Any) -> Judge:
         return lambda plan, requests: [0.5]
 
-    watch = Watch()
-    assert Planning(easy, REPLICATION, Wishes(make_judge=never), watch).fewest() is None
+    watch = PlanningWatch()
+    assert Planning(easy, REPLICATION, PlanningGoals(make_judge=never), watch).fewest() is None
     assert [attempt.gpus for attempt in watch.attempts] == [1, 2, 4]  # twice as many twice: no better
 
 
@@ -129,7 +129,9 @@ MIXED = {  # B is twice as fast as A, and the only one that is large enough for 
 def test_of_unequal_gpus_those_are_taken_that_do(slow: int, gpus: list[int], busy: float) -> None:
     """At 5 and 10 ms on a B, 50/s and 30/s keep 0.55 of one busy, 50/s and 120/s 1.45."""
     workload = {"arrivals": "poisson", "rate": {"quick": "50/s", "slow": f"{slow}/s"}, "duration": "10s"}
-    found = Planning(scenario(**MIXED, workload=workload), Choice("planner"), Wishes(), Watch()).fewest()
+    found = Planning(
+        scenario(**MIXED, workload=workload), PlacementChoice("planner"), PlanningGoals(), PlanningWatch()
+    ).fewest()
     assert found is not None
     assert [gpu.id for gpu in found.problem.gpus] == gpus
     assert sum(use.busy for use in found.uses) == pytest.approx(busy, rel=0.01)
@@ -137,12 +139,12 @@ def test_of_unequal_gpus_those_are_taken_that_do(slow: int, gpus: list[int], bus
 
 def test_an_objective_longer_than_the_run_does_not_hide_an_overload() -> None:
     patient = {"only": {"profile": {"table": ["10ms"]}, "slo": "1000s", "memory": "3GiB"}}
-    answer = answered(scenario(models=patient), REPLICATION, Wishes(), Question(each=False))
+    answer = answered(scenario(models=patient), REPLICATION, PlanningGoals(), Question(each=False))
     assert answer.chosen is not None
     assert answer.chosen.gpus == 4
     assert answer.growth is not None
     assert answer.growth.breaks == pytest.approx(4 / 3.5 / 0.99, rel=0.03)
-    short = Planning(scenario(models=patient), REPLICATION, Wishes(), Watch()).attempt(3)
+    short = Planning(scenario(models=patient), REPLICATION, PlanningGoals(), PlanningWatch()).attempt(3)
     assert short.judged is not None
     assert not short.judged.below(0.99)  # nobody is late while the run lasts
     assert (short.short, short.met) == ([0], False)
@@ -155,13 +157,13 @@ def test_a_model_that_is_seldom_asked_for_is_worth_more_gpus() -> None:
     def make(scenario: Scenario, problem: Problem, *_: Any) -> Judge:
         return lambda plan, requests: [1.0, min(1.0, len(problem.gpus) / 16)]
 
-    found = Planning(scenario(**rare), REPLICATION, Wishes(make_judge=make), Watch()).fewest()
+    found = Planning(scenario(**rare), REPLICATION, PlanningGoals(make_judge=make), PlanningWatch()).fewest()
     assert found is not None
     assert found.gpus == 16
 
 
 def test_no_more_gpus_are_used_than_may_be_tried() -> None:
-    answer = answered(scenario(**TWO), REPLICATION, Wishes(most=1), Question(grow=False))
+    answer = answered(scenario(**TWO), REPLICATION, PlanningGoals(most=1), Question(grow=False))
     assert answer.chosen is not None
     assert (answer.fewest, answer.chosen.gpus) == (None, 1)
 
@@ -169,7 +171,7 @@ def test_no_more_gpus_are_used_than_may_be_tried() -> None:
 def test_a_model_that_fits_on_no_gpu_is_named() -> None:
     large = {"only": {"profile": {"table": ["10ms"]}, "slo": "25ms", "memory": "9GiB"}}
     with pytest.raises(InputError) as caught:
-        answered(scenario(models=large), REPLICATION, Wishes(), Question())
+        answered(scenario(models=large), REPLICATION, PlanningGoals(), Question())
     assert (caught.value.field, caught.value.value) == ("models.only.memory", "9GiB")
 
 
@@ -190,7 +192,9 @@ def test_a_larger_cluster_repeats_its_machines() -> None:
 
 
 def test_plans_are_judged_on_requests_that_nobody_planned_with() -> None:
-    load = Load(scenario(workload={"arrivals": "poisson", "rate": "100/s", "duration": "4s"}), seeds=3)
+    load = PlanningLoad(
+        scenario(workload={"arrivals": "poisson", "rate": "100/s", "duration": "4s"}), seeds=3
+    )
     draws = [load.posed(plans.problem(load.scenario)).requests, *load.fresh()]
     assert len(set(draws)) == 4
     assert draws[1:] == load.fresh()
@@ -199,8 +203,8 @@ def test_plans_are_judged_on_requests_that_nobody_planned_with() -> None:
 def test_a_model_can_grow_alone_and_keeps_its_changes() -> None:
     changing = {**TWO["workload"], "changes": [{"at": "2s", "rate": {"slow": "10/s"}}]}
     before = scenario(**{**TWO, "workload": changing})
-    [requests] = Load(grown(before, [2, 1]), seeds=1).fresh()
-    [same] = Load(before, seeds=1).fresh()
+    [requests] = PlanningLoad(grown(before, [2, 1]), seeds=1).fresh()
+    [same] = PlanningLoad(before, seeds=1).fresh()
     assert requests.models.count(0) == pytest.approx(2 * same.models.count(0), abs=1)
     assert [at for at, model in zip(requests.times, requests.models, strict=True) if model == 1] == [
         at for at, model in zip(same.times, same.models, strict=True) if model == 1
@@ -220,7 +224,7 @@ def traced(tmp_path: Path) -> Scenario:
 
 
 def test_a_trace_is_planned_from_its_history_and_judged_by_what_came_after(traced: Scenario) -> None:
-    load = Load(traced, seeds=3)
+    load = PlanningLoad(traced, seeds=3)
     posed = load.posed(plans.problem(traced))
     assert [model.rate for model in posed.models] == [50, 10]
     assert max(posed.requests.times) < 2 * SECOND
@@ -232,14 +236,14 @@ def test_a_trace_is_planned_from_its_history_and_judged_by_what_came_after(trace
 
 def test_reasons_are_told_for_the_load_that_judged(traced: Scenario) -> None:
     """quick asks 50 times a second at first, then every 7 ms."""
-    load = Load(traced)
+    load = PlanningLoad(traced)
     posed = load.posed(plans.problem(traced))
     assert [model.rate for model in load.judging(posed, [1, 2]).models] == pytest.approx([143, 20])
 
 
 def test_a_trace_grows_by_running_faster_again_and_again(traced: Scenario) -> None:
-    [before] = Load(traced, seeds=1).fresh()
-    [after] = Load(traced, seeds=1).fresh([2.5, 1])
+    [before] = PlanningLoad(traced, seeds=1).fresh()
+    [after] = PlanningLoad(traced, seeds=1).fresh([2.5, 1])
     assert after.models.count(0) == pytest.approx(2.5 * before.models.count(0), rel=0.02)
     assert after.models.count(1) == before.models.count(1)
     assert after.times == tuple(sorted(after.times))
@@ -259,7 +263,7 @@ def test_a_factor_has_ends() -> None:
 
 
 def test_one_model_may_grow_more_than_all() -> None:
-    planning = Planning(scenario(**TWO), REPLICATION, Wishes(), Watch())
+    planning = Planning(scenario(**TWO), REPLICATION, PlanningGoals(), PlanningWatch())
     attempt = planning.attempt(2)
     together, quick, slow = (growth(planning, attempt, model) for model in (None, 0, 1))
     assert together.carries <= min(quick.carries, slow.carries)
@@ -273,13 +277,13 @@ def test_the_router_divides_a_grown_load_anew() -> None:
         asked.append([model.rate for model in problem.models])
         return lambda plan, requests: [1.0 for _ in problem.models]
 
-    planning = Planning(scenario(**TWO), REPLICATION, Wishes(make_judge=make), Watch())
+    planning = Planning(scenario(**TWO), REPLICATION, PlanningGoals(make_judge=make), PlanningWatch())
     growth(planning, planning.attempt(2), 0)
     assert asked[1:3] == [[50, 40], [100, 40]]
 
 
 def test_a_model_without_a_replica_breaks_first_and_says_what_it_takes() -> None:
-    planning = Planning(scenario(**TWO), REPLICATION, Wishes(), Watch())
+    planning = Planning(scenario(**TWO), REPLICATION, PlanningGoals(), PlanningWatch())
     attempt = planning.attempt(1)
     assert len(attempt.plan.missing) == 1
     found = growth(planning, attempt)
@@ -291,7 +295,7 @@ def interrupted_after(judgements: int) -> Callable[..., Judge]:
     left = [judgements]
 
     def make(scenario: Scenario, problem: Problem, *_: Any) -> Judge:
-        def judge(plan: Plan, requests: Requests) -> Sequence[float]:
+        def judge(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
             if left[0] == 0:
                 raise KeyboardInterrupt
             left[0] -= 1
@@ -316,8 +320,8 @@ EASY = {"workload": {"arrivals": "uniform", "rate": "10/s", "duration": "1s"}}
     ],
 )
 def test_an_interrupt_keeps_the_best_so_far(judgements: int, gpus: int, judged: bool) -> None:
-    wishes = Wishes(make_judge=interrupted_after(judgements))
-    answer = answered(scenario(**EASY), REPLICATION, wishes, Question())
+    goals = PlanningGoals(make_judge=interrupted_after(judgements))
+    answer = answered(scenario(**EASY), REPLICATION, goals, Question())
     assert answer.interrupted
     assert answer.fewest is None
     assert answer.chosen is not None
@@ -326,8 +330,8 @@ def test_an_interrupt_keeps_the_best_so_far(judgements: int, gpus: int, judged: 
 
 
 def test_an_interrupt_after_the_answer_keeps_the_answer() -> None:
-    wishes = Wishes(make_judge=interrupted_after(18))  # 1, 2, 4, 8, 6, 5: each three times
-    answer = answered(scenario(**EASY), REPLICATION, wishes, Question())
+    goals = PlanningGoals(make_judge=interrupted_after(18))  # 1, 2, 4, 8, 6, 5: each three times
+    answer = answered(scenario(**EASY), REPLICATION, goals, Question())
     assert answer.interrupted
     assert answer.growth is None
     assert answer.chosen is not None
@@ -336,17 +340,17 @@ def test_an_interrupt_after_the_answer_keeps_the_answer() -> None:
 
 
 def test_rivals_stand_on_as_many_gpus_and_the_same_requests() -> None:
-    heard: list[Requests] = []
+    heard: list[PlacementRequests] = []
 
     def make(scenario: Scenario, problem: Problem, *_: Any) -> Judge:
-        def judge(plan: Plan, requests: Requests) -> Sequence[float]:
+        def judge(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
             heard.append(requests)
             return enough_with(3)(scenario, problem)(plan, requests)
 
         return judge
 
-    question = Question(gpus=2, rivals=(Choice("round-robin", {"stages": 1}),), grow=False)
-    answer = answered(scenario(**EASY), REPLICATION, Wishes(make_judge=make), question)
+    question = Question(gpus=2, rivals=(PlacementChoice("round-robin", {"stages": 1}),), grow=False)
+    answer = answered(scenario(**EASY), REPLICATION, PlanningGoals(make_judge=make), question)
     [rival] = answer.rivals
     assert (rival.same.gpus, rival.same.plan.policy, rival.choice.label) == (
         2,
@@ -362,12 +366,12 @@ def test_rivals_stand_on_as_many_gpus_and_the_same_requests() -> None:
 @pytest.mark.parametrize(
     ("made", "field"),
     [
-        (lambda: Choice("planer").made(), "--policy"),
-        (lambda: Choice("alpaserve", {"beem": 2}).made(), "-p beem"),
-        (lambda: Wishes(target=1.5), "--target"),
-        (lambda: Wishes(most=0), "--most"),
+        (lambda: PlacementChoice("planer").made(), "--policy"),
+        (lambda: PlacementChoice("alpaserve", {"beem": 2}).made(), "-p beem"),
+        (lambda: PlanningGoals(target=1.5), "--target"),
+        (lambda: PlanningGoals(most=0), "--most"),
         (lambda: Question(gpus=0), "--gpus"),
-        (lambda: Load(scenario(), 0), "--seeds"),
+        (lambda: PlanningLoad(scenario(), 0), "--seeds"),
         (lambda: interference_named("ignitor"), "--interference"),
     ],
 )

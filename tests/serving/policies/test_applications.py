@@ -32,9 +32,8 @@ from astrarium.serving.policies.astrarium.applications import (
     cheapest_cut,
     per_time,
 )
-from astrarium.testing.audit import audit
+from astrarium.testing.audit import all_in_time, audit
 from astrarium.testing.cases import Case, cluster, linear_model, run_case
-from astrarium.testing.observations import all_in_time
 from tests.support.rival_runs import MS, Desk, ms
 
 

@@ -27,7 +27,7 @@ from astrarium.serving.contract import (
 )
 from astrarium.serving.policies._queue import gather_window
 from astrarium.serving.policies.astrarium import Astrarium
-from astrarium.serving.policies.astrarium.line import Line
+from astrarium.serving.policies.astrarium.line import RequestLine
 from astrarium.serving.policies.astrarium.pressure import Climate
 from astrarium.serving.scenario import build, parse
 from astrarium.serving.state import Outcome, ServingState
@@ -65,7 +65,7 @@ def test_a_line_gathers_as_a_window_does(
 ) -> None:
     """Its shortcut finds what the search finds where all fit together, and is not taken where they do not."""
     spec = ModelSpec(0, "steps", 40, latency_table(list(accumulate(rises, initial=3))[1:]))
-    line = Line(spec, network, Astrarium.Parameters(lookahead=False))
+    line = RequestLine(spec, network, Astrarium.Parameters(lookahead=False))
     for place, deadline in enumerate(due):
         line.insert(Request(place, 0, 0, deadline))
     told = (sorted(due), line.stance.hold, [network.delay(b) + t for b, t in enumerate(spec.latency)])

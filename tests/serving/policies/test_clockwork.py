@@ -18,7 +18,7 @@ from astrarium.serving.contract import (
     Network,
     Preempt,
 )
-from astrarium.serving.policies.clockwork import Candidates
+from astrarium.serving.policies.clockwork import ModelCandidates
 from astrarium.serving.state import Outcome
 from astrarium.testing.cases import cluster, linear_model
 from tests.support.rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
@@ -199,14 +199,14 @@ def test_network_delays_are_part_of_the_timeline() -> None:
 
 
 def test_an_arrival_costs_one_look_at_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[Candidates] = []
-    look = Candidates.look
+    looks: list[ModelCandidates] = []
+    look = ModelCandidates.look
 
-    def counted(self: Candidates, *when: Any) -> Any:
+    def counted(self: ModelCandidates, *when: Any) -> Any:
         looks.append(self)
         return look(self, *when)
 
-    monkeypatch.setattr(Candidates, "look", counted)
+    monkeypatch.setattr(ModelCandidates, "look", counted)
     models = [linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=8, name=f"m{n}") for n in range(30)]
     state = simulated("clockwork", cluster(models, 16), rate=2000, seconds=2)
     assert len(looks) < 1.5 * len(state.ledger.outcome)

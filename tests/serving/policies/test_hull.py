@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from astrarium._native import HullQueue as NativeQueue
 from astrarium.serving.policies.orloj import hull
-from astrarium.serving.policies.orloj.hull import HullQueue, Node
-from astrarium.testing.naive_queue import NaiveQueue
+from astrarium.serving.policies.orloj.hull import HullNode, HullQueue
+from tests.support.naive_queue import NaiveQueue
 
 Point = tuple[float, float]
 QUEUES = [HullQueue, NativeQueue]
@@ -123,20 +123,20 @@ def test_the_tree_is_what_it_says(family: str, data: st.DataObject) -> None:
             assert twin.depth() == depth(root(queue))
 
 
-def root(queue: HullQueue) -> Node:
+def root(queue: HullQueue) -> HullNode:
     assert queue._root is not None
     return queue._root
 
 
-def depth(node: Node) -> int:
+def depth(node: HullNode) -> int:
     return 0 if node.weight == 1 else 1 + max(depth(node.left), depth(node.right))
 
 
-def leaves(node: Node) -> list[hull.Key]:
+def leaves(node: HullNode) -> list[hull.Key]:
     return [node.split] if node.weight == 1 else leaves(node.left) + leaves(node.right)
 
 
-def inner_nodes(node: Node) -> Iterator[Node]:
+def inner_nodes(node: HullNode) -> Iterator[HullNode]:
     if node.weight > 1:
         yield node
         yield from inner_nodes(node.left)
@@ -158,7 +158,7 @@ def check(queue: HullQueue, slope: float) -> None:
             check_support(node, left + right)
 
 
-def check_sides(node: Node, left: list[hull.Key], right: list[hull.Key], slope: float) -> None:
+def check_sides(node: HullNode, left: list[hull.Key], right: list[hull.Key], slope: float) -> None:
     """The half that the crossing names holds the highest score, to rounding."""
     named, other = (right, left) if slope > node.crossing else (left, right)
     ours = max(named, key=lambda key: exact_score(key[:2], slope))
@@ -166,7 +166,7 @@ def check_sides(node: Node, left: list[hull.Key], right: list[hull.Key], slope: 
     assert_not_above(theirs, [ours], slope)
 
 
-def check_support(node: Node, keys: list[hull.Key]) -> None:
+def check_support(node: HullNode, keys: list[hull.Key]) -> None:
     """No point of the subtree is above the line through the bridge, to the rounding of any: one that is far
     away may have been the other end of a line that was compared."""
     for key in keys:

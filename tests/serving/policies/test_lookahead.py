@@ -15,7 +15,7 @@ from astrarium.core.units import FOREVER, Time
 from astrarium.serving.policies.astrarium.lookahead import (
     MOST_GIVEN_UP,
     Backlog,
-    Prospect,
+    LineProspect,
     due,
     give_up,
     losses,
@@ -23,7 +23,7 @@ from astrarium.serving.policies.astrarium.lookahead import (
 )
 
 LATENCY = (0, *(size + 5 for size in range(1, 9)), FOREVER)
-QUIET = Prospect(rate=0.0, enough=4, target=4, price=0.0, slo=20)
+QUIET = LineProspect(rate=0.0, enough=4, target=4, price=0.0, slo=20)
 
 
 def backlog(*deadlines: Time) -> Backlog:
@@ -137,7 +137,7 @@ def test_when_somebody_is_due() -> None:
 
 deadline_lists = st.lists(st.integers(6, 60), min_size=1, max_size=14).map(sorted)
 prospects = st.builds(
-    Prospect,
+    LineProspect,
     st.sampled_from([0.0, 0.1, 0.7]),
     st.integers(1, 8),
     st.integers(1, 8),
@@ -150,7 +150,7 @@ prospects = st.builds(
     deadlines=deadline_lists, prospect=prospects, grants=st.lists(st.integers(1, 40), max_size=3).map(sorted)
 )
 def test_the_choice_is_the_cheapest_of_those_it_may_make(
-    deadlines: list[Time], prospect: Prospect, grants: list[Time]
+    deadlines: list[Time], prospect: LineProspect, grants: list[Time]
 ) -> None:
     """It keeps the deadline of every member, and no other number of heads to drop would cost less."""
     waiting = backlog(*deadlines)

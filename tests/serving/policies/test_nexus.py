@@ -21,7 +21,15 @@ from astrarium.serving.contract import (
     Network,
 )
 from astrarium.serving.policies.nexus import Ring
-from astrarium.serving.policies.nexus.plan import Load, Node, Profile, plan, residual, settle, whole
+from astrarium.serving.policies.nexus.plan import (
+    GpuLoads,
+    PackingProfile,
+    RateShare,
+    plan,
+    residual,
+    settle,
+    whole,
+)
 from astrarium.serving.state import Outcome
 from astrarium.testing.cases import cluster, linear_model
 from tests.support.rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
@@ -31,15 +39,15 @@ MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=20)  # two batches of si
 
 def profile(
     model: int = 0, alpha: float = 1.053, beta: float = 5.072, slo: float = 25, largest: int = 6
-) -> Profile:
-    return Profile(model, ms(slo), [0, *(ms(alpha * size + beta) for size in range(1, 20))], largest)
+) -> PackingProfile:
+    return PackingProfile(model, ms(slo), [0, *(ms(alpha * size + beta) for size in range(1, 20))], largest)
 
 
 def per_ns(rate: float) -> float:
     return rate / SECOND
 
 
-def planned(nodes: list[Node]) -> list[dict[int, int]]:
+def planned(nodes: list[GpuLoads]) -> list[dict[int, int]]:
     return [node.batches() for node in nodes]
 
 
@@ -100,12 +108,12 @@ class TestPlan:
         assert Counter(model for node in nodes for model in node.models) == {0: 1, 1: 2}
 
     def test_models_stay_where_they_were(self) -> None:
-        nodes = [Node([whole(profile(model))]) for model in (0, 1, 2)]
+        nodes = [GpuLoads([whole(profile(model))]) for model in (0, 1, 2)]
         places = settle(nodes, [3, 4, 5], {3: {2}, 5: {0}})
         assert {gpu: node.models for gpu, node in places.items()} == {3: {2}, 4: {0}, 5: {1}}
 
     def test_batches_are_rounded_up_but_for_a_trace(self) -> None:
-        load = Load(profile(), 1.0, 10.0)
+        load = RateShare(profile(), 1.0, 10.0)
         assert [load.batch(duty) for duty in (0.1, 2.0, 2.0005, 2.01, 50.0)] == [1, 2, 2, 3, 6]
 
 
@@ -180,7 +188,7 @@ def test_uncoordinated_frontends_may_choose_the_same_gpu() -> None:
 def _bound(at: Desk) -> list[int]:
     """Requests on each GPU, running or waiting."""
     running = [sum(len(batch.requests) for batch in gpu.batches) for gpu in at.state.gpus]
-    waiting = [sum(map(len, backend.queues.values())) for backend in at.policy._backends]
+    waiting = [sum(map(len, backend.queues.values())) for backend in at.policy._gpu_queues]
     return [sum(pair) for pair in zip(running, waiting, strict=True)]
 
 

@@ -17,7 +17,7 @@ from astrarium.serving.policies.orloj import Orloj
 from astrarium.serving.policies.orloj.hull import HullQueue
 from astrarium.serving.scenario import Scenario
 from astrarium.serving.state import ServingState
-from astrarium.testing.naive_queue import NaiveQueue
+from tests.support.naive_queue import NaiveQueue
 from tests.support.orloj_runs import played, scenario
 
 CASES = st.fixed_dictionaries(

@@ -14,7 +14,7 @@ from astrarium.serving.policies.astrarium import pressure
 from astrarium.serving.policies.astrarium.pressure import (
     CALM,
     Climate,
-    Demand,
+    LineDemand,
     climate,
     fits,
     load,
@@ -34,9 +34,9 @@ climates = st.builds(Climate, prices, parts, st.floats(0, 0.5))
 
 def demand(
     rate: float = 1000, dispersion: float = 1.0, target: int = 10, time: float = 20, slo: float = 100
-) -> Demand:
+) -> LineDemand:
     """Requests per second of a model with batches of 20 ms, 5 of them whatever their size."""
-    return Demand(rate / SECOND, dispersion, target, round(time * MS), 5 * MS, round(slo * MS))
+    return LineDemand(rate / SECOND, dispersion, target, round(time * MS), 5 * MS, round(slo * MS))
 
 
 loads = st.builds(
@@ -44,7 +44,7 @@ loads = st.builds(
 )
 
 
-def waits(one: Demand, weather: Climate) -> Time:
+def waits(one: LineDemand, weather: Climate) -> Time:
     return stance(one, weather).wait
 
 
@@ -124,7 +124,7 @@ def test_nothing_asked_of_nothing_is_calm() -> None:
 
 @given(several=st.lists(loads, max_size=5), one=loads, gpus=st.integers(1, 64), lost=parts)
 def test_more_demand_is_dearer_and_more_gpus_are_not(
-    several: list[Demand], one: Demand, gpus: int, lost: float
+    several: list[LineDemand], one: LineDemand, gpus: int, lost: float
 ) -> None:
     before, after = climate(several, gpus, lost), climate([*several, one], gpus, lost)
     relieved = climate([*several, one], gpus + 1, lost)
@@ -176,13 +176,15 @@ def test_in_overload_the_gain_alone_decides() -> None:
 
 
 @given(one=loads, more=st.floats(0, 5000), weather=climates)
-def test_more_company_is_never_worth_less(one: Demand, more: float, weather: Climate) -> None:
+def test_more_company_is_never_worth_less(one: LineDemand, more: float, weather: Climate) -> None:
     faster = one._replace(rate=one.rate + more / SECOND)
     assert worthwhile(one, weather) <= worthwhile(faster, weather)
 
 
 @given(one=loads, weather=climates, more=parts)
-def test_a_price_never_takes_and_noise_never_adds_waiting(one: Demand, weather: Climate, more: float) -> None:
+def test_a_price_never_takes_and_noise_never_adds_waiting(
+    one: LineDemand, weather: Climate, more: float
+) -> None:
     usual = waits(one, weather)
     assert waits(one, weather._replace(price=weather.price + more)) >= usual
     assert waits(one, weather._replace(noise=weather.noise + more)) <= usual
@@ -235,7 +237,7 @@ def test_wasted_time_has_a_price_where_gpu_time_has() -> None:
 
 
 @given(one=loads, weather=climates)
-def test_what_is_held_for_is_no_more_than_what_is_enough(one: Demand, weather: Climate) -> None:
+def test_what_is_held_for_is_no_more_than_what_is_enough(one: LineDemand, weather: Climate) -> None:
     found = stance(one, weather)
     assert 1 <= found.hold <= found.enough <= one.target
     assert found.price >= 0

@@ -13,12 +13,12 @@ from tests.serving.scenario.test_read import ISSUE, TRACE, load
 # override, field, value shown, what would be right
 BAD = [
     ("policy.name=defered", "policy.name", "'defered'", "did you mean 'deferred'?"),
-    ("policy.name=3", "policy.name", "3", "the name of a policy"),
+    ("policy.name=3", "policy.name", "3", "a name, such as astrarium"),
     ("policy.gathr=fcfs", "policy.gathr", "'fcfs'", "did you mean 'gather'?"),
     ("policy.gather=windw", "policy.gather", "'windw'", "one of window, fcfs; did you mean 'window'?"),
     ("policy={name: timeout, timeout: soon}", "policy.timeout", "'soon'", "a duration with its unit"),
     ("policy={gather: fcfs}", "policy.gather", "'fcfs'", "one of"),
-    ("policy=eager", "policy", "'eager'", "a mapping such as {name: deferred}"),
+    ("policy=[eager]", "policy", "['eager']", "a name, or a mapping such as {name: astrarium}"),
     ("polcy.name=eager", "polcy", "{'name': 'eager'}", "did you mean 'policy'?"),
     ("workload.rate=-5000/s", "workload.rate", "'-5000/s'", "a rate such as 5000/s or 90/min, not below 0"),
     ("workload.rate=5000", "workload.rate", "5000", "a rate such as 5000/s"),

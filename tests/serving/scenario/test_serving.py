@@ -10,13 +10,13 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from astrarium.cli.serving.measured_profile import with_profile
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND as MS
 from astrarium.serving import scenario
 from astrarium.serving.level import run
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.scenario.edit import with_profile
 from astrarium.serving.scenario.schema import Datatype, ServerOptions
 from tests.support.paths import ROOT
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from random import Random
 
-from astrarium.cluster.auction.goods import Bid, FreeMachine, Option, Piece, option
-from astrarium.cluster.auction.partial import Outcome
+from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece, option
+from astrarium.cluster.auction.partial import AuctionResult
 from astrarium.cluster.auction.program import BILLION, program
-from astrarium.cluster.auction.search import Answer, best
+from astrarium.cluster.auction.search import Assignment, best
 
-EMPTY = Option((), 1.0)
+EMPTY = BidOption((), 1.0)
 
 
 def machines(*free: int, racks: Sequence[int] = ()) -> list[FreeMachine]:
@@ -26,7 +26,7 @@ def machines(*free: int, racks: Sequence[int] = ()) -> list[FreeMachine]:
     return goods
 
 
-def solved(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> tuple[Answer, list[Option | None]]:
+def solved(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> tuple[Assignment, list[BidOption | None]]:
     """The proportionally fair assignment, and the option that each gets."""
     numbers = program(goods, bids)
     answer = best(numbers, range(len(bids)))
@@ -34,11 +34,11 @@ def solved(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> tuple[Answer, l
     return answer, [bid.options[n] if n >= 0 else None for bid, n in zip(bids, chosen, strict=True)]
 
 
-def gain(bid: Bid, chosen: Option | None) -> int:
+def gain(bid: Bid, chosen: BidOption | None) -> int:
     return 0 if chosen is None else round(BILLION * math.log(bid.rho_old / chosen.rho))
 
 
-def fits(pieces: Sequence[Piece], goods: Sequence[FreeMachine], room: list[int]) -> bool:
+def fits(pieces: Sequence[GpuPiece], goods: Sequence[FreeMachine], room: list[int]) -> bool:
     """Every machine is tried for every piece."""
     if not pieces:
         return True
@@ -57,7 +57,7 @@ def fits(pieces: Sequence[Piece], goods: Sequence[FreeMachine], room: list[int])
     return False
 
 
-def together(chosen: Sequence[Option | None], goods: Sequence[FreeMachine]) -> bool:
+def together(chosen: Sequence[BidOption | None], goods: Sequence[FreeMachine]) -> bool:
     """Whether the options fit side by side, in some choice of racks for those who want one."""
     racks = sorted({machine.rack for machine in goods})
     for each in product(*(list(racks) if o and o.one_rack else [None] for o in chosen)):
@@ -76,7 +76,7 @@ def together(chosen: Sequence[Option | None], goods: Sequence[FreeMachine]) -> b
     return False
 
 
-def assignments(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> Iterator[tuple[Option | None, ...]]:
+def assignments(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> Iterator[tuple[BidOption | None, ...]]:
     """All that fit."""
     free = sum(machine.free for machine in goods)
     for chosen in product(*((None, *bid.options) for bid in bids)):
@@ -87,7 +87,7 @@ def assignments(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> Iterator[t
 Rank = tuple[int, int, tuple[int, ...]]
 
 
-def rank(bids: Sequence[Bid], chosen: Sequence[Option | None]) -> Rank:
+def rank(bids: Sequence[Bid], chosen: Sequence[BidOption | None]) -> Rank:
     """The larger, the better: the sum of gains, fewer GPUs, the gains of the first."""
     gains = tuple(gain(bid, each) for bid, each in zip(bids, chosen, strict=True))
     return sum(gains), -sum(each.gpus for each in chosen if each), gains
@@ -118,7 +118,7 @@ def linear(bidder: int, work: float, slow: dict[int, float], most: int, old: flo
     return Bid(bidder, old, tuple(found))
 
 
-def check_hands(goods: Sequence[FreeMachine], bids: Sequence[Bid], outcome: Outcome) -> None:
+def check_hands(goods: Sequence[FreeMachine], bids: Sequence[Bid], outcome: AuctionResult) -> None:
     """No GPU twice, none from nowhere, none lost; what is won is what the option says, where it says."""
     there = [gpu for machine in goods for gpu in machine.gpus]
     won = [gpu for share in outcome.shares for gpu in share.won]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from astrarium.cluster.live.backend import MachineSeen, Order, Part, RunKey, RunSeen, Task
+from astrarium.cluster.live.backend import JobCommand, MachineStatus, Order, RunKey, RunPart, RunStatus
 from astrarium.cluster.live.fleet import LocalBackend
 from tests.support.cluster.jobs import results
 
@@ -17,17 +17,17 @@ def words(script: Path, total: int = 20, pause: float = 0.01) -> tuple[str, ...]
     return (sys.executable, str(script), str(total), str(pause))
 
 
-def order(run: int, task: Task, gpus: tuple[int, ...] = (0,), parts: tuple[Part, ...] = ()) -> Order:
-    return Order(RunKey(0, 0, run), "app", gpus, parts or (Part("left", gpus),), task)
+def order(run: int, task: JobCommand, gpus: tuple[int, ...] = (0,), parts: tuple[RunPart, ...] = ()) -> Order:
+    return Order(RunKey(0, 0, run), "app", gpus, parts or (RunPart("left", gpus),), task)
 
 
 def backend(home: Path, grace: float = 20.0) -> LocalBackend:
-    return LocalBackend(home, {"left": MachineSeen(2), "right": MachineSeen(2)}, grace)
+    return LocalBackend(home, {"left": MachineStatus(2), "right": MachineStatus(2)}, grace)
 
 
 def seen(
-    one: LocalBackend, run: int, until: Callable[[RunSeen], bool] = lambda run: bool(run.ended)
-) -> RunSeen:
+    one: LocalBackend, run: int, until: Callable[[RunStatus], bool] = lambda run: bool(run.ended)
+) -> RunStatus:
     ends = time.monotonic() + 60
     while time.monotonic() < ends:
         found = one.look().runs[RunKey(0, 0, run)]

@@ -7,9 +7,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from astrarium.cluster.live.backend import Ending, MachineSeen, Order, Picture, RunKey, RunSeen
-from astrarium.cluster.live.memory import Ended, Memory
-from astrarium.cluster.live.policy import frozen
+from astrarium.cluster.live.backend import (
+    EndedRun,
+    Ending,
+    MachineStatus,
+    Memory,
+    Order,
+    RunKey,
+    RunStatus,
+    Snapshot,
+)
+from astrarium.cluster.live.policy import pickled_policy
 from astrarium.cluster.state import ClusterState
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
@@ -31,7 +39,7 @@ class FakeBackend:
     """*length* of each job by app; *leaving*: how long leaving takes; *breaks*: runs that fail at once."""
 
     clock: Callable[[], Time]
-    machines: dict[str, MachineSeen]
+    machines: dict[str, MachineStatus]
     length: dict[int, Time]
     leaving: Time = 0
     breaks: set[int] = field(default_factory=set)  # apps
@@ -43,14 +51,14 @@ class FakeBackend:
     def enter(self, epoch: int) -> None:
         pass
 
-    def look(self) -> Picture:
+    def look(self) -> Snapshot:
         for run in self.runs.values():
             self._advance(run)
         seen = {
-            key: RunSeen(run.order.gpus, run.ended, self._part(run), run.kept, run.error)
+            key: RunStatus(run.order.gpus, run.ended, self._part(run), run.kept, run.error)
             for key, run in self.runs.items()
         }
-        return Picture(dict(self.machines), seen)
+        return Snapshot(dict(self.machines), seen)
 
     def start(self, order: Order) -> None:
         if order.key in self.runs:
@@ -112,19 +120,19 @@ class Notebook:
     """A journal in memory; *full*: it cannot be written to, as if the arbiter died there."""
 
     steps: list[Step] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[EndedRun] = field(default_factory=list)
     memory: bytes = b""
     allocator: object = None
     policy: bytes | None = None
     state: ClusterState = field(default_factory=ClusterState)
     full: bool = False
 
-    def write(self, step: Step, memory: Memory, ended: Sequence[Ended]) -> None:
+    def write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
         if self.full:
             raise OSError("no space left")
         self.steps.append(step)
         self.ended += ended
-        self.memory, self.policy = msgspec.msgpack.encode(memory), frozen(self.allocator, self.state)
+        self.memory, self.policy = msgspec.msgpack.encode(memory), pickled_policy(self.allocator, self.state)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A crew in virtual time: trials that train nowhere, GPUs that come and go, processes that die."""
+"""A backend in virtual time: trials that train nowhere, GPUs that come and go, processes that die."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Training:
         self.ends = self.since + max(1, ceil(part * iteration))
 
 
-class FakeCrew:
+class FakeBackend:
     """*worth* of a candidate after so many iterations. Where *shared*, a trial is slowed by those that are on
     its GPU in truth; else by the share it has, as in the simulated world. *leaving*: how long an end takes.
-    *kept* outlives the crew, as a folder would."""
+    *kept* outlives the backend, as a folder would."""
 
     def __init__(
         self,

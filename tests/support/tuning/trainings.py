@@ -1,4 +1,4 @@
-"""Small trainings for tests of crews: seconds of work at most, on a CPU."""
+"""Small trainings for tests of backends: seconds of work at most, on a CPU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from astrarium.tune import Workers, iterations
+from astrarium.tuning import Workers, iterations
 from astrarium.tuning.live import local
-from astrarium.tuning.live.fork_server import Nursery
+from astrarium.tuning.live.fork_server import ForkServer
 
 BATCH = 12
 
@@ -88,9 +88,9 @@ def build(values: dict[str, Any], workers: Workers) -> Small:
 
 
 class _Lent:
-    """A nursery that stays when its crew goes."""
+    """A fork server that stays when its backend goes."""
 
-    def __init__(self, real: Nursery) -> None:
+    def __init__(self, real: ForkServer) -> None:
         self.fork, self._process = real.fork, real._process
 
     def close(self) -> None:
@@ -98,23 +98,23 @@ class _Lent:
 
 
 @contextmanager
-def one_nursery() -> Iterator[None]:
-    """Crews of a test file share it: loading PyTorch takes seconds each time."""
-    made: dict[str, Nursery] = {}
+def one_fork_server() -> Iterator[None]:
+    """Backends of a test file share it: loading PyTorch takes seconds each time."""
+    made: dict[str, ForkServer] = {}
 
     def lent(environment: Any, preload: Any, litter: str = "") -> Any:
         told = {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
         key = repr((sorted(told.items()), preload))
         if key not in made:
-            made[key] = Nursery(environment, preload)
+            made[key] = ForkServer(environment, preload)
         return _Lent(made[key])
 
     patched: Any = local
-    real, patched.Nursery = patched.Nursery, lent
+    real, patched.ForkServer = patched.ForkServer, lent
     try:
         yield
     finally:
-        patched.Nursery = real
+        patched.ForkServer = real
         for each in made.values():
             each.close()
 

@@ -79,7 +79,7 @@ def trials(count: int, **settings: Any) -> list[FakeTrial]:
 def test_the_last_trial_is_given_all_that_is_free() -> None:
     two = trials(2)
     alone = FakeController(two[:1], 4)
-    allocation = Allocation(FLUID, 60)
+    allocation = Allocation(60, FLUID)
     assert FakeController(two, 2).asked(allocation, two[0]) is None
     assert alone.asked(allocation, two[0]) == 4
 
@@ -87,12 +87,12 @@ def test_the_last_trial_is_given_all_that_is_free() -> None:
 def test_nobody_changes_while_a_trial_waits_to_be_started() -> None:
     """Ray Tune starts those first: who is paused would wait for all of them."""
     some = [*trials(1), FakeTrial("late", "PENDING")]
-    assert FakeController(some, 4).asked(Allocation(FLUID, 60), some[0]) is None
+    assert FakeController(some, 4).asked(Allocation(60, FLUID), some[0]) is None
 
 
 def test_what_others_were_promised_is_not_given_twice() -> None:
     some = trials(2)
-    controller, allocation = FakeController(some, 4), Allocation(FLUID, 60)
+    controller, allocation = FakeController(some, 4), Allocation(60, FLUID)
     first = controller.asked(allocation, some[0])
     assert first == 2
     some[0].status = "PAUSED"
@@ -106,14 +106,14 @@ def test_what_others_were_promised_is_not_given_twice() -> None:
 def test_a_change_must_pay_for_itself() -> None:
     for left, found in ((3, None), (60, Width(4))):
         one = trials(1, done=9)
-        allocation = Allocation(FLUID, 10 + left, moving=5.0)
+        allocation = Allocation(10 + left, FLUID, moving=5.0)
         assert FakeController(one, 4).asked(allocation, one[0]) == found
 
 
 def test_what_changes_cost_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    one, allocation = trials(1), Allocation(FLUID, 1000)
+    one, allocation = trials(1), Allocation(1000, FLUID)
     controller = FakeController(one, 2)
     width = controller.asked(allocation, one[0])
     assert width == 2
@@ -125,20 +125,20 @@ def test_what_changes_cost_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parts_of_gpus_may_each_be_on_a_gpu_of_their_own() -> None:
     """Four halves may hold four GPUs, so that none is sure to be free; where there is one more, it is."""
     some = trials(4, width=Width(1, 2))
-    assert [FakeController(some, 4).asked(Allocation(FLUID, 600), each) for each in some] == [None] * 4
-    found = [FakeController(some, 5).asked(Allocation(FLUID, 600), each) for each in some]
+    assert [FakeController(some, 4).asked(Allocation(600, FLUID), each) for each in some] == [None] * 4
+    found = [FakeController(some, 5).asked(Allocation(600, FLUID), each) for each in some]
     assert max(each for each in found if each is not None) == 2
 
 
 def test_what_does_not_fit_beside_the_cpus_is_not_asked_for() -> None:
     one = trials(1)
-    assert FakeController(one, 4, cpus=0.3).asked(Allocation(FLUID, 60), one[0]) is None
-    assert FakeController(one, 4, cpus=0.4).asked(Allocation(FLUID, 60), one[0]) == 4
+    assert FakeController(one, 4, cpus=0.3).asked(Allocation(60, FLUID), one[0]) is None
+    assert FakeController(one, 4, cpus=0.4).asked(Allocation(60, FLUID), one[0]) == 4
 
 
 def test_iterations_may_depend_on_the_configuration() -> None:
     some = [FakeTrial("short", config={"n": 2}), FakeTrial("long", config={"n": 500})]
-    allocation = Allocation(FLUID, lambda config: config["n"])
+    allocation = Allocation(lambda config: config["n"], FLUID)
     controller = FakeController(some, 4)
     assert controller.asked(allocation, some[0]) is None
     assert controller.asked(allocation, some[1]) == 3
@@ -146,11 +146,11 @@ def test_iterations_may_depend_on_the_configuration() -> None:
 
 def test_a_policy_that_never_moves_anybody_never_does() -> None:
     one = trials(1)
-    assert FakeController(one, 4).asked(Allocation("fifo", 60), one[0]) is None
+    assert FakeController(one, 4).asked(Allocation(60, "fifo"), one[0]) is None
 
 
 def test_it_survives_being_saved_by_ray_tune() -> None:
-    one, allocation = trials(1), Allocation(FLUID, 60)
+    one, allocation = trials(1), Allocation(60, FLUID)
     FakeController(one, 1).asked(allocation, one[0])
     again = pickle.loads(pickle.dumps(allocation))
     assert FakeController(one, 4).asked(again, one[0]) == 4
@@ -175,18 +175,17 @@ def test_parts_that_do_not_divide_a_gpu_are_refused() -> None:
 def test_schedulers_that_would_deadlock_are_refused() -> None:
     from ray.tune import schedulers
 
-    allocation = Allocation(FLUID, 10)
     for kind in (schedulers.HyperBandScheduler, schedulers.HyperBandForBOHB):
-        with pytest.raises(InputError, match=r"all would wait for ever.*tune\.fit"):
-            resource_changing(kind(), allocation)
-    nested = resource_changing(schedulers.FIFOScheduler(), allocation)
+        with pytest.raises(InputError, match=r"all would wait for ever.*ray_tune\.fit"):
+            resource_changing(kind(), 10)
+    nested = resource_changing(schedulers.FIFOScheduler(), 10)
     with pytest.raises(InputError, match="FIFOScheduler"):
-        resource_changing(nested, allocation)
+        resource_changing(nested, 10)
     for allowed in (schedulers.ASHAScheduler, schedulers.PopulationBasedTraining):
         settings: dict[str, Any] = (
             {"hyperparam_mutations": {"x": [1]}} if "Population" in allowed.__name__ else {}
         )
-        assert resource_changing(allowed(**settings), allocation)
+        assert resource_changing(allowed(**settings), 10)
 
 
 def test_actors_that_are_used_again_are_refused() -> None:
@@ -194,16 +193,16 @@ def test_actors_that_are_used_again_are_refused() -> None:
     controller = FakeController(one, 4)
     controller._reuse_actors = True  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="reuse_actors"):
-        controller.asked(Allocation(FLUID, 10), one[0])
+        controller.asked(Allocation(10, FLUID), one[0])
 
 
 @pytest.mark.parametrize(
     ("policy", "settings", "told"),
-    [("no-such", None, "no-such"), (FLUID, {"packed": "many"}, "packed"), (FLUID, {"width": 2}, "width")],
+    [("no-such", {}, "no-such"), (FLUID, {"packed": "many"}, "packed"), (FLUID, {"width": 2}, "width")],
 )
 def test_a_wrong_policy_is_named_at_once(policy: str, settings: Any, told: str) -> None:
     with pytest.raises(Exception, match=told):
-        Allocation(policy, 10, settings)
+        Allocation(10, {"name": policy, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -238,13 +237,12 @@ def test_in_ray_tunes_own_loop_the_longest_trial_ends_on_more_gpus(cluster: Any,
         def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # type: ignore[override]
             self.count, self.widths = checkpoint["count"], checkpoint["widths"]
 
-    allocation = Allocation(FLUID, lambda config: int(config["n"]), moving=0.5)
     tuner = tune.Tuner(
         tune.with_resources(Counting, ONE),
         param_space={"n": tune.grid_search([2, 2, 2, 150])},
         tune_config=tune.TuneConfig(
             metric="count", mode="max", reuse_actors=False,
-            scheduler=resource_changing(FIFOScheduler(), allocation),
+            scheduler=resource_changing(FIFOScheduler(), lambda config: int(config["n"]), moving=0.5),
         ),
         run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
     )  # fmt: skip

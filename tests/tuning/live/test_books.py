@@ -1,4 +1,4 @@
-"""Live tuning with a crew that is not there, in virtual time."""
+"""Live tuning with a backend that is not there, in virtual time."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from astrarium.run.replay import replay
 from astrarium.tuning.contract import Action, Event, MovingMeasured, Pause, Put
 from astrarium.tuning.level import Costs, Truth
 from astrarium.tuning.level import run as simulated
-from astrarium.tuning.live.backend import Checkpoint, GpusSeen, RunEnded
+from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Journal, LiveOptions, RunEnded
 from astrarium.tuning.live.books import LiveTuning, live_tuning
 from astrarium.tuning.live.estimates import Estimates
-from astrarium.tuning.live.memory import Journal, Options
 from astrarium.tuning.live.run import CheckpointFolder, FileJournal
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.runtime import Place, Runtime
 from astrarium.tuning.samplers import RandomSampler, Standing
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.state import Outcome, TuningState
-from tests.support.tuning.fakes import Clock, FakeCrew, play
+from tests.support.tuning.fakes import Clock, FakeBackend, play
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
 TASK = TASKS["cifar10-alexnet"]
@@ -60,7 +59,7 @@ class Told:
 
 
 class Play:
-    """A search on GPUs that are not there. *more* goes to the crew."""
+    """A search on GPUs that are not there. *more* goes to the backend."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class Play:
         target: float | None = None,
         journal: Journal | None = None,
         told: bool = True,
-        options: Options | None = None,
+        options: LiveOptions | None = None,
         costs: Costs | None = None,
         settings: dict[str, Any] | None = None,
         moving: Time | None = None,
@@ -79,7 +78,7 @@ class Play:
     ) -> None:
         self.truth, self.clock, self.costs = Truth(TASK, seed), Clock(), costs or Costs(0, 0)
         self.steps: list[Step] = []
-        self.crew = FakeCrew(
+        self.backend = FakeBackend(
             self.clock, self.truth.runtime, self._worth, gpus, self.costs.starting, self.costs.moving, **more
         )
         chosen = policy
@@ -89,13 +88,13 @@ class Play:
             made(searches.get(search), {**SMALL[search], **(settings or {})}, field="search"),
             RandomSampler(self.truth.space, seed),
             chosen,
-            self.crew,
+            self.backend,
             TASK.goal,
             target,
             self.truth.space,
             TuningState(self.costs.moving if moving is None else moving, self.truth.usual),
             journal=journal,
-            options=options or Options(progress=FOREVER, patience=100_000 * SECOND),
+            options=options or LiveOptions(progress=FOREVER, patience=100_000 * SECOND),
             beliefs=Told(self.truth) if told else Estimates(),
             record=self.steps.append,
         )
@@ -109,9 +108,9 @@ class Play:
         return self
 
     def go_seconds(self, seconds: float) -> Play:
-        """Something happens then, so that the crew has news."""
+        """Something happens then, so that the backend has news."""
         at = round(seconds * SECOND)
-        self.crew.at(seconds, lambda: self.crew.change(self.crew.gpus))
+        self.backend.at(seconds, lambda: self.backend.change(self.backend.gpus))
         return self.go(lambda: self.clock.now >= at)
 
     @property
@@ -191,8 +190,8 @@ def test_a_recording_replays(tmp_path: Path) -> None:
     """What was learnt of moves and iterations is among the events."""
     costs = Costs(SECOND, 3 * SECOND)
     played = Play("hyperband", "dynamic-fluid", told=False, shared=True, costs=costs, moving=SECOND)
-    played.crew.at(30, lambda: played.crew.change((0, 1)))
-    played.crew.at(90, lambda: played.crew.change((0, 1, 2, 5)))
+    played.backend.at(30, lambda: played.backend.change((0, 1)))
+    played.backend.at(90, lambda: played.backend.change((0, 1, 2, 5)))
     played.go()
     assert any(isinstance(event, MovingMeasured) for step in played.steps for event in step.events)
     write_trace(tmp_path / "trace", played.steps)
@@ -222,20 +221,20 @@ def test_no_trial_is_lost_when_gpus_and_processes_come_and_go(
     checkpoints: int,
     leaving: int,
 ) -> None:
-    """Books are validated at each step, and the crew refuses runs for which there is no room."""
+    """Books are validated at each step, and the backend refuses runs for which there is no room."""
     played = Play(
         search,
         policy,
         checkpoints=checkpoints,
         leaving=leaving * SECOND,
         told=False,
-        options=Options(retries=99, patience=1000 * SECOND),
+        options=LiveOptions(retries=99, patience=1000 * SECOND),
     )
     for at, gpus in changes:
-        played.crew.at(at, lambda gpus=gpus: played.crew.change(sorted(gpus)))  # type: ignore[misc]
-    played.crew.at(401, lambda: played.crew.change((0, 1)))
+        played.backend.at(at, lambda gpus=gpus: played.backend.change(sorted(gpus)))  # type: ignore[misc]
+    played.backend.at(401, lambda: played.backend.change((0, 1)))
     for at, trial in kills:
-        played.crew.at(at, lambda trial=trial: played.crew.kill(trial))  # type: ignore[misc]
+        played.backend.at(at, lambda trial=trial: played.backend.kill(trial))  # type: ignore[misc]
     played.go()
     all_ended_well(played)
     assert played.outcomes().keys() == {Outcome.FINISHED}
@@ -245,10 +244,10 @@ def test_no_trial_is_lost_when_gpus_and_processes_come_and_go(
 
 def test_a_run_that_is_lost_goes_on_from_its_newest_checkpoint() -> None:
     played = Play("random", "fifo", gpus=9, checkpoints=3)
-    played.go(lambda: (0, 3) in played.crew.trained)
-    played.crew.kill(0)
+    played.go(lambda: (0, 3) in played.backend.trained)
+    played.backend.kill(0)
     played.go()
-    runs = [work for work in played.crew.started if work.trial == 0]
+    runs = [work for work in played.backend.started if work.trial == 0]
     assert [work.start for work in runs] == [None, Checkpoint(0, 3)]
     assert runs[1].run > runs[0].run
     assert played.rows[0].outcome is Outcome.FINISHED
@@ -257,7 +256,7 @@ def test_a_run_that_is_lost_goes_on_from_its_newest_checkpoint() -> None:
 def test_who_is_lost_again_and_again_fails() -> None:
     played = Play("random", "fifo", gpus=3)
     for second in range(1, 200):
-        played.crew.at(second / 20, lambda: played.crew.kill(1))
+        played.backend.at(second / 20, lambda: played.backend.kill(1))
     played.go()
     row = played.rows[1]
     assert row.outcome is Outcome.FAILED
@@ -270,15 +269,15 @@ def test_gpus_that_go_are_nobodys_fault() -> None:
     played = Play("random", "fifo", gpus=1)
     for time in range(1, 20):
         gpus = (0,) if time % 2 == 0 else ()
-        played.crew.at(time / 2, lambda gpus=gpus: played.crew.change(gpus))  # type: ignore[misc]
-    played.crew.at(11, lambda: played.crew.change((0,)))
+        played.backend.at(time / 2, lambda gpus=gpus: played.backend.change(gpus))  # type: ignore[misc]
+    played.backend.at(11, lambda: played.backend.change((0,)))
     played.go()
     assert played.outcomes() == {Outcome.FINISHED: 9}
 
 
 def test_a_failure_is_reported_and_its_gpu_is_free() -> None:
     played = Play("random", "fifo", gpus=2)
-    played.crew.failing = lambda number, at: "out of memory" if number == 0 and at == 2 else ""
+    played.backend.failing = lambda number, at: "out of memory" if number == 0 and at == 2 else ""
     played.go()
     assert played.rows[0].reason == "out of memory"
     assert played.live.session.candidates[0].standing is Standing.FAILED
@@ -288,11 +287,11 @@ def test_a_failure_is_reported_and_its_gpu_is_free() -> None:
 def test_who_failed_is_not_trained_again_by_a_run_that_goes_on(tmp_path: Path) -> None:
     path, shelf = tmp_path / "journal", Shelf()
     first = Play("hyperband", "fifo", gpus=2, journal=FileJournal(path, shelf), kept=shelf.all)
-    first.crew.failing = lambda number, at: "out of memory" if number == 0 else ""
+    first.backend.failing = lambda number, at: "out of memory" if number == 0 else ""
     first.go()
     again = Play("hyperband", "fifo", gpus=2, journal=FileJournal(path, shelf), kept=shelf.all).go()
     assert again.endings() == first.endings()
-    assert not again.crew.started
+    assert not again.backend.started
     assert again.live.session.candidates[0].reason == "out of memory"
     assert again.outcomes() == first.outcomes()
 
@@ -300,35 +299,35 @@ def test_who_failed_is_not_trained_again_by_a_run_that_goes_on(tmp_path: Path) -
 @pytest.mark.parametrize("value", [float("nan"), None])
 def test_a_value_that_is_no_number_is_a_failure(value: float | None) -> None:
     played = Play("random", "fifo")
-    honest = played.crew._worth
-    played.crew._worth = lambda number, at: value if number == 3 else honest(number, at)
+    honest = played.backend._worth
+    played.backend._worth = lambda number, at: value if number == 3 else honest(number, at)
     played.go()
     assert played.live.session.candidates[3].standing is Standing.FAILED
     assert sum(each.standing is Standing.COMPLETE for each in played.live.session.candidates.values()) == 8
 
 
 def test_a_trial_whose_iteration_never_ends_fails() -> None:
-    """Its process lives on: the crew sees nothing wrong."""
-    options = Options(progress=FOREVER, patience=10 * SECOND, longest=1000 * SECOND)
+    """Its process lives on: the backend sees nothing wrong."""
+    options = LiveOptions(progress=FOREVER, patience=10 * SECOND, longest=1000 * SECOND)
     played = Play("random", "fifo", gpus=2, options=options)
-    honest = played.crew._runtime
-    played.crew._runtime = lambda number: Runtime(FOREVER) if number == 3 else honest(number)
+    honest = played.backend._runtime
+    played.backend._runtime = lambda number: Runtime(FOREVER) if number == 3 else honest(number)
     played.go()
     assert played.outcomes() == {Outcome.FINISHED: 8, Outcome.FAILED: 1}
     assert played.live.session.candidates[3].reason.startswith("no iteration ended within 1000 s")
     row = played.rows[3]
     assert 1000 * SECOND < row.ended - row.started <= 1010 * SECOND
-    assert ("drop", 3) in played.crew.orders
+    assert ("drop", 3) in played.backend.orders
 
 
 def test_late_news_is_ignored() -> None:
     played = Play("random", "fifo", gpus=1)
-    played.go(lambda: len(played.crew.started) == 1)
-    old = played.crew.started[0]
-    played.crew.kill(0)
-    played.go(lambda: len(played.crew.started) == 2)
-    played.crew._news.append(RunEnded(0, old.run, "failed", 0, None, "long ago"))
-    played.crew._news.append(RunEnded(77, 1, "failed", 0, None, "who?"))
+    played.go(lambda: len(played.backend.started) == 1)
+    old = played.backend.started[0]
+    played.backend.kill(0)
+    played.go(lambda: len(played.backend.started) == 2)
+    played.backend._news.append(RunEnded(0, old.run, "failed", 0, None, "long ago"))
+    played.backend._news.append(RunEnded(77, 1, "failed", 0, None, "who?"))
     played.go()
     assert played.outcomes() == {Outcome.FINISHED: 9}
 
@@ -337,7 +336,7 @@ def test_the_target_drops_whoever_runs() -> None:
     played = Play("successive-halving", "dynamic-fluid", target=40.0, leaving=5 * SECOND).go()
     assert played.live.over == "the target is reached"
     assert not played.live.state.open
-    dropped = [trial for what, trial in played.crew.orders if what == "drop"]
+    dropped = [trial for what, trial in played.backend.orders if what == "drop"]
     assert dropped
     assert all(played.rows[trial].outcome is Outcome.WITHDRAWN for trial in dropped)
 
@@ -351,10 +350,10 @@ def test_a_gpu_is_used_again_when_whoever_was_there_has_left() -> None:
     played.live._heard.append(GpusSeen((0,)))
     played.live.step(at)
     assert played.live.state.open[0].settled  # in the books it runs
-    assert played.crew.orders == [("start", 0), ("stop", 0)]
+    assert played.backend.orders == [("start", 0), ("stop", 0)]
     played.go()
     assert played.outcomes() == {Outcome.FINISHED: 9}
-    assert played.crew.started[1].start == Checkpoint(0, 1)
+    assert played.backend.started[1].start == Checkpoint(0, 1)
 
 
 def test_closing_leaves_nothing_open() -> None:
@@ -364,7 +363,7 @@ def test_closing_leaves_nothing_open() -> None:
     assert played.live.over == "somebody asked"
     assert not played.live.state.open
     assert Standing.OPEN not in {each.standing for each in played.live.session.candidates.values()}
-    assert played.crew.closed
+    assert played.backend.closed
     record = played.live.record("dynamic-fluid")
     assert record.end == played.clock.now
     assert Outcome.OPEN not in {row.outcome for row in record.rows}
@@ -374,12 +373,12 @@ def test_the_loop_runs_to_the_end_and_closes() -> None:
     played, seen = Play("successive-halving", "static-fluid"), list[int]()
     played.live.run(played.clock, after=lambda live: seen.append(len(live.state.open)))
     assert played.live.over == "the search is done"
-    assert played.crew.closed
+    assert played.backend.closed
     assert max(seen) == 27
     stopped = Play("successive-halving", "static-fluid")
     stopped.live.run(stopped.clock, stop=lambda: "enough" if stopped.clock.now > 30 * SECOND else "")
     assert stopped.live.over == "enough"
-    assert stopped.crew.closed
+    assert stopped.backend.closed
 
 
 def test_a_loop_that_breaks_closes_too() -> None:
@@ -390,7 +389,7 @@ def test_a_loop_that_breaks_closes_too() -> None:
 
     with pytest.raises(RuntimeError):
         played.live.run(played.clock, after=broken)
-    assert played.crew.closed
+    assert played.backend.closed
     assert not played.live.state.open
 
 
@@ -434,16 +433,16 @@ def test_moves_and_pauses_are_carried_out_at_the_end_of_iterations() -> None:
         leaving=2 * SECOND,
         costs=Costs(SECOND, 3 * SECOND),
         settings={"candidates": 1, "iterations": 40},
-        options=Options(patience=SECOND),
+        options=LiveOptions(patience=SECOND),
         told=False,
     )
     played.go()
     assert mover.fired == ["start", "move", "pause", "again"]
-    starts = played.crew.started
+    starts = played.backend.started
     assert [work.place for work in starts] == [Place((0,)), Place((1, 2)), Place((3,), 2)]
     assert [work.run for work in starts] == sorted({work.run for work in starts})
     assert starts[1].start is not None
-    assert [number for number, _ in played.crew.trained] == [0] * 40  # none was done twice
+    assert [number for number, _ in played.backend.trained] == [0] * 40  # none was done twice
     assert played.live.state.moving == 3 * SECOND  # what a move has cost, from leaving to starting
     assert played.rows[0].moves == 1
 
@@ -461,7 +460,7 @@ def test_a_trial_that_ends_before_it_hears_that_it_shall_move_has_ended() -> Non
     first.live.step(0)
     at = first.truth.runtime(0).iteration // 2
     played = Play(policy=Late(), settings={"candidates": 1, "iterations": 1}).go()
-    assert played.crew.orders == [("start", 0), ("stop", 0)]
+    assert played.backend.orders == [("start", 0), ("stop", 0)]
     assert played.outcomes() == {Outcome.FINISHED: 1}
 
 
@@ -470,7 +469,7 @@ def test_copies_begin_with_the_checkpoints_of_others() -> None:
     copies = [each for each in played.live.session.candidates.values() if each.source is not None]
     assert copies
     for copy in copies:
-        first = next(work for work in played.crew.started if work.candidate == copy.number)
+        first = next(work for work in played.backend.started if work.candidate == copy.number)
         assert first.start is not None
         assert first.start.candidate == copy.source
 
@@ -500,7 +499,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(search: str, every: int, tmp_
         played = Play(search, "dynamic-fluid", journal=journal, kept=shelf.all)
         budget = iter(range(every + 2))
         played.go(lambda budget=budget: next(budget, None) is None)  # type: ignore[misc]
-        trained += played.crew.trained
+        trained += played.backend.trained
         lives += 1
         if played.live.over:
             break
@@ -508,7 +507,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(search: str, every: int, tmp_
     all_ended_well(played)
     assert played.endings() == whole.endings()
     assert played.live.session.best[-1][1:] == whole.live.session.best[-1][1:]
-    assert Counter(trained) == Counter(whole.crew.trained)
+    assert Counter(trained) == Counter(whole.backend.trained)
     assert lives > 1
 
 
@@ -519,7 +518,7 @@ def test_a_finished_run_that_is_run_again_trains_nothing(tmp_path: Path) -> None
         for _ in range(2)
     )
     assert again.endings() == first.endings()
-    assert not again.crew.started
+    assert not again.backend.started
     assert again.clock.now == 0
 
 
@@ -528,10 +527,10 @@ def test_what_has_no_checkpoint_or_other_values_is_run_again(tmp_path: Path) -> 
     Play("random", "fifo", journal=FileJournal(path, shelf), kept=shelf.all).go()
     shelf.clear(2)
     again = Play("random", "fifo", journal=FileJournal(path, shelf), kept=shelf.all).go()
-    assert {work.candidate for work in again.crew.started} == {2}
+    assert {work.candidate for work in again.backend.started} == {2}
     other = Play("random", "fifo", seed=7, journal=FileJournal(path, shelf), kept=shelf.all).go()
-    assert {work.candidate for work in other.crew.started} == set(range(9))
-    assert all(work.start is None for work in other.crew.started)
+    assert {work.candidate for work in other.backend.started} == set(range(9))
+    assert all(work.start is None for work in other.backend.started)
 
 
 def test_a_torn_line_never_was(tmp_path: Path) -> None:

@@ -18,19 +18,19 @@ import torch
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints, path, read, write
-from astrarium.tuning.live.gangs import SlotCrew
-from astrarium.tuning.live.local import LocalCrew, environment, found_gpus
-from astrarium.tuning.live.meeting import Meeting
-from astrarium.tuning.live.member import Member
-from astrarium.tuning.live.messages import Begin, Meet, Said, Setup
+from astrarium.tuning.live.fork_server import Rendezvous
+from astrarium.tuning.live.gangs import SlotBackend
+from astrarium.tuning.live.local import LocalTrialBackend, environment, found_gpus
+from astrarium.tuning.live.member import GangMember
+from astrarium.tuning.live.messages import Begin, Message, RendezvousSetup, SlotSetup
 from astrarium.tuning.live.slot import Slot
-from astrarium.tuning.live.slots import TRIES, Gpu, LocalSlots
+from astrarium.tuning.live.slots import TRIES, LocalSlots, SlotTemplate
 from astrarium.tuning.live.training import Emulated, Workers, named, opened, packed
 from astrarium.tuning.runtime import Place, Width
 from tests.support.gate.build import Built
 from tests.support.gate.fakes import fresh_user
 from tests.support.paths import ROOT
-from tests.support.tuning.trainings import build, one_nursery
+from tests.support.tuning.trainings import build, one_fork_server
 
 pytestmark = pytest.mark.long
 pytest_plugins = ("tests.support.gate.fixtures",)
@@ -41,25 +41,25 @@ BUILD = f"{ROOT / 'tests' / 'support' / 'tuning' / 'trainings.py'}:build"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nursery() -> Iterator[None]:
-    with one_nursery():
+def fork_server() -> Iterator[None]:
+    with one_fork_server():
         yield
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCrew]:
-    with LocalCrew(build, 2, Emulated(), tmp_path_factory.mktemp("crew"), patience=20.0) as made:
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalTrialBackend]:
+    with LocalTrialBackend(build, 2, Emulated(), tmp_path_factory.mktemp("backend"), patience=20.0) as made:
         assert made.hear(LIMIT) == [GpusSeen((0, 1))]
         yield made
 
 
 class Until:
-    """Listens to a crew. Trials have numbers of their own in all tests."""
+    """Listens to a backend. Trials have numbers of their own in all tests."""
 
     trials = 0
 
-    def __init__(self, crew: LocalCrew) -> None:
-        self.crew, self.news = crew, list[News]()
+    def __init__(self, backend: LocalTrialBackend) -> None:
+        self.backend, self.news = backend, list[News]()
 
     @classmethod
     def new(cls) -> int:
@@ -91,7 +91,7 @@ class Until:
         limit = time.monotonic() + LIMIT
         while not happened():
             assert time.monotonic() < limit, self.news[-5:]
-            self.news += self.crew.hear(1.0)
+            self.news += self.backend.hear(1.0)
 
 
 def order(
@@ -100,17 +100,17 @@ def order(
     return Work(trial, run, trial, values, place, total, start)
 
 
-def weights(crew: LocalCrew, candidate: int, iterations: int) -> torch.Tensor:
-    state = read(crew.folder, Checkpoint(candidate, iterations))
+def weights(backend: LocalTrialBackend, candidate: int, iterations: int) -> torch.Tensor:
+    state = read(backend.folder, Checkpoint(candidate, iterations))
     return torch.cat([each.flatten() for each in state["model"].values()])
 
 
-def unbroken(crew: LocalCrew, trial: int, total: int, **values: Any) -> torch.Tensor:
+def unbroken(backend: LocalTrialBackend, trial: int, total: int, **values: Any) -> torch.Tensor:
     """The same candidate, trained on one GPU in one go."""
-    until = Until(crew)
-    crew.start(order(trial, 1000, ONE, total, **values))
+    until = Until(backend)
+    backend.start(order(trial, 1000, ONE, total, **values))
     assert until.ended(trial, 1000).ending == "finished"
-    return weights(crew, trial, total)
+    return weights(backend, trial, total)
 
 
 def gone(pid: int) -> bool:
@@ -120,116 +120,118 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_run_reports_each_iteration_and_finishes_with_a_checkpoint(crew: LocalCrew) -> None:
-    until, trial = Until(crew), Until.new()
-    crew.start(order(trial, 1, ONE, 4))
+def test_a_run_reports_each_iteration_and_finishes_with_a_checkpoint(backend: LocalTrialBackend) -> None:
+    until, trial = Until(backend), Until.new()
+    backend.start(order(trial, 1, ONE, 4))
     ended = until.ended(trial, 1)
     assert (ended.ending, ended.iterations, ended.error) == ("finished", 4, "")
     assert until.iterations(trial, 1) == [1, 2, 3, 4]
     last = [each for each in until.news if isinstance(each, Iterated)][-1]
     assert ended.value == last.value is not None
     assert last.took > 0
-    assert path(crew.folder, Checkpoint(trial, 4)).is_file()
+    assert path(backend.folder, Checkpoint(trial, 4)).is_file()
 
 
-def test_one_that_moves_ends_with_the_very_weights_of_one_that_does_not(crew: LocalCrew) -> None:
+def test_one_that_moves_ends_with_the_very_weights_of_one_that_does_not(backend: LocalTrialBackend) -> None:
     """From a GPU to a half of it, and to another GPU, with dropout: random numbers go on too."""
-    until, trial, values = Until(crew), Until.new(), {"dropout": 0.3, "pause": 0.01}
+    until, trial, values = Until(backend), Until.new(), {"dropout": 0.3, "pause": 0.01}
     start, seen = None, list[int]()
     for run, place in enumerate([ONE, HALF, OTHER], 1):
         total = 40
-        crew.start(order(trial, run, place, total, start, **values))
+        backend.start(order(trial, run, place, total, start, **values))
         if place != OTHER:
             until.iterated(trial, run, 2)
-            crew.stop(trial, run)
+            backend.stop(trial, run)
         ended = until.ended(trial, run)
         seen += until.iterations(trial, run)
         start = Checkpoint(trial, ended.iterations)
         assert ended.ending == ("finished" if place == OTHER else "left")
         assert ended.iterations == seen[-1]
     assert seen == list(range(1, 41))
-    moved = weights(crew, trial, 40)
-    assert len(list((crew.folder / str(trial)).iterdir())) == 1  # those it left with are gone
-    assert torch.equal(moved, unbroken(crew, trial, 40, dropout=0.3))
+    moved = weights(backend, trial, 40)
+    assert len(list((backend.folder / str(trial)).iterdir())) == 1  # those it left with are gone
+    assert torch.equal(moved, unbroken(backend, trial, 40, dropout=0.3))
 
 
-def test_two_workers_train_the_same_as_one(crew: LocalCrew) -> None:
+def test_two_workers_train_the_same_as_one(backend: LocalTrialBackend) -> None:
     """And back to one: the batch is the same everywhere, each has a half of it."""
-    until, trial = Until(crew), Until.new()
-    crew.start(order(trial, 1, BOTH, 20, pause=0.01))
+    until, trial = Until(backend), Until.new()
+    backend.start(order(trial, 1, BOTH, 20, pause=0.01))
     until.iterated(trial, 1, 3)
-    crew.stop(trial, 1)
+    backend.stop(trial, 1)
     left = until.ended(trial, 1)
     assert left.ending == "left"
-    crew.start(order(trial, 2, ONE, 20, Checkpoint(trial, left.iterations)))
+    backend.start(order(trial, 2, ONE, 20, Checkpoint(trial, left.iterations)))
     assert until.ended(trial, 2).ending == "finished"
-    change = crew.changes[-1]
+    change = backend.changes[-1]
     assert change.trial == trial
     assert set(change.parts) == {"save", "build", "load", "rest"}
     assert change.gap == pytest.approx(sum(change.parts.values()))
-    moved = weights(crew, trial, 20)
-    assert torch.allclose(moved, unbroken(crew, trial, 20), atol=1e-9)
+    moved = weights(backend, trial, 20)
+    assert torch.allclose(moved, unbroken(backend, trial, 20), atol=1e-9)
 
 
-def test_a_copy_begins_with_the_checkpoint_of_another(crew: LocalCrew) -> None:
-    until, source, copy = Until(crew), Until.new(), Until.new()
-    crew.start(order(source, 1, ONE, 3))
+def test_a_copy_begins_with_the_checkpoint_of_another(backend: LocalTrialBackend) -> None:
+    until, source, copy = Until(backend), Until.new(), Until.new()
+    backend.start(order(source, 1, ONE, 3))
     until.ended(source, 1)
-    crew.start(order(source, 2, ONE, 6, Checkpoint(source, 3)))
+    backend.start(order(source, 2, ONE, 6, Checkpoint(source, 3)))
     until.ended(source, 2)
-    crew.start(order(copy, 1, OTHER, 3, Checkpoint(source, 3)))
+    backend.start(order(copy, 1, OTHER, 3, Checkpoint(source, 3)))
     assert until.ended(copy, 1).iterations == 3
-    assert torch.equal(weights(crew, copy, 3), weights(crew, source, 3))
+    assert torch.equal(weights(backend, copy, 3), weights(backend, source, 3))
 
 
 @pytest.mark.parametrize(("place", "where"), [(ONE, 0), (BOTH, 1)])
-def test_an_error_in_the_training_fails_it_and_says_which(crew: LocalCrew, place: Place, where: int) -> None:
-    until, trial = Until(crew), Until.new()
-    crew.start(order(trial, 1, place, 10, trouble="error", where=where))
+def test_an_error_in_the_training_fails_it_and_says_which(
+    backend: LocalTrialBackend, place: Place, where: int
+) -> None:
+    until, trial = Until(backend), Until.new()
+    backend.start(order(trial, 1, place, 10, trouble="error", where=where))
     ended = until.ended(trial, 1)
     assert (ended.ending, ended.error) == ("failed", "ValueError: the loss is green")
-    crew.start(order(Until.trials, 2, place, 2))  # its slots are free, and work
+    backend.start(order(Until.trials, 2, place, 2))  # its slots are free, and work
     assert until.ended(trial, 2).ending == "finished"
 
 
 @pytest.mark.parametrize(("place", "where"), [(ONE, 0), (BOTH, 1)])
 def test_a_process_that_dies_is_a_lost_run_which_goes_on(
-    crew: LocalCrew, tmp_path: Path, place: Place, where: int
+    backend: LocalTrialBackend, tmp_path: Path, place: Place, where: int
 ) -> None:
-    until, trial = Until(crew), Until.new()
+    until, trial = Until(backend), Until.new()
     values: dict[str, Any] = {"trouble": "death", "where": where, "once": str(tmp_path / "died")}
-    crew.start(order(trial, 1, place, 2, **values))
+    backend.start(order(trial, 1, place, 2, **values))
     first = until.ended(trial, 1)
     assert first.iterations == 2
     start = Checkpoint(trial, 2)
-    crew.start(order(trial, 2, place, 6, start, **values))
+    backend.start(order(trial, 2, place, 6, start, **values))
     lost = until.ended(trial, 2)
     assert (lost.ending, lost.iterations) == ("lost", 2)
     assert "ended" in lost.error
-    crew.start(order(trial, 3, place, 6, start, **values))
+    backend.start(order(trial, 3, place, 6, start, **values))
     assert until.ended(trial, 3).ending == "finished"
 
 
-def test_what_nobody_wants_leaves_at_once_and_its_process_stays(crew: LocalCrew) -> None:
-    until, trial = Until(crew), Until.new()
-    crew.start(order(trial, 1, ONE, 10, trouble="sleep"))
+def test_what_nobody_wants_leaves_at_once_and_its_process_stays(backend: LocalTrialBackend) -> None:
+    until, trial = Until(backend), Until.new()
+    backend.start(order(trial, 1, ONE, 10, trouble="sleep"))
     until.iterated(trial, 1, 2)
-    before = set(crew.pids())
-    crew.drop(trial, 1)
+    before = set(backend.pids())
+    backend.drop(trial, 1)
     assert until.ended(trial, 1).ending == "left"
-    assert before <= set(crew.pids())
-    assert not path(crew.folder, Checkpoint(trial, 2)).exists()
-    crew.drop(trial, 1)  # of one that has ended
-    crew.stop(trial, 1)
+    assert before <= set(backend.pids())
+    assert not path(backend.folder, Checkpoint(trial, 2)).exists()
+    backend.drop(trial, 1)  # of one that has ended
+    backend.stop(trial, 1)
 
 
-def test_a_gang_that_hangs_is_dropped_all_the_same(crew: LocalCrew) -> None:
-    until, trial = Until(crew), Until.new()
-    crew.start(order(trial, 1, BOTH, 10, trouble="sleep", where=1))
+def test_a_gang_that_hangs_is_dropped_all_the_same(backend: LocalTrialBackend) -> None:
+    until, trial = Until(backend), Until.new()
+    backend.start(order(trial, 1, BOTH, 10, trouble="sleep", where=1))
     until.iterated(trial, 1, 2)
-    crew.drop(trial, 1)
+    backend.drop(trial, 1)
     assert until.ended(trial, 1).ending == "left"
-    crew.start(order(trial, 2, BOTH, 2))
+    backend.start(order(trial, 2, BOTH, 2))
     assert until.ended(trial, 2).ending == "finished"
 
 
@@ -237,10 +239,10 @@ def test_a_build_that_cannot_be_opened_is_the_end_of_each_run_and_not_of_the_slo
     (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
     (tmp_path / "parcel").write_bytes(packed(f"{tmp_path / 'broken.py'}:build"))
     pipe, _ = Pipe()
-    slot, told = Slot(pipe, Setup(build=str(tmp_path / "parcel"))), list[Said]()
+    slot, told = Slot(pipe, SlotSetup(build=str(tmp_path / "parcel"))), list[Message]()
     for run in (1, 2):
         begin = Begin(order(0, run, ONE, 2), str(tmp_path), every=30.0)
-        ended = Member(begin, Setup(), told.append).train(slot._build)
+        ended = GangMember(begin, SlotSetup(), told.append).train(slot._build)
         assert ended.ending == "failed"
         assert "nowhere_to_be_found" in ended.error
     assert not told
@@ -248,26 +250,28 @@ def test_a_build_that_cannot_be_opened_is_the_end_of_each_run_and_not_of_the_slo
 
 def test_silence_is_death_and_in_between_checkpoints_count() -> None:
     """A build by name, which needs no pickle; a slot that is stopped gives no sign of life."""
-    with LocalCrew(BUILD, 2, Emulated(), patience=1.5, checkpoint_seconds=0.0, memory=True) as crew:
-        until = Until(crew)
-        crew.start(order(0, 1, ONE, 5, trouble="silence"))
+    with LocalTrialBackend(
+        BUILD, 2, Emulated(), patience=1.5, checkpoint_seconds=0.0, memory=True
+    ) as backend:
+        until = Until(backend)
+        backend.start(order(0, 1, ONE, 5, trouble="silence"))
         lost = until.ended(0, 1)
         assert (lost.ending, lost.iterations) == ("lost", 2)
         assert "sign of life" in lost.error
-        crew.withdraw(1)
-        crew.start(order(1, 1, OTHER, 5))
+        backend.withdraw(1)
+        backend.start(order(1, 1, OTHER, 5))
         assert until.ended(1, 1).ending == "lost"
         until._until(lambda: GpusSeen((0,)) in until.news)
-        pids, folder = crew.pids(), crew.folder
+        pids, folder = backend.pids(), backend.folder
     assert pids
     assert all(map(gone, pids))
     assert not folder.exists()
 
 
 class Barren:
-    """A nursery whose slots die before they are there, as on a GPU that is broken."""
+    """A fork server whose slots die before they are there, as on a GPU that is broken."""
 
-    def fork(self, setup: Setup) -> Any:
+    def fork(self, setup: SlotSetup) -> Any:
         ours, theirs = Pipe()
         theirs.close()
         return ours
@@ -277,25 +281,25 @@ class Barren:
 
 
 def test_a_gpu_on_which_no_process_comes_up_is_given_up(tmp_path: Path) -> None:
-    nursery: Any = Barren()
-    crew = SlotCrew(LocalSlots({0: Gpu(nursery, Setup())}), tmp_path, lambda: ("", 0))
-    news = crew.hear(1.0)
+    fork_server: Any = Barren()
+    backend = SlotBackend(LocalSlots({0: SlotTemplate(fork_server, SlotSetup())}), tmp_path, lambda: ("", 0))
+    news = backend.hear(1.0)
     for run in range(TRIES):
-        crew.start(order(0, run, ONE, 2))
-        news += crew.hear(1.0)
-    news += crew.hear(0.0)
+        backend.start(order(0, run, ONE, 2))
+        news += backend.hear(1.0)
+    news += backend.hear(0.0)
     assert [each.ending for each in news if isinstance(each, RunEnded)] == ["lost"] * TRIES
     assert [each for each in news if isinstance(each, GpusSeen)] == [GpusSeen((0,)), GpusSeen(())]
-    crew.close()
+    backend.close()
 
 
 class Keepers:
-    """A nursery of processes that keep a store: each says its port, or ends without a word."""
+    """A fork server of processes that keep a store: each says its port, or ends without a word."""
 
     def __init__(self, *ports: int | None) -> None:
         self._ports, self.pipes = list(ports), list[Any]()
 
-    def fork(self, role: Meet) -> Any:
+    def fork(self, role: RendezvousSetup) -> Any:
         ours, theirs = Pipe()
         port = self._ports.pop(0)
         if port is None:
@@ -307,27 +311,27 @@ class Keepers:
 
 
 def test_a_store_that_died_is_replaced() -> None:
-    nursery: Any = Keepers(4001, 4002, None)
-    meeting = Meeting(lambda: "127.0.0.1", nursery)
-    meeting.begin()
-    assert meeting() == meeting() == ("127.0.0.1", 4001)
-    nursery.pipes[0].close()
-    assert meeting() == ("127.0.0.1", 4002)
-    nursery.pipes[1].close()
+    fork_server: Any = Keepers(4001, 4002, None)
+    rendezvous = Rendezvous(lambda: "127.0.0.1", fork_server)
+    rendezvous.begin()
+    assert rendezvous() == rendezvous() == ("127.0.0.1", 4001)
+    fork_server.pipes[0].close()
+    assert rendezvous() == ("127.0.0.1", 4002)
+    fork_server.pipes[1].close()
     with pytest.raises(AstrariumError, match="no store came up"):
-        meeting()
+        rendezvous()
 
 
 def test_lanes_are_threads_of_one_process() -> None:
-    ground = "astrarium.testing.plain_backend:PlainGround"
-    with LocalCrew(build, 1, Emulated(), packing="lanes", ground=ground) as crew:
-        until = Until(crew)
+    lanes = "astrarium.testing.plain_backend:PlainLaneBackend"
+    with LocalTrialBackend(build, 1, Emulated(), packing="lanes", lane_backend=lanes) as backend:
+        until = Until(backend)
         for trial in range(2):
-            crew.start(order(trial, 1, HALF, 10_000 if trial else 6, pause=0.01))
+            backend.start(order(trial, 1, HALF, 10_000 if trial else 6, pause=0.01))
         assert until.ended(0, 1).ending == "finished"
         until.iterated(1, 1)
-        assert len(crew.pids()) == 1
-        crew.stop(1, 1)
+        assert len(backend.pids()) == 1
+        backend.stop(1, 1)
         left = until.ended(1, 1)
         assert left.ending == "left"
         assert 0 < left.iterations < 10_000
@@ -335,7 +339,7 @@ def test_lanes_are_threads_of_one_process() -> None:
 
 ORPHANS = """
 import os, sys, time
-from astrarium.tuning.live.local import LocalCrew
+from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.training import Emulated
 from astrarium.tuning.live.backend import Iterated, Work
 from astrarium.tuning.runtime import Place
@@ -344,11 +348,11 @@ def build(values, workers):  # of the script itself: travels by value
     from tests.support.tuning.trainings import Small
     return Small(values, workers)
 
-crew = LocalCrew(build, 1, Emulated())
-crew.start(Work(0, 1, 0, {"pause": 0.1}, Place((0,)), 10_000))
-while not any(isinstance(each, Iterated) for each in crew.hear(1.0)):
+backend = LocalTrialBackend(build, 1, Emulated())
+backend.start(Work(0, 1, 0, {"pause": 0.1}, Place((0,)), 10_000))
+while not any(isinstance(each, Iterated) for each in backend.hear(1.0)):
     pass
-print(crew.folder.parent, *crew.pids(), crew._local._made[0].nursery._process.pid, flush=True)
+print(backend.folder.parent, *backend.pids(), backend._local._made[0].fork_server._process.pid, flush=True)
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), 9)
 raise RuntimeError("something else went wrong")
@@ -399,7 +403,7 @@ def test_checkpoints_that_a_trial_ended_with_stay(tmp_path: Path) -> None:
         read(tmp_path, Checkpoint(0, 2))
 
 
-@pytest.mark.parametrize("text", ["build", ":build", "nowhere.py:build", "astrarium.tune:nothing"])
+@pytest.mark.parametrize("text", ["build", ":build", "nowhere.py:build", "astrarium.tuning:nothing"])
 def test_a_build_that_is_not_there_is_named(text: str) -> None:
     with pytest.raises(InputError, match="build"):
         named(text)
@@ -430,16 +434,16 @@ def test_where_there_is_a_gate_slots_come_under_it(
     fresh_user(tmp_path, monkeypatch)
     monkeypatch.setenv("ASTRARIUM_CUDA_DRIVER", str(gate_built.stub))
     monkeypatch.setenv("ASTRARIUM_GATE_LIBRARY", str(gate_built.gate))
-    told = environment(0, Setup("cuda:0"), gate=True)
+    told = environment(0, SlotSetup("cuda:0"), gate=True)
     assert told["CUDA_VISIBLE_DEVICES"] == "0"
     assert told["ASTRARIUM_GATE_CLASS"] == "best-effort"
     assert told["LD_PRELOAD"].endswith("libcuda.so.1")
     assert Path(told["ASTRARIUM_GATE_BOARD"]).is_absolute()
-    assert "LD_PRELOAD" not in environment(0, Setup("cuda:0"), gate=False)
+    assert "LD_PRELOAD" not in environment(0, SlotSetup("cuda:0"), gate=False)
 
 
 def test_a_slot_sees_its_own_gpu_only_and_without_a_gate_nothing_else() -> None:
     told = {"CUDA_VISIBLE_DEVICES": "4,6", "ASTRARIUM_CUDA_DRIVER": "/nowhere/libcuda.so"}
-    assert environment(1, Setup("cuda:0"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == "6"
-    assert "LD_PRELOAD" not in environment(1, Setup("cuda:0"), gate=True, environ=told)
-    assert environment(1, Setup("cpu"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment(1, SlotSetup("cuda:0"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == "6"
+    assert "LD_PRELOAD" not in environment(1, SlotSetup("cuda:0"), gate=True, environ=told)
+    assert environment(1, SlotSetup("cpu"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == ""

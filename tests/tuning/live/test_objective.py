@@ -13,9 +13,10 @@ import optuna
 import pytest
 import torch
 
-from astrarium import tune
+from astrarium import tuning
+from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.run import bounded
+from astrarium.tuning.live.run import bounded_spread
 from astrarium.tuning.optuna.objective import ObjectiveBuild, ObjectiveTraining
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from tests.support.paths import ROOT
@@ -31,7 +32,7 @@ def objective(trial: Any) -> float:
     rate = trial.suggest_float("rate", 0.1, 1.0)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
-    for epoch in tune.iterations(trial, 5, model=model, optimizer=optimizer):
+    for epoch in tuning.iterations(trial, 5, model=model, optimizer=optimizer):
         optimizer.zero_grad()
         model(torch.randn(4, 1)).square().mean().backward()
         optimizer.step()
@@ -41,7 +42,7 @@ def objective(trial: Any) -> float:
 
 def training(function: Any = objective, **values: Any) -> ObjectiveTraining:
     torch.manual_seed(0)
-    return ObjectiveTraining(function, {"rate": 0.5, **values}, tune.Workers())
+    return ObjectiveTraining(function, {"rate": 0.5, **values}, tuning.Workers())
 
 
 def test_one_that_stops_goes_on_as_if_it_had_not() -> None:
@@ -64,10 +65,10 @@ def test_whoever_leaves_unwinds() -> None:
 
     def careful(trial: Any) -> None:
         try:
-            for epoch in tune.iterations(trial, 10):
+            for epoch in tuning.iterations(trial, 10):
                 trial.report(epoch, epoch)
         finally:
-            ended.append(tune.workers().device)
+            ended.append(tuning.workers().device)
 
     one = training(careful)
     assert [one.step(), one.step()] == [0.0, 1.0]
@@ -77,14 +78,14 @@ def test_whoever_leaves_unwinds() -> None:
 
 
 def pruned(trial: Any) -> None:
-    for epoch in tune.iterations(trial, 10):
+    for epoch in tuning.iterations(trial, 10):
         trial.report(7.0, epoch)
         if epoch == 1:
             raise optuna.TrialPruned
 
 
 def silent(trial: Any) -> None:
-    for _ in tune.iterations(trial, 10):
+    for _ in tuning.iterations(trial, 10):
         pass
 
 
@@ -93,7 +94,7 @@ def loopless(trial: Any) -> float:
 
 
 def late(trial: Any) -> None:
-    for epoch in tune.iterations(trial, 10):
+    for epoch in tuning.iterations(trial, 10):
         trial.report(trial.suggest_float("late", 0, 1), epoch)
 
 
@@ -105,12 +106,12 @@ def test_one_that_prunes_itself_is_over() -> None:
 def test_what_an_objective_must_do_is_said() -> None:
     with pytest.raises(InputError, match=r"trial\.report"):
         training(silent).step()
-    with pytest.raises(InputError, match=r"tune\.iterations"):
+    with pytest.raises(InputError, match=r"over iterations\(trial"):
         training(loopless)
     with pytest.raises(InputError, match="before the loop"):
         training(late).step()
     with pytest.raises(InputError, match="state_dict"):
-        tune.iterations(None, 3, model=3)
+        tuning.iterations(None, 3, model=3)
 
 
 def test_suggestions_are_made_where_the_study_is() -> None:
@@ -121,7 +122,7 @@ def test_suggestions_are_made_where_the_study_is() -> None:
     assert found.values == study.trials[0].params
     assert set(found.values) == {"rate"}
     assert not study.trials[0].intermediate_values
-    with pytest.raises(InputError, match=r"tune\.iterations"):
+    with pytest.raises(InputError, match=r"over iterations\(trial"):
         OptunaSampler(study, ObjectiveBuild(loopless).suggest).ask()
 
 
@@ -133,9 +134,10 @@ def test_optuna_runs_it_too() -> None:
 
 
 def test_policies_that_spread_are_bounded() -> None:
-    assert bounded("dynamic-fluid", None, 1) == {"spread": 1}
-    assert bounded("dynamic-fluid", {"spread": 3}, 1) == {"spread": 3}
-    assert bounded("fifo", None, 1) == {}
+    fluid = Choice("dynamic-fluid", {"spread": 1})
+    assert bounded_spread(Choice("dynamic-fluid"), 1) == fluid
+    assert bounded_spread(Choice("dynamic-fluid", {"spread": 3}), 1) == Choice("dynamic-fluid", {"spread": 3})
+    assert bounded_spread(Choice("fifo"), 1) == Choice("fifo")
 
 
 def test_the_guide_can_be_followed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from astrarium.core.errors import InputError
+from astrarium.tuning import SuccessiveHalving
 from astrarium.tuning.live.backend import GpusSeen, News, RunEnded, Work
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.samplers import Standing
@@ -23,9 +24,9 @@ pytest.importorskip("torch")
 
 from astrarium.core.streams import stream  # noqa: E402
 from astrarium.tuning.live.checkpoints import seed_all  # noqa: E402
-from astrarium.tuning.live.ray.backend import RayCrew  # noqa: E402
-from astrarium.tuning.live.ray.slots import GROUP, ground  # noqa: E402
-from astrarium.tuning.live.run import Wish, run_with  # noqa: E402
+from astrarium.tuning.live.ray.backend import RayTrialBackend  # noqa: E402
+from astrarium.tuning.live.ray.slots import GROUP, agent_placement  # noqa: E402
+from astrarium.tuning.live.run import SearchSpec, run_with  # noqa: E402
 from astrarium.tuning.live.training import Emulated, Workers  # noqa: E402
 
 LONGEST = 120.0
@@ -40,10 +41,10 @@ def cluster() -> Iterator[Any]:
         yield one
 
 
-def heard(crew: RayCrew, until: Callable[[News], bool]) -> News:
+def heard(backend: RayTrialBackend, until: Callable[[News], bool]) -> News:
     ends = time.monotonic() + LONGEST
     while time.monotonic() < ends:
-        for news in crew.hear(1.0):
+        for news in backend.hear(1.0):
             if until(news):
                 return news
     raise AssertionError("it did not come in time")
@@ -60,16 +61,16 @@ def test_the_placement_group_of_an_app_is_used_and_left_alone(
     group = ray.util.placement_group([{"CPU": 1}, {"GPU": 1}, {"GPU": 1}], name="app-1")
     assert group.wait(LONGEST)
     monkeypatch.setenv(GROUP, "app-1")
-    with RayCrew(build, emulated=GPUS, folder=tmp_path, patience=PATIENCE) as crew:
-        assert heard(crew, seen(0, 1))
-        crew.start(Work(0, 1, 0, {"rate": 0.01, "seconds": 0.0}, Place((0, 1)), 2))
-        ended = heard(crew, lambda news: isinstance(news, RunEnded))
+    with RayTrialBackend(build, emulated=GPUS, folder=tmp_path, patience=PATIENCE) as backend:
+        assert heard(backend, seen(0, 1))
+        backend.start(Work(0, 1, 0, {"rate": 0.01, "seconds": 0.0}, Place((0, 1)), 2))
+        ended = heard(backend, lambda news: isinstance(news, RunEnded))
         assert isinstance(ended, RunEnded)
         assert (ended.ending, ended.iterations) == ("finished", 2)
-        slots: Any = crew.slots
+        slots: Any = backend.slots
         ray.kill(slots._agents[0].actor)
-        assert heard(crew, seen(1))
-        assert heard(crew, seen(0, 1))
+        assert heard(backend, seen(1))
+        assert heard(backend, seen(0, 1))
     assert list(tmp_path.glob("logs/gpu-0*"))
     state = ray.util.placement_group_table(group)["state"]
     assert state == "CREATED"
@@ -78,9 +79,9 @@ def test_the_placement_group_of_an_app_is_used_and_left_alone(
 
 def test_what_is_not_there_is_named(cluster: Any) -> None:
     with pytest.raises(InputError, match="1 to 4, as many as the Ray cluster has"):
-        ground(5, environment={})
+        agent_placement(5, environment={})
     with pytest.raises(InputError, match="no-such"):
-        ground(environment={GROUP: "no-such"})
+        agent_placement(environment={GROUP: "no-such"})
 
 
 class Killed:
@@ -112,11 +113,13 @@ def unbroken(number: int, values: dict[str, Any], iterations: int) -> float:
 
 def test_a_machine_is_lost_and_nothing_of_the_search(cluster: Any, tmp_path: Path) -> None:
     killed = Killed(cluster)
-    settings = {"candidates": 9, "iterations": 27}
-    wish = Wish(SPACE, "successive-halving", settings, progress=killed, folder=tmp_path / "run")
+    halving = SuccessiveHalving(candidates=9, iterations=27)
+    spec = SearchSpec(SPACE, halving, progress=killed, folder=tmp_path / "run")
     record = run_with(
-        wish,
-        lambda: RayCrew(build, emulated=GPUS, folder=wish.folder, patience=PATIENCE, checkpoint_seconds=0.3),
+        spec,
+        lambda: RayTrialBackend(
+            build, emulated=GPUS, folder=spec.folder, patience=PATIENCE, checkpoint_seconds=0.3
+        ),
     )
     assert killed.done
     assert record.over == "the search is done"

@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("ray")
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.messages import Beat, Ended, Gone, Leave, Setup, Started
+from astrarium.tuning.live.messages import Beat, Gone, Leave, MemberEnded, SlotSetup, Started
 from astrarium.tuning.live.ray import agent as tuning_ray_agent
 from astrarium.tuning.live.ray import slots as tuning_ray_slots
-from astrarium.tuning.live.ray.agent import AgentSettings, Answer, SlotAgent
-from astrarium.tuning.live.ray.slots import AGAIN, Ground, RaySlots
-from astrarium.tuning.live.slots import Heard
+from astrarium.tuning.live.ray.agent import AgentAnswer, AgentSettings, SlotAgent
+from astrarium.tuning.live.ray.slots import AGAIN, AgentPlacement, RaySlots
+from astrarium.tuning.live.slots import SlotMessage
 
 PATIENCE = 3.0
 LEAVE = Leave(0, 1)
@@ -33,10 +33,10 @@ class FakeCall:
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
         self.arguments = arguments
-        self.answer: Answer | None = None
+        self.answer: AgentAnswer | None = None
 
-    def of(self, clock: float, *heard: Heard, usable: bool = True) -> None:
-        self.answer = Answer(clock, list(heard), usable)
+    def of(self, clock: float, *heard: SlotMessage, usable: bool = True) -> None:
+        self.answer = AgentAnswer(clock, list(heard), usable)
 
 
 class FakeActor:
@@ -101,7 +101,9 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 
 def slots(count: int = 2, ours: bool = True) -> RaySlots:
-    return RaySlots(Ground(None, list(range(count)), ours), AgentSettings(Setup(log="logs")), PATIENCE)
+    return RaySlots(
+        AgentPlacement(None, list(range(count)), ours), AgentSettings(SlotSetup(log="logs")), PATIENCE
+    )
 
 
 def test_orders_go_to_the_agent_of_the_gpu(ray: FakeRay) -> None:
@@ -133,10 +135,10 @@ def test_a_silent_agent_is_gone_with_what_it_ran_and_another_comes(ray: FakeRay)
     busy.asked[-1].of(ray.now)
     assert mine.hear(0) == []
     ray.now = PATIENCE * 1.1
-    assert mine.hear(0) == [Heard(lease, Gone("its agent gave no sign of life for 3 s"))]
+    assert mine.hear(0) == [SlotMessage(lease, Gone("its agent gave no sign of life for 3 s"))]
     assert silent.killed
     assert mine.gpus() == (1,)
-    silent.asked[-1].of(0, Heard(lease, Ended(0, 1, 0, "finished", 9)))
+    silent.asked[-1].of(0, SlotMessage(lease, MemberEnded(0, 1, 0, "finished", 9)))
     busy.asked[-1].of(ray.now)
     assert mine.hear(0) == []  # what it says late is heard by nobody
     ray.now += AGAIN
@@ -164,7 +166,7 @@ def test_an_agent_that_died_is_gone_at_once(ray: FakeRay) -> None:
 def test_an_agent_that_can_start_nothing_is_of_no_use(ray: FakeRay) -> None:
     mine = slots(1)
     lease = mine.take(0)
-    ray.actors[0].asked[-1].of(0, Heard(lease, Gone("x")), usable=False)
+    ray.actors[0].asked[-1].of(0, SlotMessage(lease, Gone("x")), usable=False)
     assert [slot for slot, _ in mine.hear(0)] == [lease]
     assert mine.gpus() == ()
 
@@ -173,7 +175,7 @@ def test_a_lease_that_was_given_back_is_not_heard_of(ray: FakeRay) -> None:
     mine = slots(1)
     lease = mine.take(0)
     mine.give_back(lease)
-    ray.actors[0].asked[-1].of(0, Heard(lease, Gone("x")))
+    ray.actors[0].asked[-1].of(0, SlotMessage(lease, Gone("x")))
     assert mine.hear(0) == []
 
 
@@ -182,12 +184,15 @@ def test_instants_of_another_machine_are_told_by_our_clock(ray: FakeRay) -> None
     ray.at_first = lambda call: call.of(50.0)
     mine = slots(1)
     lease = mine.take(0)
-    said = [Heard(lease, Started(0, 1, 0, 51.0, {})), Heard(lease, Ended(0, 1, 0, "left", 3, last=52.0))]
+    said = [
+        SlotMessage(lease, Started(0, 1, 0, 51.0, {})),
+        SlotMessage(lease, MemberEnded(0, 1, 0, "left", 3, last=52.0)),
+    ]
     ray.now = 1003.5  # half a second on the way
     ray.actors[0].asked[-1].of(53.0, *said)
     started, ended = (each.said for each in mine.hear(0))
     assert isinstance(started, Started)
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, MemberEnded)
     assert (started.at, ended.last) == (1001.0, 1002.0)
 
 
@@ -215,7 +220,7 @@ class FakeSlots:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
         self.there: tuple[int, ...] = (0,)
-        self.said: list[Heard] = []
+        self.said: list[SlotMessage] = []
         self.closed = threading.Event()
         self._bell = threading.Event()
 
@@ -238,11 +243,11 @@ class FakeSlots:
     def ring(self) -> None:
         self._bell.set()
 
-    def says(self, *said: Heard) -> None:
+    def says(self, *said: SlotMessage) -> None:
         self.said += said
         self._bell.set()
 
-    def hear(self, seconds: float) -> list[Heard]:
+    def hear(self, seconds: float) -> list[SlotMessage]:
         self._bell.wait(min(seconds, 0.01))
         self._bell.clear()
         said, self.said = self.said, []
@@ -261,7 +266,7 @@ def waited(until: Callable[[], Any]) -> Any:
 
 
 def agent(under: FakeSlots, unasked: float = 1000.0) -> SlotAgent:
-    return SlotAgent(AgentSettings(Setup(), unasked=unasked), under)  # type: ignore[arg-type]
+    return SlotAgent(AgentSettings(SlotSetup(), unasked=unasked), under)  # type: ignore[arg-type]
 
 
 def test_a_slot_is_taken_with_the_first_order_and_kept_for_the_next() -> None:
@@ -282,9 +287,9 @@ def test_what_slots_say_is_told_by_lease_and_beats_are_not() -> None:
     one = agent(under)
     one.order("send", 7, LEAVE)
     waited(lambda: len(under.told) == 2)
-    under.says(Heard(11, Beat()), Heard(99, Gone("another's")), Heard(11, Gone("dead")))
+    under.says(SlotMessage(11, Beat()), SlotMessage(99, Gone("another's")), SlotMessage(11, Gone("dead")))
     heard = waited(lambda: one.hear(0.01).heard)
-    assert heard == [Heard(7, Gone("dead"))]
+    assert heard == [SlotMessage(7, Gone("dead"))]
     one.order("kill", 7)  # of a slot that is gone
     one.order("send", 8, LEAVE)
     waited(lambda: len(under.told) == 4)
@@ -312,5 +317,5 @@ def test_what_nobody_asks_for_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     waited(lambda: len(under.told) == 2)
     now[0] = 31.0
     assert waited(lambda: under.told[2:]) == [("kill", 11)]
-    assert waited(lambda: one.hear(0.01).heard) == [Heard(7, Gone("nobody asked for it any more"))]
+    assert waited(lambda: one.hear(0.01).heard) == [SlotMessage(7, Gone("nobody asked for it any more"))]
     one.close()

@@ -17,23 +17,24 @@ import optuna
 import pytest
 import torch
 
-from astrarium import tune
+from astrarium import tuning
 from astrarium.core.errors import InputError
 from astrarium.tuning.live import local
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, RunEnded, Work
 from astrarium.tuning.live.checkpoints import read, write
-from astrarium.tuning.live.fork_server import PRELOAD, Nursery
-from astrarium.tuning.live.local import LocalCrew
-from astrarium.tuning.live.messages import Gone, Setup
-from astrarium.tuning.live.run import Wish, go_on_as, run_with
-from astrarium.tuning.live.slot import Habits
-from astrarium.tuning.live.slots import TRIES, Gpu, Heard, LocalSlots
+from astrarium.tuning.live.fork_server import PRELOAD, ForkServer
+from astrarium.tuning.live.local import LocalTrialBackend
+from astrarium.tuning.live.messages import Gone, SlotSetup
+from astrarium.tuning.live.run import SearchSpec, check_same_search, run_with
+from astrarium.tuning.live.slot import ProcessSettings
+from astrarium.tuning.live.slots import TRIES, LocalSlots, SlotMessage, SlotTemplate
 from astrarium.tuning.live.training import Emulated, packed
-from astrarium.tuning.optuna.objective import Loop, ObjectiveTraining
+from astrarium.tuning.optuna import optimize
+from astrarium.tuning.optuna.objective import ObjectiveLoop, ObjectiveTraining
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from astrarium.tuning.runtime import Place
-from tests.support.tuning.fakes import Clock, FakeCrew
-from tests.support.tuning.trainings import attributed, odd, one_nursery
+from tests.support.tuning.fakes import Clock, FakeBackend
+from tests.support.tuning.trainings import attributed, odd, one_fork_server
 
 pytestmark = pytest.mark.long
 
@@ -42,14 +43,14 @@ ONE, BOTH = Place((0,)), Place((0, 1))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nursery() -> Iterator[None]:
-    with one_nursery():
+def fork_server() -> Iterator[None]:
+    with one_fork_server():
         yield
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[LocalCrew]:
-    with LocalCrew(odd, 2, Emulated(), most=1) as made:
+def backend() -> Iterator[LocalTrialBackend]:
+    with LocalTrialBackend(odd, 2, Emulated(), most=1) as made:
         yield made
 
 
@@ -57,24 +58,24 @@ class Numbers:
     trials = 0
 
 
-def begun(crew: LocalCrew, kind: str, place: Place = ONE, total: int = 1, **values: Any) -> int:
+def begun(backend: LocalTrialBackend, kind: str, place: Place = ONE, total: int = 1, **values: Any) -> int:
     Numbers.trials += 1
     trial = Numbers.trials
-    crew.start(Work(trial, 1, trial, {"kind": kind, **values}, place, total))
+    backend.start(Work(trial, 1, trial, {"kind": kind, **values}, place, total))
     return trial
 
 
-def heard(crew: LocalCrew, wanted: Callable[[Any], bool]) -> Any:
+def heard(backend: LocalTrialBackend, wanted: Callable[[Any], bool]) -> Any:
     limit = time.monotonic() + LIMIT
     while time.monotonic() < limit:
-        for news in crew.hear(1.0):
+        for news in backend.hear(1.0):
             if wanted(news):
                 return news
     raise AssertionError("it was not heard")
 
 
-def end(crew: LocalCrew, trial: int) -> RunEnded:
-    found = heard(crew, lambda news: isinstance(news, RunEnded) and news.trial == trial)
+def end(backend: LocalTrialBackend, trial: int) -> RunEnded:
+    found = heard(backend, lambda news: isinstance(news, RunEnded) and news.trial == trial)
     assert isinstance(found, RunEnded)
     return found
 
@@ -96,17 +97,17 @@ def until(happened: Callable[[], bool]) -> None:
 # runs after others
 
 
-def test_what_one_training_changes_the_next_does_not_find(crew: LocalCrew) -> None:
-    crew.warm_up(LIMIT)
-    before = set(crew.pids())
-    assert end(crew, begun(crew, "untidy")).ending == "finished"
-    assert end(crew, begun(crew, "looks")).value == 0.0
-    assert set(crew.pids()) == before  # it was the same process
+def test_what_one_training_changes_the_next_does_not_find(backend: LocalTrialBackend) -> None:
+    backend.warm_up(LIMIT)
+    before = set(backend.pids())
+    assert end(backend, begun(backend, "untidy")).ending == "finished"
+    assert end(backend, begun(backend, "looks")).value == 0.0
+    assert set(backend.pids()) == before  # it was the same process
 
 
 def test_habits_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    habits = Habits()
+    habits = ProcessSettings()
     torch.use_deterministic_algorithms(True)
     torch.set_float32_matmul_precision("high")
     torch.set_default_device("meta")
@@ -118,8 +119,8 @@ def test_habits_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not torch.backends.cudnn.benchmark
 
 
-def test_a_training_that_cannot_be_saved_is_told_before_it_trains(crew: LocalCrew) -> None:
-    ended = end(crew, begun(crew, "unfinished"))
+def test_a_training_that_cannot_be_saved_is_told_before_it_trains(backend: LocalTrialBackend) -> None:
+    ended = end(backend, begun(backend, "unfinished"))
     assert ended.ending == "failed"
     assert "Unfinished has no save, no load" in ended.error
 
@@ -128,44 +129,44 @@ def test_a_training_that_cannot_be_saved_is_told_before_it_trains(crew: LocalCre
 
 
 def test_what_a_process_leaves_behind_neither_hides_its_end_nor_stays(
-    crew: LocalCrew, tmp_path: Path
+    backend: LocalTrialBackend, tmp_path: Path
 ) -> None:
     file = tmp_path / "child"
-    ended = end(crew, begun(crew, "dies_before_its_child", child=str(file)))
+    ended = end(backend, begun(backend, "dies_before_its_child", child=str(file)))
     assert (ended.ending, ended.error) == ("lost", "its process ended")  # and not that it was silent
     until(lambda: gone(int(file.read_text())))
 
 
-def test_who_leads_a_gang_does_not_wait_for_those_who_will_not_leave(crew: LocalCrew) -> None:
-    trial = begun(crew, "stays", BOTH, total=100_000)
-    heard(crew, lambda news: isinstance(news, Iterated) and news.trial == trial)
-    crew.stop(trial, 1)
-    ended = end(crew, trial)
+def test_who_leads_a_gang_does_not_wait_for_those_who_will_not_leave(backend: LocalTrialBackend) -> None:
+    trial = begun(backend, "stays", BOTH, total=100_000)
+    heard(backend, lambda news: isinstance(news, Iterated) and news.trial == trial)
+    backend.stop(trial, 1)
+    ended = end(backend, trial)
     assert ended.ending == "left"
     assert ended.iterations > 0
-    assert end(crew, begun(crew, "looks", BOTH)).ending == "finished"
+    assert end(backend, begun(backend, "looks", BOTH)).ending == "finished"
 
 
-def test_a_nursery_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "Nursery", Nursery)
-    with LocalCrew(odd, 1, Emulated()) as crew:
-        trial = begun(crew, "stays", total=100_000)
-        heard(crew, lambda news: isinstance(news, Iterated))
-        crew.warm_up(LIMIT)  # with the spare one
-        pids = crew.pids()
-        os.kill(crew._local._made[0].nursery._process.pid, signal.SIGKILL)
-        assert end(crew, trial).ending == "lost"
+def test_a_fork_server_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "ForkServer", ForkServer)
+    with LocalTrialBackend(odd, 1, Emulated()) as backend:
+        trial = begun(backend, "stays", total=100_000)
+        heard(backend, lambda news: isinstance(news, Iterated))
+        backend.warm_up(LIMIT)  # with the spare one
+        pids = backend.pids()
+        os.kill(backend._local._made[0].fork_server._process.pid, signal.SIGKILL)
+        assert end(backend, trial).ending == "lost"
         until(lambda: all(map(gone, pids)))
-        crew.hear(0.0)
-        tries = (end(crew, begun(crew, "looks")) for _ in range(3))
+        backend.hear(0.0)
+        tries = (end(backend, begun(backend, "looks")) for _ in range(3))
         again = next(each for each in tries if each.ending != "lost")  # its slot may have been a dying one
         assert (again.ending, again.error) == ("finished", "")
-        folder = crew.folder
+        folder = backend.folder
     assert not folder.exists()
 
 
 class Barren:
-    def fork(self, setup: Setup) -> Any:
+    def fork(self, setup: SlotSetup) -> Any:
         ours, theirs = Pipe()
         theirs.close()
         return ours
@@ -175,8 +176,8 @@ class Barren:
 
 
 def test_a_gpu_is_given_up_with_all_that_wait_on_it() -> None:
-    nursery: Any = Barren()
-    slots = LocalSlots({0: Gpu(nursery, Setup())}, most=8)
+    fork_server: Any = Barren()
+    slots = LocalSlots({0: SlotTemplate(fork_server, SlotSetup())}, most=8)
     taken = {slots.take(0) for _ in range(5)}
     lost = [each.slot for each in slots.hear(1.0) if isinstance(each.said, Gone)]
     assert taken <= set(lost)
@@ -186,12 +187,13 @@ def test_a_gpu_is_given_up_with_all_that_wait_on_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setup", "why"), [(Setup(log="/nowhere/to/be/found"), "FileNotFoundError"), (Setup("cuda:77"), "CUDA")]
+    ("setup", "why"),
+    [(SlotSetup(log="/nowhere/to/be/found"), "FileNotFoundError"), (SlotSetup("cuda:77"), "CUDA")],
 )
-def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: Setup, why: str) -> None:
+def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: SlotSetup, why: str) -> None:
     made: Any = local
-    slots = LocalSlots({0: Gpu(made.Nursery(dict(os.environ), PRELOAD), setup)})
-    found: list[Heard] = []
+    slots = LocalSlots({0: SlotTemplate(made.ForkServer(dict(os.environ), PRELOAD), setup)})
+    found: list[SlotMessage] = []
 
     def heard_more_than(before: int) -> bool:
         found.extend(slots.hear(0.5))
@@ -209,37 +211,37 @@ def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: Setup, w
 
 
 def test_without_a_gpu_nobody_waits() -> None:
-    with LocalCrew(odd, 1, Emulated()) as crew:
-        assert crew.hear(LIMIT) == [GpusSeen((0,))]
-        crew.withdraw(0)
-        assert crew.hear(LIMIT) == [GpusSeen(())]
+    with LocalTrialBackend(odd, 1, Emulated()) as backend:
+        assert backend.hear(LIMIT) == [GpusSeen((0,))]
+        backend.withdraw(0)
+        assert backend.hear(LIMIT) == [GpusSeen(())]
         with pytest.raises(InputError, match="withdrawn"):
-            crew.hear(LIMIT)
+            backend.hear(LIMIT)
     with pytest.raises(RuntimeError, match="closed"):
-        begun(crew, "looks")
+        begun(backend, "looks")
 
 
-def test_a_process_that_was_forked_from_the_crews_ends_nobody(crew: LocalCrew) -> None:
+def test_a_process_that_was_forked_from_the_backends_ends_nobody(backend: LocalTrialBackend) -> None:
     child = os.fork()
     if child == 0:
-        crew.close()
+        backend.close()
         os._exit(0)
     os.waitpid(child, 0)
-    assert end(crew, begun(crew, "looks")).ending == "finished"
+    assert end(backend, begun(backend, "looks")).ending == "finished"
 
 
 def test_modules_that_are_not_there_are_named() -> None:
     with pytest.raises(InputError, match="nowhere_to_be_found"):
-        LocalCrew(odd, 1, Emulated(), preload=["nowhere_to_be_found"])
+        LocalTrialBackend(odd, 1, Emulated(), preload=["nowhere_to_be_found"])
 
 
-def test_a_run_that_cannot_begin_leaves_no_crew() -> None:
+def test_a_run_that_cannot_begin_leaves_no_backend() -> None:
     study = optuna.create_study(direction="maximize")
     sampler = OptunaSampler(study, {"rate": optuna.distributions.FloatDistribution(0, 1)})
-    crew = FakeCrew(Clock(), lambda candidate: None, lambda candidate, iterations: None)  # type: ignore[arg-type,return-value]
+    backend = FakeBackend(Clock(), lambda candidate: None, lambda candidate, iterations: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(InputError, match="goal"):
-        run_with(Wish({}, sampler=sampler, goal="min"), lambda: crew)
-    assert crew.closed
+        run_with(SearchSpec({}, sampler=sampler, goal="min"), lambda: backend)
+    assert backend.closed
 
 
 # builds, checkpoints
@@ -272,22 +274,20 @@ def test_a_full_disk_is_told_and_leaves_no_draft(tmp_path: Path) -> None:
 def test_the_study_hears_of_attributes() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     study.add_trial(optuna.trial.create_trial(value=9.0))  # numbers of trials and candidates differ
-    halving = {"candidates": 1, "smallest": 1}
-    tune.optimize(
-        study, attributed, iterations=2, search_settings=halving, gpus=1, emulated=Emulated(), n_trials=1
-    )
+    halving = tuning.SuccessiveHalving(candidates=1, iterations=2, eta=2)
+    optimize(study, attributed, halving, gpus=1, emulated=True, n_trials=1)
     told = study.trials[1]
     assert told.user_attrs == {"before": told.params["rate"], "epoch": 1, "after": ["all", 1]}
 
 
 def test_attributes_go_on_with_the_checkpoint_and_must_be_what_optuna_can_keep() -> None:
     noted: list[tuple[str, str]] = []
-    workers = tune.Workers()
+    workers = tuning.Workers()
     workers.noted = lambda name, value: noted.append((name, value))
     one = ObjectiveTraining(attributed, {"rate": 0.5}, workers)
     one.step()
     assert noted == [("before", "0.5"), ("epoch", "0")]
-    other = ObjectiveTraining(attributed, {"rate": 0.5}, tune.Workers())
+    other = ObjectiveTraining(attributed, {"rate": 0.5}, tuning.Workers())
     other.load(one.save())
     assert other._trial.user_attrs == {"before": 0.5, "epoch": 0}
     with pytest.raises(InputError, match=r"user_attrs\.model"):
@@ -299,13 +299,13 @@ def test_attributes_go_on_with_the_checkpoint_and_must_be_what_optuna_can_keep()
 
 
 def test_one_that_is_dropped_before_its_loop_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dropped(loop: Loop) -> None:
+    def dropped(loop: ObjectiveLoop) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Loop, "_await", dropped)
+    monkeypatch.setattr(ObjectiveLoop, "_await", dropped)
     before = threading.enumerate()
     with pytest.raises(KeyboardInterrupt):
-        ObjectiveTraining(attributed, {"rate": 0.5}, tune.Workers())
+        ObjectiveTraining(attributed, {"rate": 0.5}, tuning.Workers())
     assert "objective" not in [thread.name for thread in threading.enumerate() if thread not in before]
 
 
@@ -314,14 +314,12 @@ def test_one_that_prunes_itself_before_its_loop_says_so() -> None:
         raise optuna.TrialPruned("no such pair")
 
     with pytest.raises(optuna.TrialPruned, match="no such pair"):
-        ObjectiveTraining(choosy, {}, tune.Workers())
+        ObjectiveTraining(choosy, {}, tuning.Workers())
 
 
 def tuned(study: optuna.Study, folder: Path, **more: Any) -> Any:
-    halving = {"candidates": 3, "smallest": 1, "iterations": 2}
-    return tune.optimize(
-        study, attributed, 2, search_settings=halving, gpus=1, emulated=Emulated(), folder=folder, **more
-    )
+    once = tuning.Random(candidates=3, iterations=2)
+    return optimize(study, attributed, once, gpus=1, emulated=True, folder=folder, **more)
 
 
 def test_a_study_that_goes_on_has_the_candidates_it_had(tmp_path: Path) -> None:
@@ -330,19 +328,19 @@ def test_a_study_that_goes_on_has_the_candidates_it_had(tmp_path: Path) -> None:
     tuned(first, tmp_path)
     again = tuned(second, tmp_path, resume=True)
     assert [trial.params for trial in second.trials] == [trial.params for trial in first.trials]
-    assert again.remembered == len(first.trials)
+    assert again.summary.remembered == len(first.trials)
     with pytest.raises(InputError, match="seed: expected 0, as in the run that this one goes on with"):
         tuned(second, tmp_path, resume=True, seed=3)
 
 
 def test_a_search_in_another_space_does_not_go_on_with_this_one(tmp_path: Path) -> None:
     told = {"space": {"rate": {"low": 0, "high": 1}}, "seed": 0}
-    go_on_as(tmp_path, told, again=False)
-    go_on_as(tmp_path, told, again=True)
+    check_same_search(tmp_path, told, again=False)
+    check_same_search(tmp_path, told, again=True)
     with pytest.raises(InputError, match="space: expected"):
-        go_on_as(tmp_path, {**told, "space": {"rate": {"low": 0, "high": 2}}}, again=True)
-    go_on_as(tmp_path, {**told, "seed": 1}, again=False)  # of which nothing was kept
-    go_on_as(tmp_path, {**told, "seed": 1}, again=True)
+        check_same_search(tmp_path, {**told, "space": {"rate": {"low": 0, "high": 2}}}, again=True)
+    check_same_search(tmp_path, {**told, "seed": 1}, again=False)  # of which nothing was kept
+    check_same_search(tmp_path, {**told, "seed": 1}, again=True)
     (tmp_path / "search.json").write_text("{")
     with pytest.raises(InputError, match="first run wrote"):
-        go_on_as(tmp_path, told, again=True)
+        check_same_search(tmp_path, told, again=True)

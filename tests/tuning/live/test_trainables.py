@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.tune import fit
 from astrarium.tuning.live.training import Emulated, Workers, current_workers
 from astrarium.tuning.ray_tune.trainables import trainable_build
 from astrarium.tuning.runtime import Width
@@ -24,15 +23,16 @@ pytest.importorskip("ray.tune")
 torch = pytest.importorskip("torch")
 from ray import tune  # noqa: E402
 
-from astrarium.tuning.ray_tune.fit import split  # noqa: E402
-from tests.support.tuning.trainings import one_nursery  # noqa: E402
+from astrarium.tuning.ray_tune import fit  # noqa: E402
+from astrarium.tuning.ray_tune.fitting import split  # noqa: E402
+from tests.support.tuning.trainings import one_fork_server  # noqa: E402
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nursery() -> Iterator[None]:
-    with one_nursery():
+def fork_server() -> Iterator[None]:
+    with one_fork_server():
         yield
 
 
@@ -235,7 +235,7 @@ def test_spaces_of_ray_tune_are_ours() -> None:
         "grid": Choice((1, 2)),
         "own": Range(1, 2),
     }
-    assert found.strange.keys() == {"step"}
+    assert found.foreign.keys() == {"step"}
     assert found.fixed == {"data": {"folder": "x"}, "batch": 8}
 
 
@@ -243,9 +243,9 @@ def test_spaces_of_ray_tune_are_ours() -> None:
     ("changed", "told"),
     [
         ({"param_space": {"x": tune.quniform(0, 1, 0.1)}}, "param_space.x"),
-        ({"on": "mars"}, "local or ray"),
+        ({"engine": "mars"}, "local or ray"),
         ({"mode": "up"}, "min or max"),
-        ({"search_settings": {"candidates": 0}}, "candidates"),
+        ({"search": "random:candidates=0"}, "candidates"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_started(changed: Any, told: str) -> None:
@@ -263,10 +263,9 @@ def test_trainables_are_searched_as_they_are(trainable: Any) -> None:
 
     searcher = OptunaSearch(sampler=optuna.samplers.RandomSampler(seed=1))
     space = {"start": tune.uniform(1, 64), "every": 2}
-    settings = {"candidates": 4, "iterations": 4, "eta": 2}
-    record = fit(
-        trainable, space, "loss", searcher=searcher, search_settings=settings, gpus=2, emulated=Emulated()
-    )
+    search = "successive-halving:candidates=4,iterations=4,eta=2"
+    result = fit(trainable, space, "loss", searcher=searcher, search=search, gpus=2, emulated=True)
+    record = result.record
     done = {each.values["start"]: each.done for each in record.candidates}
     assert [done[start] for start in sorted(done)] == [4, 2, 1, 1]
     for each in record.candidates:

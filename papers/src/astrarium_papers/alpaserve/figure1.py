@@ -17,7 +17,7 @@ import numpy as np
 from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.placement.groups import WITHOUT_OVERHEADS, Group
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
-from astrarium.placement.simulation import Workload
+from astrarium.placement.simulation import SimulatedRequests
 from astrarium_papers.alpaserve._common.settings import (
     COLORS,
     PARALLEL,
@@ -57,7 +57,7 @@ def _row(name: str, latency: float) -> Row:
 
 
 def _latencies(groups: list[Group], after: float = 0.0, within: float = 0.0) -> list[float]:
-    """Of every request, in the time that one takes alone."""
+    """Return the latency of every request, in the time that one takes alone."""
     runtime = msgspec.structs.replace(WITHOUT_OVERHEADS, fixed_overhead=round(after * ALONE_TAKES))
     models, workload = [_model(0, within), _model(1, within)], _bursts()
     finish = outcome(models, groups, workload, runtime).finish
@@ -73,10 +73,10 @@ def _model(index: int, overhead: float) -> PlacedModel:
     return PlacedModel(index, "AB"[index], FOREVER, 1.0, {form.shape: form for form in forms})
 
 
-def _bursts() -> Workload:
+def _bursts() -> SimulatedRequests:
     times = [at for at, _, count in BURSTS for _ in range(count)]
     models = [model for _, model, count in BURSTS for _ in range(count)]
-    return Workload.from_columns(np.array(times, np.int64), np.array(models, np.int32), 2)
+    return SimulatedRequests.from_columns(np.array(times, np.int64), np.array(models, np.int32), 2)
 
 
 def _claims(latencies: dict[str, list[float]]) -> list[Claim]:

@@ -15,7 +15,7 @@ from typing import Any
 from astrarium.core.units import FOREVER, SECOND
 from astrarium.placement.groups import WITHOUT_OVERHEADS
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
-from astrarium.placement.simulation import Workload
+from astrarium.placement.simulation import SimulatedRequests
 from astrarium_papers.alpaserve._common import queueing
 from astrarium_papers.alpaserve._common.settings import fared, pipelined, replicated, spread, traffic
 from astrarium_papers.findings import Claim, Effort, Findings, Row
@@ -46,7 +46,7 @@ def run(effort: Effort) -> Findings:
     return Findings(_rows(data), _claims(data), data)
 
 
-def _workloads(effort: Effort, load: float, cv: float = 1.0) -> list[Workload]:
+def _workloads(effort: Effort, load: float, cv: float = 1.0) -> list[SimulatedRequests]:
     """A request takes a second on one GPU."""
     requests, seeds = effort.pick((60_000, 3), (400_000, 10))
     rates = [load / 2] * 2
@@ -63,33 +63,34 @@ def _model(index: int, stages: tuple[float, float]) -> PlacedModel:
 
 
 def stages(overhead: float, kind: str) -> tuple[float, float]:
-    """Communication lengthens both; unevenness moves work from one to the other."""
+    """Return two stages: communication lengthens both; unevenness moves work from one to the other."""
     return (overhead / 2, overhead / 2) if kind == "communication" else (overhead / 2, 1 - overhead / 2)
 
 
-def _latency(workload: Workload, divided: tuple[float, float] | None = None) -> float:
-    """The mean, in seconds: of a pipeline with these stages, or of the simple placement."""
+def _latency(workload: SimulatedRequests, divided: tuple[float, float] | None = None) -> float:
+    """Return the mean latency, in seconds, of a pipeline with these stages, or of the simple placement."""
     models = [_model(index, divided or (0.5, 0.5)) for index in range(2)]
     groups = pipelined(2, 2, 2) if divided else replicated(2, 1)
     return fared(models, groups, workload, WITHOUT_OVERHEADS).mean / SECOND
 
 
 def _ratios(effort: Effort, kind: str, load: float) -> list[float]:
-    """Pipeline over simple placement, with the most overhead that the formulas allow, for each seed."""
+    """Return pipeline over simple placement, with the most overhead that the formulas allow, for each
+    seed."""
     divided = stages(BOUNDS[kind](load), kind)
     workloads = _workloads(effort, load)
     return [round(_latency(one, divided) / _latency(one), 4) for one in workloads]
 
 
 def _waits(effort: Effort, load: float) -> float:
-    """Simple placement over pipeline, without overhead."""
+    """Return simple placement over pipeline, without overhead."""
     workloads = _workloads(effort, load)
     simple, pipeline = (mean(_latency(one, way) - 1 for one in workloads) for way in (None, (0.5, 0.5)))
     return round(simple / pipeline, 4)
 
 
 def _most_by_search(effort: Effort, load: float) -> list[float]:
-    """The most communication that bursty arrivals allow: halving what it may be, for each seed."""
+    """Return the most communication that bursty arrivals allow: halving what it may be, for each seed."""
     found = []
     for workload in _workloads(effort, load, BURSTY):
         simple, low, high = _latency(workload), 1.0, 2.0

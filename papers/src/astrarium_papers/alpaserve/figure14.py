@@ -16,7 +16,7 @@ import msgspec
 
 from astrarium.core.streams import stream
 from astrarium.placement import alpaserve
-from astrarium.placement.problem import Problem, Requests
+from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium_papers.alpaserve._common.cases import Case, Outcome
 from astrarium_papers.alpaserve._common.panels import (
     ALPASERVE,
@@ -68,7 +68,7 @@ def run(effort: Effort) -> Findings:
 
 
 def _dealt(placer: Any, effort: Effort) -> Placer:
-    """Plans for as many deals, all judged by the same requests."""
+    """Return a placer of plans for as many deals, all judged by the same requests."""
     dealt: list[Placer] = [placer(dealing(number)) for number in range(effort.pick(1, DEALS))]
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
@@ -78,7 +78,7 @@ def _dealt(placer: Any, effort: Effort) -> Placer:
 
 
 def dealing(number: int) -> Known:
-    """The past of models that were popular in another order."""
+    """Return what a plan is made with: the past of models that were popular in another order."""
 
     def knows(case: Case, ways: str) -> Problem:
         problem = known(case, ways)
@@ -86,7 +86,7 @@ def dealing(number: int) -> Known:
         rates = dict(zip(order, (model.rate for model in problem.models), strict=True))
         models = tuple(msgspec.structs.replace(model, rate=rates[model.index]) for model in problem.models)
         renamed = tuple(order[model] for model in problem.requests.models)
-        return Problem(models, problem.gpus, Requests(problem.requests.times, renamed))
+        return Problem(models, problem.gpus, PlacementRequests(problem.requests.times, renamed))
 
     return knows
 

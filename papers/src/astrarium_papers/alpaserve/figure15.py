@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.placement.groups import Runtime
+from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.policies import Patient, PlacementPolicy, placement_policies
 from astrarium_papers.alpaserve._common.cases import FAIR, Case, judge, problem
 from astrarium_papers.alpaserve._common.panels import ALPASERVE, NOISE, REPLICATION
@@ -68,7 +68,7 @@ def curve(system: str, batch: int) -> str:
 def _attained(system: str, growth: str, batch: int, scale: float, effort: Effort) -> float:
     effort.say(f"{system}, batches of {batch}, SLO {scale:g}x, {growth}")
     case = _case(growth, batch, scale, effort.pick(30.0, 200.0))
-    ways = msgspec.structs.replace(FAIR, runtime=Runtime(dispatch="queue", max_batch=batch))
+    ways = msgspec.structs.replace(FAIR, runtime=GroupRuntime(dispatch="queue", max_batch=batch))
     past = msgspec.structs.replace(case, seconds=case.seconds * HISTORY)
     plan = _policy(system, ways.runtime).place(problem(past, ways), Patient())
     return fmean(judge(case, plan, ways, seed).attainment for seed in range(effort.pick(1, 3)))
@@ -80,8 +80,8 @@ def _case(growth: str, batch: int, scale: float, seconds: float) -> Case:
     return Case(models, 8, 64.0, slo=float(scale), seconds=seconds, **batches)
 
 
-def _policy(system: str, runtime: Runtime) -> PlacementPolicy:
-    """Told how groups will serve."""
+def _policy(system: str, runtime: GroupRuntime) -> PlacementPolicy:
+    """Return a policy that is told how groups will serve."""
     name, parameters = POLICIES[system]
     factory: Any = placement_policies.get(name)
     policy: PlacementPolicy = factory(factory.Parameters(**parameters, runtime=runtime))
@@ -105,7 +105,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _changes(data: dict[str, Any], growth: str, few: int) -> dict[float, float]:
-    """By scale: what the best of AlpaServe's larger batches adds to batches of *few*."""
+    """Return, by scale, what the best of AlpaServe's larger batches adds to batches of *few*."""
     curves = data["curves"][growth]
     larger = [curves[curve(ALPASERVE, n)] for n in BATCHES if n > few and curve(ALPASERVE, n) in curves]
     return {

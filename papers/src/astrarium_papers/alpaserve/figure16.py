@@ -34,12 +34,12 @@ def run(effort: Effort) -> Findings:
 
 
 def operators(model: str) -> list[float]:
-    """Seconds of each layer's attention and of its two products, and of the head."""
+    """Return the seconds of each layer's attention and of its two products, and of the head."""
     return [_alone(model) * share for share in MODELS[model].shares()]
 
 
 def by_hand(model: str, stages: int) -> list[float]:
-    """Seconds of each stage."""
+    """Return the seconds of each stage."""
     times, edges = operators(model), transformer.by_hand(MODELS[model].layers, stages)
     return [sum(times[a:b]) for a, b in pairwise(edges)]
 
@@ -60,7 +60,7 @@ def _alone(model: str) -> float:
 
 
 def _overheads(model: str, stages: int) -> dict[str, Any]:
-    """Seconds: messages, and by who cut how uneven stages cost."""
+    """Return seconds of messages, and of uneven stages by who cut them."""
     profile = measured(model, stages)
     ways = {
         MEASURED: profile,
@@ -72,7 +72,7 @@ def _overheads(model: str, stages: int) -> dict[str, Any]:
 
 
 def saved(one: dict[str, Any], by: str) -> float:
-    """Of the overhead by hand."""
+    """Return the part of the overhead by hand that is saved."""
     hand = one["messages"] + one["uneven"][HAND]
     return float(1 - (one["messages"] + one["uneven"][by]) / hand)
 
@@ -88,7 +88,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _why(model: str, one: dict[str, Any], paper: float) -> str:
-    """How long the head may take for the paper's number to come out."""
+    """Return in words how long the head may take for the paper's number to come out."""
     overhead = (one["messages"] + one["uneven"][MEASURED]) / (1 - paper)
     slowest = (overhead + one["alone"]) / 8
     times = operators(model)

@@ -62,7 +62,7 @@ def _mean(found: dict[str, Any]) -> float:
 
 
 def _speedup(found: dict[str, Any], suffix: str = "") -> float:
-    """Of means over all seeds: near saturation one seed alone says little."""
+    """Return the speedup of means over all seeds: near saturation one seed alone says little."""
     return _mean(found[SIMPLE + suffix]) / _mean(found[PARALLEL + suffix])
 
 
@@ -167,7 +167,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
 
 def _distribution(axis: Any, name: str, found: dict[str, Any], by_model: bool) -> None:
-    """To the 99.5th percentile: the last few would squeeze all others."""
+    """Draw a distribution to the 99.5th percentile: the last few would squeeze all others."""
     curves = np.array(found["percentiles"])[:, :-1]
     styles = ((name, "-"), (f"{name}, model 1", ":"), (f"{name}, model 2", "--"))
     for curve, (label, style) in list(zip(curves, styles, strict=True))[: 3 if by_model else 1]:

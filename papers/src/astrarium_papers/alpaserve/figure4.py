@@ -65,7 +65,7 @@ def run(effort: Effort) -> Findings:
 
 
 def needed(stages: int, models: int = COUNT) -> float:
-    """GiB on each GPU, for so many models."""
+    """Return the GiB on each GPU that so many models need."""
     return round(models * max(cases.forms(MODEL)[Shape(stages)].weights) / GIB, 3)
 
 
@@ -115,7 +115,7 @@ def _better(data: dict[str, Any], words: str, memory: float) -> Claim:
 def _ratio(
     data: dict[str, Any], memory: float, pipelines: Sequence[int] = STAGES, what: str = "mean"
 ) -> float:
-    """Replication over model parallelism, each with the best that the memory allows."""
+    """Return replication over model parallelism, each with the best that the memory allows."""
     allowed = [count in pipelines for count in STAGES]
     return _best(data, REPLICATION, memory, what, [True] * len(COPIES)) / _best(
         data, PARALLEL, memory, what, allowed

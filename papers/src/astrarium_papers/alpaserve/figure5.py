@@ -65,7 +65,7 @@ def _authors_rows() -> list[Row]:
 
 
 def peak(name: str) -> float:
-    """Requests a second that a placement serves at most, with the simulator's overheads."""
+    """Return the requests a second that a placement serves at most, with the simulator's overheads."""
     shape = PIPELINE if name == PARALLEL else ALONE
     interval = cases.forms(MODEL)[shape].interval(1) * (1 + DEFAULT.stage_overhead * shape.stages)
     return COUNT // shape.stages * SECOND / interval

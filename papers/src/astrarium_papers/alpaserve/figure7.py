@@ -63,7 +63,7 @@ def run(effort: Effort) -> Findings:
 
 
 def _length(effort: Effort) -> tuple[float, int]:
-    """Seconds (the authors': 500) and seeds."""
+    """Return the seconds (the authors': 500) and seeds."""
     seconds, seeds = effort.pick((500.0, 3), (2_000.0, 10))
     return seconds, seeds
 

@@ -58,7 +58,8 @@ def run(effort: Effort) -> Findings:
 
 
 def layers(whole: int) -> list[Layer]:
-    """Attention and the rest of each block, then the head over the vocabulary. They take *whole* together."""
+    """Return attention and the rest of each block, then the head over the vocabulary. They take *whole*
+    together."""
     parts, shares = BERT.parts(), BERT.shares()
     passed = LENGTH * BERT.width * BYTES
     return [
@@ -68,7 +69,7 @@ def layers(whole: int) -> list[Layer]:
 
 
 def by_hand(model: list[Layer], stages: int) -> Form:
-    """As many blocks in each stage; the head goes with the last."""
+    """Return stages of as many blocks each; the head goes with the last."""
     parts = [model[a:b] for a, b in pairwise(transformer.by_hand(BERT.layers, stages))]
     sends = [NVLINK.send(part[-1].output) for part in parts[:-1]] + [0]
     times = [sum(layer_time(layer, 1, 1, NVLINK) for layer in part) for part in parts]
@@ -77,7 +78,7 @@ def by_hand(model: list[Layer], stages: int) -> Form:
 
 
 def _inter(form: Form, alone: Form) -> list[float]:
-    """The three parts, in seconds."""
+    """Return the three parts of the time, in seconds."""
     communication = max(form.latency(1) - alone.latency(1), 0)
     slowest = form.shape.stages * form.interval(1)
     return [

@@ -28,7 +28,8 @@ Lines = Iterable[Sequence[str]]
 
 
 def fill(page: str, results: Mapping[str, Data]) -> str:
-    """*results* are the data of reproductions by name, such as `goodput`; tables without any stay."""
+    """Fill the tables of a page. *results* are the data of reproductions by name, such as `goodput`; tables
+    without any stay."""
     tables = {name: make(results[source]) for name, (source, make) in TABLES.items() if source in results}
 
     def replaced(found: re.Match[str]) -> str:

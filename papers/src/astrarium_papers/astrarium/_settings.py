@@ -50,7 +50,7 @@ BUILT_FOR = (*TABLE2_ROWS, ZOO, *FEW_GPUS)
 
 
 def built_for(effort: Effort) -> Sequence[Setting]:
-    """The quick form keeps those with few requests."""
+    """Return the settings; the quick form keeps those with few requests."""
     return effort.pick(FEW_GPUS[:1], BUILT_FOR)  # type: ignore[no-any-return]
 
 
@@ -83,7 +83,7 @@ def best_rival(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def over(found: Mapping[str, Mapping[str, Any]], policy: str) -> float:
-    """Our goodput over that policy's; a policy that serves nothing counts as one request/s."""
+    """Return our goodput over that policy's; a policy that serves nothing counts as one request/s."""
     return float(found[OURS]["goodput"] / max(found[policy]["goodput"], 1.0))
 
 

@@ -38,7 +38,8 @@ AT_ITS_BEST = 0.97  # of the fastest that day
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """`cost`: p99 over alone, or throughput over alone where the high-priority client trains."""
+    """One measured pair. `cost`: p99 over alone, or throughput over alone where the high-priority client
+    trains."""
 
     policy: str
     hp: str
@@ -99,7 +100,8 @@ def server(hp: str, busy: float, service_ms: float) -> Party:
 
 
 def trainer(be: str, gap: Time, best: float, latency: bool = False) -> Party:
-    """One with priority waits for each iteration, so that its iterations can be told apart."""
+    """Return a training client; one with priority waits for each iteration, so that these can be told
+    apart."""
     kernels = trace(be, "training")
     lacks = SECOND / best - kernels.duration
     between = _at_least_nothing(lacks / len(kernels.launches))
@@ -111,7 +113,7 @@ def _at_least_nothing(ns: float) -> Time:
 
 
 def arrivals(seed: str, rate: float) -> Times:
-    """As the benchmark's server draws them."""
+    """Return arrivals as the benchmark's server draws them."""
     chance, now, times = Random(zlib.crc32(seed.encode())), 0.0, []
     while (now := now + chance.expovariate(1.0) / rate) < WINDOW / SECOND:
         times.append(int(now * SECOND))
@@ -119,7 +121,7 @@ def arrivals(seed: str, rate: float) -> Times:
 
 
 def launch_costs(per_second: Mapping[str, float], best: Mapping[str, float]) -> dict[str, Time]:
-    """By training job, from how fast each was alone in a run."""
+    """Return the cost of a launch by training job, from how fast each was alone in a run."""
     whole = {
         be: SECOND / rate / len(trace(be, "training").launches) for be, rate in per_second.items()
     }  # no launch can take longer

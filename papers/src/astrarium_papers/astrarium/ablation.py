@@ -81,7 +81,7 @@ def _goodputs(effort: Effort) -> dict[str, dict[str, float]]:
 
 
 def _overloaded(effort: Effort) -> dict[str, float]:
-    """By variant, the share of requests in time."""
+    """Return the share of requests in time, by variant."""
     setting = effort.pick(FEW_GPUS[0], _shorter_zoo())
     rate = overloads([setting], effort)[setting.name]
 

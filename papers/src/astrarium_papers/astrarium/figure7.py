@@ -78,7 +78,7 @@ def _ratio(found: dict[str, float]) -> float | None:
 
 
 def settled(case: dict[str, Any]) -> float:
-    """With three seeds where there are three."""
+    """Return the ratio with three seeds where there are three."""
     return float(case["ratio"] if case["again"] is None else case["again"])
 
 
@@ -97,7 +97,7 @@ def _rows(name: str, cases: Sequence[dict[str, Any]], asked: int) -> list[Row]:
 
 
 def _split(name: str, cases: Sequence[dict[str, Any]]) -> list[Row]:
-    """Those that thresholds were chosen on, and the others."""
+    """Return rows of the settings that thresholds were chosen on, and of the others."""
     groups = {"every fourth, in view when thresholds were chosen": True, "the others": False}
     rows = []
     for words, seen in groups.items():

@@ -49,13 +49,13 @@ def run(effort: Effort) -> Findings:
 
 
 def _case(setting: Setting, policy: dict[str, Any], rate: float, effort: Effort) -> Scenario:
-    """A day keeps its length."""
+    """Return a setting below capacity; a day keeps its length."""
     seconds = setting.seconds if "changes" in setting.workload else max(SECONDS, FEWEST / rate)
     return msgspec.structs.replace(setting, seconds=seconds).scenario(policy, effort).with_rate(rate)
 
 
 def _latency(case: Scenario) -> dict[str, float]:
-    """Of the requests that were answered, in time or late."""
+    """Return the latency of the requests that were answered, in time or late."""
     record = simulate(case)
     requests, measured = record.requests, measured_requests(record)
     answered = measured[np.isin(requests.outcome[measured], (Outcome.IN_TIME, Outcome.LATE))]

@@ -82,7 +82,7 @@ def _compared(
 
 
 def _means(points: Sequence[Point], what: str) -> tuple[float, float]:
-    """Simulated and measured."""
+    """Return the means, simulated and measured."""
     return mean(point[what][0] for point in points), mean(point[what][1] for point in points)
 
 
@@ -107,7 +107,8 @@ def _pairs(points: Sequence[Point]) -> list[Number]:
 
 
 def _by_policy(data: dict[str, Any]) -> dict[str, list[Point]]:
-    """Of the six pairs that several policies were measured on; those measured twice are taken together."""
+    """Return the numbers of the six pairs that several policies were measured on; those measured twice are
+    taken together."""
     found: dict[str, list[Point]] = {policy: [] for policy in (*POLICIES, *WINDOWS)}
     for point in (*data["policies"], *data["windows"]):
         found[point["policy"]].append(point)

@@ -64,7 +64,7 @@ def _case(task: Task, search: str, gpus: int, more: dict[str, Any], effort: Effo
 
 
 def speedup(cases: list[dict[str, Any]], what: str, rival: str, policy: str = OURS) -> float:
-    """Over a rival: the geometric mean over cases, each that of its mean times."""
+    """Return the speedup over a rival: the geometric mean over cases, each that of its mean times."""
     ratios = [mean(case["found"][rival][what]) / mean(case["found"][policy][what]) for case in cases]
     return exp(mean(log(ratio) for ratio in ratios))
 
@@ -119,7 +119,7 @@ def _of(cases: list[dict[str, Any]], search: str) -> list[dict[str, Any]]:
 
 
 def _side_by_side(cases: list[dict[str, Any]]) -> Claim:
-    """Under each policy, of the same candidates."""
+    """Return the claim that two brackets at a time gain under each policy, with the same candidates."""
     alone, beside = cases[::2], cases[1::2]
     gains, targets = (
         {

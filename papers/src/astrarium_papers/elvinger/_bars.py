@@ -20,7 +20,7 @@ MODEL_COLORS = {
 def draw_groups(
     axis: Any, groups: Sequence[tuple[str, Sequence[tuple[str, Mapping[str, float]]]]], models: Sequence[str]
 ) -> None:
-    """*groups* are named, and each has bars with a label and goodput by model."""
+    """Draw *groups*, which are named; each has bars with a label and goodput by model."""
     at, ticks, names = 0, [], []
     for group, bars in groups:
         first = at

@@ -13,7 +13,7 @@ from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.placement.evaluation import Evaluation, evaluate, poisson
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Judge, Patient, placement_policies
-from astrarium.placement.problem import Problem, Requests
+from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium_papers.elvinger._world import WARMUP, SharedSms, path
 from astrarium_papers.findings import Effort, Row
 
@@ -71,7 +71,7 @@ def planned(line: Line, problem: Problem, effort: Effort) -> Plan:
 def judge(problem: Problem) -> Judge:
     """What becomes of a plan in the thesis's cluster."""
 
-    def judged(plan: Plan, requests: Requests) -> list[float]:
+    def judged(plan: Plan, requests: PlacementRequests) -> list[float]:
         attained = (model.attainment for model in travelled(problem, plan, requests, warmup=0).models)
         return [1.0 if part is None else part for part in attained]
 
@@ -79,7 +79,7 @@ def judge(problem: Problem) -> Judge:
 
 
 def _with_sizes(problem: Problem, sizes: Mapping[str, Sequence[int]]) -> Problem:
-    """The same, where some models choose among these batch sizes only."""
+    """Return the problem where some models choose among these batch sizes only."""
     models = tuple(
         msgspec.structs.replace(
             model,
@@ -90,13 +90,13 @@ def _with_sizes(problem: Problem, sizes: Mapping[str, Sequence[int]]) -> Problem
     return msgspec.structs.replace(problem, models=models)
 
 
-def travelled(problem: Problem, plan: Plan, requests: Requests, warmup: Time = WARMUP) -> Evaluation:
+def travelled(problem: Problem, plan: Plan, requests: PlacementRequests, warmup: Time = WARMUP) -> Evaluation:
     interference = SharedSms(problem.models)
     return evaluate(problem, plan, requests, interference, warmup=warmup, path=path(problem))
 
 
-def goodputs(problem: Problem, requests: Requests, found: Evaluation) -> dict[str, float]:
-    """Requests in time, by model, for each second in which its client was at work."""
+def goodputs(problem: Problem, requests: PlacementRequests, found: Evaluation) -> dict[str, float]:
+    """Return requests in time, by model, for each second in which its client was at work."""
     ends = dict(zip(requests.models, requests.times, strict=True))  # the last of each
     return {
         model.name: model.in_time * SECOND / (ends[model.model] - WARMUP)
@@ -105,8 +105,8 @@ def goodputs(problem: Problem, requests: Requests, found: Evaluation) -> dict[st
     }
 
 
-def submitted(problem: Problem, requests: Requests) -> dict[str, float]:
-    """The thesis's `ideal`: what the clients submitted."""
+def submitted(problem: Problem, requests: PlacementRequests) -> dict[str, float]:
+    """Return what the clients submitted: the thesis's `ideal`."""
     ends = dict(zip(requests.models, requests.times, strict=True))
     counted = Counter(
         model for at, model in zip(requests.times, requests.models, strict=True) if at >= WARMUP
@@ -117,7 +117,7 @@ def submitted(problem: Problem, requests: Requests) -> dict[str, float]:
 
 
 def stands(plan: Plan, problem: Problem) -> list[list[tuple[str, int]]]:
-    """Names and batch sizes, by GPU."""
+    """Return names and batch sizes, by GPU."""
     names = {model.index: model.name for model in problem.models}
     return [
         sorted((names[replica.model], replica.batch) for replica in plan.on_gpu(gpu.id))
@@ -125,7 +125,7 @@ def stands(plan: Plan, problem: Problem) -> list[list[tuple[str, int]]]:
     ]
 
 
-def bar(line: Line, problem: Problem, requests: Requests, effort: Effort) -> dict[str, Any]:
+def bar(line: Line, problem: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
     """One bar of a figure, as plain data."""
     plan = planned(line, problem, effort)
     found = travelled(problem, plan, requests)
@@ -144,7 +144,7 @@ def gpus_in_words(gpus: int | str) -> str:
 
 
 def used(found: Mapping[str, Any]) -> int:
-    """GPUs that have somebody."""
+    """Return how many GPUs serve any model."""
     return sum(bool(there) for there in found["placement"])
 
 
@@ -153,7 +153,7 @@ def total(found: Mapping[str, Any]) -> float:
 
 
 def of_ideal(bars: Mapping[str, Any], ideal: float) -> list[Row]:
-    """The thesis draws these, and prints none."""
+    """Return shares of the ideal, which the thesis draws and does not print."""
     return [
         Row(f"{label}, {gpus_in_words(gpus)}: goodput of the ideal", total(there) / ideal)
         for label, found in bars.items()

@@ -22,7 +22,7 @@ from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.placement.interference import SumPoint, Sums, Tenant, demand_at
 from astrarium.placement.path import Delay, Path, Payload
-from astrarium.placement.problem import PlacedModel, PlacementGpu, Problem, Requests
+from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
 
 IMAGE, TEXT = 4 * 3 * 224 * 224, 2 * 8 * 512
 LANGUAGE = ("bert", "gpt2")
@@ -41,12 +41,12 @@ def path(problem: Problem, max_wait: Time = 100 * MILLISECOND) -> Path:
 
 
 def achieved(target: float) -> float:
-    """Requests a second that a client submits."""
+    """Return the requests a second that a client submits."""
     return SECOND / (SECOND / target + SUBMITTING)
 
 
-def clients(problem: Problem, each: int, seed: int) -> Requests:
-    """*each* requests of every model after the warm-up, at the rates that clients achieve."""
+def clients(problem: Problem, each: int, seed: int) -> PlacementRequests:
+    """Return *each* requests of every model after the warm-up, at the rates that clients achieve."""
     found: list[tuple[Time, int]] = []
     for model in problem.models:
         draw, at, counted = stream(seed, "client", model.name).random, 0.0, 0
@@ -55,11 +55,11 @@ def clients(problem: Problem, each: int, seed: int) -> Requests:
             counted += at >= WARMUP
             found.append((round(at), model.index))
     found.sort()
-    return Requests(tuple(at for at, _ in found), tuple(model for _, model in found))
+    return PlacementRequests(tuple(at for at, _ in found), tuple(model for _, model in found))
 
 
 class SharedSms:
-    """All at work take so many times as long as the SMs they ask for together make them."""
+    """Models at work together take so many times as long as the SMs they ask for together make them."""
 
     def __init__(self, models: Sequence[PlacedModel]) -> None:
         self._models = {model.index: model for model in models}

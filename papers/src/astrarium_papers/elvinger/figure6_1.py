@@ -74,7 +74,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _usher_row(gpus: str, replicas: int, batch: int, bars: dict[str, Any]) -> Row:
-    """How often the batch that is printed stands there."""
+    """Return a row of how often the batch that is printed stands there."""
     found = sizes_of(bars["Usher"][gpus], HEAVIEST)
     what = f"Usher, {gpus} GPUs: replicas of EfficientNet-B7 at {batch}"
     return Row(what, found.count(batch), replicas, tolerance=0, note=f"all there: {found}")

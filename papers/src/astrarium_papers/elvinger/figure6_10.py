@@ -147,7 +147,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _missed(data: dict[str, Any], gpus: str) -> str:
-    """Whom iGniter loses, and how long the batches take."""
+    """Return in words which models iGniter loses, and how long the batches take."""
     found, ideal = data["bars"]["iGniter"][gpus], data["ideal"]
     behind = [model for model in ideal if found["goodput"][model] < NEAR * ideal[model]]
     times = (f"{model} ({found['execution_ms'][model]:.0f} ms a batch)" for model in behind)

@@ -99,7 +99,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _placed(bars: dict[str, Any], label: str, load: str, model: str, printed: tuple[int, int | None]) -> Row:
-    """How many replicas have the batch that is printed."""
+    """Return a row of how many replicas have the batch that is printed."""
     replicas, batch = printed
     found = sizes_of(bars[label][load], model)
     what = f"{label}, 250 ms, {load} r/s: replicas of {model}" + (f" at {batch}" if batch else "")

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.placement.evaluation import Spread, stage_report, walked
+from astrarium.placement.evaluation import TimeSpread, stage_report, walked
 from astrarium.placement.path import Journeys
-from astrarium.placement.problem import Problem, Requests
+from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium.placement.v100 import problem
 from astrarium_papers.drawing import axes_row, save
 from astrarium_papers.elvinger._lines import AO_PRINTED, JUDGING_SEED, USHER, VISION, Line, planned, travelled
@@ -42,7 +42,7 @@ def run(effort: Effort) -> Findings:
     return Findings(_rows(data), _claims(data), data)
 
 
-def _measured(line: Line, asked: Problem, requests: Requests, effort: Effort) -> dict[str, Any]:
+def _measured(line: Line, asked: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
     effort.say(line.label)
     plan = planned(line, asked, effort)
     found = walked(asked, plan, requests, SharedSms(asked.models), path=path(asked))
@@ -76,7 +76,7 @@ def segments(found: Journeys) -> dict[str, Any]:
 
 
 def _percentiles(times: Any) -> list[float]:
-    spread = Spread.of(times)
+    spread = TimeSpread.of(times)
     assert spread is not None
     return [_ms(spread.p50), _ms(spread.p95), _ms(spread.p99)]
 
@@ -86,7 +86,7 @@ def _ms(time: int) -> float:
 
 
 def _batch_sizes(found: Journeys, ours: Any) -> list[list[float]]:
-    """When each batch started, in seconds, and its size; one request of a batch stands for it."""
+    """Return when each batch started, in seconds, and its size; one request of a batch stands for it."""
     starts, first = np.unique(found.start[ours], return_index=True)
     sizes = found.batch[ours][first]
     return [[(at - WARMUP) / SECOND, size] for at, size in zip(starts.tolist(), sizes.tolist(), strict=True)]

@@ -43,13 +43,13 @@ def measured(search: str, settings: Settings, effort: Effort) -> dict[str, Any]:
 
 
 def _curve(records: list[TuningRecord], until: float) -> list[tuple[float, float]]:
-    """The mean of the best values so far."""
+    """Return the mean of the best values so far at each instant."""
     instants = [until * point / POINTS for point in range(1, POINTS + 1)]
     return [(at, over(_best(record, at) for record in records).mean) for at in instants]
 
 
 def _best(record: TuningRecord, at: float) -> float:
-    """What a guess would have before any trial has ended."""
+    """Return the best value so far; what a guess would have, before any trial has ended."""
     known = [each.value for each in record.best if each.at <= at * SECOND]
     return known[-1] if known else CIFAR.start
 

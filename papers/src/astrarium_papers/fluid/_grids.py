@@ -33,7 +33,7 @@ def grid_times(
 def grid_speedup(
     task: Task, trials: int, seeds: range, gpus: int = GPUS, parts: Mapping[str, Any] | None = None
 ) -> Spread:
-    """Of the makespan, by Fluid with only these *parts*."""
+    """Return the speedup of the makespan by Fluid with only these *parts*."""
     alone = grid_times(task, ALONE, trials, seeds, gpus)
     return speedups(alone, grid_times(task, DYNAMIC, trials, seeds, gpus, parts))
 

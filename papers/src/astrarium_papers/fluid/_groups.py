@@ -35,7 +35,7 @@ def play_groups(
     moving: Time = 0,
     settings: Settings | None = None,
 ) -> GroupsPlayed:
-    """All candidates have the same *runtime*, which the policy knows."""
+    """Run groups of candidates that all have the same *runtime*, which the policy knows."""
     state, puts = TuningState(moving, runtime), list[tuple[Time, Put]]()
 
     def heard(step: Step) -> None:

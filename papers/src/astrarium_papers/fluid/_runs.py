@@ -32,7 +32,7 @@ NO_NUMBER = "drawn, not printed"
 
 
 class Spread(NamedTuple):
-    """Over seeds."""
+    """One number over seeds."""
 
     mean: float
     deviation: float
@@ -74,11 +74,11 @@ def seconds(record: TuningRecord) -> float:
 
 
 def to_target(task: Task, record: TuningRecord) -> float:
-    """Seconds; to the end of the search where no candidate came so far."""
+    """Return seconds to the target, or to the end of the search where no candidate came so far."""
     reached = record.reached(task.target, task.goal)
     return (record.end if reached is None else reached) / SECOND
 
 
 def speedups(alone: Iterable[float], with_it: Iterable[float]) -> Spread:
-    """Seed by seed."""
+    """Return the speedups, seed by seed."""
     return over(before / after for before, after in zip(alone, with_it, strict=True))

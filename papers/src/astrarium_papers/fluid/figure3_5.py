@@ -54,7 +54,7 @@ def _note(policy: str) -> str:
 
 
 def _played(policy: str) -> tuple[float, list[dict[str, Any]]]:
-    """How long it takes, and who was given how much when."""
+    """Return how long it takes, and which trial was given how much when."""
     trials = tuple(Trial(number, 0, number, time) for number, time in enumerate(TIMES))
     parameters = {} if policy == ALONE else {"packed": PACKED}
     played = play_groups(policy, [(0, GroupArrived(0, trials))], GPUS, Runtime(), settings=parameters)

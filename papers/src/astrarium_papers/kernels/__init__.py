@@ -19,7 +19,7 @@ def kernel_sets() -> list[str]:
 
 
 def kernel_set(name: str) -> dict[str, KernelTrace]:
-    """By the names of recordings: MODEL-inference-bN and MODEL-training-bN."""
+    """Return workloads by the names of recordings: MODEL-inference-bN and MODEL-training-bN."""
     if name == GENERATED:
         return v100_like.traces()
     if name == RECORDED and recordings():

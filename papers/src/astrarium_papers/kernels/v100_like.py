@@ -33,7 +33,7 @@ import numpy as np
 from astrarium.core.processes import Floats
 from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.gate.kernel_profiles import KernelProfile, KernelTrace, Use, modelled_use
+from astrarium.gate.kernel_profiles import KernelProfile, KernelTrace, KernelUse, modelled_use
 
 SMS = 80
 SEED = 1
@@ -48,7 +48,7 @@ SHARES = {  # of compute, memory and unknown kernels, the update aside
 
 
 class Printed(msgspec.Struct, frozen=True):
-    """Averages in per cent, over the whole request or iteration."""
+    """What is printed of a workload: averages in per cent, over the whole request or iteration."""
 
     name: str
     family: str
@@ -128,16 +128,16 @@ def _sms(random: np.random.Generator, durations: Floats, updates: int, mean: flo
     return np.concatenate([np.maximum(1.0, np.round(shares * SMS)), small])
 
 
-def _uses(kinds: list[str], durations: Floats, sms: Floats, printed: Printed) -> list[Use]:
+def _uses(kinds: list[str], durations: Floats, sms: Floats, printed: Printed) -> list[KernelUse]:
     modelled = [modelled_use(kind, need / SMS) for kind, need in zip(kinds, sms, strict=True)]
     weights = durations / durations.sum()
     compute = scaled(np.array([use.compute for use in modelled]), weights, printed.compute / 100, MOST_USED)
     memory = scaled(np.array([use.memory for use in modelled]), weights, printed.memory / 100, MOST_USED)
-    return [Use(float(one), float(other)) for one, other in zip(compute, memory, strict=True)]
+    return [KernelUse(float(one), float(other)) for one, other in zip(compute, memory, strict=True)]
 
 
 def scaled(values: Floats, weights: Floats, mean: float, most: float) -> Floats:
-    """The values times a factor, none above *most*, so that their weighted mean is *mean*."""
+    """Return the values times a factor, none above *most*, so that their weighted mean is *mean*."""
     low, high = 0.0, 1e6 / float(values.max())
     for _ in range(100):
         factor = (low + high) / 2

@@ -74,7 +74,7 @@ def beside_inference(
     seconds: float,
     effort: Effort,
 ) -> Any:
-    """Each model beside each of the others."""
+    """Measure each model beside each of the others."""
     duration = round(kernels.seconds(seconds) * SECOND)
     names = kernels.known(others, "inference")
     best_effort: dict[str, Party] = {
@@ -88,7 +88,7 @@ def beside_inference(
 
 
 def rows(data: Mapping[str, Any], reef: float, orion: float, note: str = "") -> list[Row]:
-    """The ratios to ideal that the text prints, and ours of the systems that it only draws."""
+    """Return the ratios to ideal that the text prints, and ours of the systems that it only draws."""
     why = f"{REEF_WHY}; {note}" if note else REEF_WHY
     return [
         Row("REEF: p99 over ideal, mean", over_ideal(data, "REEF"), reef, "x", 0.15, why),
@@ -107,7 +107,7 @@ def rows(data: Mapping[str, Any], reef: float, orion: float, note: str = "") -> 
 
 
 def on_v100(of: Callable[[Kernels], list[Row]]) -> list[Row]:
-    """The rows that the paper has numbers for, once more on workloads like those of its own GPU."""
+    """Return the rows that the paper has numbers for, once more on workloads like those of its own GPU."""
     if CHOSEN == V100:
         return []
     printed = [row for row in of(V100) if row.paper is not None]
@@ -120,7 +120,8 @@ def gain(data: Mapping[str, Any], paper: float) -> Row:
 
 
 def claims(data: Mapping[str, Any], long_kernels: str = "", unprotected: str = "") -> list[Claim]:
-    """With the reasons for those that may not hold: that kernels are long, that nobody needs protection."""
+    """Return the claims, with reasons for those that may not hold: kernels are long, nobody needs
+    protection."""
     ratios = {system: over_ideal(data, system) for system in SYSTEMS}
     note = per_system(data, SYSTEMS)
     orion, others = ratios["Orion"], [ratios[system] for system in PAPERS if system != "Orion"]

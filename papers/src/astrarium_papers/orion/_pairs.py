@@ -18,7 +18,7 @@ class Pair(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Of one pair under one system. Latencies in ms; rates a second; the others are of each alone."""
+    """One pair under one system. Latencies in ms; rates a second; the others are of each alone."""
 
     p95: float
     p99: float
@@ -32,7 +32,7 @@ class Measured(NamedTuple):
 def measure(
     pairs: Sequence[Pair], systems: Mapping[str, Sharing], duration: Time, effort: Effort
 ) -> dict[str, Any]:
-    """{latency model: {system: {best-effort model: numbers}}}, plain."""
+    """Return {latency model: {system: {best-effort model: numbers}}}, plain."""
     dedicated = _dedicated([party for pair in pairs for party in pair], duration, effort)
     cases = [(pair, system) for pair in pairs for system in systems]
 
@@ -49,7 +49,7 @@ def measure(
 
 
 def _dedicated(parties: Iterable[Party], duration: Time, effort: Effort) -> dict[int, Outcome]:
-    """Each party alone; parties that several pairs share are measured once."""
+    """Return each party alone; parties that several pairs share are measured once."""
     different = list({id(party): party for party in parties}.values())
     outcomes = effort.each(lambda party: alone(party, duration), different)
     return {id(party): outcome for party, outcome in zip(different, outcomes, strict=True)}
@@ -73,17 +73,17 @@ def _one(pair: Pair, sharing: Sharing, dedicated: dict[int, Outcome], duration: 
 
 
 def points(data: Mapping[str, Any], system: str) -> list[dict[str, float]]:
-    """All pairs of a system."""
+    """Return all pairs of a system."""
     return [numbers for systems in data.values() for numbers in systems[system].values()]
 
 
 def over_ideal(data: Mapping[str, Any], system: str) -> float:
-    """The p99 latency over that alone: the mean of all pairs."""
+    """Return the p99 latency over that alone: the mean of all pairs."""
     return mean(numbers["p99"] / numbers["p99_alone"] for numbers in points(data, system))
 
 
 def kept(data: Mapping[str, Any], system: str) -> float:
-    """The latency client's throughput over that alone: the mean of all pairs."""
+    """Return the latency client's throughput over that alone: the mean of all pairs."""
     return mean(numbers["rate"] / numbers["rate_alone"] for numbers in points(data, system))
 
 
@@ -92,7 +92,7 @@ def best_effort_kept(data: Mapping[str, Any], system: str) -> float:
 
 
 def aggregate(data: Mapping[str, Any], system: str) -> float:
-    """The largest throughput of both over that of the latency client on a GPU of its own."""
+    """Return the largest throughput of both over that of the latency client on a GPU of its own."""
     return max((n["rate"] + n["best_effort"]) / n["rate_alone"] for n in points(data, system))
 
 
@@ -101,7 +101,7 @@ def per_system(data: Mapping[str, Any], systems: Iterable[str]) -> str:
 
 
 def spread(data: Mapping[str, Any], model: str, system: str) -> float:
-    """How much p99 differs by the client beside, as a share of its mean."""
+    """Return how much p99 differs by the client beside, as a share of its mean."""
     values = [numbers["p99"] for numbers in data[model][system].values()]
     return float(pstdev(values) / mean(values))
 

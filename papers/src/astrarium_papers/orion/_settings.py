@@ -106,7 +106,7 @@ class Kernels(NamedTuple):
     shorter: float  # runs, for as many requests
 
     def seconds(self, paper: float) -> float:
-        """What is simulated of an experiment that is so long on the paper's GPU."""
+        """Return how long an experiment is simulated that is so long on the paper's GPU."""
         return paper * self.shorter
 
     def inference(self, model: str, arrivals: Times, latency: bool = True) -> Party:
@@ -119,18 +119,19 @@ class Kernels(NamedTuple):
         return Party(model, trace, latency, gap=self.gap, between=self.between)
 
     def known(self, models: Iterable[str], purpose: str) -> list[str]:
-        """Those that are in the set."""
+        """Return the models that are in the set."""
         return [model for model in models if has(self.name, model, purpose)]
 
     def faster(self, model: str, latency: bool = True) -> float:
-        """How much shorter a request is than on the paper's GPU; launches may limit one without a graph."""
+        """Return how much shorter a request is than on the paper's GPU; launches may limit one without a
+        graph."""
         trace = find(self.name, model, "inference")
         took = trace.duration + self.between * len(trace.launches)
         launched = 0 if latency and self.graphs else self.gap * len(trace.launches)
         return find(GENERATED, model, "inference").duration / max(took, launched)
 
     def apollo(self, model: str, duration: Time) -> Times:
-        """As dense for this GPU as the trace is for the paper's."""
+        """Return arrivals as dense for this GPU as the trace is for the paper's."""
         faster = self.faster(model)
         times = own_pace(model, round(duration * faster))
         return (times / faster).astype(np.int64)
@@ -165,7 +166,7 @@ CHOSEN = _chosen(os.environ.get(KERNELS, RECORDED))
 
 
 def own_pace(model: str, duration: Time) -> Times:
-    """Apollo's arrivals as they came; the trace begins anew where it ends."""
+    """Return Apollo's arrivals as they came; the trace begins anew where it ends."""
     path = os.environ.get(APOLLO)
     if not path:
         return bursty(duration, SEED, model)

@@ -78,7 +78,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _both(data: dict[str, Any], system: str) -> float:
-    """What the GPU does, in GPUs: 1 is what turns of whole iterations give."""
+    """Return what the GPU does, in GPUs: 1 is what turns of whole iterations give."""
     return mean(
         n["rate"] / n["rate_alone"] + n["best_effort"] / n["best_effort_alone"] for n in points(data, system)
     )

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from astrarium.core.units import SECOND, Time
-from astrarium.gate.kernel_profiles import KernelProfile, KernelTrace, Use
+from astrarium.gate.kernel_profiles import KernelProfile, KernelTrace, KernelUse
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.gate_simulation import Party, alone, profiled, share
 from astrarium_papers.orion._inference import EAGER_WHY, REEF_WHY, on_v100
@@ -54,14 +54,16 @@ def on_a100(trace: KernelTrace) -> KernelTrace:
     return msgspec.structs.replace(trace, device="A100-like", sms=A100_SMS, kernels=kernels)
 
 
-def _on_a100(kernel: KernelProfile, sms: int, use: Use) -> KernelProfile:
+def _on_a100(kernel: KernelProfile, sms: int, use: KernelUse) -> KernelProfile:
     most = {"compute": A100_COMPUTE, "memory": A100_MEMORY}.get(kernel.kind, 1.0)
     faster = 1 + (most - 1) * min(1.0, kernel.sms / sms)
     return msgspec.structs.replace(
         kernel,
         duration=round(kernel.duration / faster),
         sms=A100_SMS if kernel.sms >= sms else kernel.sms,
-        use=Use(min(1.0, use.compute * faster / A100_COMPUTE), min(1.0, use.memory * faster / A100_MEMORY)),
+        use=KernelUse(
+            min(1.0, use.compute * faster / A100_COMPUTE), min(1.0, use.memory * faster / A100_MEMORY)
+        ),
     )
 
 

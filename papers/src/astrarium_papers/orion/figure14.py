@@ -76,7 +76,7 @@ def _mean(numbers: dict[str, dict[str, float]], what: str) -> float:
 
 
 def _p95(data: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """{model: {part: p95}}, the mean over the training jobs beside."""
+    """Return {model: {part: p95}}, the mean over the training jobs beside."""
     return {
         model: {part: _mean(numbers, "p95") for part, numbers in parts.items()}
         for model, parts in data["parts"].items()
@@ -84,7 +84,7 @@ def _p95(data: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def _less(data: dict[str, Any], part: str, before: str) -> float:
-    """By how much a part lowers p95 at most, over the models."""
+    """Return by how much a part lowers p95 at most, over the models."""
     return max(1 - parts[part] / parts[before] for parts in _p95(data).values())
 
 

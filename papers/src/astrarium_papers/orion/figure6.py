@@ -54,7 +54,7 @@ def _rows(data: Any) -> list[Row]:
 
 
 def _unhurried(effort: Effort) -> list[Row]:
-    """Where the GPU is faster than the paper's and the car is not."""
+    """Return rows where the GPU is faster than the paper's and the car is not."""
     if CHOSEN == V100:
         return []
     models, others, seconds = _sizes(effort)

@@ -101,7 +101,7 @@ def _sequential_ms(pair: tuple[str, str]) -> float:
 
 
 def _collocated_ms(pair: tuple[str, str]) -> float:
-    """From the launch of both until the last has ended, with no delay around the GPU."""
+    """Return the time from the launch of both until the last has ended, with no delay around the GPU."""
     traces = [KernelTrace("V100", SMS, (KERNELS[name],), (0,), ("forward",)) for name in pair]
     parties = [
         Party(name, trace, False, np.zeros(1, np.int64), gap=0)

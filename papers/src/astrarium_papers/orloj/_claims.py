@@ -15,13 +15,13 @@ HALF = (0.35, 0.75)  # what the paper calls close to half: its own tables from 2
 
 
 def at(data: dict[str, Any], case: str, system: str, multiple: float) -> float:
-    """A finish rate."""
+    """Return a finish rate."""
     curve = data["cases"][case]["systems"][system]["mean"]
     return float(curve[data["multiples"].index(multiple)])
 
 
 def overall(data: dict[str, Any], case: str, system: str) -> float:
-    """The mean over the SLOs."""
+    """Return the mean finish rate over the SLOs."""
     curve: list[float] = data["cases"][case]["systems"][system]["mean"]
     return sum(curve) / len(curve)
 
@@ -35,7 +35,7 @@ def relaxed(data: dict[str, Any]) -> list[float]:
 
 
 def headline(data: dict[str, Any]) -> list[Claim]:
-    """Against Clockwork: the paper names no system, and its own tables have such gains over that one."""
+    """Return claims of gains over Clockwork, as in the tables: the text names no system."""
     return [
         _gains(data, "under tight SLOs (at most 2x) Orloj finishes 51 to 80 % more", 51, tight(data)),
         _gains(data, "under relaxed SLOs (3x and more) Orloj finishes over 100 % more", 100, relaxed(data)),
@@ -43,7 +43,7 @@ def headline(data: dict[str, Any]) -> list[Claim]:
 
 
 def _gains(data: dict[str, Any], words: str, percent: float, multiples: list[float]) -> Claim:
-    """Whether it can be that much: the largest gain decides. The median shows what is usual."""
+    """Return the claim that a gain is so large: the largest decides, the median shows what is usual."""
     paper = _printed(data)
     note = f"ours: {_described(data, multiples)}; the paper's tables: {_described(paper, multiples)}"
     largest = max(_all_gains(data, ["Clockwork"], multiples)).share
@@ -58,7 +58,7 @@ def _described(data: dict[str, Any], multiples: list[float]) -> str:
 
 
 def _printed(data: dict[str, Any]) -> dict[str, Any]:
-    """The paper's numbers in the form of ours."""
+    """Return the paper's numbers in the form of ours."""
     cases = {
         case: {
             "systems": {
@@ -80,7 +80,8 @@ class Gain(NamedTuple):
 
 
 def _all_gains(data: dict[str, Any], rivals: Sequence[str], multiples: list[float]) -> list[Gain]:
-    """Of Orloj over the best of some rivals; under a hundredth a rate is taken to be that."""
+    """Return the gains of Orloj over the best of some rivals; a rate under a hundredth is taken to be
+    that."""
     gains = []
     for case in data["cases"]:
         for multiple in multiples:
@@ -90,7 +91,8 @@ def _all_gains(data: dict[str, Any], rivals: Sequence[str], multiples: list[floa
 
 
 def half(data: dict[str, Any]) -> Claim:
-    """Not at the tightest SLO, where others fail as much."""
+    """Return the claim that Clockwork finishes about half, but at the tightest SLO, where others fail as
+    much."""
     low, high = HALF
     found = {
         case: [at(data, case, "Clockwork", multiple) for multiple in data["multiples"][1:]]
@@ -109,7 +111,7 @@ def half(data: dict[str, Any]) -> Claim:
 
 
 def ahead(data: dict[str, Any], words: str, multiples: list[float]) -> Claim:
-    """Whether in most points no rival finishes more than Orloj, by more than a hundredth."""
+    """Return the claim that in most points no rival finishes more than Orloj, by more than a hundredth."""
     behind = []
     for case in data["cases"]:
         for multiple in multiples:

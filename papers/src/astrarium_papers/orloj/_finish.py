@@ -33,12 +33,12 @@ TOLERANCE = 0.15  # of the mean over the SLOs
 
 
 def rate(case: Case) -> float:
-    """Requests per second."""
+    """Return the requests per second of a case."""
     return LOAD * MAX_BATCH / (case.c0_ms + MAX_BATCH * case.c1 * case.mean_ms) * 1000
 
 
 def scenario(case: Case, multiple: float, system: System, requests: int, **sections: Any) -> Scenario:
-    """One model on one GPU; the SLO is *multiple* times the P99 of single execution times."""
+    """Return one model on one GPU; the SLO is *multiple* times the P99 of single execution times."""
     per_second, warmup = rate(case), min(WARMUP, requests)
     dynamic = {
         "applications": case.applications,
@@ -63,7 +63,7 @@ def scenario(case: Case, multiple: float, system: System, requests: int, **secti
 
 
 def finish_rates(setting: Scenario, effort: Effort) -> list[float]:
-    """One for each seed."""
+    """Return a finish rate for each seed."""
     return [finish_rate(setting.with_seed(seed)) for seed in effort.pick(SEEDS[:2], SEEDS)]
 
 
@@ -78,7 +78,8 @@ def requests(effort: Effort) -> int:
 
 
 def measure(cases: Sequence[Case], effort: Effort, systems: Mapping[str, System] = SYSTEMS) -> dict[str, Any]:
-    """`cases`: by case ID, then `systems` by name, then `mean` and `std` over the seeds for each multiple."""
+    """Return `cases`: by case ID, then `systems` by name, then `mean` and `std` over the seeds for each
+    multiple."""
     multiples = effort.pick([1.5, 3.0], list(MULTIPLES))
     work = [(case, system) for case in cases for system in systems]
     curves = effort.each(lambda one: _curve(one[0], one[1], systems[one[1]], multiples, effort), work)
@@ -98,13 +99,13 @@ def _curve(
 
 
 def printed(case: str, system: str, multiples: Iterable[float]) -> list[float] | None:
-    """What the paper has for these SLOs; None for a system that it does not have."""
+    """Return what the paper has for these SLOs; None for a system that it does not have."""
     curve = FINISH_RATES[case].get(system)
     return None if curve is None else [curve[MULTIPLES.index(multiple)] for multiple in multiples]
 
 
 def rows(data: dict[str, Any]) -> list[Row]:
-    """One for each curve: its mean over the SLOs is compared, the note has every point."""
+    """Return a row for each curve: its mean over the SLOs is compared, the note has every point."""
     return [
         _row(name, case["title"], system, curve, data["multiples"])
         for name, case in data["cases"].items()
@@ -133,7 +134,7 @@ def _points(rates: Iterable[float]) -> str:
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
-    """Ours as lines with error bars, the paper's points as crosses of the same colour."""
+    """Draw ours as lines with error bars, the paper's points as crosses of the same colour."""
     from astrarium_papers.drawing import axes_grid, save
 
     figure, axes = axes_grid(len(data["cases"]), columns=5)

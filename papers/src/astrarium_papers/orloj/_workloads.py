@@ -27,7 +27,8 @@ _HALVINGS = 60
 
 
 class Case(NamedTuple):
-    """A batch of k takes c0 + c1 k times its longest member. `name` is the paper's case ID."""
+    """The execution times of a case: a batch of k takes c0 + c1 k times its longest member. `name` is its
+    ID."""
 
     name: str
     title: str
@@ -39,7 +40,7 @@ class Case(NamedTuple):
 
 
 def real(workload: Workload) -> Case:
-    """A row of Table 4.1: its mean and its P99 are met."""
+    """Return the case of a row of Table 4.1: its mean and its P99 are met."""
     clusters = workload.task == "image classification"
     applications = (_clusters if clusters else _hump)(workload.mean_ms, workload.p99_ms)
     title = f"{workload.model}/{workload.dataset}"
@@ -47,12 +48,12 @@ def real(workload: Workload) -> Case:
 
 
 def modes(count: int, scale: float = 1.0) -> Case:
-    """*scale* stretches every time."""
+    """Return a case of several modes; *scale* stretches every time."""
     return _normals(f"{NUMBERS[count - 1]}-modal", f"modes: {count}", [1.0] * count, scale)
 
 
 def two_modes(case: str, title: str) -> Case:
-    """`std-0.5`, or `std-0.5/2` where the short and the long mode differ."""
+    """Return the case `std-0.5`, or `std-0.5/2` where the short and the long mode differ."""
     sigmas = [float(sigma) for sigma in case.removeprefix("std-").split("/")]
     return _normals(case, title, sigmas * (2 // len(sigmas)))
 
@@ -70,7 +71,7 @@ def _dynamic(name: str, title: str, applications: dict[str, Any], mean_ms: float
 
 
 def _clusters(mean_ms: float, p99_ms: float) -> dict[str, Any]:
-    """Only long requests reach the P99, so it is a quantile of their cluster."""
+    """Return two clusters. Only long requests reach the P99, so it is a quantile of their cluster."""
     above = _STANDARD.inv_cdf(1 - 0.01 / LONG_SHARE)
     long = p99_ms / (1 + CLUSTER_WIDTH * above)
     short = (mean_ms - LONG_SHARE * long) / (1 - LONG_SHARE)

@@ -47,6 +47,6 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _spreads(data: dict[str, Any], system: str) -> list[float]:
-    """For each SLO, the largest difference between the cases."""
+    """Return, for each SLO, the largest difference between the cases."""
     curves = [case["systems"][system]["mean"] for case in data["cases"].values()]
     return [max(rates) - min(rates) for rates in zip(*curves, strict=True)]

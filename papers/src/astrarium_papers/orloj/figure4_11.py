@@ -47,7 +47,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _parity(data: dict[str, Any]) -> Claim:
-    """Against the best of the other three at each point."""
+    """Return the claim of parity with the best of the other three at each point."""
     behind = max(
         max(at(data, case, rival, multiple) for rival in ("Clipper", "Nexus", "Clockwork"))
         - at(data, case, "Orloj", multiple)

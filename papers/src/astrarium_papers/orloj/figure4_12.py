@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 from astrarium.core.streams import stream
 from astrarium.serving.policies.orloj.hull import HullQueue
 from astrarium_papers.findings import Claim, Effort, Findings, Row
@@ -38,7 +38,8 @@ def run(effort: Effort) -> Findings:
 
 
 def _costs(size: int, repeats: int) -> tuple[float, float]:
-    """Microseconds of an insertion and of a query, the median over repetitions with points of their own."""
+    """Return microseconds of an insertion and of a query, the median over repetitions with points of their
+    own."""
     chance = stream(1, "hull", str(size))
     queue = _queue()
     for id_, point in enumerate(_points(chance, size)):
@@ -54,12 +55,12 @@ def _costs(size: int, repeats: int) -> tuple[float, float]:
 
 
 def _points(chance: Any, count: int) -> list[tuple[float, float]]:
-    """On a quarter of a circle."""
+    """Return points on a quarter of a circle."""
     return [(math.sin(angle), math.cos(angle)) for angle in (chance.random(count) * math.pi / 2).tolist()]
 
 
 def _queue() -> Any:
-    """The native twin where it was built."""
+    """Return a queue, the native twin where it was built."""
     native = extension("_native")
     return HullQueue() if native is None else native.HullQueue()
 

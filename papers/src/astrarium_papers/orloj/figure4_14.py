@@ -43,13 +43,13 @@ def _point(multiple: float, p99_ms: float, effort: Effort) -> dict[str, float]:
 
 
 def _losses(data: dict[str, Any]) -> list[float]:
-    """For each P99, the largest loss over the SLOs against the longest requests."""
+    """Return, for each P99, the largest loss over the SLOs against the longest requests."""
     curves = [[point["mean"] for point in points] for points in data["points"].values()]
     return [max(curve[0] - curve[place] for curve in curves) for place in range(len(data["p99_ms"]))]
 
 
 def _shortest(data: dict[str, Any]) -> float:
-    """The least P99 down to which nothing is lost."""
+    """Return the least P99 down to which nothing is lost."""
     kept = data["p99_ms"][0]
     for p99, loss in zip(data["p99_ms"], _losses(data), strict=True):
         if loss > STABLE:

@@ -37,7 +37,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _suffer(data: dict[str, Any]) -> Claim:
-    """Mean over the SLOs, one mode against several."""
+    """Return the claim about what several modes cost each system, as the mean over the SLOs."""
     one, *several = data["cases"]
     changes = {}
     for system in ("Clipper", "Nexus"):

@@ -23,13 +23,14 @@ CLOSE = 0.03
 
 
 class EagerSrtf(Srtf):
-    """Admits whoever fits, in order of what is left, as the authors' code does; jobs then pause inside."""
+    """A policy that admits whatever job fits, in order of what is left, as the authors' code does; jobs then
+    pause inside."""
 
     _let_in = OneLane._let_in
 
 
 def unequal(spread: float, traces: int) -> list[list[TraceJob]]:
-    """The first so many that fit, by their seeds."""
+    """Return the first so many traces that fit, by their seeds."""
     return list(islice(_fitting(spread), traces))
 
 
@@ -43,7 +44,7 @@ def _fitting(spread: float) -> Iterator[list[TraceJob]]:
 
 
 def _lengths(spread: float, seed: int, jobs: int = 100) -> list[float]:
-    """Scaled so that together they last as long as the printed makespan."""
+    """Return lengths scaled so that together they last as long as the printed makespan."""
     drawn = stream(seed, "salus", "unequal", str(spread)).lognormal(0.0, spread, jobs)
     return [float(length) for length in drawn * (MAKESPAN / drawn.sum())]
 
@@ -53,7 +54,7 @@ def _of_length(job: TraceJob, length: float) -> TraceJob:
 
 
 def _fifo(arrivals: list[Time], lengths: list[float]) -> tuple[float, float]:
-    """The makespan and the mean queueing."""
+    """Return the makespan and the mean queueing under FIFO."""
     free = waited = 0.0
     for arrival, length in zip(arrivals, lengths, strict=True):
         start = max(free, arrival)

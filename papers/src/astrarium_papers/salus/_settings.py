@@ -20,14 +20,14 @@ Iteration = tuple[int, Time, Time]  # the job, when it started, when it ended
 
 
 def named(number: int, name: str, iterations: int, together: int = 1) -> Job:
-    """A job of Table A.1; *together* of its iterations are one turn."""
+    """Return a job of Table A.1; *together* of its iterations are one turn."""
     found = salus.lookup(name)
     turns = divided(found.iteration, iterations, found.iteration * together)
     return Job(number, name, found.persistent, found.ephemeral, *turns, demand=found.demand)
 
 
 def iterations_of(policy: str, arrivals: list[Arrival]) -> list[Iteration]:
-    """Every iteration of a run, in the order of their ends."""
+    """Return every iteration of a run, in the order of their ends."""
     found: list[Iteration] = []
     play(policy, arrivals, MEMORY, record=_into(found))
     return found

@@ -50,7 +50,7 @@ def run(effort: Effort) -> Findings:
     return Findings(_rows(data), _claims(data), data)
 
 
-def _instances() -> list[salus.Workload]:
+def _instances() -> list[salus.SalusWorkload]:
     return [salus.inference(model) for model in MODELS for _ in range(INSTANCES)]
 
 
@@ -98,7 +98,7 @@ class _Seen:
 
 
 def _all_at_once(rows: list[JobRow]) -> bool:
-    """Nobody waited for a place on the GPU."""
+    """Return whether no job waited for a place on the GPU."""
     return all(row.admitted == row.arrived for row in rows)
 
 
@@ -109,9 +109,9 @@ def _by_model(jobs: list[Job], value: Callable[[Job], float]) -> dict[str, float
     }
 
 
-def gpus_for(models: list[salus.Workload], fit: Callable[[list[salus.Workload]], bool]) -> int:
+def gpus_for(models: list[salus.SalusWorkload], fit: Callable[[list[salus.SalusWorkload]], bool]) -> int:
     """The largest first, each on the first GPU where it fits beside those that are there."""
-    gpus: list[list[salus.Workload]] = []
+    gpus: list[list[salus.SalusWorkload]] = []
     for model in sorted(models, key=lambda each: each.peak, reverse=True):
         roomy = [gpu for gpu in gpus if fit([*gpu, model])]
         if roomy:
@@ -121,11 +121,11 @@ def gpus_for(models: list[salus.Workload], fit: Callable[[list[salus.Workload]],
     return len(gpus)
 
 
-def _as_processes(models: list[salus.Workload]) -> bool:
+def _as_processes(models: list[salus.SalusWorkload]) -> bool:
     return len(models) <= MPS_CLIENTS and sum(each.peak + CONTEXT for each in models) <= MEMORY
 
 
-def _in_one_lane(models: list[salus.Workload]) -> bool:
+def _in_one_lane(models: list[salus.SalusWorkload]) -> bool:
     """The safety condition."""
     return sum(each.persistent for each in models) + max(each.ephemeral for each in models) <= MEMORY
 

@@ -52,7 +52,7 @@ def _arrival(number: int, name: str, at: int, length: int) -> Arrival:
 
 
 def spans(iterations: list[Iteration]) -> list[Span]:
-    """Iterations of one job that follow each other are one span."""
+    """Return spans of iterations of one job that follow each other."""
     found: list[Span] = []
     for job, start, end in iterations:
         if found and found[-1][0] == job and found[-1][2] == start / SECOND:
@@ -66,7 +66,7 @@ def _wait(number: int, arrival: int, iterations: list[Iteration]) -> int:
 
 
 def _memory(iterations: list[Iteration], jobs: list[Job]) -> dict[str, Any]:
-    """Around the first switch: what each iteration holds in the lane, beside what stays."""
+    """Return, around the first switch, what each iteration holds in the lane, beside what stays."""
     at = next(start for job, start, _ in iterations if job == 1)
     near = [one for one in iterations if abs(one[1] - at) < AROUND_SWITCH_S * SECOND]
     held = [(job, start / SECOND, end / SECOND, jobs[job].ephemeral / MB) for job, start, end in near]
@@ -78,7 +78,7 @@ def _memory(iterations: list[Iteration], jobs: list[Job]) -> dict[str, Any]:
 
 
 def _gap_ms(data: dict[str, Any]) -> float:
-    """Between the last iteration of the first job and the first of the second."""
+    """Return the gap between the last iteration of the first job and the first of the second."""
     switch = data["memory"]["switch_s"]
     before = max(end for _, _, end, _ in data["memory"]["held"] if end <= switch)
     return round(1000 * float(switch - before), 3)

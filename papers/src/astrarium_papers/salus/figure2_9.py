@@ -39,7 +39,7 @@ def run(effort: Effort) -> Findings:
 
 
 def throughput(iterations: list[Iteration]) -> list[list[float]]:
-    """By job, images per second in each window; an iteration counts where it ran, in parts."""
+    """Return, by job, images per second in each window; an iteration counts where it ran, in parts."""
     windows = max(end for _, _, end in iterations) // (WINDOW_S * SECOND) + 1
     found = [[0.0] * windows for _ in ITERATIONS]
     for job, start, end in iterations:
@@ -51,7 +51,7 @@ def throughput(iterations: list[Iteration]) -> list[list[float]]:
 
 
 def _between(curves: list[list[float]], start: float, end: float) -> list[float]:
-    """Each job's images per second, in the whole windows between two instants."""
+    """Return each job's images per second, in the whole windows between two instants."""
     first, last = -(-int(start) // WINDOW_S), int(end) // WINDOW_S
     return [sum(curve[first:last]) / (last - first) for curve in curves]
 

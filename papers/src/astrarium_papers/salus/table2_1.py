@@ -97,13 +97,13 @@ def _unlimited(seed: int, turn: int) -> float:
 
 
 def _eager(seed: int, turn: int) -> float:
-    """SRTF's mean completion if it admits whoever fits."""
+    """Return SRTF's mean completion if it admits whatever job fits."""
     rows = play(EagerSrtf(), arrivals_of(trace(seed=seed), turn), MEMORY)
     return minutes(summary(rows).mean_completion)
 
 
 def _reading(spread: float, effort: Effort) -> dict[str, float]:
-    """Mean completion by policy, on traces that fit the FIFO row as well."""
+    """Return mean completion by policy, on traces that fit the FIFO row as well."""
     effort.say(f"lengths of spread {spread}")
     traces = [arrivals_of(one, COARSE) for one in unequal(spread, effort.pick(1, 4))]
     return {
@@ -113,7 +113,7 @@ def _reading(spread: float, effort: Effort) -> dict[str, float]:
 
 
 def _numbers(rows: list[JobRow]) -> dict[str, Any]:
-    """Minutes, in the columns of the table, and each job's completion time."""
+    """Return minutes, in the columns of the table, and each job's completion time."""
     found = summary(rows)
     columns = (found.makespan, found.mean_admission, found.mean_completion, found.p95_completion)
     completions = sorted(minutes(row.ended - row.arrived) for row in rows)
@@ -137,7 +137,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _speedups(data: dict[str, Any]) -> list[Row]:
-    """The paper's headline, under every reading."""
+    """Return rows of the paper's headline, under every reading."""
     fifo, srtf = (_means(data, policy)["mean completion"] for policy in ("fifo", "srtf"))
     what, form = (
         "mean completion, fifo over srtf",

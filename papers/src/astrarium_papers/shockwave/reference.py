@@ -4,7 +4,7 @@ Their 120 jobs on 32 GPUs (Shockwave's public repository, traces/reproduce): rou
 not in the round before, GPUs all alike. The recorded numbers are of that simulator, run with ECOS in place of
 Gurobi outside this repository. The trace is not part of this repository either: the folder in the
 environment variable ASTRARIUM_CLUSTER_DATA holds it, as `shockwave_120jobs_32gpus.csv` (its columns are in
-`astrarium.cluster.workloads.traces`).
+`astrarium.cluster.workloads.apps`).
 
 rho: `static`, Shockwave's, is against T x max(1, jobs / GPUs) with T the time alone; `share` against
 T x max(1, N_avg x gang / GPUs) with N_avg jobs at a time during its life.
@@ -24,8 +24,7 @@ from astrarium.cluster.contract import App, AppArrived, Event, MachineJoined
 from astrarium.cluster.machines import Machine, Slowdowns, Spread
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.cluster.workloads.apps import single_apps
-from astrarium.cluster.workloads.traces import read_shockwave
+from astrarium.cluster.workloads.apps import read_shockwave, single_apps
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.units import SECOND, Time

@@ -48,7 +48,7 @@ def _measure(case: Case, effort: Effort) -> AtGoodput:
 
 
 def _rate(case: Case, setting: Any, effort: Effort) -> float:
-    """The quick form saves the search: it runs at the goodput that the paper printed."""
+    """Return the rate; the quick form saves the search and takes the goodput that the paper printed."""
     if effort.quick:
         return float(PAPER[case.model][case.system])
     return goodput(
@@ -62,10 +62,10 @@ def _answered(record: ServingRecord) -> Ints:
 
 
 def _batches(record: ServingRecord) -> Ints:
-    """For each answered request, the number of its batch."""
+    """Return the number of its batch for each answered request."""
     return record.requests.batch[_answered(record)]
 
 
 def percentiles(values: Any) -> list[float]:
-    """0 to 100 in steps of one."""
+    """Return percentiles 0 to 100 in steps of one."""
     return [float(value) for value in np.percentile(values, range(101))]

@@ -44,7 +44,8 @@ def scenario(
     warmup_s: float = 2,
     **workload: Any,
 ) -> Scenario:
-    """*duration_s* are measured, after the warm-up; the network has no delay unless told otherwise."""
+    """Return a scenario. *duration_s* are measured, after the warm-up; the network has no delay unless told
+    otherwise."""
     network = workload.pop("network", {})
     raw = {
         "cluster": {"gpus": gpus},

@@ -42,7 +42,7 @@ def run(effort: Effort) -> Findings:
 
 
 def _with_fault(row: Row, faulty: dict[str, Any]) -> Row:
-    """What Shepherd needs as the authors built it."""
+    """Return the row of Shepherd with what it needs as the authors built it."""
     if not row.what.endswith("Shepherd"):
         return row
     gpus = faulty[ONE if row.what.startswith(ONE) else MIXED]
@@ -50,7 +50,7 @@ def _with_fault(row: Row, faulty: dict[str, Any]) -> Row:
 
 
 def _needed(workload: str, system: str, delayed: bool, effort: Effort) -> int | None:
-    """None where even the most GPUs worth trying are too few."""
+    """Return the GPUs needed; None where even the most GPUs worth trying are too few."""
     effort.say(f"{workload}: {system}{', delayed' * delayed}")
     numbers = effort.pick((1,), (1, 2))
     cases = [_scenario(workload, system, delayed, effort).with_seed(number) for number in numbers]
@@ -78,16 +78,16 @@ def _on(case: Scenario, gpus: int) -> Scenario:
 
 
 def most(case: Scenario) -> int:
-    """Twice as many as would do if nothing were ever batched."""
+    """Return twice as many GPUs as would do if nothing were ever batched."""
     models = build.setup(case).models
     alone = sum(share * model.latency[1] / 1e9 for share, model in zip(shares(case), models, strict=True))
     return math.ceil(case.total_rate * alone * HEADROOM)
 
 
 def fewest(enough: Callable[[int], bool], most: int) -> int | None:
-    """Coarse steps down until the first number that is too small, then halving: some policies fail with a
-    number of GPUs, do with fewer, and fail again, so a number counts only if all that were tried above it
-    do."""
+    """Return the fewest GPUs that do, by coarse steps down until the first number that is too small, then
+    halving: some policies fail with a number of GPUs, do with fewer, and fail again, so a number counts only
+    if all that were tried above it do."""
     step = max(1, most // COARSE)
     if not enough(most):
         return None

@@ -46,7 +46,7 @@ def run(effort: Effort) -> Findings:
 
 
 def _goodput(case: Case, effort: Effort) -> list[float]:
-    """One for each seed."""
+    """Return the goodput for each seed."""
     copies, gpus, seconds, warmup = effort.pick((4, 4, 0.4, 0.1), (COPIES, GPUS, 8, 2))
     models = {"ResNet50": {"profile": RESNET50["profile"], "slo": f"{case.slo_ms}ms", "copies": copies}}
     policy = SYSTEMS[case.system]
@@ -67,7 +67,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _by_seed(systems: dict[str, list[list[float]]], place: int) -> str:
-    """Symphony's goodput and the best other's, as each seed found it."""
+    """Return Symphony's goodput and the best other's, as each seed found it."""
     best = max(RIVALS, key=lambda rival: sum(systems[rival][place]))
     rates = {system: [f"{rate:,.0f}" for rate in systems[system][place]] for system in ("Symphony", best)}
     return ", ".join(f"{system} {' and '.join(found)} r/s" for system, found in rates.items())
@@ -101,7 +101,8 @@ def _claims(curves: dict[str, Any]) -> list[Claim]:
 
 
 def _kept(curves: dict[str, Any], bursty: str) -> dict[str, float]:
-    """What each system keeps of its goodput when Poisson arrivals become bursty, the mean over the SLOs."""
+    """Return what each system keeps of its goodput when Poisson arrivals become bursty, the mean over the
+    SLOs."""
     smooth = curves[bursty.replace("Gamma 0.05", "Poisson")]
     kept = {}
     for system, rates in curves[bursty].items():
@@ -110,7 +111,7 @@ def _kept(curves: dict[str, Any], bursty: str) -> dict[str, float]:
 
 
 def _least(systems: dict[str, list[float]]) -> float:
-    """The worst system's share of the best one's goodput, at the loosest SLO."""
+    """Return the worst system's share of the best one's goodput, at the loosest SLO."""
     return min(rates[-1] for rates in systems.values()) / max(rates[-1] for rates in systems.values())
 
 

@@ -44,7 +44,7 @@ def run(effort: Effort) -> Findings:
 
 
 def _goodput(slo_ms: int, latency_us: int, effort: Effort) -> float:
-    """0 where not even a lone request could be answered in time."""
+    """Return the goodput; 0 where not even a lone request could be answered in time."""
     model = {"profile": RESNET50["profile"], "slo": f"{slo_ms}ms", "copies": MODELS}
     network = {"control": f"{latency_us}us"}
     case = scenario({"model": model}, GPUS, SYMPHONY, effort.pick(2, 10), network=network)
@@ -61,7 +61,7 @@ def _part(all_us: list[int], found: dict[int, list[float]], us: list[int]) -> di
 
 
 def _losses(curve: list[float]) -> list[float]:
-    """Percent of the goodput without any latency."""
+    """Return losses in percent of the goodput without any latency."""
     return [100 * (1 - goodput / curve[0]) for goodput in curve]
 
 
@@ -90,7 +90,8 @@ def _lost(data: dict[str, Any]) -> str:
 
 
 def _crossing(us: list[int], losses: list[float], level: float) -> float:
-    """The latency at which the loss reaches *level*, between two measured ones; the last if it never does."""
+    """Return the latency at which the loss reaches *level*, between two measured ones; the last if it never
+    does."""
     for place in range(1, len(us)):
         before, after = losses[place - 1], losses[place]
         if after >= level:

@@ -68,18 +68,18 @@ def _scenario(gpus: int, seconds: int) -> Scenario:
 
 
 def _spread(names: list[str], count: int) -> list[str]:
-    """*count* of them, evenly from the first to the last."""
+    """Return *count* of these items, evenly from the first to the last."""
     return [names[round(place * (len(names) - 1) / (count - 1))] for place in range(count)]
 
 
 def _full_rate(model: ModelSpec, gpus: float) -> float:
-    """Requests per second that keep *gpus* busy with staggered batches, (1 + 1/n) l(b) <= SLO."""
+    """Return the requests per second that keep *gpus* busy with staggered batches, (1 + 1/n) l(b) <= SLO."""
     size = max(1, model.largest_batch_within(int(model.slo / (1 + 1 / gpus))))
     return gpus * size / model.latency[size] * SECOND
 
 
 def _levels(models: int, seconds: int) -> list[list[float]]:
-    """Load over time as a share of the cluster: a shared swing times each model's own."""
+    """Return load over time as a share of the cluster: a shared swing times each model's own."""
     draw = stream(1, "figure15")
     phases, periods = draw.random(models), 0.3 + 0.5 * draw.random(models)
     rows = []
@@ -109,7 +109,7 @@ def _data(case: Scenario, record: ServingRecord, advice: AdviceOverTime) -> dict
 
 
 def _per_second(record: ServingRecord, seconds: int) -> tuple[Any, Any]:
-    """Requests, and those answered in time, by model and second of arrival."""
+    """Return requests, and those answered in time, by model and second of arrival."""
     requests, models = record.requests, len(record.setup.models)
     place = requests.model * seconds + np.minimum(requests.arrival // SECOND, seconds - 1)
     offered = np.bincount(place, minlength=models * seconds)
@@ -118,7 +118,8 @@ def _per_second(record: ServingRecord, seconds: int) -> tuple[Any, Any]:
 
 
 def _load(case: Scenario, record: ServingRecord, seconds: int) -> list[float]:
-    """In each second, the share of the cluster that staggered batches of the offered rates would need."""
+    """Return, for each second, the share of the cluster that staggered batches of the offered rates would
+    need."""
     models, gpus = record.setup.models, len(record.setup.gpus)
     full = [_full_rate(model, gpus / len(models)) for model in models]
     loads = [0.0] * seconds
@@ -182,7 +183,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _steady(data: dict[str, Any], low: float, high: float) -> list[int]:
-    """Places whose whole window had a load between *low* and *high*."""
+    """Return places whose whole window had a load between *low* and *high*."""
     loads = data["load"]
     return [
         place
@@ -192,7 +193,7 @@ def _steady(data: dict[str, Any], low: float, high: float) -> list[int]:
 
 
 def _over_window(loads: list[float]) -> list[float]:
-    """The mean of each second and those before it that the autoscaler's window holds."""
+    """Return the mean of each second and those before it that the autoscaler's window holds."""
     parts = [loads[max(0, place + 1 - WINDOW_S) : place + 1] for place in range(len(loads))]
     return [sum(part) / len(part) for part in parts]
 
@@ -235,7 +236,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
 
 def _draw_rates(axis: Any, data: dict[str, Any]) -> None:
-    """Good requests of every model in color, the rest of every model in gray on top."""
+    """Draw good requests of every model in color, the rest of every model in gray on top."""
     from matplotlib import colormaps
 
     good, offered = np.array(data["good"]), np.array(data["offered"])

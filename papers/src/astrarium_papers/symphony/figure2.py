@@ -63,7 +63,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _unbatched() -> str:
-    """What no scheduler can exceed: every request alone."""
+    """Return in words how full the GPUs get at most, with every request alone."""
     table2, slower = (_alone_s(models) * LOW_RATE / GPUS for models in (MODELS, SLOWER))
     return (
         f"Even without any batching 3K requests/s fill no more than {table2:.0%} of {GPUS} GPUs with Table "
@@ -106,12 +106,12 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _kept(in_time: list[float]) -> float:
-    """The least that comes in time from the peak on, as a share of the peak."""
+    """Return the least that comes in time from the peak on, as a share of the peak."""
     return min(in_time[in_time.index(max(in_time)) :]) / max(in_time)
 
 
 def _full_before_peak(rates: list[float], curves: dict[str, Any]) -> float:
-    """The lowest load at which all GPUs are busy, as a share of the peak goodput."""
+    """Return the lowest load at which all GPUs are busy, as a share of the peak goodput."""
     full = [rate for rate, busy in zip(rates, curves["busy"], strict=True) if busy >= FULL]
     return float(min(full, default=float("inf")) / max(curves["in_time"]))
 

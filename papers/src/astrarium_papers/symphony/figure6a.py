@@ -33,7 +33,7 @@ def run(effort: Effort) -> Findings:
 
 
 def _percent(beta_ms: int, gather: str, effort: Effort) -> float:
-    """Eager goodput in percent of deferred goodput."""
+    """Return eager goodput in percent of deferred goodput."""
     profile = {"alpha": f"{ALPHA_MS}ms", "beta": f"{beta_ms}ms"}
     slo_ms = 2 * (8 * ALPHA_MS + beta_ms)
     models = {"model": {"profile": profile, "slo": f"{slo_ms}ms", "copies": MODELS}}
@@ -75,7 +75,8 @@ def _claims(betas: list[int], curves: dict[str, list[float]]) -> list[Claim]:
 
 
 def _falls(percents: list[float], noise: float = 1.5) -> bool:
-    """No later point stands above an earlier one by more than the noise of the searches (percent)."""
+    """Return whether no later point stands above an earlier one by more than the noise of the searches
+    (percent)."""
     lowest = percents[0]
     for percent in percents:
         if percent > lowest + noise:

@@ -41,7 +41,7 @@ def _case(name: str, policy: dict[str, Any], effort: Effort) -> Any:
 
 
 def _relative(name: str, gather: str, timeouts: list[float], effort: Effort) -> list[float]:
-    """Goodput with each timeout (percent of the SLO) in percent of deferred goodput."""
+    """Return goodput with each timeout (percent of the SLO) in percent of deferred goodput."""
     deferred = {"name": "deferred", "gather": gather}
     best = goodput(_case(name, deferred, effort), effort, f"{name}: deferred, {gather}").goodput
     found = []

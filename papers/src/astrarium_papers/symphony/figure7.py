@@ -63,7 +63,7 @@ def every_setting() -> list[Setting]:
 
 
 def panels(effort: Effort) -> dict[str, list[Setting]]:
-    """What each of the figure's four panels shows; the last is a sample drawn without looking."""
+    """Return what each of the figure's four panels shows; the last is a sample drawn without looking."""
     shapes = effort.pick((1.0,), (0.1, 0.3, 1.0))
     ratios = effort.pick((2.0,), (1.0, 2.0, 4.0))
     count = effort.pick(8, 24)
@@ -95,8 +95,8 @@ def run(effort: Effort) -> Findings:
 
 
 def _ratio(setting: Setting, effort: Effort) -> float | None:
-    """Deferred goodput over eager goodput; None where the SLO is shorter than one request takes, or where
-    eager serves nothing."""
+    """Return deferred goodput over eager goodput; None where the SLO is shorter than one request takes, or
+    where eager serves nothing."""
     effort.say(str(setting))
     try:
         length = effort.pick((20_000, 2), (180_000, 4))
@@ -109,7 +109,8 @@ def _ratio(setting: Setting, effort: Effort) -> float | None:
 
 
 def scenario_of(setting: Setting, policy: dict[str, Any], requests: int, least_s: float) -> Scenario:
-    """Long enough for about as many requests in every setting, because rates differ a hundredfold."""
+    """Return a scenario long enough for about as many requests in every setting: rates differ a
+    hundredfold."""
     gpus = round(setting.copies * setting.gpus_per_model)
     short = scenario(_models(setting), gpus, policy, 1, arrivals="gamma", shape=setting.shape)
     limit = capacity(short, build.setup(short))
@@ -143,7 +144,7 @@ def _rows(found: dict[str, list[dict[str, Any]]], skipped: int) -> list[Row]:
 
 
 def _who(cases: list[dict[str, Any]], level: float) -> str:
-    """Which models reach *level*, and at which SLOs."""
+    """Return which models reach *level*, and at which SLOs."""
     pairs = sorted({(case["model"], case["slo_ms"]) for case in cases if case["ratio"] >= level})
     return ", ".join(f"{model} at {slo} ms" if slo else "the mix" for model, slo in pairs) or "none"
 
@@ -216,7 +217,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
 
 def _draw_panel(axis: Any, cases: list[dict[str, Any]]) -> None:
-    """One line for each SLO and shape, over the number of GPUs a model."""
+    """Draw one line for each SLO and shape, over the number of GPUs a model."""
     lines: dict[tuple[int, float], list[tuple[float, float]]] = {}
     for case in cases:
         lines.setdefault((case["slo_ms"], case["shape"]), []).append((case["gpus_per_model"], case["ratio"]))

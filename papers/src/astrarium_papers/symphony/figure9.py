@@ -113,7 +113,7 @@ def _frontends(what: str, found: dict[str, float]) -> Row:
 
 
 def _over(found: dict[str, float], system: str) -> float:
-    """How many times that system's goodput Symphony has; nothing counts as one request/s."""
+    """Return how many times that system's goodput Symphony has; nothing counts as one request/s."""
     return found["Symphony"] / max(found[system], 1.0)
 
 

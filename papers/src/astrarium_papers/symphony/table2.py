@@ -42,13 +42,13 @@ PAPER: dict[str, dict[str, Any]] = {
 
 
 def staggered(model: ModelSpec) -> tuple[int, float]:
-    """The largest b with (1 + 1/N) l(b) <= SLO, and the throughput of N GPUs that take turns."""
+    """Return the largest b with (1 + 1/N) l(b) <= SLO, and the throughput of N GPUs that take turns."""
     batch = model.largest_batch_within(model.slo * GPUS // (GPUS + 1))
     return batch, GPUS * batch / (model.latency[batch] / 1e9)
 
 
 def uncoordinated(model: ModelSpec) -> tuple[int, float]:
-    """The largest b with 2 l(b) <= SLO: a request may just miss a batch and wait for a whole one."""
+    """Return the largest b with 2 l(b) <= SLO: a request may just miss a batch and wait for a whole one."""
     batch = model.largest_batch_within(model.slo // 2)
     return batch, GPUS * batch / (model.latency[batch] / 1e9)
 
@@ -65,7 +65,7 @@ def run(effort: Effort) -> Findings:
 
 
 def _measure(name: str, policy: dict[str, Any], effort: Effort) -> dict[str, Any]:
-    """Without network delays, and with those of the authors' code."""
+    """Measure without network delays, and with those of the authors' code."""
     seconds = effort.pick(6, 60 if name == "ResNet50" else 240)
     found, delayed = (
         goodput(scenario({name: TABLE2[name]}, GPUS, policy, seconds, network=network), effort, name)

@@ -20,7 +20,8 @@ HIGHER = "the rival makes some apps wait until others have ended"
 
 
 def tasks(drawing: Drawing) -> dict[tuple[str, str], Task]:
-    """By system and definition: Themis bids by the one that it is measured by; rivals know neither."""
+    """Return tasks by system and definition: Themis bids by the one that it is measured by; rivals know
+    neither."""
     found: dict[tuple[str, str], Task] = {}
     for definition in DEFINITIONS:
         found[THEMIS, definition] = Task(drawing, "themis", (("definition", definition),))
@@ -66,7 +67,7 @@ def worsts(data: dict[str, Any], name: str, definition: str) -> list[float]:
 
 
 def ratios(data: dict[str, Any], name: str, definition: str) -> Over:
-    """The rival's largest rho over Themis's, seed by seed."""
+    """Return the rival's largest rho over Themis's, seed by seed."""
     pairs = zip(worsts(data, name, definition), worsts(data, THEMIS, definition), strict=True)
     return over(theirs / ours for theirs, ours in pairs)
 
@@ -102,7 +103,7 @@ def _distribution(data: dict[str, Any], definition: str) -> list[Row]:
 
 
 def _as_drawn(definition: str, found: dict[str, float]) -> Row:
-    """Of the workload with lengths and arrivals as in section 2.2."""
+    """Return the row of the workload with lengths and arrivals as in section 2.2."""
     told = ", ".join(f"{name} {worst:.1f}" for name, worst in found.items())
     times = median(found[name] for name in RIVALS) / found[THEMIS]
     note = f"lengths and arrivals as in section 2.2, one seed; largest rho: {told}"

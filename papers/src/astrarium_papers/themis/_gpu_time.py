@@ -18,7 +18,7 @@ BIDS = (("definition", "share"),)  # as in Figures 9 and 10, whose runs these ar
 
 
 def hours(workload: int, effort: Effort) -> dict[str, Any]:
-    """By system: GPU-hours of each seed."""
+    """Return, by system, GPU-hours of each seed."""
     base = Drawing(workload=workload, apps=effort.pick(10, 85))
     drawings = [replace(base, seed=seed) for seed in range(1, 1 + effort.pick(1, 3))]
     tasks = {
@@ -31,7 +31,7 @@ def hours(workload: int, effort: Effort) -> dict[str, Any]:
 
 
 def more_than_themis(data: dict[str, Any], name: str) -> Over:
-    """In per cent of Themis's, seed by seed."""
+    """Return how much more GPU time a rival takes than Themis, in per cent, seed by seed."""
     pairs = zip(data["hours"][name], data["hours"][THEMIS], strict=True)
     return over(100 * (theirs / ours - 1) for theirs, ours in pairs)
 

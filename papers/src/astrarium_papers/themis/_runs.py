@@ -53,7 +53,8 @@ Parameters = tuple[tuple[str, Any], ...]
 
 
 class Task(NamedTuple):
-    """*sized_for*: the cluster whose size the load of the drawing is of, where that is another one."""
+    """One run. *sized_for*: the cluster whose size the load of the drawing is of, where that is another
+    one."""
 
     drawing: Drawing
     policy: str = "themis"
@@ -68,7 +69,8 @@ class Task(NamedTuple):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """*rho* by definition, for all apps; *scores*: allocations, and GPU-hours, by placement score."""
+    """The numbers of a run: *rho* by definition, for all apps; *scores*: allocations, and GPU-hours, by
+    placement score."""
 
     rho: dict[str, list[float]]
     took_s: list[float]
@@ -84,7 +86,7 @@ _KNOWN: dict[Task, Measured] = {}  # figures share runs
 
 
 def measured(tasks: Sequence[Task], effort: Effort) -> dict[Task, Measured]:
-    """Simulations are pure Python: several at a time need processes."""
+    """Run all tasks. Simulations are pure Python: several at a time need processes."""
     new = [task for task in dict.fromkeys(tasks) if task not in _KNOWN]
     if effort.jobs > 1 and len(new) > 1:
         with processes(effort.jobs) as pool:
@@ -112,7 +114,7 @@ def record_of(task: Task, apps: Sequence[DrawnApp]) -> ClusterRecord:
 
 
 def scenario(policy: str, parameters: Mapping[str, Any], startup: str = STARTUP) -> ClusterScenario:
-    """What does not say which apps there are: costs, slowdowns and the policy. Its own apps are not used."""
+    """Return what does not depend on the apps: costs, slowdowns and the policy. Its own apps are not used."""
     return parse(
         {
             "machines": "themis-testbed",
@@ -185,5 +187,5 @@ def over(values: Iterable[float]) -> Over:
 
 
 def jain(values: Sequence[float]) -> float:
-    """1: all are alike; 1/n: one has all."""
+    """Return Jain's index. 1: all are alike; 1/n: one has all."""
     return sum(values) ** 2 / len(values) / sum(value * value for value in values)

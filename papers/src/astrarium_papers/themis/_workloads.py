@@ -20,7 +20,7 @@ TRACE_LOAD = 50.0  # GPUs wanted on average, of section 2.2
 
 
 class Drawing(msgspec.Struct, frozen=True):
-    """*network_share*: none for the models of Table 4."""
+    """What is drawn. *network_share*: none for the models of Table 4."""
 
     workload: int = 1
     seed: int = 1
@@ -34,7 +34,7 @@ class Drawing(msgspec.Struct, frozen=True):
 
 
 def drawn(drawing: Drawing, gpus: int) -> tuple[DrawnApp, ...]:
-    """In order of arrival."""
+    """Return apps in order of arrival."""
     if drawing.as_drawn:
         apps = _as_drawn(drawing, gpus)
     else:

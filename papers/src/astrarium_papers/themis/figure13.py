@@ -36,14 +36,14 @@ def run(effort: Effort) -> Findings:
 
 
 def _mean(run: Measured) -> float:
-    """By GPU time: many allocations of one GPU say nothing of placement."""
+    """Return the mean by GPU time: many allocations of one GPU say nothing of placement."""
     return sum(score * hours for score, (_, hours) in run.scores.items()) / sum(
         hours for _, hours in run.scores.values()
     )
 
 
 def _whole(run: Measured) -> float:
-    """The share of allocations with the best score."""
+    """Return the share of allocations with the best score."""
     return run.scores.get(1.0, (0, 0.0))[0] / sum(count for count, _ in run.scores.values())
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.themis._network import draw_curves, relative, swept
 from astrarium_papers.themis._runs import RIVALS, THEMIS, over
+from astrarium_papers.themis._sweeps import draw_curves, over_shares, relative
 
 TITLE = "The largest rho by the share of network-intensive apps, 256 GPUs (Figure 15)"
 PAPER = (1.24, 1.77)  # how much better Themis is where all are
@@ -17,7 +17,7 @@ CLOSE_TOO = "; rivals look for GPUs that are close together here, too"
 
 
 def run(effort: Effort) -> Findings:
-    data = swept(effort)
+    data = over_shares(effort)
     return Findings(_rows(data), _claims(data), data)
 
 

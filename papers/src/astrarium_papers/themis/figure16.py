@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.themis._network import draw_curves, relative, swept
 from astrarium_papers.themis._runs import RIVALS, THEMIS, over
+from astrarium_papers.themis._sweeps import draw_curves, over_shares, relative
 
 TITLE = "GPU time by the share of network-intensive apps, 256 GPUs (Figure 16)"
 GANDIVA = 8.1  # per cent that Themis is below it where all are
@@ -16,12 +16,12 @@ SAME = 5.0  # per cent: "equally efficiently"
 
 
 def run(effort: Effort) -> Findings:
-    data = swept(effort)
+    data = over_shares(effort)
     return Findings(_rows(data["hours"]), _claims(data["hours"]), data)
 
 
 def _below(hours: dict[str, Any], name: str, share: str) -> list[float]:
-    """How far Themis is below it, in per cent."""
+    """Return how far Themis is below a rival, in per cent."""
     return [100 * (1 - 1 / times) for times in relative(hours, name, share)]
 
 

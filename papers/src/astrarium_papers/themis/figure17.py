@@ -7,8 +7,8 @@ from typing import Any
 
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.themis._knobs import turned
 from astrarium_papers.themis._runs import Over, over
+from astrarium_papers.themis._sweeps import over_settings
 
 TITLE = "The largest rho where apps err in their bids, 256 GPUs (Figure 17)"
 ERRORS = (0.0, 0.05, 0.1, 0.2)
@@ -19,7 +19,7 @@ CHANCE = "which allocations come out is chaotic: other leftovers by chance chang
 
 def run(effort: Effort) -> Findings:
     errors = effort.pick((0.0, 0.2), ERRORS)
-    found = turned([{"error": error} for error in errors], effort, seeds=5)
+    found = over_settings([{"error": error} for error in errors], effort, seeds=5)
     data: dict[str, Any] = {
         definition: {f"{100 * error:g}": each[definition] for error, each in zip(errors, found, strict=True)}
         for definition in DEFINITIONS
@@ -28,7 +28,7 @@ def run(effort: Effort) -> Findings:
 
 
 def change(numbers: dict[str, list[float]], error: str) -> Over:
-    """Of the largest rho, in per cent, seed by seed."""
+    """Return the change of the largest rho, in per cent, seed by seed."""
     return over(100 * (wrong / right - 1) for wrong, right in zip(numbers[error], numbers["0"], strict=True))
 
 

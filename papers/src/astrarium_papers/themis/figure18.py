@@ -61,7 +61,7 @@ def run(effort: Effort) -> Findings:
 
 
 def completion(lie: Lie) -> tuple[float, float]:
-    """Hours that the liar takes, and the mean of the others."""
+    """Return the hours that the liar takes, and the mean of the others."""
     lies = {lie.liar: lie.per_cent / 100} if lie.per_cent else {}
     policy = {"name": "themis", "lies": lies, "lie_near": WAYS[lie.way]}
     scenario = parse(
@@ -77,7 +77,8 @@ def completion(lie: Lie) -> tuple[float, float]:
 
 
 def tipping(lies: list[int], liar: list[float]) -> float | None:
-    """The largest X up to which the liar takes no longer than without a lie; none if lying never hurts."""
+    """Return the largest X up to which the liar takes no longer than without a lie; none if lying never
+    hurts."""
     for place in range(len(lies) - 1, -1, -1):
         if liar[place] <= liar[0] * HAIR:
             return float(lies[place]) if place + 1 < len(lies) else None

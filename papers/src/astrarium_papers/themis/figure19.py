@@ -10,8 +10,8 @@ from typing import Any
 
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.themis._knobs import turned
 from astrarium_papers.themis._runs import over
+from astrarium_papers.themis._sweeps import over_settings
 
 TITLE = "The largest rho and GPU time by f and by lease, 256 GPUs (Figure 19)"
 KNOBS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -24,7 +24,7 @@ def run(effort: Effort) -> Findings:
     knobs, leases = effort.pick(((0.0, 0.8, 1.0), (5, 20)), (KNOBS, LEASES))
     settings: list[dict[str, Any]] = [{"f": knob} for knob in knobs]
     settings += [{"f": 0.8, "lease": f"{lease}min"} for lease in leases]
-    found = turned(settings, effort, seeds=1)
+    found = over_settings(settings, effort, seeds=1)
     data = {
         what: {
             "f": {f"{knob:g}": each[what] for knob, each in zip(knobs, found, strict=False)},

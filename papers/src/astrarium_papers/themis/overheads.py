@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrarium.cluster.agents import Agent
+from astrarium.cluster.agents import AppAgent
 from astrarium.cluster.auction.goods import Bid, free_machines
 from astrarium.cluster.auction.partial import auction
 from astrarium.cluster.contract import AppArrived, MachineJoined
@@ -35,7 +35,7 @@ CLOCK = "by this machine's clock"
 
 
 class Took(NamedTuple):
-    """Milliseconds: each bid, and the auction."""
+    """The milliseconds of each bid, and of the auction."""
 
     bids: list[float]
     auction: float
@@ -59,7 +59,7 @@ def run(effort: Effort) -> Findings:
 
 
 def with_apps(where: str, count: int) -> ClusterState:
-    """So many apps have come; nobody has a GPU."""
+    """Return a cluster to which so many apps have come; none has a GPU."""
     believed = slowdowns(scenario("themis", {}), believed=True)
     state = ClusterState(believed)
     apps = drawn(Drawing(workload=2), sum(machine.gpus for machine in CLUSTERS[where]))
@@ -77,7 +77,7 @@ def one_round(state: ClusterState, offer: int, bidders: int, seed: int) -> Took:
     bids, took = list[Bid](), list[float]()
     for app in apps:
         row, began = state.apps[app], time.process_time_ns()
-        bids.append(Agent(row.app, "share").bid(0, row, state, goods))
+        bids.append(AppAgent(row.app, "share").bid(0, row, state, goods))
         took.append((time.process_time_ns() - began) / 1e6)
     began = time.process_time_ns()
     auction(goods, bids)

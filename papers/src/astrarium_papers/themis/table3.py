@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from astrarium.cluster.agents import Agent
+from astrarium.cluster.agents import AppAgent
 from astrarium.cluster.auction.goods import free_machines
 from astrarium.cluster.contract import App, AppArrived, Job, MachineJoined, single
 from astrarium.cluster.machines import Machine, Slowdowns, Spread
@@ -31,7 +31,7 @@ def run(effort: Effort) -> Findings:
     for each in (app, *(single(number, f"other {number}", SECOND) for number in (1, 2, 3))):
         state.apply(0, AppArrived(each))
     goods = free_machines(state.floor, state.free)
-    bid = Agent(app, "equation-1").bid(0, state.apps[app.id], state, goods)
+    bid = AppAgent(app, "equation-1").bid(0, state.apps[app.id], state, goods)
     rhos = {option.gpus: option.rho for option in bid.options}
     data = {f"{gpus}": rhos[gpus] for gpus in PAPER}
     return Findings([_row(gpus, rhos[gpus]) for gpus in PAPER], data=data)

@@ -14,7 +14,7 @@ import typer
 from astrarium.cli.cluster.state import disk_errors
 
 if TYPE_CHECKING:
-    from astrarium.cluster.live.arbiter import Office, Setting
+    from astrarium.cluster.live.arbiter import ArbiterProcess, ArbiterSetup
     from astrarium.cluster.live.backend import Backend
     from astrarium.cluster.scenario.read import ClusterScenario
 
@@ -25,7 +25,7 @@ def arbitrate(
     """Run the apps of a file on real machines. Ctrl-C has them write checkpoints; run it again to go on."""
     from astrarium.cli.cluster.status import told
     from astrarium.cli.output import command_line, emit
-    from astrarium.cluster.live.arbiter import Office
+    from astrarium.cluster.live.arbiter import ArbiterProcess
     from astrarium.run.waiting import waiting
 
     home = (state or Path(scenario.live.state or file.with_suffix(".state").name)).resolve()
@@ -34,14 +34,14 @@ def arbitrate(
     with disk_errors(home), ExitStack() as closing:
         with waiting(f"looking for the machines ({scenario.live.backend})"):
             backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
-            office = Office(home, setting, backend)
+            arbiter = ArbiterProcess(home, setting, backend)
         # Who is interrupted before leaves all as it is: agents that have not answered may have jobs to keep.
         closing.callback(getattr(backend, "close", _nothing_to_close))
-        closing.callback(office.close)
+        closing.callback(arbiter.close)
         with _Drain() as drain:
-            _announce(scenario, home, office)
-            _turns(office, stay, scenario.live.look / 1e9, drain)
-            status = office.status(alive=False)
+            _announce(scenario, home, arbiter)
+            _turns(arbiter, stay, scenario.live.look / 1e9, drain)
+            status = arbiter.status(alive=False)
     emit(json, status, told(status), None)
     if drain.asked:
         print(f"drained; `{command_line(context)}` goes on", file=sys.stderr)
@@ -53,15 +53,14 @@ def _nothing_to_close() -> None:
     """Not all backends hold something."""
 
 
-def settings(scenario: ClusterScenario) -> Setting:
+def settings(scenario: ClusterScenario) -> ArbiterSetup:
     """All that an arbiter needs of a file; every app is checked before the first is started."""
     import msgspec
 
-    from astrarium.cluster.live.arbiter import Planned, Policy, Setting
-    from astrarium.cluster.live.memory import Options
+    from astrarium.cluster.live.arbiter import ArbiterSetup, ChosenPolicy, PlannedApp
+    from astrarium.cluster.live.backend import Options
     from astrarium.cluster.policies import cluster_policies
-    from astrarium.cluster.scenario.apps import live_apps
-    from astrarium.cluster.scenario.build import slowdowns
+    from astrarium.cluster.scenario.build import live_apps, slowdowns
     from astrarium.core.choice import chosen
 
     live, home = scenario.live, Path(scenario.source).parent
@@ -71,10 +70,10 @@ def settings(scenario: ClusterScenario) -> Setting:
         _checked(raw, scenario, home, f"apps[{place}]")
         for number, name in enumerate(entry.names):
             body = {key: value for key, value in raw.items() if key not in ("count", "every", "arrival")}
-            planned.append(Planned(entry.arrival + number * entry.every, name, {**body, "name": name}))
+            planned.append(PlannedApp(entry.arrival + number * entry.every, name, {**body, "name": name}))
     spec = msgspec.json.encode(scenario.policy.plain()).decode()
-    return Setting(
-        policy=Policy(spec, chosen(cluster_policies, scenario.policy)),
+    return ArbiterSetup(
+        policy=ChosenPolicy(spec, chosen(cluster_policies, scenario.policy)),
         read=lambda body, largest: live_apps(body, largest, home),
         wall=time.time_ns,
         clock=time.monotonic_ns,
@@ -96,7 +95,7 @@ def _listed(scenario: ClusterScenario) -> Any:
 
 def _checked(raw: dict[str, Any], scenario: ClusterScenario, home: Path, field: str) -> None:
     from astrarium.cluster.live.arbiter import ANY
-    from astrarium.cluster.scenario.apps import live_apps
+    from astrarium.cluster.scenario.build import live_apps
     from astrarium.core.errors import InputError
 
     try:
@@ -112,7 +111,7 @@ def _size(scenario: ClusterScenario) -> int:
 def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
     """Those of the file, by names that they keep."""
     from astrarium.cluster.contract import MachineJoined
-    from astrarium.cluster.live.backend import MachineSeen
+    from astrarium.cluster.live.backend import MachineStatus
     from astrarium.cluster.scenario.build import build
 
     first = [
@@ -121,7 +120,7 @@ def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
         if at == 0 and isinstance(event, MachineJoined)
     ]
     return {
-        f"machine-{each.id}": MachineSeen(each.gpus, each.rack, each.slot, each.network) for each in first
+        f"machine-{each.id}": MachineStatus(each.gpus, each.rack, each.slot, each.network) for each in first
     }
 
 
@@ -138,27 +137,27 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
     return LocalBackend(home, machines_of(scenario), grace, least, env)
 
 
-def _announce(scenario: ClusterScenario, home: Path, office: Office) -> None:
-    how = "begins" if office.epoch == 1 else f"goes on (arbiter {office.epoch})"
+def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) -> None:
+    how = "begins" if arbiter.epoch == 1 else f"goes on (arbiter {arbiter.epoch})"
     print(
         f"{scenario.policy.label} on {scenario.live.backend} machines {how}; state in {home}", file=sys.stderr
     )
-    if office.seen_before:
-        names = ", ".join(office.seen_before)
+    if arbiter.known_before:
+        names = ", ".join(arbiter.known_before)
         print(f"here before, and taken as they were then: {names}", file=sys.stderr)
     print("Ctrl-C has all jobs write a checkpoint and leaves", file=sys.stderr, flush=True)
 
 
-def _turns(office: Office, stay: bool, look: float, drain: _Drain) -> None:
+def _turns(arbiter: ArbiterProcess, stay: bool, look: float, drain: _Drain) -> None:
 
     from astrarium.cli.cluster.progress import Lines
 
-    lines = Lines(office)
-    while not drain.asked and (stay or not office.idle):
-        office.turn()
+    lines = Lines(arbiter)
+    while not drain.asked and (stay or not arbiter.idle):
+        arbiter.turn()
         lines.show()
         time.sleep(look)
-    while not office.drain():
+    while not arbiter.drain():
         time.sleep(look)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from astrarium.cluster.live.arbiter import Office
+from astrarium.cluster.live.arbiter import ArbiterProcess
 from astrarium.cluster.report.words import ranges
 from astrarium.cluster.state import AppRow
 from astrarium.core.units import to_seconds
@@ -14,7 +14,7 @@ from astrarium.core.units import to_seconds
 class Lines:
     """Only what has changed since the last look."""
 
-    def __init__(self, office: Office) -> None:
+    def __init__(self, office: ArbiterProcess) -> None:
         self._office = office
         self._apps: dict[int, tuple[bool, tuple[int, ...]]] = {}
         self._machines: dict[int, str] = {}

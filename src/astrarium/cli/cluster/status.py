@@ -57,7 +57,7 @@ def _reading(home: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _about(story: dict[str, Any]) -> Iterator[Any]:
-    from astrarium.run.tables import plain_table
+    from astrarium.run.report import plain_table
 
     yield _apps([story["app"]])
     table = plain_table("at s", "what", "GPUs", "until s", "why")
@@ -107,7 +107,7 @@ def told(found: dict[str, Any]) -> Iterator[Any]:
 
 def _apps(apps: list[dict[str, Any]]) -> Any:
     from astrarium.cluster.report.words import ranges
-    from astrarium.run.tables import plain_table
+    from astrarium.run.report import plain_table
 
     table = plain_table("app", "is", "GPUs", "until s", "done", "took s", "waited s", "GPU-s", "rho", "why")
     for app in apps:
@@ -129,7 +129,7 @@ def _is(app: dict[str, Any]) -> str:
 
 def _machines(machines: list[dict[str, Any]]) -> Any:
     from astrarium.cluster.report.words import ranges
-    from astrarium.run.tables import plain_table
+    from astrarium.run.report import plain_table
 
     table = plain_table("machine", "name", "GPUs", "held by")
     for one in machines:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import yaml
+
 from astrarium.cli.progress import bar
+from astrarium.core.decode import parse_yaml
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.quantities import write_duration
 from astrarium.run.waiting import waiting
@@ -16,9 +19,67 @@ from astrarium.serving.live import profiling
 
 if TYPE_CHECKING:
     from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles
-    from astrarium.serving.live.profiling import Care, Fit, Measured
+    from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
     from astrarium.serving.live.tensors import TensorSpec
     from astrarium.serving.scenario import Scenario
+
+
+# Puts a model's profile into the text of a scenario file and leaves all else, comments too, as it is.
+
+
+_BY_HAND = "a file whose models are written out one by one; put the profile there by hand"
+
+
+def with_profile(text: str, model: str, profile: str, source: str) -> str:
+    """*profile* is YAML that fits on one line. InputError where the edit would change anything else."""
+    before = parse_yaml(text, source)
+    entry = _entry(text, model, source)
+    start, end, new = _place(text, entry, profile)
+    edited = text[:start] + new + text[end:]
+    changed = {**before["models"][model], "profile": parse_yaml(profile, source)}
+    wanted = {**before, "models": {**before["models"], model: changed}}
+    if not _says(edited, wanted):  # anchors, merged keys: forms that share text between models
+        raise InputError(f"models.{model}.profile", None, _BY_HAND, source)
+    return edited
+
+
+def _says(text: str, wanted: Any) -> bool:
+    try:
+        return bool(parse_yaml(text, "") == wanted)
+    except InputError:
+        return False
+
+
+def _entry(text: str, model: str, source: str) -> yaml.MappingNode:
+    models = _value(yaml.compose(text), "models")
+    entry = _value(models, model) if isinstance(models, yaml.MappingNode) else None
+    if not isinstance(entry, yaml.MappingNode) or not entry.value:
+        raise InputError(f"models.{model}", None, _BY_HAND, source)
+    return entry
+
+
+def _place(text: str, entry: yaml.MappingNode, profile: str) -> tuple[int, int, str]:
+    """Which stretch of the text becomes what."""
+    present = _value(entry, "profile")
+    if present is not None:
+        return present.start_mark.index, _end(present), profile
+    first = entry.value[0][0].start_mark
+    if entry.flow_style:
+        return first.index, first.index, f"profile: {profile}, "
+    return first.index, first.index, f"profile: {profile}\n{' ' * first.column}"
+
+
+def _value(node: Any, key: str) -> Any:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return next((value for name, value in pairs if name.value == key), None)
+
+
+def _end(node: yaml.Node) -> int:
+    """A block's own mark lies behind the comments that follow it: take the end of its last leaf."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.index)
 
 
 # The measuring of `astrarium profile`, with its progress bar and its tables.
@@ -46,9 +107,9 @@ def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted:
     sizes = profiling.sizes_up_to(wanted.largest)
     with waiting(f"warming up {wanted.name}"):
         model.warm_up([1])
-    measured: list[Measured] = []
+    measured: list[MeasuredTimes] = []
 
-    def enough(found: Measured) -> bool:
+    def enough(found: MeasuredTimes) -> bool:
         return wanted.limit is not None and found.quantile(wanted.chance) > wanted.limit
 
     with bar(f"profiling {wanted.name}", len(sizes)) as progress:
@@ -75,7 +136,7 @@ def by_application(model: LoadedModel, care: Care, wanted: Wanted) -> Outcome:
     return Outcome({"dynamic": found}, _application_table(fit))
 
 
-def _size_table(measured: list[Measured], table: dict[int, int]) -> Any:
+def _size_table(measured: list[MeasuredTimes], table: dict[int, int]) -> Any:
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False)
@@ -252,7 +313,6 @@ def show(profile: dict[str, Any], places: list[str]) -> None:
 
 
 def _edited(target: Target, profile: str) -> str:
-    from astrarium.serving.scenario.edit import with_profile
 
     assert target.scenario is not None
     text = target.scenario.read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ from astrarium.cli.options import Json, Overrides, Seed, ServingFile
 from astrarium.cli.serving import plan_options as options
 
 if TYPE_CHECKING:
-    from astrarium.serving.planning.answer import Answer, Question
-    from astrarium.serving.planning.search import Attempt, Choice, Wishes
+    from astrarium.serving.planning.answer import PlanningAnswer, Question
+    from astrarium.serving.planning.search import Attempt, PlacementChoice, PlanningGoals
     from astrarium.serving.scenario import Scenario
 
 INTERRUPTED = 130
@@ -46,19 +46,19 @@ def plan(
     from astrarium.core.errors import InputError
     from astrarium.serving.planning.answer import Question
     from astrarium.serving.planning.known import interference_named
-    from astrarium.serving.planning.search import Wishes
+    from astrarium.serving.planning.search import PlanningGoals
     from astrarium.serving.scenario import load
 
     check_served(file, "are not placed, models are")
     options.check_files(file, out, plot, overwrite)
     known, slowing = interference_named(interference)
-    wishes = Wishes(options.share(target), seeds, most, known, slowing)
+    goals = PlanningGoals(options.share(target), seeds, most, known, slowing)
     question = Question(gpus, options.rivals(against or []), growth, each)
     choice = options.chosen(policy, parameter or [])
     seeded = [] if seed is None else [f"seed={seed}"]
     scenario = load(file, [*(override or []), *seeded], planning=True)
     try:
-        answer = _answered(scenario, choice, wishes, question)
+        answer = _answered(scenario, choice, goals, question)
     except InputError as error:
         raise error if error.field.startswith("-") else error.read_from(str(file)) from None
     _write(answer, out, plot, file.name)
@@ -67,18 +67,20 @@ def plan(
         raise typer.Exit(INTERRUPTED)
 
 
-def _answered(scenario: Scenario, choice: Choice, wishes: Wishes, question: Question) -> Answer:
+def _answered(
+    scenario: Scenario, choice: PlacementChoice, goals: PlanningGoals, question: Question
+) -> PlanningAnswer:
     from astrarium.cli.progress import status
     from astrarium.serving.planning.answer import answered
-    from astrarium.serving.planning.search import Watch
+    from astrarium.serving.planning.search import PlanningWatch
 
     with status("planning") as say:
-        return answered(scenario, choice, wishes, question, Watch(say))
+        return answered(scenario, choice, goals, question, PlanningWatch(say))
 
 
-def _write(answer: Answer, out: Path | None, plot: Path | None, name: str) -> None:
+def _write(answer: PlanningAnswer, out: Path | None, plot: Path | None, name: str) -> None:
     from astrarium.serving.planning import plans
-    from astrarium.serving.planning.picture import draw_placement
+    from astrarium.serving.planning.tables import draw_placement
 
     chosen = answer.chosen
     if chosen is None:
@@ -95,7 +97,7 @@ def _in_time(chosen: Attempt) -> str:
     return "" if chosen.judged is None else f", {chosen.judged.overall.mean:.2%} in time"
 
 
-def _emit(answer: Answer, json: bool, out: Path | None, plot: Path | None) -> None:
+def _emit(answer: PlanningAnswer, json: bool, out: Path | None, plot: Path | None) -> None:
     from astrarium.cli.output import emit
     from astrarium.serving.planning import tables
     from astrarium.serving.planning.answer import told

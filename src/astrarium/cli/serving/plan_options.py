@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from astrarium.serving.planning.search import Choice
+    from astrarium.serving.planning.search import PlacementChoice
 
 Gpus = Annotated[
     int | None,
@@ -113,10 +113,10 @@ def share(text: str) -> float:
     return value
 
 
-def chosen(name: str, parameters: list[str], option: str = "-p") -> Choice:
+def chosen(name: str, parameters: list[str], option: str = "-p") -> PlacementChoice:
     from astrarium.core.decode import parse_yaml
     from astrarium.core.errors import InputError
-    from astrarium.serving.planning.search import Choice
+    from astrarium.serving.planning.search import PlacementChoice
 
     found: dict[str, Any] = {}
     for text in parameters:
@@ -126,10 +126,10 @@ def chosen(name: str, parameters: list[str], option: str = "-p") -> Choice:
                 option, text, f"KEY=VALUE, a parameter of {name}: see `astrarium policies {name}`"
             )
         found[key.strip()] = parse_yaml(value, f"{option} {text}")
-    return Choice(name, found)
+    return PlacementChoice(name, found)
 
 
-def rivals(texts: list[str]) -> tuple[Choice, ...]:
+def rivals(texts: list[str]) -> tuple[PlacementChoice, ...]:
     """'alpaserve,usher:cluster=open,group=2' are two, the second with parameters."""
     from astrarium.core.errors import InputError
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from astrarium.run.experiment import EngineName
     from astrarium.serving.planned.run import PlannedRun
     from astrarium.serving.record import ServingRecord
-    from astrarium.serving.report.planned import PlanSummary
+    from astrarium.serving.report.tables import PlanSummary
     from astrarium.serving.scenario import Scenario
 
     ServingRun = Run[Scenario, ServingRecord]
@@ -71,7 +71,7 @@ class PlanTaken(NamedTuple):
         return done, Run(LEVEL, scenario, label, done.record, summarize(done.record))
 
     def summary(self, done: PlannedRun) -> PlanSummary:
-        from astrarium.serving.report.planned import summarize_plan
+        from astrarium.serving.report.tables import summarize_plan
 
         plan = self.plan
         missing = {self.problem.models[index].name: why for index, why in plan.missing.items()}

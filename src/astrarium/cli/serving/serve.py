@@ -10,7 +10,7 @@ import typer
 from astrarium.cli.options import Overrides, ServingFile
 
 if TYPE_CHECKING:
-    from astrarium.server.running import Running
+    from astrarium.server.running import RunningServer
     from astrarium.serving.scenario import Scenario
     from astrarium.serving.scenario.schema import ServerOptions
 
@@ -62,7 +62,7 @@ def _run(scenario: Scenario, source: str) -> None:
     with ExitStack() as starting:
         starting.enter_context(waiting(_starting(scenario), getLogger("astrarium.server").info))
 
-        def started(running: Running) -> None:
+        def started(running: RunningServer) -> None:
             starting.close()
             _announce(scenario, running)
 
@@ -78,7 +78,7 @@ def _starting(scenario: Scenario) -> str:
     return f"starting {_number(scenario.cluster.size, 'worker')}, which load {shown}"
 
 
-def _announce(scenario: Scenario, running: Running) -> None:
+def _announce(scenario: Scenario, running: RunningServer) -> None:
     """Where it is, and a line that can be pasted into another terminal."""
     scheme = "https" if scenario.server.tls else "http"
     address = f"{scheme}://{running.http.host}:{running.http.port}"
@@ -101,7 +101,7 @@ def _number(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def curl_line(running: Running, address: str, options: ServerOptions) -> str:
+def curl_line(running: RunningServer, address: str, options: ServerOptions) -> str:
     """A request for a model that is loaded, preferably a real one."""
     from shlex import quote
 

@@ -1,4 +1,4 @@
-"""What is sold: the free GPUs of machines, and machines that are alike for all who bid."""
+"""An auction sells the free GPUs of machines; apps bid for them with tables of options."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from astrarium.core.errors import InputError
 
 
 class FreeMachine(NamedTuple):
-    """*gpus* are those that are free, numbered over the cluster; *slots* has the slot of each, if it matters
-    which of them lie closest to each other."""
+    """A machine with free GPUs, numbered over the cluster. *slots* has the slot of each, if it matters which
+    of them lie closest to each other."""
 
     id: int
     gpus: tuple[int, ...]
@@ -24,7 +24,7 @@ class FreeMachine(NamedTuple):
         return len(self.gpus)
 
     def ordered(self) -> list[int]:
-        """GPUs so that those of a slot follow each other, the fullest slot first: a piece breaks few."""
+        """Return the GPUs slot by slot, the fullest slot first, so that a piece breaks few."""
         slots = self.slots or (0,) * len(self.gpus)
         room = {slot: slots.count(slot) for slot in slots}
         return [
@@ -33,7 +33,7 @@ class FreeMachine(NamedTuple):
 
 
 class MachineClass(NamedTuple):
-    """Machines that are alike for all who bid: `members` are positions among the goods."""
+    """Machines that are alike for all who bid; `members` are positions among the goods."""
 
     free: int
     rack: int | None  # None: racks do not matter
@@ -42,7 +42,7 @@ class MachineClass(NamedTuple):
 
 
 def free_machines(floor: Floor, gpus: Iterable[int]) -> list[FreeMachine]:
-    """The goods that these free GPUs of the floor make, in the order of racks and machines."""
+    """Return the goods that these free GPUs of the floor make, in the order of racks and machines."""
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for gpu in gpus:
         rack, machine, slot = floor.place_of(gpu)
@@ -54,7 +54,7 @@ def free_machines(floor: Floor, gpus: Iterable[int]) -> list[FreeMachine]:
 
 
 def classes(goods: Sequence[FreeMachine], racks_matter: bool, named: Iterable[int]) -> list[MachineClass]:
-    """Alike: as many free GPUs, in the same rack where that matters, and named by no bid."""
+    """Return machines by class: as many free GPUs, in the same rack if that matters, named by no bid."""
     special = set(named)
     members: dict[tuple[int, int | None, int | None], list[int]] = {}
     for position, machine in enumerate(goods):
@@ -82,19 +82,21 @@ def _check_once(what: str, ids: Sequence[int]) -> None:
         raise InputError("goods", twice, f"every {what} once")
 
 
-# What GPUs are worth to an app: a table of options, each a pattern of pieces and the rho it would lead to.
+# Bids: what GPUs are worth to an app, as a table of options.
 
 
-class Piece(NamedTuple):
+class GpuPiece(NamedTuple):
+    """A number of GPUs on one machine: this one, one in this rack, or any."""
+
     gpus: int
     machine: int | None = None
     rack: int | None = None
 
 
-class Option(NamedTuple):
-    """*rho* is finish-time fairness: the smaller, the better. *one_rack*: all pieces in one, whichever."""
+class BidOption(NamedTuple):
+    """Pieces, and the *rho* that they would lead to (small is good). *one_rack*: all pieces lie in one."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[GpuPiece, ...]
     rho: float
     one_rack: bool = False
 
@@ -104,16 +106,16 @@ class Option(NamedTuple):
 
 
 class Bid(NamedTuple):
-    """*rho_old* is what the app gets to with nothing more: finite, as 1/rho = 0 ends every comparison."""
+    """The options of one bidder. *rho_old* is its rho without any: finite, as 1/rho = 0 ends comparisons."""
 
     bidder: int
     rho_old: float
-    options: tuple[Option, ...]
+    options: tuple[BidOption, ...]
 
 
-def option(sizes: Iterable[int], rho: float) -> Option:
-    """Pieces of these sizes, on any machines."""
-    return Option(tuple(Piece(size) for size in sizes), rho)
+def option(sizes: Iterable[int], rho: float) -> BidOption:
+    """Return an option with pieces of these sizes, on any machines."""
+    return BidOption(tuple(GpuPiece(size) for size in sizes), rho)
 
 
 def check_bids(bids: Sequence[Bid], goods: Sequence[FreeMachine]) -> None:
@@ -126,7 +128,7 @@ def check_bids(bids: Sequence[Bid], goods: Sequence[FreeMachine]) -> None:
             _check_option(f"bids[{position}].options[{number}]", each, machines)
 
 
-def _check_option(where: str, each: Option, machines: set[int]) -> None:
+def _check_option(where: str, each: BidOption, machines: set[int]) -> None:
     _check_rho(f"{where}.rho", each.rho)
     for piece in each.pieces:
         if piece.gpus < 1:

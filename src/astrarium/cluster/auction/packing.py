@@ -1,9 +1,9 @@
-"""Which machine takes which piece.
+"""Packing decides which machine takes which piece.
 
 Pieces that may go anywhere and whose sizes divide each other (1, 2, 4, 8) fit wherever there are places
 enough of each size, whatever lies beside them: they come last, and need no search. The others are searched
 for: those without a choice first, then the largest, each where it fits most tightly and leaves places enough
-for all that are still to come (`slack`).
+for all that are still to come (`Slack`).
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from typing import NamedTuple
 
 from astrarium.cluster.auction.goods import MachineClass
 
-# What fits: inequalities that every set of pieces obeys which the machines can hold.
-
-
 Weigh = Callable[[int], int]
 
 
-class Need(NamedTuple):
-    """A piece as the machines see it: its size, and the classes that could take it."""
+class PieceNeed(NamedTuple):
+    """A piece as the machines see it: its size, and the classes of machines that could take it."""
 
     gpus: int
     classes: frozenset[int]
 
 
-class Row(NamedTuple):
+class CapacityRow(NamedTuple):
+    """An inequality that all pieces obey which the machines can hold: their weights fit the room."""
+
     weights: tuple[int, ...]  # of each need
     room: int
 
 
-def rows(needs: Sequence[Need], classes: Sequence[MachineClass]) -> list[Row]:
-    """For all classes, every set of them that some need is confined to, and all ways to weigh."""
+def capacity_rows(needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -> list[CapacityRow]:
+    """Return the inequalities for all classes, for every set that confines a need, for all ways to weigh."""
     best: dict[tuple[int, ...], int] = {}
     ways = list(_ways(sorted({need.gpus for need in needs}), {each.free for each in classes}))
     everywhere = frozenset(range(len(classes)))
@@ -45,11 +44,11 @@ def rows(needs: Sequence[Need], classes: Sequence[MachineClass]) -> list[Row]:
         for way in ways:
             row = _row(needs, classes, inside, way)
             best[row.weights] = min(row.room, best.get(row.weights, row.room))
-    return [Row(weights, room) for weights, room in best.items()]
+    return [CapacityRow(weights, room) for weights, room in best.items()]
 
 
-def decide_alone(needs: Sequence[Need], classes: Sequence[MachineClass]) -> bool:
-    """Whether all that obeys the rows fits."""
+def decide_alone(needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -> bool:
+    """Return whether all that obeys the rows fits."""
     anywhere = all(need.classes == fitting(need.gpus, classes) for need in needs)
     return anywhere and _divide_each_other([need.gpus for need in needs])
 
@@ -58,15 +57,19 @@ def fitting(gpus: int, classes: Sequence[MachineClass]) -> frozenset[int]:
     return frozenset(number for number, each in enumerate(classes) if each.free >= gpus)
 
 
-def _row(needs: Sequence[Need], classes: Sequence[MachineClass], inside: frozenset[int], way: Weigh) -> Row:
+def _row(
+    needs: Sequence[PieceNeed], classes: Sequence[MachineClass], inside: frozenset[int], way: Weigh
+) -> CapacityRow:
     weights = tuple(way(need.gpus) if need.classes <= inside else 0 for need in needs)
     sizes = tuple(sorted({need.gpus for need in needs}))
     heaviest = _heaviest(sizes, tuple(way(size) for size in sizes))
-    return Row(weights, sum(heaviest(classes[each].free) * len(classes[each].members) for each in inside))
+    return CapacityRow(
+        weights, sum(heaviest(classes[each].free) * len(classes[each].members) for each in inside)
+    )
 
 
 def _heaviest(sizes: tuple[int, ...], weights: tuple[int, ...]) -> Callable[[int], int]:
-    """The most weight that so many GPUs of one machine can hold."""
+    """Return a function for the most weight that so many GPUs of one machine can hold."""
 
     @cache
     def of(free: int) -> int:
@@ -87,7 +90,7 @@ def _times(size: int) -> Weigh:
 
 
 def _rounding(free: int, small: int) -> Weigh:
-    """With a piece beyond free - small, nothing that counts fits into a machine: it counts as all of it."""
+    """Return a weight that counts a piece as a whole machine where nothing that counts fits beside it."""
     return lambda gpus: free if gpus > free - small else gpus if gpus >= small else 0
 
 
@@ -95,16 +98,13 @@ def _divide_each_other(sizes: Sequence[int]) -> bool:
     return all(large % small == 0 for small, large in pairwise(sorted(set(sizes))))
 
 
-# Places that are left for pieces still to come, by where these may go and by size.
-
-
 Bin = tuple[int, int]  # room and class: machines of which both are the same are all the same
 
 
 class Slack:
-    """A list of numbers, one for each set and size: none may fall below 0."""
+    """The places left for pieces to come: a number for each set of classes and size, none below 0."""
 
-    def __init__(self, needs: Sequence[Need], classes: Sequence[MachineClass]) -> None:
+    def __init__(self, needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -> None:
         self._needs = needs
         self.bins: dict[Bin, int] = {
             (each.free, number): len(each.members) for number, each in enumerate(classes)
@@ -114,7 +114,7 @@ class Slack:
         self._changes: dict[tuple[int, Bin], list[tuple[int, int]]] = {}
 
     def start(self, counts: Sequence[int]) -> list[int]:
-        """With nothing placed, and so many pieces of each need to come."""
+        """Return the slack with nothing placed, and so many pieces of each need to come."""
         wanted = [(need, count) for need, count in zip(self._needs, counts, strict=True) if count]
         return [
             sum(count * (room // size) for (room, kind), count in self.bins.items() if kind in inside)
@@ -124,13 +124,13 @@ class Slack:
         ]
 
     def change(self, number: int, bin_: Bin) -> list[tuple[int, int]]:
-        """What becomes of it with a piece of a need in a bin: places in the list, and how much more."""
+        """Return what a piece of a need in a bin changes: places in the list, and how much more."""
         known = self._changes.get((number, bin_))
         if known is None:
             known = self._changes[number, bin_] = self._found(self._needs[number], bin_)
         return known
 
-    def _found(self, need: Need, bin_: Bin) -> list[tuple[int, int]]:
+    def _found(self, need: PieceNeed, bin_: Bin) -> list[tuple[int, int]]:
         room, kind = bin_
         found = []
         for outer, inside in enumerate(self._sets):
@@ -146,22 +146,21 @@ STEPS = 200  # back and forth; after that, what is next in value is tried instea
 
 
 class Packed(NamedTuple):
-    """Positions of machines for each need, one for each of its pieces. None: they do not fit, unless it was
-    given up."""
+    """Machines of each need, one for each of its pieces. None: they do not fit, or it was *given_up*."""
 
     machines: list[list[int]] | None
     given_up: bool = False
 
 
 class Packer:
-    """For many questions about the same needs and machines: an answer is remembered."""
+    """The packer answers many questions about the same pieces and machines, and remembers its answers."""
 
-    def __init__(self, needs: Sequence[Need], classes: Sequence[MachineClass]) -> None:
+    def __init__(self, needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -> None:
         self._needs, self._classes = needs, classes
         self._answers: dict[tuple[int, ...], bool | None] = {}
 
     def fit(self, counts: tuple[int, ...]) -> bool | None:
-        """Whether so many pieces of each need do. None: it was given up."""
+        """Return whether so many pieces of each need fit. None: the search was given up."""
         if counts not in self._answers:
             search = self._search(counts)
             self._answers[counts] = search.run() or (None if search.given_up else False)
@@ -184,7 +183,7 @@ class Packer:
 
     @cached_property
     def _easy(self) -> list[int]:
-        """Needs that come last, the largest first."""
+        """Return the needs that come last, the largest first."""
         free = [n for n, need in enumerate(self._needs) if need.classes == fitting(need.gpus, self._classes)]
         chain: list[int] = []
         for number in sorted(free, key=lambda number: self._needs[number].gpus):
@@ -199,7 +198,7 @@ class Packer:
         return sorted(hard, key=lambda n: (choice[n] > 1, -self._needs[n].gpus, choice[n], n))
 
     def _machines(self, pieces: Iterable[tuple[int, Bin | None]]) -> list[list[int]]:
-        """The search knows bins; here every piece gets a machine. None: where it fits most tightly."""
+        """Return machines for pieces that have bins, or (None) where they fit most tightly."""
         there: dict[Bin, list[int]] = {}
         for number, each in enumerate(self._classes):
             there[each.free, number] = list(each.members[::-1])
@@ -214,11 +213,12 @@ class Packer:
 
 
 class _Search:
-    """*pieces* one by one; *slack* is what is left for those to come, and for those that come last."""
+    """A search for bins, piece by piece; *slack* is what is left for those to come and those that come
+    last."""
 
-    def __init__(self, ground: Slack, needs: Sequence[Need], pieces: list[int], slack: list[int]) -> None:
-        self._ground, self._needs, self._pieces, self._slack = ground, needs, pieces, slack
-        self._bins = dict(ground.bins)
+    def __init__(self, table: Slack, needs: Sequence[PieceNeed], pieces: list[int], slack: list[int]) -> None:
+        self._table, self._needs, self._pieces, self._slack = table, needs, pieces, slack
+        self._bins = dict(table.bins)
         self._where: list[Bin] = []
         self._hopeless: set[tuple[int, frozenset[tuple[Bin, int]]]] = set()
         self.given_up = False
@@ -227,7 +227,7 @@ class _Search:
         return list(zip(self._pieces, self._where, strict=True))
 
     def run(self) -> bool:
-        """Depth first without recursion: pieces may be many. `tries` has what is left to try for each."""
+        """Search depth first without recursion, as pieces may be many; `tries` has what is left to try."""
         if min(self._slack, default=0) < 0:
             return False
         tries, steps = [self._choices()], 0
@@ -246,7 +246,7 @@ class _Search:
         return True
 
     def _choices(self) -> list[Bin]:
-        """The last is tried first: the machine with the least room."""
+        """Return the bins that a piece may go to; the last, with the least room, is tried first."""
         if len(self._where) == len(self._pieces):
             return []
         if self._hopeless and self._position() in self._hopeless:
@@ -256,7 +256,7 @@ class _Search:
         found = []
         for bin_ in self._bins:
             if bin_[0] >= gpus and bin_[1] in kinds:
-                change = self._ground.change(number, bin_)
+                change = self._table.change(number, bin_)
                 if all(slack[place] + more >= 0 for place, more in change):
                     found.append(bin_)
         return sorted(found, reverse=True)
@@ -266,7 +266,7 @@ class _Search:
 
     def _put(self, bin_: Bin) -> None:
         number = self._pieces[len(self._where)]
-        for place, more in self._ground.change(number, bin_):
+        for place, more in self._table.change(number, bin_):
             self._slack[place] += more
         self._move(bin_, (bin_[0] - self._needs[number].gpus, bin_[1]))
         self._where.append(bin_)
@@ -274,7 +274,7 @@ class _Search:
     def _take_back(self) -> None:
         bin_ = self._where.pop()
         number = self._pieces[len(self._where)]
-        for place, more in self._ground.change(number, bin_):
+        for place, more in self._table.change(number, bin_):
             self._slack[place] -= more
         self._move((bin_[0] - self._needs[number].gpus, bin_[1]), bin_)
 

@@ -1,4 +1,4 @@
-"""The partial allocation auction: the proportionally fair assignment, less a hidden payment (Pseudocode 1).
+"""The partial allocation auction is the proportionally fair assignment, less a hidden payment (Pseudocode 1).
 
 Bidder i keeps the fraction c_i of what it has won: by what factor the others' product of 1/rho is smaller
 because i is there. GPUs are indivisible, so c_i x GPUs is rounded, down unless told otherwise; the rest is
@@ -30,21 +30,23 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from astrarium.cluster.auction.goods import Bid, FreeMachine, check_bids, check_goods
-from astrarium.cluster.auction.program import BILLION, NOTHING, Program, program
-from astrarium.cluster.auction.search import USUAL, Answer, Effort, Hint, best
+from astrarium.cluster.auction.program import BILLION, NOTHING, AuctionProgram, program
+from astrarium.cluster.auction.search import USUAL, Assignment, Hint, SearchEffort, best
 from astrarium.core.errors import BrokenBooks
 
 # From pieces to GPUs: which GPUs of which machine each winner's pieces are. No GPU is handed out twice.
 
 
-def won_gpus(program: Program, rows: Sequence[int], goods: Sequence[FreeMachine]) -> list[tuple[int, ...]]:
-    """For each bidder. Pieces of one bidder lie on one machine or in one rack where they can."""
+def won_gpus(
+    program: AuctionProgram, rows: Sequence[int], goods: Sequence[FreeMachine]
+) -> list[tuple[int, ...]]:
+    """Return the GPUs of each bidder, whose pieces lie on one machine or in one rack where they can."""
     counts = [table.counts[row] for table, row in zip(program.tables, rows, strict=True)]
     total = [sum(int(own[need]) for own in counts) for need in range(len(program.needs))]
     packed = program.packer.packed(total)
     if packed.machines is None:
         raise BrokenBooks("what the search has found does not fit")
-    hand = _Hand(goods, packed.machines, len(counts))
+    hand = _Handout(goods, packed.machines, len(counts))
     for need in sorted(range(len(program.needs)), key=lambda number: -program.needs[number].gpus):
         for bidder, own in enumerate(counts):
             for _ in range(int(own[need])):
@@ -52,8 +54,8 @@ def won_gpus(program: Program, rows: Sequence[int], goods: Sequence[FreeMachine]
     return [tuple(sorted(gpus)) for gpus in hand.given]
 
 
-class _Hand:
-    """GPUs that are still there to be given, and places for pieces that the packing has found."""
+class _Handout:
+    """The GPUs that are still there to be given, and the places for pieces that the packing has found."""
 
     def __init__(self, goods: Sequence[FreeMachine], places: list[list[int]], bidders: int) -> None:
         self._goods, self._places = goods, [list(each) for each in places]
@@ -83,7 +85,8 @@ ALL_OF = 300  # subsets: up to so many are all looked at
 def kept(
     won: Sequence[int], count: int, goods: Sequence[FreeMachine], rho: Rho | None = None
 ) -> tuple[int, ...]:
-    """At most *count* of *won*. With *rho*, fewer where more are worth no more, such as a part of a gang."""
+    """Return at most *count* of the GPUs *won*, on as few machines as can be. With *rho*, fewer where more
+    are worth no more, such as a part of a gang."""
     if count >= len(won):
         return tuple(won)
     piles = _piles(won, goods)
@@ -99,14 +102,14 @@ def kept(
 
 
 def _piles(won: Sequence[int], goods: Sequence[FreeMachine]) -> list[list[int]]:
-    """By machine, so that the first so many of a pile are the closest together."""
+    """Return the GPUs by machine, so that the first so many of a pile are the closest together."""
     mine = set(won)
     piles = [[gpu for gpu in machine.ordered() if gpu in mine] for machine in goods]
     return [pile for pile in piles if pile]
 
 
 def _packed(piles: list[list[int]], count: int) -> tuple[int, ...]:
-    """On as few machines as can be: whole piles from the largest, and the smallest that holds the rest."""
+    """Return GPUs on few machines: whole piles from the largest, and the smallest that holds the rest."""
     taken: list[int] = []
     left = sorted(piles, key=len)
     while len(taken) < count:
@@ -118,13 +121,13 @@ def _packed(piles: list[list[int]], count: int) -> tuple[int, ...]:
 
 
 def _all(piles: list[list[int]]) -> Iterator[tuple[int, ...]]:
-    """However many of each pile."""
+    """Yield every subset: however many of each pile."""
     for counts in product(*(range(len(pile) + 1) for pile in piles)):
         yield _first(piles, counts)
 
 
 def _dropping(piles: list[list[int]], rho: Rho) -> Iterator[tuple[int, ...]]:
-    """One GPU after another is given up: always the one that is missed least."""
+    """Yield subsets as one GPU after another is given up: always the one that is missed least."""
     counts = [len(pile) for pile in piles]
     while any(counts):
         fewer = [tuple(n - (k == pile) for k, n in enumerate(counts)) for pile, n in enumerate(counts) if n]
@@ -136,33 +139,31 @@ def _first(piles: list[list[int]], counts: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(gpu for pile, n in zip(piles, counts, strict=True) for gpu in pile[:n]))
 
 
-# How well the auctions of a run were solved.
-
-
-class Tally(msgspec.Struct, frozen=True):
-    """*unsolved*: auctions in which a program was not solved to the end. *largest_gap*: how much larger the
-    sum of log(1/rho) of the bidders could have been at most, in the worst of these."""
+class AuctionTally(msgspec.Struct, frozen=True):
+    """How well the auctions of a run were solved. *unsolved*: auctions in which a program was not solved to
+    the end. *largest_gap*: how much larger the sum of log(1/rho) of the bidders could have been at most, in
+    the worst of these."""
 
     auctions: int = 0
     unsolved: int = 0
     largest_gap: float = 0.0
 
-    def after(self, outcome: Outcome) -> Tally:
-        return Tally(
+    def after(self, outcome: AuctionResult) -> AuctionTally:
+        return AuctionTally(
             self.auctions + 1, self.unsolved + (not outcome.exact), max(self.largest_gap, outcome.gap)
         )
 
 
 @runtime_checkable
 class HoldsAuctions(Protocol):
-    """A policy that does, and counts them."""
+    """A policy that holds auctions, and counts them."""
 
     @property
-    def tally(self) -> Tally: ...
+    def tally(self) -> AuctionTally: ...
 
 
-def tally_of(policy: object) -> Tally | None:
-    """None: it holds no auctions."""
+def tally_of(policy: object) -> AuctionTally | None:
+    """Return how well the auctions of a policy were solved. None: it holds no auctions."""
     return policy.tally if isinstance(policy, HoldsAuctions) else None
 
 
@@ -176,7 +177,8 @@ def down(gpus: float) -> int:
 
 
 class Share(NamedTuple):
-    """*option* is the number in the bid of what was won, None if nothing; *rho* what all of it leads to."""
+    """What one bidder has won and keeps. *option* is the number in the bid of what was won, None if nothing;
+    *rho* what all of it leads to."""
 
     bidder: int
     option: int | None
@@ -186,9 +188,10 @@ class Share(NamedTuple):
     gpus: tuple[int, ...]  # kept
 
 
-class Outcome(NamedTuple):
-    """*exact*: every program was solved to the end. If not, *gap* is how much larger the sum of log(1/rho)
-    could be at most; fractions may then be off as well."""
+class AuctionResult(NamedTuple):
+    """The shares of all bidders, and the GPUs that are left over. *exact*: every program was solved to the
+    end. If not, *gap* is how much larger the sum of log(1/rho) could be at most; fractions may then be off as
+    well."""
 
     shares: tuple[Share, ...]
     leftover: tuple[int, ...]
@@ -196,7 +199,7 @@ class Outcome(NamedTuple):
     gap: float = 0.0
 
 
-class Fair(NamedTuple):
+class FairAssignment(NamedTuple):
     """The proportionally fair assignment: rows of the program's tables, and how much each bidder keeps."""
 
     rows: list[int]
@@ -210,9 +213,9 @@ def auction(
     bids: Sequence[Bid],
     value: Value | None = None,
     rounding: Rounding = down,
-    effort: Effort = USUAL,
-) -> Outcome:
-    """*value* tells what parts of a lot are worth; without it, the part on the fewest machines is kept."""
+    effort: SearchEffort = USUAL,
+) -> AuctionResult:
+    """Hold an auction. *value* says what parts of a lot are worth; else the fewest machines are kept."""
     check_goods(goods)
     check_bids(bids, goods)
     numbers = program(goods, bids)
@@ -225,21 +228,23 @@ def auction(
     )
     given = {gpu for share in shares for gpu in share.gpus}
     leftover = tuple(gpu for machine in goods for gpu in machine.gpus if gpu not in given)
-    return Outcome(shares, leftover, fair.exact, fair.gap)
+    return AuctionResult(shares, leftover, fair.exact, fair.gap)
 
 
-def fractions(numbers: Program, bids: Sequence[Bid], effort: Effort = USUAL) -> Fair:
-    """One program for all, and one without each winner who is in somebody's way."""
+def fractions(numbers: AuctionProgram, bids: Sequence[Bid], effort: SearchEffort = USUAL) -> FairAssignment:
+    """Return the fair assignment: a program for all, and one without each who is in somebody's way."""
     if not bids:
-        return Fair([], [], True)
+        return FairAssignment([], [], True)
     answer = best(numbers, range(len(bids)), effort)
     payments = _Payments(numbers, bids, answer, effort)
     found = [payments.fraction(bidder) for bidder in range(len(bids))]
-    return Fair(answer.rows, found, payments.exact, 0.0 if answer.exact else answer.loss / BILLION)
+    return FairAssignment(answer.rows, found, payments.exact, 0.0 if answer.exact else answer.loss / BILLION)
 
 
 class _Payments:
-    def __init__(self, numbers: Program, bids: Sequence[Bid], answer: Answer, effort: Effort) -> None:
+    def __init__(
+        self, numbers: AuctionProgram, bids: Sequence[Bid], answer: Assignment, effort: SearchEffort
+    ) -> None:
         self._numbers, self._bids, self._rows = numbers, bids, answer.rows
         self._effort = effort if answer.exact else effort.less()
         self._without: dict[bytes, float] = {}  # bidders alike are left out once
@@ -254,7 +259,7 @@ class _Payments:
         return min(1.0, exp(beside - self._alone(bidder, others)))
 
     def _alone(self, bidder: int, others: list[int]) -> float:
-        """What the others would gain by themselves."""
+        """Return what the others would gain by themselves."""
         alike = self._numbers.tables[bidder].same_as()
         if alike not in self._without:
             answer = best(self._numbers, others, self._effort, self._hint(others))
@@ -271,14 +276,14 @@ class _Payments:
         return fsum(logs)
 
 
-def _log(numbers: Program, bids: Sequence[Bid], bidder: int, row: int) -> float:
-    """What it gains, before rounding to billionths."""
+def _log(numbers: AuctionProgram, bids: Sequence[Bid], bidder: int, row: int) -> float:
+    """Return what a bidder gains, before rounding to billionths."""
     option = int(numbers.tables[bidder].option[row])
     return 0.0 if option == NOTHING else log(bids[bidder].rho_old / bids[bidder].options[option].rho)
 
 
 class _Keep(NamedTuple):
-    """How what is kept is chosen."""
+    """How a winner chooses what it keeps."""
 
     goods: Sequence[FreeMachine]
     value: Value | None

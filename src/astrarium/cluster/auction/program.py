@@ -1,5 +1,4 @@
-"""The proportionally fair program in numbers: one option for each bidder, pieces that fit, the largest sum
-of log(1/rho).
+"""An auction becomes a program: one option for each bidder, pieces that fit, the largest sum of log(1/rho).
 
 Only what an option gains over having nothing matters: log(rho_old / rho), counted in whole billionths, so
 that sums are exact and equal means equal. A table that is another's times a number is the same table.
@@ -15,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astrarium.cluster.auction import packing
-from astrarium.cluster.auction.goods import Bid, FreeMachine, MachineClass, Option, Piece, classes
-from astrarium.cluster.auction.packing import Need, Packer
+from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece, MachineClass, classes
+from astrarium.cluster.auction.packing import Packer, PieceNeed
 
 BILLION = 10**9
 NOTHING = -1
@@ -26,7 +25,7 @@ MANY = 32
 Ints: TypeAlias = NDArray[np.int64]
 
 
-class Table(NamedTuple):
+class BidTable(NamedTuple):
     """One bid, row by row: the largest gain first, then the fewest GPUs; the last row is nothing at all."""
 
     option: Ints  # its number in the bid; NOTHING
@@ -37,16 +36,18 @@ class Table(NamedTuple):
     key: Ints  # the counts in few words: they add up as the counts do
 
     def same_as(self) -> bytes:
-        """Equal for bidders who cannot be told apart."""
+        """Return a key that is equal for bidders who cannot be told apart."""
         return self.gain.tobytes() + b"|" + self.counts.tobytes()
 
 
-class Program(NamedTuple):
+class AuctionProgram(NamedTuple):
+    """One auction in numbers: machines, pieces, the room for them, and the table of each bidder."""
+
     classes: list[MachineClass]
-    needs: list[Need]
+    needs: list[PieceNeed]
     room: Ints  # of each row
     rows_decide: bool  # what obeys the rows fits
-    tables: list[Table]
+    tables: list[BidTable]
     packer: Packer
 
 
@@ -56,26 +57,26 @@ class _Alternative(NamedTuple):
     needs: dict[int, int]
 
 
-def program(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> Program:
+def program(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> AuctionProgram:
     kinds = classes(goods, *_what_matters(bids))
-    numbers: dict[Need, int] = {}
+    numbers: dict[PieceNeed, int] = {}
     racks = sorted({machine.rack for machine in goods if machine.free})
     pieces = _Pieces(kinds, numbers)
     alternatives = [list(_alternatives(bid, racks, pieces)) for bid in bids]
     needs = list(numbers)
     counts = [_counts(own, len(needs)) for own in alternatives]
-    weights, room = _binding(packing.rows(needs, kinds), counts, len(needs))
+    weights, room = _binding(packing.capacity_rows(needs, kinds), counts, len(needs))
     words, decide = _words(counts, len(needs)), packing.decide_alone(needs, kinds)
     sizes = np.array([need.gpus for need in needs], np.int64)
     tables = [
         _table(own, each, weights, words, sizes, room, decide)
         for own, each in zip(alternatives, counts, strict=True)
     ]
-    return Program(kinds, needs, room, decide, tables, Packer(needs, kinds))
+    return AuctionProgram(kinds, needs, room, decide, tables, Packer(needs, kinds))
 
 
 def _what_matters(bids: Sequence[Bid]) -> tuple[bool, set[int]]:
-    """Whether racks do, and the machines that are named."""
+    """Return whether racks matter, and the machines that are named."""
     each = [piece for bid in bids for option in bid.options for piece in option.pieces]
     one_rack = any(option.one_rack for bid in bids for option in bid.options)
     racks = one_rack or any(piece.rack is not None for piece in each)
@@ -83,14 +84,14 @@ def _what_matters(bids: Sequence[Bid]) -> tuple[bool, set[int]]:
 
 
 class _Pieces:
-    """Numbers the needs that pieces are, once for each kind of piece."""
+    """Numbers for the needs that pieces are, given once for each kind of piece."""
 
-    def __init__(self, kinds: list[MachineClass], numbers: dict[Need, int]) -> None:
+    def __init__(self, kinds: list[MachineClass], numbers: dict[PieceNeed, int]) -> None:
         self._kinds, self._numbers = kinds, numbers
-        self._known: dict[Piece, int | None] = {}
+        self._known: dict[GpuPiece, int | None] = {}
 
-    def counted(self, pieces: Iterable[Piece]) -> dict[int, int] | None:
-        """None: some piece fits nowhere."""
+    def counted(self, pieces: Iterable[GpuPiece]) -> dict[int, int] | None:
+        """Return how many pieces there are of each need. None: some piece fits nowhere."""
         found: dict[int, int] = {}
         for piece in pieces:
             number = self._number(piece)
@@ -99,15 +100,17 @@ class _Pieces:
             found[number] = found.get(number, 0) + 1
         return found
 
-    def _number(self, piece: Piece) -> int | None:
+    def _number(self, piece: GpuPiece) -> int | None:
         if piece not in self._known:
-            need = Need(piece.gpus, frozenset(n for n, kind in enumerate(self._kinds) if _takes(kind, piece)))
+            need = PieceNeed(
+                piece.gpus, frozenset(n for n, kind in enumerate(self._kinds) if _takes(kind, piece))
+            )
             number = self._numbers.setdefault(need, len(self._numbers)) if need.classes else None
             self._known[piece] = number
         return self._known[piece]
 
 
-def _takes(kind: MachineClass, piece: Piece) -> bool:
+def _takes(kind: MachineClass, piece: GpuPiece) -> bool:
     return (
         kind.free >= piece.gpus
         and piece.machine in (None, kind.machine)
@@ -116,7 +119,7 @@ def _takes(kind: MachineClass, piece: Piece) -> bool:
 
 
 def _alternatives(bid: Bid, racks: list[int], pieces: _Pieces) -> Iterator[_Alternative]:
-    """Options that are worth something; one for each rack where all pieces are to lie in one."""
+    """Yield options that are worth something; one for each rack where all pieces are to lie in one."""
     for number, option in enumerate(bid.options):
         gain = round(BILLION * log(bid.rho_old / option.rho))
         for wanted in _by_rack(option, racks) if gain > 0 else ():
@@ -126,7 +129,7 @@ def _alternatives(bid: Bid, racks: list[int], pieces: _Pieces) -> Iterator[_Alte
     yield _Alternative(NOTHING, 0, {})
 
 
-def _by_rack(option: Option, racks: list[int]) -> Iterator[tuple[Piece, ...]]:
+def _by_rack(option: BidOption, racks: list[int]) -> Iterator[tuple[GpuPiece, ...]]:
     if not option.one_rack:
         yield option.pieces
         return
@@ -143,8 +146,8 @@ def _counts(own: list[_Alternative], needs: int) -> Ints:
     return counts
 
 
-def _binding(rows: list[packing.Row], counts: list[Ints], needs: int) -> tuple[Ints, Ints]:
-    """Weights (by need and row) and room of the rows that could be broken at all."""
+def _binding(rows: list[packing.CapacityRow], counts: list[Ints], needs: int) -> tuple[Ints, Ints]:
+    """Return weights (by need and row) and room of the rows that could be broken at all."""
     weights = np.array([row.weights for row in rows], np.int64).reshape(len(rows), needs).T
     room = np.array([row.room for row in rows], np.int64)
     wanted = sum((_times(each, weights).max(axis=0) for each in counts), np.zeros(len(rows), np.int64))
@@ -152,7 +155,7 @@ def _binding(rows: list[packing.Row], counts: list[Ints], needs: int) -> tuple[I
 
 
 def _times(counts: Ints, weights: Ints) -> Ints:
-    """Most options need few of all the needs."""
+    """Return counts @ weights, faster where most options need few of all the needs."""
     if len(weights) < MANY:
         return counts @ weights
     used = np.flatnonzero(counts.any(axis=0))
@@ -161,7 +164,7 @@ def _times(counts: Ints, weights: Ints) -> Ints:
 
 
 def _words(counts: list[Ints], needs: int) -> Ints:
-    """Digits of their own for the count of every need, in as few words of 62 bits as will do."""
+    """Return digits of their own for the count of every need, in as few words of 62 bits as will do."""
     most = sum((each.max(axis=0) for each in counts), np.zeros(needs, np.int64)) + 1
     words: list[dict[int, int]] = [{}]
     value = 1
@@ -178,21 +181,22 @@ def _words(counts: list[Ints], needs: int) -> Ints:
 
 def _table(
     own: list[_Alternative], counts: Ints, weights: Ints, words: Ints, sizes: Ints, room: Ints, decide: bool
-) -> Table:
+) -> BidTable:
     gain, option = np.array([each.gain for each in own]), np.array([each.option for each in own])
-    table = Table(option, gain, counts @ sizes, counts, _times(counts, weights), counts @ words)
+    table = BidTable(option, gain, counts @ sizes, counts, _times(counts, weights), counts @ words)
     fits: NDArray[np.bool_] = np.all(table.weights <= room, axis=1)
     order = np.lexsort((np.arange(len(own)), table.gpus, -gain))
     order = order[fits[order]]
-    sorted_table = Table(*(column[order] for column in table))
+    sorted_table = BidTable(*(column[order] for column in table))
     if len(order) <= 2:  # one thing or nothing
         return sorted_table
     worth = _worth_having(sorted_table, decide)
-    return Table(*(column[worth] for column in sorted_table))
+    return BidTable(*(column[worth] for column in sorted_table))
 
 
-def _worth_having(table: Table, rows_decide: bool) -> NDArray[np.bool_]:
-    """Rows that no earlier row, which gains as much or more, beats with pieces that fit wherever these do.
+def _worth_having(table: BidTable, rows_decide: bool) -> NDArray[np.bool_]:
+    """Return the rows that no earlier row, which gains as much or more, beats with pieces that fit wherever
+    these do.
 
     Where the rows decide, less weight fits wherever more does; else only fewer of the same pieces do.
     """

@@ -1,10 +1,10 @@
-"""The best assignment, found exactly: few are close enough to what prices allow.
+"""The search finds the best assignment exactly: few are close enough to what prices allow.
 
 With a price on each unit of capacity, every option has a regret: how much less it leaves its bidder than the
 option it likes best at these prices. An assignment falls short of the Lagrangian bound by its regrets and by
 the price of what it leaves unused, so all that are within some loss of the bound are found by walking through
-the bidders with regrets that sum to no more. The loss allowed grows until something within it fits.
-Partial assignments with the same pieces are one: identical bidders cost nothing extra.
+the bidders with regrets that sum to no more. The loss allowed grows until something within it fits. Partial
+assignments with the same pieces are one: identical bidders cost nothing extra.
 
 Ties go to fewer GPUs, then to the earlier bidders, who get the larger gains.
 """
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from astrarium.cluster.auction.program import BILLION, Ints, Program, Table
+from astrarium.cluster.auction.program import BILLION, AuctionProgram, BidTable, Ints
 from astrarium.core.errors import from_extra
 
 # Assignments of next to nothing: where few GPUs are free, one by one takes less time than arrays do.
@@ -29,8 +29,8 @@ STATES = 12  # ways to use up what is free
 ROWS = 8  # of a table
 
 
-class Assigned(NamedTuple):
-    """To the bidders so far: what they lose and use, and the row of each. `key` tells pieces apart."""
+class PartialAssignment(NamedTuple):
+    """Rows for the bidders so far, with what these lose and use. `key` tells pieces apart."""
 
     loss: int
     gpus: int
@@ -39,26 +39,26 @@ class Assigned(NamedTuple):
     rows: tuple[int, ...]
 
 
-class _Row(NamedTuple):
+class _OptionRow(NamedTuple):
     regret: int
     gpus: int
     weights: list[int]
     key: list[int]
 
 
-def are_few(tables: Sequence[Table], room: Ints) -> bool:
+def are_few(tables: Sequence[BidTable], room: Ints) -> bool:
     states = 1
     for each in room.tolist():
         states *= each + 1
     return states <= STATES and max(len(table.gain) for table in tables) <= ROWS
 
 
-def all_of_few(tables: Sequence[Table], regrets: Sequence[Ints], room: Ints) -> list[Assigned]:
-    """The best first; of those with the same pieces the one that loses least, and of these the first."""
+def all_of_few(tables: Sequence[BidTable], regrets: Sequence[Ints], room: Ints) -> list[PartialAssignment]:
+    """Return all assignments, the best first; of those with the same pieces, the first that loses least."""
     there, limit = [_nothing(tables[0], room)], room.tolist()
     for table, own in zip(tables, regrets, strict=True):
         rows = list(_rows(table, own))
-        found: dict[tuple[int, ...], Assigned] = {}
+        found: dict[tuple[int, ...], PartialAssignment] = {}
         for one in _with_each(there, rows, limit):
             other = found.get(one.key)
             if other is None or one.loss < other.loss:
@@ -68,33 +68,32 @@ def all_of_few(tables: Sequence[Table], regrets: Sequence[Ints], room: Ints) -> 
     return sorted(there, key=lambda each: each[:2])
 
 
-def _nothing(table: Table, room: Ints) -> Assigned:
-    return Assigned(0, 0, (0,) * len(room), (0,) * table.key.shape[1], ())
+def _nothing(table: BidTable, room: Ints) -> PartialAssignment:
+    return PartialAssignment(0, 0, (0,) * len(room), (0,) * table.key.shape[1], ())
 
 
-def _rows(table: Table, regrets: Ints) -> Iterator[_Row]:
+def _rows(table: BidTable, regrets: Ints) -> Iterator[_OptionRow]:
     columns = (each.tolist() for each in (regrets, table.gpus, table.weights, table.key))
-    return map(_Row, *columns)
+    return map(_OptionRow, *columns)
 
 
-def _with_each(there: list[Assigned], rows: list[_Row], limit: list[int]) -> Iterator[Assigned]:
+def _with_each(
+    there: list[PartialAssignment], rows: list[_OptionRow], limit: list[int]
+) -> Iterator[PartialAssignment]:
     for loss, gpus, used, key, before in there:
         for number, (regret, more, weights, own) in enumerate(rows):
             after = tuple(map(add, used, weights))
             if not any(map(gt, after, limit)):
-                yield Assigned(
+                yield PartialAssignment(
                     loss + regret, gpus + more, after, tuple(map(add, key, own)), (*before, number)
                 )
 
 
-# What a unit of each row of the capacity is worth: the multipliers of the program without whole numbers.
-
-
-def prices(tables: Sequence[Table], room: Ints, columns: Sequence[Ints] | None = None) -> Ints:
-    """Any prices bound what can be gained; these bound it best. In whole billionths, so losses are exact.
-
-    With *columns*, only these rows of each table are asked: prices are nearly as good, and found much sooner.
-    """
+def prices(tables: Sequence[BidTable], room: Ints, columns: Sequence[Ints] | None = None) -> Ints:
+    """Return what a unit of each row of the capacity is worth: multipliers of the program without whole
+    numbers. Any prices bound what can be gained; these bound it best. They are in whole billionths, so losses
+    are exact. With *columns*, only these rows of each table are asked: prices are nearly as good, and found
+    much sooner."""
     if columns is not None:
         return prices([_only(table, own) for table, own in zip(tables, columns, strict=True)], room)
     with from_extra("plan"):
@@ -115,7 +114,7 @@ def prices(tables: Sequence[Table], room: Ints, columns: Sequence[Ints] | None =
     return whole
 
 
-def _only(table: Table, rows: Ints) -> Table:
+def _only(table: BidTable, rows: Ints) -> BidTable:
     return table._replace(gain=table.gain[rows], weights=table.weights[rows])
 
 
@@ -124,8 +123,8 @@ COLUMNS = 24  # of each table, for prices
 SMALL = 600.0  # states in all: then prices cost more than they save
 
 
-class Effort(NamedTuple):
-    """Where it is exceeded the answer is good, and `exact` is False.
+class SearchEffort(NamedTuple):
+    """The work that a search may do; where it is exceeded the answer is good, and `exact` is False.
 
     *work*: partial assignments looked at for each bidder, times the rows of the capacity; *packings*: the
     best that are tried, one after the other, before more and more are skipped.
@@ -134,16 +133,16 @@ class Effort(NamedTuple):
     work: int = 100_000
     packings: int = 10
 
-    def less(self) -> Effort:
-        """For what follows from an answer that is not exact: it cannot be either."""
-        return Effort(self.work // 8, self.packings // 2)
+    def less(self) -> SearchEffort:
+        """Return the effort for what follows from an answer that is not exact: it cannot be exact either."""
+        return SearchEffort(self.work // 8, self.packings // 2)
 
 
-USUAL = Effort()
+USUAL = SearchEffort()
 
 
 class Hint(NamedTuple):
-    """From the program for all, for the one without somebody: it saves steps, and changes no answer."""
+    """What the program for all tells the one without somebody: it saves steps, and changes no answer."""
 
     loss: int = FIRST_LOSS  # that is allowed at first
     columns: Sequence[Ints] | None = None  # rows of each table that prices are found from
@@ -152,7 +151,9 @@ class Hint(NamedTuple):
 NO_HINT = Hint()
 
 
-class Answer(NamedTuple):
+class Assignment(NamedTuple):
+    """A row of each bidder's table, with what they gain together."""
+
     rows: list[int]  # of each bidder's table
     gain: int
     exact: bool
@@ -181,7 +182,10 @@ class _Step(NamedTuple):
     row: NDArray[np.intp]
 
 
-def best(program: Program, bidders: Sequence[int], effort: Effort = USUAL, hint: Hint = NO_HINT) -> Answer:
+def best(
+    program: AuctionProgram, bidders: Sequence[int], effort: SearchEffort = USUAL, hint: Hint = NO_HINT
+) -> Assignment:
+    """Return the assignment of the largest gain for these bidders."""
     tables = [program.tables[bidder] for bidder in bidders]
     favourites = [0] * len(tables)
     if _fits(program, tables, favourites):
@@ -189,25 +193,27 @@ def best(program: Program, bidders: Sequence[int], effort: Effort = USUAL, hint:
     return _Search(program, tables, effort, hint).run()
 
 
-def _fits(program: Program, tables: list[Table], rows: list[int]) -> bool:
+def _fits(program: AuctionProgram, tables: list[BidTable], rows: list[int]) -> bool:
     weights = sum(table.weights[row] for table, row in zip(tables, rows, strict=True))
     if (weights > program.room).any():
         return False
     return program.rows_decide or bool(_packs(program, tables, rows))
 
 
-def _packs(program: Program, tables: list[Table], rows: list[int]) -> bool | None:
-    """None: nobody knows."""
+def _packs(program: AuctionProgram, tables: list[BidTable], rows: list[int]) -> bool | None:
+    """Return whether the pieces fit. None: nobody knows."""
     counts = sum(table.counts[row] for table, row in zip(tables, rows, strict=True))
     return program.packer.fit(tuple(map(int, counts)))
 
 
-def _answer(tables: list[Table], rows: list[int], exact: bool) -> Answer:
-    return Answer(rows, sum(int(table.gain[row]) for table, row in zip(tables, rows, strict=True)), exact)
+def _answer(tables: list[BidTable], rows: list[int], exact: bool) -> Assignment:
+    return Assignment(rows, sum(int(table.gain[row]) for table, row in zip(tables, rows, strict=True)), exact)
 
 
 class _Search:
-    def __init__(self, program: Program, tables: list[Table], effort: Effort, hint: Hint) -> None:
+    def __init__(
+        self, program: AuctionProgram, tables: list[BidTable], effort: SearchEffort, hint: Hint
+    ) -> None:
         self._program, self._tables, self._effort, self._hint = program, tables, effort, hint
         self._room = program.room
         self._most = max(1, effort.work // max(1, len(self._room)))
@@ -217,11 +223,11 @@ class _Search:
         self._regrets = [self._regret(table) for table in tables]
         self._exact = True
 
-    def _regret(self, table: Table) -> Ints:
+    def _regret(self, table: BidTable) -> Ints:
         left: Ints = table.gain - table.weights @ self._prices
         return np.max(left) - left
 
-    def run(self) -> Answer:
+    def run(self) -> Assignment:
         whole = sum(int(regrets.max()) for regrets in self._regrets) + int(self._room @ self._prices)
         allowed = whole if self._small else min(whole, max(FIRST_LOSS, self._hint.loss))
         found: _Found | None = None
@@ -236,14 +242,14 @@ class _Search:
                 return self._told(self._repaired())
             allowed = min(whole, GROWTH * allowed, *([] if found is None else [found.loss]))
 
-    def _told(self, found: _Found) -> Answer:
+    def _told(self, found: _Found) -> Assignment:
         answer = _answer(self._tables, found.rows, self._exact)
         priced = () if self._small else self._regrets
         near = tuple(np.argsort(regrets, kind="stable")[:COLUMNS] for regrets in priced)
         return answer._replace(loss=found.loss, columns=near)
 
     def _within(self, allowed: int) -> _Found | None:
-        """The best assignment whose regrets are allowed, and its loss: which may be more than that."""
+        """Return the best assignment whose regrets are allowed, and its loss: which may be more than that."""
         self._exact = True
         if self._few:
             return self._first_of_few()
@@ -268,7 +274,7 @@ class _Search:
         return None
 
     def _tried(self, order: NDArray[np.intp] | range) -> Iterator[int]:
-        """All of the first, then with growing strides: what fits well may be far down the list."""
+        """Yield all of the first, then with growing strides: what fits well may be far down the list."""
         place = 0
         while place < len(order):
             yield int(order[place])
@@ -277,7 +283,7 @@ class _Search:
             self._exact &= stride == 1
 
     def _repaired(self) -> _Found:
-        """Nothing that was tried fits: bidder by bidder, what regrets least beside what others have."""
+        """Return, where nothing tried fits, for one bidder after another what it regrets least."""
         self._exact = False
         rows = [len(table.gain) - 1 for table in self._tables]
         for bidder in sorted(range(len(rows)), key=lambda each: -int(self._tables[each].gain[0])):
@@ -304,7 +310,7 @@ class _Search:
         zero, words = np.zeros(1, np.int64), self._tables[0].key.shape[1]
         return _States(np.zeros((1, len(self._room)), np.int64), np.zeros((1, words), np.int64), zero, zero)
 
-    def _next(self, states: _States, table: Table, regrets: Ints, allowed: int) -> tuple[_States, _Step]:
+    def _next(self, states: _States, table: BidTable, regrets: Ints, allowed: int) -> tuple[_States, _Step]:
         if len(regrets) == 1:  # it can have nothing
             rows = np.zeros(len(states.loss), np.intp)
             return states, _Step(np.arange(len(rows)), rows)
@@ -325,7 +331,7 @@ class _Search:
         return _States(used[keep], key[keep], gpus[keep], loss[keep]), _Step(parent[keep], row[keep])
 
     def _distinct(self, key: Ints, loss: Ints) -> NDArray[np.intp]:
-        """Of those with the same pieces the one that loses least, and of these the first: in their order."""
+        """Return, of those with the same pieces, the first that loses least, in their order."""
         order = np.lexsort((loss, *key.T))  # stable: earlier bidders' larger gains stay first
         ordered = key[order]
         first = np.ones(len(order), np.bool_)

@@ -1,4 +1,4 @@
-"""What happens on one machine: parts of runs, each in a folder, each with a keeper.
+"""The agent of one machine starts and stops parts of runs, each in a folder, each with a keeper.
 
 All that an agent knows stands in the folders, so that another one can take over: an order, an outcome once it
 has ended, and a lock that is held as long as its keeper lives.
@@ -18,18 +18,15 @@ from typing import Any
 import msgspec
 
 from astrarium.cluster.live import keeper as keeper_script
-from astrarium.cluster.live.backend import Ending, Order, Part, RunKey
-from astrarium.cluster.live.folders import part_folder, read_progress, run_folder
-from astrarium.cluster.live.session import READY, STOPPED
-
-# How a part of a run has ended, from what its keeper has left behind.
-
+from astrarium.cluster.live.backend import Ending, Order, RunKey, RunPart
+from astrarium.cluster.live.session import READY, STOPPED, part_folder, read_progress, run_folder
 
 LAST_WORDS = 300
 LOG_END = 1 << 16  # bytes
 
 
 def ending(outcome: dict[str, Any] | None, folder: Path) -> tuple[Ending, str]:
+    """Return how a part of a run has ended, from what its keeper has left behind, and with which error."""
     if outcome is None:
         return "lost", "its keeper was killed"
     codes = outcome["codes"]
@@ -52,7 +49,7 @@ def _exit(code: int) -> str:
 
 
 def _last_words(folder: Path, place: int) -> str:
-    """The last line that the process wrote; of a long log, only the end is read."""
+    """Return the last line that the process wrote; of a long log, only the end is read."""
     logs = sorted(folder.glob("log-*.txt"), key=lambda path: int(path.stem.partition("-")[2]))
     if place >= len(logs):
         return ""
@@ -81,11 +78,13 @@ class PartOrder(msgspec.Struct, frozen=True):
     extra: dict[str, str] = {}
 
     @property
-    def part(self) -> Part:
+    def part(self) -> RunPart:
         return self.order.parts[self.place]
 
 
-class PartSeen(msgspec.Struct, frozen=True):
+class PartStatus(msgspec.Struct, frozen=True):
+    """How far a part of a run is, and how it has ended."""
+
     order: Order
     place: int
     ended: Ending = ""
@@ -94,8 +93,8 @@ class PartSeen(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Agent:
-    """*with_agent*: jobs end with it, as they would with the machine; otherwise another one finds them."""
+class MachineAgent:
+    """The agent of a machine; *with_agent*, jobs end with it, else another agent finds them."""
 
     def __init__(self, home: str, machine: str, with_agent: bool = False) -> None:
         self._home, self._machine, self._with_agent = Path(home), machine, with_agent
@@ -127,17 +126,17 @@ class Agent:
         if keeper is not None:
             keeper.wait()
 
-    def look(self) -> dict[RunKey, PartSeen]:
-        return {key: self._seen(part, folder) for key, (part, folder) in self._parts.items()}
+    def look(self) -> dict[RunKey, PartStatus]:
+        return {key: self._status(part, folder) for key, (part, folder) in self._parts.items()}
 
     def _find(self) -> None:
-        """What an agent before us has left."""
+        """Take over the parts that an agent before this one has left."""
         for part, folder in left_behind(self._home):
             if part.part.machine == self._machine:
                 self._parts[part.order.key] = part, folder
 
     def _launch(self, part: PartOrder, folder: Path) -> None:
-        """The keeper inherits a lock that is held already: nobody ever sees it started and not alive."""
+        """Start a keeper with a lock that is held already: nobody sees it started and not alive."""
         alive = os.open(folder / keeper_script.ALIVE, os.O_CREAT | os.O_RDWR, 0o644)
         try:
             fcntl.flock(alive, fcntl.LOCK_EX)
@@ -171,15 +170,15 @@ class Agent:
             "processes": list(_processes(self._home, part)),
         }
 
-    def _seen(self, part: PartOrder, folder: Path) -> PartSeen:
+    def _status(self, part: PartOrder, folder: Path) -> PartStatus:
         progress, kept = _progress(run_folder(self._home, part.order), part)
         keeper = self._keepers.get(part.order.key)
         alive = _held(folder / keeper_script.ALIVE) if keeper is None else keeper.poll() is None
         outcome = _read(folder / keeper_script.OUTCOME)
         if outcome is None and alive:
-            return PartSeen(part.order, part.place, "", progress, kept)
+            return PartStatus(part.order, part.place, "", progress, kept)
         ended, error = ending(outcome, folder)
-        return PartSeen(part.order, part.place, ended, progress, kept, error)
+        return PartStatus(part.order, part.place, ended, progress, kept, error)
 
 
 class _Written(msgspec.Struct):
@@ -187,7 +186,7 @@ class _Written(msgspec.Struct):
 
 
 def left_behind(home: Path) -> Iterator[tuple[PartOrder, Path]]:
-    """Parts of runs whose end is in no books yet."""
+    """Yield parts of runs whose end is in no books yet."""
     for path in home.glob(f"apps/*/*/*/part-*/{keeper_script.ORDER}"):
         found = None if (path.parent / CLOSED).exists() else _written_in(path)
         if found is not None:
@@ -195,7 +194,7 @@ def left_behind(home: Path) -> Iterator[tuple[PartOrder, Path]]:
 
 
 def _written_in(path: Path) -> PartOrder | None:
-    """None where a machine that lost its power has left half an order; ordered again, it is seen as lost."""
+    """Return the order in a file; None where a power failure has left half of it."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Written).part
     except msgspec.MsgspecError:
@@ -203,7 +202,7 @@ def _written_in(path: Path) -> PartOrder | None:
 
 
 def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
-    """Ranks are counted over all parts, in their order."""
+    """Yield the processes of a part. Ranks are counted over all parts, in their order."""
     order, here = part.order, part.part
     each_gpu = order.task.processes == "gpu"
     counts = [len(one.gpus) if each_gpu else 1 for one in order.active]
@@ -238,6 +237,7 @@ def _progress(folder: Path, part: PartOrder) -> tuple[float, float]:
 
 
 def _held(path: Path) -> bool:
+    """Return whether somebody holds the lock of this file."""
     try:
         file = path.open("r+")
     except FileNotFoundError:

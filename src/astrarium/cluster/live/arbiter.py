@@ -1,4 +1,4 @@
-"""The arbiter as a process: opens the store, makes the books again, and takes turns until it is told to stop.
+"""The arbiter as a process opens the store, makes the books again, and takes turns until it is told to stop.
 
 Killed at any point and started again, it goes on: steps are in the store before orders are given, the policy
 is kept with all that it remembers, jobs run on meanwhile, and what they did is seen at the first look.
@@ -14,33 +14,32 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event
-from astrarium.cluster.explain import Seat, View, view
+from astrarium.cluster.demand import most_usable
+from astrarium.cluster.explain import AppView, ClusterView, view
 from astrarium.cluster.fairness import phase_alone, rho
-from astrarium.cluster.live.backend import Backend, Task
+from astrarium.cluster.live.backend import Backend, FixedSlowdowns, JobCommand, Options
 from astrarium.cluster.live.cluster import LiveCluster
-from astrarium.cluster.live.memory import Options, Told
-from astrarium.cluster.live.policy import Introduced, Unstopped
-from astrarium.cluster.live.store import Letter, Store
+from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
+from astrarium.cluster.live.store import InboxMessage, Store
 from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.errors import InputError
 from astrarium.core.units import FOREVER, SECOND, Time, to_seconds
 
-# A live cluster in plain words and numbers, for `cluster status`.
-
 
 def status(now: Time, state: ClusterState, allocator: object, machines: Mapping[int, str]) -> dict[str, Any]:
+    """Return a live cluster in plain words and numbers, for `cluster status`."""
     try:
-        seen = view(now, state, allocator)
+        overview = view(now, state, allocator)
     except Exception:  # a stranger's policy that cannot be copied, or does not know: then it tells no line
-        seen = view(now, state, None)
+        overview = view(now, state, None)
     return {
         "now_s": to_seconds(now),
-        "gpus": seen.gpus,
-        "free": seen.free,
+        "gpus": overview.gpus,
+        "free": overview.free,
         "machines": [_machine(number, name, state) for number, name in machines.items()],
-        "apps": [_app(now, row, seen, state) for row in state.ledger.rows.values()],
+        "apps": [_app(now, row, overview, state) for row in state.ledger.rows.values()],
     }
 
 
@@ -50,8 +49,8 @@ def _machine(number: int, name: str, state: ClusterState) -> dict[str, Any]:
     return {"machine": number, "name": name, "gpus": list(gpus), "held": names}
 
 
-def _app(now: Time, row: AppRow, seen: View, state: ClusterState) -> dict[str, Any]:
-    seat, end = seen.seats.get(row.app.id), now if row.open else row.ended
+def _app(now: Time, row: AppRow, overview: ClusterView, state: ClusterState) -> dict[str, Any]:
+    app_view, end = overview.apps.get(row.app.id), now if row.open else row.ended
     jobs = list(row.jobs.values())
     return {
         "app": row.app.name,
@@ -60,22 +59,22 @@ def _app(now: Time, row: AppRow, seen: View, state: ClusterState) -> dict[str, A
         "arrived_s": to_seconds(row.arrived),
         "waited_s": to_seconds((row.started if row.started >= 0 else end) - row.arrived),
         "took_s": to_seconds(end - row.arrived),
-        "gpus": list(seat.holds) if seat else [],
-        "until_s": to_seconds(seat.until) if seat and 0 <= seat.until < FOREVER else None,
-        "wants": seat.wants if seat else 0,
+        "gpus": list(app_view.holds) if app_view else [],
+        "until_s": to_seconds(app_view.until) if app_view and 0 <= app_view.until < FOREVER else None,
+        "wants": app_view.wants if app_view else 0,
         "phase": row.phase if row.open else None,
-        "jobs_running": seat.running if seat else 0,
+        "jobs_running": app_view.running if app_view else 0,
         "jobs": len(jobs),
         "done": sum(state.done(now, job) for job in jobs) / sum(job.job.work for job in jobs),
         "gpu_s": to_seconds(state.service(now, row) if row.open else row.service),
         "rho": _rho(now, row, state),
-        "why": why(row, seat, seen) if seat else "",
+        "why": why(row, app_view, overview) if app_view else "",
     }
 
 
 def _rho(now: Time, row: AppRow, state: ClusterState) -> float | None:
-    """Of the definition `share`. Of an app that is still there, the least that it can become: if it had all
-    that it can use from now on."""
+    """Return rho of an app by the definition `share`. Of an app that is still there, it is the least that it
+    can become: if it had all that it can use from now on."""
     size = max(1, state.floor.size)
     if not row.open:
         finished = row.outcome.name == "FINISHED"
@@ -88,31 +87,31 @@ def _rho(now: Time, row: AppRow, state: ClusterState) -> float | None:
 
 
 def alone_left(now: Time, row: AppRow, state: ClusterState, size: int) -> Time:
-    """What is left of the present phase, on as many GPUs as it can use."""
+    """Return how long the rest of the present phase takes, on as many GPUs as it can use."""
     jobs = row.unfinished()
     left = [max(1, job.job.forecast - state.done(now, job)) for job in jobs]
     longest = max((work / min(job.job.most, size) for work, job in zip(left, jobs, strict=True)), default=0)
-    together = sum(left) / max(1, min(size, sum(job.job.most for job in jobs)))
+    together = sum(left) / max(1, min(size, most_usable(row)))
     return round(max(longest, together))
 
 
-def why(row: AppRow, seat: Seat, seen: View) -> str:
-    """Why it waits, or that it does not."""
-    if not seat.wants:
+def why(row: AppRow, app_view: AppView, overview: ClusterView) -> str:
+    """Return why an app waits, or that it does not."""
+    if not app_view.wants:
         return "it has all that it can use"
-    place = next((n for n, (app, _) in enumerate(seen.standing or (), 1) if app == row.app.id), None)
-    words = next((words for app, words in seen.standing or () if app == row.app.id), "")
-    needs = f"it needs {seat.needs} more" if seat.holds else f"it needs {seat.needs}"
-    line = f"; number {place} of {len(seen.standing or ())} in line ({words})" if place else ""
-    return f"{needs}, {seen.free} of {seen.gpus} GPUs are free{line}"
+    place = next((n for n, (app, _) in enumerate(overview.standing or (), 1) if app == row.app.id), None)
+    words = next((words for app, words in overview.standing or () if app == row.app.id), "")
+    needs = f"it needs {app_view.needs} more" if app_view.holds else f"it needs {app_view.needs}"
+    line = f"; number {place} of {len(overview.standing or ())} in line ({words})" if place else ""
+    return f"{needs}, {overview.free} of {overview.gpus} GPUs are free{line}"
 
 
 ANY = 1 << 30  # GPUs: an app of the file waits for machines that are not there yet
-Submitted = tuple[App, Task]
+Submitted = tuple[App, JobCommand]
 Read = Callable[[dict[str, Any], int], Sequence[Submitted]]  # an app as written, and the GPUs that there are
 
 
-class Planned(NamedTuple):
+class PlannedApp(NamedTuple):
     """An app of the file, and when it comes."""
 
     at: Time
@@ -120,76 +119,76 @@ class Planned(NamedTuple):
     body: dict[str, Any]
 
 
-class Policy(NamedTuple):
-    """*spec* as written: a policy that was kept goes on only where it is the same."""
+class ChosenPolicy(NamedTuple):
+    """A policy with its *spec* as written: a policy that was kept goes on only where the spec is the same."""
 
     spec: str
     allocator: Allocator
 
 
-class Setting(NamedTuple):
-    """*read* turns what was submitted into an app. *wall* is the clock that a later arbiter can go on with,
-    *clock* the one that nobody sets."""
+class ArbiterSetup(NamedTuple):
+    """What an arbiter is started with. *read* turns what was submitted into an app. *wall* is the clock that
+    a later arbiter can go on with, *clock* the one that nobody sets."""
 
-    policy: Policy
+    policy: ChosenPolicy
     read: Read
     wall: Callable[[], Time]
     clock: Callable[[], Time]
     slowdowns: Slowdowns = Slowdowns()
     startup: Time = 0
     options: Options = Options()
-    planned: Sequence[Planned] = ()
+    planned: Sequence[PlannedApp] = ()
 
 
-class Office:
-    """Everything of one arbiter. One at a time may be open on a folder: a lock that ends with the process."""
+class ArbiterProcess:
+    """One arbiter with its store and policy; a lock lets one at a time be open on a folder."""
 
-    def __init__(self, home: Path, setting: Setting, backend: Backend) -> None:
+    def __init__(self, home: Path, setup: ArbiterSetup, backend: Backend) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(home)
-        self.store, self._setting = Store(home), setting
+        self.store, self._setup = Store(home), setup
         self.state, self._last = self._books()
         allocator = self._allocator()
         self._tasks = self.store.tasks()
-        wall = setting.wall()
+        wall = setup.wall()
         self.epoch = self.store.begin(wall - self._last, self.state, allocator)
         self._allocator_now = allocator
         self._last = max(self._last, wall - int(self.store.get("origin")))
-        self._ahead = self._last - setting.clock()
-        self.store.put("policy_spec", setting.policy.spec)
+        self._ahead = self._last - setup.clock()
+        self.store.put("policy_spec", setup.policy.spec)
         backend.enter(self.epoch)
-        known = allocator if allocator is not setting.policy.allocator else Introduced(allocator)
-        policy = Arbiter(Unstopped(known, _Never(self._tasks)))
+        known = allocator if allocator is not setup.policy.allocator else TakeoverAllocator(allocator)
+        policy = Arbiter(NonPreemptibleAllocator(known, _NonPreemptible(self._tasks)))
         memory = self.store.memory()
-        self.live = LiveCluster(self.state, policy, backend, self.store, self._tasks, setting.options, memory)
+        self.live = LiveCluster(self.state, policy, backend, self.store, self._tasks, setup.options, memory)
         self._coming: dict[str, int] = {}  # apps that arrive in this very turn, by name
         self._going: set[int] = set()  # those that are withdrawn in it
-        self._planned: list[Planned] = []
+        self._planned: list[PlannedApp] = []
         known_names = self._names()
-        self.seen_before = [each.name for each in setting.planned if each.name in known_names]
-        self._planned = [each for each in setting.planned if each.name not in known_names]
+        self.known_before = [each.name for each in setup.planned if each.name in known_names]
+        self._planned = [each for each in setup.planned if each.name not in known_names]
         self._shown_at = -SECOND
 
     def now(self) -> Time:
-        """Nanoseconds since the first arbiter began; never backwards, whatever the wall clock does."""
-        return self._setting.clock() + self._ahead
+        """Return nanoseconds since the first arbiter began; never backwards, whatever the wall clock does."""
+        return self._setup.clock() + self._ahead
 
     def turn(self) -> bool:
-        """One step; whether anything has happened."""
+        """Take one step and return whether anything has happened."""
         now = self.now()
         happened = self.live.step(now, list(self._news(now)))
         self._show(now, happened)
         return happened
 
     def drain(self) -> bool:
-        """Whether all that runs has left."""
+        """Ask all that runs to leave and return whether it has left."""
         return self.live.drain()
 
     @property
     def idle(self) -> bool:
-        """Nothing is left to do, and nothing to come."""
+        """Return whether nothing is left to do, and nothing to come."""
         busy = self.state.apps or self.live.memory.open
-        return not busy and not self._planned and not self.store.letters()
+        return not busy and not self._planned and not self.store.inbox()
 
     def close(self) -> None:
         self.store.put("status", msgspec.json.encode(self.status(alive=False)).decode())
@@ -197,10 +196,10 @@ class Office:
         self._lock.close()
 
     def _books(self) -> tuple[ClusterState, Time]:
-        """From the steps, as they were decided: no policy is asked again."""
-        setting, last = self._setting, 0
-        told = Told(dict(setting.slowdowns.known), setting.slowdowns.guess)
-        state = ClusterState(told, setting.startup)
+        """Return the books, made again from the steps as they were decided: no policy is asked again."""
+        setup, last = self._setup, 0
+        told = FixedSlowdowns(dict(setup.slowdowns.known), setup.slowdowns.guess)
+        state = ClusterState(told, setup.startup)
         for step in self.store.steps():
             last = step.now
             for event in step.events:
@@ -211,7 +210,7 @@ class Office:
         return state, last
 
     def _allocator(self) -> Allocator:
-        policy = self._setting.policy
+        policy = self._setup.policy
         same = self.store.get("policy_spec") == policy.spec
         return (self.store.policy(self.state) if same else None) or policy.allocator
 
@@ -221,25 +220,27 @@ class Office:
         self._planned = [each for each in self._planned if each.at > now]
         for each in due:
             yield from self._submitted(now, each.body, ANY)
-        for letter in self.store.letters():
-            if letter.kind != "withdraw" or letter.body.get("app") not in self._coming:  # else: the next turn
-                yield from self._answered(now, letter)
+        for message in self.store.inbox():
+            if (
+                message.kind != "withdraw" or message.body.get("app") not in self._coming
+            ):  # else: the next turn
+                yield from self._answered(now, message)
 
-    def _answered(self, now: Time, letter: Letter) -> Iterator[Event]:
+    def _answered(self, now: Time, message: InboxMessage) -> Iterator[Event]:
         try:
-            found = list(self._told(now, letter))
+            found = list(self._told(now, message))
         except InputError as error:
-            self.store.reply(letter.id, f"refused: {error}")
+            self.store.reply(message.id, f"refused: {error}")
             return
-        self.store.answer_later(letter.id, "accepted")
+        self.store.answer_later(message.id, "accepted")
         yield from found
 
-    def _told(self, now: Time, letter: Letter) -> Iterator[Event]:
-        if letter.kind == "withdraw":
-            yield AppWithdrawn(self._open_app(str(letter.body.get("app"))))
+    def _told(self, now: Time, message: InboxMessage) -> Iterator[Event]:
+        if message.kind == "withdraw":
+            yield AppWithdrawn(self._open_app(str(message.body.get("app"))))
         else:
-            seen = self.live.machines_seen().values()
-            yield from self._submitted(now, letter.body, sum(machine.gpus for machine in seen))
+            gpus = sum(machine.gpus for machine in self.live.machines().values())
+            yield from self._submitted(now, message.body, gpus)
 
     def _open_app(self, name: str) -> int:
         for app, row in self.state.apps.items():
@@ -249,7 +250,7 @@ class Office:
         raise InputError("app", name, "the name of an app that has not ended")
 
     def _submitted(self, now: Time, body: dict[str, Any], largest: int) -> Iterator[Event]:
-        found = self._setting.read(body, largest)
+        found = self._setup.read(body, largest)
         names = self._names()
         for app, _ in found:
             if app.name in names:
@@ -261,7 +262,7 @@ class Office:
             yield AppArrived(msgspec.structs.replace(app, id=number))
 
     def _names(self) -> set[str]:
-        """Those of the file that are still to come included."""
+        """Return the names of all apps, those of the file that are still to come included."""
         known = {row.app.name for row in self.state.ledger.rows.values()}
         return known | self._coming.keys() | {each.name for each in self._planned}
 
@@ -272,14 +273,14 @@ class Office:
 
     def status(self, alive: bool = True) -> dict[str, Any]:
         told = status(self.now(), self.state, self._allocator_now, self.live.memory.machines)
-        return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setting.policy.spec,
-                "wall": self._setting.wall()}  # fmt: skip
+        return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
+                "wall": self._setup.wall()}  # fmt: skip
 
 
-class _Never:
-    """Apps that are not to be stopped, those of later included."""
+class _NonPreemptible:
+    """The apps that are not to be stopped, those of later included."""
 
-    def __init__(self, tasks: dict[int, Task]) -> None:
+    def __init__(self, tasks: dict[int, JobCommand]) -> None:
         self._tasks = tasks
 
     def __contains__(self, app: object) -> bool:

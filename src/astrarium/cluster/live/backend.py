@@ -1,15 +1,19 @@
-"""What the live engine asks of the machines, and what it sees there.
+"""A backend carries out what the live cluster orders, and shows what is there.
 
-It never hears that something happened: it looks, again and again, and compares what is there with what its
-books say. A look that was missed, by an arbiter that died or a message that was lost, costs nothing.
+The cluster never hears that something happened: it looks, again and again, and compares what is there with
+what its books say. A look that was missed, by an arbiter that died or a message that was lost, costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
+
+from astrarium.cluster.machines import Slowdowns
+from astrarium.core.trace import Step
+from astrarium.core.units import SECOND, Time
 
 Ending = Literal["", "finished", "stopped", "failed", "lost", "unstarted"]
 OnStop = Literal["checkpoint", "restart", "never"]
@@ -17,23 +21,26 @@ Processes = Literal["machine", "gpu", "job"]
 
 
 class RunKey(NamedTuple):
-    """A run has a number of its own: what an earlier run of the job still does or says is known as late."""
+    """The name of a run; by its number, what an earlier run of the job still says is known as late."""
 
     app: int
     job: int
     run: int
 
 
-class MachineSeen(msgspec.Struct, frozen=True):
+class MachineStatus(msgspec.Struct, frozen=True):
+    """A machine as it was seen: its GPUs, and where it stands."""
+
     gpus: int
     rack: int = 0
     slot: int = 0
     network: str = ""
 
 
-class RunSeen(msgspec.Struct, frozen=True):
-    """*progress* of its work is done, and *kept* in a checkpoint: parts of 1. *ended*: "" while it lives;
-    `lost` with its machine, or `unstarted` because it was given up before its GPUs were out of use."""
+class RunStatus(msgspec.Struct, frozen=True):
+    """A run as it was seen: *progress* of its work is done, and *kept* in a checkpoint, in parts of 1.
+    *ended*: "" while it lives; `lost` with its machine, or `unstarted` because it was given up before its
+    GPUs were out of use."""
 
     gpus: tuple[int, ...]
     ended: Ending = ""
@@ -42,20 +49,20 @@ class RunSeen(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Picture(NamedTuple):
-    """Machines by name, and every run that was ordered and not yet forgotten, on whichever machines."""
+class Snapshot(NamedTuple):
+    """What was seen at one look: machines by name, and every run that was ordered and not yet forgotten."""
 
-    machines: Mapping[str, MachineSeen]
-    runs: Mapping[RunKey, RunSeen]
+    machines: Mapping[str, MachineStatus]
+    runs: Mapping[RunKey, RunStatus]
 
 
-class Task(msgspec.Struct, frozen=True):
-    """What a job of an app is: a command.
+class JobCommand(msgspec.Struct, frozen=True):
+    """The command that a job of an app is, and how it is started and stopped.
 
     *on_stop*: it writes a `checkpoint` and leaves when it is asked to; or it knows nothing of this, and is
-    begun anew (`restart`) or left to run to its end (`never`). *processes*: one on each `machine` that it
-    is on, which sees all of its GPUs there, one for each `gpu`, or one for the whole `job`, on the first of
-    its machines.
+    begun anew (`restart`) or left to run to its end (`never`). *processes*: one on each `machine` that it is
+    on, which sees all of its GPUs there, one for each `gpu`, or one for the whole `job`, on the first of its
+    machines.
     """
 
     command: tuple[str, ...]
@@ -65,43 +72,94 @@ class Task(msgspec.Struct, frozen=True):
     directory: str = ""
 
 
-class Part(msgspec.Struct, frozen=True):
-    """Of a run: the GPUs of one machine, as that machine counts them."""
+class RunPart(msgspec.Struct, frozen=True):
+    """The part of a run on one machine, with its GPUs as that machine counts them."""
 
     machine: str
     gpus: tuple[int, ...]
 
 
 class Order(msgspec.Struct, frozen=True):
-    """*gpus* as the cluster counts them; *parts* in the order of ranks."""
+    """An order to start a run. *gpus* as the cluster counts them; *parts* in the order of ranks."""
 
     key: RunKey
     app: str
     gpus: tuple[int, ...]
-    parts: tuple[Part, ...]
-    task: Task
+    parts: tuple[RunPart, ...]
+    task: JobCommand
     phase: int = 0
 
     @property
-    def active(self) -> tuple[Part, ...]:
-        """Parts that have processes."""
+    def active(self) -> tuple[RunPart, ...]:
+        """Return the parts that have processes."""
         return self.parts[:1] if self.task.processes == "job" else self.parts
 
 
 class Backend(Protocol):
-    """Machines on which jobs run."""
+    """The machines on which jobs run."""
 
     def enter(self, epoch: int) -> None:
-        """An arbiter of this number takes over; what others of smaller numbers still order is refused."""
+        """Let an arbiter of this number take over; what one of a smaller number still orders is refused."""
 
-    def look(self) -> Picture:
-        """What is there now. A run that was ordered is in the picture from then on, until it is forgotten."""
+    def look(self) -> Snapshot:
+        """Return what is there now, every run that was ordered and not yet forgotten included."""
 
     def start(self, order: Order) -> None:
-        """From the newest checkpoint of its job. A run that was ordered before is not started again."""
+        """Start a run from the newest checkpoint of its job; one that was ordered before is left alone."""
 
     def stop(self, key: RunKey) -> None:
-        """Ask it to write a checkpoint and to leave; make it, if it does not. Ask once or often."""
+        """Ask a run to write a checkpoint and to leave; make it, if it does not. Ask once or often."""
 
     def forget(self, key: RunKey) -> None:
-        """It has ended, and that is in the books."""
+        """Forget a run that has ended, once that is in the books."""
+
+
+# A live cluster remembers more than the books hold, and writes both down.
+
+
+class FixedSlowdowns(Slowdowns):
+    """Slowdowns as they were told, from which nothing is learnt. Live, how long a job takes is its owner's
+    guess: from how long it really takes, nobody can tell how much is due to where its GPUs are."""
+
+    def learn(self, model: str, network: str, spread: object, status: float) -> None:
+        pass
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How a live cluster treats failures, progress and handovers. A job that fails more often than *retries*
+    without getting further takes its app with it. News of progress reach the policy no more often than
+    *progress*. Who was there before has *handover* to leave: for so long at most, the lease of those who wait
+    for it does not run."""
+
+    retries: int = 2
+    progress: Time = 5 * SECOND
+    handover: Time = 60 * SECOND
+
+
+class JobKey(NamedTuple):
+    app: int
+    job: int
+
+
+class Memory(msgspec.Struct):
+    """What the books do not hold and a new arbiter must know."""
+
+    machines: dict[int, str] = {}  # names of those that are there, by number
+    joined: int = 0  # machines that there ever were
+    timers: dict[str, Time] = {}
+    kept: dict[RunKey, float] = {}  # how far checkpoints are
+    closed: set[RunKey] = set()  # runs whose end is in the books, and which the machines still show
+    failures: dict[JobKey, tuple[int, float]] = {}  # how often, and how far it had come
+    open: dict[RunKey, bool] = {}  # runs that have not ended, and whether a machine has shown them
+    ordered: dict[RunKey, Time] = {}  # since when a run waits for its GPUs
+    late: dict[RunKey, Time] = {}  # how long it had to wait, until its first lease has ended
+
+
+class EndedRun(NamedTuple):
+    key: RunKey
+    status: RunStatus
+
+
+class Journal(Protocol):
+    def write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
+        """Write all of it or nothing; when it returns, it will be found again."""

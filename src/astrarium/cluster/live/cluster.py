@@ -1,4 +1,4 @@
-"""The live cluster: what is seen becomes events, and what the books say becomes orders.
+"""The live cluster turns what is seen into events, and what the books say into orders.
 
 Nothing here reads a clock or touches a process. `step(now)` looks at the machines, lets the same engine and
 policy decide that run simulated, has the journal write it down, and only then gives orders. Orders follow
@@ -24,8 +24,21 @@ from astrarium.cluster.contract import (
     MachineJoined,
     MachineLost,
 )
-from astrarium.cluster.live.backend import Backend, MachineSeen, Order, Part, Picture, RunKey, RunSeen, Task
-from astrarium.cluster.live.memory import Ended, JobKey, Journal, Memory, Options
+from astrarium.cluster.live.backend import (
+    Backend,
+    EndedRun,
+    JobCommand,
+    JobKey,
+    Journal,
+    MachineStatus,
+    Memory,
+    Options,
+    Order,
+    RunKey,
+    RunPart,
+    RunStatus,
+    Snapshot,
+)
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import ClusterPolicy
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
@@ -34,10 +47,9 @@ from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, Time
 
-# When leases end on a live cluster: GPUs that nobody had left yet are not counted against who waited.
-
 
 def expired(now: Time, state: ClusterState, memory: Memory, handover: Time) -> Iterator[LeaseExpired]:
+    """Yield the leases that have ended; time until others had left their GPUs does not count."""
     for app, row in state.apps.items():
         if all(until > now for until in row.leases.values()):
             continue
@@ -48,8 +60,8 @@ def expired(now: Time, state: ClusterState, memory: Memory, handover: Time) -> I
 
 
 def _waited(now: Time, row: AppRow, memory: Memory, handover: Time) -> dict[int, Time]:
-    """By GPU: for how long the app could not use it, since somebody else had not left yet. A lease that
-    has ended in spite of that makes up for it only once."""
+    """Return, by GPU, for how long the app could not use it, since somebody else had not left yet. A lease
+    that has ended in spite of that makes up for it only once."""
     extra: dict[int, Time] = {}
     for number, job in row.jobs.items():
         key = RunKey(row.app.id, number, job.run)
@@ -62,13 +74,15 @@ def _waited(now: Time, row: AppRow, memory: Memory, handover: Time) -> dict[int,
 
 
 class LiveCluster:
+    """The books of a live cluster, its policy and its machines, one step at a time."""
+
     def __init__(
         self,
         state: ClusterState,
         policy: ClusterPolicy,
         backend: Backend,
         journal: Journal,
-        tasks: Mapping[int, Task],
+        tasks: Mapping[int, JobCommand],
         options: Options | None = None,
         memory: Memory | None = None,
     ) -> None:
@@ -78,16 +92,16 @@ class LiveCluster:
         self._told_at: dict[RunKey, Time] = {}
         self._asked: set[RunKey] = set()  # to leave, by us
         self._ours: set[RunKey] = set()  # runs that we have started
-        self.ended: list[Ended] = []  # in the last step
+        self.ended: list[EndedRun] = []  # in the last step
 
     def step(self, now: Time, news: Sequence[Event] = ()) -> bool:
-        """Whether anything has happened. *news*: apps that came or went."""
-        picture, ended = self._backend.look(), list[Ended]()
+        """Look, decide and give orders; return whether anything happened. *news*: apps that came or went."""
+        snapshot, ended = self._backend.look(), list[EndedRun]()
         self.ended = ended
         events: list[Event] = [
             *news,
-            *self._runs(now, picture, ended),
-            *self._machines(picture),
+            *self._runs(now, snapshot, ended),
+            *self._machines(snapshot),
             *expired(now, self.state, self.memory, self._options.handover),
             *self._due(now),
         ]
@@ -98,109 +112,111 @@ class LiveCluster:
                 if key not in self.memory.open:
                     self.memory.open[key], self.memory.ordered[key] = False, now
             self._journal.write(Step(now, tuple(events), tuple(actions)), self.memory, ended)
-        self.settle(picture, self._wanted())
+        self.settle(snapshot, self._wanted())
         return bool(events)
 
     def drain(self) -> bool:
-        """Ask all that runs to leave with a checkpoint; whether all have left. The books are not touched:
-        they say what is to be begun again."""
-        picture = self._backend.look()
-        self.settle(picture, {})
-        return all(seen.ended or self._runs_to_its_end(key) for key, seen in picture.runs.items())
+        """Ask all that runs to leave with a checkpoint, and return whether all have left. The books are not
+        touched: they say what is to be begun again."""
+        snapshot = self._backend.look()
+        self.settle(snapshot, {})
+        return all(status.ended or self._runs_to_its_end(key) for key, status in snapshot.runs.items())
 
-    def machines_seen(self) -> Mapping[str, MachineSeen]:
+    def machines(self) -> Mapping[str, MachineStatus]:
         return self._backend.look().machines
 
     # what is seen
 
-    def _machines(self, picture: Picture) -> Iterator[Event]:
+    def _machines(self, snapshot: Snapshot) -> Iterator[Event]:
         memory = self.memory
         for number, name in list(memory.machines.items()):
-            if not self._as_it_was(number, picture.machines.get(name)):
+            if not self._as_it_was(number, snapshot.machines.get(name)):
                 del memory.machines[number]
                 yield MachineLost(number)
                 yield from self._lost(number)
         known = set(memory.machines.values())
-        for name in sorted(picture.machines.keys() - known):
-            seen, number = picture.machines[name], memory.joined
+        for name in sorted(snapshot.machines.keys() - known):
+            status, number = snapshot.machines[name], memory.joined
             memory.machines[number], memory.joined = name, number + 1
-            yield MachineJoined(Machine(number, seen.gpus, seen.rack, seen.slot, seen.network))
+            yield MachineJoined(Machine(number, status.gpus, status.rack, status.slot, status.network))
 
-    def _as_it_was(self, number: int, seen: MachineSeen | None) -> bool:
-        """One that has other GPUs now, or stands elsewhere, is another one."""
+    def _as_it_was(self, number: int, status: MachineStatus | None) -> bool:
+        """Return whether a machine is the one that was known; with other GPUs it is another one."""
         known = self.state.floor.machines.get(number)
-        return seen is not None and known == Machine(number, seen.gpus, seen.rack, seen.slot, seen.network)
+        return status is not None and known == Machine(
+            number, status.gpus, status.rack, status.slot, status.network
+        )
 
     def _lost(self, machine: int) -> Iterator[JobStopped]:
-        """What was done there since the last checkpoint is gone; unless it was seen to end before."""
+        """Yield the runs on a lost machine, back at their last checkpoints, unless seen to end before."""
         gone = set(self.state.floor.gpus_of.get(machine, ()))
         for key, row in self._wanted().items():
             if gone & set(row.gpus) and key not in self.memory.closed:
                 yield JobStopped(*key, _of(row, self.memory.kept.get(key, row.done / row.job.work)))
 
-    def _runs(self, now: Time, picture: Picture, ended: list[Ended]) -> Iterator[Event]:
+    def _runs(self, now: Time, snapshot: Snapshot, ended: list[EndedRun]) -> Iterator[Event]:
         memory, wanted = self.memory, self._wanted()
-        memory.closed &= picture.runs.keys()
+        memory.closed &= snapshot.runs.keys()
         memory.kept = {key: part for key, part in memory.kept.items() if key in wanted}
         memory.ordered = {key: since for key, since in memory.ordered.items() if key in wanted}
         memory.late = {key: late for key, late in memory.late.items() if key in wanted}
-        for key, seen in picture.runs.items():
+        for key, status in snapshot.runs.items():
             if key in memory.closed:
                 continue
-            if seen.ended:
+            if status.ended:
                 memory.closed.add(key)
                 memory.open.pop(key, None)
-                ended.append(Ended(key, seen))
-                yield from self._ended(key, seen)
+                ended.append(EndedRun(key, status))
+                yield from self._ended(key, status)
                 continue
             memory.open[key] = True
             if key in memory.ordered:
                 memory.late[key] = now - memory.ordered.pop(key)
             if key in wanted:
-                memory.kept[key] = seen.kept
-                yield from self._progress(now, key, seen)
-        ended += self._vanished(picture, wanted)
+                memory.kept[key] = status.kept
+                yield from self._progress(now, key, status)
+        ended += self._vanished(snapshot, wanted)
 
-    def _vanished(self, picture: Picture, wanted: Mapping[RunKey, JobRow]) -> Iterator[Ended]:
-        """Runs that nobody shows and nobody wants: given up before they began, or gone with their machine."""
-        for key in [key for key in self.memory.open if key not in picture.runs and key not in wanted]:
-            yield Ended(key, RunSeen((), "lost" if self.memory.open.pop(key) else "unstarted"))
+    def _vanished(self, snapshot: Snapshot, wanted: Mapping[RunKey, JobRow]) -> Iterator[EndedRun]:
+        """Yield runs that no machine shows and nobody wants: given up early, or gone with theirs."""
+        for key in [key for key in self.memory.open if key not in snapshot.runs and key not in wanted]:
+            yield EndedRun(key, RunStatus((), "lost" if self.memory.open.pop(key) else "unstarted"))
 
-    def _ended(self, key: RunKey, seen: RunSeen) -> Iterator[Event]:
+    def _ended(self, key: RunKey, status: RunStatus) -> Iterator[Event]:
         row = self._row(key)
         if row is None or row.finished:
             return
-        if seen.ended == "finished":  # whatever the books wanted of it meanwhile
+        if status.ended == "finished":  # whatever the books wanted of it meanwhile
             yield JobFinished(key.app, key.job, row.run, late=not row.gpus)
         elif row.run != key.run:  # a newer run waits for it, and begins where it ended
             if row.gpus:
-                yield JobProgressed(key.app, key.job, row.run, _of(row, seen.kept))
+                yield JobProgressed(key.app, key.job, row.run, _of(row, status.kept))
         else:
-            yield JobStopped(*key, _of(row, seen.kept))
-            failed = self._failed(key, seen) if row.gpus else ""
-            if failed and self._too_often(key, seen):
+            yield JobStopped(*key, _of(row, status.kept))
+            failed = self._failed(key, status) if row.gpus else ""
+            if failed and self._too_often(key, status):
                 yield AppWithdrawn(key.app, f"job {key.job} failed: {failed}")
 
-    def _failed(self, key: RunKey, seen: RunSeen) -> str:
-        """Why; nothing where it has not. Who leaves without being asked, again and again, fails too."""
-        if seen.ended == "failed":
-            return seen.error or "without a word"
-        left = seen.ended == "stopped" and key in self._ours and key not in self._asked
+    def _failed(self, key: RunKey, status: RunStatus) -> str:
+        """Return why a run has failed, or ""; a job that leaves again and again unasked fails too."""
+        if status.ended == "failed":
+            return status.error or "without a word"
+        left = status.ended == "stopped" and key in self._ours and key not in self._asked
         return "it left with exit code 75, and was not asked to" if left else ""
 
-    def _too_often(self, key: RunKey, seen: RunSeen) -> bool:
+    def _too_often(self, key: RunKey, status: RunStatus) -> bool:
         job = JobKey(key.app, key.job)
         times, far = self.memory.failures.get(job, (0, 0.0))
-        times = 1 if seen.kept > far else times + 1
-        self.memory.failures[job] = times, max(far, seen.kept)
+        times = 1 if status.kept > far else times + 1
+        self.memory.failures[job] = times, max(far, status.kept)
         return times > self._options.retries
 
-    def _progress(self, now: Time, key: RunKey, seen: RunSeen) -> Iterator[JobProgressed]:
+    def _progress(self, now: Time, key: RunKey, status: RunStatus) -> Iterator[JobProgressed]:
         row = self._row(key)
         told = self._told_at.setdefault(key, now)
         if row is not None and now - told >= self._options.progress:
             self._told_at[key] = now
-            yield JobProgressed(*key, _of(row, seen.progress))
+            yield JobProgressed(*key, _of(row, status.progress))
 
     def _due(self, now: Time) -> Iterator[TimerFired]:
         timers = self.memory.timers
@@ -218,36 +234,36 @@ class LiveCluster:
 
     # what is ordered
 
-    def settle(self, picture: Picture, wanted: Mapping[RunKey, JobRow]) -> None:
-        """Orders that bring the machines to what is *wanted*. All of them may be given again."""
-        alive = {key: seen for key, seen in picture.runs.items() if not seen.ended}
+    def settle(self, snapshot: Snapshot, wanted: Mapping[RunKey, JobRow]) -> None:
+        """Give the orders that bring the machines to what is *wanted*. All of them may be given again."""
+        alive = {key: status for key, status in snapshot.runs.items() if not status.ended}
         for key in alive:
             if key not in wanted and not self._runs_to_its_end(key):
                 self._asked.add(key)
                 self._backend.stop(key)
-        taken = {gpu for seen in alive.values() for gpu in seen.gpus}
+        taken = {gpu for status in alive.values() for gpu in status.gpus}
         running = {JobKey(key.app, key.job) for key in alive}
         for key, row in wanted.items():
             clear = not taken & set(row.gpus) and JobKey(key.app, key.job) not in running
-            if clear and key not in picture.runs:
+            if clear and key not in snapshot.runs:
                 self._ours.add(key)
                 self._backend.start(self._order(key, row))
-        for key, seen in picture.runs.items():
-            if seen.ended and key in self.memory.closed:
+        for key, status in snapshot.runs.items():
+            if status.ended and key in self.memory.closed:
                 self._ours.discard(key)
                 self._asked.discard(key)
                 self._told_at.pop(key, None)
                 self._backend.forget(key)
 
     def _runs_to_its_end(self, key: RunKey) -> bool:
-        """Unless nobody wants it any more."""
+        """Return whether a run cannot be stopped and is still wanted."""
         task = self._tasks.get(key.app)
         return task is not None and task.on_stop == "never" and self._row(key) is not None
 
     def _order(self, key: RunKey, row: JobRow) -> Order:
         app, floor = self.state.apps[key.app], self.state.floor
         parts = tuple(
-            Part(self.memory.machines[machine], tuple(gpu - floor.gpus_of[machine][0] for gpu in gpus))
+            RunPart(self.memory.machines[machine], tuple(gpu - floor.gpus_of[machine][0] for gpu in gpus))
             for machine, gpus in floor.by_machine(row.gpus).items()
         )
         return Order(key, app.app.name, row.gpus, parts, self._tasks[key.app], app.phase)
@@ -266,5 +282,5 @@ class LiveCluster:
 
 
 def _of(row: JobRow, part: float) -> Time:
-    """So much of its work; all of it is done only when it has ended."""
+    """Return so much of the work of a job; all of it is done only when the job has ended."""
     return max(0, min(round(row.job.work * part), row.job.work - 1))

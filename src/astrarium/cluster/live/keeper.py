@@ -1,8 +1,8 @@
-"""Keeps the processes of one part of a run: `python keeper.py FOLDER`.
+"""The keeper holds the processes of one part of a run: `python keeper.py FOLDER`.
 
-A small process of its own, so that a job outlives an arbiter that is killed, and never its machine: it starts
-what the order in the folder says, passes a wish to stop (a file of that name) on to it, ends it when the time
-for that is over, and leaves an outcome behind. It imports nothing of ours: it is up at once.
+It is a small process of its own, so that a job outlives an arbiter that is killed, and never its machine: it
+starts what the order in the folder says, passes a wish to stop (a file of that name) on to it, ends it when
+the time for that is over, and leaves an outcome behind. It imports nothing of ours: it is up at once.
 
 It holds a lock for each GPU and for its part of the job while anything runs: whatever else goes wrong, two
 jobs never share a GPU, and a job never runs twice at once.
@@ -31,7 +31,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def write_whole(path: Path, content: object) -> None:
-    """Whoever reads it finds all of it or nothing."""
+    """Write a file so that whoever reads it finds all of it or nothing."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(content), encoding="utf-8")
     draft.replace(path)
@@ -49,7 +49,7 @@ class Keeper:
         self._logs: list[Any] = []
 
     def keep(self) -> None:
-        """Until all have ended."""
+        """Keep the processes until all have ended."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the arbiter's: it asks us
         locks = self._locked()
         if locks is not None:
@@ -62,7 +62,7 @@ class Keeper:
         write_whole(self.folder / OUTCOME, outcome)
 
     def _listen(self) -> None:
-        """A job that is still starting hears of it when it can answer: every run gets somewhere."""
+        """Pass a wish to stop on once the job is up and can answer: every run gets somewhere."""
         if self.asked_at is None and (self.folder / STOP).exists():
             self.asked_at = time.monotonic()
         if self.asked_at is not None and not self.told and (self._ready() or self._late(0.5)):
@@ -72,7 +72,7 @@ class Keeper:
                     child.send_signal(signal.SIGTERM)
 
     def _ready(self) -> bool:
-        """It is up, and has run for as long as every run may."""
+        """Return whether the job is up, and has run for as long as every run may."""
         if not self.order["ready"]:
             return True
         try:
@@ -82,11 +82,11 @@ class Keeper:
         return time.time() >= up + float(self.order["least"])
 
     def _late(self, part: float) -> bool:
-        """So much of the time that it has for leaving is over."""
+        """Return whether so much of the time that the job has for leaving is over."""
         return self.asked_at is not None and time.monotonic() > self.asked_at + part * self.order["grace"]
 
     def _locked(self) -> list[Any] | None:
-        """None: it was asked to stop before they were free."""
+        """Take the locks. None: the job was asked to stop before they were free."""
         held = []
         for path in self.order["locks"]:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ class Keeper:
         return True
 
     def _abandoned(self) -> bool:
-        """The agent that started us is gone, and with it the machine, as far as anybody knows."""
+        """Return whether the agent that started this keeper is gone, and with it the machine."""
         if not self.order["with_agent"]:
             return False
         ready, _, _ = select.select([sys.stdin], [], [], 0)
@@ -142,7 +142,7 @@ class Keeper:
                 os.killpg(child.pid, signal.SIGKILL)
 
     def _sweep(self) -> None:
-        """What they have started and left behind, such as the program in a shell: its GPUs are for others."""
+        """Kill what the processes have left behind, such as the program in a shell, so that GPUs are free."""
         for child in self.children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -157,7 +157,7 @@ def _try(file: Any) -> bool:
 
 
 def _die_with_parent(parent: int) -> None:
-    """In the child, before its command: the parent may have died before we said so."""
+    """Make a child die with this process; it runs in the child, and the parent may have died before."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -1,7 +1,7 @@
-"""A policy with all that it remembers, as bytes.
+"""A live cluster wraps its policy, and keeps it as bytes with all that it remembers.
 
-What it remembers may point into the books: to rows of apps, to the machines. Those are named, not copied, so
-that a policy which is thawed beside the same books points into them again.
+What a policy remembers may point into the books: to rows of apps, to the machines. Those are named, not
+copied, so that a policy which is unpickled beside the same books points into them again.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.policy import SetTimer
 from astrarium.core.units import FOREVER, Time
 
-# A policy that takes over from another, in the middle of things.
 
-
-class Introduced:
-    """Before its first decision it hears of all that is there, as if it had just come. The books, which know
-    when it really came, do not hear it again."""
+class TakeoverAllocator:
+    """A policy that takes over from another in the middle hears of all that is there before its first
+    decision. It hears of it as if it had just come. The books, which know when it really came, do not hear it
+    again."""
 
     def __init__(self, allocator: Allocator) -> None:
         self.allocator, self._knows = allocator, False
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         if not self._knows:
@@ -36,26 +35,21 @@ class Introduced:
             machines = (MachineJoined(machine) for machine in state.floor.machines.values())
             apps = (AppArrived(row.app) for row in state.apps.values() if row.app.id not in arrived)
             events = (*(each for each in machines if each not in fresh), *apps, *events)
-        yield from self.allocator.allocate(now, events, state)
-
-
-# Apps that cannot be stopped keep their GPUs to their end, whatever the policy.
+        yield from self.allocator.decide(now, events, state)
 
 
 WHY = "its command cannot be stopped without losing all it has done"
 
 
-class Unstopped:
-    """An allocator that is asked only about GPUs which the *apps* that cannot be stopped do not run on.
-
-    Who takes GPUs back before leases end is not held up: then the books say that the job was stopped, and
-    whoever is given its GPUs waits until it has ended.
-    """
+class NonPreemptibleAllocator:
+    """A policy is asked only about GPUs which the *apps* that cannot be stopped do not run on. Those apps
+    keep their GPUs to their end. A policy that takes GPUs back before leases end is not held up: then the
+    books say that the job was stopped, and whoever is given its GPUs waits until it has ended."""
 
     def __init__(self, allocator: Allocator, apps: Container[int]) -> None:
         self.allocator, self._apps = allocator, apps
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         for event in events:
@@ -63,7 +57,7 @@ class Unstopped:
                 gpus = _stands_on(state.apps[event.app], event.gpus, state)
                 if gpus:
                     yield Grant(event.app, gpus, FOREVER, WHY)
-        yield from self.allocator.allocate(now, events, state)
+        yield from self.allocator.decide(now, events, state)
 
 
 def _stands_on(row: AppRow, gpus: Sequence[int], state: ClusterState) -> tuple[int, ...]:
@@ -74,7 +68,7 @@ def _stands_on(row: AppRow, gpus: Sequence[int], state: ClusterState) -> tuple[i
 Name = tuple[Any, ...]
 
 
-class _Freezer(pickle.Pickler):
+class _PolicyPickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, state: ClusterState) -> None:
         super().__init__(file)
         self._names: dict[int, Name] = {id(state): ("state",)}
@@ -93,7 +87,7 @@ class _Freezer(pickle.Pickler):
         return self._names.get(id(found))
 
 
-class _Thawer(pickle.Unpickler):
+class _PolicyUnpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, state: ClusterState) -> None:
         super().__init__(file)
         self._state = state
@@ -110,21 +104,21 @@ class _Thawer(pickle.Unpickler):
         return row.jobs[rest[1]] if kind == "job" else getattr(row, kind)
 
 
-def frozen(policy: object, state: ClusterState) -> bytes | None:
-    """None where a stranger's policy holds what cannot be kept."""
+def pickled_policy(policy: object, state: ClusterState) -> bytes | None:
+    """Return a policy as bytes; None where a stranger's policy holds what cannot be kept."""
     file = io.BytesIO()
     try:
-        _Freezer(file, state).dump(policy)
+        _PolicyPickler(file, state).dump(policy)
     except Exception:
         return None
     return file.getvalue()
 
 
-def thawed(found: bytes | None, state: ClusterState) -> Any:
-    """None where there is nothing, or it is of another version and cannot be read."""
+def unpickled_policy(found: bytes | None, state: ClusterState) -> Any:
+    """Return a policy from its bytes; None where there are none, or another version wrote them."""
     if found is None:
         return None
     try:
-        return _Thawer(io.BytesIO(found), state).load()
+        return _PolicyUnpickler(io.BytesIO(found), state).load()
     except Exception:
         return None

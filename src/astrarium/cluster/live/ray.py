@@ -1,4 +1,4 @@
-"""Jobs on the machines of a Ray cluster.
+"""This backend runs jobs on the machines of a Ray cluster.
 
 Every machine has a resident agent, an actor that outlives the arbiter and ends with its machine. Jobs are its
 processes, and end with it. A run holds a placement group with a bundle for each of its GPUs, pinned to their
@@ -17,30 +17,27 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from astrarium.cluster.live.agent import Agent, PartOrder, PartSeen
-from astrarium.cluster.live.backend import MachineSeen, Order, Picture, RunKey, RunSeen
-from astrarium.cluster.live.fleet import Fleet, Reach, free_ports
-from astrarium.cluster.live.folders import newest_checkpoint
+from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus
+from astrarium.cluster.live.backend import MachineStatus, Order, RunKey, RunStatus, Snapshot
+from astrarium.cluster.live.fleet import AgentHandle, MachineFleet, free_ports
+from astrarium.cluster.live.session import newest_checkpoint
 from astrarium.core.errors import AstrariumError, InputError, from_extra
-
-# The agent of a machine as an actor of Ray, and what the arbiter knows of it from afar.
-
 
 PORTS = 16  # gangs that may begin on a machine between two looks
 
 
 class Fenced(AstrariumError):
-    """An order of an arbiter that has been superseded."""
+    """An order of an arbiter that has been superseded was refused."""
 
 
 class RayAgent:
-    """The actor. Orders of an arbiter are refused when a later one has been here."""
+    """The agent of a machine as a Ray actor, which refuses orders once a later arbiter has been here."""
 
     def __init__(self, home: str, machine: str, address: str) -> None:
-        self._agent, self._address, self._epoch = Agent(home, machine, with_agent=True), address, 0
+        self._agent, self._address, self._epoch = MachineAgent(home, machine, with_agent=True), address, 0
 
-    def look(self, epoch: int) -> tuple[dict[RunKey, PartSeen], list[int]]:
-        """What runs here, and ports that are free."""
+    def look(self, epoch: int) -> tuple[dict[RunKey, PartStatus], list[int]]:
+        """Return what runs here, and ports that are free."""
         self._check(epoch)
         return self._agent.look(), free_ports(self._address, PORTS)
 
@@ -54,27 +51,27 @@ class RayAgent:
         self._epoch = epoch
 
 
-class RayReach:
-    """An agent from afar: asked without waiting, and known by its last answer."""
+class RayAgentHandle:
+    """An agent as the arbiter knows it from afar: asked without waiting, and known by its last answer."""
 
     device_base = 0
 
     def __init__(self, ray: Any, actor: Any, node: Mapping[str, Any], epoch: int) -> None:
         self._ray, self.actor, self.node, self._epoch = ray, actor, node["NodeID"], epoch
-        self.machine = MachineSeen(int(node["Resources"].get("GPU", 0)), _rack(node["Resources"]))
+        self.machine = MachineStatus(int(node["Resources"].get("GPU", 0)), _rack(node["Resources"]))
         self.address = str(node["NodeManagerAddress"])
-        self._seen: dict[RunKey, PartSeen] = {}
+        self._parts: dict[RunKey, PartStatus] = {}
         self._ports, self._orders = [0], list[Any]()
         self.heard_at = time.monotonic()
         self.answered = self.failed = False
         self.pending = self._ask()
 
     def port(self) -> int:
-        """Not the same for two gangs; unless there are too many at once, and all but one begin again."""
+        """Return a free port; with too many gangs at once two may share one, and one begins again."""
         return self._ports.pop() if len(self._ports) > 1 else self._ports[0]
 
-    def look(self) -> Mapping[RunKey, PartSeen]:
-        return self._seen
+    def look(self) -> Mapping[RunKey, PartStatus]:
+        return self._parts
 
     def start(self, part: PartOrder) -> None:
         self._order("start", part)
@@ -88,7 +85,7 @@ class RayReach:
     def hear(self) -> None:
         """Take an answer that is there, and ask again."""
         try:
-            self._seen, self._ports = self._ray.get(self.pending)
+            self._parts, self._ports = self._ray.get(self.pending)
         except self._ray.exceptions.RayError as error:
             if isinstance(error, Fenced):
                 raise Fenced(str(getattr(error, "cause", error))) from None
@@ -105,7 +102,7 @@ class RayReach:
         self._orders.append(self.actor.order.remote(self._epoch, verb, about))
 
     def _check_orders(self) -> None:
-        """A machine on which an order cannot be carried out is of no use."""
+        """Give up a machine on which an order could not be carried out: it is of no use."""
         if not self._orders:
             return
         ready, self._orders = self._ray.wait(self._orders, num_returns=len(self._orders), timeout=0)
@@ -117,7 +114,7 @@ class RayReach:
 
 
 def _rack(resources: Mapping[str, float]) -> int:
-    """A machine tells its rack by a resource: `--resources '{"rack-3": 1}'`."""
+    """Return the rack of a machine, which it tells by a resource: `--resources '{"rack-3": 1}'`."""
     racks = [name.removeprefix("rack-") for name in resources if name.startswith("rack-")]
     return int(racks[0]) if racks and racks[0].isdigit() else 0
 
@@ -128,8 +125,8 @@ SHORT = 12  # signs of a machine's number in Ray that tell it from others
 SCAN = 1.0  # seconds between looks for machines that have joined
 
 
-class RayBackend(Fleet):
-    """*patience*: seconds after which a silent machine is gone."""
+class RayBackend(MachineFleet):
+    """A backend on the machines of a Ray cluster; one that is silent for *patience* seconds is gone."""
 
     def __init__(
         self,
@@ -151,7 +148,7 @@ class RayBackend(Fleet):
         self._on_node: Any = NodeAffinitySchedulingStrategy
         self._patience, self._epoch = patience, 0
         self._prefix = f"astrarium-{hashlib.sha256(str(home).encode()).hexdigest()[:8]}"
-        self._agents: dict[str, RayReach] = {}
+        self._agents: dict[str, RayAgentHandle] = {}
         self._waiting: dict[RunKey, tuple[Order, Any]] = {}  # for their placement groups
         self._given_up: dict[RunKey, Order] = {}  # before they were started
         self._scanned_at = float("-inf")
@@ -168,7 +165,7 @@ class RayBackend(Fleet):
             raise InputError("live.address", address, told) from None
 
     def enter(self, epoch: int) -> None:
-        """All that is there is seen before the first decision."""
+        """Take over: all that is there is seen before the first decision."""
         self._epoch = epoch
         self._find_agents()
         ends = time.monotonic() + FIRST_ANSWER
@@ -180,17 +177,17 @@ class RayBackend(Fleet):
             time.sleep(0.05)
         self._clear_groups()
 
-    def reachable(self) -> Mapping[str, Reach]:
-        return {name: reach for name, reach in self._agents.items() if reach.answered}
+    def reachable(self) -> Mapping[str, AgentHandle]:
+        return {name: agent for name, agent in self._agents.items() if agent.answered}
 
-    def look(self) -> Picture:
+    def look(self) -> Snapshot:
         self._scan()
         self._hear()
         self._begin()
-        picture = super().look()
-        waiting = {key: RunSeen(order.gpus) for key, (order, _) in self._waiting.items()}
+        snapshot = super().look()
+        waiting = {key: RunStatus(order.gpus) for key, (order, _) in self._waiting.items()}
         left = {key: self._unstarted(order) for key, order in self._given_up.items()}
-        return Picture(picture.machines, {**picture.runs, **waiting, **left})
+        return Snapshot(snapshot.machines, {**snapshot.runs, **waiting, **left})
 
     def start(self, order: Order) -> None:
         if order.key in self._ordered or order.key in self._waiting:
@@ -213,33 +210,35 @@ class RayBackend(Fleet):
         self._remove_group(self._group_name(key))
 
     def extra(self, order: Order) -> dict[str, str]:
-        """For an app that is a Ray program itself."""
+        """Return what an app finds in its environment that is a Ray program itself."""
         return {"RAY_ADDRESS": self._address, "RAY_NAMESPACE": NAMESPACE,
                 "ASTRARIUM_PLACEMENT_GROUP": self._group_name(order.key)}  # fmt: skip
 
     def close(self) -> None:
-        """Agents that run something stay, and go on; so do those that have an end to tell to the next one."""
+        """Leave; agents that run something, or have an end to tell to the next arbiter, stay."""
         if not self.look().runs:
             self.dismiss()
         self._ray.shutdown()
 
     def dismiss(self) -> None:
         """End all agents, and with them what they run."""
-        for reach in self._agents.values():
-            self._ray.kill(reach.actor)
+        for agent in self._agents.values():
+            self._ray.kill(agent.actor)
         self._agents.clear()
         self._clear_groups()
 
     # machines
 
     def _find_agents(self) -> None:
-        """Those of an arbiter before us."""
+        """Take over the agents of an arbiter before this one."""
         nodes = {node["NodeID"][:SHORT]: node for node in self._nodes()}
         for name in self._ray.util.list_named_actors():
             prefix, _, machine = name.partition("/")
             node = nodes.get(machine.rpartition(".")[0].rpartition("-")[2])
             if prefix == self._prefix and node is not None:
-                self._agents[machine] = RayReach(self._ray, self._ray.get_actor(name), node, self._epoch)
+                self._agents[machine] = RayAgentHandle(
+                    self._ray, self._ray.get_actor(name), node, self._epoch
+                )
 
     def _scan(self) -> None:
         now = time.monotonic()
@@ -247,9 +246,9 @@ class RayBackend(Fleet):
             return
         self._scanned_at = now
         nodes = {node["NodeID"]: node for node in self._nodes()}
-        for name in [name for name, reach in self._agents.items() if reach.node not in nodes]:
+        for name in [name for name, agent in self._agents.items() if agent.node not in nodes]:
             self._drop(name)
-        known = {reach.node for reach in self._agents.values()}
+        known = {agent.node for agent in self._agents.values()}
         for number in nodes.keys() - known:
             self._hire(nodes[number])
 
@@ -259,7 +258,7 @@ class RayBackend(Fleet):
                 yield node
 
     def _hire(self, node: Mapping[str, Any]) -> None:
-        """A name of its own for each that was ever there: whoever comes back is somebody new."""
+        """Start an agent under a name that no other ever had: a machine that comes back is a new one."""
         host, number = node["NodeManagerHostname"], node["NodeID"][:SHORT]
         machine = f"{host}-{number}.{time.time_ns() // 1_000_000}"
         options = self._ray.remote(RayAgent).options(
@@ -267,23 +266,23 @@ class RayBackend(Fleet):
             scheduling_strategy=self._on_node(node["NodeID"], soft=False),
         )  # fmt: skip
         actor = options.remote(str(self._home), machine, str(node["NodeManagerAddress"]))
-        self._agents[machine] = RayReach(self._ray, actor, node, self._epoch)
+        self._agents[machine] = RayAgentHandle(self._ray, actor, node, self._epoch)
 
     def _hear(self) -> None:
-        asked = {reach.pending: name for name, reach in self._agents.items()}
+        asked = {agent.pending: name for name, agent in self._agents.items()}
         if asked:
             ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0)
             for answer in ready:
                 self._agents[asked[answer]].hear()
         now = time.monotonic()
-        for name, reach in list(self._agents.items()):
-            patience = self._patience if reach.answered else FIRST_ANSWER
-            if reach.failed or now - reach.heard_at > patience:
+        for name, agent in list(self._agents.items()):
+            patience = self._patience if agent.answered else FIRST_ANSWER
+            if agent.failed or now - agent.heard_at > patience:
                 self._drop(name)
 
     def _drop(self, name: str) -> None:
-        """It may still run, cut off from us: if an order to end reaches it, its jobs end with it. What they
-        write meanwhile is looked at by nobody."""
+        """Give up an agent. It may still run, cut off from us: if an order to end reaches it, its jobs end
+        with it. What they write meanwhile is looked at by nobody."""
         self._ray.kill(self._agents.pop(name).actor)
 
     # placement groups
@@ -299,7 +298,7 @@ class RayBackend(Fleet):
         )  # fmt: skip
 
     def _begin(self) -> None:
-        """What has its group."""
+        """Start the runs that have their placement groups."""
         for key, (order, group) in list(self._waiting.items()):
             if self._group_module.placement_group_table(group).get("state") == "CREATED":
                 del self._waiting[key]
@@ -307,13 +306,13 @@ class RayBackend(Fleet):
             elif any(part.machine not in self._agents for part in order.parts):
                 self.stop(key)
 
-    def _unstarted(self, order: Order) -> RunSeen:
+    def _unstarted(self, order: Order) -> RunStatus:
         kept = newest_checkpoint(self._home, order).kept
-        return RunSeen(order.gpus, "unstarted", kept, kept)
+        return RunStatus(order.gpus, "unstarted", kept, kept)
 
     def _clear_groups(self) -> None:
-        """Of runs that no agent knows: an arbiter before us did not get further."""
-        known = {self._group_name(key) for reach in self._agents.values() for key in reach.look()}
+        """Remove the groups of runs that no agent knows: an arbiter before us did not get further."""
+        known = {self._group_name(key) for agent in self._agents.values() for key in agent.look()}
         for group in self._group_module.placement_group_table().values():
             ours = group["name"].startswith(f"{self._prefix}/") and group["state"] != "REMOVED"
             if ours and group["name"] not in known:

@@ -1,4 +1,4 @@
-"""A run of a job, as its script sees it (`astrarium.cluster_job`).
+"""A session is one run of a job, as its script sees it (`astrarium.cluster_job`).
 
 `steps` begins where the checkpoint was written. `checkpoint` is cheap: it writes only when one is due, that
 is when the job was asked to stop, when the last one is old, and after the last step. A function may be given
@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
+import shutil
 import signal
 import sys
 import time
@@ -20,7 +22,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
+
+from astrarium.cluster.live.backend import Order
 
 STOPPED = 75  # the exit code of a job that left with a checkpoint: EX_TEMPFAIL, try again
 CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
@@ -29,7 +35,7 @@ _TELL = 0.25  # seconds between words about progress
 
 
 class Session:
-    """One run of a job. *rank* 0 writes; the others agree with it on when to stop."""
+    """One run of a job as its script sees it. *rank* 0 writes; the others agree with it on when to stop."""
 
     def __init__(self, every: float = EVERY) -> None:
         self.folder = Path(os.environ.get("ASTRARIUM_FOLDER", "checkpoints"))
@@ -45,11 +51,11 @@ class Session:
         self._resume()
 
     def restore(self) -> Any:
-        """The state of the last checkpoint; None where there is none."""
+        """Return the state of the last checkpoint; None where there is none."""
         return self._restored
 
     def steps(self, total: int) -> Iterator[int]:
-        """Numbers of the steps that are left."""
+        """Yield the numbers of the steps that are left."""
         self._total = total
         self._tell(self._first)
         if self.rank == 0:
@@ -62,7 +68,7 @@ class Session:
                 self._tell()
 
     def checkpoint(self, state: Any) -> None:
-        """After a step: what it takes to go on with the next. Writes if that is due, leaves if asked."""
+        """Write a checkpoint of *state* after a step, if one is due, and leave if asked to."""
         done = self._done + 1
         stop = self._agreed(self.asked)
         due = time.monotonic() - self._written_at > self._every or done >= self._total
@@ -72,7 +78,7 @@ class Session:
             raise SystemExit(STOPPED)
 
     def write(self, done: int, state: Any) -> None:
-        """Now, whether it is due or not."""
+        """Write a checkpoint now, whether it is due or not."""
         if self.rank == 0:
             draft = self.folder / f".{CHECKPOINT}.{os.getpid()}"
             with draft.open("wb") as file:
@@ -84,7 +90,7 @@ class Session:
         self._written_at = time.monotonic()
 
     def result(self, value: Any) -> None:
-        """What came out, as JSON, beside the checkpoint."""
+        """Write what came out, as JSON, beside the checkpoint."""
         if self.rank == 0:
             _write_json(self.folder / RESULT, value)
 
@@ -101,7 +107,7 @@ class Session:
             self._restored = found["state"]
 
     def _tell(self, kept: int | None = None) -> None:
-        """How far it is, and how far the checkpoint."""
+        """Write down how far the job is, and how far the checkpoint."""
         self._told_at = time.monotonic()
         if self.rank == 0 and self._total:
             self._kept = kept if kept is not None else self._kept
@@ -109,7 +115,7 @@ class Session:
             _write_json(self.folder / PROGRESS, told)
 
     def _agreed(self, mine: bool) -> bool:
-        """Whether one of a gang says so: it stops after the same step everywhere, or nowhere."""
+        """Return whether one of a gang says so: it stops after the same step everywhere, or nowhere."""
         torch = sys.modules.get("torch")
         if self.world < 2 or torch is None or not torch.distributed.is_initialized():
             return mine
@@ -121,7 +127,7 @@ class Session:
 
 @contextmanager
 def session(every: float = EVERY) -> Iterator[Session]:
-    """*every* so many seconds a checkpoint is due."""
+    """Open the run of this job. A checkpoint is due *every* so many seconds."""
     one = Session(every)
     before = signal.signal(signal.SIGTERM, one.ask)
     try:
@@ -150,7 +156,7 @@ def _loaded(path: Path) -> Any:
 
 
 def _load(file: Any) -> Any:
-    """As it was written, whether torch has been imported by now or not."""
+    """Return a checkpoint as it was written, whether torch has been imported by now or not."""
     zipped = file.read(2) == b"PK"
     file.seek(0)
     if zipped:
@@ -164,3 +170,64 @@ def _write_json(path: Path, content: Any) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(content), encoding="utf-8")
     draft.replace(path)
+
+
+# The files of a job lie in folders that all machines see: apps/APP/job-J/run-R/part-P.
+
+
+def job_folder(home: Path, app: int, name: str, job: int) -> Path:
+    plain = re.sub(r"[^\w.=+-]+", "-", name).strip("-.")[:80]
+    return home / "apps" / f"{app}-{plain}" / f"job-{job}"
+
+
+def run_folder(home: Path, order: Order) -> Path:
+    return job_folder(home, order.key.app, order.app, order.key.job) / f"run-{order.key.run}"
+
+
+def part_folder(home: Path, order: Order, place: int) -> Path:
+    return run_folder(home, order) / f"part-{place}"
+
+
+class Resume(NamedTuple):
+    """A checkpoint to resume from, and how much of the work it has *kept*."""
+
+    checkpoint: str = ""
+    kept: float = 0.0
+
+
+def newest_checkpoint(home: Path, order: Order) -> Resume:
+    """Return the newest checkpoint of an earlier run, and clear away older ones. What a run writes after a
+    later one has begun is never looked at: the later one was told which checkpoint is its own."""
+    job = job_folder(home, order.key.app, order.app, order.key.job)
+    found = Resume()
+    for run in range(order.key.run - 1, 0, -1):
+        path = job / f"run-{run}" / CHECKPOINT
+        if path.exists():
+            if found.checkpoint:
+                _clear(path)
+            else:
+                found = Resume(str(path), read_progress(path.parent).kept)
+    return found
+
+
+def _clear(path: Path) -> None:
+    """Remove a checkpoint. A program with checkpoints of its own may have made it a folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class RunProgress(msgspec.Struct, frozen=True):
+    """How far a run is, in parts of its work."""
+
+    progress: float = 0.0
+    kept: float = 0.0
+
+
+def read_progress(run: Path) -> RunProgress:
+    """Return the progress of a run; none where its file is missing, or holds something else."""
+    try:
+        return msgspec.json.decode((run / PROGRESS).read_bytes(), type=RunProgress)
+    except (OSError, msgspec.MsgspecError):
+        return RunProgress()

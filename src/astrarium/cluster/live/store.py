@@ -1,4 +1,4 @@
-"""What a live cluster must not forget, in one SQLite file.
+"""The store keeps what a live cluster must not forget, in one SQLite file.
 
 Every step is written in one transaction before any order is given: what was heard, what was decided, and the
 rows that people read. The books are made again from the steps; the rows are for `status` and for questions in
@@ -29,16 +29,12 @@ from astrarium.cluster.contract import (
     Revoke,
     Run,
 )
-from astrarium.cluster.live.backend import Task
-from astrarium.cluster.live.memory import Ended, Memory
-from astrarium.cluster.live.policy import frozen, thawed
+from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
+from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
 from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
-
-# The rows that people read: apps, jobs, leases, runs and decisions, written as steps are.
-
 
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value)",
@@ -60,7 +56,7 @@ SCHEMA = (
 
 
 class Rows:
-    """Follows the books. *_held*: the row of each open lease, and whose it is."""
+    """The rows that people read, which follow the books. *_held*: the row of each open lease, and its app."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -73,7 +69,7 @@ class Rows:
         for machine, gpus in state.floor.gpus_of.items():
             self._machines.update(dict.fromkeys(gpus, machine))
 
-    def write(self, step: Step, state: ClusterState, ended: Iterable[Ended]) -> None:
+    def write(self, step: Step, state: ClusterState, ended: Iterable[EndedRun]) -> None:
         self._joined(step, state)
         self._decisions(step)
         self._leases(step, state)
@@ -81,14 +77,14 @@ class Rows:
         for app in self._touched(step, state):
             self._app(app, state.ledger.rows[app])
         self._begun(step, state)
-        for key, seen in ended:
+        for key, status in ended:
             self._db.execute(
                 "UPDATE runs SET ended = ?, outcome = ?, error = ? WHERE app = ? AND job = ? AND run = ?",
-                (step.now, seen.ended, seen.error, *key),
+                (step.now, status.ended, status.error, *key),
             )
 
     def _finished(self, step: Step) -> None:
-        """Before a next phase takes their place in the books."""
+        """Write jobs that have finished, before a next phase takes their place in the books."""
         query = "UPDATE jobs SET outcome = 'finished', done = work WHERE app = ? AND job = ? AND run = ?"
         for event in step.events:
             if isinstance(event, JobFinished):
@@ -212,11 +208,11 @@ _actions = msgspec.json.Decoder(tuple[Action, ...])
 
 
 class Superseded(AstrariumError):
-    """Another arbiter has taken over."""
+    """Another arbiter has taken over this store."""
 
 
-class Letter(NamedTuple):
-    """From somebody who submits or withdraws: read once, and answered."""
+class InboxMessage(NamedTuple):
+    """A message from somebody who submits or withdraws an app: it is read once, and answered."""
 
     id: int
     kind: str
@@ -224,7 +220,7 @@ class Letter(NamedTuple):
 
 
 class Store:
-    """*policy*, if given, is kept with every step, with all that it remembers."""
+    """The file of a live cluster. *policy*, if given, is kept with every step, with all that it remembers."""
 
     def __init__(self, home: Path, state: ClusterState | None = None, policy: object = None) -> None:
         home.mkdir(parents=True, exist_ok=True)
@@ -240,7 +236,7 @@ class Store:
             raise InputError("", str(home), "a folder that this version of the arbiter has written")
 
     def begin(self, origin: Time, state: ClusterState, policy: object) -> int:
-        """A new arbiter; its epoch. *origin*: what the wall clock shows at instant 0, if it is the first."""
+        """Begin as a new arbiter and return its epoch; *origin* is the wall clock at instant 0."""
         self._state, self._policy = state, policy
         with self._writing():
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('origin', ?)", (origin,))
@@ -252,7 +248,7 @@ class Store:
 
     # the journal
 
-    def write(self, step: Step, memory: Memory, ended: Sequence[Ended]) -> None:
+    def write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
         assert self._state is not None
         with self._writing():
             self._check_epoch()
@@ -265,7 +261,7 @@ class Store:
                 self._db.execute(query, values)
             self._rows.write(step, self._state, ended)
             self._put("memory", msgspec.msgpack.encode(memory))
-            self._put("policy", frozen(self._policy, self._state))
+            self._put("policy", pickled_policy(self._policy, self._state))
         self._staged.clear()
 
     def steps(self) -> Iterator[Step]:
@@ -277,25 +273,25 @@ class Store:
         return Memory() if found is None else msgspec.msgpack.decode(found, type=Memory)
 
     def policy(self, state: ClusterState) -> Any:
-        """As it was after the last step, beside books as they were then; None where it could not be kept."""
-        return thawed(self.get("policy"), state)
+        """Return the policy as it was after the last step, beside the same books, if it could be kept."""
+        return unpickled_policy(self.get("policy"), state)
 
     # apps
 
-    def add_app(self, app: int, name: str, task: Task, submitted: Time) -> None:
-        """With the next step, in which it arrives."""
+    def add_app(self, app: int, name: str, task: JobCommand, submitted: Time) -> None:
+        """Write an app with the next step, in which it arrives."""
         query = "INSERT INTO apps (id, name, task, submitted) VALUES (?, ?, ?, ?)"
         self._staged.append((query, (app, name, msgspec.json.encode(task).decode(), submitted)))
 
-    def answer_later(self, letter: int, answer: str) -> None:
-        """With the next step, which does what the letter asks for."""
-        self._staged.append((ANSWER, (answer, letter)))
+    def answer_later(self, message: int, answer: str) -> None:
+        """Answer a message with the next step, which does what the message asks for."""
+        self._staged.append((ANSWER, (answer, message)))
 
-    def tasks(self) -> dict[int, Task]:
+    def tasks(self) -> dict[int, JobCommand]:
         rows = self._db.execute("SELECT id, task FROM apps")
-        return {app: msgspec.json.decode(task, type=Task) for app, task in rows}
+        return {app: msgspec.json.decode(task, type=JobCommand) for app, task in rows}
 
-    # letters
+    # messages
 
     def send(self, kind: str, body: dict[str, Any], at: Time) -> int:
         with self._writing():
@@ -304,19 +300,19 @@ class Store:
         assert done.lastrowid is not None
         return done.lastrowid
 
-    def letters(self) -> list[Letter]:
+    def inbox(self) -> list[InboxMessage]:
         rows = self._db.execute(
             "SELECT id, kind, body FROM inbox WHERE answer IS NULL ORDER BY id"
         ).fetchall()
-        return [Letter(number, kind, msgspec.json.decode(body)) for number, kind, body in rows]
+        return [InboxMessage(number, kind, msgspec.json.decode(body)) for number, kind, body in rows]
 
-    def reply(self, letter: int, answer: str) -> None:
+    def reply(self, message: int, answer: str) -> None:
         with self._writing():
             self._check_epoch()
-            self._db.execute(ANSWER, (answer, letter))
+            self._db.execute(ANSWER, (answer, message))
 
-    def answer(self, letter: int) -> str | None:
-        row = self._db.execute("SELECT answer FROM inbox WHERE id = ?", (letter,)).fetchone()
+    def answer(self, message: int) -> str | None:
+        row = self._db.execute("SELECT answer FROM inbox WHERE id = ?", (message,)).fetchone()
         return None if row is None else row[0]
 
     # the rest

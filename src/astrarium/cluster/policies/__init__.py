@@ -25,7 +25,7 @@ class Allocator(Protocol):
     It may also tell who is next, with a method `standing` (`explain.Tells`).
     """
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]: ...
 
@@ -37,7 +37,7 @@ class Arbiter:
         self.allocator = allocator
 
     def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Iterator[Action]:
-        yield from self.allocator.allocate(now, events, state)
+        yield from self.allocator.decide(now, events, state)
         yield from arrangements(state)
 
 

@@ -1,8 +1,8 @@
-"""What the rivals of Themis have in common (its section 6.1): whenever GPUs are free, those that want some
-are ranked, and the best get what they can use, for the length of a lease.
+"""The rivals of Themis (its section 6.1) lease free GPUs to the apps that rank best.
 
-A gang runs whole or not at all. GPUs are kept for the first in line until its gang is whole, which takes no
-longer than a lease; who `skips` lets those pass who fit, and large gangs may wait as long as small ones come.
+Whenever GPUs are free, apps that want some are ranked, and the best get what they can use. A gang runs whole
+or not at all. GPUs are kept for the first in line until its gang is whole, which takes no longer than a
+lease; a policy that `skips` lets those pass who fit, and large gangs may wait as long as small ones come.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from astrarium.cluster.contract import (
     MachineLost,
     Revoke,
 )
-from astrarium.cluster.demand import most, usable
+from astrarium.cluster.demand import most_usable, usable
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
 from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import FOREVER, SECOND, Time
 
-# Those who hold nothing and wait, in order. While an app waits nothing changes for it, so that its place is
-# found once; and of apps that are alike, the first is asked first, whatever is free.
-
-
 Entry = tuple[float, Time, int]  # rank, arrival, app
 
 
 def idle(row: AppRow) -> bool:
-    """It has no GPU, and nothing of it stands on one whose lease has just ended."""
+    """Return whether an app has no GPU, and no job of it stands on one whose lease has just ended."""
     return not row.leases and not any(job.gpus for job in row.jobs.values())
 
 
 def kind(row: AppRow) -> Hashable:
-    """The same for apps whose jobs would make the same of any GPUs; others are like nobody else."""
+    """Return a key that apps share whose jobs would make the same of any GPUs."""
     if len(row.jobs) > 1 or len(row.app.phases) > 1:
         return row.app.id
     (only,) = row.jobs.values()
     return only.job.least, only.job.most, only.job.model
 
 
-class Line:
+class WaitingLine:
+    """Apps that hold nothing and wait, in order, grouped by kind. While an app waits nothing changes for it,
+    so that its place is found once; and of apps that are alike, the first is asked first, whatever is
+    free."""
+
     def __init__(self) -> None:
         self._alike: dict[Hashable, list[Entry]] = {}  # each in order
         self._places: dict[int, tuple[Hashable, Entry]] = {}
@@ -79,21 +79,21 @@ class Line:
                 del self._alike[like]
 
     def heads(self) -> Iterator[Entry]:
-        """The first of each kind."""
+        """Return the first app of each kind."""
         return (alike[0] for alike in self._alike.values())
 
     def after(self, app: int) -> Entry | None:
-        """The next of its kind."""
+        """Return the next app of the same kind."""
         like, entry = self._places[app]
         alike = self._alike[like]
         place = bisect_left(alike, entry) + 1
         return alike[place] if place < len(alike) else None
 
 
-class Queue:
-    """Who is asked next: apps that were ranked for the occasion, and of the line the first of each kind."""
+class RankedQueue:
+    """The queue of apps to ask next: those ranked for the occasion, and the first in line of each kind."""
 
-    def __init__(self, line: Line, ranked: Iterable[Entry]) -> None:
+    def __init__(self, line: WaitingLine, ranked: Iterable[Entry]) -> None:
         self._line, self._heap = line, [*ranked, *line.heads()]
         self._followed: set[int] = set()
         heapify(self._heap)
@@ -108,7 +108,7 @@ class Queue:
         heappush(self._heap, entry)
 
     def follow(self, app: int) -> None:
-        """The next of its kind comes in, once."""
+        """Let the next app of the same kind in, once."""
         if app in self._line and app not in self._followed:
             self._followed.add(app)
             following = self._line.after(app)
@@ -146,19 +146,19 @@ class Offer:
         return len(self.state.free) - len(self.taken)
 
     def held(self, row: AppRow) -> list[int]:
-        """What the app has, with what it has won."""
+        """Return what the app has, with what it has won."""
         return [*row.leases, *self.won.get(row.app.id, ())]
 
     def count(self, row: AppRow) -> int:
         return len(row.leases) + len(self.won.get(row.app.id, ()))
 
     def wants(self, row: AppRow) -> int:
-        """How many of those that are left it could use."""
+        """Return how many of the GPUs that are left the app could use."""
         has = self.count(row)
         return usable(row, has + len(self)) - has
 
     def best(self, row: AppRow, count: int) -> list[int]:
-        """Where its jobs have just been, as far as that is free, and then close by."""
+        """Return GPUs where jobs of the app have just been, as far as these are free, and then close by."""
         free, taken = self.state.free, self.taken
         stood = [gpu for job in row.jobs.values() for gpu in job.gpus if gpu in free and gpu not in taken]
         if len(stood) >= count:
@@ -175,11 +175,9 @@ class Offer:
 
 
 class Leased:
-    """*rank* says who comes first. *fixed*: it does not depend on what others have taken meanwhile.
-
-    *in_order*: of two apps that hold nothing and whose jobs are alike, the one with the smaller `at_best`
-    has the smaller rank too, whatever is offered.
-    """
+    """A policy that leases free GPUs to the apps of the smallest *rank*. *fixed*: a rank does not depend on
+    what others have taken meanwhile. *in_order*: of two apps that hold nothing and whose jobs are alike, the
+    one with the smaller `at_best` has the smaller rank too, whatever is offered."""
 
     fixed = True
     in_order = True
@@ -187,43 +185,42 @@ class Leased:
 
     def __init__(self, lease: Time, skips: bool) -> None:
         self._lease, self._skips = lease, skips
-        self._hungry: dict[int, None] = {}  # who may want GPUs, besides those who wait in line
-        self._line = Line()
+        self._wanting: dict[int, None] = {}  # apps that may want GPUs, besides those in line
+        self._line = WaitingLine()
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
-        """The least comes first."""
+        """Return the rank of an app: the least comes first."""
         raise NotImplementedError
 
     def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
-        """No larger than the rank of an app that holds nothing, as long as it waits, whatever is offered."""
+        """Return a bound below the rank of an app that holds nothing, as long as it waits."""
         return self.rank(now, row, Offer(state))
 
-    def told(self, rank: float) -> str:
-        """A rank in words."""
+    def rank_in_words(self, rank: float) -> str:
         raise NotImplementedError
 
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
-        """Who wants GPUs, first in line first."""
+        """Return who wants GPUs, first in line first."""
         offer = Offer(state)
-        wanting = [row for row in state.apps.values() if most(row) > len(row.leases)]
+        wanting = [row for row in state.apps.values() if most_usable(row) > len(row.leases)]
         ranked = sorted((self.rank(now, row, offer), row.arrived, row.app.id) for row in wanting)
-        return [(app, self.told(rank)) for rank, _, app in ranked]
+        return [(app, self.rank_in_words(rank)) for rank, _, app in ranked]
 
     def portion(self, row: AppRow, offer: Offer) -> int:
-        """How many it gets at a time: all that it can use, unless said otherwise."""
+        """Return how many GPUs an app gets at a time: all that it can use, unless said otherwise."""
         return offer.wants(row)
 
     def pick(self, now: Time, row: AppRow, count: int, offer: Offer) -> list[int]:
         return offer.best(row, count)
 
     def stays(self, row: AppRow, state: ClusterState) -> bool:
-        """Whether its jobs are best left where they are, if they may."""
+        """Return whether the jobs of an app are best left where they are, if they may."""
         return True
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
-        if not self._hungry and not self._line and self._can_renew(events, state):
+        if not self._wanting and not self._line and self._can_renew(events, state):
             for event in events:
                 if type(event) is LeaseExpired:
                     yield Grant(event.app, event.gpus, now + self._lease, RENEWED)
@@ -239,7 +236,7 @@ class Leased:
                 return
 
     def _can_renew(self, events: Sequence[Event], state: ClusterState) -> bool:
-        """Leases have ended, and nothing else has happened: jobs still stand on all of those GPUs."""
+        """Return whether leases have ended, nothing else happened, and jobs still stand on all GPUs."""
         for event in events:
             if type(event) is not LeaseExpired:
                 return False
@@ -264,9 +261,9 @@ class Leased:
         return named
 
     def _look_at(self, app: int) -> None:
-        """Something has changed for it."""
+        """Note that something has changed for an app."""
         self._line.drop(app)
-        self._hungry[app] = None
+        self._wanting[app] = None
 
     def _spared(self, apps: Iterable[int], state: ClusterState) -> Iterator[Revoke]:
         for app in sorted(apps):
@@ -285,8 +282,8 @@ class Leased:
         for app, gpus in offer.won.items():
             row = state.apps[app]
             self._look_at(app)
-            if most(row) <= len(row.leases) + len(gpus):
-                del self._hungry[app]
+            if most_usable(row) <= len(row.leases) + len(gpus):
+                del self._wanting[app]
             yield Grant(app, tuple(gpus), until, self.why)
 
     def _fill(self, now: Time, offer: Offer) -> None:
@@ -303,23 +300,23 @@ class Leased:
             if count > 0:
                 queue.follow(app)
                 offer.take(row, self.pick(now, row, count, offer))
-                if offer and most(row) > offer.count(row) and offer.wants(row) > 0:
+                if offer and most_usable(row) > offer.count(row) and offer.wants(row) > 0:
                     queue.push((self.rank(now, row, offer), arrived, app))
             elif not self._skips and _could_run(row, offer):
                 return  # and else, none of its kind can use what is left
 
-    def _queue(self, now: Time, offer: Offer) -> Queue:
+    def _queue(self, now: Time, offer: Offer) -> RankedQueue:
         apps, ranked = offer.state.apps, []
-        for app in list(self._hungry):
+        for app in list(self._wanting):
             row = apps.get(app)
-            if row is None or most(row) <= len(row.leases):
-                del self._hungry[app]
+            if row is None or most_usable(row) <= len(row.leases):
+                del self._wanting[app]
             elif idle(row):
-                del self._hungry[app]
+                del self._wanting[app]
                 self._line.put(self.at_best(now, row, offer.state), row)
             else:
                 ranked.append((self.rank(now, row, offer), row.arrived, app))
-        return Queue(self._line, ranked)
+        return RankedQueue(self._line, ranked)
 
 
 def _expired(events: Sequence[Event]) -> set[int]:
@@ -327,5 +324,5 @@ def _expired(events: Sequence[Event]) -> set[int]:
 
 
 def _could_run(row: AppRow, offer: Offer) -> bool:
-    """More of it than now, if only enough GPUs were free."""
+    """Return whether more of an app would run than now, if only enough GPUs were free."""
     return usable(row, offer.state.floor.size) > offer.count(row)

@@ -1,9 +1,9 @@
-"""How Gavel turns parts of time into leases: in every round, those who are furthest behind their part run.
+"""Parts of time become leases as in Gavel: in every round, those who are furthest behind their part run.
 
 A policy says which part of the time each app should have its GPUs, its target. At the beginning of a round,
 apps are ordered by target over what they have received since targets were last found, and run if they fit.
-Targets are found anew when apps have come or gone, but not more often than *refresh*: until then, who has
-come has none, and waits. All GPUs are taken to be alike, and an app to need as many as its jobs can use.
+Targets are found anew when apps have come or gone, but not more often than *refresh*: until then, an app that
+has come has none, and waits. All GPUs are taken to be alike, and an app to need as many as its jobs can use.
 
 Leases are until further notice: they are taken back at the beginning of a round.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astrarium.cluster.contract import Event, Grant, Revoke
-from astrarium.cluster.demand import most, usable, wanted
+from astrarium.cluster.demand import most_usable, usable, wanted
 from astrarium.cluster.policies._leased import SPARE, Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.errors import InputError
@@ -27,7 +27,7 @@ from astrarium.core.policy import SetTimer
 from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import FOREVER, SECOND, Time
 
-# Parts of time for gangs on GPUs that are all alike: Gavel's programs, which then have no need of a solver.
+# Parts of time for gangs on GPUs that are all alike: Gavel's programs then need no solver.
 
 
 Vector: TypeAlias = NDArray[np.float64]
@@ -37,12 +37,12 @@ STEPS = 100
 
 
 def largest_level(gangs: Vector, gpus: float) -> float:
-    """Max-min: the most GPUs on average that everybody can have at least."""
+    """Return the most GPUs on average that every app can have at least (max-min)."""
     return float(min(gpus / len(gangs), gangs.min()))
 
 
 def smallest_level(least: Callable[[float], Vector], gangs: Vector, gpus: float, bound: float) -> float:
-    """Min-max by bisection: *least* falls as the level rises. No level is below *bound*."""
+    """Return the smallest level above *bound* that all can have: *least* falls as the level rises."""
     low, high = bound, bound
     while gangs @ least(high) > gpus:
         low, high = high, 2 * high + CLOSE
@@ -56,10 +56,9 @@ def smallest_level(least: Callable[[float], Vector], gangs: Vector, gpus: float,
 
 
 def middle(least: Vector, gangs: Vector, gpus: float) -> Vector:
-    """The analytic centre of least <= x <= 1, gangs @ x <= gpus: the product of all slacks is largest there.
-
-    By Newton's method. The matrix is a diagonal and one outer product, so that a step takes linear time.
-    """
+    """Return the analytic centre of least <= x <= 1, gangs @ x <= gpus, where the product of all slacks is
+    largest. It is found by Newton's method. The matrix is a diagonal and one outer product, so that a step
+    takes linear time."""
     x = np.minimum(least, 1.0)
     spare, free = gpus - float(gangs @ x), x < 1 - CLOSE
     if spare <= CLOSE or not free.any():
@@ -85,7 +84,7 @@ def _newton(above: Vector, room: Vector, gang: Vector, spare: float) -> Vector:
 
 
 def _longest(above: Vector, move: Vector, room: Vector, gang: Vector, spare: float) -> float:
-    """A part of the step that stays inside."""
+    """Return the part of the step that stays inside."""
     part = 1.0
     while True:
         there = above + part * move
@@ -94,26 +93,25 @@ def _longest(above: Vector, move: Vector, room: Vector, gang: Vector, spare: flo
         part /= 2
 
 
-# Time in rounds, as Gavel and Shockwave have it: who runs is decided at the beginning of a round only.
-
-
 NAME = "round"
 
 
 class Rounds:
+    """Time in rounds, as in Gavel and Shockwave: who runs is decided at the beginning of a round only."""
+
     def __init__(self, length: Time) -> None:
         self.length = length
         self._began: Time = 0
 
     def begins(self, now: Time, state: ClusterState) -> bool:
-        """Whether a new round begins at this instant; if so, it is taken to have begun."""
+        """Return whether a new round begins at this instant; if so, it is taken to have begun."""
         begins = not state.holder or (now - self._began) % self.length == 0
         if begins:
             self._began = now
         return begins
 
     def next(self, now: Time) -> SetTimer:
-        """Wake me when the next one begins."""
+        """Return the timer that fires when the next round begins."""
         return SetTimer(now + self.length - (now - self._began) % self.length, NAME)
 
 
@@ -134,7 +132,7 @@ class RoundParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass
 class Account:
-    """Of an app: its target, and how long it had run when that was found."""
+    """The target of an app, and how long the app had run when the target was found."""
 
     target: float
     ran: Time
@@ -146,7 +144,8 @@ Place = tuple[float, float, float, int, int]  # in line; the last is the app
 
 
 class TimeShares:
-    """Who does not run keeps its place in *line*: only those who ran in the last round are placed anew."""
+    """A policy that gives each app its target part of the time, in rounds. An app that does not run keeps its
+    place in *line*: only those that ran in the last round are placed anew."""
 
     def __init__(self, parameters: RoundParameters) -> None:
         self._rounds, self._refresh = Rounds(parameters.round), parameters.refresh
@@ -156,10 +155,10 @@ class TimeShares:
         self._ran: dict[int, int] = {}  # those who did, with their GPUs
 
     def targets(self, now: Time, rows: Sequence[AppRow], state: ClusterState) -> Sequence[float]:
-        """The part of the time that each should have its GPUs."""
+        """Return the part of the time that each app should have its GPUs."""
         raise NotImplementedError
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         if not self._rounds.begins(now, state):
@@ -174,7 +173,7 @@ class TimeShares:
             yield self._rounds.next(now)
 
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
-        """Who wants GPUs, those first who are furthest behind their part; who has no part yet comes last."""
+        """Return who wants GPUs, furthest behind its part first; who has no part yet comes last."""
         wanting = [app for app, row in state.apps.items() if wanted(row)]
         placed = sorted(self._place(now, state.apps[app], state) for app in wanting if app in self._accounts)
         told = [(place[-1], self._told(now, place[-1], state)) for place in placed]
@@ -188,7 +187,7 @@ class TimeShares:
         return f"its part of the time is {account.target:.2f}, and it has had {max(0.0, had):.2f}"
 
     def _account(self, now: Time, state: ClusterState) -> bool:
-        """Targets, if it is time for new ones; all are in line then."""
+        """Find targets, if it is time for new ones, and return whether it was; all apps are in line then."""
         due = now - self._found_at >= self._refresh or not self._found_at
         if not due and not self._accounts.keys().isdisjoint(state.apps):
             return False
@@ -216,7 +215,7 @@ class TimeShares:
         return account.behind + account.target * (now - self._found_at) - _received(now, row, account, state)
 
     def _chosen(self, state: ClusterState) -> dict[int, int]:
-        """Who runs in this round, on how many GPUs, and leaves the line. Who does not fit is passed over."""
+        """Take those from the line who run in this round, with their GPUs; who does not fit stays."""
         left, chosen, passed = state.floor.size, dict[int, int](), 0
         stay: list[Place] = []
         for place in self._line:
@@ -234,7 +233,7 @@ class TimeShares:
         return chosen
 
     def _place(self, now: Time, row: AppRow, state: ClusterState) -> Place:
-        """Everybody is taken to have had half a round, so that new targets count from the start."""
+        """Return a place in line, as if all had had half a round: so new targets count from the start."""
         account = self._accounts[row.app.id]
         received = _received(now, row, account, state) + self._rounds.length / 2
         return -account.target / received, -account.behind, -account.target, account.order, row.app.id
@@ -249,17 +248,18 @@ class TimeShares:
                 yield Revoke(app, tuple(gpus), SPARE if app in chosen else AHEAD)
 
 
-def demand(row: AppRow, state: ClusterState) -> int:
-    return max(1, min(most(row), state.floor.size))
+def capped_demand(row: AppRow, state: ClusterState) -> int:
+    """Return how many GPUs an app can use at once in this cluster."""
+    return max(1, min(most_usable(row), state.floor.size))
 
 
 def _received(now: Time, row: AppRow, account: Account, state: ClusterState) -> float:
-    """For how long it has had its GPUs. A startup does not count."""
-    return (state.ran(now, row) - account.ran) / demand(row, state)
+    """Return for how long an app has had its GPUs. A startup does not count."""
+    return (state.ran(now, row) - account.ran) / capped_demand(row, state)
 
 
 def _give(chosen: dict[int, int], state: ClusterState) -> Iterator[Grant]:
-    """The largest first: they are the hardest to place."""
+    """Yield grants, the largest first: they are the hardest to place."""
     for app, count in sorted(chosen.items(), key=lambda each: -each[1]):
         row = state.apps[app]
         more = count - len(row.leases)

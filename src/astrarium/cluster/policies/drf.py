@@ -1,13 +1,15 @@
-"""Dominant resource fairness with GPUs as the one resource: a GPU that is free goes to the app with the
-smallest share at this moment, for as long as the job runs. Nobody is stopped, so that long jobs keep theirs
-and late apps wait (Themis 3.1.1).
+"""Dominant resource fairness, with GPUs as the one resource, gives a free GPU to the app with the smallest
+share.
+
+The app keeps it for as long as the job runs. Nobody is stopped, so that long jobs keep theirs and late apps
+wait (Themis 3.1.1).
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from astrarium.cluster.demand import step
+from astrarium.cluster.demand import smallest_step
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, Offer
 from astrarium.cluster.state import AppRow
@@ -24,11 +26,11 @@ class DominantResourceFairness(Leased):
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(FOREVER, skips=True)
 
-    def told(self, rank: float) -> str:
+    def rank_in_words(self, rank: float) -> str:
         return f"it has {rank:.0f} GPUs"
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
         return offer.count(row)
 
     def portion(self, row: AppRow, offer: Offer) -> int:
-        return step(row, offer.count(row), len(offer))
+        return smallest_step(row, offer.count(row), len(offer))

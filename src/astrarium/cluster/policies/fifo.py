@@ -1,4 +1,4 @@
-"""First come, first served, until the end: nobody is stopped, and nobody overtakes."""
+"""First come, first served, until the end: no app is stopped, and none overtakes another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Fifo:
     def __init__(self, parameters: Parameters) -> None:
         pass
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         for row in state.apps.values():
@@ -40,5 +40,5 @@ class Fifo:
                 return
 
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
-        """Who wants GPUs, in the order in which they came."""
+        """Return who wants GPUs, in the order in which they came."""
         return [(app, "by its arrival") for app, row in state.apps.items() if wanted(row)]

@@ -1,4 +1,5 @@
-"""Finish-time fairness as Gavel has it (OSDI 2020, section 4.2): parts of time that keep the worst rho small.
+"""Finish-time fairness as in Gavel (OSDI 2020, section 4.2) finds parts of time that keep the worst rho
+small.
 
 rho of an app is how long it will have taken, over how long it would have taken with an equal part of the
 cluster. The second counts what is done at the part there was when it was done, and what is left at the part
@@ -21,7 +22,7 @@ from astrarium.cluster.policies._time_shares import (
     RoundParameters,
     TimeShares,
     Vector,
-    demand,
+    capped_demand,
     middle,
     smallest_level,
 )
@@ -31,7 +32,7 @@ from astrarium.core.units import Time, to_seconds
 
 @dataclass
 class Alone:
-    """Of an app, in seconds: how long it would have taken for what is done, what was left, at which part."""
+    """How long an app would have taken alone for what is done, and what was left, at which part."""
 
     took: float
     left: float
@@ -49,7 +50,7 @@ class FinishTimeFair(TimeShares):
     def targets(self, now: Time, rows: Sequence[AppRow], state: ClusterState) -> Sequence[float]:
         if not rows:
             return []
-        gangs, gpus = np.array([float(demand(row, state)) for row in rows]), float(state.floor.size)
+        gangs, gpus = np.array([float(capped_demand(row, state)) for row in rows]), float(state.floor.size)
         left = np.array([to_seconds(work_left(now, row, state)) for row in rows]) / gangs
         lived = np.array([to_seconds(now - row.arrived) for row in rows])
         ideal = self._ideal(rows, left, np.minimum(1.0, gpus / len(rows) / gangs))
@@ -58,7 +59,7 @@ class FinishTimeFair(TimeShares):
         return list(map(float, middle(least(rho), gangs, gpus)))
 
     def _ideal(self, rows: Sequence[AppRow], left: Vector, parts: Vector) -> Vector:
-        """How long each would take by itself."""
+        """Return how long each app would take by itself."""
         found: dict[int, Alone] = {}
         for row, now_left, part in zip(rows, map(float, left), map(float, parts), strict=True):
             before = self._alone.get(row.app.id, Alone(0.0, now_left, part))
@@ -69,7 +70,7 @@ class FinishTimeFair(TimeShares):
 
 
 def _least(left: Vector, lived: Vector, ideal: Vector) -> Callable[[float], Vector]:
-    """The part of the time that each needs for a rho."""
+    """Return a function from a rho to the part of the time that each app needs for it."""
 
     def parts(rho: float) -> Vector:
         time = np.maximum(rho * ideal - lived, CLOSE)

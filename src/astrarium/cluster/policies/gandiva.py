@@ -1,4 +1,5 @@
-"""Gandiva as Themis compares with it (section 6.1): whoever can have its GPUs closest together comes first.
+"""Gandiva as Themis compares with it (section 6.1) serves the app first that can have its GPUs closest
+together.
 
 How close is how fast its jobs would run there, over how fast they would on GPUs side by side; a job whose
 lease has ended may be moved to a better place. Packing and time-slicing are not modelled, as in Themis.
@@ -24,7 +25,7 @@ class Gandiva(Leased):
     def __init__(self, parameters: LeaseParameters) -> None:
         super().__init__(parameters.lease, parameters.gangs == "skip")
 
-    def told(self, rank: float) -> str:
+    def rank_in_words(self, rank: float) -> str:
         return f"its jobs would run at {-rank:.2f} of their speed" if rank else "there is no place for it now"
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
@@ -35,24 +36,24 @@ class Gandiva(Leased):
         return -1.0
 
     def stays(self, row: AppRow, state: ClusterState) -> bool:
-        """As close together as it can be: on one machine, or in one rack if no machine is large enough."""
+        """Return whether an app lies as close as it can: on one machine, or in one rack if too large."""
         return all(_lies_well(job.gpus, state.floor) for job in row.jobs.values())
 
     def pick(self, now: Time, row: AppRow, count: int, offer: Offer) -> list[int]:
         stays = offer.best(row, count)
-        settled = stays == _stood(row) and self.stays(row, offer.state)
+        settled = stays == _runs_on(row) and self.stays(row, offer.state)
         if settled or self._score(row, stays, offer) >= 1.0:
             return stays
         moves = list(closest(offer.state.free - offer.taken, count, offer.state.floor, offer.held(row)))
         return max(stays, moves, key=lambda gpus: self._score(row, gpus, offer))  # if equal, it stays
 
     def _score(self, row: AppRow, gpus: list[int], offer: Offer) -> float:
-        """1: all that it would use lies together."""
+        """Return the speed of an app with these GPUs; 1: all that it would use lies together."""
         own = [*offer.held(row), *gpus]
         return throughput(row, own, offer.state) / max(1, len(own))
 
 
-def _stood(row: AppRow) -> list[int]:
+def _runs_on(row: AppRow) -> list[int]:
     return [gpu for job in row.jobs.values() for gpu in job.gpus]
 
 

@@ -1,7 +1,7 @@
-"""Max-min fairness over time, Gavel's policy that stands for least attained service (OSDI 2020, section 4.1).
+"""Max-min fairness over time gives the app that gets the fewest GPUs on average as many as can be.
 
-The app that gets the fewest GPUs on average gets as many as can be: the linear program of Gavel for GPUs that
-are all alike. `round` is Shockwave's; Gavel has 360s.
+It is Gavel's policy that stands for least attained service (OSDI 2020, section 4.1): its linear program for
+GPUs that are all alike. `round` is Shockwave's; Gavel has 360s.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._time_shares import RoundParameters, TimeShares, demand, largest_level, middle
+from astrarium.cluster.policies._time_shares import (
+    RoundParameters,
+    TimeShares,
+    capped_demand,
+    largest_level,
+    middle,
+)
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time
 
@@ -23,5 +29,5 @@ class MaxMin(TimeShares):
     def targets(self, now: Time, rows: Sequence[AppRow], state: ClusterState) -> Sequence[float]:
         if not rows:
             return []
-        gangs, gpus = np.array([float(demand(row, state)) for row in rows]), float(state.floor.size)
+        gangs, gpus = np.array([float(capped_demand(row, state)) for row in rows]), float(state.floor.size)
         return list(map(float, middle(largest_level(gangs, gpus) / gangs, gangs, gpus)))

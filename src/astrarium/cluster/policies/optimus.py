@@ -1,13 +1,15 @@
-"""Optimus as Themis compares with it (section 6.1): one GPU after another to the app whose throughput grows
-by the largest ratio with it. Who has none yet comes first: any throughput is infinitely more than nothing.
-Where a gang takes several at once, the ratio is that of each of them (the root).
+"""Optimus as Themis compares with it (section 6.1) gives GPUs to the app whose throughput grows by the
+largest ratio.
+
+GPUs are given one after another. An app that has none yet comes first: any throughput is infinitely more than
+nothing. Where a gang takes several at once, the ratio is that of each of them (the root).
 """
 
 from __future__ import annotations
 
 import math
 
-from astrarium.cluster.demand import step
+from astrarium.cluster.demand import smallest_step
 from astrarium.cluster.fairness import throughput
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
@@ -24,7 +26,7 @@ class Optimus(Leased):
     def __init__(self, parameters: LeaseParameters) -> None:
         super().__init__(parameters.lease, parameters.gangs == "skip")
 
-    def told(self, rank: float) -> str:
+    def rank_in_words(self, rank: float) -> str:
         return (
             "it runs nowhere yet"
             if rank == -math.inf
@@ -43,4 +45,4 @@ class Optimus(Leased):
         return -math.inf
 
     def portion(self, row: AppRow, offer: Offer) -> int:
-        return step(row, offer.count(row), len(offer))
+        return smallest_step(row, offer.count(row), len(offer))

@@ -1,4 +1,4 @@
-"""SLAQ as Themis compares with it (section 6.1): GPUs go to the app whose loss would fall most in a lease.
+"""SLAQ as Themis compares with it (section 6.1) gives GPUs to the app whose loss would fall most in a lease.
 
 Loss curves are not in the traces. Every job is given the same one, after SLAQ's sublinear form: a loss of 1
 before the first iteration that falls as 1 / (1 + s * d), where d is the part of the work that is done and s
@@ -32,7 +32,7 @@ class Slaq(Leased):
         super().__init__(parameters.lease, parameters.gangs == "skip")
         self._steepness = parameters.steepness
 
-    def told(self, rank: float) -> str:
+    def rank_in_words(self, rank: float) -> str:
         return f"its loss falls by {-rank:.3f} in a lease"
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
@@ -44,7 +44,7 @@ class Slaq(Leased):
         return with_them - self._loss(row, held, left, offer.state)
 
     def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
-        """Nobody gets further than on all the GPUs that it can use, side by side."""
+        """Return the fall on all the GPUs that an app can use, side by side: it gets no further."""
         return sum(self._fall(now, row, job, state) for job in row.unfinished())
 
     def _fall(self, now: Time, row: AppRow, job: JobRow, state: ClusterState) -> float:
@@ -52,7 +52,7 @@ class Slaq(Leased):
         return self._loss_at(left - self._lease * job.job.most, whole) - self._loss_at(left, whole)
 
     def _loss(self, row: AppRow, gpus: list[int], left: dict[int, Time], state: ClusterState) -> float:
-        """At the end of a lease, if it had these GPUs. *left* is the work of each job."""
+        """Return the loss of an app with these GPUs at the end of a lease; *left* is the work of each job."""
         plan = planned(row, gpus, state.floor) if gpus else {}
         return sum(self._job_loss(job, plan.get(job.job.id, ()), left, state) for job in row.unfinished())
 

@@ -1,16 +1,39 @@
-"""Shortest remaining time first, as Themis compares with it (section 6.1): every app says how long it would
-still take with what it has and what is free, close together or not; the shortest gets what it can use.
+"""Shortest remaining time first serves the app that would end soonest with what it has and what is free.
+
+It is the policy that Themis compares with (section 6.1): how long an app still takes depends on how close
+together its GPUs would lie, and the shortest gets what it can use.
 """
 
 from __future__ import annotations
 
 from math import inf
 
+from astrarium.cluster.demand import most_usable, smallest_step
 from astrarium.cluster.fairness import time_left, work_left
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import SECOND, Time
+
+# Shortest remaining service first serves the app with the least GPU time left, as its owner forecasts it.
+
+
+@cluster_policies.register("srsf")
+class ShortestRemainingService(Leased):
+    Parameters = LeaseParameters
+    why = "it has the least GPU time left"
+
+    def __init__(self, parameters: LeaseParameters) -> None:
+        super().__init__(parameters.lease, parameters.gangs == "skip")
+
+    def rank_in_words(self, rank: float) -> str:
+        return f"it has {rank / SECOND / 3600:.2f} GPU-hours left"
+
+    def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
+        return work_left(now, row, offer.state)
+
+    def portion(self, row: AppRow, offer: Offer) -> int:
+        return smallest_step(row, offer.count(row), len(offer))
 
 
 @cluster_policies.register("srtf")
@@ -22,7 +45,7 @@ class ShortestRemainingTime(Leased):
     def __init__(self, parameters: LeaseParameters) -> None:
         super().__init__(parameters.lease, parameters.gangs == "skip")
 
-    def told(self, rank: float) -> str:
+    def rank_in_words(self, rank: float) -> str:
         return f"it would end in {rank / SECOND / 3600:.2f} hours"
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
@@ -33,9 +56,9 @@ class ShortestRemainingTime(Leased):
         return found if found < inf else _at_its_widest(now, row, offer.state)
 
     def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
-        """Phases to come may be wider than this one."""
+        """Return no bound where phases to come may be wider than this one."""
         return _at_its_widest(now, row, state) if len(row.app.phases) == 1 else 0.0
 
 
 def _at_its_widest(now: Time, row: AppRow, state: ClusterState) -> float:
-    return work_left(now, row, state) / sum(job.job.most for job in row.unfinished())
+    return work_left(now, row, state) / most_usable(row)

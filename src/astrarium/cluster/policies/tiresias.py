@@ -1,6 +1,7 @@
-"""Tiresias as Themis compares with it (section 6.1): GPUs go to the app that has had the least GPU time.
+"""Tiresias gives GPUs to the app that has had the least GPU time.
 
-`tiresias-2d` is the policy of the Tiresias paper, with queues.
+`tiresias` is the policy as Themis compares with it (section 6.1); `tiresias-2d` is that of the Tiresias paper
+(NSDI 2019), with queues by two-dimensional attained service: GPUs times time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from astrarium.cluster.contract import Event, Grant, Revoke
-from astrarium.cluster.demand import usable, wanted
+from astrarium.cluster.demand import most_usable, usable, wanted
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
 from astrarium.cluster.state import AppRow, ClusterState
@@ -20,15 +21,12 @@ from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
 from astrarium.core.units import FOREVER, SECOND, Time
 
-# Tiresias (NSDI 2019) with two-dimensional attained service: GPUs times time, in queues.
-
-
 NAME = "queue"
 
 
 @dataclass
-class Place:
-    """Of an app: its queue, and since when it is there; what it had had when it began in the first."""
+class QueuePosition:
+    """The queue of an app, since when it is there, and its service when it began in the first queue."""
 
     queue: int
     entered: Time
@@ -39,6 +37,8 @@ class Place:
 
 @cluster_policies.register("tiresias-2d")
 class Tiresias2d:
+    """Tiresias as in its paper serves apps by queues of attained service, GPUs times time."""
+
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         limits: Annotated[
             tuple[float, ...], msgspec.Meta(description="GPU seconds with which an app leaves each queue")
@@ -59,10 +59,10 @@ class Tiresias2d:
     def __init__(self, parameters: Parameters) -> None:
         self._limits = [round(limit * SECOND) for limit in parameters.limits[: parameters.queues - 1]]
         self._promote = parameters.promote
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, QueuePosition] = {}
         self._entered = 0  # counts moves: who moves at the same instant keeps the order
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         self._move(now, state)
@@ -82,7 +82,7 @@ class Tiresias2d:
             yield SetTimer(at, NAME)
 
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
-        """Who wants GPUs, in the order of the queues."""
+        """Return who wants GPUs, in the order of the queues."""
         wanting = [app for app, row in state.apps.items() if wanted(row) and app in self._places]
         wanting.sort(key=lambda app: (self._places[app].queue, self._places[app].order))
         return [(app, self._told(now, app, state)) for app in wanting]
@@ -94,7 +94,7 @@ class Tiresias2d:
         )
 
     def _move(self, now: Time, state: ClusterState) -> None:
-        """To the queues where they belong now."""
+        """Move apps to the queues where they belong now."""
         places = self._places
         self._places = {}
         for app, row in state.apps.items():
@@ -106,25 +106,25 @@ class Tiresias2d:
                 place = self._enter(now, queue, place.base, place.waits)
             self._places[app] = place
 
-    def _enter(self, now: Time, queue: int, base: Time = 0, waits: Time = -1) -> Place:
+    def _enter(self, now: Time, queue: int, base: Time = 0, waits: Time = -1) -> QueuePosition:
         self._entered += 1
-        return Place(queue, now, self._entered, base, waits)
+        return QueuePosition(queue, now, self._entered, base, waits)
 
     def _queue(self, attained: Time) -> int:
         return sum(attained >= limit for limit in self._limits)
 
-    def _starves(self, now: Time, place: Place, row: AppRow, state: ClusterState) -> bool:
+    def _starves(self, now: Time, place: QueuePosition, row: AppRow, state: ClusterState) -> bool:
         return place.waits >= 0 and now >= self._starves_at(place, row, state)
 
-    def _starves_at(self, place: Place, row: AppRow, state: ClusterState) -> Time:
-        """It must have run before it can be said to have been stopped for too long."""
+    def _starves_at(self, place: QueuePosition, row: AppRow, state: ClusterState) -> Time:
+        """Return when an app has been stopped for too long; it must have run before."""
         if not self._promote or place.queue == 0 or place.waits < 0:
             return FOREVER
-        ran = row.service / max(1, sum(job.job.most for job in row.unfinished()))
+        ran = row.service / max(1, most_usable(row))
         return place.waits + max(1, round(self._promote * ran))
 
     def _chosen(self, state: ClusterState) -> dict[int, int]:
-        """Who runs, on how many GPUs: who does not fit is passed over."""
+        """Return which apps run, on how many GPUs: an app that does not fit is passed over."""
         left, chosen = state.floor.size, dict[int, int]()
         for app in sorted(self._places, key=lambda app: (self._places[app].queue, self._places[app].order)):
             if not left:
@@ -148,7 +148,7 @@ class Tiresias2d:
                 place.waits = now
 
     def _next_change(self, now: Time, state: ClusterState) -> Time:
-        """When the first of them reaches the limit of its queue, or has waited for too long."""
+        """Return when the first app reaches the limit of its queue, or has waited for too long."""
         return min((self._changes_at(now, app, state) for app in self._places), default=FOREVER)
 
     def _changes_at(self, now: Time, app: int, state: ClusterState) -> Time:
@@ -163,13 +163,15 @@ class Tiresias2d:
 
 @cluster_policies.register("tiresias")
 class Tiresias(Leased):
+    """Tiresias as Themis compares with it (6.1) gives GPUs to the app that has had the least GPU time."""
+
     Parameters = LeaseParameters
     why = "it has had the least GPU time"
 
     def __init__(self, parameters: LeaseParameters) -> None:
         super().__init__(parameters.lease, parameters.gangs == "skip")
 
-    def told(self, rank: float) -> str:
+    def rank_in_words(self, rank: float) -> str:
         return f"it has had {rank / SECOND / 3600:.2f} GPU-hours"
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:

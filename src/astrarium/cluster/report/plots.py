@@ -12,7 +12,7 @@ from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import DEFINITIONS, AppSummary, ClusterSummary
 from astrarium.core.units import SECOND, Time
 from astrarium.run.plots import COLORS, margins, picture
-from astrarium.run.tables import unit_of
+from astrarium.run.report import unit_of
 
 _MOST_BARS = 20_000  # times that a GPU was held
 _MOST_NAMED = 12

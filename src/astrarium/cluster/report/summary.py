@@ -14,7 +14,7 @@ from typing import get_args
 
 import msgspec
 
-from astrarium.cluster.auction.partial import Tally
+from astrarium.cluster.auction.partial import AuctionTally
 from astrarium.cluster.fairness import Definition, rho
 from astrarium.cluster.record import ClusterRecord, Level, Ran
 from astrarium.cluster.state import AppRow, Outcome
@@ -74,7 +74,7 @@ class ClusterSummary(msgspec.Struct, frozen=True):
     leased: float
     busy: float
     runs: int
-    auctions: Tally | None = None  # None: the policy holds none
+    auctions: AuctionTally | None = None  # None: the policy holds none
     by_app: list[AppSummary] = []  # in order of arrival
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from astrarium.cluster.auction.partial import Tally
+from astrarium.cluster.auction.partial import AuctionTally
 from astrarium.cluster.report.summary import DEFINITIONS, AppSummary, ClusterSummary
-from astrarium.run.tables import as_it_is, plain_table, unit_of
+from astrarium.run.report import as_it_is, plain_table, unit_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,7 +34,7 @@ def overview_table(summaries: Mapping[str, ClusterSummary]) -> Table:
     return table
 
 
-def auctions_told(tally: Tally) -> str:
+def auctions_told(tally: AuctionTally) -> str:
     held = f"{tally.auctions:,} auction" + ("" if tally.auctions == 1 else "s")
     if not tally.unsolved:
         return f"{held}, all solved to the end"

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from astrarium.cluster.explain import Place, Seat, View, has_ended, last_reasons, line, story, waits
+from astrarium.cluster.explain import (
+    AppView,
+    ClusterView,
+    LinePosition,
+    has_ended,
+    last_reasons,
+    line,
+    story,
+    waits,
+)
 from astrarium.cluster.record import ClusterRecord, Decision
 from astrarium.cluster.report.summary import AppSummary
 from astrarium.cluster.state import AppRow, Outcome
 from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.run.tables import as_it_is, moment, plain_table
+from astrarium.run.report import as_it_is, moment, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +35,7 @@ class Case(NamedTuple):
     record: ClusterRecord
     row: AppRow
     summary: AppSummary
-    seen: View | None
+    seen: ClusterView | None
 
     @property
     def names(self) -> dict[int, str]:
@@ -67,14 +76,14 @@ def _moment(case: Case) -> Iterator[str]:
     at = moment(seen.at)
     if seen.at < row.arrived:
         yield f"At {at} it has not come yet."
-    elif has_ended(row, seen.at) or row.app.id not in seen.seats:
+    elif has_ended(row, seen.at) or row.app.id not in seen.apps:
         yield f"At {at} it has ended."
     else:
-        yield from _holding(case, seen, seen.seats[row.app.id])
-        yield from _waiting(case, seen, seen.seats[row.app.id])
+        yield from _holding(case, seen, seen.apps[row.app.id])
+        yield from _waiting(case, seen, seen.apps[row.app.id])
 
 
-def _holding(case: Case, seen: View, seat: Seat) -> Iterator[str]:
+def _holding(case: Case, seen: ClusterView, seat: AppView) -> Iterator[str]:
     if not seat.holds:
         yield f"At {moment(seen.at)} it holds no GPU. {_free(seen, seat)}"
         return
@@ -95,16 +104,16 @@ def _machines(case: Case, gpus: Sequence[int]) -> str:
     return ranges(sorted({case.record.machines[gpu] for gpu in gpus}))
 
 
-def _free(seen: View, seat: Seat) -> str:
+def _free(seen: ClusterView, seat: AppView) -> str:
     if not seat.needs:
         return "It could use none."
     needs = f"needs {seat.needs} at once" if seat.needs > 1 else "needs one"
     return f"It {needs}; {seen.free} of {seen.gpus} are free."
 
 
-def _waiting(case: Case, seen: View, seat: Seat) -> Iterator[str]:
+def _waiting(case: Case, seen: ClusterView, seat: AppView) -> Iterator[str]:
     places = line(seen, case.record)
-    apps = [place.seat.app for place in places]
+    apps = [place.app_view.app for place in places]
     if seat.app not in apps:
         yield "It wants no more than it has."
         return
@@ -118,12 +127,12 @@ def _waiting(case: Case, seen: View, seat: Seat) -> Iterator[str]:
     own = f" ({places[rank].told})" if places[rank].told else ""
     yield f"It wants {_count(seat.wants, 'more GPU' if seat.holds else 'GPU')}.{more}"
     yield f"It is number {rank + 1} of {len(apps)} in line, {how}{own}."
-    others = [_has(other) for other in seen.seats.values() if other.holds and other.app != seat.app]
+    others = [_has(other) for other in seen.apps.values() if other.holds and other.app != seat.app]
     if others:
         yield f"GPUs are held by {_some(others)}."
 
 
-def _has(seat: Seat) -> str:
+def _has(seat: AppView) -> str:
     until = "to its end" if seat.until >= FOREVER else f"the first until {moment(seat.until)}"
     return f"{seat.name} ({len(seat.holds)}, {until})"
 
@@ -135,10 +144,10 @@ def _some(told: Sequence[str]) -> str:
 
 def _future(case: Case) -> Iterator[str]:
     row, seen = case.row, case.seen
-    if seen is not None and not has_ended(row, seen.at) and row.app.id in seen.seats:
-        place = next((each for each in line(seen, case.record) if each.seat.app == row.app.id), None)
+    if seen is not None and not has_ended(row, seen.at) and row.app.id in seen.apps:
+        place = next((each for each in line(seen, case.record) if each.app_view.app == row.app.id), None)
         if place is not None:
-            what = "more" if place.seat.holds else "GPUs"
+            what = "more" if place.app_view.holds else "GPUs"
             known = seen.expected.get(row.app.id)
             if known is not None:
                 yield f"From what is known then, it can expect {what} {_at_about(known, seen)}."
@@ -151,11 +160,11 @@ def _future(case: Case) -> Iterator[str]:
         yield f"It does not finish: {row.reason}."
 
 
-def _at_about(known: Time, seen: View) -> str:
+def _at_about(known: Time, seen: ClusterView) -> str:
     return "at once" if known <= seen.at else f"at about {moment(known)}"
 
 
-def _served(place: Place) -> str:
+def _served(place: LinePosition) -> str:
     if place.served is None:
         return "it is never given more"
     count = _count(len(place.served.gpus), "GPU")
@@ -189,20 +198,20 @@ def tables(case: Case) -> list[Table]:
     if case.seen is None:
         return [story_table(story(case.record, case.row.app.id))]
     places = line(case.seen, case.record)
-    in_line = any(place.seat.app == case.row.app.id for place in places)
+    in_line = any(place.app_view.app == case.row.app.id for place in places)
     return [line_table(places, case.row.app.id)] if in_line else []
 
 
-def line_table(places: Sequence[Place], app: int) -> Table:
+def line_table(places: Sequence[LinePosition], app: int) -> Table:
     """Those before it, and itself."""
-    apps = [place.seat.app for place in places]
+    apps = [place.app_view.app for place in places]
     shown = places[: apps.index(app) + 1]
     table = plain_table(
         "in line", "holds", "wants", "needs at once", "GPU-hours so far", "is given more at", "why"
     )
     table.columns[-1].justify = "left"
     for rank, place in enumerate(shown, 1):
-        seat, served = place.seat, place.served
+        seat, served = place.app_view, place.served
         at = "-" if served is None else moment(served.at)
         cells = (
             str(len(seat.holds)),
@@ -258,7 +267,7 @@ def plain(case: Case) -> dict[str, Any]:
         "decisions": [_plain_decision(each) for each in story(case.record, row.app.id)],
     }
     if seen is not None:
-        seat = seen.seats.get(row.app.id)
+        seat = seen.apps.get(row.app.id)
         found |= {"at_s": seen.at / SECOND, "holds": list(seat.holds) if seat else []}
         found |= {"wants": seat.wants if seat else 0, "free": seen.free, "gpus": seen.gpus}
         known = seen.expected.get(row.app.id)
@@ -279,8 +288,8 @@ def _plain_decision(decision: Decision) -> dict[str, Any]:
     return {**told, "leases": decision.leases, "why": decision.why}
 
 
-def _plain_place(place: Place) -> dict[str, Any]:
-    seat, served = place.seat, place.served
+def _plain_place(place: LinePosition) -> dict[str, Any]:
+    seat, served = place.app_view, place.served
     return {
         "app": seat.name,
         "holds": len(seat.holds),

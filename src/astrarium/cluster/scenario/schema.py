@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from astrarium.cluster.live.backend import OnStop, Processes, Task
+from astrarium.cluster.live.backend import JobCommand, OnStop, Processes
 from astrarium.cluster.workloads.apps import Kind
 from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError
@@ -257,7 +257,7 @@ class LiveSection(msgspec.Struct, frozen=True):
 
 
 class TaskEntry(msgspec.Struct, frozen=True):
-    """As in `Task`; the command as one line, or as a list of words."""
+    """As in `JobCommand`; the command as one line, or as a list of words."""
 
     command: str | tuple[str, ...]
     on_stop: OnStop = "checkpoint"
@@ -281,10 +281,10 @@ class TaskEntry(msgspec.Struct, frozen=True):
             raise InputError("command", self.command, "a command, such as python train.py")
         return words
 
-    def task(self, home: Path) -> Task:
+    def task(self, home: Path) -> JobCommand:
         """*home*: what a folder is relative to."""
         directory = str((home / (self.directory or ".")).resolve())
-        return Task(self.words(), self.on_stop, self.processes, self.env, directory)
+        return JobCommand(self.words(), self.on_stop, self.processes, self.env, directory)
 
 
 LIVE_FIELDS = tuple(field.name for field in msgspec.structs.fields(TaskEntry))

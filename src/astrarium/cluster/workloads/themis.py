@@ -1,4 +1,4 @@
-"""The workloads of Themis (Mahajan et al., NSDI 2020), drawn anew: the traces themselves are not public.
+"""The workloads of Themis (Mahajan et al., NSDI 2020) are drawn anew: the traces are not public.
 
 Printed (section 2.2): 85 apps of a hyper-parameter tuner in two weeks; one in ten has a single job, others
 have up to 100, with a median of 75; half of the tasks take longer than 3.75 hours, half of the apps more than
@@ -23,7 +23,7 @@ section 6.2.3 has 35 seconds as 0.2% of the median app's life and 50 as 2% at th
 geometric mean) and apps have a tenth of the trace's jobs: that makes 1,000 GPU-hours. They come so fast that
 half of the apps live about 4.9 hours, which makes some 20 at a time. In workload 2 a single job stays one.
 
-What comes out has real lengths: `cluster_apps.scaled` makes it as small as the paper's testbed needed.
+What comes out has real lengths: `apps.scaled` makes it as small as the paper's testbed needed.
 An iteration of workload 1 is a minute of such a task. That is ours, as is: 80 to 120% of the median for an
 iteration in workload 2, as in the example of section 4.3.3.
 """
@@ -39,8 +39,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, DrawnJob, scaled
-from astrarium.cluster.workloads.traces import PhillyJob
+from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, DrawnJob, PhillyJob, scaled
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.processes import Floats
 from astrarium.core.streams import stream
@@ -70,14 +69,14 @@ INSENSITIVE: Final = 1.02  # up to this one, it is compute-intensive
 
 
 class Slowdown(msgspec.Struct, frozen=True):
-    """On GPUs of several machines of a rack, and of several racks."""
+    """How much slower a model gets on GPUs of several machines of a rack, and of several racks."""
 
     machines: float
     racks: float
     source: str
 
     def by_spread(self) -> tuple[float, float, float, float]:
-        """Inside a slot, over slots of a machine, machines of a rack, and racks."""
+        """Return the slowdown inside a slot, over slots of a machine, machines of a rack, and racks."""
         return 1.0, 1.0, self.machines, self.racks
 
 
@@ -121,17 +120,17 @@ def slowdown(model: str, network: str) -> Slowdown:
 
 
 def network_intensive(network: str) -> list[str]:
-    """Models that suffer from being spread."""
+    """Return the models that suffer from being spread."""
     return [model for model in MODELS if slowdown(model, network).machines >= INTENSIVE]
 
 
 def compute_intensive(network: str) -> list[str]:
-    """Models that do not mind. Some are neither."""
+    """Return the models that do not mind being spread. Some are neither."""
     return [model for model in MODELS if slowdown(model, network).machines <= INSENSITIVE]
 
 
 def pick(models: list[str], category: float, inside: float) -> str:
-    """Two numbers in [0, 1) choose: the category by its share among those that have models, then evenly."""
+    """Return a model: of two numbers in [0, 1) one picks the category by its share, one a model of it."""
     kinds = [kind for kind in SHARES if any(MODELS[model] == kind for model in models)]
     if not kinds:
         raise InputError("models", models, "at least one model of Themis")
@@ -157,12 +156,13 @@ MIXES: dict[str, tuple[tuple[int, int, int], ...]] = {
 }
 TESTBED_KINDS = ((8, 2, 2), (12, 4, 2))
 TRUTH_TELLING = ((1, 8, 2), (28, 2, 2))
-NETWORK = "k80"  # of themis_models.SLOWDOWNS
+NETWORK = "k80"  # of SLOWDOWNS
 RACKS = 4
 
 
 class DrawnMachine(msgspec.Struct, frozen=True):
-    """*slot*: GPUs that are closest to each other. *network* names what connects the machine to others.
+    """A machine of a workload. *slot*: GPUs that are closest to each other. *network* names what connects it
+    to others.
 
     The names are those of the cluster level's machine.
     """
@@ -181,7 +181,7 @@ def themis_testbed(network: str = NETWORK) -> tuple[DrawnMachine, ...]:
 def themis_simulator(
     mix: Mix = "more-of-8", racks: int = RACKS, network: str = NETWORK
 ) -> tuple[DrawnMachine, ...]:
-    """`printed` has 168 GPUs, the others 256."""
+    """Return the machines of the paper's simulator: `printed` has 168 GPUs, the others 256."""
     if mix not in MIXES:
         raise InputError("mix", mix, one_of(list(MIXES), mix))
     return machines(MIXES[mix], racks, network)
@@ -194,7 +194,8 @@ def themis_truth_telling(network: str = NETWORK) -> tuple[DrawnMachine, ...]:
 def machines(
     kinds: tuple[tuple[int, int, int], ...], racks: int = 1, network: str = ""
 ) -> tuple[DrawnMachine, ...]:
-    """For each of *kinds*, so many machines with so many GPUs in slots of so many; dealt to racks in turn."""
+    """Return so many machines of each of *kinds*, with so many GPUs in slots of so many, over racks in
+    turn."""
     if racks < 1:
         raise InputError("racks", racks, "at least 1 rack")
     for kind in kinds:
@@ -222,7 +223,7 @@ Sweep: TypeAlias = Sequence[PhillyJob]
 
 
 def best_windows(jobs: Iterable[PhillyJob]) -> tuple[list[Sweep], list[Sweep]]:
-    """Sweeps, and jobs on their own, of the clusters with the most sweeps in two weeks.
+    """Return sweeps, and jobs on their own, of the clusters with the most sweeps in two weeks.
 
     Arrivals count from the start of these weeks. Of clusters with as many, those whose names come first.
     """
@@ -235,7 +236,7 @@ def best_windows(jobs: Iterable[PhillyJob]) -> tuple[list[Sweep], list[Sweep]]:
 
 
 def sweeps_of(jobs: Sequence[PhillyJob]) -> list[Sweep]:
-    """All jobs of one cluster, in order of arrival, cut where a sweep ends; most parts are one job long."""
+    """Return the jobs of one cluster, in order of arrival, cut where a sweep ends; most are alone."""
     cuts = [
         place
         for place, (before, job) in enumerate(pairwise(jobs), start=1)
@@ -245,7 +246,7 @@ def sweeps_of(jobs: Sequence[PhillyJob]) -> list[Sweep]:
 
 
 def _best_window(jobs: Sequence[PhillyJob]) -> tuple[list[Sweep], list[Sweep]]:
-    """The two weeks that begin with a sweep and hold the most of them; the earliest of such."""
+    """Return the two weeks that begin with a sweep and hold the most of them; the earliest of such."""
     parts = sweeps_of(jobs)
     starts = [part[0].arrival for part in parts if len(part) >= FEWEST_JOBS]
     if not starts:
@@ -276,7 +277,7 @@ ITERATION_SPREAD = 0.2
 
 
 class Sizes(NamedTuple):
-    """Of sweeps: how many jobs they have, and how long these take."""
+    """How many jobs sweeps have, and how long these take."""
 
     fewest: float
     usual: float
@@ -298,7 +299,8 @@ def parametric(
     network: str = "k80",
     sizes: Sizes = TRACE,
 ) -> tuple[DrawnApp, ...]:
-    """*network_share*: so much of the apps is network-intensive, the rest compute-intensive."""
+    """Return workload 1, drawn. *network_share* of the apps is network-intensive, others
+    compute-intensive."""
     if apps < 1:
         raise InputError("apps", apps, "at least 1 app")
     arrivals = np.cumsum(_gaps(seed, apps - 1)).tolist()
@@ -322,7 +324,7 @@ def on_testbed(
     network_share: float | None = None,
     network: str = "k80",
 ) -> tuple[DrawnApp, ...]:
-    """As the 64 GPUs must have seen them. Fewer apps are as much less work."""
+    """Return a workload as the 64 GPUs of the paper must have seen it. Fewer apps are as much less work."""
     if workload not in (1, 2):
         raise InputError("workload", workload, "1 (sweeps) or 2 (successive halving)")
     drawn = parametric(seed, apps, network_share, network, TESTBED)
@@ -332,7 +334,7 @@ def on_testbed(
 
 
 def _gaps(seed: int, count: int) -> Floats:
-    """Hyper-exponential: often short, at times long; both kinds make up half of the time."""
+    """Return hyper-exponential gaps between apps: often short, at times long, each half of the time."""
     random = stream(seed, "themis", "arrivals")
     square = GAP_VARIATION**2
     short = (1 + math.sqrt((square - 1) / (square + 1))) / 2
@@ -341,7 +343,7 @@ def _gaps(seed: int, count: int) -> Floats:
 
 
 def _counts(seed: int, apps: int, sizes: Sizes) -> list[int]:
-    """Jobs of each app; who has one is drawn, how many have one is not."""
+    """Return the number of jobs of each app; which apps have one is drawn, how many have one is not."""
     random = stream(seed, "themis", "counts")
     single = random.permutation(apps) < round(apps * SINGLE_SHARE)
     counts = random.triangular(sizes.fewest, sizes.usual, sizes.most, apps)
@@ -354,7 +356,7 @@ def _tasks(seed: int, app: int, count: int, center: float, sizes: Sizes) -> list
 
 
 def _whole(time: float) -> Time:
-    """Whole seconds, as in a trace: machines that differ in the last bit of a logarithm draw the same."""
+    """Return whole seconds, as in a trace: machines that differ in the last bit draw the same."""
     return round(time / SECOND) * SECOND
 
 
@@ -365,7 +367,7 @@ def from_philly(
     network_share: float | None = None,
     network: str = "k80",
 ) -> tuple[DrawnApp, ...]:
-    """With sweeps of a trace of virtual clusters; chance has its part in single jobs and models only."""
+    """Return workload 1 with sweeps of a trace; chance decides on single jobs and models only."""
     sweeps, lone = best_windows(jobs)
     singles = round(apps * SINGLE_SHARE)
     if len(sweeps) < apps - singles or len(lone) < singles:
@@ -387,7 +389,7 @@ def _clipped(sweep: Sweep) -> int:
 
 
 def _sweep(id_: int, arrival: Time, tasks: Sequence[Time], gpus: int) -> DrawnApp:
-    """A job runs for the length of its task, on all of its GPUs."""
+    """Return an app whose jobs run for the length of their tasks, on all of their GPUs."""
     jobs = tuple(_job(number, task * gpus, gpus) for number, task in enumerate(tasks))
     return DrawnApp(id_, f"app {id_}", arrival, (jobs,), "curve" if len(jobs) > 1 else "jobs")
 
@@ -400,7 +402,7 @@ def _job(number: int, work: Time, gpus: int) -> DrawnJob:
 def with_models(
     apps: Sequence[DrawnApp], seed: int, network_share: float | None = None, network: str = "k80"
 ) -> tuple[DrawnApp, ...]:
-    """An app trains one model. A larger share changes the model of those that join it, and of no other."""
+    """Return the apps with a model each; a larger share changes the models of those that join it only."""
     choices = stream(seed, "themis", "models").random((len(apps), 2)).tolist()
     pools = _pools(seed, len(apps), network_share, network)
     models = [pick(pool, *choice) for pool, choice in zip(pools, choices, strict=True)]
@@ -425,12 +427,12 @@ def _training(app: DrawnApp, model: str) -> DrawnApp:
 
 
 def halving(apps: Iterable[DrawnApp], seed: int = 1) -> tuple[DrawnApp, ...]:
-    """Each app's work as the budget of successive halving: half of the jobs go on, for twice as long."""
+    """Return each app's work as a budget of successive halving: half of the jobs go on, twice as long."""
     return tuple(_halved(app, seed) for app in apps)
 
 
 def iterations_of_phases(jobs: int) -> list[int]:
-    """Equal parts of the budget, rounded down; what is left goes to the last, as in section 4.3.3."""
+    """Return the iterations of each phase: equal parts of the budget, what is left to the last (4.3.3)."""
     phases = jobs.bit_length()
     budget = round(FIRST_ITERATIONS * jobs * phases)
     found = [budget // (phases * (jobs >> phase)) for phase in range(phases - 1)]
@@ -457,5 +459,5 @@ def _halved(app: DrawnApp, seed: int) -> DrawnApp:
 
 
 def _most(phase: int) -> int:
-    """GPUs that a job can use: twice as many as in the phase before."""
+    """Return the GPUs that a job can use: twice as many as in the phase before."""
     return min(1 << phase, MOST_GPUS_HALVING)

@@ -1,4 +1,4 @@
-"""What live lanes stand on, as the device level sees it. An engine provides it; tests provide another."""
+"""A lane backend provides the lanes of live jobs: those of PyTorch, or plain ones for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from astrarium.core.units import Time
 
 
 class Needs(NamedTuple):
-    """Of a job; memory in bytes."""
+    """A job needs so many bytes that stay and bytes for an iteration, and so long for an iteration."""
 
     persistent: int
     ephemeral: int
@@ -18,7 +18,7 @@ class Needs(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the whole device had allocated before an iteration, after it and at most in between."""
+    """A reading has the device's allocated bytes before an iteration, after it and at most in between."""
 
     before: int
     after: int
@@ -27,10 +27,10 @@ class Reading(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """What a turn has shown of a job's memory beyond what was known; bytes.
+    """An excess is what a turn has shown of a job's memory beyond what was known, in bytes.
 
-    `held` outlives its iterations, in `blocks` blocks, made at `where` as far as that was recorded.
-    `lane` is what its lane has taken of the device for an iteration. `leaks`: more is held each time.
+    `held` outlives its iterations, in `blocks` blocks, made at `where` as far as that was recorded. `lane` is
+    what its lane has taken of the device for an iteration. `leaks`: more is held each time.
     """
 
     held: int
@@ -41,7 +41,7 @@ class Excess(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Who runs where; whether other jobs have turns in that lane too."""
+    """A turn lets a job run in a lane; *shared*: other jobs have turns in that lane too."""
 
     job: int
     run: int
@@ -50,35 +50,36 @@ class Turn(NamedTuple):
     shared: bool
 
 
-class Ground(Protocol):
-    """Lanes are numbered; a turn opens the one it needs. All but `close` is called by the job's thread."""
+class LaneBackend(Protocol):
+    """A lane backend has numbered lanes, opened by turns. The job's thread calls all but `close`."""
 
     @property
     def capacity(self) -> int: ...
 
-    def seat(self) -> AbstractContextManager[object]:
-        """Inside, the calling thread is a job's."""
+    def job_thread(self) -> AbstractContextManager[object]:
+        """Make the calling thread a job's thread inside the block."""
 
     def begin(self, turn: Turn) -> None:
-        """What the thread launches from now on runs in that lane."""
+        """Begin a turn: what the thread launches from now on runs in its lane."""
 
     def end(self, turn: Turn, error: BaseException | None) -> Excess | None:
-        """No more than that. None: nothing new was seen. A lane in which a job failed is as good as new."""
+        """End a turn, and return what it has shown; None where nothing new was seen. A lane in which a job
+        failed is as good as new."""
 
     def took(self) -> Time | None:
-        """The GPU time that the calling thread's job is charged for after its turn: that of an earlier turn,
-        where turns end before their work. None: as long as the turn was."""
+        """Return the GPU time that the calling thread's job is charged for after its turn: that of an earlier
+        turn, where turns end before their work. None: as long as the turn was."""
 
     def measured(self) -> AbstractContextManager[Callable[[], Reading]]:
-        """What is launched inside runs alone; the call tells afterwards what it took."""
+        """Run what is launched inside alone; the call tells afterwards what it took."""
 
     def allocated(self) -> int:
-        """Of the whole device, now."""
+        """Return the bytes that the whole device has allocated now."""
 
     def keep(self, value: object) -> None:
-        """In a turn: what is in *value* will be read after it, in the thread's own time."""
+        """Keep the tensors in *value*, which the thread will read after its turn."""
 
     def renew(self, lane: int) -> None:
-        """Nobody runs in it: what it has of the device goes back, and the next turn makes it anew."""
+        """Give back what a lane, in which nobody runs, has of the device; the next turn makes it anew."""
 
     def close(self, lane: int) -> None: ...

@@ -1,4 +1,4 @@
-"""A live job: its iterations one after the other, and what it is charged for."""
+"""A live job runs its iterations one after the other, and is charged for the memory that they need."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from astrarium.device.contract import (
     JobWithdrawn,
     NeedsChanged,
 )
-from astrarium.device.live.backend import Excess, Ground, Needs, Reading, Turn
-
-# What a live job is charged for: memory measured over its first iterations, and what turns show later.
-
+from astrarium.device.live.backend import Excess, LaneBackend, Needs, Reading, Turn
 
 MEASURED = 3  # iterations of a job that does not say what it needs; the first makes what stays
 KEEP = "keep numbers (loss.item()) or copies off the GPU (output.detach().cpu()) instead"
 
 
 class Charges:
+    """The charges of a job are the memory measured over its first iterations, and what turns show later."""
+
     def __init__(self, job: int) -> None:
         self._job = job
         self._read: list[Needs] = []
@@ -38,17 +37,18 @@ class Charges:
 
     @property
     def done(self) -> int:
-        """Iterations that were measured."""
+        """Return the number of iterations that were measured."""
         return len(self._read)
 
     def measured(self, persistent: int, reading: Reading, iterations: int) -> Needs | None:
-        """What a job of so many *iterations* needs, once enough was read."""
+        """Take a reading; return what a job of so many *iterations* needs, once enough was read."""
         self._read.append(Needs(persistent, max(0, reading.peak - reading.after), reading.took))
         return self.so_far() if self.done >= min(MEASURED, iterations) else None
 
     def so_far(self) -> Needs:
-        """What stays as it was read last, since others may have built and freed theirs meanwhile; what an
-        iteration takes as at its worst, and its time as at its best: what is slow at first gets faster."""
+        """Return the needs as far as they were measured: persistent memory as read last, since others may
+        have built and freed theirs meanwhile; the largest ephemeral memory; the shortest time, since what is
+        slow at first gets faster."""
         read = self._read[1:] or self._read or [Needs(0, 0, 1)]
         persistent, ephemeral, took = zip(*read, strict=True)
         return Needs(persistent[-1], max(ephemeral), min(took))
@@ -57,15 +57,15 @@ class Charges:
         self._known, self._told = needs, (needs.persistent, needs.ephemeral)
 
     def lowered(self, by: int) -> NeedsChanged:
-        """Some of what was taken for the job's own has turned out to be another's."""
+        """Charge the job less: some of what was taken for its own has turned out to be another's."""
         assert self._known is not None
         self._known = self._known._replace(persistent=self._known.persistent - by)
         self._told = (self._told[0] - by, self._told[1])
         return NeedsChanged(self._job, *self._told)
 
     def exceeded(self, turn: Turn, excess: Excess) -> list[NeedsChanged]:
-        """What the books have to hear, if anything. What a lane has that is not larger than it should be says
-        nothing of this job: another one needs it."""
+        """Return what the books have to hear of an excess, if anything. A lane that is not larger than it
+        should be says nothing of this job: another one needs it."""
         assert self._known is not None
         lane = excess.lane if excess.lane > turn.size else 0
         needed = (self._known.persistent + excess.held, max(self._known.ephemeral, lane))
@@ -75,7 +75,7 @@ class Charges:
         return [NeedsChanged(self._job, *needed)]
 
     def warning(self, turn: Turn, excess: Excess) -> str:
-        """Once for each kind of trouble; else nothing."""
+        """Return a warning, once for each kind of trouble; else nothing."""
         if excess.leaks in self._warned or not (excess.leaks or excess.lane > turn.size):
             return ""
         self._warned.add(excess.leaks)
@@ -97,8 +97,8 @@ def _growth(turn: Turn, excess: Excess) -> str:
 Kept = TypeVar("Kept")
 
 
-class Ended(AstrariumError):
-    """The job is over: it was refused, withdrawn, or has failed."""
+class JobEnded(AstrariumError):
+    """The job is over: it was refused or withdrawn, or has failed."""
 
 
 class OutOfTurn(AstrariumError):
@@ -110,9 +110,9 @@ class MemoryWarning(UserWarning):
 
 
 class Host(Protocol):
-    """What a live job needs of the GPU that it shares."""
+    """A host is the GPU that a live job shares, as far as the job needs it."""
 
-    ground: Ground
+    backend: LaneBackend
     inside: local
 
     def now(self) -> Time: ...
@@ -129,11 +129,10 @@ class Host(Protocol):
 
 
 class LiveJob:
-    """Used by the thread that made it: `with job.iteration():`, or `begin` and `end` where there is no
-    block."""
+    """A live job is used by the thread that made it: `with job.iteration():`, or `begin` and `end` where
+    there is no block. *about*: its iterations, priority and demand."""
 
     def __init__(self, gpu: Host, id_: int, name: str, about: tuple[int, int, float], owned: int = 0) -> None:
-        """*about*: its iterations, priority and demand."""
         self._gpu, self.id, self.name = gpu, id_, name
         self._about, self._owned = about, owned
         self._thread = get_ident()
@@ -152,13 +151,13 @@ class LiveJob:
         return self._turn is not None or self._alone is not None
 
     def keep(self, value: Kept) -> Kept:
-        """In an iteration: what is read only afterwards, such as the output of a model."""
+        """Keep, in an iteration, what is read only afterwards, such as the output of a model."""
         if self._turn is not None:
-            self._gpu.ground.keep(value)
+            self._gpu.backend.keep(value)
         return value
 
     def begin(self) -> None:
-        """Waits for the job's turn."""
+        """Wait for the job's turn."""
         self._check_thread()
         if self._arrived:
             self._begin_turn()
@@ -169,7 +168,7 @@ class LiveJob:
         self._gpu.inside.job = self
 
     def end(self, error: BaseException | None = None, survives: bool = False) -> None:
-        """A job ends with an error in its iteration, unless it *survives*: somebody may still handle it."""
+        """End an iteration. An error in it ends the job, unless it *survives*: the loop may handle it."""
         if not self.under_way:
             return
         self._check_owner()
@@ -180,7 +179,7 @@ class LiveJob:
             self._end_alone(error)
 
     def life(self, needs: Needs | None) -> Iterator[LiveJob]:
-        """An iteration that is still under way at the end of the block ends with it."""
+        """Run the job's block. An iteration that is still under way at the end of the block ends with it."""
         self._gpu.owns(self.id, self._owned)
         if needs is not None:
             self._arrive(needs)
@@ -192,18 +191,18 @@ class LiveJob:
         self.end()
 
     def leave(self, error: str = "") -> None:
-        """Also a job that ended while it was measured has its row in the books, with its own error: in one
-        step, since the policy might refuse it."""
+        """Remove the job. A job that ended while it was measured has its row in the books too, with its own
+        error: in one step, since the policy might refuse it."""
         if not self._arrived:
             self._arrive(self._charges.so_far(), JobWithdrawn(self.id, error))
         self._gpu.leave(self.id, error)
 
     def _begin_turn(self) -> None:
-        """Wherever it is interrupted, the turn that it has, or may have, is given back."""
+        """Begin a turn. If that is interrupted anywhere, the turn is given back."""
         try:
             turn = self._turn = self._gpu.await_turn(self.id)
-            self._gpu.ground.begin(turn)
-        except Ended:
+            self._gpu.backend.begin(turn)
+        except JobEnded:
             raise
         except BaseException as error:
             self._turn = None
@@ -214,7 +213,7 @@ class LiveJob:
     def _end_turn(self, turn: Turn, error: BaseException | None, survives: bool) -> None:
         self._turn = None
         try:
-            excess = self._gpu.ground.end(turn, error)
+            excess = self._gpu.backend.end(turn, error)
         except BaseException as failure:
             self._gpu.turn_over(self.id, IterationFailed(self.id, turn.run, told(failure)))
             raise
@@ -226,18 +225,18 @@ class LiveJob:
             self._exceeded(turn, excess)
 
     def _finished(self, turn: Turn) -> IterationFinished:
-        took = self._gpu.ground.took()
+        took = self._gpu.backend.took()
         return IterationFinished(self.id, turn.run, self._started if took is None else self._gpu.now() - took)
 
     def _exceeded(self, turn: Turn, excess: Excess) -> None:
-        """Charged in the same step, before anybody else can be given the memory."""
+        """Charge the excess in the same step, before another job can be given the memory."""
         changed = self._charges.exceeded(turn, excess)
         self._gpu.turn_over(self.id, self._finished(turn), *changed)
         if warning := self._charges.warning(turn, excess):
             warnings.warn(f"job {self.name}: {warning}", MemoryWarning, stacklevel=2)
         if changed and self._gpu.failed(self.id):
-            self._gpu.ground.renew(turn.lane)
-            raise Ended(self._gpu.ended(self.id))
+            self._gpu.backend.renew(turn.lane)
+            raise JobEnded(self._gpu.ended(self.id))
 
     def _end_alone(self, error: BaseException | None) -> None:
         alone, self._alone = self._alone, None
@@ -258,7 +257,7 @@ class LiveJob:
         self._gpu.arrive(Job(self.id, self.name, *needs, *self._about), self._charges, *events)
 
     def _check_thread(self) -> None:
-        """Else threads would wait for one another for ever."""
+        """Refuse other threads, and iterations inside others: threads would wait for one another for ever."""
         self._check_owner()
         inside: LiveJob | None = getattr(self._gpu.inside, "job", None)
         if inside is self:
@@ -278,7 +277,7 @@ class LiveJob:
 
 
 class _Iteration:
-    """A block of a job's turn. Written out, since it is entered at every iteration."""
+    """An iteration is a block of a job's turn: a class and no generator, as that would be slower."""
 
     __slots__ = ("_job",)
 

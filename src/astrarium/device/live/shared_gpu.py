@@ -1,15 +1,16 @@
-"""The real world of the device level: jobs are threads of one process, and take turns in lanes.
+"""A shared GPU is the real world of the device level: jobs are threads of one process, and take turns in
+lanes.
 
-    gpu = SharedGpu(policy, ground)
+    gpu = SharedGpu(policy, backend)
     with gpu.job("resnet50") as job:
         for images, labels in data:           # outside: others have the GPU meanwhile
             with job.iteration():             # waits for its turn
                 step(images, labels)
 
-The first iterations of a job that does not say what it needs run while nobody else does, and are measured.
-A job that fails, or runs out of memory, ends by itself; the others go on. Memory that a turn shows beyond
-what was known of a job is charged to it, and where there is none left, that job ends. An error of the policy,
-or of the record, ends the sharing: everybody is told.
+The first iterations of a job that does not say what it needs run while nobody else does, and are measured. A
+job that fails, or runs out of memory, ends by itself; the others go on. Memory that a turn shows beyond what
+was known of a job is charged to it, and where there is none left, that job ends. An error of the policy, or
+of the record, ends the sharing: every job is told.
 """
 
 from __future__ import annotations
@@ -37,29 +38,27 @@ from astrarium.device.contract import (
     JobWithdrawn,
     RunIteration,
 )
-from astrarium.device.live.backend import Ground, Needs, Reading, Turn
-from astrarium.device.live.jobs import MEASURED, Charges, Ended, LiveJob, MemoryWarning, OutOfTurn, told
+from astrarium.device.live.backend import LaneBackend, Needs, Reading, Turn
+from astrarium.device.live.jobs import MEASURED, Charges, JobEnded, LiveJob, MemoryWarning, OutOfTurn, told
 from astrarium.device.policies import IterationPolicy
 from astrarium.device.state import DeviceState, JobRow, Outcome
-
-# Timers of a live policy: one thread, which is there while any is set.
-
 
 IDLE: Time = SECOND  # without a timer, until the thread ends
 
 
-class Alarms:
-    """*ring* is called with the names that are due, and without the lock; the rest with the lock held."""
+class TimerThread:
+    """A thread, which exists while any timer is set, waits for the timers of a live policy. *on_due* is
+    called with the names that are due, and without the lock; everything else with the lock held."""
 
-    def __init__(self, lock: RLock, now: Callable[[], Time], ring: Callable[[list[str]], None]) -> None:
-        self._now, self._ring = now, ring
+    def __init__(self, lock: RLock, now: Callable[[], Time], on_due: Callable[[list[str]], None]) -> None:
+        self._now, self._timers_due = now, on_due
         self._earlier = Condition(lock)
         self._set: dict[str, Time] = {}
         self._thread: Thread | None = None
         self._sleeps_until: Time = 0
 
     def set(self, name: str, at: Time) -> None:
-        """A later timer of the same name replaces it. The thread is woken only if it would sleep too long."""
+        """Set a timer in place of one of the same name. A thread that would sleep too long is woken."""
         self._set[name] = at
         if self._thread is None:
             self._thread = Thread(target=self._work, name="alarms of a shared GPU", daemon=True)
@@ -73,10 +72,10 @@ class Alarms:
     def _work(self) -> None:
         while (due := self._due()) is not None:
             if due:
-                self._ring(due)
+                self._timers_due(due)
 
     def _due(self) -> list[str] | None:
-        """After some sleep, where there is time; None where nobody needs the thread any more."""
+        """Return the timers that are due, after some sleep; None where nobody needs the thread any more."""
         with self._earlier:
             if not self._set and not self._sleep(self._now() + IDLE) and not self._set:
                 self._thread = None
@@ -88,41 +87,39 @@ class Alarms:
             return due
 
     def _sleep(self, until: Time) -> bool:
-        """Whether it was woken."""
+        """Sleep until then; tell whether the thread was woken."""
         self._sleeps_until = until
         left = (until - self._now()) / SECOND
         return left > 0 and self._earlier.wait(left)
 
 
-# Where live jobs wait for their turns. All but the waiting itself is called with the driver's lock held.
-
-
-class Gates:
-    """A job is told its turn, or why it will have none. While they are *shut*, since somebody is measured,
-    turns that were given are held."""
+class TurnGrants:
+    """Jobs wait here until they are granted a turn, or told why they will have none. While grants are
+    *paused*, since a job is measured, turns are held back. All but the waiting itself is called with the
+    driver's lock held."""
 
     def __init__(self) -> None:
-        self.shut = False
+        self.paused = False
         self.under_way: dict[int, Turn] = {}  # by job
         self._waiting: dict[int, SimpleQueue[Turn | str]] = {}  # by job
         self._held: list[Turn] = []
 
     def wait(self, job: int) -> SimpleQueue[Turn | str]:
-        gate = self._waiting[job] = SimpleQueue()
-        return gate
+        answer = self._waiting[job] = SimpleQueue()
+        return answer
 
     @property
     def waiting(self) -> list[int]:
         return list(self._waiting)
 
     def grant(self, turn: Turn) -> None:
-        if self.shut:
+        if self.paused:
             self._held.append(turn)
         else:
             self._start(turn)
 
-    def open(self) -> None:
-        self.shut = False
+    def resume(self) -> None:
+        self.paused = False
         held, self._held = self._held, []
         for turn in held:
             self._start(turn)
@@ -139,7 +136,7 @@ class Gates:
         self.under_way.pop(job, None)
 
     def abandon(self, job: int) -> Turn | None:
-        """The job waits no more; the turn that it had, or was to have."""
+        """Stop waiting; return the turn that the job had, or was to have."""
         self._waiting.pop(job, None)
         held = next((turn for turn in self._held if turn.job == job), None)
         self._held = [turn for turn in self._held if turn.job != job]
@@ -150,7 +147,7 @@ class Gates:
         self._waiting.pop(turn.job).put(turn)
 
 
-# What people say of a live job, checked before anybody else is bothered with it.
+# What a user says of a job is checked before any other job is affected.
 
 
 UNKNOWN = 1 << 40  # iterations of a job that does not say how many
@@ -185,16 +182,15 @@ def _whole(value: object, least: float = -math.inf) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-# How much persistent memory a live job has, by what was read while it was measured.
+class PersistentEstimates:
+    """The estimates say how much persistent memory a live job has, by what was read while it was measured."""
 
-
-class Estimates:
     def __init__(self) -> None:
         self._guessed: dict[int, int] = {}  # of jobs that are not in the books yet
         self._surplus: dict[int, int] = {}  # beyond what a measured job was known to own, in order of time
 
     def guess(self, job: int, owned: int, allocated: int, booked: int) -> int:
-        """*booked* is the persistent memory of all who are in the books."""
+        """Estimate a job's persistent memory. *booked* is that of all jobs in the books."""
         others = booked + sum(size for other, size in self._guessed.items() if other != job)
         self._guessed[job] = max(owned, allocated - others)
         self._surplus[job] = self._guessed[job] - owned
@@ -210,9 +206,10 @@ class Estimates:
         self._surplus.pop(job, None)
 
     def mistaken(self, owned: int, allocated: int, persistent: Mapping[int, int]) -> dict[int, int]:
-        """By how much jobs in the books are charged too much, when one comes that owned this much before.
+        """Return by how much jobs in the books are charged too much, when a job comes that owned this much
+        before.
 
-        *persistent* is the memory of those in the books. Those that said what they need are not counted: more
+        *persistent* is the memory of jobs in the books. Those that said what they need are not counted: more
         than they have may be booked for them. What iterations have allocated just now makes it less, too.
         """
         measured = {job: size for job, size in persistent.items() if job in self._surplus}
@@ -227,27 +224,29 @@ class Estimates:
         return cuts
 
 
-__all__ = ["MEASURED", "Ended", "LiveJob", "MemoryWarning", "Needs", "OutOfTurn", "SharedGpu"]
+__all__ = ["MEASURED", "JobEnded", "LiveJob", "MemoryWarning", "Needs", "OutOfTurn", "SharedGpu"]
 
 HAND_OVER = 1e-5  # seconds: as short as the system can
 
 
 class SharedGpu:
+    """A shared GPU gives live jobs their turns, by an iteration policy."""
+
     def __init__(
         self,
         policy: IterationPolicy,
-        ground: Ground,
+        backend: LaneBackend,
         clock: Callable[[], Time] = monotonic_ns,
         record: Callable[[Step], None] | None = None,
     ) -> None:
-        self.ground, self._clock, self._began = ground, clock, clock()
+        self.backend, self._clock, self._began = backend, clock, clock()
         self.inside = local()  # a thread's job, while it is in an iteration
-        self._state = DeviceState(ground.capacity, resident=True)
+        self._state = DeviceState(backend.capacity, resident=True)
         self._engine, self._record = Engine(self._state, policy), record
         lock = RLock()
         self._changed = Condition(lock)
-        self._alarms = Alarms(lock, self.now, self._ring)
-        self._gates, self._estimates = Gates(), Estimates()
+        self._timers = TimerThread(lock, self.now, self._timers_due)
+        self._grants, self._estimates = TurnGrants(), PersistentEstimates()
         self._charges: dict[int, Charges] = {}  # of jobs in the books
         self._numbers = count()
         self._lanes: set[int] = set()
@@ -263,14 +262,15 @@ class SharedGpu:
         demand: float = 1.0,
         owned: int = 0,
     ) -> Iterator[LiveJob]:
-        """In the thread that runs its iterations. *owned* bytes on the GPU are known to be its own.
+        """Make a job of the block, in the thread that runs its iterations. *owned* bytes on the GPU are known
+        to be its own.
 
-        Ends with the block: a job that has iterations left is withdrawn, one that raises has failed.
+        The job ends with the block: one that has iterations left is withdrawn, one that raises has failed.
         """
         about = checked(name, needs, iterations, priority, demand)
         live = LiveJob(self, next(self._numbers), name, about, owned)
         try:
-            with self.ground.seat():
+            with self.backend.job_thread():
                 yield from live.life(needs)
         except BaseException as error:
             live.leave(told(error))
@@ -287,9 +287,9 @@ class SharedGpu:
     # for jobs
 
     def owns(self, job: int, owned: int) -> None:
-        """A job is about to come, and has this much on the GPU already."""
+        """Note that a job is about to come, and has this much on the GPU already."""
         with self._changed:
-            allocated = self.ground.allocated() if owned else 0
+            allocated = self.backend.allocated() if owned else 0
             cuts = self._estimates.mistaken(owned, allocated, self._persistent()) if owned else {}
             self._estimates.guess(job, owned, 0, 0)
             changed = [self._charges[other].lowered(cut) for other, cut in cuts.items()]
@@ -297,7 +297,7 @@ class SharedGpu:
         self._close(gone)
 
     def estimate(self, job: int, owned: int, allocated: int) -> int:
-        """The persistent memory of a job that is being measured."""
+        """Return the persistent memory of a job that is being measured."""
         with self._changed:
             return self._estimates.guess(job, owned, allocated, sum(self._persistent().values()))
 
@@ -309,32 +309,32 @@ class SharedGpu:
         self._close(gone)
 
     def await_turn(self, job: int) -> Turn:
-        """Ended where the job will have no more turns."""
+        """Wait for the job's turn; raise JobEnded where it will have no more."""
         with self._changed:
             self.check()
-            gate = self._gates.wait(job)
+            answer = self._grants.wait(job)
             gone = self._step((IterationWanted(job),))
         self._close(gone)
-        found = gate.get()
+        found = answer.get()
         if isinstance(found, str):
-            raise Ended(found)
+            raise JobEnded(found)
         return found
 
     def turn_over(self, job: int, *events: Event) -> None:
         with self._changed:
-            self._gates.over(job)
+            self._grants.over(job)
             self._changed.notify_all()
-            others = set(self._gates.under_way)
+            others = set(self._grants.under_way)
             gone = self._step(events)
-            handed_over = not self._gates.under_way.keys() <= others
+            handed_over = not self._grants.under_way.keys() <= others
         self._close(gone)
         if handed_over:  # else this thread would keep the interpreter until it waits for its next turn
             sleep(HAND_OVER)
 
     def abandon(self, job: int, error: str) -> None:
-        """The job was not there when its turn came, or might have come."""
+        """Withdraw a job that was not there when its turn came, or might have come."""
         with self._changed:
-            turn = self._gates.abandon(job)
+            turn = self._grants.abandon(job)
             self._changed.notify_all()
             gone = self._step((IterationFailed(job, turn.run, error) if turn else JobWithdrawn(job, error),))
         self._close(gone)
@@ -347,23 +347,23 @@ class SharedGpu:
 
     @contextmanager
     def alone(self) -> Iterator[Callable[[], Reading]]:
-        """Nobody else's iterations run inside."""
+        """Run the block while nobody else's iterations run."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._gates.shut)
+            self._changed.wait_for(lambda: not self._grants.paused)
             self.check()
-            self._gates.shut = True  # no turn begins from now on
+            self._grants.paused = True  # no turn begins from now on
         try:
             with self._changed:
-                self._changed.wait_for(lambda: not self._gates.under_way)
-            with self.ground.measured() as reading:
+                self._changed.wait_for(lambda: not self._grants.under_way)
+            with self.backend.measured() as reading:
                 yield reading
         finally:
             with self._changed:
-                self._gates.open()
+                self._grants.resume()
                 self._changed.notify_all()
 
     def ended(self, job: int) -> str:
-        """Why it will have no more turns; empty while it may."""
+        """Return why the job will have no more turns; empty while it may."""
         if self._broken:
             return self._broken
         row = self._state.ledger.rows[job]
@@ -376,12 +376,13 @@ class SharedGpu:
 
     def check(self) -> None:
         if self._broken:
-            raise Ended(self._broken)
+            raise JobEnded(self._broken)
 
     # with the lock held
 
     def _step(self, events: Sequence[Event]) -> set[int]:
-        """The lanes that are gone. Turns are given before anything is written: what is booked happens."""
+        """Take a step, and return the lanes that are gone. Turns are given before anything is recorded: what
+        is booked happens."""
         if self._broken:
             return set()
         now = self.now()
@@ -402,24 +403,24 @@ class SharedGpu:
             if type(action) is RunIteration:
                 self._grant(action.job)
             elif type(action) is SetTimer:
-                self._alarms.set(action.name, action.at)
-        for job in self._gates.waiting:
+                self._timers.set(action.name, action.at)
+        for job in self._grants.waiting:
             reason = "" if job in self._state.ready else self.ended(job)
             if reason:
-                self._gates.refuse(job, reason)
+                self._grants.refuse(job, reason)
 
     def _grant(self, job: int) -> None:
         lane = self._state.layout.lane_of(job)
         assert lane is not None
         self._lanes.add(lane.id)
         run = self._state.running[lane.id].run
-        self._gates.grant(Turn(job, run, lane.id, lane.size, len(lane.jobs) > 1))
+        self._grants.grant(Turn(job, run, lane.id, lane.size, len(lane.jobs) > 1))
 
     def _break(self, now: Time, error: str) -> None:
-        """The books cannot be trusted any more: nobody waits for a turn that would never come."""
+        """End the sharing: the books cannot be trusted, and no job may wait for a turn for ever."""
         self._broken = f"the GPU is shared no more: {error}"
-        self._alarms.clear()
-        self._gates.refuse_all(self._broken)
+        self._timers.clear()
+        self._grants.refuse_all(self._broken)
         for job, row in self._state.ledger.rows.items():
             if row.outcome is Outcome.OPEN:
                 self._state.ledger.end(now, job, Outcome.FAILED, self._broken)
@@ -428,14 +429,14 @@ class SharedGpu:
         booked = {**self._state.waiting, **self._state.admitted}
         return {number: job.persistent for number, job in booked.items()}
 
-    # without it
+    # without the lock
 
-    def _ring(self, names: list[str]) -> None:
+    def _timers_due(self, names: list[str]) -> None:
         gone: set[int] = set()
-        with suppress(Exception), self._changed:  # of an error everybody has been told
+        with suppress(Exception), self._changed:  # every job has been told of the error
             gone = self._step([TimerFired(name) for name in names])
         self._close(gone)
 
     def _close(self, lanes: set[int]) -> None:
         for lane in lanes:
-            self.ground.close(lane)
+            self.backend.close(lane)

@@ -1,9 +1,9 @@
-"""Iterations of an unmodified PyTorch loop, told by hooks.
+"""Hooks find the iterations of an unmodified PyTorch loop.
 
-Training: from the model's forward to the end of the optimizer's step, of all of them where there are several.
-Gradients may be zeroed before or after, and further calls of the model in between belong to the iteration
-(gradient accumulation, a closure, a second look). Inference, that is without an optimizer, without gradients
-or in evaluation mode, is an iteration of its own: one call of the model.
+A training iteration goes from the model's forward to the end of the optimizer's step, of all of them where
+there are several. Gradients may be zeroed before or after, and further calls of the model in between belong
+to the iteration (gradient accumulation, a closure, a second look). Inference, that is without an optimizer,
+without gradients or in evaluation mode, is an iteration of its own: one call of the model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONG = 64  # calls of the model without a step: the loop may have another shape 
 
 
 def owned_bytes(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> int:
-    """On a GPU: parameters and buffers with their gradients, and what optimizers keep of them."""
+    """Return the bytes on a GPU of parameters, buffers, their gradients and the optimizers' states."""
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise InputError("optimizer", type(optimizer).__name__, "a torch.optim.Optimizer")
@@ -41,7 +41,7 @@ def owned_bytes(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> int:
 
 
 def _calls_on_the_stack(model: nn.Module) -> int:
-    """Of this thread."""
+    """Return how many calls of the model are on this thread's stack."""
     frame, found = sys._getframe(1), 0
     while frame.f_back is not None:
         frame = frame.f_back
@@ -93,8 +93,8 @@ class _Loop:
             self._warn()
 
     def after_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Also called where forward raised, by PyTorch's handler; the job may handle that, and go on. A
-        stranger's call that was refused comes here too, and is none of ours."""
+        """End an inference. PyTorch's handler calls this also where forward raised; the job may handle that,
+        and go on. A call by another thread that was refused comes here too, and is ignored."""
         if threading.get_ident() != self._thread:
             return
         self._depth -= 1
@@ -104,7 +104,7 @@ class _Loop:
             self._job.end(error, survives=True)
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """A closure calls the model inside; a step by itself is an iteration too."""
+        """Begin an iteration if none is under way: a step by itself is one too."""
         self._check_thread()
         self._recount(self._model, own=0)
         self._trains_in_eval |= self._in_doubt
@@ -120,8 +120,8 @@ class _Loop:
     # helpers
 
     def _recount(self, model: nn.Module, own: int) -> None:
-        """PyTorch does not tell hooks of a call that Ctrl-C has ended. A loop may handle that and go on, so
-        that calls which are not on the stack any more are forgotten. *own* is the one that just begins."""
+        """Forget calls that are not on the stack any more. PyTorch does not tell hooks of a call that Ctrl-C
+        has ended, and a loop may handle that and go on. *own* is the one that just begins."""
         if not self._depth:
             return
         visible = _calls_on_the_stack(model)
@@ -136,7 +136,8 @@ class _Loop:
         self._job.begin()
 
     def _trains(self) -> bool:
-        """Evaluation mode ends an iteration with the call, until a step shows that it was training."""
+        """Tell whether this call trains. Evaluation mode ends an iteration with the call, until a step shows
+        that it was training."""
         if not self._optimizers or not torch.is_grad_enabled():
             self._in_doubt = False
             return False

@@ -1,4 +1,4 @@
-"""Lanes as PyTorch has them: a memory pool of one segment, and a stream.
+"""A lane in PyTorch is a memory pool of one segment, and a stream.
 
 Pools begin and end while no thread is inside any pool: PyTorch insists. A segment goes back to the device
 when its pool has ended and nothing lives in it any more, so that a lane in which tensors live is made anew
@@ -18,9 +18,6 @@ import torch
 from astrarium.core.units import Time
 from astrarium.device.live.backend import Excess, Turn
 
-# What lies in a lane between iterations: whose it is, whether it grows, and what the lane has taken.
-
-
 RARELY, OFTEN = 256, 8  # turns
 FIRST = 2  # turns in which what a job holds is what it always holds
 SEGMENT = 2 << 20  # PyTorch asks the device for multiples of this, and so do we charge
@@ -28,33 +25,33 @@ LEAK = 1 << 20  # bytes more than before that are no accident
 PLACES = 3  # where leaks come from, at most
 
 
-class Block(NamedTuple):
+class PoolBlock(NamedTuple):
     address: int
     size: int
     where: str = ""
 
 
-class View(NamedTuple):
-    """Of a pool: what it has of the device, and the blocks that are in use."""
+class PoolView(NamedTuple):
+    """A view of a pool shows what it has of the device, and the blocks that are in use."""
 
     reserved: int
-    blocks: list[Block]
+    blocks: list[PoolBlock]
 
 
-def viewed(segments: Iterable[Mapping[str, Any]]) -> View:
-    """From a snapshot of PyTorch's allocator."""
+def viewed(segments: Iterable[Mapping[str, Any]]) -> PoolView:
+    """Read a view from a snapshot of PyTorch's allocator."""
     segments = list(segments)
     used = [
-        Block(block["address"], block["size"], _where(block.get("frames", ())))
+        PoolBlock(block["address"], block["size"], _where(block.get("frames", ())))
         for segment in segments
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
     ]
-    return View(sum(segment["total_size"] for segment in segments), used)
+    return PoolView(sum(segment["total_size"] for segment in segments), used)
 
 
 def _where(frames: Iterable[Mapping[str, Any]]) -> str:
-    """The innermost line of Python that is not PyTorch's own."""
+    """Return the innermost line of Python that is not PyTorch's own."""
     for frame in frames:
         if frame["filename"].endswith(".py") and "/torch/" not in frame["filename"]:
             return f"{frame['filename']}:{frame['line']}"
@@ -71,8 +68,9 @@ class _Held(NamedTuple):
     blocks: int
 
 
-class Watch:
-    """Of one lane. Blocks belong to the job in whose turn they were first seen."""
+class LaneWatch:
+    """A watch follows what lies in a lane between iterations: whose it is, whether it grows, and what the
+    lane has taken. Blocks belong to the job in whose turn they were first seen."""
 
     def __init__(self) -> None:
         self._turns: Counter[int] = Counter()
@@ -82,24 +80,24 @@ class Watch:
         self._elsewhere: Counter[int] = Counter()  # what jobs hold of a pool that was given up
         self._asked = -1  # how often the device was asked for memory, at the last look
 
-    def renewed(self) -> Watch:
-        """For a lane with another pool. What is held of the old one may be held for long."""
-        fresh = Watch()
+    def renewed(self) -> LaneWatch:
+        """Return a watch for the lane with another pool, as jobs may hold blocks of the old one."""
+        fresh = LaneWatch()
         for job, last in self._last.items():
             fresh._elsewhere[job] = self._more(job, last)
         return fresh
 
     def will_look(self, job: int) -> bool:
-        """Before a turn: whether there will be a look after it, whatever happens."""
+        """Tell, before a turn, whether there will be a look after it, whatever happens."""
         return _looked_at(self._turns[job] + 1)
 
-    def began(self, job: int, view: View) -> None:
-        """Before such a turn: what has been let go is nobody's any more."""
+    def began(self, job: int, view: PoolView) -> None:
+        """Note, before such a turn, that blocks which were let go are nobody's any more."""
         self._of(job, view)
 
     def due(self, job: int, asked: Callable[[], int], shared: bool = True) -> bool:
-        """After every turn: whether to look. *asked* tells how often the device was asked for memory so far,
-        which takes some time too. In a lane that is *shared* it must be told after whose turn that was."""
+        """Tell, after every turn, whether to look. *asked* tells how often the device was asked for memory so
+        far, which takes some time too. In a *shared* lane that must be known after each turn."""
         self._turns[job] += 1
         turn = self._turns[job]
         if not shared and turn > 2 * OFTEN and turn % OFTEN:
@@ -107,8 +105,8 @@ class Watch:
         before, self._asked = self._asked, asked()
         return self._asked != before or _looked_at(turn)
 
-    def seen(self, job: int, size: int, view: View) -> Excess | None:
-        """After a turn in the lane of *size* bytes: what was not known of the job, None if nothing."""
+    def seen(self, job: int, size: int, view: PoolView) -> Excess | None:
+        """Return what a turn in the lane of *size* bytes has shown of the job; None if nothing new."""
         mine = self._of(job, view)
         held = _Held(self._turns[job], sum(block.size for block in mine), len(mine))
         in_use = sum(block.size for block in view.blocks)
@@ -122,7 +120,7 @@ class Watch:
         return Excess(rounded(more), taken, held.blocks, _places(mine) if leaks else (), leaks)
 
     def _believed(self, job: int, held: _Held, in_use: int, blocks: int) -> _Held:
-        """Not more than there is beyond what others hold at most."""
+        """Limit what the job holds to what there is beyond what others hold at most."""
         first = self._first.get(job, held)
         if held.turn <= FIRST and held.size > first.size:
             first = held
@@ -135,7 +133,7 @@ class Watch:
     def _more(self, job: int, held: _Held) -> int:
         return self._elsewhere[job] + max(0, held.size - self._first[job].size)
 
-    def _of(self, job: int, view: View) -> list[Block]:
+    def _of(self, job: int, view: PoolView) -> list[PoolBlock]:
         owners = self._owners
         self._owners = {block.address: owners.get(block.address, job) for block in view.blocks}
         return [block for block in view.blocks if self._owners[block.address] == job]
@@ -146,26 +144,26 @@ def _looked_at(turn: int) -> bool:
 
 
 def _leaks(first: _Held, last: _Held, now: _Held) -> bool:
-    """A block more with every turn, or a good deal more than at the last look and at first."""
+    """Tell whether each turn adds a block, or much has come since the last look and since the first."""
     turns = now.turn - first.turn
     steadily = turns >= 2 and now.blocks - first.blocks >= turns
     return steadily or now.size - first.size >= LEAK <= now.size - last.size
 
 
-def _places(blocks: list[Block]) -> tuple[str, ...]:
-    """Where most bytes were made, as far as PyTorch recorded it."""
+def _places(blocks: list[PoolBlock]) -> tuple[str, ...]:
+    """Return where most bytes were made, as far as PyTorch recorded it."""
     sizes: Counter[str] = Counter()
     for block in blocks:
         sizes[block.where] += block.size
     return tuple(where for where, _ in sizes.most_common() if where)[:PLACES]
 
 
-SCARCE = 0.5  # of the device that is free: too little to measure somebody beside lanes
+SCARCE = 0.5  # of the device that is free: too little to measure a job beside lanes
 JOBS, LANES = -1, 0  # priorities of streams; PyTorch has 32 of each
 
 
-class Launched(NamedTuple):
-    """An iteration that may still run: CUDA events before and after it."""
+class LaunchedIteration(NamedTuple):
+    """A launched iteration may still run; CUDA events mark its begin and end."""
 
     job: int
     began: Any
@@ -173,43 +171,43 @@ class Launched(NamedTuple):
 
 
 @dataclass
-class Lane:
+class TorchLane:
     stream: Any
     own: bool  # the stream is that of the job which had the lane for itself
     pool: Any
     size: int  # that its pool has
-    booked: int = 0  # that it should have: less where it could not be made smaller
-    watch: Watch = field(default_factory=Watch)
-    launched: list[Launched] = field(default_factory=list)
+    booked: int = 0  # what the books say; less than size where the pool could not shrink
+    watch: LaneWatch = field(default_factory=LaneWatch)
+    launched: list[LaunchedIteration] = field(default_factory=list)
     spent: dict[int, Time] = field(default_factory=dict)  # GPU time that jobs have not been charged for
     stale: bool = False
     crowded: bool = False  # others are in it too, and it could not be made anew
 
-    def view(self) -> View:
+    def view(self) -> PoolView:
         return viewed(_snapshot(self.pool))
 
     def suits(self, turn: Turn, home: Any) -> bool:
-        """Whether that turn of the job with the stream *home* can be in it as it is."""
+        """Tell whether that turn of the job with the stream *home* can be in the lane as it is."""
         stream = not self.own or self.crowded or (self.stream is home and not turn.shared)
         return stream and not self.stale and turn.size in (self.size, self.booked)
 
 
 class Pools:
-    """*cuda* is torch.cuda, or what a test has in its place."""
+    """The pools of a device make and end its lanes. *cuda* is torch.cuda, or what a test has in its place."""
 
     def __init__(self, device: torch.device, cuda: Any) -> None:
         self._device, self._cuda = device, cuda
-        self.lanes: dict[int, Lane] = {}
+        self.lanes: dict[int, TorchLane] = {}
         self.given_up: list[tuple[Any, Any]] = []  # streams and pools
         self.inside = 0  # threads in pools
-        self.making = False  # a lane: nobody may enter a pool meanwhile
-        self._watches: dict[int, Watch] = {}  # of lanes that are to be made anew
+        self.making = False  # a lane is being made: no thread may enter a pool meanwhile
+        self._watches: dict[int, LaneWatch] = {}  # of lanes that are to be made anew
         self._spare: dict[int, list[Any]] = {JOBS: [], LANES: []}  # streams, by priority
         self._quiet = threading.Condition()
 
-    def enter(self, turn: Turn, home: Any) -> Lane:
-        """*home* is the stream of the turn's job. Where it has the lane for itself, that is the lane's too:
-        nothing waits between its iterations and the rest of its loop."""
+    def enter(self, turn: Turn, home: Any) -> TorchLane:
+        """Enter a lane's pool. *home* is the stream of the turn's job. Where the job has the lane for itself,
+        that is the lane's too: nothing waits between its iterations and the rest of its loop."""
         with self._quiet:
             while self.making:
                 self._quiet.wait()
@@ -232,7 +230,7 @@ class Pools:
                 self.lanes[lane].stale = True
 
     def close(self, lane: int) -> None:
-        """Its memory goes back to the device as soon as that can be."""
+        """Close a lane; its memory goes back to the device as soon as that can be."""
         with self._quiet:
             self._give_up(lane)
             self._watches.pop(lane, None)
@@ -240,16 +238,17 @@ class Pools:
                 self._clear()
 
     def make_room(self) -> None:
-        """Who is measured runs outside all lanes, and nobody else runs: lanes that have most of the device
-        make way, and are made anew at their next turn."""
+        """Make room for a job that is measured outside all lanes, while nobody else runs: lanes that have
+        most of the device are given up, and made anew at their next turn."""
         free, total = self._cuda.mem_get_info(self._device)
         with self._quiet:
             if free < SCARCE * total and not self.inside:
                 self._make_way()
 
     def stream(self, priority: int) -> Any:
-        """Jobs and lanes have their own, so that a job that waits for its results holds up no lane; and they
-        are used again, since libraries keep a workspace for each that a thread has ever used."""
+        """Return a stream. Jobs and lanes have their own, so that a job that waits for its results holds up
+        no lane; and they are used again, since libraries keep a workspace for each that a thread has ever
+        used."""
         try:
             return self._spare[priority].pop()
         except IndexError:
@@ -258,9 +257,9 @@ class Pools:
     def spare(self, stream: Any, priority: int) -> None:
         self._spare[priority].append(stream)
 
-    # while nobody is inside a pool
+    # while no thread is inside a pool
 
-    def _make(self, turn: Turn, home: Any) -> Lane:
+    def _make(self, turn: Turn, home: Any) -> TorchLane:
         self.making = True
         try:
             self._quiet.wait_for(lambda: not self.inside)
@@ -273,9 +272,10 @@ class Pools:
             self.making = False
             self._quiet.notify_all()
 
-    def _in_place(self, turn: Turn, home: Any) -> Lane:
-        """What PyTorch keeps for later is given back first: the books know nothing of it. Nor do they know of
-        lanes that are to be smaller from their next turn on: all others make way where it must be."""
+    def _in_place(self, turn: Turn, home: Any) -> TorchLane:
+        """Make a lane after giving back what PyTorch keeps for later, of which the books know nothing. Nor do
+        they know of lanes that are to be smaller from their next turn on: where it must be, all others are
+        given up."""
         self._empty()
         lane = self._tried(turn, home)
         if lane is None:
@@ -283,9 +283,9 @@ class Pools:
             lane = self._made(turn, home)
         return self._into(turn.lane, lane)
 
-    def _beside(self, old: Lane, turn: Turn, home: Any) -> Lane:
-        """Where there is no room for both, the old pool goes on, with another segment if it is too small, and
-        on the stream that it has."""
+    def _beside(self, old: TorchLane, turn: Turn, home: Any) -> TorchLane:
+        """Make a lane beside its old pool. Where there is no room for both, the old pool goes on, with
+        another segment if it is too small, and on the stream that it has."""
         self._empty()
         lane = self._tried(turn, home)
         if lane is not None:
@@ -298,13 +298,13 @@ class Pools:
         old.booked, old.stale, old.crowded = turn.size, False, True
         return old
 
-    def _into(self, number: int, lane: Lane) -> Lane:
+    def _into(self, number: int, lane: TorchLane) -> TorchLane:
         lane.watch = self._watches.pop(number, lane.watch)
         self.lanes[number] = lane
         return lane
 
-    def _tried(self, turn: Turn, home: Any) -> Lane | None:
-        """None where the device has not as much."""
+    def _tried(self, turn: Turn, home: Any) -> TorchLane | None:
+        """Make a lane; return None where the device has not as much memory."""
         try:
             return self._made(turn, home)
         except torch.OutOfMemoryError:
@@ -312,9 +312,9 @@ class Pools:
         self._clear()  # after the error, whose frames know the pool
         return None
 
-    def _made(self, turn: Turn, home: Any) -> Lane:
+    def _made(self, turn: Turn, home: Any) -> TorchLane:
         stream = self.stream(LANES) if turn.shared else home
-        lane = Lane(stream, not turn.shared, self._cuda.MemPool(), turn.size, turn.size)
+        lane = TorchLane(stream, not turn.shared, self._cuda.MemPool(), turn.size, turn.size)
         try:
             self._reserve(lane, turn.size)
         except BaseException:
@@ -322,8 +322,8 @@ class Pools:
             raise
         return lane
 
-    def _reserve(self, lane: Lane, size: int) -> None:
-        """All of it is split from one segment, since a pool cannot join segments."""
+    def _reserve(self, lane: TorchLane, size: int) -> None:
+        """Reserve the lane's memory in one piece, since a pool cannot join segments."""
         with self._cuda.stream(lane.stream), self._cuda.use_mem_pool(lane.pool, self._device):
             block = self._cuda.caching_allocator_alloc(max(1, size), self._device)
             self._cuda.caching_allocator_delete(block)
@@ -339,7 +339,7 @@ class Pools:
             self._end(old)
             self._watches[lane] = old.watch.renewed()
 
-    def _end(self, lane: Lane) -> None:
+    def _end(self, lane: TorchLane) -> None:
         self.given_up.append((None if lane.own else lane.stream, lane.pool))
         lane.pool = None
 
@@ -348,8 +348,9 @@ class Pools:
         self._cuda.empty_cache()
 
     def _clear(self) -> None:
-        """No name may hold a pool here: it must end inside, while nobody can enter one. Its memory goes back
-        in one call that waits for the whole device with the interpreter held: we wait before, without it."""
+        """End the pools that were given up. No name may hold a pool here: it must end inside, while nobody
+        can enter one. Its memory goes back in one call that waits for the whole device with the interpreter
+        held: we wait before, without it."""
         if self.given_up:
             self._cuda.synchronize(self._device)
         while self.given_up:

@@ -1,4 +1,4 @@
-"""What iteration policies share: let in whom there is room for, then give every free lane its next turn."""
+"""Iteration policies share these steps: admit jobs that fit, then give every free lane its next turn."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from astrarium.device.contract import (
 from astrarium.device.lanes import Lane
 from astrarium.device.state import DeviceState
 
-# Jobs that come straight back: a loop that has ended an iteration wants the next one a moment later.
-
-
 GRACE: Time = MILLISECOND
 RARELY = 64  # turns: a job that is always late costs the others one moment in so many
 
 
-class Returns:
+class ReturningJobs:
+    """The policy waits a moment for jobs that come straight back, as loops do after an iteration."""
+
     def __init__(self) -> None:
         self._ended: dict[int, Time] = {}  # when those who are not back yet ended an iteration
         self._pass: dict[int, int] = {}  # turns after which a job that was late is not waited for
@@ -43,7 +42,7 @@ class Returns:
                 self._came(event.job, now - self._ended.pop(event.job))
 
     def awaited(self, now: Time, state: DeviceState) -> dict[int, Time]:
-        """Whom to wait for, and until when."""
+        """Return the jobs to wait for, and until when."""
         if not self._ended:
             return {}
         self._ended = {
@@ -66,10 +65,10 @@ Rank = tuple[float, ...]
 
 
 class Turns:
-    """A subclass says who comes first (`rank`, the smaller the sooner) and where a job may go (`place`)."""
+    """A subclass says which job comes first (`rank`, the smaller the sooner) and where it goes (`place`)."""
 
     def __init__(self, parameters: NoParameters = NoParameters()) -> None:  # noqa: B008
-        self._returns = Returns()
+        self._returns = ReturningJobs()
         self._awaited: dict[int, Time] = {}  # jobs that come straight back, and until when
 
     def decide(self, now: Time, events: Sequence[Event], state: DeviceState) -> Iterator[Action]:
@@ -83,21 +82,22 @@ class Turns:
                 yield self._next(lane, ready, state)
 
     def _next(self, lane: Lane, ready: set[int], state: DeviceState) -> Action:
-        """The best of those who want a turn and those who will in a moment, for whom the lane waits."""
+        """Return the turn of the best job among those that want one and those that will in a moment, for
+        which the lane waits."""
         present = ready.union(self._awaited.keys() & lane.jobs.keys())
         best = min(present, key=lambda job: self.rank(state.admitted[job], state))
         return RunIteration(best) if best in ready else SetTimer(self._awaited[best], f"lane {lane.id}")
 
     def rank(self, job: Job, state: DeviceState) -> Rank:
-        """In order of arrival."""
+        """Rank jobs by arrival."""
         return (state.row(job.id).arrived, job.id)
 
     def place(self, job: Job, state: DeviceState) -> int | None:
-        """A lane for a job that waits, NEW_LANE, or None."""
+        """Return a lane for a job that waits, NEW_LANE, or None."""
         raise NotImplementedError
 
     def _refuse(self, events: Sequence[Event], state: DeviceState) -> Iterator[Action]:
-        """Those who just came and can never fit."""
+        """Refuse new jobs that can never fit."""
         capacity = state.layout.capacity
         for job in [event.job for event in events if isinstance(event, JobArrived)]:
             needed = job.persistent + job.ephemeral
@@ -105,14 +105,14 @@ class Turns:
                 yield Refuse(job.id, f"it needs {needed} bytes, and the GPU has {capacity}")
 
     def _let_in(self, state: DeviceState) -> Iterator[Action]:
-        """Whoever fits, in order of rank: those who do not fit yet hold up nobody."""
+        """Admit every job that fits, in order of rank: jobs that do not fit yet hold up nobody."""
         for job in self._candidates(state):
             lane = self.place(job, state)
             if lane is not None:
                 yield Admit(job.id, lane)
 
     def _candidates(self, state: DeviceState) -> list[Job]:
-        """Whose persistent memory alone would fit: without that there is no place to look for."""
+        """Return waiting jobs whose persistent memory alone would fit, by rank."""
         room = state.layout.room
         found = [job for job in state.waiting.values() if state.claim(job) <= room]
         return sorted(found, key=lambda job: self.rank(job, state))
@@ -130,10 +130,10 @@ class OneLane(Turns):
 
 
 class Preempting(OneLane):
-    """A job is let in when it would run: ahead of all who are there, or while they fetch their data.
+    """A job is admitted when it would run: ahead of all admitted jobs, or while they fetch their data.
 
-    Letting in whoever fits would fill the memory with jobs that are paused anyway, and keep out the next one
-    that should go before them.
+    Admitting every job that fits would fill the memory with jobs that are paused anyway, and keep out the
+    next one that should go before them.
     """
 
     def _let_in(self, state: DeviceState) -> Iterator[Action]:

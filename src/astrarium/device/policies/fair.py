@@ -1,4 +1,4 @@
-"""Equal service: the job that has had the least GPU time runs the next iteration (Salus)."""
+"""Fair gives equal service: the job that has had the least GPU time runs the next iteration (Salus)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from astrarium.device.state import DeviceState
 
 @iteration_policies.register("fair")
 class Fair(OneLane):
-    """Counts from a job's admission: who comes late need not be made up for what others had before."""
+    """The job with the least service since its admission runs next: a late job does not catch up."""
 
     def rank(self, job: Job, state: DeviceState) -> Rank:
         return (state.credit(job.id) + state.row(job.id).service, *super().rank(job, state))

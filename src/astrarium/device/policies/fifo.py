@@ -1,4 +1,4 @@
-"""One job at a time, in order of arrival: what clusters do today, and the measure of the others."""
+"""Fifo runs one job at a time, in order of arrival: what clusters do today, and the baseline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from astrarium.device.state import DeviceState
 
 @iteration_policies.register("fifo")
 class Fifo(OneLane):
-    """The GPU belongs to one job until it has ended."""
+    """The GPU belongs to one job until the job has ended."""
 
     def _let_in(self, state: DeviceState) -> Iterator[Action]:
         if not state.admitted and state.waiting:

@@ -1,4 +1,4 @@
-"""The most important job runs, from the next iteration boundary on; equals go by arrival."""
+"""Priority runs the most important job, from the next iteration boundary on; equals go by arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shortest remaining time first: a shorter job takes over at the next iteration boundary (Salus)."""
+"""Srtf runs the job with the shortest remaining time, from the next iteration boundary on (Salus)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from astrarium.device.state import DeviceState
 
 @iteration_policies.register("srtf")
 class Srtf(Preempting):
-    """Preempts for nothing: what the paused job needs stays on the GPU."""
+    """The shortest job runs next. Preemption is free: the paused job's memory stays on the GPU."""
 
     def rank(self, job: Job, state: DeviceState) -> Rank:
         return (state.remaining(job), *super().rank(job, state))

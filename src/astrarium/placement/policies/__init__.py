@@ -11,9 +11,9 @@ from typing import Any, Protocol, cast
 
 from astrarium.core.registry import Registry
 from astrarium.placement.plan import Plan
-from astrarium.placement.problem import Problem, Requests
+from astrarium.placement.problem import PlacementRequests, Problem
 
-Judge = Callable[[Plan, Requests], Sequence[float]]
+Judge = Callable[[Plan, PlacementRequests], Sequence[float]]
 """How a plan fares on requests under what will really run: of each model, in the order of
 `problem.models`, the part of its requests that is answered in time, from 0 to 1 (1 where none came). The same
 plan and requests get the same answer. A search calls it many times, so it should be quick."""

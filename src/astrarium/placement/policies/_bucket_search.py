@@ -1,4 +1,4 @@
-"""AlpaServe's Algorithm 2: buckets of models, buckets of GPUs, groups, shapes.
+"""AlpaServe's Algorithm 2 searches over buckets of models, buckets of GPUs, groups and their shapes.
 
 Buckets share neither models nor GPUs, so a bucket on so many GPUs is searched once, whatever the others get.
 """
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from astrarium.placement.groups import Group, Layout
-from astrarium.placement.policies._ground import (
+from astrarium.placement.groups import Group, GroupLayout
+from astrarium.placement.policies._search_context import (
     Bools,
-    Going,
-    Ground,
+    SearchContext,
+    SearchProgress,
     device_buckets,
     grouped,
     largest_node,
@@ -22,19 +22,22 @@ from astrarium.placement.policies._ground import (
     shapes,
     size,
 )
-from astrarium.placement.policies._selection import Board, Selected
+from astrarium.placement.policies._selection import GroupAssignment, Selected
 from astrarium.placement.problem import PlacementGpu
-from astrarium.placement.simulation import Workload, score
+from astrarium.placement.simulation import SimulatedRequests, score
 
-Select = Callable[[Board, Workload, Going], Selected]
+Select = Callable[[GroupAssignment, SimulatedRequests, SearchProgress], Selected]
 Report = Callable[[Selected], None]
 Look = tuple[tuple[int, int], ...]  # memory and node of GPUs: what matters about them
 
 
 @dataclass(frozen=True)
-class Limits:
-    """*finalists*: so many shapes are searched with all requests, after a look with a part of them
-    (*glance*)."""
+class BucketLimits:
+    """These limits bound a bucket search.
+
+    So many *finalists* among shapes are searched with all requests, after a look with a part of them
+    (*glance*).
+    """
 
     max_stages: int
     max_operators: int
@@ -47,28 +50,28 @@ class Limits:
 
 @dataclass
 class BucketSearch:
-    ground: Ground
-    limits: Limits
+    context: SearchContext
+    limits: BucketLimits
     select: Select
-    going: Going
+    progress: SearchProgress
     report: Report
     told: int = -1  # what the best that was reported serves
     found: list[Selected] = field(default_factory=list)
     known: dict[tuple[tuple[int, ...], Look], Selected] = field(default_factory=dict)
 
     def run(self) -> list[Selected]:
-        """All that were looked at to the end, the best first."""
-        for buckets in model_buckets(self.ground.models, self.limits.bucket_threshold):
+        """Return all selections that were searched to the end, the best first."""
+        for buckets in model_buckets(self.context.models, self.limits.bucket_threshold):
             for counts in self._device_buckets(buckets):
-                if self.going.on and self._promising(buckets, counts):
+                if self.progress.on and self._promising(buckets, counts):
                     self._offer(self._joined(buckets, counts))
         return sorted(self.found, key=lambda each: -each.served)
 
     def _device_buckets(self, buckets: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        models, gpus = self.ground.models, len(self.ground.problem.gpus)
+        models, gpus = self.context.models, len(self.context.problem.gpus)
         if len(buckets) == 1:
             return [(gpus,)]
-        totals = self.ground.workload.totals
+        totals = self.context.workload.totals
         demands = [float(sum(totals[place] * size(models[place]) for place in bucket)) for bucket in buckets]
         return device_buckets(demands, gpus, self.limits.imbalance, self.limits.device_buckets)
 
@@ -85,13 +88,13 @@ class BucketSearch:
         return max((each.served for each in self.found), default=-1)
 
     def _promising(self, buckets: Sequence[Sequence[int]], counts: Sequence[int]) -> bool:
-        """Taking for granted that a bucket serves no more with fewer GPUs."""
+        """Whether buckets might beat the best so far, given that fewer GPUs serve no more."""
         pairs = zip(buckets, counts, strict=True)
         return sum(self._at_most(tuple(bucket), count) for bucket, count in pairs) > self._best()
 
     def _at_most(self, bucket: tuple[int, ...], gpus: int) -> int:
-        totals = int(self.ground.workload.totals[list(bucket)].sum())
-        if len(set(_look(self.ground.problem.gpus))) > 1:
+        totals = int(self.context.workload.totals[list(bucket)].sum())
+        if len(set(_look(self.context.problem.gpus))) > 1:
             return totals
         known = ((len(look), found.served) for (which, look), found in self.known.items() if which == bucket)
         return min([totals, *(served for count, served in known if count >= gpus)])
@@ -107,7 +110,7 @@ class BucketSearch:
         return Selected(tuple(groups), served)
 
     def _bucket(self, bucket: tuple[int, ...], first: int, count: int) -> Selected:
-        gpus = self.ground.problem.gpus[first : first + count]
+        gpus = self.context.problem.gpus[first : first + count]
         key = (bucket, _look(gpus))
         if key not in self.known:
             numbers = {gpu.id: number for number, gpu in enumerate(gpus)}
@@ -115,41 +118,46 @@ class BucketSearch:
         return _renamed(self.known[key], {number: gpu.id for number, gpu in enumerate(gpus)})
 
     def _searched(self, bucket: tuple[int, ...], gpus: Sequence[PlacementGpu]) -> Selected:
-        among = np.zeros(len(self.ground.models), bool)
+        among = np.zeros(len(self.context.models), bool)
         among[list(bucket)] = True
-        workload = self.ground.workload.of_models(among)
+        workload = self.context.workload.of_models(among)
         partitions = self._partitions(bucket, gpus)
         if len(partitions) > self.limits.finalists and self.limits.glance < 1:
             looks = self._glanced(partitions, workload.beginning(self.limits.glance), among)
-            if not self.going.on:  # ended on the way: what was seen so far must do
+            if not self.progress.on:  # ended on the way: what was seen so far must do
                 return self._rescored(looks[0], workload)
             partitions = [look.groups for look in looks[: self.limits.finalists]]
         best = Selected((), -1)
         for groups in partitions:
-            found = self.select(Board(self.ground, groups, among), workload, self.going)
+            found = self.select(GroupAssignment(self.context, groups, among), workload, self.progress)
             best = found if found.served > best.served else best
             if among.all():
                 self._tell(best)
         return best if partitions else Selected((), 0)
 
-    def _glanced(self, partitions: list[tuple[Group, ...]], part: Workload, among: Bools) -> list[Selected]:
-        """The best first."""
-        found = [self.select(Board(self.ground, groups, among), part, self.going) for groups in partitions]
+    def _glanced(
+        self, partitions: list[tuple[Group, ...]], part: SimulatedRequests, among: Bools
+    ) -> list[Selected]:
+        """Return selections of all partitions, searched with a part of the requests, the best first."""
+        found = [
+            self.select(GroupAssignment(self.context, groups, among), part, self.progress)
+            for groups in partitions
+        ]
         return sorted(found, key=lambda each: -each.served)
 
-    def _rescored(self, selected: Selected, workload: Workload) -> Selected:
-        layout = Layout.of(self.ground.tables, selected.groups)
+    def _rescored(self, selected: Selected, workload: SimulatedRequests) -> Selected:
+        layout = GroupLayout.of(self.context.tables, selected.groups)
         return Selected(selected.groups, score(layout, workload).served)
 
     def _partitions(self, bucket: Sequence[int], gpus: Sequence[PlacementGpu]) -> list[tuple[Group, ...]]:
-        models = [self.ground.models[place] for place in bucket]
+        models = [self.context.models[place] for place in bucket]
         limits = self.limits
         tried = shapes(models, largest_node(gpus), limits.max_stages, limits.max_operators)
         return [self._known(grouped(gpus, shape)) for shape in tried]
 
     def _known(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-        """What is left over may make up pipelines that no model can run in: those GPUs stay free."""
-        return tuple(group for group in groups if group.shape in self.ground.tables.kinds)
+        """Leave out groups that no model can run on: GPUs left over may make up such pipelines."""
+        return tuple(group for group in groups if group.shape in self.context.tables.kinds)
 
 
 def _renamed(selected: Selected, names: dict[int, int]) -> Selected:

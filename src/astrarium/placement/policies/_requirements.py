@@ -1,4 +1,4 @@
-"""What replicas need and what they serve, from profiles: the oracle of Usher and of its relatives.
+"""Requirements say what replicas need and serve, by profiles: the oracle of Usher and its relatives.
 
 Shares of a GPU are whole numbers of 1/10 000 here, rounded up, so that sums are exact.
 """
@@ -12,7 +12,7 @@ from typing import Literal, cast
 import msgspec
 
 from astrarium.core.units import SECOND, gib
-from astrarium.placement.problem import Demand, Form, PlacedModel, Problem
+from astrarium.placement.problem import Form, GpuDemand, PlacedModel, Problem
 
 WHOLE = 10_000
 ROUNDING = 1e-4  # of a unit: what conversions of floats and whole bytes add at most
@@ -26,8 +26,8 @@ METRIC_NAMES: dict[Metric, str] = {
 }
 
 
-class Option(msgspec.Struct, frozen=True):
-    """Replicas with batches of a size: *goodput* in millionths of a request a second, *memory* in bytes.
+class BatchOption(msgspec.Struct, frozen=True):
+    """A batch option is a replica with batches of a size: *goodput* in 1e-6 requests/s, *memory* in bytes.
 
     *compute* and *memory_share* are of a whole GPU, the latter of the largest one.
     """
@@ -39,29 +39,29 @@ class Option(msgspec.Struct, frozen=True):
     memory_share: int
 
 
-class Needs(msgspec.Struct, frozen=True):
-    """*profiled* are all sizes that were measured, *usable* those within the SLO and the memory."""
+class ModelNeeds(msgspec.Struct, frozen=True):
+    """A model's needs by batch size: all that were *profiled*, and those *usable* within SLO and memory."""
 
     model: PlacedModel
-    profiled: tuple[Option, ...]
-    usable: tuple[Option, ...]
+    profiled: tuple[BatchOption, ...]
+    usable: tuple[BatchOption, ...]
 
     @property
     def rate(self) -> int:
         return round(self.model.rate * MICRO)
 
-    def replicas(self, option: Option) -> int:
-        """That serve the whole load, by throughput alone."""
+    def replicas(self, option: BatchOption) -> int:
+        """Return how many replicas serve the whole load, by throughput alone."""
         return max(1, -(-self.rate // option.goodput))
 
 
-def all_needs(problem: Problem, metric: Metric) -> list[Needs]:
+def all_needs(problem: Problem, metric: Metric) -> list[ModelNeeds]:
     largest = max((gpu.memory for gpu in problem.gpus), default=0)
     return [_needs(model, metric, largest) for model in problem.models]
 
 
-def why_unusable(needs: Needs, metric: Metric, gpus: Sequence[object]) -> str:
-    """What a model without a usable batch size would have taken."""
+def why_unusable(needs: ModelNeeds, metric: Metric, gpus: Sequence[object]) -> str:
+    """Say what a model without a usable batch size would have taken."""
     form = needs.model.alone
     if not gpus:
         return "at least one GPU"
@@ -76,14 +76,14 @@ def why_unusable(needs: Needs, metric: Metric, gpus: Sequence[object]) -> str:
     return f"a GPU with {gib(min(option.memory for option in in_time))} or more"
 
 
-def share_of(option: Option) -> float:
+def share_of(option: BatchOption) -> float:
     return option.compute / WHOLE
 
 
-def _needs(model: PlacedModel, metric: Metric, largest: int) -> Needs:
+def _needs(model: PlacedModel, metric: Metric, largest: int) -> ModelNeeds:
     form = model.alone
     if form is None or not largest:
-        return Needs(model, (), ())
+        return ModelNeeds(model, (), ())
     profiled = tuple(
         _option(form, batch, share, largest)
         for batch, demand in sorted(model.demands.items())
@@ -94,17 +94,17 @@ def _needs(model: PlacedModel, metric: Metric, largest: int) -> Needs:
         for option in profiled
         if form.latency(option.batch) <= model.slo and option.memory <= largest and option.compute <= WHOLE
     )
-    return Needs(model, profiled, tuple(usable))
+    return ModelNeeds(model, profiled, tuple(usable))
 
 
-def measured_share(demand: Demand, metric: Metric) -> float | None:
+def measured_share(demand: GpuDemand, metric: Metric) -> float | None:
     return cast("float | None", getattr(demand, metric))
 
 
-def _option(form: Form, batch: int, share: float, largest: int) -> Option:
+def _option(form: Form, batch: int, share: float, largest: int) -> BatchOption:
     memory = form.memory(0, batch)
     goodput = round(batch * SECOND / form.interval(batch) * MICRO)
-    return Option(batch, goodput, _units(share), memory, _units(memory / largest))
+    return BatchOption(batch, goodput, _units(share), memory, _units(memory / largest))
 
 
 def _units(share: float) -> int:

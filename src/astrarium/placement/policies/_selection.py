@@ -1,4 +1,4 @@
-"""Which models go on which groups: Algorithm 1 of AlpaServe, whole (with a beam) and fast."""
+"""AlpaServe's Algorithm 1 chooses which models go on which groups: whole (with a beam), or fast."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrarium.placement.groups import Group, Hosts, Ints, Layout
-from astrarium.placement.policies._ground import Bools, Going, Ground, capacities
-from astrarium.placement.simulation import Score, Workload, score
+from astrarium.placement.groups import Group, GroupLayout, Hosts, Ints
+from astrarium.placement.policies._search_context import Bools, SearchContext, SearchProgress, capacities
+from astrarium.placement.simulation import Score, SimulatedRequests, score
 
 
 @dataclass(frozen=True)
 class Selected:
-    """Groups with their models, and how many of the requests that count they answer in time."""
+    """A selection holds groups with their models, and how many counted requests they answer in time."""
 
     groups: tuple[Group, ...]
     served: int
 
 
-class Board:
-    """Groups, who is on them, and who else would fit. *among* are the models that may be placed."""
+class GroupAssignment:
+    """An assignment says which models are on which groups, and which others would still fit.
 
-    def __init__(self, ground: Ground, groups: Sequence[Group], among: Bools) -> None:
-        self.ground, self.groups = ground, groups
+    *among* are the models that may be placed.
+    """
+
+    def __init__(self, context: SearchContext, groups: Sequence[Group], among: Bools) -> None:
+        self.context, self.groups = context, groups
         empty = [Group(group.gpus, group.shape) for group in groups]
-        self.layout = Layout.of(ground.tables, empty)
+        self.layout = GroupLayout.of(context.tables, empty)
         kind = self.layout.kind
-        self.weights = ground.weights[kind]  # [group, model, stage]
-        self.free = capacities(groups, ground.problem.gpus, ground.weights.shape[2])
-        self.possible = ground.useful[kind] & among
+        self.weights = context.weights[kind]  # [group, model, stage]
+        self.free = capacities(groups, context.problem.gpus, context.weights.shape[2])
+        self.possible = context.useful[kind] & among
         self.fits = self.possible & (self.weights <= self.free[:, None]).all(2)
 
     @property
@@ -44,16 +47,16 @@ class Board:
         self.fits[group] = self.possible[group] & (self.weights[group] <= self.free[group]).all(1)
 
     def exchange(self, group: int, gone: int, come: int) -> None:
-        """*gone* may be -1: nobody goes."""
+        """Place the model *come* on a group instead of the model *gone* (-1: none)."""
         if gone >= 0:
             self.hosts[group, gone] = 0
             self.possible[group, gone] = True
             self.free[group] += self.weights[group, gone]
         self.add(group, come)
 
-    def with_model(self, group: int, model: int) -> Board:
-        """A copy that has one model more."""
-        other = object.__new__(Board)
+    def with_model(self, group: int, model: int) -> GroupAssignment:
+        """Return a copy that has one model more on a group."""
+        other = object.__new__(GroupAssignment)
         other.__dict__.update(self.__dict__)
         other.layout = replace(self.layout, hosts=self.hosts.copy())
         other.free, other.possible, other.fits = self.free.copy(), self.possible.copy(), self.fits.copy()
@@ -61,14 +64,13 @@ class Board:
         return other
 
     def selected(self, hosts: Hosts, served: int) -> Selected:
-        indices = [model.index for model in self.ground.models]
+        indices = [model.index for model in self.context.models]
         placed = [tuple(indices[place] for place in np.flatnonzero(row)) for row in hosts]
         pairs = zip(self.groups, placed, strict=True)
         return Selected(tuple(Group(group.gpus, group.shape, models) for group, models in pairs), served)
 
     def candidates(self) -> Iterator[tuple[int, int]]:
-        """Groups and models that fit. Of groups that are alike, only the first: the others lead to the
-        same."""
+        """Yield groups and models that fit; of groups that are alike, only the first."""
         seen: set[bytes] = set()
         for group, row in enumerate(self.fits):
             look = (
@@ -79,79 +81,83 @@ class Board:
                 yield from ((group, int(model)) for model in np.flatnonzero(row))
 
 
-def board_of(ground: Ground, groups: Sequence[Group]) -> Board:
-    """With the models of *groups* on it, and all others allowed."""
-    board = Board(ground, groups, np.ones(len(ground.models), bool))
+def assignment_of(context: SearchContext, groups: Sequence[Group]) -> GroupAssignment:
+    """Return the assignment of *groups* with their models, to which any other model may be added."""
+    assignment = GroupAssignment(context, groups, np.ones(len(context.models), bool))
     for number, group in enumerate(groups):
         for model in group.models:
-            board.add(number, ground.tables.place[model])
-    return board
+            assignment.add(number, context.tables.place[model])
+    return assignment
 
 
-def with_idle(ground: Ground, selected: Selected) -> Selected:
-    """A model that nobody asks for yet is placed as well, where there is room: it costs no request."""
+def with_idle(context: SearchContext, selected: Selected) -> Selected:
+    """Place models without requests too, where there is room: that costs no request."""
     if not selected.groups:
         return selected
-    board = board_of(ground, selected.groups)
-    work = score(board.layout, ground.workload).work.astype(np.float64)
-    for model in np.flatnonzero((ground.workload.totals == 0) & (board.hosts.sum(0) == 0)).tolist():
-        if board.fits[:, model].any():
-            board.add(int(np.where(board.fits[:, model], work, np.inf).argmin()), model)
-    return board.selected(board.hosts, selected.served)
+    assignment = assignment_of(context, selected.groups)
+    work = score(assignment.layout, context.workload).work.astype(np.float64)
+    for model in np.flatnonzero((context.workload.totals == 0) & (assignment.hosts.sum(0) == 0)).tolist():
+        if assignment.fits[:, model].any():
+            assignment.add(int(np.where(assignment.fits[:, model], work, np.inf).argmin()), model)
+    return assignment.selected(assignment.hosts, selected.served)
 
 
-def fast(board: Board, workload: Workload, going: Going) -> Selected:
-    """One simulation a step: the model with most unserved requests goes to the idlest group that has room."""
-    best, best_served = board.hosts.copy(), -1
+def fast(assignment: GroupAssignment, workload: SimulatedRequests, progress: SearchProgress) -> Selected:
+    """Add the model with most unserved requests to the idlest group with room, one simulation a step."""
+    best, best_served = assignment.hosts.copy(), -1
     while True:
-        found = score(board.layout, workload)
+        found = score(assignment.layout, workload)
         if found.served > best_served:
-            best, best_served = board.hosts.copy(), found.served
-        if not going.tried() or not _add_where_needed(board, workload.totals, found):
+            best, best_served = assignment.hosts.copy(), found.served
+        if not progress.tried() or not _add_where_needed(assignment, workload.totals, found):
             break
-    if going.on and _fill(board, workload.totals, found):
-        filled = score(board.layout, workload).served
+    if progress.on and _fill(assignment, workload.totals, found):
+        filled = score(assignment.layout, workload).served
         if filled >= best_served:
-            best, best_served = board.hosts.copy(), filled
-    return board.selected(best, best_served)
+            best, best_served = assignment.hosts.copy(), filled
+    return assignment.selected(best, best_served)
 
 
-def _add_where_needed(board: Board, totals: Ints, found: Score) -> bool:
-    wanted = np.where(board.fits.any(0), totals - found.good, 0)
+def _add_where_needed(assignment: GroupAssignment, totals: Ints, found: Score) -> bool:
+    wanted = np.where(assignment.fits.any(0), totals - found.good, 0)
     model = int(wanted.argmax())
     if wanted[model] <= 0:
         return False
-    work = np.where(board.fits[:, model], found.work.astype(np.float64), np.inf)
-    board.add(int(work.argmin()), model)
+    work = np.where(assignment.fits[:, model], found.work.astype(np.float64), np.inf)
+    assignment.add(int(work.argmin()), model)
     return True
 
 
-def _fill(board: Board, totals: Ints, found: Score) -> bool:
-    """Memory that is left is for requests that nobody knows yet: models with the most requests for a replica
-    have another, on the idlest group."""
+def _fill(assignment: GroupAssignment, totals: Ints, found: Score) -> bool:
+    """Use memory that is left for requests that are not known yet.
+
+    Models with the most requests for a replica have another one, on the idlest group.
+    """
     work, each = found.work.astype(np.float64), found.work.sum() / max(1, totals.sum())
     added = False
     while True:
-        share = np.where(board.fits.any(0), totals / (board.hosts.sum(0) + 1), 0)
+        share = np.where(assignment.fits.any(0), totals / (assignment.hosts.sum(0) + 1), 0)
         model = int(share.argmax())
         if share[model] <= 0:
             return added
-        group = int(np.where(board.fits[:, model], work, np.inf).argmin())
-        board.add(group, model)
+        group = int(np.where(assignment.fits[:, model], work, np.inf).argmin())
+        assignment.add(group, model)
         work[group] += share[model] * each
         added = True
 
 
-def whole(board: Board, workload: Workload, going: Going, beam: int = 1) -> Selected:
-    """Every model on every group is simulated at each step, and the best few are kept."""
-    boards, best = [board], board.selected(board.hosts, 0)
-    while boards:
-        tried = [(found, one) for one in boards for found in _scored(one, workload, going)]
+def whole(
+    assignment: GroupAssignment, workload: SimulatedRequests, progress: SearchProgress, beam: int = 1
+) -> Selected:
+    """Simulate every model on every group at each step, and keep the best few (*beam*)."""
+    assignments, best = [assignment], assignment.selected(assignment.hosts, 0)
+    while assignments:
+        tried = [(found, one) for one in assignments for found in _scored(one, workload, progress)]
         ranked = _distinct(sorted(tried, key=lambda each: -each[0][0]), beam)
-        boards = [one.with_model(group, model) for (_, group, model), one in ranked]
+        assignments = [one.with_model(group, model) for (_, group, model), one in ranked]
         if ranked and ranked[0][0][0] > best.served:
-            best = boards[0].selected(boards[0].hosts, ranked[0][0][0])
-        if not going.on:
+            best = assignments[0].selected(assignments[0].hosts, ranked[0][0][0])
+        if not progress.on:
             break
     return best
 
@@ -159,26 +165,28 @@ def whole(board: Board, workload: Workload, going: Going, beam: int = 1) -> Sele
 Tried = tuple[int, int, int]  # served, group, model
 
 
-def _scored(board: Board, workload: Workload, going: Going) -> Iterator[Tried]:
-    for group, model in board.candidates():
-        board.hosts[group, model] = 1
-        served = score(board.layout, workload).served
-        board.hosts[group, model] = 0
+def _scored(
+    assignment: GroupAssignment, workload: SimulatedRequests, progress: SearchProgress
+) -> Iterator[Tried]:
+    for group, model in assignment.candidates():
+        assignment.hosts[group, model] = 1
+        served = score(assignment.layout, workload).served
+        assignment.hosts[group, model] = 0
         yield served, group, model
-        if not going.tried():
+        if not progress.tried():
             return
 
 
-def _distinct(ranked: list[tuple[Tried, Board]], beam: int) -> list[tuple[Tried, Board]]:
-    """The best, without those that place the same models in another order."""
-    kept: list[tuple[Tried, Board]] = []
+def _distinct(ranked: list[tuple[Tried, GroupAssignment]], beam: int) -> list[tuple[Tried, GroupAssignment]]:
+    """Return the best few, without those that place the same models in another order."""
+    kept: list[tuple[Tried, GroupAssignment]] = []
     seen: set[bytes] = set()
-    for (served, group, model), board in ranked:
-        hosts = board.hosts.copy()
+    for (served, group, model), assignment in ranked:
+        hosts = assignment.hosts.copy()
         hosts[group, model] = 1
         if hosts.tobytes() not in seen:
             seen.add(hosts.tobytes())
-            kept.append(((served, group, model), board))
+            kept.append(((served, group, model), assignment))
         if len(kept) == beam:
             break
     return kept

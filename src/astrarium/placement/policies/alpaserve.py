@@ -1,4 +1,4 @@
-"""AlpaServe (Li et al., OSDI 2023, section 4.2): models on groups of GPUs, found with a simulator's help.
+"""AlpaServe (Li et al., OSDI 2023, section 4.2) places models on groups of GPUs with a simulator's help.
 
 Algorithm 2 tries ways to divide models and GPUs; Algorithm 1 chooses the models of each group. Settled by us:
 - the fast form of Algorithm 1 keeps the best it has seen, not the last;
@@ -18,18 +18,22 @@ import msgspec
 import numpy as np
 
 from astrarium.core.units import Time
-from astrarium.placement.groups import Runtime
+from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search, placement_policies
-from astrarium.placement.policies._bucket_search import BucketSearch, Limits, Select
-from astrarium.placement.policies._ground import Counting, Going, Ground, plan_of
-from astrarium.placement.policies._selection import Board, Selected, board_of, fast, whole, with_idle
+from astrarium.placement.policies._bucket_search import BucketLimits, BucketSearch, Select
+from astrarium.placement.policies._search_context import Counting, SearchContext, SearchProgress, plan_of
+from astrarium.placement.policies._selection import (
+    GroupAssignment,
+    Selected,
+    assignment_of,
+    fast,
+    whole,
+    with_idle,
+)
 from astrarium.placement.problem import Problem
 from astrarium.placement.simulation import Score, score
 from astrarium.placement.timeline import Source, Timeline, read_window, replanned
-
-# After the greedy choice: exchange single replicas as long as that answers more requests in time.
-
 
 # Models with the most unserved requests, and replicas that may make room on a group, those that are missed
 # least first: a narrow look finds most, a wide one the rest.
@@ -38,68 +42,71 @@ LOOKS = ((12, 4), (1000, 1000))
 Move = tuple[int, int, int]  # a group, the model that goes (-1: none) and the model that comes
 
 
-def refined(ground: Ground, start: Selected, tries: int, going: Going) -> Selected:
-    """At most *tries* simulations; the first exchange that is better is taken."""
-    board = board_of(ground, start.groups)
-    found = score(board.layout, ground.workload)
+def refined(context: SearchContext, start: Selected, tries: int, progress: SearchProgress) -> Selected:
+    """Exchange single replicas while that answers more requests in time, with at most *tries* simulations.
+
+    The first exchange that is better is taken.
+    """
+    assignment = assignment_of(context, start.groups)
+    found = score(assignment.layout, context.workload)
     left = tries
     for look in LOOKS:
-        while left > 0 and going.on:
-            better, used = _first_better(board, found, look, left, going)
+        while left > 0 and progress.on:
+            better, used = _first_better(assignment, found, look, left, progress)
             left -= used
             if better is None:
                 break
             found = better
-    return board.selected(board.hosts, found.served) if found.served > start.served else start
+    return assignment.selected(assignment.hosts, found.served) if found.served > start.served else start
 
 
 def _first_better(
-    board: Board, found: Score, look: tuple[int, int], tries: int, going: Going
+    assignment: GroupAssignment, found: Score, look: tuple[int, int], tries: int, progress: SearchProgress
 ) -> tuple[Score | None, int]:
-    """The exchange is made on the board. With the number of simulations it took."""
+    """Make the first exchange that is better; return its score and the number of simulations used."""
     used = 0
-    for move in islice(moves(board, found, *look), tries):
+    for move in islice(moves(assignment, found, *look), tries):
         used += 1
-        tried = _with(board, move)
+        tried = _with(assignment, move)
         if tried.served > found.served:
-            board.exchange(*move)
+            assignment.exchange(*move)
             return tried, used
-        if not going.tried():
+        if not progress.tried():
             break
     return None, used
 
 
-def _with(board: Board, move: Move) -> Score:
+def _with(assignment: GroupAssignment, move: Move) -> Score:
     group, gone, come = move
-    kept = board.hosts[group].copy()
-    board.hosts[group, come] = 1
+    kept = assignment.hosts[group].copy()
+    assignment.hosts[group, come] = 1
     if gone >= 0:
-        board.hosts[group, gone] = 0
-    found = score(board.layout, board.ground.workload)
-    board.hosts[group] = kept
+        assignment.hosts[group, gone] = 0
+    found = score(assignment.layout, assignment.context.workload)
+    assignment.hosts[group] = kept
     return found
 
 
-def moves(board: Board, found: Score, wanted: int, given_up: int) -> Iterator[Move]:
-    """The most wanted models first, on the idlest groups first, instead of who is missed least."""
-    unserved = board.ground.workload.totals - found.good
-    replicas = board.hosts.sum(0, dtype=np.int64)
+def moves(assignment: GroupAssignment, found: Score, wanted: int, given_up: int) -> Iterator[Move]:
+    """Yield exchanges: the most wanted models first, on the idlest groups, for those missed least."""
+    unserved = assignment.context.workload.totals - found.good
+    replicas = assignment.hosts.sum(0, dtype=np.int64)
     missed = found.good / np.maximum(replicas, 1)
     idlest = np.argsort(found.work, kind="stable").tolist()
     for come in np.argsort(-unserved, kind="stable")[:wanted].tolist():
         if unserved[come] > 0:
             for group in idlest:
-                if board.possible[group, come]:
-                    leaving = _who_may_go(board, group, come, missed.tolist())[:given_up]
+                if assignment.possible[group, come]:
+                    leaving = _who_may_go(assignment, group, come, missed.tolist())[:given_up]
                     yield from ((group, gone, come) for gone in leaving)
 
 
-def _who_may_go(board: Board, group: int, come: int, missed: list[float]) -> list[int]:
-    if board.fits[group, come]:
+def _who_may_go(assignment: GroupAssignment, group: int, come: int, missed: list[float]) -> list[int]:
+    if assignment.fits[group, come]:
         return [-1]
-    free = board.free[group] - board.weights[group, come]
-    hosted = np.flatnonzero(board.hosts[group]).tolist()
-    enough = [model for model in hosted if (free + board.weights[group, model] >= 0).all()]
+    free = assignment.free[group] - assignment.weights[group, come]
+    hosted = np.flatnonzero(assignment.hosts[group]).tolist()
+    enough = [model for model in hosted if (free + assignment.weights[group, model] >= 0).all()]
     return sorted(enough, key=lambda model: (missed[model], model))
 
 
@@ -132,7 +139,7 @@ class AlpaServe:
         memory: Counting = "stage"
         window: str = ""
         plan_with: Source = "history"
-        runtime: Runtime = Runtime()
+        runtime: GroupRuntime = GroupRuntime()
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
@@ -141,35 +148,35 @@ class AlpaServe:
             self.timeline = partial(self._timeline, window=read_window(parameters.window))
 
     def place(self, problem: Problem, search: Search) -> Plan:
-        return self._place(problem, Going(search))
+        return self._place(problem, SearchProgress(search))
 
     def _timeline(self, problem: Problem, search: Search, window: Time) -> Timeline:
-        going = Going(search)
-        place = partial(self._place, going=going)
-        return replanned(place, problem, window, self.parameters.plan_with, lambda: going.on)
+        progress = SearchProgress(search)
+        place = partial(self._place, progress=progress)
+        return replanned(place, problem, window, self.parameters.plan_with, lambda: progress.on)
 
-    def _place(self, problem: Problem, going: Going) -> Plan:
-        ground = Ground.of(problem, self.parameters.runtime, self.parameters.memory)
+    def _place(self, problem: Problem, progress: SearchProgress) -> Plan:
+        context = SearchContext.of(problem, self.parameters.runtime, self.parameters.memory)
 
         def report(found: Selected) -> None:
-            going.improved(plan_of("alpaserve", ground, found.groups, found.served))
+            progress.improved(plan_of("alpaserve", context, found.groups, found.served))
 
-        leaders = BucketSearch(ground, self._limits(), self._select(), going, report).run()
+        leaders = BucketSearch(context, self._limits(), self._select(), progress, report).run()
         best = leaders[0] if leaders else Selected((), 0)
         for leader in leaders[: self.parameters.refined]:
-            better = refined(ground, leader, self.parameters.refine, going)
+            better = refined(context, leader, self.parameters.refine, progress)
             if better.served > best.served:
                 best = better
                 report(best)
-        best = with_idle(ground, best)
-        return plan_of("alpaserve", ground, best.groups, best.served)
+        best = with_idle(context, best)
+        return plan_of("alpaserve", context, best.groups, best.served)
 
     def _select(self) -> Select:
         return fast if self.parameters.selection == "fast" else partial(whole, beam=self.parameters.beam)
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> BucketLimits:
         chosen = self.parameters
-        return Limits(
+        return BucketLimits(
             max_stages=chosen.max_stages,
             max_operators=chosen.max_operators,
             bucket_threshold=chosen.bucket_threshold if chosen.buckets else float("inf"),

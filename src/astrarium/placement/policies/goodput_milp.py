@@ -1,4 +1,4 @@
-"""Placement by the program of `_goodput_program`, whatever measures what replicas need of a GPU.
+"""Goodput is maximized by an integer program, whatever metric says what replicas need of a GPU.
 
 The program often has many best answers: the thesis's solver answered with any, and its large batches cost it
 the deadlines. Here ties go to the smaller batch sizes (the smallest sum over the models), then to fewer
@@ -26,9 +26,9 @@ from astrarium.placement.policies._requirements import (
     METRIC_NAMES,
     MICRO,
     WHOLE,
+    BatchOption,
     Metric,
-    Needs,
-    Option,
+    ModelNeeds,
     all_needs,
     why_unusable,
 )
@@ -40,28 +40,28 @@ from astrarium.placement.problem import Problem
 SLACK = 1e-6  # what the solver's tolerance may cost when ties are broken: of the value, or as such
 
 Row = dict[int, float]  # coefficients by column
-Member = tuple[int, Option]  # position of a model, and how its replica runs
+Member = tuple[int, BatchOption]  # position of a model, and how its replica runs
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """Replicas that stand together at a place: a GPU, or any of so many that are alike."""
+    """A holding is a set of replicas together at a place: a GPU, or any of so many that are alike."""
 
     place: int
     members: tuple[Member, ...]
     most: int = 1
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """When the solver stops: counts, not seconds, so that machines agree."""
+class SolverLimits(msgspec.Struct, frozen=True):
+    """The solver stops at these limits: counts, not seconds, so that machines agree."""
 
     nodes: int
     gap: float
 
 
-class Program:
-    """Columns are the holdings, then model and batch size, then what each model gives."""
+class GoodputProgram:
+    """The program maximizes goodput; columns are holdings, then (model, batch size), then each goodput."""
 
-    def __init__(self, needs: Sequence[Needs], holdings: Sequence[Holding], most_replicas: int) -> None:
+    def __init__(self, needs: Sequence[ModelNeeds], holdings: Sequence[Holding], most_replicas: int) -> None:
         self.needs, self.holdings, self.most_replicas = needs, holdings, most_replicas
         self.sizes = [(model, option) for model, each in enumerate(needs) for option in each.usable]
         self.columns = len(holdings) + len(self.sizes) + len(needs)
@@ -71,7 +71,7 @@ class Program:
         self._one_size_each()
 
     def less_goodput(self) -> Row:
-        """To be minimized: the goodput, in requests a second, below zero."""
+        """Return the objective to minimize: the negative goodput, in requests a second."""
         return {self._given(model): -1.0 for model in range(len(self.needs))}
 
     def batch_sizes(self) -> Row:
@@ -84,9 +84,12 @@ class Program:
         if row:
             self.rows.append((row, most))
 
-    def solve_in_turn(self, objectives: Sequence[Row], limits: Limits, search: Search) -> list[Holding]:
-        """Each objective is minimized among the best answers to those before it. To place nobody is an answer
-        too, so that there is always one. A holding is there as often as it was chosen."""
+    def solve_in_turn(self, objectives: Sequence[Row], limits: SolverLimits, search: Search) -> list[Holding]:
+        """Minimize each objective among the best answers to those before it; return the chosen holdings.
+
+        To place nobody is an answer too, so that there is always one. A holding is there as often as it was
+        chosen.
+        """
         chosen: list[Holding] = []
         for objective in objectives:
             found = self._solve(objective, limits)
@@ -98,8 +101,8 @@ class Program:
                 break
         return chosen
 
-    def _solve(self, minimize: Row, limits: Limits) -> tuple[list[Holding], float] | None:
-        """None: nothing was found within the limits."""
+    def _solve(self, minimize: Row, limits: SolverLimits) -> tuple[list[Holding], float] | None:
+        """Minimize one objective; return the holdings and its value, or None if the limits came first."""
         import numpy as np
 
         with from_extra("plan"):
@@ -121,7 +124,7 @@ class Program:
         return len(self.holdings) + len(self.sizes) + model
 
     def _columns_with(self) -> dict[tuple[int, int], list[int]]:
-        """By model and batch size."""
+        """Return the columns of holdings with a replica, by model and batch size."""
         found: dict[tuple[int, int], list[int]] = defaultdict(list)
         for column, holding in enumerate(self.holdings):
             for model, option in holding.members:
@@ -179,7 +182,7 @@ MIB = 2**20  # whole numbers: the solver's tolerance then admits nothing that do
 Contents = dict[int, list[tuple[int, int]]]  # by position of a GPU: position of a model, batch size
 
 
-def by_gpu(needs: Sequence[Needs], memory: Sequence[int], most_replicas: int) -> Program:
+def by_gpu(needs: Sequence[ModelNeeds], memory: Sequence[int], most_replicas: int) -> GoodputProgram:
     holdings = [
         Holding(gpu, ((model, option),))
         for model, each in enumerate(needs)
@@ -187,13 +190,13 @@ def by_gpu(needs: Sequence[Needs], memory: Sequence[int], most_replicas: int) ->
         for gpu in range(len(memory))
         if option.memory <= memory[gpu]
     ]
-    program = Program(needs, holdings, most_replicas)
+    program = GoodputProgram(needs, holdings, most_replicas)
     for gpu, room in enumerate(memory):
         _fit(program, gpu, room)
     return program
 
 
-def _fit(program: Program, gpu: int, memory: int) -> None:
+def _fit(program: GoodputProgram, gpu: int, memory: int) -> None:
     here = [(at, holding.members[0]) for at, holding in enumerate(program.holdings) if holding.place == gpu]
     program.keep({at: float(option.compute) for at, (_, option) in here}, float(WHOLE))
     program.keep({at: float(-(-option.memory // MIB)) for at, (_, option) in here}, float(memory // MIB))
@@ -202,9 +205,9 @@ def _fit(program: Program, gpu: int, memory: int) -> None:
 
 
 def by_contents(
-    needs: Sequence[Needs], memory: Sequence[int], most_replicas: int, most_sets: int
-) -> Program | None:
-    """None where there are more than *most_sets* sets. GPUs with the same memory are alike."""
+    needs: Sequence[ModelNeeds], memory: Sequence[int], most_replicas: int, most_sets: int
+) -> GoodputProgram | None:
+    """Return the program over sets of replicas on GPUs of equal memory; None if over *most_sets* sets."""
     holdings = [
         Holding(kind, members, memory.count(room))
         for kind, room in enumerate(kinds(memory))
@@ -212,7 +215,7 @@ def by_contents(
     ]
     if len(holdings) > most_sets:
         return None
-    program = Program(needs, holdings, most_replicas)
+    program = GoodputProgram(needs, holdings, most_replicas)
     for kind, room in enumerate(kinds(memory)):
         alike = {at: 1.0 for at, holding in enumerate(holdings) if holding.place == kind}
         program.keep(alike, float(memory.count(room)))
@@ -223,12 +226,12 @@ def kinds(memory: Sequence[int]) -> list[int]:
     return sorted(set(memory))
 
 
-def sets_that_fit(needs: Sequence[Needs], memory: int) -> Iterator[tuple[Member, ...]]:
-    """With at most one replica of a model; the empty set is left out."""
+def sets_that_fit(needs: Sequence[ModelNeeds], memory: int) -> Iterator[tuple[Member, ...]]:
+    """Yield the sets of replicas that fit on a GPU, with at most one of a model and at least one in all."""
     return islice(_sets(needs, 0, WHOLE, memory), 1, None)
 
 
-def _sets(needs: Sequence[Needs], first: int, compute: int, memory: int) -> Iterator[tuple[Member, ...]]:
+def _sets(needs: Sequence[ModelNeeds], first: int, compute: int, memory: int) -> Iterator[tuple[Member, ...]]:
     yield ()
     for model in range(first, len(needs)):
         for option in needs[model].usable:
@@ -254,7 +257,7 @@ def contents_by_kind(chosen: Sequence[Holding], memory: Sequence[int]) -> Conten
 
 
 def _in_order(stands: Sequence[tuple[int, list[tuple[int, int]]]], memory: Sequence[int]) -> Contents:
-    """GPUs that are alike, in the order of what stands on them; empty ones last. Equal plans look equal."""
+    """Sort GPUs that are alike by their contents, empty ones last, so that equal plans look equal."""
     ordered: Contents = {}
     for room in kinds(memory):
         alike = [gpu for gpu, each in enumerate(memory) if each == room]
@@ -281,7 +284,7 @@ class MilpParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GoodputMilp:
-    """What the program's policies share; they differ in the metric."""
+    """The policies by this program differ only in the metric of what a replica needs."""
 
     name: str
     metric: Metric
@@ -298,17 +301,17 @@ class GoodputMilp:
         search.improved(plan, 1)
         return plan
 
-    def _contents(self, problem: Problem, needs: list[Needs], search: Search) -> Contents:
+    def _contents(self, problem: Problem, needs: list[ModelNeeds], search: Search) -> Contents:
         memory = [gpu.memory for gpu in problem.gpus]
         most = self.parameters.replicas or len(memory)
         compact = by_contents(needs, memory, most, self.parameters.sets)
         program = compact or by_gpu(needs, memory, most)
-        limits = Limits(self.parameters.nodes, self.parameters.gap)
+        limits = SolverLimits(self.parameters.nodes, self.parameters.gap)
         chosen = program.solve_in_turn([program.less_goodput(), *self._tie_breakers(program)], limits, search)
         located = contents_by_kind if compact else contents_by_gpu
         return located(chosen, memory)
 
-    def _tie_breakers(self, program: Program) -> list[Row]:
+    def _tie_breakers(self, program: GoodputProgram) -> list[Row]:
         sizes = program.batch_sizes()
         if self.parameters.ties == "solver":
             return []
@@ -316,7 +319,9 @@ class GoodputMilp:
             sizes = {column: -size for column, size in sizes.items()}
         return [sizes, program.replicas()]
 
-    def _plan(self, problem: Problem, needs: list[Needs], usable: list[Needs], contents: Contents) -> Plan:
+    def _plan(
+        self, problem: Problem, needs: list[ModelNeeds], usable: list[ModelNeeds], contents: Contents
+    ) -> Plan:
         replicas = tuple(
             self._replica(usable[model], batch, problem.gpus[gpu].id)
             for gpu in sorted(contents)
@@ -329,14 +334,14 @@ class GoodputMilp:
         }
         return Plan(self.name, replicas, missing, _attainment(needs, replicas))
 
-    def _replica(self, needs: Needs, batch: int, gpu: int) -> Replica:
+    def _replica(self, needs: ModelNeeds, batch: int, gpu: int) -> Replica:
         option = next(option for option in needs.usable if option.batch == batch)
         serves, uses = option.goodput / MICRO, 100 * option.compute / WHOLE
         what = METRIC_NAMES[self.metric]
         why = f"{serves:.1f} of {needs.model.rate:g} requests/s, for {uses:.1f} % {what}"
         return Replica(needs.model.index, (gpu,), batch=batch, why=why)
 
-    def _why(self, problem: Problem, needs: Needs) -> str:
+    def _why(self, problem: Problem, needs: ModelNeeds) -> str:
         if not needs.usable:
             return why_unusable(needs, self.metric, problem.gpus)
         if not needs.rate:
@@ -345,14 +350,14 @@ class GoodputMilp:
         return f"room for {fewest} more: the {len(problem.gpus)} GPUs serve more requests of other models"
 
 
-def _attainment(needs: list[Needs], replicas: Sequence[Replica]) -> float | None:
-    """What the program expects: no waiting, no interference."""
+def _attainment(needs: list[ModelNeeds], replicas: Sequence[Replica]) -> float | None:
+    """Return the attainment that the program expects: without waiting and interference."""
     asked = sum(each.rate for each in needs)
     serves = sum(min(each.rate, _goodput(each, replicas)) for each in needs)
     return serves / asked if asked else None
 
 
-def _goodput(needs: Needs, replicas: Sequence[Replica]) -> int:
+def _goodput(needs: ModelNeeds, replicas: Sequence[Replica]) -> int:
     by_batch = {option.batch: option.goodput for option in needs.usable}
     return sum(by_batch[replica.batch] for replica in replicas if replica.model == needs.model.index)
 

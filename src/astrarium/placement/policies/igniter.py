@@ -1,4 +1,4 @@
-"""iGniter: as few GPUs as possible, shares as small as the objectives allow in the company there is.
+"""iGniter uses as few GPUs as possible, with the smallest shares that keep the objectives beside others.
 
 Xu et al., "iGniter: Interference-Aware GPU Resource Provisioning for Predictable DNN Inference in the Cloud"
 (IEEE TPDS 34(3), 2022). Half of an objective is for gathering a batch, half for running it. Each model gets
@@ -34,9 +34,9 @@ from astrarium.placement.igniter import (
     WHOLE,
     GpuTraits,
     Inverse,
-    Load,
     ModelTraits,
     Prediction,
+    TenantLoad,
     batch_for,
     predict,
     share_for,
@@ -52,9 +52,11 @@ from astrarium.placement.problem import Form, PlacedModel, Problem
 _ROUNDING = 1e-9
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """What one replica of a model should do: *rate* requests a second in batches that take *budget* ms at
-    most. One that is *whole* has a GPU for itself."""
+class ReplicaLoad(msgspec.Struct, frozen=True):
+    """A replica's load is *rate* requests a second in batches that take *budget* ms at most.
+
+    One that is *whole* has a GPU for itself.
+    """
 
     model: int
     traits: ModelTraits
@@ -65,34 +67,37 @@ class Piece(msgspec.Struct, frozen=True):
     whole: bool = False
 
 
-class Trial(msgspec.Struct, frozen=True):
-    """Shares, in units, of those on a GPU and of one more; *added* to what they had and it needs alone."""
+class ShareTrial(msgspec.Struct, frozen=True):
+    """A trial holds the shares, in units, of the replicas on a GPU and of one more.
+
+    *added* is what they have beyond what they had, and what it needs alone.
+    """
 
     added: int
     units: tuple[int, ...]
-    piece: Piece
+    piece: ReplicaLoad
 
 
-class SharedGpu:
+class IgniterGpu:
     def __init__(self, id_: int, memory: int, traits: GpuTraits) -> None:
         self.id, self.memory, self.traits = id_, memory, traits
         self.capacity = int(WHOLE / traits.unit)
-        self.pieces: list[Piece] = []
+        self.pieces: list[ReplicaLoad] = []
         self.units: tuple[int, ...] = ()
 
     @property
     def full(self) -> bool:
         return sum(self.units) >= self.capacity
 
-    def least_units(self, piece: Piece) -> int:
-        """For a piece alone; beyond the capacity where it cannot be in time."""
+    def least_units(self, piece: ReplicaLoad) -> int:
+        """Return the units that a piece needs alone; more than the capacity where it cannot be in time."""
         if piece.whole:
             return self.capacity
         share = share_for(self.traits, piece.traits, piece.batch, piece.budget)
         return round(min(share, 2 * WHOLE) / self.traits.unit)
 
-    def tried(self, piece: Piece) -> Trial | None:
-        """With one more, if all can be in time."""
+    def tried(self, piece: ReplicaLoad) -> ShareTrial | None:
+        """Return the shares with one more piece, if all can be in time; else None."""
         pieces = [*self.pieces, piece]
         if sum(each.memory for each in pieces) > self.memory:
             return None
@@ -102,45 +107,50 @@ class SharedGpu:
         while sum(units) <= self.capacity:
             late = self._late(pieces, units)
             if not late:
-                return Trial(sum(units) - before, tuple(units), piece)
+                return ShareTrial(sum(units) - before, tuple(units), piece)
             for place in late:
                 units[place] += 1
         return None
 
-    def settle(self, trial: Trial) -> None:
+    def settle(self, trial: ShareTrial) -> None:
         self.pieces.append(trial.piece)
         self.units = trial.units
 
     def share(self, place: int) -> float:
-        """In percent."""
+        """Return a replica's share in percent."""
         return self.units[place] * self.traits.unit
 
     def predictions(self) -> list[Prediction]:
         return self._predicted(self.pieces, self.units)
 
-    def _late(self, pieces: Sequence[Piece], units: Sequence[int]) -> list[int]:
+    def _late(self, pieces: Sequence[ReplicaLoad], units: Sequence[int]) -> list[int]:
         found = zip(pieces, self._predicted(pieces, units), strict=True)
         return [place for place, (piece, expected) in enumerate(found) if not _in_time(piece, expected)]
 
-    def _predicted(self, pieces: Sequence[Piece], units: Sequence[int]) -> list[Prediction]:
+    def _predicted(self, pieces: Sequence[ReplicaLoad], units: Sequence[int]) -> list[Prediction]:
         loads = [
-            Load(piece.traits, piece.batch, count * self.traits.unit)
+            TenantLoad(piece.traits, piece.batch, count * self.traits.unit)
             for piece, count in zip(pieces, units, strict=True)
         ]
         return predict(self.traits, loads)
 
 
-def _in_time(piece: Piece, expected: Prediction) -> bool:
-    """And not falling behind. On the kind of GPU that a piece was sized for, one follows from the other."""
+def _in_time(piece: ReplicaLoad, expected: Prediction) -> bool:
+    """Whether a piece is in time and does not fall behind.
+
+    On the kind of GPU that it was sized for, one follows from the other.
+    """
     return expected.latency <= piece.budget and expected.throughput >= piece.rate * (1 - _ROUNDING)
 
 
 # Batches and rates for iGniter: what each model asks for before it meets others.
 
 
-class Workload(msgspec.Struct, frozen=True):
-    """A model that one GPU can run in time. *budget* is half of its objective, in ms; *limit* its largest
-    batch by memory, profile and budget."""
+class ModelLoad(msgspec.Struct, frozen=True):
+    """A model's load, where one GPU can run the model in time.
+
+    *budget* is half of its objective, in ms; *limit* its largest batch by memory, profile and budget.
+    """
 
     model: PlacedModel
     form: Form
@@ -148,13 +158,13 @@ class Workload(msgspec.Struct, frozen=True):
     budget: float
     limit: int
 
-    def piece(self, batch: int, rate: float, budget: float, whole: bool = False) -> Piece:
+    def piece(self, batch: int, rate: float, budget: float, whole: bool = False) -> ReplicaLoad:
         memory = self.form.memory(0, batch)
-        return Piece(self.model.index, self.traits, batch, rate, budget, memory, whole)
+        return ReplicaLoad(self.model.index, self.traits, batch, rate, budget, memory, whole)
 
 
-def workload(model: PlacedModel, gpu: SharedGpu) -> Workload | str:
-    """Or why it has no place on such a GPU."""
+def workload(model: PlacedModel, gpu: IgniterGpu) -> ModelLoad | str:
+    """Return the load of a model, or why the model has no place on such a GPU."""
     form = model.alone
     if form is None:
         return "a profile on one GPU: iGniter does not spread a model over several"
@@ -168,20 +178,19 @@ def workload(model: PlacedModel, gpu: SharedGpu) -> Workload | str:
     if limit == 0:
         least = 2 * _latency(gpu, form, traits, 1)
         return f"an objective of {least:.2f} ms: twice what a single request takes on a whole GPU"
-    return Workload(model, form, traits, budget, limit)
+    return ModelLoad(model, form, traits, budget, limit)
 
 
-def _latency(gpu: SharedGpu, form: Form, traits: ModelTraits, batch: int) -> float:
-    """On a whole GPU, in ms: the larger of what the coefficients and the profile say."""
-    [alone] = predict(gpu.traits, [Load(traits, batch, WHOLE)])
+def _latency(gpu: IgniterGpu, form: Form, traits: ModelTraits, batch: int) -> float:
+    """Return the latency on a whole GPU, in ms: the larger of what coefficients and profile say."""
+    [alone] = predict(gpu.traits, [TenantLoad(traits, batch, WHOLE)])
     return max(alone.latency, to_ms(form.latency(batch)))
 
 
-def split(work: Workload, gpu: SharedGpu, headroom: float) -> Iterator[Piece]:
-    """A replica that keeps up with the rate, after as many on whole GPUs as it takes to bring that down to
-    what one GPU can do."""
+def split(work: ModelLoad, gpu: IgniterGpu, headroom: float) -> Iterator[ReplicaLoad]:
+    """Split a load into a replica that keeps up with its rate, after as many on whole GPUs as that takes."""
     rate = work.model.rate
-    [alone] = predict(gpu.traits, [Load(work.traits, work.limit, WHOLE)])
+    [alone] = predict(gpu.traits, [TenantLoad(work.traits, work.limit, WHOLE)])
     while True:
         piece = _sized(work, gpu, rate)
         if gpu.tried(piece):
@@ -194,20 +203,20 @@ def split(work: Workload, gpu: SharedGpu, headroom: float) -> Iterator[Piece]:
             return
 
 
-def _sized(work: Workload, gpu: SharedGpu, rate: float) -> Piece:
+def _sized(work: ModelLoad, gpu: IgniterGpu, rate: float) -> ReplicaLoad:
     batch = min(work.limit, batch_for(gpu.traits, work.traits, work.budget, rate))
     return work.piece(batch, rate, min(work.budget, _time_to_keep_up(work, gpu, batch, rate)))
 
 
-def _time_to_keep_up(work: Workload, gpu: SharedGpu, batch: int, rate: float) -> float:
-    """How long batches may take, in ms, at a rate. Loading the next one goes on meanwhile."""
+def _time_to_keep_up(work: ModelLoad, gpu: IgniterGpu, batch: int, rate: float) -> float:
+    """Return how long batches may take at a rate, in ms. Loading the next one goes on meanwhile."""
     if rate <= 0:
         return math.inf
     return 1000 * batch / rate + batch * work.traits.input_bytes / gpu.traits.bandwidth
 
 
-def parts(work: Workload, gpu: SharedGpu, rate: float) -> Iterator[Piece]:
-    """Pieces that do as much of a rate as their batches can, the largest first."""
+def parts(work: ModelLoad, gpu: IgniterGpu, rate: float) -> Iterator[ReplicaLoad]:
+    """Yield pieces that do as much of a rate as their batches can, the largest first."""
     largest = min(work.limit, batch_for(gpu.traits, work.traits, work.budget, rate))
     for batch in range(largest, 0, -1):
         running = work.budget - batch * work.traits.input_bytes / gpu.traits.bandwidth
@@ -239,7 +248,7 @@ class Igniter:
             return Plan("igniter", (), {model.index: "a GPU: there is none" for model in problem.models})
         largest = max(_empty_gpus(problem), key=lambda gpu: gpu.memory)  # what workloads are sized for
         sized = {model.index: workload(model, largest) for model in problem.models}
-        loads = {index: load for index, load in sized.items() if isinstance(load, Workload)}
+        loads = {index: load for index, load in sized.items() if isinstance(load, ModelLoad)}
         missing = {index: why for index, why in sized.items() if isinstance(why, str)}
         pieces = _in_order(loads, largest, self.parameters.headroom)
         gpus = _endless(pieces, _empty_gpus(problem), largest)
@@ -252,11 +261,11 @@ class Igniter:
     def _best_effort(
         self,
         problem: Problem,
-        pieces: Sequence[Piece],
-        loads: Mapping[int, Workload],
-        largest: SharedGpu,
-        truncated: list[SharedGpu],
-    ) -> list[SharedGpu]:
+        pieces: Sequence[ReplicaLoad],
+        loads: Mapping[int, ModelLoad],
+        largest: IgniterGpu,
+        truncated: list[IgniterGpu],
+    ) -> list[IgniterGpu]:
         if self.parameters.leftovers == "truncate":
             return truncated
         by_yield = sorted(pieces, key=lambda piece: -piece.rate / largest.least_units(piece))
@@ -264,17 +273,17 @@ class Igniter:
         return max(plans, key=_served)
 
 
-def _empty_gpus(problem: Problem) -> list[SharedGpu]:
-    return [SharedGpu(gpu.id, gpu.memory, gpu.igniter or GpuTraits()) for gpu in problem.gpus]
+def _empty_gpus(problem: Problem) -> list[IgniterGpu]:
+    return [IgniterGpu(gpu.id, gpu.memory, gpu.igniter or GpuTraits()) for gpu in problem.gpus]
 
 
-def _in_order(loads: Mapping[int, Workload], gpu: SharedGpu, headroom: float) -> list[Piece]:
+def _in_order(loads: Mapping[int, ModelLoad], gpu: IgniterGpu, headroom: float) -> list[ReplicaLoad]:
     pieces = [piece for load in loads.values() for piece in split(load, gpu, headroom)]
     return sorted(pieces, key=lambda piece: -gpu.least_units(piece))
 
 
-def _settled(gpus: Sequence[SharedGpu], piece: Piece) -> bool:
-    """On the GPU in use where shares grow least; else on the first empty one that will do."""
+def _settled(gpus: Sequence[IgniterGpu], piece: ReplicaLoad) -> bool:
+    """Place a piece on the GPU in use where shares grow least; else on the first empty one that will do."""
     trials = [(gpu, trial) for gpu in gpus if gpu.pieces and not gpu.full and (trial := gpu.tried(piece))]
     if not trials:
         opened = ((gpu, trial) for gpu in gpus if not gpu.pieces and (trial := gpu.tried(piece)))
@@ -286,17 +295,17 @@ def _settled(gpus: Sequence[SharedGpu], piece: Piece) -> bool:
     return True
 
 
-def _endless(pieces: Sequence[Piece], gpus: list[SharedGpu], largest: SharedGpu) -> list[SharedGpu]:
-    """The plan on as many GPUs as it takes: those of the cluster, then more like the largest."""
+def _endless(pieces: Sequence[ReplicaLoad], gpus: list[IgniterGpu], largest: IgniterGpu) -> list[IgniterGpu]:
+    """Place all pieces on as many GPUs as it takes: those of the cluster, then more like the largest."""
     for piece in pieces:
         if not _settled(gpus, piece):
-            gpus = [*gpus, SharedGpu(-1, largest.memory, largest.traits)]
+            gpus = [*gpus, IgniterGpu(-1, largest.memory, largest.traits)]
             _settled(gpus[-1:], piece)
     return gpus
 
 
-def _out_of_room(pieces: Iterable[Piece], model: int, gpu: SharedGpu, needed: int) -> str:
-    """What to say of a model, should it find no place."""
+def _out_of_room(pieces: Iterable[ReplicaLoad], model: int, gpu: IgniterGpu, needed: int) -> str:
+    """Say why a model is missing, should it find no place."""
     own = [piece for piece in pieces if piece.model == model]
     parts = [f"{gpu.least_units(piece) * gpu.traits.unit:g} %" for piece in own if not piece.whole]
     whole = len(own) - len(parts)
@@ -308,9 +317,9 @@ def _out_of_room(pieces: Iterable[Piece], model: int, gpu: SharedGpu, needed: in
 
 
 def _squeezed(
-    gpus: list[SharedGpu], pieces: Sequence[Piece], loads: Mapping[int, Workload], largest: SharedGpu
-) -> list[SharedGpu]:
-    """What fits as it is, and of the others as much as there is room for."""
+    gpus: list[IgniterGpu], pieces: Sequence[ReplicaLoad], loads: Mapping[int, ModelLoad], largest: IgniterGpu
+) -> list[IgniterGpu]:
+    """Place the pieces that fit as they are, and of the others as much as there is room for."""
     left: dict[int, float] = {}
     for piece in pieces:
         if not _settled(gpus, piece):
@@ -323,14 +332,14 @@ def _squeezed(
     return gpus
 
 
-def _served(gpus: Sequence[SharedGpu]) -> float:
+def _served(gpus: Sequence[IgniterGpu]) -> float:
     return math.fsum(piece.rate for gpu in gpus for piece in gpu.pieces)
 
 
 def _largest_part(
-    load: Workload, rate: float, gpus: Sequence[SharedGpu], largest: SharedGpu
-) -> tuple[SharedGpu, Trial] | None:
-    """On a GPU without a replica of the model; of equal parts, the one that costs the others least."""
+    load: ModelLoad, rate: float, gpus: Sequence[IgniterGpu], largest: IgniterGpu
+) -> tuple[IgniterGpu, ShareTrial] | None:
+    """Find the largest part of a rate that fits on a GPU without the model; of equals, the cheapest."""
     for part in parts(load, largest, rate):
         others = (gpu for gpu in gpus if all(piece.model != part.model for piece in gpu.pieces))
         trials = [(gpu, trial) for gpu in others if (trial := gpu.tried(part))]
@@ -339,7 +348,7 @@ def _largest_part(
     return None
 
 
-def _plan(problem: Problem, gpus: Sequence[SharedGpu], missing: Mapping[int, str]) -> Plan:
+def _plan(problem: Problem, gpus: Sequence[IgniterGpu], missing: Mapping[int, str]) -> Plan:
     rates = {model.index: model.rate for model in problem.models}
     served = dict.fromkeys(rates, 0.0)
     replicas: list[Replica] = []
@@ -356,7 +365,7 @@ def _plan(problem: Problem, gpus: Sequence[SharedGpu], missing: Mapping[int, str
     return Plan("igniter", tuple(replicas), unplaced, attainment)
 
 
-def _why(gpu: SharedGpu, piece: Piece, expected: Prediction, rate: float) -> str:
+def _why(gpu: IgniterGpu, piece: ReplicaLoad, expected: Prediction, rate: float) -> str:
     alone = gpu.least_units(piece) * gpu.traits.unit
     told = f"batches of {piece.batch} take {expected.latency:.2f} of {piece.budget:.2f} ms"
     told += "; a GPU for itself" if piece.whole else f"; alone {alone:g} % would do"

@@ -1,6 +1,4 @@
-"""Selective replication: every GPU for itself, replicas where they answer most requests. AlpaServe's
-baseline.
-"""
+"""Selective replication, AlpaServe's baseline, puts replicas on GPUs where they serve most requests."""
 
 from __future__ import annotations
 
@@ -10,11 +8,11 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from astrarium.placement.groups import Group, Runtime
+from astrarium.placement.groups import Group, GroupRuntime
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search, placement_policies
-from astrarium.placement.policies._ground import Counting, Going, Ground, plan_of
-from astrarium.placement.policies._selection import Board, Selected, fast, whole, with_idle
+from astrarium.placement.policies._search_context import Counting, SearchContext, SearchProgress, plan_of
+from astrarium.placement.policies._selection import GroupAssignment, Selected, fast, whole, with_idle
 from astrarium.placement.problem import ALONE, Problem
 from astrarium.placement.timeline import Source, Timeline, read_window, replanned
 
@@ -27,27 +25,27 @@ class SelectiveReplication:
         selection: Literal["fast", "whole"] = "fast"
         beam: Annotated[int, msgspec.Meta(ge=1)] = 1
         memory: Counting = "stage"
-        runtime: Runtime = Runtime()
+        runtime: GroupRuntime = GroupRuntime()
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
 
     def place(self, problem: Problem, search: Search) -> Plan:
-        ground = Ground.of(problem, self.parameters.runtime, self.parameters.memory)
-        going = Going(search)
-        found = replicate(ground, self.parameters.selection, self.parameters.beam, going)
-        plan = plan_of("selective-replication", ground, found.groups, found.served)
-        going.improved(plan)
+        context = SearchContext.of(problem, self.parameters.runtime, self.parameters.memory)
+        progress = SearchProgress(search)
+        found = replicate(context, self.parameters.selection, self.parameters.beam, progress)
+        plan = plan_of("selective-replication", context, found.groups, found.served)
+        progress.improved(plan)
         return plan
 
 
-def replicate(ground: Ground, selection: str, beam: int, going: Going) -> Selected:
-    if ALONE not in ground.tables.kinds:
+def replicate(context: SearchContext, selection: str, beam: int, progress: SearchProgress) -> Selected:
+    if ALONE not in context.tables.kinds:
         return Selected((), 0)
-    groups = [Group((gpu.id,), ALONE) for gpu in ground.problem.gpus]
-    board = Board(ground, groups, np.ones(len(ground.models), bool))
+    groups = [Group((gpu.id,), ALONE) for gpu in context.problem.gpus]
+    assignment = GroupAssignment(context, groups, np.ones(len(context.models), bool))
     select = fast if selection == "fast" else partial(whole, beam=beam)
-    return with_idle(ground, select(board, ground.workload, going))
+    return with_idle(context, select(assignment, context.workload, progress))
 
 
 # Clockwork++: selective replication, thought over at every window, with swaps that cost nothing.
@@ -63,24 +61,24 @@ class ClockworkPlus:
         selection: Literal["fast", "whole"] = "fast"
         beam: Annotated[int, msgspec.Meta(ge=1)] = 1
         memory: Counting = "stage"
-        runtime: Runtime = Runtime()
+        runtime: GroupRuntime = GroupRuntime()
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
         self.window = read_window(parameters.window)
 
     def place(self, problem: Problem, search: Search) -> Plan:
-        """For all of the time at once: where it starts."""
-        return self._plan(problem, Going(search))
+        """Place for all of the time at once: where it starts."""
+        return self._plan(problem, SearchProgress(search))
 
     def timeline(self, problem: Problem, search: Search) -> Timeline:
-        going = Going(search)
-        place, source = partial(self._plan, going=going), self.parameters.plan_with
-        return replanned(place, problem, self.window, source, lambda: going.on)
+        progress = SearchProgress(search)
+        place, source = partial(self._plan, progress=progress), self.parameters.plan_with
+        return replanned(place, problem, self.window, source, lambda: progress.on)
 
-    def _plan(self, problem: Problem, going: Going) -> Plan:
-        ground = Ground.of(problem, self.parameters.runtime, self.parameters.memory)
-        found = replicate(ground, self.parameters.selection, self.parameters.beam, going)
-        plan = plan_of("clockwork++", ground, found.groups, found.served)
-        going.improved(plan)
+    def _plan(self, problem: Problem, progress: SearchProgress) -> Plan:
+        context = SearchContext.of(problem, self.parameters.runtime, self.parameters.memory)
+        found = replicate(context, self.parameters.selection, self.parameters.beam, progress)
+        plan = plan_of("clockwork++", context, found.groups, found.served)
+        progress.improved(plan)
         return plan

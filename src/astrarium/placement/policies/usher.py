@@ -1,10 +1,10 @@
-"""Usher: groups of models, placed one after the other so that compute- and memory-heavy models share GPUs.
+"""Usher places groups of models one by one, so that compute- and memory-heavy models share GPUs.
 
 Shubha, Shen and Iyer, "USHER: Holistic Interference Avoidance for Resource Optimized ML Inference", OSDI
 2024, as Elvinger's thesis understood it (section 5.2), with profiles in the place of its regressions. A
 replica needs the achieved occupancy of its busiest moment, and the most memory it reserves. Models are
-grouped (`_usher_groups`), groups placed one by one; of a group's configurations the best is taken
-(`_usher_search`), each placed greedily (`_usher_board`). A model's replication factor is one to six times the
+grouped (`make_groups`), groups placed one by one; of a group's configurations the best is taken
+(`GroupSearch`), each placed greedily (`FreeCapacity`). A model's replication factor is one to six times the
 fewest GPUs that serve its load. Batch sizes whose time exceeds the SLO are out; how long requests wait is not
 modelled.
 
@@ -12,8 +12,9 @@ On a fixed cluster goodput counts, and a model whose smallest factor exceeds the
 On an open cluster as many GPUs as needed are taken, as few as possible; a model that would stand on GPUs
 beyond those of the problem is not placed, and the plan says how many it would take.
 
-Settled by us: what `_usher_groups` says; memory-heavy models begin the turns; a replica goes to the first GPU
-with room; the larger groups come first; a replica may use the share of SMs that it needs, as in the thesis.
+Settled by us: how models are paired into groups; memory-heavy models begin the turns; a replica goes to the
+first GPU with room; the larger groups come first; a replica may use the share of SMs that it needs, as in the
+thesis.
 """
 
 from __future__ import annotations
@@ -30,26 +31,23 @@ from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.policies._requirements import (
     MICRO,
     WHOLE,
+    BatchOption,
     Metric,
-    Needs,
-    Option,
+    ModelNeeds,
     all_needs,
     share_of,
     why_unusable,
 )
 from astrarium.placement.problem import Problem
 
-# Who stands where while Usher places a group: what is left of each GPU, and which GPU comes next.
-
-
 HEAVY = 1.2  # times the other resource
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """A model's part of a configuration: so many replicas with batches of a size."""
+class ReplicaChoice(msgspec.Struct, frozen=True):
+    """A replica choice is a model's part of a configuration: so many replicas with batches of a size."""
 
-    needs: Needs
-    option: Option
+    needs: ModelNeeds
+    option: BatchOption
     replicas: int
 
     @property
@@ -57,12 +55,12 @@ class Choice(msgspec.Struct, frozen=True):
         return self.of(self.replicas)
 
     def of(self, replicas: int) -> int:
-        """No model gives more than is asked of it."""
+        """Return the goodput of so many replicas; no model gives more than is asked of it."""
         return min(self.needs.rate, replicas * self.option.goodput)
 
 
-class Board:
-    """*begun* are GPUs that somebody stands on, *ours* those of the present group."""
+class FreeCapacity:
+    """Free capacity is what each GPU has left; *begun* have replicas, *ours* those of the present group."""
 
     def __init__(self, memory: Sequence[int]) -> None:
         self.compute = [WHOLE] * len(memory)
@@ -70,8 +68,8 @@ class Board:
         self.begun = [False] * len(memory)
         self.ours: set[int] = set()
 
-    def copy(self) -> Board:
-        twin = Board.__new__(Board)
+    def copy(self) -> FreeCapacity:
+        twin = FreeCapacity.__new__(FreeCapacity)
         twin.compute, twin.memory = self.compute.copy(), self.memory.copy()
         twin.begun, twin.ours = self.begun.copy(), self.ours.copy()
         return twin
@@ -79,8 +77,8 @@ class Board:
     def used(self) -> int:
         return sum(self.begun)
 
-    def put(self, choice: Choice) -> list[int]:
-        """Its replicas, each on another GPU, as many as there is room for: their GPUs."""
+    def put(self, choice: ReplicaChoice) -> list[int]:
+        """Place as many replicas as there is room for, each on another GPU; return their GPUs."""
         placed: list[int] = []
         for gpu in self._in_order():
             if len(placed) == choice.replicas:
@@ -91,25 +89,25 @@ class Board:
         return placed
 
     def _in_order(self) -> Iterator[int]:
-        """GPUs of the same group, then those that others have begun, then new ones."""
+        """Return the GPUs of the same group, then those with replicas of others, then empty ones."""
         count = range(len(self.memory))
         ours = [gpu for gpu in count if gpu in self.ours]
         begun = [gpu for gpu in count if self.begun[gpu] and gpu not in self.ours]
         new = [gpu for gpu in count if not self.begun[gpu]]
         return iter(ours + begun + new)
 
-    def _fits(self, option: Option, gpu: int) -> bool:
+    def _fits(self, option: BatchOption, gpu: int) -> bool:
         return option.compute <= self.compute[gpu] and option.memory <= self.memory[gpu]
 
-    def _take(self, option: Option, gpu: int) -> None:
+    def _take(self, option: BatchOption, gpu: int) -> None:
         self.compute[gpu] -= option.compute
         self.memory[gpu] -= option.memory
         self.begun[gpu] = True
         self.ours.add(gpu)
 
 
-def placing_order(choices: Sequence[Choice]) -> list[Choice]:
-    """Memory- and compute-heavy models by turns, the neutral ones last; the most demanding of each first."""
+def placing_order(choices: Sequence[ReplicaChoice]) -> list[ReplicaChoice]:
+    """Sort memory- and compute-heavy models by turns, neutral ones last, the most demanding of each first."""
     ranked = sorted(choices, key=lambda choice: -(choice.option.compute + choice.option.memory_share))
     by_memory = [choice for choice in ranked if is_memory_heavy(choice.option)]
     by_compute = [choice for choice in ranked if is_compute_heavy(choice.option)]
@@ -117,35 +115,35 @@ def placing_order(choices: Sequence[Choice]) -> list[Choice]:
     return _by_turns(by_memory, by_compute) + neutral
 
 
-def is_memory_heavy(option: Option) -> bool:
+def is_memory_heavy(option: BatchOption) -> bool:
     return option.memory_share >= HEAVY * option.compute
 
 
-def is_compute_heavy(option: Option) -> bool:
+def is_compute_heavy(option: BatchOption) -> bool:
     return option.compute >= HEAVY * option.memory_share
 
 
-def _by_turns(first: list[Choice], second: list[Choice]) -> list[Choice]:
+def _by_turns(first: list[ReplicaChoice], second: list[ReplicaChoice]) -> list[ReplicaChoice]:
     both = min(len(first), len(second))
     turns = [choice for pair in zip(first[:both], second[:both], strict=True) for choice in pair]
     return turns + first[both:] + second[both:]
-
-
-# Usher's groups: models whose needs of compute and of memory make up for each other are placed together.
 
 
 Group = tuple[int, ...]  # positions of models, rising
 RESOLUTION = 10_000  # of a unit of a share, for means
 
 
-def surplus(needs: Needs) -> int:
-    """Compute over memory, as a mean."""
+def surplus(needs: ModelNeeds) -> int:
+    """Return how much more compute than memory a model needs, as a mean over its options."""
     difference = sum(option.compute - option.memory_share for option in needs.profiled)
     return round(RESOLUTION * difference / max(1, len(needs.profiled)))
 
 
 def make_groups(surpluses: Sequence[int], largest: int) -> list[Group]:
-    """The larger groups first, then in the order of the models."""
+    """Group models whose needs of compute and of memory make up for each other.
+
+    The larger groups come first, then in the order of the models.
+    """
     groups: list[Group] = [(position,) for position in range(len(surpluses))]
     for _ in range(largest.bit_length() - 1):
         groups = _paired(groups, surpluses)
@@ -169,20 +167,17 @@ def _paired(groups: list[Group], surpluses: Sequence[int]) -> list[Group]:
     return merged + [groups[position] for position in sorted(alone)]
 
 
-# The best configuration of a group: of all replications and batch sizes, the one that serves most.
-
-
-Placed = list[tuple[Choice, list[int]]]  # GPUs of the replicas
+Placed = list[tuple[ReplicaChoice, list[int]]]  # GPUs of the replicas
 MULTIPLES = range(1, 7)  # Usher's replication factors, in times the fewest GPUs that serve the load
 
 
-def fewest_replicas(needs: Needs) -> int:
-    """With the largest batches that keep the SLO."""
+def fewest_replicas(needs: ModelNeeds) -> int:
+    """Return how many replicas serve the load with the largest batches that keep the SLO."""
     return needs.replicas(needs.usable[-1])
 
 
-def choices(needs: Needs, most: int | None) -> list[Choice]:
-    """Replicas beyond those that serve the load are never placed, so they make no further choice."""
+def choices(needs: ModelNeeds, most: int | None) -> list[ReplicaChoice]:
+    """Return a model's choices; replicas beyond those that serve the load make no further choice."""
     if not needs.usable:
         return []
     factors = [multiple * fewest_replicas(needs) for multiple in MULTIPLES]
@@ -192,24 +187,29 @@ def choices(needs: Needs, most: int | None) -> list[Choice]:
         for factor in allowed
         for option in needs.usable
     }
-    return [Choice(needs, option, replicas) for (replicas, _), option in sorted(distinct.items())]
+    return [ReplicaChoice(needs, option, replicas) for (replicas, _), option in sorted(distinct.items())]
 
 
 class GroupSearch:
-    """Tries configurations in order, and leaves out what cannot serve more than the best so far."""
+    """A group search finds the replications and batch sizes of a group that serve most.
 
-    def __init__(self, board: Board, members: Sequence[Sequence[Choice]], search: Search, most: int) -> None:
-        self.start, self.members, self.search, self.left = board, members, search, most
+    It tries them in order, and leaves out what cannot serve more than the best so far.
+    """
+
+    def __init__(
+        self, capacity: FreeCapacity, members: Sequence[Sequence[ReplicaChoice]], search: Search, most: int
+    ) -> None:
+        self.start, self.members, self.search, self.left = capacity, members, search, most
         best = [max(choice.goodput for choice in each) for each in members]
         self.rest = [sum(best[depth:]) for depth in range(len(members) + 1)]
         self.best: tuple[int, int] = (-1, 0)  # goodput, and GPUs in use, less is better
-        self.board, self.placed = board, Placed()
+        self.capacity, self.placed = capacity, Placed()
 
     def run(self) -> GroupSearch:
         self._descend([], 0)
         return self
 
-    def _descend(self, chosen: list[Choice], promised: int) -> None:
+    def _descend(self, chosen: list[ReplicaChoice], promised: int) -> None:
         depth = len(chosen)
         if self.left <= 0 or promised + self.rest[depth] < self.best[0]:
             return
@@ -219,13 +219,13 @@ class GroupSearch:
         for choice in self.members[depth]:
             self._descend([*chosen, choice], promised + choice.goodput)
 
-    def _try(self, chosen: list[Choice]) -> None:
+    def _try(self, chosen: list[ReplicaChoice]) -> None:
         self.left = self.left - 1 if self.search.tried(1) else 0
-        board = self.start.copy()
-        placed = [(choice, board.put(choice)) for choice in placing_order(chosen)]
+        capacity = self.start.copy()
+        placed = [(choice, capacity.put(choice)) for choice in placing_order(chosen)]
         serves = sum(choice.of(len(gpus)) for choice, gpus in placed)
-        if (serves, -board.used()) > self.best:
-            self.best, self.board, self.placed = (serves, -board.used()), board, placed
+        if (serves, -capacity.used()) > self.best:
+            self.best, self.capacity, self.placed = (serves, -capacity.used()), capacity, placed
 
 
 class UsherParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -258,17 +258,17 @@ class Usher:
         needs = all_needs(problem, self.metric)
         limit = len(problem.gpus) if self.parameters.cluster == "fixed" else None
         members = [choices(each, limit) for each in needs]
-        board, placed = Board(self._memory(problem, members)), Placed()
+        capacity, placed = FreeCapacity(self._memory(problem, members)), Placed()
         for group in self.groups(needs):
             wanted = [members[position] for position in group if members[position]]
-            board.ours = set()
-            found = GroupSearch(board, wanted, search, self.parameters.tried).run()
-            board, placed = found.board, placed + found.placed
+            capacity.ours = set()
+            found = GroupSearch(capacity, wanted, search, self.parameters.tried).run()
+            capacity, placed = found.capacity, placed + found.placed
         plan = self._plan(problem, needs, placed)
         search.improved(plan, len(needs))
         return plan
 
-    def groups(self, needs: list[Needs]) -> list[Group]:
+    def groups(self, needs: list[ModelNeeds]) -> list[Group]:
         named = self.parameters.groups
         if not named:
             return make_groups([surplus(each) for each in needs], self.parameters.group)
@@ -278,15 +278,15 @@ class Usher:
             raise InputError("groups", named, f"every model once: {one_of(sorted(positions))}", self.name)
         return [tuple(positions[name] for name in group) for group in named]
 
-    def _memory(self, problem: Problem, members: list[list[Choice]]) -> list[int]:
-        """Of each GPU; an open cluster goes on with GPUs like the largest."""
+    def _memory(self, problem: Problem, members: list[list[ReplicaChoice]]) -> list[int]:
+        """Return the memory of each GPU; an open cluster goes on with GPUs like the largest."""
         memory = [gpu.memory for gpu in problem.gpus]
         if self.parameters.cluster == "fixed" or not memory:
             return memory
         further = sum(max((choice.replicas for choice in each), default=0) for each in members)
         return memory + [max(memory)] * further
 
-    def _plan(self, problem: Problem, needs: list[Needs], placed: Placed) -> Plan:
+    def _plan(self, problem: Problem, needs: list[ModelNeeds], placed: Placed) -> Plan:
         count = len(problem.gpus)
         stands = [(choice, gpus) for choice, gpus in placed if gpus and max(gpus) < count]
         replicas = [_replica(problem, choice, gpu, len(gpus)) for choice, gpus in stands for gpu in gpus]
@@ -301,7 +301,7 @@ class Usher:
         serves = sum(choice.of(len(gpus)) for choice, gpus in stands)
         return Plan(self.name, ordered, missing, serves / asked if asked else None)
 
-    def _why(self, problem: Problem, needs: Needs, placed: Placed) -> str:
+    def _why(self, problem: Problem, needs: ModelNeeds, placed: Placed) -> str:
         if not needs.usable:
             return why_unusable(needs, self.metric, problem.gpus)
         fewest, there = fewest_replicas(needs), len(problem.gpus)
@@ -313,7 +313,7 @@ class Usher:
         return f"room for {fewest} more: models placed before it fill the {there} GPUs"
 
 
-def _replica(problem: Problem, choice: Choice, gpu: int, count: int) -> Replica:
+def _replica(problem: Problem, choice: ReplicaChoice, gpu: int, count: int) -> Replica:
     model, option = choice.needs.model, choice.option
     serves, which = option.goodput / MICRO, f"{count} replicas" if count > 1 else "the only replica"
     why = f"{which} with batches of {option.batch}: {serves:.1f} requests/s each, {model.rate:g} asked"

@@ -1,1 +1,1 @@
-"""The cluster level: between the calls of clients, the policy, and the workers."""
+"""Control stands between the calls of clients, the policy, and the workers."""

@@ -1,4 +1,4 @@
-"""The server's books: every accepted call ends in exactly one place, and the counts must add up.
+"""The server's books count how calls end: every accepted call in exactly one way, so that all adds up.
 
     accepted = answered in time + answered late + dropped + failed + open
 Plain numbers that the hot path can afford; `metrics` shows them to Prometheus, `statistics` to clients.
@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from astrarium.core.units import MILLISECOND, Time
-from astrarium.server.contract import ModelStatistics, Stages, Tally
+from astrarium.server.contract import ModelStatistics, Stages, TimedCount
 from astrarium.serving.state import Outcome
 
 # Upper bounds in seconds: from a fast path to an objective of seconds.
@@ -25,8 +25,8 @@ OUTCOMES = {
 }
 
 
-class Histogram:
-    """Counts by upper bound, and the sum: what Prometheus wants."""
+class PrometheusHistogram:
+    """A Prometheus histogram has counts by upper bound, and the sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -38,12 +38,12 @@ class Histogram:
         self.sum += value
 
 
-def _times() -> Histogram:
-    return Histogram(TIME_BOUNDS)
+def _times() -> PrometheusHistogram:
+    return PrometheusHistogram(TIME_BOUNDS)
 
 
 class _Sum:
-    """A count and nanoseconds."""
+    """A sum is a count and its nanoseconds."""
 
     __slots__ = ("count", "ns")
 
@@ -54,13 +54,13 @@ class _Sum:
         self.count += count
         self.ns += ns
 
-    def tally(self) -> Tally:
-        return Tally(self.count, self.ns)
+    def tally(self) -> TimedCount:
+        return TimedCount(self.count, self.ns)
 
 
 @dataclass
 class ModelBooks:
-    """One model's numbers since the server started."""
+    """A model's books count its calls and batches since the server started."""
 
     name: str
     accepted: int = 0
@@ -69,10 +69,10 @@ class ModelBooks:
     refused: Counter[str] = field(default_factory=Counter)  # at the door, by kind: never accepted
     retried: int = 0
     items: int = 0
-    latency: Histogram = field(default_factory=_times)  # of answered calls, from receipt to answer
-    queueing: Histogram = field(default_factory=_times)
-    execution: Histogram = field(default_factory=_times)
-    batch_size: Histogram = field(default_factory=lambda: Histogram(SIZE_BOUNDS))
+    latency: PrometheusHistogram = field(default_factory=_times)  # of answered calls, from receipt to answer
+    queueing: PrometheusHistogram = field(default_factory=_times)
+    execution: PrometheusHistogram = field(default_factory=_times)
+    batch_size: PrometheusHistogram = field(default_factory=lambda: PrometheusHistogram(SIZE_BOUNDS))
     success: _Sum = field(default_factory=_Sum)
     fail: _Sum = field(default_factory=_Sum)
     queue: _Sum = field(default_factory=_Sum)
@@ -132,8 +132,8 @@ class ModelBooks:
         )
 
 
-class Recent:
-    """The last minute in steps of one second: what autoscaling advice and rates are made of."""
+class LastMinute:
+    """The last minute is kept in steps of one second, for autoscaling advice and rates."""
 
     SECONDS = 60
 
@@ -152,7 +152,7 @@ class Recent:
         row[2] += busy
 
     def totals(self, now: Time) -> tuple[int, int, Time]:
-        """Ended, good and busy over the last minute."""
+        """Return how many calls ended and were good over the last minute, and the busy nanoseconds."""
         since = now // (1000 * MILLISECOND) - self.SECONDS
         rows = [row for second, row in self._rows.items() if second > since]
         return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)

@@ -1,4 +1,4 @@
-"""Plans are bounded: whatever was measured, one request alone on an idle GPU is planned to be in time.
+"""Bounds keep plans usable: whatever was measured, a request alone on an idle GPU is planned in time.
 
 A plan by which it is not refuses everybody, and a model that runs no batches shows nobody that it has become
 fast again. So what the scenario says of a model comes first, measured delays take what that leaves of the
@@ -27,17 +27,17 @@ def bounded(setup: Setup, stated: Setup) -> Setup:
 
 
 def tightest(stated: Setup) -> ModelSpec:
-    """The model that leaves least for delays."""
+    """Return the model that leaves least for delays."""
     return min(stated.models, key=lambda spec: _room(spec, stated) - spec.latency[1])
 
 
 def alone(spec: ModelSpec, network: Network) -> Time:
-    """From the decision on a request that runs alone on an idle GPU to its answer."""
+    """Return the time from the decision on a request that runs alone on an idle GPU to its answer."""
     return spec.latency[1] + around(network)
 
 
 def around(network: Network) -> Time:
-    """The delays before and after the execution of one request."""
+    """Return the delays before and after the execution of one request."""
     return network.delay(1) + network.response
 
 
@@ -49,13 +49,13 @@ def scaled(spec: ModelSpec, scale: float) -> ModelSpec:
 
 
 def _room(spec: ModelSpec, stated: Setup) -> Time:
-    """The longest that one request alone may be planned to take."""
+    """Return the longest time that one request alone may be planned to take."""
     spare = max(0, spec.slo - alone(spec, stated.network))
     return spec.slo - min(round(SLACK * spec.slo), spare // 2)
 
 
 def _within(network: Network, most: Time) -> Network:
-    """The response delay yields first, which answers will show; delays of the scenario's own always fit."""
+    """Cut delays to *most*: the response delay first, which answers will show; the scenario's always fit."""
     if around(network) <= most:
         return network
     control = min(network.control, most)
@@ -63,5 +63,5 @@ def _within(network: Network, most: Time) -> Network:
 
 
 def _fitting(spec: ModelSpec, said: ModelSpec, most: Time) -> ModelSpec:
-    """Scale what was *said*, so that the same bound is the same table however it was reached."""
+    """Cut a profile by scaling what was *said*, so that the same bound is always the same table."""
     return spec if spec.latency[1] <= most else scaled(said, most / said.latency[1])

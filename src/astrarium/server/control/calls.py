@@ -1,17 +1,19 @@
-"""What happens to a call between the protocols and the policy: let in, taken in, answered or refused.
+"""Calls are let in, taken in, answered or refused here, between the protocols and the policy.
 
 Calls come in two ways. `infer` is the long one: any tensors, any protocol, a coroutine that waits. `take` is
 the short one, for requests that native code has read: nobody waits in Python, and the answers of a batch are
-sent in one go as soon as its worker is done, before the books and the policy hear of it; by a courier, in a
-thread of its own, where there is one.
+sent in one go as soon as its worker is done, before the books and the policy hear of it; by the early reply
+thread, where there is one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from astrarium.core.errors import one_of
 from astrarium.core.quantities import rounded_duration
@@ -30,17 +32,75 @@ from astrarium.server.contract import (
     Stages,
 )
 from astrarium.server.control.bounds import alone
+from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
-from astrarium.server.control.preparing import Preparer
 from astrarium.server.control.repository import Entry, Repository
-from astrarium.server.control.room import Control
-from astrarium.server.control.tickets import Cloakroom, Flight, Ticket, Waiter
+from astrarium.server.control.tickets import InFlightBatch, TensorStore, Ticket, Waiter
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import EXPIRED, UNSERVED, ModelSpec, Setup
-from astrarium.serving.live.workers import Courier
+from astrarium.serving.live.backends.contract import blamed
+from astrarium.serving.live.backends.references import loaded
+from astrarium.serving.live.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
+from astrarium.serving.live.workers import EarlyReplies
 from astrarium.serving.state import Outcome
 
-# How many calls of a model can be open and still be answered in time, by the pace at which it is answered.
+# Preprocessing makes a model's inputs in the frontend, while the request already waits its turn.
+
+
+THREADS = 4
+Hook = Callable[..., Mapping[str, Any]]
+
+
+class Preprocessor:
+    """The preprocessor runs hooks in threads, and calls *made* when inputs are made."""
+
+    def __init__(self, tensor_store: TensorStore, made: Callable[[], None]) -> None:
+        self._tensor_store, self._made = tensor_store, made
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="preprocess")
+        self._hooks: dict[str, Hook] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    def hook(self, reference: str, field: str) -> None:
+        """Load a hook now, so that a mistake shows before the first request."""
+        self._hooks[reference] = loaded(reference, Path(), field)
+
+    def prepare(self, ticket: Ticket, reference: str) -> None:
+        ticket.inputs_ready = False
+        task = asyncio.get_running_loop().create_task(self._prepare(ticket, reference))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _prepare(self, ticket: Ticket, reference: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            made = await loop.run_in_executor(self._threads, self._made_inputs, ticket, reference)
+            if not self._tensor_store.take_in(ticket, made):
+                ticket.broken = "there is no shared memory left for its inputs"
+        except Exception as error:
+            ticket.broken = f"its preprocessing failed: {blamed(error)}"
+        ticket.inputs_ready = True
+        self._tensor_store.settle(ticket)  # its call may have ended meanwhile
+        self._made()
+
+    def _made_inputs(self, ticket: Ticket, reference: str) -> list[Tensor]:
+        """Make the inputs, all of it in the thread: texts become objects and bytes again one by one."""
+        given = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
+        answer = self._hooks[reference](**given)
+        return [_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _tensor(spec: TensorSpec, answer: Mapping[str, Any], rows: int) -> Tensor:
+    if spec.name not in answer:
+        raise ValueError(f"it made no {spec.name}, which the model needs; it made {', '.join(answer)}")
+    array = answer[spec.name]
+    if array.shape[:1] != (rows,) or not spec.admits(array.shape[1:]):
+        raise ValueError(f"{spec.name}: expected shape {(rows, *spec.shape)}, got {array.shape}")
+    if datatype_of(array) != spec.datatype:
+        raise ValueError(f"{spec.name}: expected {spec.datatype}, got {datatype_of(array)}")
+    return Tensor(spec.name, spec.datatype, array.shape, to_bytes(array))
 
 
 STRETCH = 100 * MILLISECOND  # long enough for some batches to end
@@ -48,8 +108,11 @@ SHARE = 0.5  # of the objective that calls may queue for then: a longer queue an
 RECOVERY = 1.5  # by which a limit is forgotten after each stretch in which calls did not queue up
 
 
-class Pace:
-    """One model on *gpus* GPUs."""
+class OpenCallLimit:
+    """This limit says how many calls of a model on *gpus* GPUs can be open and still be in time.
+
+    It follows the rate at which the model's calls are answered.
+    """
 
     def __init__(self, spec: ModelSpec, gpus: int, now: Time) -> None:
         self._promised = gpus / best if (best := best_time(spec)) else float("inf")
@@ -77,22 +140,21 @@ class Pace:
 
 
 def best_time(spec: ModelSpec) -> float:
-    """The least GPU time that one request can take: its share of the best batch. 0 where times vary."""
+    """Return the least GPU time of a request: its share of the best batch; 0 where times vary."""
     if spec.dynamic is not None:
         return 0.0
     return min(spec.latency[size] / size for size in range(1, spec.max_batch + 1))
 
 
-# At the door: what a call is promised, or why it is not let in.
+class Admission(NamedTuple):
+    """A call that is let in has a deadline, and an application."""
 
-
-class Promise(NamedTuple):
     deadline: Time
     application: int
 
 
-def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
-    """Refused where the model is not ready, or where not even an idle GPU would be in time."""
+def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Admission:
+    """Admit a call; it is refused if the model is not ready or not even an idle GPU would be in time."""
     if entry.state != "READY":
         raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.reason}")
     objective = min(_objective(call, entry), FOREVER if call.patience is None else call.patience)
@@ -105,17 +167,17 @@ def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Promise:
             f"model {call.model} cannot answer within {asked}: one request alone takes {takes}, "
             f"and {passed} had passed",
         )
-    return Promise(deadline, _application(call, entry))
+    return Admission(deadline, _application(call, entry))
 
 
 def asks_what_was_promised(call: InferCall, entry: Entry) -> bool:
-    """Whether a refusal is the model's: a call that allows less than its objective has itself to blame."""
+    """Whether a call allows the model its objective, so that a refusal is not the call's own fault."""
     slo, timeout, patience = entry.plan.slo, call.timeout, call.patience
     return (timeout is None or timeout >= slo) and (patience is None or patience >= slo)
 
 
 def _objective(call: InferCall, entry: Entry) -> Time:
-    """The call's own timeout, or that of its priority, or the model's."""
+    """Return the call's own timeout, or that of its priority, or the model's objective."""
     if call.timeout is not None:
         return call.timeout
     priorities = entry.plan.priorities
@@ -128,7 +190,7 @@ def _objective(call: InferCall, entry: Entry) -> Time:
 
 
 def _application(call: InferCall, entry: Entry) -> int:
-    """Models whose times do not vary have no applications: any tag will do."""
+    """Return the number of the call's application; for models without applications any tag will do."""
     known = entry.plan.applications
     if not known or not call.application:
         return 0
@@ -139,41 +201,42 @@ def _application(call: InferCall, entry: Entry) -> int:
 
 
 RETRY_AFTER = 1.0
-# A call of one row, its client's line, its room, how large that is, its place in the batch.
-Parcel = tuple[PackedCall, object, int, int, int]
+# What the early reply thread is told: a call of one row, its client's line, its room and the room's size,
+# and its place in the batch.
+EarlyReply = tuple[PackedCall, object, int, int, int]
 _OVERLOADED = Kind.OVERLOADED.name.lower()
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
 _DECLINING = (Kind.DEADLINE, Kind.OVERLOADED)  # other refusals are the caller's fault, or known to be ours
 
 
 class Calls:
-    """*closed* says why no call is taken now; empty where they are."""
+    """Calls of both ways meet here; *closed* says why none is taken now, and is empty where they are."""
 
     def __init__(
         self,
         control: Control,
         repository: Repository,
-        preparer: Preparer,
+        preprocessor: Preprocessor,
         timelines: Timelines,
         clock: Callable[[], Time],
         closed: Callable[[], str],
-        courier: Courier | None = None,
+        early_replies: EarlyReplies | None = None,
     ) -> None:
-        self._courier = courier
-        self._control, self._repository, self._preparer = control, repository, preparer
+        self._early_replies = early_replies
+        self._control, self._repository, self._preprocessor = control, repository, preprocessor
         self._timelines, self._clock, self._closed = timelines, clock, closed
         self._desk: Desk = control.desk
-        self._cloakroom: Cloakroom = control.desk.cloakroom
-        self.memory = self._cloakroom.memory.view
+        self._tensor_store: TensorStore = control.desk.tensor_store
+        self.memory = self._tensor_store.memory.view
         self.deliver: Deliver = _nowhere
         self.full: Full = _nothing
         self._is_full: set[int] = set()
-        self._set_paces(control.setup, 0, clock())
-        self.taken = self.by_courier = 0  # calls that came the short way, and those the courier answered
-        control.post_office = self
+        self._set_open_limits(control.setup, 0, clock())
+        self.taken = self.answered_early = 0  # calls that came the short way, and those answered early
+        control.answer_sender = self
 
     def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
-        """Tensors that have to be made first cannot be placed as they come."""
+        """Return the models' cards; a model with preprocessing goes the long way, and says so."""
         entries = self._repository.entries
         return [(one.plan.index, one.card(), "preprocess" if one.plan.preprocess else "") for one in entries]
 
@@ -204,7 +267,7 @@ class Calls:
         raise refusal(ticket)
 
     async def _ended(self, ticket: Ticket) -> None:
-        """A client that goes away cancels this wait; the books end its call all the same."""
+        """Wait for a call's end; a client that goes away cancels this, and the call ends all the same."""
         answer = ticket.answer
         assert isinstance(answer, asyncio.Future)
         try:
@@ -216,7 +279,7 @@ class Calls:
 
     def _answer(self, ticket: Ticket) -> InferAnswer:
         try:
-            outputs = self._cloakroom.outputs(ticket)
+            outputs = self._tensor_store.outputs(ticket)
         except ValueError as error:
             self._desk.release(ticket)
             raise Refused(Kind.MODEL_FAILED, f"model {ticket.call.model}: {error}") from None
@@ -241,26 +304,26 @@ class Calls:
     def keep_pace(self, now: Time) -> None:
         self._control.keep_pace(now)
 
-    def leaving(self, flight: Flight) -> None:
-        """The courier answers these calls by itself, unless their batch may still be stopped."""
-        if self._courier is not None and not flight.scheduler.preempts:
-            parcels = [_parcel(ticket, member) for member, ticket in _plain(flight)]
-            if parcels:
-                self._courier.expect(flight.tag, parcels)
+    def sending(self, flight: InFlightBatch) -> None:
+        """Leave plain calls to the early reply thread, unless their batch may still be stopped."""
+        if self._early_replies is not None and not flight.scheduler.preempts:
+            replies = [_reply(ticket, member) for member, ticket in _plain(flight)]
+            if replies:
+                self._early_replies.expect(flight.tag, replies)
 
-    def landed(self, flight: Flight, answer: bool) -> None:
-        if self._courier is not None:
-            at, places, unsent = self._courier.collect(flight.tag)
+    def returned(self, flight: InFlightBatch, answer: bool) -> None:
+        if self._early_replies is not None:
+            at, places, unsent = self._early_replies.collect(flight.tag)
             if at:
                 plain = _plain(flight)
                 self._were_sent({place: plain[place][1] for place in places}, at, dict(unsent))
         if answer:
-            ready = [ticket for ticket, _ in flight.aboard if _is_ready(ticket)]
+            ready = [ticket for ticket, _ in flight.rows if _is_ready(ticket)]
             if ready:
                 self._deliver(ready)
 
     def _were_sent(self, tickets: dict[int, Ticket], at: Time, unsent: dict[int, bytes]) -> None:
-        self.by_courier += len(tickets)
+        self.answered_early += len(tickets)
         for place, ticket in tickets.items():
             ticket.answered = at
             assert ticket.client is not None
@@ -307,12 +370,12 @@ class Calls:
         closed, control, desk = self._closed(), self._control, self._desk
         if closed:
             raise Refused(Kind.UNAVAILABLE, closed)
-        promise = let_in(call, entry, control.setup, self._clock())
+        admission = let_in(call, entry, control.setup, self._clock())
         if desk.open >= control.plan.queue:
             raise _overloaded(f"{desk.open} calls are open already, the most that may be")
         index = entry.plan.index
-        self._check_backlog(entry, promise.deadline - call.received)
-        ticket = Ticket(call, index, entry.tensors, promise.application, promise.deadline, answer, client)
+        self._check_backlog(entry, admission.deadline - call.received)
+        ticket = Ticket(call, index, entry.tensors, admission.application, admission.deadline, answer, client)
         ticket.packed = client.packed if client is not None else None
         self._take_in(ticket, entry)
         ticket.admitted = self._clock()
@@ -333,15 +396,18 @@ class Calls:
         raise _overloaded(f"{told}, more than can be answered in {objective / MILLISECOND:g} ms")
 
     def _too_many(self, model: int, objective: Time) -> int:
-        """How many calls of the model are open, where a further one could not be in time; else 0."""
+        """Return how many calls of the model are open if a further one could not be in time; else 0."""
         now, setup, gpus = self._clock(), self._control.setup, len(self._control.present)
-        if self._paces_of[0] is not setup or self._paces_of[1] != gpus:
-            self._set_paces(setup, gpus, now)
+        if self._limits_of[0] is not setup or self._limits_of[1] != gpus:
+            self._set_open_limits(setup, gpus, now)
         ahead = self._control.books[model].open
-        return ahead if self._paces[model].too_many(ahead, objective, now) else 0
+        return ahead if self._open_limits[model].too_many(ahead, objective, now) else 0
 
-    def _set_paces(self, setup: Setup, gpus: int, now: Time) -> None:
-        self._paces, self._paces_of = [Pace(spec, gpus, now) for spec in setup.models], (setup, gpus)
+    def _set_open_limits(self, setup: Setup, gpus: int, now: Time) -> None:
+        self._open_limits, self._limits_of = (
+            [OpenCallLimit(spec, gpus, now) for spec in setup.models],
+            (setup, gpus),
+        )
 
     def _look_whether_still_full(self, model: int) -> None:
         if not self._too_many(model, self._repository.entries[model].plan.slo):
@@ -354,26 +420,26 @@ class Calls:
     def _take_in(self, ticket: Ticket, entry: Entry) -> None:
         packed = ticket.packed
         if packed is not None:
-            if not self._cloakroom.take_packed(ticket, packed):
+            if not self._tensor_store.take_packed(ticket, packed):
                 self._refuse_for_memory(ticket, packed.block_bytes)
         elif entry.plan.preprocess is not None:
-            self._preparer.prepare(ticket, entry.plan.preprocess)
-        elif not self._cloakroom.take_in(ticket, ticket.call.inputs):
-            self._refuse_for_memory(ticket, self._cloakroom.bytes_of(ticket.call.inputs))
+            self._preprocessor.prepare(ticket, entry.plan.preprocess)
+        elif not self._tensor_store.take_in(ticket, ticket.call.inputs):
+            self._refuse_for_memory(ticket, self._tensor_store.bytes_of(ticket.call.inputs))
 
     def _refuse_for_memory(self, ticket: Ticket, inputs: int) -> None:
-        needed, most = self._cloakroom.needed(ticket, inputs), self._cloakroom.arena.size
+        needed, most = self._tensor_store.needed(ticket, inputs), self._tensor_store.arena.size
         if needed > most:
             reason = f"its tensors and their answer need {needed} bytes of shared memory; there are {most}"
             raise Refused(Kind.TOO_LARGE, f"model {ticket.call.model}: {reason}")
         raise _overloaded("the shared memory for tensors is full")
 
     def ticket_ended(self, ticket: Ticket) -> None:
-        """What the desk calls when the last part of a call has ended."""
+        """Answer or refuse a call; the desk calls this when its last part has ended."""
         now, control = ticket.answered or self._clock(), self._control
         if ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
-            self._paces[ticket.model].answered()
+            self._open_limits[ticket.model].answered()
         control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
         if ticket.outcome is Outcome.DROPPED and ticket.cause != UNSERVED:
             entry = self._repository.entries[ticket.model]
@@ -389,7 +455,7 @@ class Calls:
             ticket.answer.set_result(None)
 
     def _note(self, ticket: Ticket) -> Stages:
-        """An answered call, in the books and on the timeline."""
+        """Enter an answered call in the books and on the timeline."""
         flight, call = ticket.flight, ticket.call
         assert flight is not None, "an answered call was in a batch"
         done = flight.done
@@ -404,7 +470,7 @@ class Calls:
 
 
 class _Nobody:
-    """Waits for nothing: the client of a packed call is told in another way."""
+    """Nobody waits for a packed call here: its client is told in another way."""
 
     def done(self) -> bool:
         return True
@@ -422,12 +488,12 @@ def _nowhere(deliveries: Sequence[Delivery]) -> None:
 
 
 def _nothing(model: int, open_calls: int) -> None:
-    """No protocol reads calls in native code: nobody has to know."""
+    """Tell nobody that a model has too many open calls: no protocol reads calls in native code."""
 
 
-def _plain(flight: Flight) -> list[tuple[int, Ticket]]:
-    """Packed calls of one row, with their places in the batch."""
-    return [(member, ticket) for member, (ticket, _) in enumerate(flight.aboard) if _is_packed(ticket)]
+def _plain(flight: InFlightBatch) -> list[tuple[int, Ticket]]:
+    """Return the packed calls of one row, with their places in the batch."""
+    return [(member, ticket) for member, (ticket, _) in enumerate(flight.rows) if _is_packed(ticket)]
 
 
 def _is_packed(ticket: Ticket) -> bool:
@@ -439,7 +505,7 @@ def _is_ready(ticket: Ticket) -> bool:
     return _is_packed(ticket) and ticket.open_parts == 1 and not ticket.answered
 
 
-def _parcel(ticket: Ticket, member: int) -> Parcel:
+def _reply(ticket: Ticket, member: int) -> EarlyReply:
     assert ticket.client is not None
     assert ticket.packed is not None
     return ticket.packed, ticket.client.line, ticket.replies, ticket.room, member
@@ -460,7 +526,7 @@ def _overloaded(reason: str) -> Refused:
 
 
 def refusal(ticket: Ticket) -> Refused:
-    """What the client of a call without an answer is told."""
+    """Return what the client of a call without an answer is told."""
     name = ticket.call.model
     if ticket.outcome is Outcome.FAILED:
         return Refused(Kind.MODEL_FAILED, f"model {name} failed: {ticket.reason}")

@@ -1,12 +1,12 @@
-"""The desk: takes calls in, follows their parts through the batches, and settles how each call ended."""
+"""The desk takes calls in, follows their parts through the batches, and settles how each call ended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from astrarium.server.control.tickets import Cloakroom, Flight, Ticket
-from astrarium.serving.live.messages import BatchDone, Member
+from astrarium.server.control.tickets import InFlightBatch, TensorStore, Ticket
+from astrarium.serving.live.messages import BatchDone, BatchMember
 from astrarium.serving.state import Outcome
 
 INPUTS = "inputs"  # the cause of a failure while the inputs were made
@@ -15,22 +15,22 @@ _WORSE = {Outcome.OPEN: 0, Outcome.IN_TIME: 1, Outcome.LATE: 2, Outcome.DROPPED:
 
 
 class Desk:
-    """*ended* hears of every ticket exactly once, when its last part has ended."""
+    """The desk tells *ended* of every ticket exactly once, when its last part has ended."""
 
-    def __init__(self, cloakroom: Cloakroom, ended: Callable[[Ticket], None]) -> None:
-        self.cloakroom, self._ended = cloakroom, ended
+    def __init__(self, tensor_store: TensorStore, ended: Callable[[Ticket], None]) -> None:
+        self.tensor_store, self._ended = tensor_store, ended
         self._numbers = count()
         self._parts: dict[int, tuple[Ticket, int]] = {}  # by the request's number: whose, and which row
         self.open = 0
 
     def open_parts(self, ticket: Ticket) -> Iterator[int]:
-        """A number for each row; from here on the call is ours to end."""
+        """Yield a number for each row; from here on the desk must end the call."""
         self.open += 1
         for row in range(ticket.call.rows):
             yield self._numbered(ticket, row)
 
     def again(self, request: int) -> int:
-        """Another number for a part whose first one came to nothing."""
+        """Return another number for a part that is tried a second time."""
         ticket, row = self._parts.pop(request)
         ticket.retried = True
         return self._numbered(ticket, row)
@@ -40,28 +40,28 @@ class Desk:
 
     # batches
 
-    def inputs_ready(self, flight: Flight) -> bool:
+    def inputs_ready(self, flight: InFlightBatch) -> bool:
         return all(self._parts[request.id][0].inputs_ready for request in flight.requests)
 
-    def members(self, flight: Flight) -> list[Member]:
-        """Those whose inputs could be made, with where they lie; the worker may write for them from now."""
+    def members(self, flight: InFlightBatch) -> list[BatchMember]:
+        """Return the batch's members whose inputs could be made; the worker may write for them from now."""
         parts = (self._parts[request.id] for request in flight.requests)
-        flight.aboard = [(ticket, row) for ticket, row in parts if not ticket.broken]
-        for ticket, _ in flight.aboard:
+        flight.rows = [(ticket, row) for ticket, row in parts if not ticket.broken]
+        for ticket, _ in flight.rows:
             ticket.holders += 1
-        return [_member(ticket, row) for ticket, row in flight.aboard]
+        return [_member(ticket, row) for ticket, row in flight.rows]
 
-    def disembark(self, flight: Flight, done: BatchDone | None) -> None:
-        """The worker writes no more for these; *done* tells what it wrote."""
-        for ticket, _ in flight.aboard:
+    def returned(self, flight: InFlightBatch, done: BatchDone | None) -> None:
+        """Note that the worker writes no more for a batch; *done* tells what it wrote."""
+        for ticket, _ in flight.rows:
             ticket.holders -= 1
-            self.cloakroom.settle(ticket)
+            self.tensor_store.settle(ticket)
         if done is not None and done.shapes is not None:
-            for (ticket, row), shapes in zip(flight.aboard, done.shapes, strict=True):
+            for (ticket, row), shapes in zip(flight.rows, done.shapes, strict=True):
                 ticket.reply_shapes[row] = shapes
 
     def part_ended(
-        self, request: int, outcome: Outcome, cause: str, reason: str, flight: Flight | None
+        self, request: int, outcome: Outcome, cause: str, reason: str, flight: InFlightBatch | None
     ) -> None:
         ticket, _ = self._parts.pop(request)
         if ticket.broken:
@@ -76,7 +76,7 @@ class Desk:
 
     def release(self, ticket: Ticket) -> None:
         ticket.released = True
-        self.cloakroom.settle(ticket)
+        self.tensor_store.settle(ticket)
 
     def _numbered(self, ticket: Ticket, row: int) -> int:
         number = next(self._numbers)
@@ -84,6 +84,8 @@ class Desk:
         return number
 
 
-def _member(ticket: Ticket, row: int) -> Member:
+def _member(ticket: Ticket, row: int) -> BatchMember:
     reply = ticket.replies + row * ticket.room
-    return Member(ticket.block, ticket.call.rows, row, reply, ticket.room, ticket.application, ticket.shapes)
+    return BatchMember(
+        ticket.block, ticket.call.rows, row, reply, ticket.room, ticket.application, ticket.shapes
+    )

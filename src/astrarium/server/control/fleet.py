@@ -1,4 +1,4 @@
-"""The workers: started, given their models and batches, missed when they die, started again.
+"""The fleet starts the workers, gives them models and batches, and starts those again that die.
 
 A worker that dies is started anew after a pause that doubles from death to death and is forgotten once the
 worker has lived a while. A worker that holds a batch far longer than it should is taken for stuck and killed.
@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.server.control.tickets import Flight
+from astrarium.server.control.tickets import InFlightBatch
 from astrarium.serving.live.backends.contract import ModelFiles
 from astrarium.serving.live.messages import (
     BatchBroken,
     BatchCancelled,
     BatchDone,
+    BatchMember,
     CancelBatch,
     LoadModel,
-    Member,
     ModelLoaded,
     ModelRefused,
     ModelUnloaded,
@@ -45,44 +45,44 @@ LATE_FOR = 30 * SECOND  # how long a late look is remembered
 log = logging.getLogger("astrarium.fleet")
 
 
-class Chief(Protocol):
-    """Who the fleet reports to."""
+class FleetController(Protocol):
+    """The fleet reports to its controller, which also tells what batches consist of."""
 
-    def inputs_ready(self, flight: Flight) -> bool: ...
-    def members(self, flight: Flight) -> list[Member]: ...
+    def inputs_ready(self, flight: InFlightBatch) -> bool: ...
+    def members(self, flight: InFlightBatch) -> list[BatchMember]: ...
     def worker_ready(self, gpu: int) -> None: ...
-    def worker_lost(self, gpu: int, flights: Sequence[Flight], reason: str) -> None: ...
-    def landed(self, flight: Flight, news: BatchDone | BatchBroken | BatchCancelled) -> None: ...
+    def worker_lost(self, gpu: int, flights: Sequence[InFlightBatch], reason: str) -> None: ...
+    def returned(self, flight: InFlightBatch, news: BatchDone | BatchBroken | BatchCancelled) -> None: ...
     def model_news(self, gpu: int, news: ModelLoaded | ModelRefused | ModelUnloaded) -> None: ...
     def pong(self, gpu: int, news: Pong) -> None: ...
 
 
 @dataclass
-class _Post:
-    """One GPU's worker as the fleet knows it."""
+class _WorkerEntry:
+    """A worker entry is what the fleet knows of one GPU's worker."""
 
     spec: WorkerSpec
     ready: bool = False
     loading: set[int] = field(default_factory=set)
     started: Time = 0
     pause: Time = 0
-    unsent: deque[Flight] = field(default_factory=deque)  # inputs still being made
-    sent: deque[Flight] = field(default_factory=deque)
+    unsent: deque[InFlightBatch] = field(default_factory=deque)  # inputs still being made
+    sent: deque[InFlightBatch] = field(default_factory=deque)
     held: Time = 0  # how long the first of `sent` has been there, by the looks since
 
 
 class Fleet:
-    """*later* calls back after that many nanoseconds."""
+    """A fleet has one worker for each GPU; *later* calls back after that many nanoseconds."""
 
     def __init__(
         self,
         specs: Sequence[WorkerSpec],
-        chief: Chief,
+        controller: FleetController,
         clock: Callable[[], Time],
         later: Callable[[Time, Callable[[], None]], object],
     ) -> None:
-        self._posts = [_Post(spec) for spec in specs]
-        self._chief, self._clock, self._later = chief, clock, later
+        self._entries = [_WorkerEntry(spec) for spec in specs]
+        self._controller, self._clock, self._later = controller, clock, later
         self.workers: Workers | None = None  # given once it exists: the two know each other
         self.models: dict[int, Mapping[str, ModelFiles]] = {}  # what every worker should have, by its kind
         self.restarts = 0
@@ -93,59 +93,59 @@ class Fleet:
 
     def start(self, workers: Workers) -> None:
         self.workers = workers
-        for post in self._posts:
-            self._start(post)
+        for entry in self._entries:
+            self._start(entry)
 
     def ready(self) -> list[int]:
-        return [post.spec.worker for post in self._posts if post.ready]
+        return [entry.spec.worker for entry in self._entries if entry.ready]
 
     def late(self) -> list[tuple[int, list[int], Time]]:
-        """Workers that are not ready: the models that each still has to load, and since when it runs."""
-        late = [post for post in self._posts if not post.ready]
-        return [(post.spec.worker, sorted(post.loading), post.started) for post in late]
+        """Return the workers that are not ready: which models each has to load, and since when it runs."""
+        late = [entry for entry in self._entries if not entry.ready]
+        return [(entry.spec.worker, sorted(entry.loading), entry.started) for entry in late]
 
     def idle(self) -> list[int]:
-        """Workers that have nothing to do but to answer."""
-        return [post.spec.worker for post in self._posts if post.ready and not post.sent]
+        """Return the workers that are ready and run no batch."""
+        return [entry.spec.worker for entry in self._entries if entry.ready and not entry.sent]
 
     # orders
 
-    def launch(self, flight: Flight) -> None:
-        self._posts[flight.gpu].unsent.append(flight)
+    def launch(self, flight: InFlightBatch) -> None:
+        self._entries[flight.gpu].unsent.append(flight)
         self.pump(flight.gpu)
 
     def pump(self, gpu: int) -> None:
         """Send what can be sent; batches of a GPU never overtake each other."""
-        post = self._posts[gpu]
-        while post.unsent and self._chief.inputs_ready(post.unsent[0]):
-            self._send(post, post.unsent.popleft())
+        entry = self._entries[gpu]
+        while entry.unsent and self._controller.inputs_ready(entry.unsent[0]):
+            self._send(entry, entry.unsent.popleft())
 
     def pump_all(self) -> None:
-        for gpu in range(len(self._posts)):
+        for gpu in range(len(self._entries)):
             self.pump(gpu)
 
-    def cancel(self, flight: Flight, recovery: Time) -> None:
+    def cancel(self, flight: InFlightBatch, recovery: Time) -> None:
         flight.cancelled = True
-        unsent = self._posts[flight.gpu].unsent
+        unsent = self._entries[flight.gpu].unsent
         if flight in unsent:  # its worker does not know of it
             unsent.remove(flight)
             now = self._clock()
             news = BatchCancelled(flight.tag, now, now)
-            self._later(recovery, lambda: self._chief.landed(flight, news))
+            self._later(recovery, lambda: self._controller.returned(flight, news))
         else:
             self._order(flight.gpu, CancelBatch(flight.tag, recovery))
 
     def load(self, model: int, files: Mapping[str, ModelFiles]) -> None:
         self.models[model] = files
-        for post in self._posts:
-            if post.ready:
-                self._load(post, model)
+        for entry in self._entries:
+            if entry.ready:
+                self._load(entry, model)
 
     def unload(self, model: int) -> None:
         del self.models[model]
-        for post in self._posts:
-            if post.ready:
-                self._order(post.spec.worker, UnloadModel(model))
+        for entry in self._entries:
+            if entry.ready:
+                self._order(entry.spec.worker, UnloadModel(model))
 
     def check_for_stuck(self) -> None:
         """Kill workers that were over their limit at the last look already.
@@ -154,11 +154,11 @@ class Fleet:
         look that comes late counts no more than one that does not.
         """
         passed = self._look()
-        for post in self._posts:
-            if post.sent and post.held > post.sent[0].limit + self._late:
-                reason = f"was stuck: it held a batch for {post.held / SECOND:.1f} s"
-                self._workers.kill(post.spec.worker, reason)
-            post.held += passed
+        for entry in self._entries:
+            if entry.sent and entry.held > entry.sent[0].limit + self._late:
+                reason = f"was stuck: it held a batch for {entry.held / SECOND:.1f} s"
+                self._workers.kill(entry.spec.worker, reason)
+            entry.held += passed
 
     def _look(self) -> Time:
         """Return how much of the time since the last look counts; remember how late this one comes."""
@@ -176,34 +176,34 @@ class Fleet:
         self._workers.hear()
 
     def heard(self, worker: int, news: News) -> None:
-        post = self._posts[worker]
+        entry = self._entries[worker]
         match news:
             case BatchDone(run) | BatchBroken(run) | BatchCancelled(run):
-                if (flight := self._take(post, run)) is not None:
-                    self._chief.landed(flight, news)
+                if (flight := self._take(entry, run)) is not None:
+                    self._controller.returned(flight, news)
             case WorkerUp():
-                post.loading = set(self.models)
+                entry.loading = set(self.models)
                 for model in self.models:
-                    self._load(post, model)
-                self._maybe_ready(post)
+                    self._load(entry, model)
+                self._maybe_ready(entry)
             case ModelLoaded(model) | ModelRefused(model) | ModelUnloaded(model):
-                post.loading.discard(model)
-                self._chief.model_news(worker, news)
-                self._maybe_ready(post)
+                entry.loading.discard(model)
+                self._controller.model_news(worker, news)
+                self._maybe_ready(entry)
             case Pong():
-                self._chief.pong(worker, news)
+                self._controller.pong(worker, news)
 
     def died(self, worker: int, reason: str) -> None:
-        post = self._posts[worker]
-        flights = [*post.sent, *post.unsent]
-        post.sent.clear()
-        post.unsent.clear()
-        post.ready = False
+        entry = self._entries[worker]
+        flights = [*entry.sent, *entry.unsent]
+        entry.sent.clear()
+        entry.unsent.clear()
+        entry.ready = False
         for flight in flights:
             flight.lost = reason
-        self._chief.worker_lost(worker, flights, reason)
+        self._controller.worker_lost(worker, flights, reason)
         if not self.closing:
-            self._restart_later(post, reason)
+            self._restart_later(entry, reason)
 
     # helpers
 
@@ -215,46 +215,46 @@ class Fleet:
     def _order(self, worker: int, order: RunBatch | CancelBatch | LoadModel | UnloadModel) -> None:
         self._workers.send(worker, order)
 
-    def _start(self, post: _Post) -> None:
+    def _start(self, entry: _WorkerEntry) -> None:
         if not self.closing:
-            post.started = self._clock()
-            self._workers.start(post.spec)
+            entry.started = self._clock()
+            self._workers.start(entry.spec)
 
-    def _restart_later(self, post: _Post, reason: str) -> None:
-        lived = self._clock() - post.started
-        doubled = min(2 * post.pause or FIRST_PAUSE, LONGEST_PAUSE)
+    def _restart_later(self, entry: _WorkerEntry, reason: str) -> None:
+        lived = self._clock() - entry.started
+        doubled = min(2 * entry.pause or FIRST_PAUSE, LONGEST_PAUSE)
         pause = FIRST_PAUSE if lived > GOOD_LIFE else doubled
-        post.pause = min(max(pause, self._late), LONGEST_PAUSE)
+        entry.pause = min(max(pause, self._late), LONGEST_PAUSE)
         self.restarts += 1
-        self.last_death = f"worker {post.spec.worker} {reason}"
-        told = {"worker": post.spec.worker, "reason": reason, "pause_s": post.pause / SECOND}
+        self.last_death = f"worker {entry.spec.worker} {reason}"
+        told = {"worker": entry.spec.worker, "reason": reason, "pause_s": entry.pause / SECOND}
         log.warning("worker %(worker)d %(reason)s; it starts again in %(pause_s).1f s", told, extra=told)
-        self._later(post.pause, lambda: self._start(post))
+        self._later(entry.pause, lambda: self._start(entry))
 
-    def _load(self, post: _Post, model: int) -> None:
-        files = self.models[model][post.spec.place.kind]
-        self._order(post.spec.worker, LoadModel(model, files_to(files), _warm_sizes(files.max_batch)))
+    def _load(self, entry: _WorkerEntry, model: int) -> None:
+        files = self.models[model][entry.spec.place.kind]
+        self._order(entry.spec.worker, LoadModel(model, files_to(files), _warm_sizes(files.max_batch)))
 
-    def _maybe_ready(self, post: _Post) -> None:
-        if not post.ready and not post.loading:
-            post.ready = True
-            self._chief.worker_ready(post.spec.worker)
+    def _maybe_ready(self, entry: _WorkerEntry) -> None:
+        if not entry.ready and not entry.loading:
+            entry.ready = True
+            self._controller.worker_ready(entry.spec.worker)
 
-    def _send(self, post: _Post, flight: Flight) -> None:
+    def _send(self, entry: _WorkerEntry, flight: InFlightBatch) -> None:
         flight.sent = self._clock()
-        if not post.sent:
-            post.held = 0
-        post.sent.append(flight)
-        members = self._chief.members(flight)
+        if not entry.sent:
+            entry.held = 0
+        entry.sent.append(flight)
+        members = self._controller.members(flight)
         self._order(flight.gpu, RunBatch(flight.tag, flight.model, members, flight.start))
 
-    def _take(self, post: _Post, tag: int) -> Flight | None:
-        if not post.sent or post.sent[0].tag != tag:
+    def _take(self, entry: _WorkerEntry, tag: int) -> InFlightBatch | None:
+        if not entry.sent or entry.sent[0].tag != tag:
             return None
-        post.held = 0
-        return post.sent.popleft()
+        entry.held = 0
+        return entry.sent.popleft()
 
 
 def _warm_sizes(largest: int) -> list[int]:
-    """Powers of two, and the largest."""
+    """Return the batch sizes to warm up with: powers of two, and the largest."""
     return [*(1 << power for power in range((largest - 1).bit_length())), largest]

@@ -1,4 +1,4 @@
-"""What a scenario asks a server to do: models, GPUs, the policy, limits."""
+"""A serving plan is what a scenario asks a server to do: models, GPUs, the policy, limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CPU = "cpu"
 
 
 def visible_gpus(devices: Path = Path("/dev"), allowed: str | None = None) -> int:
-    """How many NVIDIA GPUs a process here may use; *allowed* is CUDA_VISIBLE_DEVICES."""
+    """Return how many NVIDIA GPUs a process here may use; *allowed* is CUDA_VISIBLE_DEVICES."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES") if allowed is None else allowed
     there = sum(bool(re.fullmatch(r"nvidia\d+", device.name)) for device in devices.glob("nvidia*"))
     if allowed is None:
@@ -39,7 +39,10 @@ def visible_gpus(devices: Path = Path("/dev"), allowed: str | None = None) -> in
 
 
 def device_chooser(wanted: str, gpus: int) -> Callable[[int], str]:
-    """By the GPU's number. `auto` is CUDA where there is any; more GPUs than there are share them in turn."""
+    """Return a function from a GPU's number to its device; `auto` is CUDA where there is any.
+
+    More GPUs than there are devices share them in turn.
+    """
     if wanted == CPU or (wanted == "auto" and not gpus):
         return lambda gpu: CPU
     return lambda gpu: f"cuda:{gpu % max(gpus, 1)}"
@@ -47,7 +50,7 @@ def device_chooser(wanted: str, gpus: int) -> Callable[[int], str]:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """One model: what every kind of GPU loads for it, and what its clients may say."""
+    """A model's plan says what every kind of GPU loads for it, and what its clients may ask for."""
 
     index: int
     name: str
@@ -100,7 +103,7 @@ def plan(scenario: Scenario) -> ServingPlan:
 
 
 def _check_objectives(setup: Setup) -> None:
-    """A model that cannot keep its own objective on an idle GPU would refuse every call."""
+    """Refuse a model that cannot keep its own objective on an idle GPU: it would refuse every call."""
     for spec in setup.models:
         needed = alone(spec, setup.network)
         if spec.slo <= needed:

@@ -1,4 +1,4 @@
-"""The models that are served: which are loaded, what their tensors are, who waits for a change."""
+"""The repository knows the served models: which are loaded, their tensors, and who waits for a change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Entry:
     _card_of: tuple[object, ...] = ()
 
     def card(self) -> ModelCard:
-        """Every call asks for it, so it is kept while nothing changes."""
+        """Return the model's card, kept while nothing changes: every call asks for it."""
         now = self.state, self.reason, self.tensors, self.refusing
         if self._card is None or self._card_of != now:
             self._card, self._card_of = self._made_card(), now
@@ -74,14 +74,14 @@ class Repository:
         return self.find(name).card()
 
     def start(self) -> None:
-        """What the scenario wants from the start; workers load it when they come up."""
+        """Note the models that the scenario wants from the start; workers load them when they come up."""
         for entry in self.entries:
             if entry.plan.loaded:
                 entry.state, entry.reason = "LOADING", "its workers are starting"
                 self._fleet.models[entry.plan.index] = entry.plan.files
 
     async def load(self, entry: Entry) -> None:
-        """Anew where it is loaded already: workers go on with the old one until the new one is there."""
+        """Load a model, also where it is loaded: workers go on with the old one until the new is there."""
         entry.failure = ""
         if entry.state != "READY":
             entry.state, entry.reason = "LOADING", "it is being loaded"
@@ -110,7 +110,7 @@ class Repository:
         self._answered(entry, gpu)
 
     def lost(self, gpu: int) -> None:
-        """A worker that is gone answers nobody; it will load its models when it is back."""
+        """Forget what a lost worker had loaded; it will load its models when it is back."""
         for entry in self.entries:
             entry.holders.discard(gpu)
             self._answered(entry, gpu)

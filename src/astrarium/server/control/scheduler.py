@@ -1,4 +1,4 @@
-"""One policy at work on the wall clock. It handles ids and deadlines; no tensor comes near it.
+"""A scheduler runs one policy on the wall clock. It handles ids and deadlines; no tensor comes near it.
 
 When profiles have drifted a new scheduler with a new policy takes over: what waits is handed on, what runs
 ends in the books of the old one, and until then its GPU is away in the books of the new.
@@ -17,7 +17,7 @@ from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
 from astrarium.run.live import Alarm, KernelAlarm, LiveDriver
-from astrarium.server.control.tickets import Flight
+from astrarium.server.control.tickets import InFlightBatch
 from astrarium.serving.contract import (
     BatchFailed,
     BatchFinished,
@@ -34,10 +34,10 @@ from astrarium.serving.contract import (
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler
 from astrarium.serving.state import Batch, Fate, Ledger, Outcome, ServingState
 
-# What scheduling needs of an event loop, so that tests can be one: the time, another turn, an alarm.
 
+class SchedulerLoop(Protocol):
+    """A scheduler needs this of an event loop: the time, another turn, an alarm. Tests have their own."""
 
-class Loop(Protocol):
     def clock(self) -> Time: ...
     def soon(self, call: Callable[[], None]) -> object: ...
     def later(self, after: Time, call: Callable[[], None]) -> object: ...
@@ -45,7 +45,7 @@ class Loop(Protocol):
 
 
 class EventLoop:
-    """That of asyncio."""
+    """The event loop is asyncio's, by the monotonic clock."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -63,16 +63,13 @@ class EventLoop:
         return KernelAlarm(self._loop, ring)
 
 
-# The real world of the serving level, as far as the level itself knows it: books that do not grow.
-
-
 # request, how and why it ended, when the client has its answer, the number of its batch (-1: none)
 RequestEnded = Callable[[int, Outcome, str, Time, int], None]
 BatchEnded = Callable[[int, Fate, Time, Time], None]  # batch, fate, started, finished
 
 
 class LiveLedger(Ledger):
-    """Same words, other memory: what has ended is told and forgotten."""
+    """A live ledger does not grow: what has ended is told and forgotten."""
 
     def __init__(self, request_ended: RequestEnded, batch_ended: BatchEnded) -> None:
         super().__init__()
@@ -81,7 +78,7 @@ class LiveLedger(Ledger):
         self.batch_dispatched: Any = {}  # by number, like the column it replaces
 
     def open_request(self, request: int) -> None:
-        """The books know who waits."""
+        """Keep nothing: the books know which requests wait."""
 
     def end_request(self, request: int, outcome: Outcome, reason: str, now: Time, batch: int = -1) -> None:
         self._request_ended(request, outcome, reason, now, batch)
@@ -92,13 +89,13 @@ class LiveLedger(Ledger):
         return number
 
     def end_batch(self, batch: int, fate: Fate, started: Time, finished: Time) -> None:
-        """A preempted batch ends twice: when it is stopped, and when its start has been reported."""
+        """Tell that a batch ended; a preempted one ends twice: when it is stopped, and reported."""
         self.batch_dispatched.pop(batch, None)
         self._batch_ended(batch, fate, started, finished)
 
 
 def sent_since(state: ServingState, gpu: int, last: int) -> Iterator[Batch]:
-    """Batches on a GPU that are newer than number *last*, in the order they were sent."""
+    """Yield the batches on a GPU that are newer than number *last*, in the order they were sent."""
     return (batch for batch in state.gpus[gpu].batches if batch.run > last)
 
 
@@ -107,29 +104,31 @@ log = logging.getLogger("astrarium.scheduler")
 _STUCK_AFTER, _SHORTEST_LIMIT = 10, SECOND  # times its estimate, and never sooner than this
 
 
-class Crew(Protocol):
-    """Who carries a policy's decisions out, and hears how requests ended."""
+class BatchExecutor(Protocol):
+    """A batch executor carries out what a policy decides, and hears how requests and batches ended."""
 
-    def launch(self, flight: Flight) -> None: ...
-    def cancel(self, flight: Flight) -> None: ...
-    def request_ended(self, request: int, outcome: Outcome, reason: str, flight: Flight | None) -> None: ...
-    def batch_ended(self, flight: Flight, fate: Fate, started: Time, finished: Time) -> None: ...
+    def launch(self, flight: InFlightBatch) -> None: ...
+    def cancel(self, flight: InFlightBatch) -> None: ...
+    def request_ended(
+        self, request: int, outcome: Outcome, reason: str, flight: InFlightBatch | None
+    ) -> None: ...
+    def batch_ended(self, flight: InFlightBatch, fate: Fate, started: Time, finished: Time) -> None: ...
     def policy_failed(self, scheduler: Scheduler, error: Exception) -> None: ...
 
 
 class Scheduler:
-    """Its own time begins at 0 when it does; *away* are GPUs that have not joined yet."""
+    """A scheduler's own time begins at 0 when it does; *away* are GPUs that have not joined yet."""
 
     def __init__(
         self,
         setup: Setup,
         policy: ServingPolicy,
-        crew: Crew,
-        loop: Loop,
+        executor: BatchExecutor,
+        loop: SchedulerLoop,
         away: Iterable[int] = (),
         record: Callable[[Step], None] | None = None,
     ) -> None:
-        self.setup, self._crew, self._loop = setup, crew, loop
+        self.setup, self._executor, self._loop = setup, executor, loop
         self.base = loop.clock()
         self.listens = listens_to_profiler(policy)
         self.preempts = bool(getattr(policy, "preempts", True))  # one that does not say may
@@ -137,9 +136,9 @@ class Scheduler:
         self.engine: Engine[ServingState, Any, Any] = Engine(self.state, policy, record=record)
         self._alarm = _Shifted(loop.alarm(lambda: self._guarded(self._driver.step)), self.base)
         self._driver = LiveDriver(self.engine, self._carry_out, self.now, self._soon, self._alarm)
-        self._flights: dict[int, Flight] = {}  # by run
+        self._flights: dict[int, InFlightBatch] = {}  # by run
         self._last_run = [-1] * len(setup.gpus)
-        self._ended: list[tuple[int, Outcome, str, Flight | None]] = []  # and nobody was told yet
+        self._ended: list[tuple[int, Outcome, str, InFlightBatch | None]] = []  # and nobody was told yet
         for gpu in away:
             self.gpu_left(gpu)
 
@@ -160,13 +159,13 @@ class Scheduler:
         for flight in [one for one in self._flights.values() if one.gpu == gpu and one.cancelled]:
             del self._flights[flight.run]  # nobody will report that it has recovered
 
-    def finished(self, flight: Flight, started: Time) -> None:
+    def finished(self, flight: InFlightBatch, started: Time) -> None:
         self._driver.post(BatchFinished(flight.gpu, flight.run, started - self.base))
 
-    def broken(self, flight: Flight, error: str) -> None:
+    def broken(self, flight: InFlightBatch, error: str) -> None:
         self._driver.post(BatchFailed(flight.gpu, flight.run, error))
 
-    def preempted(self, flight: Flight, started: Time, stopped: Time) -> None:
+    def preempted(self, flight: InFlightBatch, started: Time, stopped: Time) -> None:
         moments = started - self.base, stopped - self.base
         self._driver.post(BatchPreempted(flight.gpu, flight.run, *moments))
 
@@ -174,7 +173,7 @@ class Scheduler:
         self._driver.post(RequestProfiled(request.id, request.model, request.application, time))
 
     def decide_now(self) -> None:
-        """What would be done at the loop's next turn; never from inside a decision."""
+        """Decide now what would be decided at the loop's next turn; never call this inside a decision."""
         self._guarded(self._driver.step)
 
     # its end
@@ -185,7 +184,7 @@ class Scheduler:
         return self.take_waiting()
 
     def silence(self) -> None:
-        """From now on only the books hear what happens."""
+        """Let only the books, and no policy, hear what happens from now on."""
         if isinstance(self.engine.policy, _Silence):
             return
         self.engine.policy, self.engine.record = _Silence(), None
@@ -198,7 +197,7 @@ class Scheduler:
         return waiting
 
     def abandon(self) -> list[Request]:
-        """Silence a policy that failed. Who waits is handed over, and who was dispatched but never sent."""
+        """Silence a policy that failed; hand over requests that wait or were dispatched but never sent."""
         self._settle()
         unsent = [batch for gpu in self.state.gpus for batch in gpu.batches if batch.run not in self._flights]
         for batch in unsent:
@@ -212,13 +211,13 @@ class Scheduler:
         self._tell()
 
     def _settle(self) -> None:
-        """What was posted and not decided on belongs in these books, but is not for this policy any more."""
+        """Enter what was posted and not decided on in these books, without asking the policy."""
         self.silence()
         while self._driver.pending or self._ended:  # who is told may post a second try
             self._tell()
             self._driver.step()
 
-    # between the driver and the crew
+    # between the driver and the executor
 
     def _soon(self, call: Callable[[], None]) -> object:
         return self._loop.soon(lambda: self._guarded(call))
@@ -227,24 +226,24 @@ class Scheduler:
         try:
             call()
         except Exception as error:  # a policy at fault must not take the server with it
-            self._crew.policy_failed(self, error)
+            self._executor.policy_failed(self, error)
 
     def _carry_out(self, now: Time, actions: Sequence[Any]) -> None:
-        """First the batches, since GPUs wait for them; then those whose requests have ended are told."""
+        """Launch batches first, since GPUs wait for them; then tell how requests ended."""
         for action in actions:
             if type(action) is Dispatch:
                 self._launch_new(now, action.gpu)
             elif type(action) is Preempt:
                 if not self.preempts:
                     raise RuntimeError("it preempts, and says of itself that it does not")
-                self._crew.cancel(self._flights[self.state.gpus[action.gpu].recovering])
+                self._executor.cancel(self._flights[self.state.gpus[action.gpu].recovering])
         self._tell()
 
     def _tell(self) -> None:
         while self._ended:
             request, outcome, reason, flight = self._ended.pop(0)
             try:
-                self._crew.request_ended(request, outcome, reason, flight)
+                self._executor.request_ended(request, outcome, reason, flight)
             except Exception:  # one that makes trouble must not keep the others from being told
                 log.exception("the end of request %d could not be told", request)
 
@@ -252,14 +251,14 @@ class Scheduler:
         for batch in sent_since(self.state, gpu, self._last_run[gpu]):
             self._last_run[gpu] = batch.run
             flight = self._flights[batch.run] = self._flight(now, batch)
-            self._crew.launch(flight)
+            self._executor.launch(flight)
 
-    def _flight(self, now: Time, batch: Batch) -> Flight:
+    def _flight(self, now: Time, batch: Batch) -> InFlightBatch:
         size = len(batch.requests)
         estimate = self.setup.models[batch.model].latency[size]
         delay = self.setup.network.delay(size)
         start = max(batch.start, now + delay)
-        return Flight(
+        return InFlightBatch(
             tag=next(_tags),
             scheduler=self,
             run=batch.run,
@@ -283,11 +282,11 @@ class Scheduler:
         if fate is Fate.PREEMPTED and not flight.cancelled:
             return  # the books stopped it just now; it ends once its GPU has recovered
         del self._flights[run]
-        self._crew.batch_ended(flight, fate, self.base + started, self.base + finished)
+        self._executor.batch_ended(flight, fate, self.base + started, self.base + finished)
 
 
 class _Shifted:
-    """An alarm for a clock that began at *base*."""
+    """A shifted alarm is one for a clock that began at *base*."""
 
     def __init__(self, alarm: Alarm, base: Time) -> None:
         self._alarm, self._base = alarm, base
@@ -300,7 +299,7 @@ class _Shifted:
 
 
 class _Silence:
-    """The policy of a scheduler that has retired."""
+    """A retired scheduler's policy decides nothing."""
 
     def decide(self, now: Time, events: Sequence[Any], state: ServingState) -> Sequence[Any]:
         return ()

@@ -1,4 +1,4 @@
-"""A client's call while it is with us, and the shared memory that its tensors lie in."""
+"""A ticket is a client's call while it is served; its tensors lie in the tensor store's shared memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from astrarium.server.contract import ExpressClient, InferCall, PackedCall
 from astrarium.serving.contract import Request, Setup
 from astrarium.serving.live.arena import (
     Arena,
-    Memory,
+    SharedMemory,
     aligned,
     block_bytes,
     fixed_bytes,
@@ -27,7 +27,7 @@ LEAST_ROOM = 1 << 14  # bytes for an answer whose size nobody knows beforehand
 
 @dataclass(frozen=True)
 class Tensors:
-    """A model's inputs and outputs, and what they take where nothing is left open."""
+    """A model's tensors are its inputs and outputs, with their bytes where no dimension is open."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -39,38 +39,38 @@ class Tensors:
         object.__setattr__(self, "reply_bytes", fixed_bytes(self.outputs))
 
     def room(self, input_bytes: int) -> int:
-        """For the answer to one item: as much as its input where nothing is known, and never too little."""
+        """Return the bytes for the answer to one item: as much as its input where its size is not known."""
         if self.reply_bytes is not None:
             return self.reply_bytes
         return aligned(max(input_bytes, LEAST_ROOM))
 
 
 class Waiter(Protocol):
-    """Who wants to know that a call has ended: a future, or somebody like it."""
+    """A waiter is told that a call has ended: a future, or something like it."""
 
     def done(self) -> bool: ...
     def set_result(self, result: None, /) -> None: ...
 
 
 class Decider(Protocol):
-    """What a batch on its way knows of the scheduler that sent it."""
+    """A decider is what an in-flight batch knows of the scheduler that sent it."""
 
     preempts: bool
     listens: bool
 
     @property
     def setup(self) -> Setup: ...
-    def finished(self, flight: Flight, started: Time) -> None: ...
-    def broken(self, flight: Flight, error: str) -> None: ...
-    def preempted(self, flight: Flight, started: Time, stopped: Time) -> None: ...
+    def finished(self, flight: InFlightBatch, started: Time) -> None: ...
+    def broken(self, flight: InFlightBatch, error: str) -> None: ...
+    def preempted(self, flight: InFlightBatch, started: Time, stopped: Time) -> None: ...
     def profiled(self, request: Request, time: Time) -> None: ...
     def gpu_left(self, gpu: int) -> None: ...
     def close(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
-    """A batch is on its way from the policy's dispatch until its worker is done with it.
+class InFlightBatch:
+    """A batch is in flight from the policy's dispatch until its worker is done with it.
 
     Times are of the monotonic clock. `lost` says what became of the worker that had it.
     """
@@ -89,12 +89,12 @@ class Flight:
     done: BatchDone | None = None
     cancelled: bool = False
     lost: str = ""
-    aboard: list[tuple[Ticket, int]] = field(default_factory=list)  # since it was sent: whose, and which row
+    rows: list[tuple[Ticket, int]] = field(default_factory=list)  # since it was sent: whose, and which row
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A call of several rows has a part for each, and has ended when they all have.
+    """A ticket has a part for each row of its call, and has ended when they all have.
 
     The block is given back once the client has its answer and no worker can write into it any more.
     """
@@ -118,8 +118,8 @@ class Ticket:
     outcome: Outcome = Outcome.OPEN
     cause: str = ""  # one of a few words: what metrics count
     reason: str = ""  # what the client is told
-    flight: Flight | None = None  # the last one that carried a part to its end
-    holders: int = 0  # flights that a worker may still be writing for
+    flight: InFlightBatch | None = None  # the last one that carried a part to its end
+    holders: int = 0  # batches that a worker may still be writing for
     released: bool = False
     retried: bool = False
     inputs_ready: bool = True
@@ -130,12 +130,12 @@ class Ticket:
         self.reply_shapes = [None] * self.call.rows
 
 
-class Cloakroom:
-    """Hands out blocks: a call's inputs first, then a reply room for each of its rows."""
+class TensorStore:
+    """The tensor store gives each call a block: its inputs first, then a reply room for each of its rows."""
 
     def __init__(self, size: int) -> None:
         self.arena = Arena(size)
-        self.memory = Memory.create(self.arena.size)
+        self.memory = SharedMemory.create(self.arena.size)
 
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
         """Copy the inputs, in the model's order, where workers find them. False where there is no room."""
@@ -147,7 +147,7 @@ class Cloakroom:
         return True
 
     def take_packed(self, ticket: Ticket, packed: PackedCall) -> bool:
-        """The same for inputs that native code has read."""
+        """Place inputs that native code has read, as `take_in` does others."""
         if not self._take(ticket, packed.block_bytes):
             return False
         ticket.shapes = None if ticket.tensors.fixed_inputs else packed.shapes
@@ -171,11 +171,11 @@ class Cloakroom:
         return sum(aligned(len(tensor.data)) for tensor in given)
 
     def needed(self, ticket: Ticket, inputs: int) -> int:
-        """Bytes for inputs of this many bytes and the answer to them."""
+        """Return the bytes for inputs of this many bytes and the answer to them."""
         return inputs + ticket.call.rows * self._room(ticket, inputs)
 
     def outputs(self, ticket: Ticket) -> list[Tensor]:
-        """Views on the answer; of several rows, joined."""
+        """Return views on the answer; rows are joined where there are several."""
         rows = [self._row(ticket, row) for row in range(ticket.call.rows)]
         return rows[0] if len(rows) == 1 else [_joined(column) for column in zip(*rows, strict=True)]
 

@@ -1,1 +1,1 @@
-"""The Open Inference Protocol over gRPC."""
+"""This package serves the Open Inference Protocol over gRPC."""

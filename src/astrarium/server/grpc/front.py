@@ -1,4 +1,4 @@
-"""The protocol over gRPC: the methods of GRPCInferenceService over a Service."""
+"""The protocol over gRPC is the methods of GRPCInferenceService over a Service."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, NoReturn
 import grpc
 import msgspec
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.server.checking import (
-    Placed,
+    CheckedTensor,
     bad,
     check_load_parameters,
     check_size,
@@ -26,8 +26,8 @@ from astrarium.server.checking import (
     check_version,
     in_card_order,
     placed_inputs,
+    request_options,
     wanted_outputs,
-    wishes,
 )
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
 from astrarium.server.grpc.messages import (
@@ -41,7 +41,7 @@ from astrarium.server.grpc.messages import (
     read_message,
 )
 from astrarium.server.http.json_tensors import packed
-from astrarium.server.logs import Sparing
+from astrarium.server.logs import ThrottledWarnings
 from astrarium.server.settings import HttpLimits, Keys
 from astrarium.server.timelines import stage_line
 from astrarium.server.wire import (
@@ -72,27 +72,27 @@ _CONTENTS = {
 }
 
 
-class Asked(NamedTuple):
+class GrpcCall(NamedTuple):
     call: InferCall
     outputs: list[str]
 
 
 def read_call(
     card: ModelCard, given: Given, tag: str, received: Time, remaining: float | None, limit: int
-) -> Asked:
-    """*remaining* is what the client's own deadline leaves, in seconds; *limit* is of a tensor, in bytes."""
+) -> GrpcCall:
+    """Read a call; the client's deadline leaves *remaining* seconds, a tensor has at most *limit* bytes."""
     request = given.request
     check_version(card, request.model_version)
     tensors = _tensors(card, given, limit)
-    wish = wishes(_plain(request.parameters), tag, card.name)
+    options = request_options(_plain(request.parameters), tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
-    wished = wish.timeout, wish.priority, wish.application
+    wished = options.timeout, options.priority, options.application
     call = InferCall(card.name, tensors, rows, received, *wished, _patience(remaining, card.name))
-    return Asked(call, _wanted(card, request))
+    return GrpcCall(call, _wanted(card, request))
 
 
 def _patience(remaining: float | None, model: str) -> Time | None:
-    """From the deadline that the call itself carries."""
+    """Return how long the client waits, by the deadline that the call itself carries."""
     if remaining is None:
         return None
     if remaining <= 0:
@@ -113,7 +113,7 @@ def _tensors(card: ModelCard, given: Given, limit: int) -> list[Tensor]:
     return in_card_order(card, tensors)
 
 
-def _raw(placed: Sequence[Placed], given: Given, model: str) -> Sequence[Data]:
+def _raw(placed: Sequence[CheckedTensor], given: Given, model: str) -> Sequence[Data]:
     raw = given.raw
     if len(raw) != len(placed):
         raise bad("raw_input_contents", f"{len(raw)} of them", f"one for each of {len(placed)} inputs", model)
@@ -125,15 +125,15 @@ def _raw(placed: Sequence[Placed], given: Given, model: str) -> Sequence[Data]:
     return raw
 
 
-def _typed(placed: Sequence[Placed], given: Given, model: str) -> list[bytes]:
+def _typed(placed: Sequence[CheckedTensor], given: Given, model: str) -> list[bytes]:
     if given.contents is not None:
         return [_native(each, data or b"", model) for each, data in zip(placed, given.contents, strict=True)]
     inputs = given.request.inputs
     return [_contents(each, one.contents, model) for each, one in zip(placed, inputs, strict=True)]
 
 
-def _native(placed: Placed, data: Data, model: str) -> bytes:
-    """Typed contents as they came, of a request that is large."""
+def _native(placed: CheckedTensor, data: Data, model: str) -> bytes:
+    """Return the binary layout of typed contents as they came, of a request that is large."""
     field, native = _contents_field(placed, model), extension("_express")
     assert native is not None
     found: bytes | int = native.from_contents(data, placed.spec.datatype, placed.elements)
@@ -143,7 +143,7 @@ def _native(placed: Placed, data: Data, model: str) -> bytes:
     raise bad(f"{placed.field}.contents", f"{found} that are right", expected, model)
 
 
-def _contents_field(placed: Placed, model: str) -> str:
+def _contents_field(placed: CheckedTensor, model: str) -> str:
     field = _CONTENTS.get(placed.spec.datatype)
     if field is None:
         expected = f"raw_input_contents: {placed.spec.datatype} has no typed contents"
@@ -151,7 +151,7 @@ def _contents_field(placed: Placed, model: str) -> str:
     return field
 
 
-def _contents(placed: Placed, contents: Any, model: str) -> bytes:
+def _contents(placed: CheckedTensor, contents: Any, model: str) -> bytes:
     field = _contents_field(placed, model)
     others = [descriptor.name for descriptor, _ in contents.ListFields() if descriptor.name != field]
     values = getattr(contents, field)
@@ -163,7 +163,7 @@ def _contents(placed: Placed, contents: Any, model: str) -> bytes:
 
 
 def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters without their wrapping; one that wraps nothing is not there."""
+    """Return parameters without their wrapping; one that wraps nothing is left out."""
     choices = {name: wrapped.WhichOneof("parameter_choice") for name, wrapped in parameters.items()}
     return {name: getattr(parameters[name], choice) for name, choice in choices.items() if choice}
 
@@ -174,8 +174,8 @@ def _wanted(card: ModelCard, request: Any) -> list[str]:
     return wanted_outputs(card, [output.name for output in request.outputs])
 
 
-def written_answer(card: ModelCard, asked: Asked, request_id: str, answer: InferAnswer) -> Any:
-    """The response, with bytes of its own: nothing in it refers to shared memory any more."""
+def written_answer(card: ModelCard, asked: GrpcCall, request_id: str, answer: InferAnswer) -> Any:
+    """Return the response, with bytes of its own: nothing in it refers to shared memory any more."""
     given = {tensor.name: tensor for tensor in answer.outputs}
     response = message("ModelInferResponse")(model_name=card.name, model_version=card.version, id=request_id)
     for name in asked.outputs:
@@ -193,7 +193,7 @@ Metadata = Mapping[bytes, bytes]
 
 
 def metadata_of(context: Context) -> Metadata:
-    """Names and values as bytes, as HTTP's headers are."""
+    """Return the call's metadata, names and values as bytes, as HTTP's headers are."""
     return {
         key.encode(): value if isinstance(value, bytes) else value.encode()
         for key, value in context.invocation_metadata() or ()
@@ -216,7 +216,7 @@ async def abort_by_our_fault(context: Context, error: Exception) -> NoReturn:
 
 
 def our_fault(error: Exception) -> str:
-    """What a client is told of a defect of ours: its kind, not its insides, which the log has."""
+    """Return what a client is told of a defect of ours: its kind; the log has the rest."""
     return f"the server failed, not the request: {type(error).__name__}"
 
 
@@ -233,7 +233,7 @@ _Queue = asyncio.Queue["asyncio.Task[Any] | None"]
 async def answered(
     requests: AsyncIterator[bytes], reading: Reading, answering: StreamAnswering
 ) -> AsyncIterator[Any]:
-    """The responses to *requests*; an error belongs to its request, and the stream goes on."""
+    """Yield the responses to *requests*; an error belongs to its request, and the stream goes on."""
     under_way: _Queue = asyncio.Queue(DEPTH)
     reader = asyncio.create_task(_start_each(requests, partial(_response, reading, answering), under_way))
     try:
@@ -289,10 +289,10 @@ OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
 class GrpcFront:
     def __init__(self, service: Service, limits: HttpLimits, keys: Keys) -> None:
         self._service, self._limits, self._keys = service, limits, keys
-        self._unreadable = Sparing(log)
+        self._unreadable = ThrottledWarnings(log)
 
     def handler(self) -> Any:
-        """What a grpc server is given."""
+        """Return the handler that a grpc server is given."""
         methods = {name: self._unary(name, answering) for name, answering in self._methods().items()}
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self.model_stream_infer, response_serializer=_serialized

@@ -1,4 +1,4 @@
-"""The protocol's messages, made from the compiled description that is shipped beside this file.
+"""The protocol's messages are made from the compiled description that is shipped beside this file.
 
 They live in a pool of their own: a program that imports another library with the same messages (a client)
 has those in the common pool, where each name may exist only once.
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from google.protobuf.message import DecodeError
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 from astrarium.server.contract import Kind, ModelCard, Refused
 from astrarium.server.settings import LARGE
 from astrarium.serving.live.tensors import BYTES
@@ -35,12 +35,12 @@ def pool() -> descriptor_pool.DescriptorPool:
 
 @cache
 def message(name: str) -> Any:
-    """The class of a message by its name in the .proto."""
+    """Return the class of a message by its name in the .proto."""
     return message_factory.GetMessageClass(pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
 
 def filled(name: str, content: object) -> Any:
-    """A message from plain dicts and lists with the same field names."""
+    """Return a message made of plain dicts and lists with the same field names."""
     return json_format.ParseDict(content, message(name)(), descriptor_pool=pool())
 
 
@@ -51,14 +51,14 @@ Data = bytes | memoryview
 
 
 class Unreadable(Refused):
-    """Bytes that are no message of the kind that was asked for."""
+    """The bytes are no message of the kind that was asked for."""
 
     def __init__(self, name: str) -> None:
         super().__init__(Kind.BAD_REQUEST, f"request: expected a message {name} in protobuf's encoding")
 
 
 class Given(NamedTuple):
-    """A ModelInferRequest. `contents` are the typed ones of its inputs as they came, if they were cut out."""
+    """A ModelInferRequest as given; `contents` are its inputs' typed ones as bytes, if they were cut out."""
 
     request: Any
     raw: Sequence[Data]
@@ -71,7 +71,7 @@ class Given(NamedTuple):
 
 
 def read_message(name: str, data: bytes) -> Any:
-    """A message without tensors."""
+    """Read a message without tensors."""
     if len(data) > LARGE:
         raise _too_large(f"at most {LARGE} bytes of {name}")
     return _parsed(name, data)

@@ -1,4 +1,4 @@
-"""Serves the gRPC front, inside an event loop that is already running."""
+"""The gRPC server serves the gRPC front, inside an event loop that is already running."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _NO_LIMIT = -1
 
 
 class RunningGrpc:
-    """A server that answers on `host` and `port` until it is stopped."""
+    """A running gRPC server answers on `host` and `port` until it is stopped."""
 
     def __init__(self, server: Any, host: str, port: int) -> None:
         self._server = server
         self.host, self.port = host, port
 
     async def stop(self, grace: float) -> None:
-        """Takes no more calls; those under way get *grace* seconds to be answered."""
+        """Take no more calls; those under way get *grace* seconds to be answered."""
         await self._server.stop(grace)
 
 
@@ -33,7 +33,7 @@ async def serve_grpc(
     limits: HttpLimits | None = None,
     security: Security | None = None,
 ) -> RunningGrpc:
-    """Returns once it listens."""
+    """Serve gRPC; return once it listens."""
     address, limits, security = address or Address(), limits or HttpLimits(), security or Security()
     server = grpc.aio.server(options=_options(limits))
     server.add_generic_rpc_handlers((GrpcFront(service, limits, Keys(security.keys)).handler(),))

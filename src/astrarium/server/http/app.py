@@ -1,4 +1,4 @@
-"""The protocol over HTTP: an ASGI application over a Service."""
+"""The protocol over HTTP is an ASGI application over a Service."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from astrarium.server.http.bodies import (
     send_reply,
 )
 from astrarium.server.http.handlers import Handlers
-from astrarium.server.http.openapi import described
-from astrarium.server.http.routing import RECEIVED, Request, Route, Router
+from astrarium.server.http.routing import RECEIVED, HttpRequest, Route, Router, described
 from astrarium.server.settings import HttpLimits, Keys, Security
 from astrarium.server.wire import ErrorAnswer
 
@@ -98,7 +97,7 @@ OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
 
 
 class HttpFront:
-    """What uvicorn calls. Every request gets an answer, whatever goes wrong behind it."""
+    """The HTTP front is what uvicorn calls; every request gets an answer, whatever goes wrong behind it."""
 
     def __init__(
         self, service: Service, limits: HttpLimits | None = None, security: Security | None = None
@@ -137,11 +136,11 @@ class HttpFront:
         if self.keys and path not in OPEN_PATHS:
             self.keys.check(headers)
         route, names = self.router.find(scope["method"], path)
-        return await route.handler(Request(scope, headers, receive, received, names))
+        return await route.handler(HttpRequest(scope, headers, receive, received, names))
 
 
 async def _without_http(scope: Scope, receive: Receive, send: Send) -> None:
-    """There is nothing to start or stop here: who serves the application also owns the service."""
+    """Start and stop nothing: the server of the application also owns the service."""
     while scope["type"] == "lifespan":
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

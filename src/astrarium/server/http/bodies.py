@@ -1,4 +1,4 @@
-"""Bodies over HTTP: read within limits, and (de)compressed without trusting how large they will become."""
+"""Bodies over HTTP are read within limits, and decompressed without trusting how large they will become."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reply(NamedTuple):
 
 
 class HttpRefusal(AstrariumError):
-    """A refusal that only HTTP knows (a method, a type of content), with its own status."""
+    """An HTTP refusal is one that only HTTP knows (a method, a type of content), with its own status."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[bytes, bytes] | None = None) -> None:
         self.status, self.reason, self.headers = status, reason, list((headers or {}).items())
@@ -53,7 +53,7 @@ def refusal(refused: Refused) -> Reply:
 
 
 def _retry_after(seconds: float) -> Headers:
-    """Whole seconds as HTTP has it, and milliseconds for clients that can wait less."""
+    """Return headers with whole seconds as HTTP has it, and milliseconds for clients that can wait less."""
     whole, fine = max(1, ceil(seconds)), max(1, ceil(seconds * 1000))
     return [(b"retry-after", b"%d" % whole), (b"x-astrarium-retry-after-ms", b"%d" % fine)]
 
@@ -82,13 +82,13 @@ class Disconnected(Exception):
 
 
 class BodyReader:
-    """Reads bodies of at most `limits.body_bytes` each, and `limits.held_bytes` in all."""
+    """A body reader reads bodies of at most `limits.body_bytes` each, and `limits.held_bytes` in all."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits, self.held = limits, 0
 
     async def read(self, headers: Mapping[bytes, bytes], receive: Receive) -> Body:
-        """The body without its Content-Encoding. Call `let_go` once it is of no use any more."""
+        """Return the body without its Content-Encoding. Call `let_go` once it is of no use any more."""
         sent = await self._sent(headers, receive)
         encoding = headers.get(b"content-encoding")
         if not encoding:
@@ -152,7 +152,7 @@ def _part(message: MutableMapping[str, Any]) -> bytes:
 
 
 async def decompressed(body: Body, encoding: str, limit: int) -> Body:
-    """*body* as its Content-Encoding says, as long as that stays within *limit* bytes."""
+    """Decompress *body* by its Content-Encoding, as long as that stays within *limit* bytes."""
     if encoding in ("", "identity"):
         return body
     if encoding not in ENCODINGS:
@@ -179,7 +179,7 @@ def _inflate(body: Body, limit: int) -> bytes:
 
 
 def asked_encoding(accepted: bytes) -> str:
-    """A list of encodings is what a client's library can read; one alone is what its author asked for."""
+    """Return the encoding to answer in: one alone was asked for, a list is what a library can read."""
     encoding = accepted.decode("latin-1").strip().lower()
     return encoding if encoding in ENCODINGS else ""
 

@@ -1,4 +1,4 @@
-"""The short way: inference requests that are plain enough are read, placed and answered by native code.
+"""On the short way, inference requests that are plain enough are read, placed and answered by native code.
 
 A request is plain when it comes in one piece (or its body in a few), in HTTP/1.1, with JSON or binary tensors
 that fit the model, and asks for nothing unusual. All others, and all that are wrong in some way, go the long
@@ -28,19 +28,19 @@ LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way make
 
 
 class Connection(ExpressClient, Protocol):
-    """A client as the lane needs it: with a socket to write to."""
+    """A connection is a client as the lane needs it: with a socket to write to."""
 
     @property
     def here(self) -> bool:
-        """Whether it can still be written to."""
+        """Whether the client can still be written to."""
 
     @property
     def socket(self) -> int:
-        """-1 where earlier bytes are still on their way: the answer must queue up behind them."""
+        """Return the socket; -1 where earlier bytes are on their way: the answer must queue behind them."""
 
 
 class ReadingLag:
-    """How long requests lie unread before the event loop comes to them.
+    """The reading lag is how long requests lie unread before the event loop comes to them.
 
     The system tells by connection, in ticks of some milliseconds. The loop itself tells more closely: what it
     finds as soon as it looks came while it was busy with the turn before.
@@ -56,7 +56,7 @@ class ReadingLag:
         self._before: Time = 0  # how long the turn before this one took, if this one followed at once
 
     def of(self, socket: int, now: Time) -> tuple[Time, Time]:
-        """The bytes that were read just now had waited so long: probably, and at most."""
+        """Return how long the bytes that were read just now had waited: probably, and at most."""
         if not self._in_turn:
             self._begin(now)
         least, here = self._unread_for(socket), now - self._began
@@ -74,8 +74,8 @@ class ReadingLag:
         self._in_turn, self._ended = False, monotonic_ns()
 
 
-class Lane:
-    """The short way into one service."""
+class ExpressLane:
+    """An express lane is the short way into one service."""
 
     def __init__(self, service: Express, native: Any, bodies: BodyReader, keys: Keys) -> None:
         limits = bodies.limits
@@ -127,7 +127,7 @@ class Lane:
         self._bodies.held -= size
 
     def _look(self, now: Time) -> None:
-        """Models are loaded and unloaded: the desk serves those that are ready, as they are now."""
+        """Tell the native desk which models are ready now: models are loaded and unloaded."""
         self._looked = now
         for index, card, why in self._service.cards():
             if self._cards.get(index) is not card:
@@ -135,8 +135,10 @@ class Lane:
                 self._learn(index, card, why or _why_long(card))
 
     def always_long(self) -> dict[str, str]:
-        """The models of which no request can go the short way, or none that does not ask for binary answers,
-        with the reason."""
+        """Return the models of which no request can go the short way, with the reason.
+
+        Among them are those of which only requests for binary answers can.
+        """
         found = {card.name: why or _why_long(card) or _text(card) for _, card, why in self._service.cards()}
         return {name: why for name, why in found.items() if why}
 
@@ -169,7 +171,7 @@ class Lane:
 
 
 def _why_long(card: ModelCard) -> str:
-    """Why no request of the model can go the short way now; empty where they can."""
+    """Return why no request of the model can go the short way now; empty where they can."""
     if card.state != "READY":
         return "not_ready"
     names = [card.name, *(spec.name for spec in (*card.inputs, *card.outputs))]
@@ -180,16 +182,16 @@ def _text(card: ModelCard) -> str:
     return "text" if any(spec.datatype == BYTES for spec in (*card.inputs, *card.outputs)) else ""
 
 
-# A connection that tries the short way first, and goes the long way with everything else.
-
-
 log = logging.getLogger(__name__)
 
 
 class ExpressProtocol(BoundedProtocol):
-    """One request at a time: what comes before the last one is answered waits its turn."""
+    """An express connection tries the short way first, and goes the long way with everything else.
 
-    lane: Lane
+    It serves one request at a time: what comes before the last one is answered waits its turn.
+    """
+
+    lane: ExpressLane
     packed: Any = None  # the call that waits for its answer
     _line: object = None
     _fd = -1
@@ -222,7 +224,7 @@ class ExpressProtocol(BoundedProtocol):
             self._try(data, waited)
 
     def _try(self, data: bytes, waited: Time) -> None:
-        """*waited* is how long the last bytes of the request lay unread."""
+        """Try the short way; *waited* is how long the last bytes of the request lay unread."""
         found = self.lane.read(data, self._since, waited, self._fd) if self._welcome() else "busy"
         if isinstance(found, bytes):
             self._refused(found)
@@ -234,7 +236,7 @@ class ExpressProtocol(BoundedProtocol):
             self._take(found)
 
     def _refused(self, unsent: bytes) -> None:
-        """The refusal is on its way already, but for these bytes."""
+        """Send the rest of a refusal, which is on its way but for these bytes."""
         if unsent:
             self.transport.write(unsent)
         if self.timeout_keep_alive_task is None:
@@ -245,12 +247,12 @@ class ExpressProtocol(BoundedProtocol):
         super().data_received(data)
 
     def _welcome(self) -> bool:
-        """Nothing on its way that an answer might overtake, and not too many connections."""
+        """Whether no earlier answer is on its way, and there are not too many connections."""
         free = self.limit_concurrency is None or len(self.connections) < self.limit_concurrency
         return free and not self.transport.get_write_buffer_size()
 
     def _wait_for(self, missing: int, data: bytes) -> None:
-        """The rest of a body, as long as all connections together do not keep too much."""
+        """Wait for the rest of a body, unless all connections together keep too much."""
         if not self.lane.hold(len(data)):
             self._go_long_way(data, "held")
             return
@@ -268,7 +270,7 @@ class ExpressProtocol(BoundedProtocol):
             self._try(self._whole(), self.lane.lag.of(self._fd, now)[0])
 
     def _whole(self) -> bytes:
-        """The parts put together; nothing is being waited for any more."""
+        """Return the parts put together; nothing is being waited for any more."""
         parts, self._parts = b"".join(self._parts or ()), None
         self.lane.let_go(len(parts))
         if self._deadline is not None:
@@ -326,7 +328,7 @@ class ExpressProtocol(BoundedProtocol):
             self.sent(STATUS_LINE[reply.status] + lines + length + reply.body)
 
     def _turn(self) -> None:
-        """The request that came too early has its turn."""
+        """Serve the request that came before the last one was answered."""
         data, self._next = self._next, b""
         if data and self.here:
             self.transport.resume_reading()
@@ -338,7 +340,7 @@ class ExpressProtocol(BoundedProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Requests of the short way do not touch the timer; it looks here before it closes."""
+        """Close an idle connection; requests of the short way do not touch the timer, so it looks here."""
         quiet = (monotonic_ns() - self._since) / SECOND
         if not self.here:
             return
@@ -365,5 +367,5 @@ class ExpressProtocol(BoundedProtocol):
         self._unset_keepalive_if_required()
 
 
-def express_protocol(limits: HttpLimits, lane: Lane) -> type[ExpressProtocol]:
+def express_protocol(limits: HttpLimits, lane: ExpressLane) -> type[ExpressProtocol]:
     return type("ExpressProtocol", (ExpressProtocol,), {"limits": limits, "lane": lane})

@@ -1,4 +1,4 @@
-"""What each path answers."""
+"""Handlers answer the paths of the HTTP protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import UNSET
 from astrarium.core.units import Time
 from astrarium.server import wire
 from astrarium.server.checking import (
-    Placed,
+    CheckedTensor,
     bad,
     check_load_parameters,
     check_size,
@@ -21,8 +21,8 @@ from astrarium.server.checking import (
     check_version,
     in_card_order,
     placed_inputs,
+    request_options,
     wanted_outputs,
-    wishes,
 )
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
 from astrarium.server.http.bodies import (
@@ -37,7 +37,7 @@ from astrarium.server.http.bodies import (
     json_reply,
 )
 from astrarium.server.http.json_tensors import Json, check_keys, from_json, not_json, outline, to_json
-from astrarium.server.http.routing import LONG_WAY, Request
+from astrarium.server.http.routing import LONG_WAY, HttpRequest
 from astrarium.server.settings import LARGE
 from astrarium.server.timelines import stage_line
 from astrarium.server.wire import (
@@ -65,8 +65,8 @@ _decode = msgspec.json.Decoder(InferRequest).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Asked(NamedTuple):
-    """A call, and the form in which its client wants the answer."""
+class HttpCall(NamedTuple):
+    """An HTTP call is a call, and the form in which its client wants the answer."""
 
     call: InferCall
     id: str
@@ -75,16 +75,18 @@ class Asked(NamedTuple):
 
 def read_call(
     card: ModelCard, body: Body, headers: Mapping[bytes, bytes], received: Time, limit: int
-) -> Asked:
-    """*limit* is the most bytes that one tensor may have."""
+) -> HttpCall:
+    """Read a call from a body; *limit* is the most bytes that one tensor may have."""
     json_size = _json_size(headers, body)
     request = _request(body, json_size)
     tensors = _tensors(card, request, memoryview(body)[json_size:], limit)
     tag = headers.get(APPLICATION, b"").decode("latin-1")
-    wish = wishes(request.parameters, tag, card.name)
+    options = request_options(request.parameters, tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
-    call = InferCall(card.name, tensors, rows, received, wish.timeout, wish.priority, wish.application)
-    return Asked(call, request.id, _wanted(card, request))
+    call = InferCall(
+        card.name, tensors, rows, received, options.timeout, options.priority, options.application
+    )
+    return HttpCall(call, request.id, _wanted(card, request))
 
 
 def reads_slowly(card: ModelCard, body: Body, headers: Mapping[bytes, bytes]) -> bool:
@@ -94,8 +96,8 @@ def reads_slowly(card: ModelCard, body: Body, headers: Mapping[bytes, bytes]) ->
     return _json_size(headers, body) > LARGE or any(spec.datatype == BYTES for spec in card.inputs)
 
 
-def writes_slowly(asked: Asked, answer: InferAnswer) -> bool:
-    """The same of an answer in JSON."""
+def writes_slowly(asked: HttpCall, answer: InferAnswer) -> bool:
+    """Whether an answer in JSON takes so long to write that a thread should."""
     in_json = [tensor for tensor in answer.outputs if asked.outputs.get(tensor.name) is False]
     return sum(len(tensor.data) for tensor in in_json) > LARGE
 
@@ -111,7 +113,7 @@ def _json_size(headers: Mapping[bytes, bytes], body: Body) -> int:
 
 
 def _request(body: Body, size: int) -> InferRequest:
-    """What the JSON says. Of a large one only what is beside the elements of its tensors is read here."""
+    """Read a request's JSON; of a large one, only what is beside the elements of its tensors."""
     json = body if size == len(body) else memoryview(body)[:size]
     try:
         return _small(json) if size <= LARGE else _large(json)
@@ -157,7 +159,7 @@ def _tensors(card: ModelCard, request: InferRequest, binary: memoryview, limit: 
     return in_card_order(card, tensors)
 
 
-def _binary_size(given: InputTensor, placed: Placed, model: str) -> int | None:
+def _binary_size(given: InputTensor, placed: CheckedTensor, model: str) -> int | None:
     check_tensor_parameters(placed.field, given.parameters, model)
     size = given.parameters.get("binary_data_size")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
@@ -165,13 +167,13 @@ def _binary_size(given: InputTensor, placed: Placed, model: str) -> int | None:
     return size
 
 
-def _json_data(given: InputTensor, placed: Placed, model: str) -> bytes:
+def _json_data(given: InputTensor, placed: CheckedTensor, model: str) -> bytes:
     if given.data is UNSET:
         raise bad(placed.field, "neither", "either data or parameters.binary_data_size", model)
     return from_json(given.data, placed, model)
 
 
-def _binary_data(given: InputTensor, placed: Placed, data: memoryview, model: str) -> memoryview:
+def _binary_data(given: InputTensor, placed: CheckedTensor, data: memoryview, model: str) -> memoryview:
     if given.data is not UNSET:
         raise bad(placed.field, "both", "either data or parameters.binary_data_size", model)
     check_size(placed, data, model)  # fewer bytes than binary_data_size says are also fewer than the shape
@@ -198,8 +200,8 @@ def _flag(parameters: Parameters, name: str, default: bool, field: str, model: s
     return value
 
 
-def written_answer(card: ModelCard, asked: Asked, answer: InferAnswer) -> tuple[Headers, bytes]:
-    """The body and the headers that describe it; nothing in them refers to shared memory any more."""
+def written_answer(card: ModelCard, asked: HttpCall, answer: InferAnswer) -> tuple[Headers, bytes]:
+    """Return the answer's body and headers; nothing in them refers to shared memory any more."""
     given = {tensor.name: tensor for tensor in answer.outputs}
     binary = [given[name].data for name, is_binary in asked.outputs.items() if is_binary]
     outputs = [_output(given[name], is_binary) for name, is_binary in asked.outputs.items()]
@@ -219,7 +221,7 @@ def _output(tensor: Tensor, binary: bool) -> OutputTensor:
 
 
 def timeline_header(headers: Mapping[bytes, bytes], answer: InferAnswer) -> Headers:
-    """How long each stage took, for those who ask."""
+    """Return a header with how long each stage took, for clients that ask."""
     if headers.get(TIMELINE) in (None, b"0", b""):
         return []
     return [(TIMELINE, stage_line(answer).encode())]
@@ -237,33 +239,33 @@ class Handlers:
         self._service, self._bodies = service, bodies
         self.description = b""  # the OpenAPI document, once there are routes to describe
 
-    async def pointers(self, _: Request) -> Reply:
+    async def pointers(self, _: HttpRequest) -> Reply:
         names = [card.name for card in self._service.cards()]
         links = {name: f"/v2/models/{name}" for name in names[:20]}
         look = {"description": "/openapi.json", "metrics": "/metrics", "timeline": "/timeline", **links}
         about = f"Astrarium serves {len(names)} models over the Open Inference Protocol v2"
         return json_reply(wire.Pointers(about, look))
 
-    async def server(self, _: Request) -> Reply:
+    async def server(self, _: HttpRequest) -> Reply:
         return json_reply(server_metadata())
 
-    async def live(self, _: Request) -> Reply:
+    async def live(self, _: HttpRequest) -> Reply:
         return json_reply(wire.Live(True))
 
-    async def ready(self, _: Request) -> Reply:
+    async def ready(self, _: HttpRequest) -> Reply:
         if not self._service.ready:
             raise Refused(Kind.UNAVAILABLE, _NOT_READY)
         return json_reply(wire.Ready(True))
 
-    def _card(self, request: Request) -> ModelCard:
+    def _card(self, request: HttpRequest) -> ModelCard:
         card = self._service.card(request.names["model"])
         check_version(card, request.names.get("version", ""))
         return card
 
-    async def model(self, request: Request) -> Reply:
+    async def model(self, request: HttpRequest) -> Reply:
         return json_reply(model_metadata(self._card(request)))
 
-    async def model_ready(self, request: Request) -> Reply:
+    async def model_ready(self, request: HttpRequest) -> Reply:
         card = self._card(request)
         state, reason = card.health
         if state != "READY":
@@ -271,17 +273,17 @@ class Handlers:
             raise Refused(Kind.UNAVAILABLE, f"model {card.name}: it is {state}{because}")
         return json_reply(wire.Ready(True))
 
-    async def config(self, request: Request) -> Reply:
+    async def config(self, request: HttpRequest) -> Reply:
         return json_reply(model_config(self._card(request)))
 
-    async def statistics(self, request: Request) -> Reply:
+    async def statistics(self, request: HttpRequest) -> Reply:
         return json_reply(statistics_answer([self._service.statistics(self._card(request).name)]))
 
-    async def all_statistics(self, _: Request) -> Reply:
+    async def all_statistics(self, _: HttpRequest) -> Reply:
         cards = self._service.cards()
         return json_reply(statistics_answer(self._service.statistics(card.name) for card in cards))
 
-    async def infer(self, request: Request) -> Reply:
+    async def infer(self, request: HttpRequest) -> Reply:
         if reason := request.scope.get(LONG_WAY):
             self._service.went_long_way(reason)
         card = self._card(request)
@@ -291,7 +293,7 @@ class Handlers:
         finally:
             self._bodies.let_go(body)
 
-    async def _inferred(self, card: ModelCard, request: Request, body: Body) -> Reply:
+    async def _inferred(self, card: ModelCard, request: HttpRequest, body: Body) -> Reply:
         headers = request.headers
         asked = await self._asked(card, request, body)
         answer = await self._service.infer(asked.call)
@@ -310,7 +312,7 @@ class Handlers:
         described_by.append((b"content-encoding", wanted.encode()))
         return Reply(200, described_by, await compressed(content, wanted))
 
-    async def _asked(self, card: ModelCard, request: Request, body: Body) -> Asked:
+    async def _asked(self, card: ModelCard, request: HttpRequest, body: Body) -> HttpCall:
         given = card, body, request.headers, request.received, self._bodies.limits.body_bytes
         try:
             if reads_slowly(card, body, request.headers):
@@ -320,14 +322,14 @@ class Handlers:
             self._service.turned_away(card.name, refused)
             raise
 
-    async def _body(self, request: Request) -> Body:
+    async def _body(self, request: HttpRequest) -> Body:
         content_type = request.headers.get(b"content-type")
         if content_type is not None and content_type.lower() not in CONTENT_TYPES:
             _check_content_type(content_type.decode("latin-1"))
         return await self._bodies.read(request.headers, request.receive)
 
-    async def _form(self, request: Request, form: type[Form]) -> Form:
-        """The body as *form*; an empty one is the form with nothing filled in."""
+    async def _form(self, request: HttpRequest, form: type[Form]) -> Form:
+        """Read the body as *form*; an empty one is the form with nothing filled in."""
         body = await self._body(request)
         self._bodies.let_go(body)
         if len(body) > LARGE:
@@ -342,26 +344,26 @@ class Handlers:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise not_json(body, error) from None
 
-    async def index(self, request: Request) -> Reply:
+    async def index(self, request: HttpRequest) -> Reply:
         form = await self._form(request, wire.IndexRequest)
         return json_reply(index_entries(self._service.cards(), form.ready))
 
-    async def load(self, request: Request) -> Reply:
+    async def load(self, request: HttpRequest) -> Reply:
         form, card = await self._form(request, wire.ChangeRequest), self._card(request)
         check_load_parameters(form.parameters, card.name)
         await self._service.load(card.name)
         return json_reply({})
 
-    async def unload(self, request: Request) -> Reply:
+    async def unload(self, request: HttpRequest) -> Reply:
         await self._form(request, wire.ChangeRequest)
         await self._service.unload(self._card(request).name)
         return json_reply({})
 
-    async def metrics(self, _: Request) -> Reply:
+    async def metrics(self, _: HttpRequest) -> Reply:
         kind = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
         return Reply(200, [kind], self._service.metrics())
 
-    async def timeline(self, request: Request) -> Reply:
+    async def timeline(self, request: HttpRequest) -> Reply:
         query = parse_qs(request.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
         given = query.get("last", [str(DEFAULT_LAST)])[-1]
         try:
@@ -371,12 +373,12 @@ class Handlers:
         trace = await to_thread(self._service.timeline, last)  # it may tell of thousands of calls
         return Reply(200, [(b"content-type", b"application/json")], trace)
 
-    async def openapi(self, _: Request) -> Reply:
+    async def openapi(self, _: HttpRequest) -> Reply:
         return Reply(200, [(b"content-type", b"application/json")], self.description)
 
 
 def _check_content_type(given: str) -> None:
-    """Whether the type is one of ours once its parameters are left out."""
+    """Refuse a content type that is not one of ours once its parameters are left out."""
     if given.partition(";")[0].strip().lower().encode("latin-1") not in CONTENT_TYPES:
         expected = "application/json or application/octet-stream"
         raise HttpRefusal(415, f"Content-Type: expected {expected} (got {given[:80]!r})")

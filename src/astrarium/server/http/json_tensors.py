@@ -1,4 +1,4 @@
-"""Tensors written as JSON lists, flat or nested, to and from the protocol's binary layout."""
+"""Tensors in JSON are lists, flat or nested; they are turned to and from the protocol's binary layout."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from astrarium.core.native import extension
-from astrarium.server.checking import Placed, bad
+from astrarium.core.errors import extension
+from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.settings import LARGE
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, pack_bytes, unpack_bytes
@@ -29,14 +29,14 @@ def native() -> Any | None:
 
 
 class Outline(NamedTuple):
-    """A request's JSON where each `inputs[i].data` is a number: which of the pieces it was."""
+    """An outline is a request's JSON where each `inputs[i].data` is a number: which of the pieces it was."""
 
     text: Json
     pieces: list[msgspec.Raw] | None  # None: nothing was cut out
 
 
 def outline(body: Json) -> Outline:
-    """Refused where the elements are not all that makes it large, or where it is no JSON."""
+    """Return the outline of a body; Refused where it is large beside its elements, or no JSON."""
     cutter = native()
     found = cutter.outline(body) if cutter is not None else None
     if isinstance(found, int):
@@ -52,7 +52,7 @@ def outline(body: Json) -> Outline:
 
 
 def check_keys(text: Json) -> None:
-    """Refuses JSON in which an object has a key twice: the last one would count, and nobody would know."""
+    """Refuse JSON in which an object has a key twice: the last one would count, and nobody would know."""
     # How long the numbers are matters to nobody here, and a number may be too long to be read.
     json.loads(bytes(text), object_pairs_hook=_once, parse_int=len, parse_float=len)
 
@@ -67,8 +67,8 @@ def _once(members: list[tuple[str, Any]]) -> None:
         seen.add(key)
 
 
-def read_elements(reader: Any, raw: msgspec.Raw, placed: Placed, model: str) -> bytes:
-    """The binary layout of a large JSON list, by *reader*, the native code."""
+def read_elements(reader: Any, raw: msgspec.Raw, placed: CheckedTensor, model: str) -> bytes:
+    """Return the binary layout of a large JSON list, by *reader*, the native code."""
     half = placed.spec.datatype == "FP16"
     found = reader.from_json(raw, "FP64" if half else placed.spec.datatype, list(placed.shape))
     if isinstance(found, tuple):
@@ -77,7 +77,7 @@ def read_elements(reader: Any, raw: msgspec.Raw, placed: Placed, model: str) -> 
     return _halves(found, placed, model) if half else bytes(found)
 
 
-def _halves(doubles: bytes, placed: Placed, model: str) -> bytes:
+def _halves(doubles: bytes, placed: CheckedTensor, model: str) -> bytes:
     with np.errstate(over="ignore"):
         halves = np.frombuffer(doubles).astype(np.float16)
     beyond = np.flatnonzero(np.isinf(halves))
@@ -86,13 +86,13 @@ def _halves(doubles: bytes, placed: Placed, model: str) -> bytes:
     return halves.tobytes()
 
 
-def _wrong_element(placed: Placed, element: int, got: object, model: str) -> Refused:
+def _wrong_element(placed: CheckedTensor, element: int, got: object, model: str) -> Refused:
     form = f"a flat list of {placed.spec.datatype}, or one nested like shape {list(placed.shape)}"
     return bad(f"{placed.field}.data, element {element}", got, f"{placed.elements} elements: {form}", model)
 
 
 def write_elements(writer: Any, tensor: Tensor) -> msgspec.Raw | int:
-    """A JSON list of a large tensor's elements, by *writer*; or which of them is no text."""
+    """Return a JSON list of a large tensor's elements, by *writer*; or which of them is no text."""
     data, datatype = tensor.data, tensor.datatype
     if datatype == "FP16":
         data, datatype = np.frombuffer(data, np.float16).astype(np.float32).data, "FP32"
@@ -119,8 +119,8 @@ _PLACE = re.compile(r"^(?P<what>.*) - at `\$(?P<where>.*)`$")
 _BYTE = re.compile(r"\(byte (\d+)\)$")
 
 
-def from_json(raw: msgspec.Raw, placed: Placed, model: str) -> bytes:
-    """The binary layout of a JSON list, refused where it is not exactly what was announced."""
+def from_json(raw: msgspec.Raw, placed: CheckedTensor, model: str) -> bytes:
+    """Return the binary layout of a JSON list, refused where it is not exactly what was announced."""
     if len(memoryview(raw)) > LARGE and (reader := native()) is not None:
         return read_elements(reader, raw, placed, model)
     depth = len(placed.shape) if _NESTED.match(raw) else 1
@@ -135,8 +135,8 @@ def from_json(raw: msgspec.Raw, placed: Placed, model: str) -> bytes:
     return packed(placed, flat, model)
 
 
-def packed(placed: Placed, values: Any, model: str) -> bytes:
-    """The binary layout of a flat list, refused where an element does not fit the datatype."""
+def packed(placed: CheckedTensor, values: Any, model: str) -> bytes:
+    """Return the binary layout of a flat list, refused where an element does not fit the datatype."""
     datatype = placed.spec.datatype
     if datatype == BYTES:
         return pack_bytes([value.encode() if isinstance(value, str) else value for value in values])
@@ -147,7 +147,7 @@ def packed(placed: Placed, values: Any, model: str) -> bytes:
 
 
 def to_json(tensor: Tensor) -> list[Any] | msgspec.Raw:
-    """A flat list. NaN and the infinities, which JSON cannot write, become null."""
+    """Return a tensor as a flat list; NaN and the infinities, which JSON cannot write, become null."""
     if len(tensor.data) > LARGE and (writer := native()) is not None:
         return _written(tensor, writer)
     if tensor.datatype == BYTES:
@@ -171,7 +171,7 @@ def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(element)
 
 
-def _flattened(values: list[Any], placed: Placed, model: str) -> list[Any]:
+def _flattened(values: list[Any], placed: CheckedTensor, model: str) -> list[Any]:
     level: list[Any] = [values]
     for axis, size in enumerate(placed.shape):
         for part in level:
@@ -182,14 +182,14 @@ def _flattened(values: list[Any], placed: Placed, model: str) -> list[Any]:
     return level
 
 
-def _unreadable(error: Exception, placed: Placed, model: str) -> Refused:
+def _unreadable(error: Exception, placed: CheckedTensor, model: str) -> Refused:
     expected = f"a flat list of {placed.spec.datatype}, or one nested like shape {list(placed.shape)}"
     found = _PLACE.match(str(error))
     where, what = (found["where"], found["what"]) if found else ("", str(error))
     return bad(f"{placed.field}.data{where}", None, f"{expected}: {what}", model)
 
 
-def _out_of_range(placed: Placed, values: Any, model: str) -> Refused:
+def _out_of_range(placed: CheckedTensor, values: Any, model: str) -> Refused:
     code = f"<{_CODES[placed.spec.datatype]}"
     for at, value in enumerate(values):
         try:
@@ -213,7 +213,7 @@ def _no_text(name: str, at: int, element: bytes) -> Refused:
 
 
 def not_json(body: bytes | bytearray | memoryview, error: Exception) -> Refused:
-    """The refusal of a body that is no JSON, or not of the form that it should have."""
+    """Return the refusal of a body that is no JSON, or not of the form that it should have."""
     if isinstance(error, msgspec.ValidationError):
         found = _PLACE.match(str(error))
         where, what = (found["where"], found["what"]) if found else ("", str(error))

@@ -1,4 +1,4 @@
-"""What happens on a connection before there is a request: its arrival is timed, and bounded."""
+"""The connection's protocol times and bounds the arrival of a request."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ class Refusal(NamedTuple):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Notes when a request's first byte came (its own task may start much later). A request whose head is too
-    long, or which is not whole in time, is refused: a client cannot hold memory or a connection for ever."""
+    """A bounded protocol refuses a request whose head is too long, or which is not whole in time.
+
+    So a client cannot hold memory or a connection for ever. It notes when a request's first byte came: the
+    request's own task may start much later.
+    """
 
     limits = HttpLimits()
     long_way = ""  # why requests go this way and not the short one
@@ -72,7 +75,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._count_head(len(name) + len(value) + _AROUND_A_HEADER)
 
     def _count_head(self, size: int) -> None:
-        """A head that comes in one piece is whole before anybody has counted the pieces."""
+        """Count the bytes of a head, which may come in one piece or in several."""
         self._head_bytes += size
         if self._head_bytes > self.limits.head_bytes or len(self.headers) > self.limits.headers:
             raise _HeadTooLarge  # reaches `send_400_response`
@@ -107,7 +110,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.refuse(*(self._head_too_large() if too_large else Refusal(400, msg)))
 
     def refuse(self, status: int, reason: str) -> None:
-        """The last answer on this connection; requests that came whole before it are answered first."""
+        """Send the last answer on this connection; requests that came whole before are answered first."""
         if self.transport.is_closing() or self._last_words is not None:
             return
         self._last_words = Refusal(status, reason)

@@ -1,4 +1,4 @@
-"""Serves the HTTP front with uvicorn, inside an event loop that is already running."""
+"""The HTTP server serves the HTTP front with uvicorn, inside an event loop that is already running."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 
 import uvicorn
 
-from astrarium.core.errors import InputError
-from astrarium.core.native import extension
+from astrarium.core.errors import InputError, extension
 from astrarium.server.contract import Express, Service
 from astrarium.server.http.app import HttpFront
-from astrarium.server.http.express import ExpressProtocol, Lane, express_protocol
+from astrarium.server.http.express import ExpressLane, ExpressProtocol, express_protocol
 from astrarium.server.http.protocol import BoundedProtocol, bounded_protocol
 from astrarium.server.settings import Address, HttpLimits, Security
 
@@ -23,7 +22,7 @@ _BACKLOG = 2048
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever owns the process, and tells when it listens."""
+    """This uvicorn server leaves signals to the owner of the process, and tells when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -39,7 +38,7 @@ class _Server(uvicorn.Server):
 
 
 class RunningHttp:
-    """A server that answers on `host` and `port` until it is stopped."""
+    """A running HTTP server answers on `host` and `port` until it is stopped."""
 
     def __init__(
         self, server: _Server, task: asyncio.Task[None], host: str, port: int, protocol: type[BoundedProtocol]
@@ -48,13 +47,13 @@ class RunningHttp:
         self.host, self.port = host, port
 
     def always_long(self) -> dict[str, str]:
-        """What goes the long way whatever a client does, with the reason: some models, or `all models`."""
+        """Return what always goes the long way, with the reason: some models, or `all models`."""
         if issubclass(self._protocol, ExpressProtocol):
             return self._protocol.lane.always_long()
         return {"all models": self._protocol.long_way} if self._protocol.long_way else {}
 
     async def stop(self, grace: float) -> None:
-        """Takes no more connections; requests under way get *grace* seconds to be answered."""
+        """Take no more connections; requests under way get *grace* seconds to be answered."""
         self._server.config.timeout_graceful_shutdown = grace  # type: ignore[assignment]
         self._server.should_exit = True
         await self._task
@@ -67,7 +66,7 @@ async def serve_http(
     security: Security | None = None,
     express: Express | None = None,
 ) -> RunningHttp:
-    """Returns once it listens. *express* is the short way into the service, where it has one."""
+    """Serve HTTP; return once it listens. *express* is the short way into the service, where it has one."""
     address, limits, security = address or Address(), limits or HttpLimits(), security or Security()
     front = HttpFront(service, limits, security)
     protocol = _protocol(front, limits, security, express)
@@ -83,11 +82,11 @@ async def serve_http(
 def _protocol(
     front: HttpFront, limits: HttpLimits, security: Security, express: Express | None
 ) -> type[BoundedProtocol]:
-    """The short way needs the native extension, and bytes on the wire that nobody encrypts."""
+    """Return the connections' protocol; the short way needs the native extension, and no TLS."""
     native = extension("_express")
     if express is None or native is None or security.certificate is not None:
         return bounded_protocol(limits, "no_extension" if native is None else "tls" if express else "")
-    return express_protocol(limits, Lane(express, native, front.bodies, front.keys))
+    return express_protocol(limits, ExpressLane(express, native, front.bodies, front.keys))
 
 
 def _config(

@@ -1,1 +1,1 @@
-"""Where live work runs: workers, the processes that host them, and the model backends inside."""
+"""Live serving runs batches in worker processes, one for each GPU, with model backends inside."""

@@ -1,4 +1,4 @@
-"""Shared memory for tensors: one anonymous file that the frontend divides and every worker maps.
+"""The arena is shared memory for tensors: one anonymous file that the frontend divides and workers map.
 
 Nothing has a name, so nothing is left behind after a crash; only the frontend allocates, so a worker that
 dies takes no block with it. Blocks are powers of two and merge with their neighbour when both are free.
@@ -22,8 +22,8 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-class Memory:
-    """The file mapped into this process."""
+class SharedMemory:
+    """Shared memory is the file mapped into this process."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.fd, self.size = fd, size
@@ -31,14 +31,14 @@ class Memory:
         self.view = memoryview(self._map)
 
     @classmethod
-    def create(cls, size: int) -> Memory:
+    def create(cls, size: int) -> SharedMemory:
         fd = os.memfd_create("astrarium-tensors", os.MFD_CLOEXEC)
         os.ftruncate(fd, size)  # pages come into being when they are first written
         return cls(fd, size)
 
 
 class Arena:
-    """Hands out blocks of a memory; `take` answers None when there is no room."""
+    """An arena hands out blocks of a memory; `take` answers None when there is no room."""
 
     def __init__(self, size: int) -> None:
         if size < SMALLEST:
@@ -51,7 +51,7 @@ class Arena:
         self.used = 0
 
     def take(self, size: int) -> int | None:
-        """The offset of a block of at least *size* bytes."""
+        """Return the offset of a block of at least *size* bytes."""
         order = max(0, (max(size, 1) - 1).bit_length() - (SMALLEST.bit_length() - 1))
         found = next((have for have in range(order, self._top + 1) if self._free[have]), None)
         if found is None:
@@ -79,13 +79,13 @@ class Arena:
 
 
 def fixed_bytes(specs: Sequence[TensorSpec]) -> int | None:
-    """What one item of all these tensors takes, or None where it varies."""
+    """Return the bytes of one item of all these tensors, or None where they vary."""
     sizes = [spec.item_bytes for spec in specs]
     return None if None in sizes else sum(aligned(size or 0) for size in sizes)
 
 
 def whole_shapes(specs: Sequence[TensorSpec], rows: int) -> Shapes:
-    """Shapes and bytes of tensors whose specs leave nothing open."""
+    """Return shapes and bytes of tensors whose specs leave nothing open."""
     return [((rows, *spec.shape), rows * (spec.item_bytes or 0)) for spec in specs]
 
 
@@ -96,7 +96,7 @@ def block_bytes(shapes: Shapes) -> int:
 def tensors_at(
     view: memoryview, offset: int, specs: Sequence[TensorSpec], shapes: Shapes
 ) -> Iterator[Tensor]:
-    """Views on the tensors that begin at *offset*."""
+    """Yield views on the tensors that begin at *offset*."""
     for spec, (shape, size) in zip(specs, shapes, strict=True):
         yield Tensor(spec.name, spec.datatype, shape, view[offset : offset + size])
         offset += aligned(size)

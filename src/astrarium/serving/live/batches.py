@@ -1,4 +1,4 @@
-"""From blocks of shared memory to the stacked inputs of a batch: a view where one will do."""
+"""Batches are gathered from shared memory, as views where possible, and their replies written there."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from astrarium.serving.live.arena import aligned, whole_shapes
+from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch
-from astrarium.serving.live.backends.stacking import stack
-from astrarium.serving.live.messages import Member, Shapes
+from astrarium.serving.live.messages import BatchMember, Shapes
 from astrarium.serving.live.tensors import (
     BYTES,
     DATATYPES,
@@ -31,20 +31,23 @@ from astrarium.serving.live.tensors import (
 Items = Array | Sequence[Array]
 
 _NOWHERE = memoryview(bytearray(1 << 15))
-_NOBODY = [Member(0, 1, 0, 0, len(_NOWHERE))] * 2
+_NOBODY = [BatchMember(0, 1, 0, 0, len(_NOWHERE))] * 2
 
 
 class _Reply(NamedTuple):
-    """One item's answer: its shape with the batch of one, and its bytes."""
+    """A reply is one item's answer: its shape with the batch of one, and its bytes."""
 
     shape: tuple[int, ...]
     data: bytes | memoryview
 
 
 def write_replies(
-    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member], outputs: Mapping[str, Items]
+    view: memoryview,
+    specs: Sequence[TensorSpec],
+    members: Sequence[BatchMember],
+    outputs: Mapping[str, Items],
 ) -> list[Shapes] | None:
-    """The shapes that were written, by member; None where the specs say it all."""
+    """Write the members' replies; return their shapes, or None where the specs say them all."""
     found = [_promised(spec, outputs, len(members)) for spec in specs]
     stacked = [array for array in found if isinstance(array, np.ndarray) and array.dtype.kind not in "OSU"]
     if len(stacked) == len(specs):
@@ -68,7 +71,7 @@ def rehearse(specs: tuple[TensorSpec, ...]) -> None:
 
 @lru_cache(maxsize=64)
 def _made_up(specs: tuple[TensorSpec, ...]) -> dict[str, Array] | None:
-    """None where they would be too large to be worth it."""
+    """Return outputs to rehearse with; None where they would be too large to be worth it."""
     shapes = [(len(_NOBODY), *(1 if length < 0 else length for length in spec.shape)) for spec in specs]
     if sum(aligned(8 * prod(shape)) for shape in shapes) > len(_NOWHERE):
         return None
@@ -78,7 +81,7 @@ def _made_up(specs: tuple[TensorSpec, ...]) -> dict[str, Array] | None:
 
 
 def _promised(spec: TensorSpec, outputs: Mapping[str, Items], size: int) -> Items:
-    """An output that the clients were promised, or an error that says what came instead."""
+    """Return an output that the clients were promised, or raise an error that says what came instead."""
     if spec.name not in outputs:
         raise ValueError(f"the model gave no output {spec.name}; it gave {', '.join(outputs) or 'none'}")
     items = outputs[spec.name]
@@ -88,9 +91,9 @@ def _promised(spec: TensorSpec, outputs: Mapping[str, Items], size: int) -> Item
 
 
 def _write_alike(
-    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member], arrays: Sequence[Array]
+    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[BatchMember], arrays: Sequence[Array]
 ) -> Shapes:
-    """Stacked items are checked once and cut from the bytes of the whole; the shapes are everybody's."""
+    """Write stacked items, checked once and cut from the bytes of the whole; all have the same shapes."""
     replies = [member.reply for member in members]
     room, at, shapes = min([member.room for member in members]), 0, []
     for spec, array in zip(specs, arrays, strict=True):
@@ -105,7 +108,7 @@ def _write_alike(
     return shapes
 
 
-def _write(view: memoryview, member: Member, items: Sequence[_Reply]) -> Shapes:
+def _write(view: memoryview, member: BatchMember, items: Sequence[_Reply]) -> Shapes:
     at = 0
     for _, data in items:
         _check_room(at + len(data), member.room)
@@ -138,10 +141,10 @@ def _check(spec: TensorSpec, shape: tuple[int, ...], datatype: str) -> None:
 def gathered(
     view: memoryview,
     specs: Sequence[TensorSpec],
-    members: Sequence[Member],
+    members: Sequence[BatchMember],
     staging: Mapping[str, Array] = MappingProxyType({}),
 ) -> Batch:
-    """One array for each input, the items in the order of *members*; in those of *staging* where they fit."""
+    """Return an array for each input, with the items of *members*; one of *staging* where they fit."""
     applications = [member.application for member in members]
     if _are_alike(specs, members):
         return Batch(len(members), _of_one_shape(view, specs, members, staging), applications)
@@ -151,17 +154,20 @@ def gathered(
     return Batch(len(members), inputs, applications, own)
 
 
-def _are_alike(specs: Sequence[TensorSpec], members: Sequence[Member]) -> bool:
-    """The common case: requests of one item each, all of one shape."""
+def _are_alike(specs: Sequence[TensorSpec], members: Sequence[BatchMember]) -> bool:
+    """Whether requests have one item each, all of one shape: the common case."""
     shapes = members[0].shapes
     alike = all(member.rows == 1 and member.shapes == shapes for member in members)
     return alike and not any(spec.datatype == BYTES for spec in specs)
 
 
 def _of_one_shape(
-    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member], staging: Mapping[str, Array]
+    view: memoryview,
+    specs: Sequence[TensorSpec],
+    members: Sequence[BatchMember],
+    staging: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """Bytes are joined before they become an array: for small items an array of each costs far more."""
+    """Join bytes before they become an array: for small items an array of each costs far more."""
     blocks = [member.block for member in members]
     inputs, at = {}, 0
     for spec, (shape, size) in zip(specs, members[0].shapes or whole_shapes(specs, 1), strict=True):
@@ -185,7 +191,7 @@ def _copy(view: memoryview, places: Sequence[int], size: int, to: Array) -> None
 
 
 def _pieces(
-    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[Member]
+    view: memoryview, specs: Sequence[TensorSpec], members: Sequence[BatchMember]
 ) -> dict[str, list[Array]]:
     pieces: dict[str, list[Array]] = {spec.name: [] for spec in specs}
     for first, last in _stretches(members):
@@ -204,8 +210,8 @@ def _array(view: memoryview, spec: TensorSpec, at: int, shape: tuple[int, ...], 
     return np.ndarray(shape, DATATYPES[spec.datatype], view, at)
 
 
-def _stretches(members: Sequence[Member]) -> Iterator[tuple[Member, Member]]:
-    """Neighbouring rows of one block are taken at once."""
+def _stretches(members: Sequence[BatchMember]) -> Iterator[tuple[BatchMember, BatchMember]]:
+    """Yield stretches of neighbouring rows of one block, to be taken at once."""
     first = last = members[0]
     for member in members[1:]:
         if member.block == last.block and member.row == last.row + 1:

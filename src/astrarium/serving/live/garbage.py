@@ -18,7 +18,7 @@ TOO_MANY = 200_000
 
 
 class GarbageKeeper:
-    """Counts every collection of this process, by the moment it fell into: `idle`, or `busy`."""
+    """The garbage keeper counts every collection of this process by its moment: `idle`, or `busy`."""
 
     def __init__(self, pile: Callable[[], int] | None = None) -> None:
         self._pile = pile or _new_objects
@@ -43,7 +43,7 @@ class GarbageKeeper:
         return self._pile() >= WORTH_IT
 
     def idle_moment(self) -> None:
-        """Nobody waits for this process now."""
+        """Collect garbage if there is enough: nobody waits for this process now."""
         if self.worth_it:
             self._collect()
 
@@ -62,5 +62,5 @@ class GarbageKeeper:
 
 
 def _new_objects() -> int:
-    """Containers made since the last collection, less those that are gone."""
+    """Return how many containers were made since the last collection, less those that are gone."""
     return gc.get_count()[0]

@@ -1,4 +1,4 @@
-"""What the cluster level and a worker say to each other: ids, offsets and times, never a tensor.
+"""Messages between the server and a worker carry ids, offsets and times, never a tensor.
 
 Messages are MessagePack arrays, one to a packet. Times are of the machine's monotonic clock.
 """
@@ -21,8 +21,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
 Shapes: TypeAlias = list[tuple[tuple[int, ...], int]]  # of each tensor: shape and bytes
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One item of a batch: row *row* of the *rows* in a block; the answer goes to `reply`, `room` bytes.
+class BatchMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A member is one item of a batch: row *row* of the *rows* in a block; `room` bytes at `reply` await it.
 
     Tensors lie one after the other, aligned, in the order of the model's inputs; `shapes` is left out where
     the model's own say it all.
@@ -52,12 +52,12 @@ class UnloadModel(Message, frozen=True):
 class RunBatch(Message, frozen=True):
     run: int
     model: int
-    members: list[Member]
+    members: list[BatchMember]
     start: Time = 0  # not before
 
 
 class CancelBatch(Message, frozen=True):
-    """Stop it if it runs, skip it if it waits; the GPU recovers for *recovery*."""
+    """Stop a batch if it runs, skip it if it waits; the GPU recovers for *recovery*."""
 
     run: int
     recovery: Time = 0
@@ -68,7 +68,7 @@ class Ping(Message, frozen=True):
 
 
 class Stop(Message, frozen=True):
-    """Leave once the batches already sent are done."""
+    """Stop the worker once the batches already sent are done."""
 
 
 Order: TypeAlias = LoadModel | UnloadModel | RunBatch | CancelBatch | Ping | Stop
@@ -79,7 +79,7 @@ class WorkerUp(Message, frozen=True):
 
 
 class ModelLoaded(Message, frozen=True):
-    """Inputs and outputs as (name, datatype, shape of one item)."""
+    """A model was loaded, with inputs and outputs as (name, datatype, shape of one item)."""
 
     model: int
     inputs: list[tuple[str, str, tuple[int, ...]]]
@@ -87,7 +87,7 @@ class ModelLoaded(Message, frozen=True):
 
 
 class ModelRefused(Message, frozen=True):
-    """It could not be loaded."""
+    """A model could not be loaded."""
 
     model: int
     error: str
@@ -98,8 +98,11 @@ class ModelUnloaded(Message, frozen=True):
 
 
 class BatchDone(Message, frozen=True):
-    """Answers lie in the members' reply rooms. `shapes` by member, left out where the model's own say it
-    all; `own_times` is what each would have taken alone, where the backend knows."""
+    """A batch is done; its answers lie in the members' reply rooms.
+
+    `shapes` are by member, left out where the model's own say it all; `own_times` is what each would have
+    taken alone, where the backend knows.
+    """
 
     run: int
     received: Time

@@ -1,4 +1,4 @@
-"""How long a loaded model takes, by batch size or by application, on the machine at hand."""
+"""Profiling measures how long a loaded model takes, by batch size or application, on this machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from astrarium.core.units import SECOND, Time
 from astrarium.serving.live.backends import examples
+from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch, LoadedModel
-from astrarium.serving.live.backends.stacking import stack
 from astrarium.serving.live.tensors import Array, TensorSpec
 
 Generator = Callable[[np.random.Generator], Mapping[str, Array]]  # the inputs of one request
@@ -24,7 +24,7 @@ _OUT_OF_ORDER = 1.1  # times as long as a larger size; less than this does no ha
 
 @dataclass(frozen=True)
 class Care:
-    """How carefully to measure: runs that do not count, runs that do, and when a size has had enough."""
+    """Care says how carefully to measure: runs that do not count, runs that do, and when to stop."""
 
     warm_up: int = 5
     repeats: int = 50
@@ -32,19 +32,19 @@ class Care:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The times of one batch size, in rising order."""
+class MeasuredTimes:
+    """Measured times are those of one batch size, in rising order."""
 
     size: int
     times: tuple[Time, ...]
 
     def quantile(self, chance: float) -> Time:
-        """The smallest time that at least this share of the runs kept."""
+        """Return the smallest time that at least this share of the runs kept."""
         return self.times[min(len(self.times) - 1, max(0, int(np.ceil(chance * len(self.times))) - 1))]
 
 
 def sizes_up_to(largest: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, ...: close enough for straight lines between them."""
+    """Return the sizes 1, 2, 3, 4, 6, 8, 12, ...: close enough for straight lines between them."""
     sizes = {1, largest}
     power = 2
     while power <= largest:
@@ -58,9 +58,9 @@ def by_size(
     specs: Sequence[TensorSpec],
     sizes: Sequence[int],
     care: Care,
-    enough: Callable[[Measured], bool],
-) -> Iterator[Measured]:
-    """Until a size is *enough*, also when it is measured again: that one is the last."""
+    enough: Callable[[MeasuredTimes], bool],
+) -> Iterator[MeasuredTimes]:
+    """Measure sizes until one is *enough*, also when it is measured again: that one is the last."""
     for size in sizes:
         found = _measured(model, specs, size, care)
         if enough(found):
@@ -71,8 +71,12 @@ def by_size(
 
 
 def in_order(
-    model: LoadedModel, specs: Sequence[TensorSpec], measured: Sequence[Measured], care: Care, chance: float
-) -> list[Measured]:
+    model: LoadedModel,
+    specs: Sequence[TensorSpec],
+    measured: Sequence[MeasuredTimes],
+    care: Care,
+    chance: float,
+) -> list[MeasuredTimes]:
     """Measure again the sizes that seem to take longer than a larger one, and keep the fastest of a few.
 
     Either the machine was at something else meanwhile, which the next time shows and which must not lift all
@@ -88,8 +92,8 @@ def in_order(
     return kept
 
 
-def rising(measured: Sequence[Measured], chance: float, slack: float = 0.0) -> dict[int, Time]:
-    """One time for each size that never falls: noise must not make a larger batch look cheaper."""
+def rising(measured: Sequence[MeasuredTimes], chance: float, slack: float = 0.0) -> dict[int, Time]:
+    """Return a time for each size that never falls: noise must not make a larger batch look cheaper."""
     table: dict[int, Time] = {}
     longest = 1
     for found in measured:
@@ -100,7 +104,7 @@ def rising(measured: Sequence[Measured], chance: float, slack: float = 0.0) -> d
 
 @dataclass(frozen=True)
 class Fit:
-    """A batch of k takes about c0 + c1 k max(times alone); `error` is the mean deviation, as a share."""
+    """By this fit a batch of k takes c0 + c1 k max(times alone); `error` is the mean relative deviation."""
 
     alone: dict[str, tuple[Time, ...]]  # by application, in rising order
     c0: Time
@@ -115,7 +119,7 @@ def by_application(
     care: Care,
     progress: Progress,
 ) -> Fit:
-    """Single requests of every application, then batches that mix them."""
+    """Measure single requests of every application, then batches that mix them."""
     chance = np.random.default_rng(0)
     requests: list[tuple[str, Mapping[str, Array], Time]] = []
     for name, generate in generators.items():
@@ -133,9 +137,9 @@ def by_application(
     return Fit(alone, *_line(points))
 
 
-def _measured(model: LoadedModel, specs: Sequence[TensorSpec], size: int, care: Care) -> Measured:
+def _measured(model: LoadedModel, specs: Sequence[TensorSpec], size: int, care: Care) -> MeasuredTimes:
     batch = examples.batch(specs, size, np.random.default_rng(size))
-    return Measured(size, tuple(sorted(_timed(model, batch, care))))
+    return MeasuredTimes(size, tuple(sorted(_timed(model, batch, care))))
 
 
 def _timed(model: LoadedModel, batch: Batch, care: Care) -> list[Time]:
@@ -154,7 +158,7 @@ def _once(model: LoadedModel, batch: Batch) -> Time:
 
 
 def _alone(model: LoadedModel, inputs: Mapping[str, Array]) -> Time:
-    """The median of a few runs: a single one is at the mercy of whatever else the machine does."""
+    """Return the median time of a few runs: a single one depends on whatever else the machine does."""
     batch = _together([inputs])
     return int(median(_once(model, batch) for _ in range(_TRIES)))
 
@@ -167,7 +171,7 @@ def _together(requests: Sequence[Mapping[str, Any]]) -> Batch:
 
 
 def _line(points: Sequence[tuple[Time, Time]]) -> tuple[Time, float, float]:
-    """(c0, c1, mean relative error) of the line that misses the points least, relative to their height."""
+    """Return (c0, c1, mean relative error) of the line that misses the points least, in relative terms."""
     x, y = (np.array(column, np.float64) for column in zip(*points, strict=True))
     scaled = np.stack([1 / y, x / y], axis=1)
     c0, c1 = np.linalg.lstsq(scaled, np.ones(len(y)), rcond=None)[0]

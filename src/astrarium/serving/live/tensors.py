@@ -1,4 +1,4 @@
-"""Tensors as the Open Inference Protocol knows them: named, typed, row-major, little-endian.
+"""Tensors are those of the Open Inference Protocol: named, typed, row-major, little-endian.
 
 Needs nothing but numpy: workers on machines with few packages use it too. Native code, if there is any, makes
 objects of the elements of BYTES, and bytes of them again: a batch may have very many.
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 
 Array = npt.NDArray[Any]
 
@@ -39,7 +39,7 @@ _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output of a model. The shape is of one item, without the batch; -1 is any size."""
+    """A tensor spec is one input or output of a model; the shape is of one item, -1 is any size."""
 
     name: str
     datatype: str
@@ -47,7 +47,7 @@ class TensorSpec:
 
     @cached_property
     def item_bytes(self) -> int | None:
-        """The size of one item, or None where it varies."""
+        """Return the bytes of one item, or None where they vary."""
         if self.datatype == BYTES or -1 in self.shape:
             return None
         return prod(self.shape) * DATATYPES[self.datatype].itemsize
@@ -60,7 +60,7 @@ class TensorSpec:
 
 
 class Tensor(NamedTuple):
-    """A tensor with its batch dimension first, and its bytes in the protocol's binary layout."""
+    """A tensor has its batch dimension first, and its bytes in the protocol's binary layout."""
 
     name: str
     datatype: str
@@ -73,7 +73,7 @@ def datatype_of(array: Array) -> str:
 
 
 def to_array(tensor: Tensor) -> Array:
-    """A view on the tensor's bytes; elements of BYTES are copied out."""
+    """Return a view on the tensor's bytes; elements of BYTES are copied out."""
     if tensor.datatype == BYTES:
         elements = np.empty(prod(tensor.shape), np.object_)
         elements[:] = unpack_bytes(tensor.data)
@@ -82,14 +82,14 @@ def to_array(tensor: Tensor) -> Array:
 
 
 def to_bytes(array: Array) -> bytes | memoryview:
-    """The binary layout of *array*: a view where it lies contiguous already."""
+    """Return the binary layout of *array*: a view where it lies contiguous already."""
     if array.dtype.kind in "OSU":
         return pack_bytes(array.ravel().tolist())
     return np.ascontiguousarray(array).data.cast("B") if array.size else b""
 
 
 def pack_bytes(elements: list[Any]) -> bytes:
-    """The binary layout of texts or bytes."""
+    """Return the binary layout of texts or bytes."""
     native = extension("_express")
     found: bytes | None = native.pack_bytes(elements) if native is not None else None
     if found is not None:
@@ -99,7 +99,7 @@ def pack_bytes(elements: list[Any]) -> bytes:
 
 
 def unpack_bytes(data: bytes | bytearray | memoryview) -> list[bytes]:
-    """Raises ValueError where the lengths do not add up to the data."""
+    """Return the elements of BYTES; ValueError where the lengths do not add up to the data."""
     native = extension("_express")
     found: list[bytes] | None = native.unpack_bytes(data) if native is not None else None
     return _unpacked(data) if found is None else found

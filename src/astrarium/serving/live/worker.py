@@ -1,4 +1,4 @@
-"""The worker: one process, one GPU, one batch at a time.
+"""A worker is one process for one GPU, which runs one batch at a time.
 
 Orders are obeyed as they are heard, also while a batch runs; batches take turns. A GPU that works by itself
 (`Launching` in the backends' contract) goes from one batch to the next at once, and the host gathers inputs
@@ -24,7 +24,7 @@ from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from astrarium.core.units import Time
-from astrarium.serving.live.arena import Memory
+from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends.contract import (
     Batch,
@@ -70,14 +70,14 @@ Clock = Callable[[], Time]
 
 
 class Spent(NamedTuple):
-    """A turn that is over: when it started, and what ran."""
+    """A spent turn is over: when it started, and what ran."""
 
     started: Time
     ran: Ran
 
 
-class Turn:
-    """*model* is the one that was loaded when the order was received."""
+class BatchTurn:
+    """A batch has its turn on the GPU; *model* is the one loaded when the order was received."""
 
     def __init__(self, order: RunBatch, received: Time, model: LoadedModel | None, view: memoryview) -> None:
         self.order, self.received, self.model, self._view = order, received, model, view
@@ -88,17 +88,19 @@ class Turn:
 
     @property
     def launches(self) -> bool:
-        """Whether the GPU starts it by itself, so that the host need not wait for its start."""
+        """Whether the GPU starts the batch by itself, so that the host need not wait for its start."""
         return self._launch is not None
 
     @property
     def launched(self) -> bool:
-        """Whether that was done, or tried."""
+        """Whether the batch was launched, or that was tried."""
         return self._launched is not None or self._error is not None
 
     def launch(self) -> None:
-        """Before its turn, or when that has come. What goes wrong is told then: news keep the order of the
-        orders."""
+        """Launch the batch, before its turn or when that has come.
+
+        What goes wrong is told at its turn: news keep the order of the orders.
+        """
         assert self._launch is not None, "its model needs the host"
         try:
             self._launched = self._launch(self._batch(self._loaded()), self.not_before)
@@ -106,8 +108,10 @@ class Turn:
             self._error = error
 
     def take(self, free: Time, clock: Clock) -> Spent:
-        """Run it, or wait until it has run where it was launched. *free* is when the batch before left the
-        GPU."""
+        """Run the batch, or wait until it has run where it was launched.
+
+        *free* is when the batch before left the GPU.
+        """
         if self._error is not None:
             raise self._error
         if self._launched is None:
@@ -116,11 +120,11 @@ class Turn:
         return Spent(ran.began, ran)
 
     def reply(self, result: Result) -> list[Shapes] | None:
-        """The shapes that were written, where the model's own do not say it all."""
+        """Write the replies; return their shapes where the model's own do not say them all."""
         return write_replies(self._view, self._loaded().outputs, self.order.members, result.outputs)
 
     def nearly_over(self) -> None:
-        """Its end is known to be near: be quick when it comes."""
+        """Prepare for the end of the batch, which is near."""
         if self.model is not None and self.order.members:
             rehearse(self.model.outputs)
 
@@ -148,13 +152,16 @@ _FIRST_SPARE = 1_000_000  # nanoseconds: what launching ahead may take, as long 
 
 
 class Worker:
-    """*clock* and *watch* (see waiting.py) may be others in tests. *garbage* is for a process that only
-    serves: it turns Python's own collector off."""
+    """A worker obeys the orders that come over *line*.
+
+    *clock* and *watch* (see precise_wait.py) may be others in tests. *garbage* is for a process that only
+    serves: it turns Python's own collector off.
+    """
 
     def __init__(
         self,
         line: socket.socket,
-        memory: Memory,
+        memory: SharedMemory,
         place: Place,
         clock: Clock = monotonic_ns,
         watch: Watch = watching,
@@ -165,8 +172,8 @@ class Worker:
         self._models: dict[int, LoadedModel] = {}
         self._one_load = Lock()
         self._retired: list[LoadedModel] = []  # replaced, and closed once no batch can be using them
-        self._turns: deque[Turn] = deque()
-        self._running: Turn | None = None
+        self._turns: deque[BatchTurn] = deque()
+        self._running: BatchTurn | None = None
         self._cancelled: dict[int, int] = {}  # runs to stop or skip, with how long to recover
         self._free = 0  # when the GPU is done with what it was given
         self._spare = _FIRST_SPARE
@@ -175,7 +182,7 @@ class Worker:
         self._unsettled = False  # models were loaded since the garbage keeper last looked at all there is
 
     def serve(self) -> None:
-        """Until told to stop, or until the other end is gone."""
+        """Serve until told to stop, or until the other end is gone."""
         self._hold_garbage()
         self._say(WorkerUp(os.getpid()))
         while self._turns or not self._leaving:
@@ -217,7 +224,7 @@ class Worker:
         match order:
             case RunBatch():
                 model = self._models.get(order.model)
-                self._turns.append(Turn(order, received, model, self._memory.view))
+                self._turns.append(BatchTurn(order, received, model, self._memory.view))
             case CancelBatch(run, recovery):
                 if any(turn.order.run == run for turn in (self._running, *self._turns) if turn):
                     self._cancelled[run] = recovery  # else it has ended, and its end is on the way
@@ -232,7 +239,7 @@ class Worker:
                 self._leaving = True
 
     def _heard(self, until: int) -> bool:
-        """Hear an order while waiting for an instant: does it end the batch that runs?"""
+        """Hear an order while waiting for an instant; return whether it ends the batch that runs."""
         self._listen()
         if self._clock() + self._spare < until:  # or else the one that runs would be answered late
             self._launch_ahead()
@@ -248,7 +255,7 @@ class Worker:
     # models
 
     def _load(self, order: LoadModel) -> None:
-        """In a thread, so that the models already there go on serving."""
+        """Load a model in a thread, so that the models already there go on serving."""
         Thread(target=self._load_aside, args=(order,), daemon=True).start()
 
     def _load_aside(self, order: LoadModel) -> None:
@@ -286,19 +293,19 @@ class Worker:
     # batches
 
     def _launch_ahead(self) -> None:
-        """The next batch that the GPU does not have yet, unless it or the one that runs needs the host."""
+        """Launch the next batch that the GPU lacks, unless it or the one that runs needs the host."""
         if self._running is not None and not self._running.launches:
             return
         waiting = next((turn for turn in self._turns if not turn.launched), None)
         if waiting is not None and waiting.launches:
             self._launch(waiting)
 
-    def _launch(self, turn: Turn) -> None:
+    def _launch(self, turn: BatchTurn) -> None:
         before = self._clock()
         turn.launch()
         self._spare = 2 * (self._clock() - before)
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, turn: BatchTurn) -> None:
         self._running, run = turn, turn.order.run
         started = max(self._free, turn.not_before)
         try:
@@ -312,7 +319,7 @@ class Worker:
         if self._garbage is not None:
             self._garbage.busy_moment()
 
-    def _done(self, turn: Turn) -> BatchDone:
+    def _done(self, turn: BatchTurn) -> BatchDone:
         run, received, now = turn.order.run, turn.received, self._clock()
         if run in self._cancelled or not (turn.launches or self._wait_until(turn.order.start)):
             raise Interrupted
@@ -335,7 +342,7 @@ class Worker:
 
 
 def files_from(plain: dict[str, Any]) -> ModelFiles:
-    """The other end of `files_to`."""
+    """Return a model's description from a message; the inverse of `files_to`."""
     specs = {
         side: tuple(TensorSpec(name, kind, tuple(shape)) for name, kind, shape in plain[side])
         for side in ("inputs", "outputs")
@@ -344,7 +351,7 @@ def files_from(plain: dict[str, Any]) -> ModelFiles:
 
 
 def files_to(files: ModelFiles) -> dict[str, Any]:
-    """A model's description as a message can carry it."""
+    """Return a model's description as a message can carry it."""
     return {
         "name": files.name,
         "backend": files.backend,
@@ -369,7 +376,7 @@ def main(arguments: Sequence[str]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # not even a hung model outlives us
     fine_timers()
     place = Place(int(gpu), kind, device)
-    orders, tensors = socket.socket(fileno=int(line)), Memory(int(memory), int(size))
+    orders, tensors = socket.socket(fileno=int(line)), SharedMemory(int(memory), int(size))
     Worker(orders, tensors, place, garbage=GarbageKeeper()).serve()
 
 

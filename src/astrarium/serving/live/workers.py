@@ -12,53 +12,51 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from astrarium.core.native import extension
+from astrarium.core.errors import extension
 from astrarium.core.units import Time
-from astrarium.serving.live.arena import Memory
+from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import LARGEST_MESSAGE, News, Order, Stop, decode_news, encode
 
-# Who hears the workers of this machine before the event loop does, and sends answers by itself (native).
 
+class EarlyReplies(Protocol):
+    """The early reply thread (native) hears workers before the event loop does, and sends plain answers.
 
-class Courier(Protocol):
-    """A thread of its own: the engine gives it the workers' sockets, the server tells it what to answer."""
+    `LocalWorkers` gives it the workers' sockets; the server tells it which answers to expect.
+    """
 
     def bell(self) -> int:
-        """A descriptor that can be read when there are packets."""
+        """Return a descriptor that can be read when there are packets."""
 
     def watch(self, worker: int, socket: int) -> None: ...
     def forget(self, worker: int) -> None:
-        """Hear what is left of its words, then no more of it."""
+        """Read what the worker has sent until now, and nothing that it sends later."""
 
     def has_news(self) -> bool:
         """Whether there are packets."""
 
     def packets(self) -> list[tuple[int, bytes]]:
-        """Who said what since the last time."""
+        """Return the packets since the last call, each with the number of its worker."""
 
-    def expect(self, run: int, parcels: list[Any]) -> None:
-        """When this batch is done, answer: (packed call of one row, its client's line, offset and size of
-        its room, place in the batch)."""
+    def expect(self, run: int, replies: list[Any]) -> None:
+        """Answer these calls when the batch is done: (packed call of one row, its client's line, offset and
+        size of its room, place in the batch)."""
 
     def collect(self, run: int) -> tuple[Time, list[int], list[tuple[int, bytes]]]:
-        """When answers of a batch were sent (0: none were), to which parcels, and what was left of some."""
+        """Return when answers of a batch were sent (0: never), which, and what is left of some to send."""
 
     def stop(self) -> None:
-        """Nothing is heard or answered any more; what was heard can still be collected."""
+        """Stop hearing and answering; what was heard can still be collected."""
 
 
-def new_courier(memory: memoryview) -> Courier | None:
-    """None where the extension was not built: then the event loop hears the workers itself."""
+def new_early_replies(memory: memoryview) -> EarlyReplies | None:
+    """Start the early reply thread; None where the extension was not built and the event loop must hear."""
     module = extension("_express")
-    return None if module is None else cast(Courier, module.Courier(memory))
-
-
-# Where workers run, behind one interface: processes of this machine (`local`), later many machines.
+    return None if module is None else cast(EarlyReplies, module.Courier(memory))
 
 
 class Listener(Protocol):
-    """Who hears of workers; called in the event loop, never from inside a call to `Workers`."""
+    """A listener hears of workers; it is called in the event loop, never from inside a call to `Workers`."""
 
     def heard(self, worker: int, news: News) -> None: ...
 
@@ -73,28 +71,28 @@ class WorkerSpec:
 
 
 class Workers(Protocol):
-    """One worker for each GPU. A worker that died may be started again under its number."""
+    """There is one worker for each GPU. A worker that died may be started again under its number."""
 
     def start(self, spec: WorkerSpec) -> None:
-        """Returns at once; `WorkerUp` is the first news."""
+        """Start a worker and return at once; `WorkerUp` is its first news."""
 
     def send(self, worker: int, order: Order) -> None:
-        """Orders arrive in order. Sending to a worker that is gone does nothing: its death will be heard."""
+        """Send an order; orders arrive in order. A worker that is gone gets none: its death will be heard."""
 
     def kill(self, worker: int, reason: str) -> None:
-        """At once; `died` follows with this reason."""
+        """Kill a worker at once; `died` follows with this reason."""
 
     def hear(self) -> None:
-        """Tell the news that have come by now, without waiting for the event loop."""
+        """Pass on the news that have come by now, without waiting for the event loop."""
 
     def hush(self) -> None:
-        """What the workers have said is told now; nothing more will be heard."""
+        """Pass on what the workers have said until now; nothing more will be heard."""
 
     async def stop(self, grace: float) -> None:
-        """All of them: asked first, killed after *grace* seconds. No `died` follows."""
+        """Ask all workers to stop, and kill them after *grace* seconds. No `died` follows."""
 
     def pids(self) -> dict[int, int]:
-        """Process ids of the workers that run."""
+        """Return the process ids of the workers that run."""
 
 
 log = logging.getLogger("astrarium.engine")
@@ -109,14 +107,19 @@ class _Running:
 
 
 class LocalWorkers:
-    """Keeps to one event loop. Workers hold no terminal and die with this process."""
+    """Local workers are processes of this machine; they hold no terminal and die with this process.
 
-    def __init__(self, memory: Memory, listener: Listener, courier: Courier | None = None) -> None:
-        self._memory, self._listener, self._courier = memory, listener, courier
+    Everything here belongs to one event loop.
+    """
+
+    def __init__(
+        self, memory: SharedMemory, listener: Listener, early_replies: EarlyReplies | None = None
+    ) -> None:
+        self._memory, self._listener, self._early_replies = memory, listener, early_replies
         self._running: dict[int, _Running] = {}
         self._loop = asyncio.get_running_loop()
-        if courier is not None:
-            self._loop.add_reader(courier.bell(), self._collect, courier)
+        if early_replies is not None:
+            self._loop.add_reader(early_replies.bell(), self._collect, early_replies)
 
     def start(self, spec: WorkerSpec) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -126,8 +129,8 @@ class LocalWorkers:
         with theirs:
             process = self._spawn(spec, theirs.fileno())
         running = self._running[spec.worker] = _Running(process, ours, os.pidfd_open(process.pid))
-        if self._courier is not None:
-            self._courier.watch(spec.worker, ours.fileno())
+        if self._early_replies is not None:
+            self._early_replies.watch(spec.worker, ours.fileno())
         else:
             self._loop.add_reader(ours.fileno(), self._read, spec.worker, running)
         self._loop.add_reader(running.watch, self._ended, spec.worker, running)
@@ -150,18 +153,18 @@ class LocalWorkers:
             running.process.kill()
 
     def hear(self) -> None:
-        if self._courier is not None:
-            self._collect(self._courier)
+        if self._early_replies is not None:
+            self._collect(self._early_replies)
             return
         for worker, running in list(self._running.items()):
             self._read(worker, running)
 
     def hush(self) -> None:
-        courier, self._courier = self._courier, None
-        if courier is not None:
-            self._loop.remove_reader(courier.bell())
-            courier.stop()
-            self._collect(courier)
+        early_replies, self._early_replies = self._early_replies, None
+        if early_replies is not None:
+            self._loop.remove_reader(early_replies.bell())
+            early_replies.stop()
+            self._collect(early_replies)
 
     async def stop(self, grace: float) -> None:
         for worker in self._running:
@@ -207,8 +210,8 @@ class LocalWorkers:
                 return
             self._tell(worker, packet)
 
-    def _collect(self, courier: Courier) -> None:
-        for worker, packet in courier.packets():
+    def _collect(self, early_replies: EarlyReplies) -> None:
+        for worker, packet in early_replies.packets():
             self._tell(worker, packet)
 
     def _tell(self, worker: int, packet: bytes) -> None:
@@ -219,19 +222,19 @@ class LocalWorkers:
             log.exception("news of worker %d made trouble", worker)
 
     def _ended(self, worker: int, running: _Running) -> None:
-        if self._courier is None:
+        if self._early_replies is None:
             self._read(worker, running)  # its last words
         self._forget(worker, running)
-        if self._courier is not None:
-            self._collect(self._courier)
+        if self._early_replies is not None:
+            self._collect(self._early_replies)
         running.socket.close()
         if self._running.get(worker) is running:
             del self._running[worker]
         self._listener.died(worker, running.reason or _how_it_ended(running.process.wait()))
 
     def _forget(self, worker: int, running: _Running) -> None:
-        if self._courier is not None:
-            self._courier.forget(worker)
+        if self._early_replies is not None:
+            self._early_replies.forget(worker)
         else:
             self._loop.remove_reader(running.socket.fileno())
         self._loop.remove_reader(running.watch)

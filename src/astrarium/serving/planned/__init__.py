@@ -1,1 +1,1 @@
-"""A plan that runs: cells by the batching policy, the rest by worker queues."""
+"""A planned run runs a plan: its cells by the batching policy, the rest by worker queues."""

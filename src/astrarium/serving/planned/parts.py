@@ -1,4 +1,4 @@
-"""A run in parts that know nothing of each other, put together as if it were one."""
+"""Parts of a run, which know nothing of each other, are put together as if they were one."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ BATCHES: dict[str, type] = {
 
 
 @dataclass(frozen=True)
-class Part:
-    """A record of some of the requests (`numbers`, of the whole run) on some of the GPUs. In the record
-    everything is counted from 0; *gpus* and *models* say what those are called outside."""
+class RecordPart:
+    """A record part is a record of some requests (`numbers`, of the whole run) on some of the GPUs.
+
+    In the record everything is counted from 0; *gpus* and *models* are the numbers in the whole run.
+    """
 
     run_by: str
     gpus: tuple[int, ...]
@@ -46,7 +48,7 @@ class Part:
 
 
 def cell_scenario(scenario: Scenario, problem: Problem, cell: Cell) -> Scenario:
-    """The same, with the cell's GPUs and models only. Its arrivals are made outside."""
+    """Return the scenario with the cell's GPUs and models only; its arrivals are made outside."""
     names, gpus = list(scenario.models), {gpu.id: gpu for gpu in problem.gpus}
     models = {
         names[index]: msgspec.structs.replace(scenario.models[names[index]], max_batch=limit)
@@ -58,7 +60,7 @@ def cell_scenario(scenario: Scenario, problem: Problem, cell: Cell) -> Scenario:
 
 
 def part_of(arrivals: Arrivals, numbers: Ints, models: Sequence[int]) -> Arrivals:
-    """Some of the arrivals; models are renumbered by their place in *models*."""
+    """Return some of the arrivals; models are renumbered by their place in *models*."""
     places = np.full(max(models, default=-1) + 1, -1, np.int32)
     places[list(models)] = np.arange(len(models), dtype=np.int32)
     return Arrivals(
@@ -70,8 +72,10 @@ def part_of(arrivals: Arrivals, numbers: Ints, models: Sequence[int]) -> Arrival
     )
 
 
-def together(scenario: Scenario, setup: Setup, arrivals: Arrivals, parts: Sequence[Part]) -> ServingRecord:
-    """Requests that are in no part have nobody to answer them."""
+def together(
+    scenario: Scenario, setup: Setup, arrivals: Arrivals, parts: Sequence[RecordPart]
+) -> ServingRecord:
+    """Put parts together to one record; requests that are in no part are dropped."""
     left_out = len(arrivals) - sum(len(part.numbers) for part in parts)
     reasons = _reasons(parts, [NO_REPLICA] if left_out else [])
     batches, rank = _batches(parts)
@@ -88,14 +92,14 @@ def together(scenario: Scenario, setup: Setup, arrivals: Arrivals, parts: Sequen
     )
 
 
-def _reasons(parts: Sequence[Part], others: Sequence[str]) -> dict[str, int]:
-    """Codes by reason, in the order of the parts."""
+def _reasons(parts: Sequence[RecordPart], others: Sequence[str]) -> dict[str, int]:
+    """Return codes by reason, in the order of the parts."""
     found = dict.fromkeys(["", *(reason for part in parts for reason in part.record.reasons), *others])
     return {reason: code for code, reason in enumerate(found)}
 
 
-def _batches(parts: Sequence[Part]) -> tuple[Batches, list[Ints]]:
-    """In the order of dispatch, and for each part the new numbers of its batches."""
+def _batches(parts: Sequence[RecordPart]) -> tuple[Batches, list[Ints]]:
+    """Return the batches in the order of dispatch, and for each part the new numbers of its batches."""
     columns: dict[str, Any] = {
         name: np.concatenate([_column(part, name) for part in parts] or [np.empty(0, kind)])
         for name, kind in BATCHES.items()
@@ -108,14 +112,18 @@ def _batches(parts: Sequence[Part]) -> tuple[Batches, list[Ints]]:
     return Batches(**{name: column[order] for name, column in columns.items()}), numbers
 
 
-def _column(part: Part, name: str) -> Ints:
+def _column(part: RecordPart, name: str) -> Ints:
     column: Ints = getattr(part.record.batches, name)
     known = {"model": part.models, "gpu": part.gpus}.get(name)
     return column if known is None else np.array(known, np.int32)[column]
 
 
 def _requests(
-    arrivals: Arrivals, deadlines: Ints, parts: Sequence[Part], rank: Sequence[Ints], reasons: dict[str, int]
+    arrivals: Arrivals,
+    deadlines: Ints,
+    parts: Sequence[RecordPart],
+    rank: Sequence[Ints],
+    reasons: dict[str, int],
 ) -> Requests:
     count = len(arrivals)
     outcome = np.full(count, Outcome.DROPPED, np.int8)

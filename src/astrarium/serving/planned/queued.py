@@ -1,4 +1,4 @@
-"""Replicas that share GPUs, or lie over several: run by worker queues, told like any other run."""
+"""Replicas that share GPUs, or lie over several, are run by worker queues and recorded like any run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from astrarium.placement.interference import (
     Tenant,
     share_factor,
 )
-from astrarium.placement.path import Batch
+from astrarium.placement.path import BatchJourney
 from astrarium.placement.plan import ROUNDING, Plan, Replica
-from astrarium.placement.problem import PlacedModel, PlacementGpu, Problem, Requests
-from astrarium.placement.worker_queues import Batching, House
+from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
+from astrarium.placement.worker_queues import Batching, PlanSimulation
 from astrarium.serving.contract import Setup
-from astrarium.serving.planned.parts import BATCHES, Part, cell_scenario, part_of
+from astrarium.serving.planned.parts import BATCHES, RecordPart, cell_scenario, part_of
 from astrarium.serving.record import Batches, Ints, ServingRecord
 from astrarium.serving.record import Requests as Outcomes
 from astrarium.serving.scenario import Scenario, build
@@ -47,24 +47,28 @@ def run_queues(
     arrivals: Arrivals,
     numbers: Numbers,
     interference: Interference | None = None,
-) -> Part:
-    """Every request travels to its replica's machine by itself, and waits there."""
+) -> RecordPart:
+    """Run replicas by worker queues; every request travels to its replica by itself, and waits there."""
     cell, slowing = _as_cell(queued), Shared(interference or NoInterference())
     alone = cell_scenario(scenario, problem, cell)
     _check_profiles(alone)
     setup, mine = build.setup(alone, placed=True), part_of(arrivals, numbers, cell.models)
     coming = arrivals.time[numbers] + setup.network.delay(1)
-    requests = Requests(tuple(coming.tolist()), tuple(arrivals.model[numbers].tolist()))
+    requests = PlacementRequests(tuple(coming.tolist()), tuple(arrivals.model[numbers].tolist()))
     ready, replicas = prepared(problem, queued, slowing, setup.network.delay(1) + setup.network.response)
-    house = House(ready, Plan("", replicas), slowing, BATCHING)
-    house.run(requests, None)
-    record = _record(alone, setup, mine, house.begun, cell)
-    return Part(RUN_BY, cell.gpus, cell.models, tuple(limit for _, limit in cell.limits), numbers, record)
+    simulation = PlanSimulation(ready, Plan("", replicas), slowing, BATCHING)
+    simulation.run(requests, None)
+    record = _record(alone, setup, mine, simulation.begun, cell)
+    return RecordPart(
+        RUN_BY, cell.gpus, cell.models, tuple(limit for _, limit in cell.limits), numbers, record
+    )
 
 
 class Shared:
-    """Replicas that may use more of a GPU than there is, together, get a part of it each while they are at
-    work at the same time. iGniter's model sees to that itself."""
+    """Shared interference divides a GPU among replicas at work whose shares add up to more than all of it.
+
+    iGniter's model sees to that itself.
+    """
 
     def __init__(self, others: Interference) -> None:
         self._others, self._done = others, isinstance(others, IgniterInterference)
@@ -82,8 +86,10 @@ class Shared:
 def prepared(
     problem: Problem, queued: Sequence[Replica], interference: Interference, way: Time
 ) -> tuple[Problem, tuple[Replica, ...]]:
-    """As the queues are told: batches that leave time to wait for the one before, and objectives for the
-    start of a batch, so that who waits too long is dropped while the others can still be helped.
+    """Return problem and replicas for the queues: batches that leave time to wait for the one before.
+
+    Objectives are for the start of a batch, so that a request that waits too long is dropped while the others
+    can still be served.
 
     Without this, in an overload everybody would be answered, and everybody just too late.
     """
@@ -102,7 +108,7 @@ def prepared(
 
 
 def _times(model: PlacedModel, replica: Replica, company: float, problem: Problem) -> list[Time]:
-    """Of batches of 1, 2, ... on its share."""
+    """Return the times of batches of 1, 2, ... on the replica's share."""
     form, gpu = model.forms[replica.shape], _gpu(problem, replica.gpus[0])
     sizes = range(1, min(replica.batch, form.max_batch) + 1)
     return [
@@ -113,7 +119,7 @@ def _times(model: PlacedModel, replica: Replica, company: float, problem: Proble
 def _company(
     replica: Replica, queued: Sequence[Replica], problem: Problem, interference: Interference
 ) -> float:
-    """How many times as long everything takes while all others on its GPUs are at work."""
+    """Return how many times as long a replica takes while all others on its GPUs are at work."""
     worst = 1.0
     for gpu in replica.gpus:
         others = [one for one in queued if gpu in one.gpus]
@@ -128,7 +134,7 @@ def _gpu(problem: Problem, id_: int) -> PlacementGpu:
 
 
 def _as_cell(queued: Sequence[Replica]) -> Cell:
-    """What there is altogether."""
+    """Return one cell with all GPUs and models of the replicas."""
     limits: dict[int, int] = {}
     for replica in queued:
         limits[replica.model] = max(replica.batch, limits.get(replica.model, 0))
@@ -144,7 +150,7 @@ def _check_profiles(scenario: Scenario) -> None:
 
 
 def _record(
-    scenario: Scenario, setup: Setup, arrivals: Arrivals, batches: Sequence[Batch], cell: Cell
+    scenario: Scenario, setup: Setup, arrivals: Arrivals, batches: Sequence[BatchJourney], cell: Cell
 ) -> ServingRecord:
     rows = [list(_rows(batch, cell)) for batch in batches]
     return ServingRecord(
@@ -159,8 +165,8 @@ def _record(
     )
 
 
-def _rows(batch: Batch, cell: Cell) -> Iterator[Row]:
-    """One for each GPU that worked on it."""
+def _rows(batch: BatchJourney, cell: Cell) -> Iterator[Row]:
+    """Yield a row for each GPU that worked on the batch."""
     assert batch.replica is not None
     replica, width = batch.replica, batch.replica.shape.operators
     model = cell.models.index(replica.model)
@@ -180,10 +186,10 @@ def _outcomes(
     arrivals: Arrivals,
     deadlines: Ints,
     setup: Setup,
-    batches: Sequence[Batch],
+    batches: Sequence[BatchJourney],
     rows: Sequence[Sequence[Row]],
 ) -> Outcomes:
-    """Who is in no batch was dropped, at its deadline."""
+    """Return the outcomes of requests; one that is in no batch was dropped, at its deadline."""
     done, number = deadlines.copy(), np.full(len(arrivals), -1, np.int64)
     first = np.cumsum([0, *(len(each) for each in rows)]).tolist()
     for batch, row in zip(batches, first, strict=False):

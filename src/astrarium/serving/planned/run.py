@@ -1,14 +1,16 @@
-"""A scenario run by a plan: each cell by the scenario's own policy, worker queues where GPUs are shared."""
+"""A scenario is run by a plan: cells by the scenario's own policy, worker queues where GPUs are shared."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from astrarium.core.processes import Arrivals
+from astrarium.core.streams import stream
 from astrarium.core.units import Time
 from astrarium.placement.cells import (
     Cell,
@@ -22,24 +24,26 @@ from astrarium.placement.cells import (
 )
 from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan, Replica, check
-from astrarium.placement.problem import Problem
+from astrarium.placement.policies import Judge
+from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium.serving.level import EngineName, serve, timed
-from astrarium.serving.planned.parts import Part, cell_scenario, part_of, together
+from astrarium.serving.planned.parts import RecordPart, cell_scenario, part_of, together
 from astrarium.serving.planned.queued import run_queues
 from astrarium.serving.planning import plans
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.state import Outcome
 
 Progress = Callable[[Time], None]
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """*parts* are the cells in order, and then worker queues, if there are any."""
+    """A planned run's *parts* are the cells in order, and then worker queues, if there are any."""
 
     plan: Plan
     record: ServingRecord
-    parts: tuple[Part, ...]
+    parts: tuple[RecordPart, ...]
 
 
 def run_planned(
@@ -50,7 +54,7 @@ def run_planned(
     engine: EngineName = "auto",
     progress: Progress | None = None,
 ) -> PlannedRun:
-    """The plan must go with the problem: the scenario's own, or one that knows more forms of its models.
+    """Run a scenario by a plan of its own problem, or of one that knows more forms of its models.
 
     Requests of a model without a replica are dropped when they come. *interference* is between replicas that
     share a GPU.
@@ -60,7 +64,7 @@ def run_planned(
     check(plan, problem)
     arrivals = build.arrivals(scenario)
     routes = Routes.of(plan, problem)
-    where, parts = assigned(arrivals.model, routes.parts), list[Part]()
+    where, parts = assigned(arrivals.model, routes.parts), list[RecordPart]()
     for place in range(routes.count):
         heard = _portion(progress, place, routes.count, scenario.duration)
         numbers = np.flatnonzero(where == place)
@@ -72,8 +76,10 @@ def run_planned(
 
 @dataclass(frozen=True)
 class Routes:
-    """`parts[k, model]`: how much of a model's requests each cell gets, and then each of the *queues*:
-    replicas that have to do with each other."""
+    """Routes divide a model's requests: `parts[k, model]` to each cell, and then to each of the *queues*.
+
+    One of *queues* is replicas that share GPUs or models.
+    """
 
     problem: Problem
     cells: tuple[Cell, ...]
@@ -104,8 +110,8 @@ class Routes:
         interference: Interference | None = None,
         engine: EngineName = "auto",
         progress: Progress | None = None,
-    ) -> Part:
-        """One of the cells, or of the queues, with its part of the requests."""
+    ) -> RecordPart:
+        """Run one of the cells, or of the queues, with its part of the requests."""
         if place < len(self.cells):
             cell = self.cells[place]
             return run_cell(scenario, self.problem, cell, arrivals, numbers, engine, progress)
@@ -114,7 +120,7 @@ class Routes:
 
 
 def _portion(progress: Progress | None, place: int, count: int, duration: Time) -> Progress | None:
-    """Each part is an equal step of the way."""
+    """Return a progress for one part; each part is an equal step of the way."""
     if progress is None:
         return None
     return lambda now: progress((place * duration + min(now, duration)) // count)
@@ -128,9 +134,105 @@ def run_cell(
     numbers: Numbers,
     engine: EngineName = "auto",
     progress: Progress | None = None,
-) -> Part:
+) -> RecordPart:
     alone = cell_scenario(scenario, problem, cell)
     mine = part_of(arrivals, numbers, cell.models)
     record = serve(alone, build.setup(alone, placed=True), mine, engine, progress)
     limits = tuple(limit for _, limit in cell.limits)
-    return Part(scenario.policy.name, cell.gpus, cell.models, limits, numbers, record)
+    return RecordPart(scenario.policy.name, cell.gpus, cell.models, limits, numbers, record)
+
+
+# Judging finds a plan's worth under the batching policy that will run it, fast enough for a search.
+
+
+_MOST_DRAWS = 16  # of requests whose judgements are remembered
+
+
+def judge(
+    scenario: Scenario, problem: Problem, interference: Interference | None = None, warmup: Time = 0
+) -> Judge:
+    """Return a judge of plans; requests that come before *warmup* are served and not counted.
+
+    A cell that was seen before with the same requests is not run again."""
+    return _Judging(scenario, problem, interference, warmup).judged
+
+
+@dataclass
+class _Draw:
+    """A draw is requests as columns, how many of each model count, and how many each part had in time."""
+
+    requests: PlacementRequests
+    arrivals: Arrivals
+    totals: Numbers
+    known: dict[object, Numbers] = field(default_factory=dict)
+
+
+class _Judging:
+    def __init__(
+        self, scenario: Scenario, problem: Problem, interference: Interference | None, warmup: Time
+    ) -> None:
+        self._scenario, self._problem = scenario, problem
+        self._interference, self._warmup = interference, warmup
+        self._draws: list[_Draw] = []
+
+    def judged(self, plan: Plan, requests: PlacementRequests) -> Sequence[float]:
+        draw = self._draw(requests)
+        routes = Routes.of(plan, self._problem)
+        where: Numbers | None = None
+        good = np.zeros(len(self._problem.models), np.int64)
+        for place in range(routes.count):
+            key = _key(routes, place)
+            if key not in draw.known:
+                where = assigned(draw.arrivals.model, routes.parts) if where is None else where
+                draw.known[key] = self._good(routes, place, draw.arrivals, np.flatnonzero(where == place))
+            good += draw.known[key]
+        found: list[float] = np.where(draw.totals > 0, good / np.maximum(draw.totals, 1), 1.0).tolist()
+        return found
+
+    def _draw(self, requests: PlacementRequests) -> _Draw:
+        """Return the draw of requests, known by identity: to compare them all would take too long."""
+        for draw in self._draws:
+            if draw.requests is requests:
+                return draw
+        arrivals = self._arrivals(requests)
+        counted = arrivals.model[arrivals.time >= self._warmup]
+        draw = _Draw(requests, arrivals, np.bincount(counted, minlength=len(self._problem.models)))
+        self._draws = [*self._draws[1 - _MOST_DRAWS :], draw]
+        return draw
+
+    def _arrivals(self, requests: PlacementRequests) -> Arrivals:
+        """Return arrivals; times of dynamic models are drawn anew: the run must not be known beforehand."""
+        seed = int(stream(self._scenario.seed, "judged").integers(2**31))
+        times, models = np.array(requests.times, np.int64), np.array(requests.models, np.int32)
+        return build.arrivals_at(self._scenario.with_seed(seed), times, models)
+
+    def _good(self, routes: Routes, place: int, arrivals: Arrivals, numbers: Numbers) -> Numbers:
+        part = routes.run(place, self._scenario, arrivals, numbers, self._interference)
+        return _in_time(part, self._warmup, len(self._problem.models))
+
+
+def _in_time(part: RecordPart, warmup: Time, models: int) -> Numbers:
+    requests = part.record.requests
+    good = (requests.outcome == Outcome.IN_TIME) & (requests.arrival >= warmup)
+    mine = np.array(part.models, np.int64)[requests.model[good]]
+    return np.bincount(mine, minlength=models)
+
+
+def _key(routes: Routes, place: int) -> object:
+    """Return all that decides how a part fares: its GPUs, its models, and which requests it gets."""
+    if place >= len(routes.cells):
+        queue = routes.queues[place - len(routes.cells)]
+        models = sorted({replica.model for replica in queue})
+        unexplained = tuple(msgspec.structs.replace(replica, why="") for replica in queue)
+        return (unexplained, tuple(_dealt(routes, place, model) for model in models))
+    cell = routes.cells[place]
+    gpus = {gpu.id: (gpu.kind, gpu.memory) for gpu in routes.problem.gpus}
+    dealt = tuple(_dealt(routes, place, model) for model in cell.models)
+    return (tuple(gpus[id_] for id_ in cell.gpus), cell.limits, dealt)
+
+
+def _dealt(routes: Routes, place: int, model: int) -> tuple[int, ...]:
+    """Return all parts of a model's requests, after the place of this one among those that get any."""
+    column = routes.parts[:, model].tolist()
+    before = sum(part > 0 for part in column[:place])
+    return (before if column[place] else -1, *(part for part in column if part))

@@ -1,5 +1,6 @@
-"""What `plan` answers: a plan, what it is worth, what breaks first, how others fare. An interrupt keeps what
-was found until then.
+"""The answer of `plan` is a plan, what it is worth, what breaks first, and how other policies fare.
+
+An interrupt keeps what was found until then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from astrarium.placement.problem import Problem
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import MOST_GPUS
 from astrarium.serving.planning.growth import Growth, growth
-from astrarium.serving.planning.search import Attempt, Choice, Planning, Watch, Wishes
+from astrarium.serving.planning.search import Attempt, PlacementChoice, Planning, PlanningGoals, PlanningWatch
 from astrarium.serving.planning.use import GpuUse
 from astrarium.serving.scenario import Scenario
 
@@ -24,20 +25,22 @@ MOST_ALONE = 3_000_000  # requests that may be looked at to see how far each mod
 
 @dataclass(frozen=True)
 class Rival:
-    """Another policy on as many GPUs and on the same requests, and the fewest that it needs itself."""
+    """A rival is another policy on as many GPUs and the same requests, and the fewest GPUs that it needs."""
 
-    choice: Choice
+    choice: PlacementChoice
     same: Attempt
     fewest: Attempt | None
 
 
 @dataclass(frozen=True)
 class Question:
-    """*gpus*: so many; None: the fewest that are enough. *each*: how far every model can grow alone; None:
-    if that is quickly found."""
+    """A question asks for a plan on so many *gpus* (None: the fewest that are enough).
+
+    *each*: also how far every model can grow alone (None: if that is quickly found).
+    """
 
     gpus: int | None = None
-    rivals: tuple[Choice, ...] = ()
+    rivals: tuple[PlacementChoice, ...] = ()
     grow: bool = True
     each: bool | None = None
 
@@ -47,12 +50,12 @@ class Question:
 
 
 @dataclass
-class Answer:
-    """*fewest*: None where no number that was tried is enough, or nobody asked."""
+class PlanningAnswer:
+    """An answer's *fewest* is None where no number of GPUs that was tried is enough, or nobody asked."""
 
     scenario: Scenario
-    choice: Choice
-    wishes: Wishes
+    choice: PlacementChoice
+    goals: PlanningGoals
     question: Question
     chosen: Attempt | None = None
     fewest: Attempt | None = None
@@ -64,14 +67,18 @@ class Answer:
 
 
 def answered(
-    scenario: Scenario, choice: Choice, wishes: Wishes, question: Question, watch: Watch | None = None
-) -> Answer:
+    scenario: Scenario,
+    choice: PlacementChoice,
+    goals: PlanningGoals,
+    question: Question,
+    watch: PlanningWatch | None = None,
+) -> PlanningAnswer:
     for rival in question.rivals:
         rival.made("--against")  # nothing is begun that cannot be finished
-    watch = watch or Watch()
-    answer = Answer(scenario, choice, wishes, question, attempts=watch.attempts)
-    planning = Planning(scenario, choice, wishes, watch)
-    others = [Planning(scenario, rival, wishes, Watch(watch.show)) for rival in question.rivals]
+    watch = watch or PlanningWatch()
+    answer = PlanningAnswer(scenario, choice, goals, question, attempts=watch.attempts)
+    planning = Planning(scenario, choice, goals, watch)
+    others = [Planning(scenario, rival, goals, PlanningWatch(watch.show)) for rival in question.rivals]
     try:
         _fill(answer, planning, others)
     except KeyboardInterrupt:
@@ -80,11 +87,11 @@ def answered(
     return answer
 
 
-def _fill(answer: Answer, planning: Planning, others: Sequence[Planning]) -> None:
+def _fill(answer: PlanningAnswer, planning: Planning, others: Sequence[Planning]) -> None:
     question = answer.question
     if question.gpus is None:
         answer.fewest = planning.fewest()
-        there = min(answer.scenario.cluster.size, answer.wishes.most)
+        there = min(answer.scenario.cluster.size, answer.goals.most)
         answer.chosen = answer.fewest or planning.attempt(there)
         answer.fewest = answer.chosen if answer.chosen.met else None
     else:
@@ -100,7 +107,7 @@ def _fill(answer: Answer, planning: Planning, others: Sequence[Planning]) -> Non
             answer.alone[place] = growth(planning, answer.chosen, place)
 
 
-def _affordable(answer: Answer, planning: Planning) -> bool:
+def _affordable(answer: PlanningAnswer, planning: Planning) -> bool:
     if answer.question.each is not None:
         return answer.question.each
     models = len(answer.scenario.models)
@@ -111,13 +118,13 @@ def _affordable(answer: Answer, planning: Planning) -> bool:
 # What `plan` answers as plain data, for --json.
 
 
-def told(answer: Answer) -> dict[str, Any]:
+def told(answer: PlanningAnswer) -> dict[str, Any]:
     chosen = answer.chosen
     found: dict[str, Any] = {
         "policy": answer.choice.name,
         "parameters": answer.choice.parameters,
-        "target": answer.wishes.target,
-        "seeds": answer.wishes.seeds,
+        "target": answer.goals.target,
+        "seeds": answer.goals.seeds,
         "cluster": answer.scenario.cluster.size,
         "interrupted": answer.interrupted,
         "fewest": None if answer.fewest is None else answer.fewest.gpus,
@@ -128,7 +135,7 @@ def told(answer: Answer) -> dict[str, Any]:
     return found
 
 
-def _chosen(answer: Answer, chosen: Attempt) -> dict[str, Any]:
+def _chosen(answer: PlanningAnswer, chosen: Attempt) -> dict[str, Any]:
     problem = chosen.problem
     return {
         "gpus": chosen.gpus,

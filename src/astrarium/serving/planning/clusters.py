@@ -1,4 +1,4 @@
-"""Clusters of another size with GPUs like those of a scenario, and how few of them could do at all."""
+"""Clusters of another size are made with GPUs like a scenario's; a bound says how few could do at all."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Speeds:
         return len(self._tables) > 1
 
     def part(self, gpu: int, model: int, size: int) -> float:
-        """What a batch takes there, of what it takes on the slowest kind."""
+        """Return a batch's time on a GPU as a part of that on the slowest kind."""
         return self._tables[self._kinds[gpu]][model][size] / max(1, self._slowest[model][size])
 
     def work(self, problem: Problem, gpu: PlacementGpu) -> float:
-        """How much of the whole load's time it would take there, of that on the slowest kind."""
+        """Return the whole load's time on a GPU as a part of that on the slowest kind."""
         asked = [model for model in problem.models if model.rate > 0 and model.alone is not None]
         return sum(self.part(gpu.id, model.index, 1) for model in asked) / max(1, len(asked))
 
@@ -40,7 +40,7 @@ MOST_GPUS = 65_536  # what a scenario may have
 
 
 def sized(scenario: Scenario, gpus: int) -> Scenario:
-    """With at least so many GPUs: the cluster again and again, machine by machine, until there are enough.
+    """Return the scenario with at least so many GPUs: its cluster repeated, machine by machine.
 
     Fewer are never left out here: policies are told of the slowest kind of the whole cluster, and a plan must
     fit the scenario that it was made from.
@@ -68,7 +68,7 @@ def _machines(cluster: Cluster, gpus: int) -> Iterator[GpuGroup]:
 
 
 def selections(problem: Problem, gpus: int, speeds: Speeds) -> list[Problem]:
-    """With so many of its GPUs. Where they are unequal: the first, the fastest, or those with most memory."""
+    """Return the problem with so many of its GPUs; of unequal ones the first, fastest or largest."""
 
     work = {gpu.id: speeds.work(problem, gpu) for gpu in problem.gpus}
     orders: list[Callable[[PlacementGpu], tuple[float, ...]]] = [
@@ -87,12 +87,12 @@ def selections(problem: Problem, gpus: int, speeds: Speeds) -> list[Problem]:
 
 
 def sorted_kinds(gpus: Sequence[PlacementGpu]) -> tuple[tuple[str, int], ...]:
-    """What they are, whichever they are."""
+    """Return the kinds of GPUs, sorted."""
     return tuple(sorted((gpu.kind, gpu.memory) for gpu in gpus))
 
 
 def fewest_possible(problem: Problem, target: float) -> int:
-    """Fewer cannot do: their memory is too small, or their time too short for full batches throughout.
+    """Return the fewest GPUs whose memory and time might do, with full batches throughout.
 
     Time sets no bound where it is known that models leave parts of a GPU unused, so that several may run at
     once, nor where GPUs are unequal: models' times are those of the slowest.
@@ -115,7 +115,7 @@ def _bytes(form: Form) -> int:
 
 
 def _seconds(form: Form) -> float:
-    """Of a GPU, for a request in a full batch."""
+    """Return the GPU seconds of a request in a full batch."""
     width = form.shape.operators
     return min(
         math.fsum(times[batch] for times in form.stage_times) * width / batch / 1e9
@@ -124,7 +124,7 @@ def _seconds(form: Form) -> float:
 
 
 def check_possible(problem: Problem) -> None:
-    """However many GPUs there are, each model must fit on them in some form."""
+    """Check that each model fits in some form, however many GPUs there are."""
     memory = max(gpu.memory for gpu in problem.gpus)
     for model in problem.models:
         least = min((_largest_stage(form) for form in model.forms.values()), default=0)

@@ -1,4 +1,4 @@
-"""What breaks first: a plan's load is grown until some model no longer has what it should.
+"""Growth tells what breaks first: a plan's load is grown until some model misses its target.
 
 Load grows by a factor, of all models together or of one alone. Factors are doubled until something breaks and
 then narrowed; where the plan does not carry even today's load, they are halved until it does.
@@ -25,8 +25,11 @@ FULL = 0.9  # of a GPU's time, in full batches: waiting grows without bound from
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """*carries*: the largest factor found at which every model has what it should. *breaks*: the smallest
-    found at which *first*, and *others*, do not; None where nothing broke as far as was looked."""
+    """A growth's *carries* is the largest factor found at which every model keeps its target.
+
+    *breaks* is the smallest found at which *first*, and *others*, do not; None where nothing broke as far as
+    was looked.
+    """
 
     carries: float
     breaks: float | None
@@ -37,7 +40,7 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 def growth(planning: Planning, attempt: Attempt, model: int | None = None) -> Growth:
-    """Of all models together, or of one. The router divides requests for the load that it finds."""
+    """Grow the load of all models together, or of one; the router divides requests for the grown load."""
     problem, seen = attempt.problem, dict[float, Attempt]()
     subject = "all load" if model is None else problem.models[model].name
 
@@ -57,7 +60,7 @@ def growth(planning: Planning, attempt: Attempt, model: int | None = None) -> Gr
 
 
 def _grown(planning: Planning, attempt: Attempt, factors: list[float]) -> Attempt:
-    """The same plan with more to do."""
+    """Judge the same plan with more requests."""
     rates = [model.rate * factor for model, factor in zip(attempt.problem.models, factors, strict=True)]
     judge = planning.judge(with_rates(attempt.problem, rates))
     found = judged(attempt.plan, judge, planning.load.fresh(factors))
@@ -69,15 +72,17 @@ def _factors(problem: Problem, factor: float, model: int | None) -> list[float]:
 
 
 def _short(found: Attempt, today: Attempt, model: int | None) -> list[int]:
-    """Who does not get what it should. Those that do not even today are not one model's to break."""
+    """Return the models that miss their target, but for those that do so today where one model grows."""
     if model is None:
         return found.short
     return [place for place in found.short if place == model or place not in today.short]
 
 
 def narrowed(carried: Callable[[float], bool]) -> tuple[float, float | None]:
-    """(the largest factor that is carried, the smallest that is not), close to each other. (0, x): nothing
-    that was tried is carried."""
+    """Return the largest factor that is carried and the smallest that is not, close to each other.
+
+    The first is 0 if nothing that was tried is carried.
+    """
     good, bad = _bracket(carried)
     while bad is not None and good > 0 and bad - good > CLOSE * good:
         middle = (good + bad) / 2
@@ -101,7 +106,7 @@ def _bracket(carried: Callable[[float], bool]) -> tuple[float, float | None]:
 
 
 def reason(attempt: Attempt, model: PlacedModel) -> str:
-    """Why a model fails at the load of the attempt."""
+    """Say why a model fails at the load of the attempt."""
     missing = attempt.plan.missing
     if model.index in missing:
         return f"it has no replica: {missing[model.index]}"
@@ -116,7 +121,7 @@ def reason(attempt: Attempt, model: PlacedModel) -> str:
 
 
 def _waiting(attempt: Attempt, model: PlacedModel) -> str:
-    """What a request may have to wait for: its batch, and others' where turns are taken."""
+    """Say what a request may have to wait for: its batch, and others' where turns are taken."""
     plan, problem = attempt.plan, attempt.problem
     own = [(_longest(attempt, each), each) for each in plan.of_model(model.index)]
     slowest, replica = max(own, key=lambda pair: pair[0])
@@ -136,7 +141,7 @@ def _waiting(attempt: Attempt, model: PlacedModel) -> str:
 
 
 def _longest(attempt: Attempt, replica: Replica) -> float:
-    """Milliseconds of its largest batch."""
+    """Return the milliseconds of a replica's largest batch."""
     model = attempt.problem.models[replica.model]
     gpu = next(gpu for gpu in attempt.problem.gpus if gpu.id == replica.gpus[0])
     factor = share_factor(model, gpu, replica.batch, replica.share)

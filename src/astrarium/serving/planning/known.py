@@ -1,4 +1,4 @@
-"""What is known of models beside their scenario: how they slow each other, what they use of a GPU.
+"""Known measurements of models beside their scenario: how they slow each other, what they use of a GPU.
 
 Measurements come by name: `resnet50`, and its copies `resnet50-0`, `resnet50-1`, are the `resnet50` that was
 measured. On GPUs of kind V100 the package's own measurements tell what a model uses of the SMs, and how one
@@ -19,7 +19,7 @@ from astrarium.core.decode import Decoder, read_yaml
 from astrarium.core.errors import InputError, one_of
 from astrarium.placement import alpaserve, igniter
 from astrarium.placement import v100 as table
-from astrarium.placement.igniter import GpuTraits, ModelTraits, Profile, fit_gpu, fit_models
+from astrarium.placement.igniter import GpuTraits, IgniterProfile, ModelTraits, fit_gpu, fit_models
 from astrarium.placement.interference import (
     IgniterInterference,
     Interference,
@@ -36,7 +36,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Colocation(msgspec.Struct, frozen=True):
-    """iGniter's coefficients of a kind of GPU, and of models on it by name."""
+    """Colocation is iGniter's coefficients of a kind of GPU, and of models on it by name."""
 
     gpu: GpuTraits
     models: Mapping[str, ModelTraits]
@@ -44,17 +44,17 @@ class Colocation(msgspec.Struct, frozen=True):
 
 @cache
 def v100() -> Colocation:
-    """From the profile that comes along."""
+    """Return iGniter's coefficients from the profile that comes along."""
     return _fitted(igniter.profile(), igniter.SOURCE)
 
 
 def read_igniter(path: str | Path) -> Colocation:
-    """From a profile of your own, YAML or JSON in the form of `placement/igniter.json`."""
+    """Read a profile of your own, YAML or JSON in the form of `placement/igniter.json`."""
     return _fitted(read_yaml(Path(path)), str(path))
 
 
 def _fitted(raw: Any, source: str) -> Colocation:
-    profile = _decoded(Profile, raw, source)
+    profile = _decoded(IgniterProfile, raw, source)
     try:
         return Colocation(fit_gpu(profile.gpu), fit_models(profile))
     except InputError as error:
@@ -62,7 +62,7 @@ def _fitted(raw: Any, source: str) -> Colocation:
 
 
 def read_slowdowns(path: str | Path) -> SlowdownTable:
-    """A table of measured slowdowns, YAML or JSON:
+    """Read a table of measured slowdowns, YAML or JSON:
 
     pairs: [{model: alexnet, beside: vgg19, slowdown: 1.3}]
     sums: {of: sm_utilization, points: [{sum: 1.0, slowdown: 1.0}, {sum: 2.0, slowdown: 1.9}]}
@@ -87,8 +87,10 @@ _COPY = re.compile(r"-\d+\Z")
 
 
 def interference_named(name: str) -> tuple[Known, Slowing | None]:
-    """'none', 'igniter' (the profile that comes along, of a V100), or a file: a profile in iGniter's form, or
-    a table of measured slowdowns."""
+    """Return the interference named 'none', 'igniter' (the V100's profile that comes along), or in a file.
+
+    A file is a profile in iGniter's form, or a table of measured slowdowns.
+    """
     if name == "none":
         return measured_on_v100s, None
     if name == "igniter":
@@ -120,7 +122,7 @@ def _by_igniter(profile: Colocation, name: str) -> tuple[Known, Slowing]:
 
 
 def measured_on_v100s(problem: Problem) -> Problem:
-    """What the package knows of models on a V100, if all GPUs are of that kind."""
+    """Add what the package knows of models on a V100, if all GPUs are of that kind."""
     if any(gpu.kind.lower() != "v100" for gpu in problem.gpus):
         return problem
     models = tuple(_with_forms(_with_demands(model)) for model in problem.models)
@@ -135,7 +137,7 @@ def _with_demands(model: PlacedModel) -> PlacedModel:
 
 
 def _with_forms(model: PlacedModel) -> PlacedModel:
-    """Over several GPUs, in proportion to what the scenario says of one."""
+    """Add forms over several GPUs, in proportion to what the scenario says of one."""
     name = named({each: each for each in alpaserve.names()}, model.name)
     alone = alpaserve.alone(name) if name is not None else None
     if name is None or alone is None or model.alone is None:
@@ -151,6 +153,6 @@ def _with_forms(model: PlacedModel) -> PlacedModel:
 
 
 def named(things: Mapping[str, T], name: str) -> T | None:
-    """By the name in small or large letters, or by that of which it is a copy."""
+    """Find something by name, in small or large letters, or by the name of which it is a copy."""
     known = {each.lower(): thing for each, thing in things.items()}
     return known.get(name.lower()) or known.get(_COPY.sub("", name.lower()))

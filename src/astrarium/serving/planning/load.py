@@ -1,4 +1,4 @@
-"""Requests for planning: some to plan with, others to judge by, at today's load or at a grown one.
+"""A planning load has requests to plan with and others to judge by, at today's load or at a grown one.
 
 Arrivals that are drawn are drawn again from other seeds. A trace cannot be: its first half is the history
 that plans are made with, and its second half, in windows, judges them. A trace grows by being run faster,
@@ -22,19 +22,16 @@ from astrarium.core.units import SECOND, Time
 from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge
-from astrarium.placement.problem import Problem, Requests
+from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.schema import Change, Workload, spans
-
-# What a plan is worth on requests that it was not made with: each model's attainment, and how it spreads.
-
 
 # as `judging.judge`: the scenario, the problem, what slows replicas that share a GPU, and the warm-up
 MakeJudge = Callable[[Scenario, Problem, Interference | None, Time], Judge]
 
 
 class Attained(msgspec.Struct, frozen=True):
-    """The part of the requests that was answered in time, over several draws of them."""
+    """The part of the requests that was answered in time, attained over several draws of them."""
 
     mean: float
     low: float
@@ -46,29 +43,29 @@ class Attained(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """*models* in the order of the problem; *overall* counts every request alike."""
+    """A judged plan's *models* are in the order of the problem; *overall* counts every request alike."""
 
     models: tuple[Attained, ...]
     overall: Attained
 
     @property
     def worst(self) -> int:
-        """The place of the model that fares worst."""
+        """Return the place of the model that fares worst."""
         return min(range(len(self.models)), key=lambda place: self.models[place].mean)
 
     def below(self, target: float) -> list[int]:
-        """The models that do not get what they should, worst first."""
+        """Return the models below their target, worst first."""
         found = [place for place, each in enumerate(self.models) if each.mean < target]
         return sorted(found, key=lambda place: self.models[place].mean)
 
 
-def judged(plan: Plan, judge: Judge, draws: Sequence[Requests]) -> Judged:
+def judged(plan: Plan, judge: Judge, draws: Sequence[PlacementRequests]) -> Judged:
     rows = [tuple(judge(plan, requests)) for requests in draws]
     models = tuple(Attained.of(column) for column in zip(*rows, strict=True))
     return Judged(models, Attained.of([_overall(row, each) for row, each in zip(rows, draws, strict=True)]))
 
 
-def _overall(row: Sequence[float], requests: Requests) -> float:
+def _overall(row: Sequence[float], requests: PlacementRequests) -> float:
     counts = [0] * len(row)
     for model in requests.models:
         counts[model] += 1
@@ -80,8 +77,8 @@ WINDOW = 100  # requests at least, in a part of a trace that judges
 
 
 @dataclass(frozen=True)
-class Load:
-    """Of a scenario, judged *seeds* times over. Never with the requests that plans are made with."""
+class PlanningLoad:
+    """A scenario's load is judged *seeds* times over, never with the requests that plans are made with."""
 
     scenario: Scenario
     seeds: int = 3
@@ -96,11 +93,11 @@ class Load:
 
     @property
     def warmup(self) -> Time:
-        """Requests that come before are served and not counted. Windows of a trace count as a whole."""
+        """Return until when requests are served and not counted; windows of a trace count as a whole."""
         return 0 if self.traced else self.scenario.workload.warmup
 
     def posed(self, problem: Problem) -> Problem:
-        """With requests to plan with, and their rates, where the scenario's own are in a trace."""
+        """Return the problem with requests to plan with, and their rates where the scenario has a trace."""
         if not self.traced:
             return problem
         time, model, half = self._trace()
@@ -109,8 +106,8 @@ class Load:
         known = msgspec.structs.replace(problem, requests=requests_of(time[before], model[before]))
         return with_rates(known, (counts * SECOND / half).tolist())
 
-    def fresh(self, factors: Sequence[float] = ()) -> list[Requests]:
-        """*factors*: how many times today's requests each model gets; none: today's."""
+    def fresh(self, factors: Sequence[float] = ()) -> list[PlacementRequests]:
+        """Return requests to judge by; each model gets *factors* times today's (none: today's)."""
         if self.traced:
             return [_repeated(part, length, factors) for part, length in self._windows()]
         scenario = grown(self.scenario, factors) if factors else self.scenario
@@ -119,7 +116,7 @@ class Load:
         return [requests_of(each.time, each.model) for each in drawn]
 
     def judging(self, problem: Problem, factors: Sequence[float] = ()) -> Problem:
-        """With the rates that judge. A trace's second half may have others than its history."""
+        """Return the problem with the rates that judge; a trace's second half may have others."""
         if self.traced:
             time, model, half = self._trace()
             counts = np.bincount(model[time >= half], minlength=len(problem.models))
@@ -129,7 +126,7 @@ class Load:
         return with_rates(problem, (rates * (np.array(factors) if factors else 1.0)).tolist())
 
     def _trace(self) -> tuple[Ints, Ints, Time]:
-        """Arrivals, models, and where history ends."""
+        """Return arrivals, models, and where history ends."""
         whole = build.arrivals(self.scenario)
         return whole.time, whole.model, max(1, self.scenario.duration // 2)
 
@@ -150,12 +147,12 @@ def with_rates(problem: Problem, rates: Sequence[float]) -> Problem:
     )
 
 
-def requests_of(time: Ints, model: Ints) -> Requests:
-    return Requests(tuple(time.tolist()), tuple(model.tolist()))
+def requests_of(time: Ints, model: Ints) -> PlacementRequests:
+    return PlacementRequests(tuple(time.tolist()), tuple(model.tolist()))
 
 
 def grown(scenario: Scenario, factors: Sequence[float]) -> Scenario:
-    """Each model's rate, and what becomes of it, times its factor."""
+    """Return the scenario with each model's rate, and its changes, times its factor."""
     names = list(scenario.models)
     parts = [
         {name: Rate(rate * factor) for name, rate, factor in zip(names, part.rates, factors, strict=True)}
@@ -169,8 +166,8 @@ def grown(scenario: Scenario, factors: Sequence[float]) -> Scenario:
     return msgspec.structs.replace(scenario, workload=workload)
 
 
-def _repeated(part: tuple[Ints, Ints], length: Time, factors: Sequence[float]) -> Requests:
-    """Each model's requests at its own pace, again from the start when they end before the window does."""
+def _repeated(part: tuple[Ints, Ints], length: Time, factors: Sequence[float]) -> PlacementRequests:
+    """Run each model's requests faster by its factor, repeated when they end before the window does."""
     time, model = part
     if not factors:
         return requests_of(time, model)

@@ -1,4 +1,4 @@
-"""Plans as files, and scenarios as placement problems: what planning needs from both.
+"""Plans are read and written as files, and scenarios are turned into placement problems.
 
     policy: alpaserve
     replicas:
@@ -24,7 +24,15 @@ from astrarium.core.errors import InputError
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND
 from astrarium.placement.plan import Plan, PlanEntry, ReplicaEntry, parse_shape, read, written
-from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Requests, Shape
+from astrarium.placement.problem import (
+    ALONE,
+    Form,
+    PlacedModel,
+    PlacementGpu,
+    PlacementRequests,
+    Problem,
+    Shape,
+)
 from astrarium.serving.contract import ModelSpec
 from astrarium.serving.scenario import build
 from astrarium.serving.scenario.schema import Cluster, Model, Parallel, Scenario, spans
@@ -34,7 +42,7 @@ ENDINGS = (".yaml", ".yml", ".json")
 
 
 def problem(scenario: Scenario, spread: Spread | None = None, planning: bool = True) -> Problem:
-    """*spread* adds forms over several GPUs, from a model's name and its form for one.
+    """Return a scenario's placement problem; *spread* adds forms over several GPUs, by a model's name.
 
     The requests to plan with are drawn like those of the scenario, from another seed. A trace cannot be drawn
     again: there are none then, only rates. Where nobody is *planning*, there are none either.
@@ -45,7 +53,7 @@ def problem(scenario: Scenario, spread: Spread | None = None, planning: bool = T
     _check_model_memory(scenario)
     known = zip(setup.models, _rates(scenario), strict=True)
     models = tuple(_placed(scenario, spec, rate, spread) for spec, rate in known)
-    return Problem(models, gpus, _requests(scenario) if planning else Requests((), ()))
+    return Problem(models, gpus, _requests(scenario) if planning else PlacementRequests((), ()))
 
 
 def save(path: str | Path, plan: Plan, problem: Problem) -> None:
@@ -60,7 +68,7 @@ def save(path: str | Path, plan: Plan, problem: Problem) -> None:
 
 
 def load(path: str | Path, problem: Problem) -> Plan:
-    """Checked against the scenario that it is used with."""
+    """Read a plan, checked against the scenario that it is used with."""
     source = str(path)
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -79,7 +87,7 @@ def parse(raw: Any, problem: Problem, source: str = "") -> Plan:
 
 
 def plain(plan: Plan, problem: Problem) -> dict[str, Any]:
-    """As data that JSON and YAML know; what is at its default goes without saying."""
+    """Return a plan as data that JSON and YAML know; defaults are left out."""
     entry = written(plan, problem)
     return {**_told(entry), "replicas": [_told(replica) for replica in entry.replicas]}
 
@@ -113,7 +121,7 @@ def _listed(value: Any) -> Any:
 
 
 def _placed(scenario: Scenario, spec: ModelSpec, rate: float, spread: Spread | None) -> PlacedModel:
-    """As far as batches keep the SLO; on the slowest kind of GPU, as batching policies are told."""
+    """Return a model to place, with batches that keep the SLO on the slowest kind of GPU."""
     alone = Form(ALONE, (spec.latency[: spec.max_batch + 1],), (scenario.models[spec.name].memory,))
     others = {
         **_parallel(scenario.models[spec.name]),
@@ -123,7 +131,7 @@ def _placed(scenario: Scenario, spec: ModelSpec, rate: float, spread: Spread | N
 
 
 def _parallel(model: Model) -> dict[Shape, Form]:
-    """Batches as far as they keep the SLO in all stages together; none that cannot run even one."""
+    """Return a model's parallel forms, with batches that keep the SLO in all stages together."""
     forms = {parse_shape(name, ""): part for name, part in model.parallel.items()}
     found = {shape: _spread_form(shape, part, model) for shape, part in forms.items()}
     return {shape: form for shape, form in found.items() if form.max_batch}
@@ -150,7 +158,7 @@ def _check_model_memory(scenario: Scenario) -> None:
 
 
 def _rates(scenario: Scenario) -> list[float]:
-    """Of each model, in requests a second; the mean over the duration."""
+    """Return each model's requests a second, as a mean over the duration."""
     duration = scenario.duration
     if scenario.workload.file is not None:
         known = build.arrivals(scenario).model.tolist()
@@ -164,9 +172,9 @@ def _rates(scenario: Scenario) -> list[float]:
     ]
 
 
-def _requests(scenario: Scenario) -> Requests:
+def _requests(scenario: Scenario) -> PlacementRequests:
     if scenario.workload.file is not None:
-        return Requests((), ())
+        return PlacementRequests((), ())
     other = int(stream(scenario.seed, "planning").integers(2**31))
     drawn = build.arrivals(scenario.with_seed(other))
-    return Requests(tuple(drawn.time.tolist()), tuple(drawn.model.tolist()))
+    return PlacementRequests(tuple(drawn.time.tolist()), tuple(drawn.model.tolist()))

@@ -1,4 +1,4 @@
-"""Where models go, and how many GPUs that takes: a policy asked for one size of cluster after another.
+"""Planning asks a placement policy for one size of cluster after another, until every model has its target.
 
 Each plan is judged on several draws of requests that it was not made with. The fewest GPUs are found by
 doubling until every model has what it should, then by halving between the last size that fails and the first
@@ -20,7 +20,7 @@ from astrarium.core.errors import InputError
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Judge, PlacementPolicy, placement_policies
 from astrarium.placement.problem import Problem
-from astrarium.serving.planned import judging
+from astrarium.serving.planned import run
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import (
     MOST_GPUS,
@@ -31,7 +31,7 @@ from astrarium.serving.planning.clusters import (
     sized,
 )
 from astrarium.serving.planning.known import Known, Slowing, measured_on_v100s
-from astrarium.serving.planning.load import Judged, Load, MakeJudge, judged
+from astrarium.serving.planning.load import Judged, MakeJudge, PlanningLoad, judged
 from astrarium.serving.planning.use import GpuUse, overloaded, uses
 from astrarium.serving.scenario import Scenario
 
@@ -40,8 +40,8 @@ HARDLY = 0.001  # attainment that two doublings of the cluster must add, of all 
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """*target*: the part of every model's requests that must be in time. *most*: GPUs to try at most."""
+class PlanningGoals:
+    """The goals of planning: a *target* part of every model's requests in time, with at most *most* GPUs."""
 
     target: float = 0.99
     seeds: int = 3
@@ -57,8 +57,8 @@ class Wishes:
             raise InputError("--most", self.most, f"1 to {MOST_GPUS} GPUs")
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """A placement policy and its parameters, as written."""
+class PlacementChoice(msgspec.Struct, frozen=True):
+    """A placement choice is a policy and its parameters, as written."""
 
     name: str
     parameters: dict[str, Any] = {}
@@ -69,7 +69,7 @@ class Choice(msgspec.Struct, frozen=True):
         return f"{self.name} ({given})" if given else self.name
 
     def made(self, option: str = "--policy") -> PlacementPolicy:
-        """*option*: where a person wrote it."""
+        """Make the policy; errors name *option*, where it was written."""
         try:
             factory: Any = placement_policies.get(self.name)
         except InputError as error:
@@ -86,7 +86,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Attempt:
-    """A plan for so many GPUs. *judged* is None where an interrupt came first."""
+    """An attempt is a plan for so many GPUs; *judged* is None where an interrupt came first."""
 
     gpus: int
     problem: Problem
@@ -101,7 +101,7 @@ class Attempt:
 
     @cached_property
     def short(self) -> list[int]:
-        """The models that do not get what they should, or would not in a longer run, worst first."""
+        """Return the models that miss their target, or would in a longer run, worst first."""
         if self.judged is None:
             return []
         below = self.judged.below(self.target)
@@ -113,7 +113,7 @@ class Attempt:
 
     @property
     def rank(self) -> tuple[bool, int, bool, float, float]:
-        """The higher, the better an answer: enough with few GPUs, else the most in time."""
+        """Return a rank, higher for a better answer: enough with few GPUs, else the most in time."""
         if self.judged is None:
             return (False, 0, False, 0.0, self.plan.attainment or 0.0)
         worst = self.judged.models[self.judged.worst].mean
@@ -121,9 +121,11 @@ class Attempt:
 
 
 @dataclass
-class Watch:
-    """Hears of everything; shows it to *show* where somebody watches. Keeps the best so far, and what was
-    the best for each number of GPUs."""
+class PlanningWatch:
+    """The watch hears of every attempt, and passes progress on to *show* where there is one.
+
+    It keeps the best attempt so far, and the best for each number of GPUs.
+    """
 
     show: Callable[[str], None] | None = None
     best: Attempt | None = None
@@ -144,10 +146,10 @@ class Watch:
         return f" · best: {self.best.gpus} GPUs, {self.best.judged.overall.mean:.1%} in time, {enough}"
 
 
-class _Looking:
-    """What a policy's search reports to."""
+class _SearchReporter:
+    """A search reporter is what a policy's search reports to."""
 
-    def __init__(self, watch: Watch, title: str, keep: Callable[[Plan], None], judge: Judge) -> None:
+    def __init__(self, watch: PlanningWatch, title: str, keep: Callable[[Plan], None], judge: Judge) -> None:
         self.judge = judge
         self._watch, self._title, self._keep = watch, title, keep
         self._expects = ""
@@ -164,28 +166,32 @@ class _Looking:
 
 
 class Planning:
-    """One scenario and one policy."""
+    """Planning is for one scenario and one policy."""
 
     def __init__(
-        self, scenario: Scenario, choice: Choice, wishes: Wishes, watch: Watch | None = None
+        self,
+        scenario: Scenario,
+        choice: PlacementChoice,
+        goals: PlanningGoals,
+        watch: PlanningWatch | None = None,
     ) -> None:
-        self.scenario, self.choice, self.wishes = scenario, choice, wishes
-        self.watch = watch or Watch()
-        self.load = Load(scenario, wishes.seeds)
+        self.scenario, self.choice, self.goals = scenario, choice, goals
+        self.watch = watch or PlanningWatch()
+        self.load = PlanningLoad(scenario, goals.seeds)
         self.draws = self.load.fresh()
         self._policy = choice.made()
         self._tried: dict[int, Attempt] = {}
 
     def problems(self, gpus: int, speeds: Speeds) -> list[Problem]:
-        """Several, where there are unequal GPUs to choose from."""
+        """Return the problems to plan for: several, where there are unequal GPUs to choose from."""
         whole = self.load.posed(plans.problem(sized(self.scenario, gpus)))
-        return [self.wishes.known(each) for each in selections(whole, gpus, speeds)]
+        return [self.goals.known(each) for each in selections(whole, gpus, speeds)]
 
     def judge(self, problem: Problem) -> Judge:
-        slowing = self.wishes.interference
+        slowing = self.goals.interference
         scenario = sized(self.scenario, 1 + max(gpu.id for gpu in problem.gpus))
         interference = None if slowing is None else slowing(problem)
-        make = self.wishes.make_judge or judging.judge
+        make = self.goals.make_judge or run.judge
         return make(scenario, problem, interference, self.load.warmup)
 
     def attempt(self, gpus: int) -> Attempt:
@@ -201,7 +207,7 @@ class Planning:
         return best
 
     def _planned(self, gpus: int, problem: Problem, speeds: Speeds) -> Attempt:
-        judge, target = self.judge(problem), self.wishes.target
+        judge, target = self.judge(problem), self.goals.target
         title = f"{self.choice.label}, {gpus} GPUs"
 
         def attempted(plan: Plan, found: Judged | None = None) -> Attempt:
@@ -212,18 +218,18 @@ class Planning:
         def keep(plan: Plan) -> None:
             attempted(plan)
 
-        plan = self._policy.place(problem, _Looking(self.watch, title, keep, judge))
+        plan = self._policy.place(problem, _SearchReporter(self.watch, title, keep, judge))
         check(plan, problem)
         keep(plan)
         self.watch.say(f"{title}: judged")
         return attempted(plan, judged(plan, judge, self.draws))
 
     def fewest(self) -> Attempt | None:
-        """None: not with as many as may be tried, or no number of them helps."""
+        """Return the attempt with the fewest GPUs that are enough; None if no number that may be tried is."""
         cluster = self.scenario.cluster.size
         [posed] = self.problems(cluster, Speeds(self.scenario))
         check_possible(posed)
-        low = min(fewest_possible(posed, self.wishes.target), self.wishes.most)
+        low = min(fewest_possible(posed, self.goals.target), self.goals.most)
         bad, good = self._doubled(low)
         if good is None:
             return None
@@ -233,19 +239,19 @@ class Planning:
         return self.attempt(good)
 
     def _doubled(self, low: int) -> tuple[int, int | None]:
-        """The last size that fails, and the first that does not."""
+        """Return the last size that fails and the first that does not, by doubling."""
         bad, size, seen = low - 1, low, list[float]()
         while not self.attempt(size).met:
             seen.append(self._worth(size))
             helpless = len(seen) > 2 and seen[-1] < seen[-3] + HARDLY
-            if size >= self.wishes.most or helpless:
+            if size >= self.goals.most or helpless:
                 return size, None
-            bad, size = size, min(2 * size, self.wishes.most)
+            bad, size = size, min(2 * size, self.goals.most)
         return bad, size
 
     def _worth(self, size: int) -> float:
-        """To requests and to models: those that are asked for seldom must not be forgotten."""
-        found, target = self.attempt(size).judged, self.wishes.target
+        """Return a size's attainment over requests and over models: rare models must not be forgotten."""
+        found, target = self.attempt(size).judged, self.goals.target
         if found is None:
             return 0.0
         return found.overall.mean + sum(min(target, each.mean) for each in found.models) / len(found.models)

@@ -1,4 +1,4 @@
-"""Where the time of requests went: in a run as it was recorded, or on the way of Elvinger's thesis."""
+"""Stages tell where the time of requests went, in a recorded run or on the path of Elvinger's thesis."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import Time
-from astrarium.placement.evaluation import STAGES, Evaluation, Spread, StageLine, summarized, walked
+from astrarium.placement.evaluation import STAGES, Evaluation, StageLine, TimeSpread, summarized, walked
 from astrarium.placement.interference import Interference, NoInterference, Tenant
 from astrarium.placement.path import Delay, Path
 from astrarium.placement.plan import Plan
-from astrarium.placement.problem import PlacementGpu, Problem, Requests
-from astrarium.serving.planned.parts import Part
+from astrarium.placement.problem import PlacementGpu, PlacementRequests, Problem
+from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.planned.queued import RUN_BY, Shared
 from astrarium.serving.record import Ints, ServingRecord
 from astrarium.serving.scenario import Scenario, build
@@ -22,8 +22,8 @@ from astrarium.serving.state import Outcome
 Times = dict[str, Ints]  # by stage
 
 
-def stages_of(record: ServingRecord, parts: Sequence[Part] = ()) -> list[StageLine]:
-    """Of answered requests. *parts*: those of a planned run, whose queues are another way than cells."""
+def stages_of(record: ServingRecord, parts: Sequence[RecordPart] = ()) -> list[StageLine]:
+    """Return the stages of answered requests; *parts* of a planned run have other stages in queues."""
     found: dict[str, list[Times]] = {}
     runs = [(part.record, part.run_by == RUN_BY) for part in parts] or [(record, False)]
     for each, queued in runs:
@@ -56,9 +56,9 @@ def _times(record: ServingRecord, model: int, queued: bool) -> Times:
 
 
 def _lines(name: str, parts: Sequence[Times]) -> list[StageLine]:
-    """Stages that take no time at all are left out."""
+    """Return the lines of a model; stages that take no time at all are left out."""
     joined = {stage: np.concatenate([each[stage] for each in parts]) for stage in (parts[0] if parts else ())}
-    spreads = [(stage, Spread.of(joined[stage])) for stage in STAGES if stage in joined]
+    spreads = [(stage, TimeSpread.of(joined[stage])) for stage in STAGES if stage in joined]
     total = sum(spread.mean for _, spread in spreads if spread is not None) or 1.0
     return [
         StageLine(name, stage, spread.mean / total, spread.p50, spread.p95, spread.p99)
@@ -70,21 +70,23 @@ def _lines(name: str, parts: Sequence[Times]) -> list[StageLine]:
 def on_path(
     scenario: Scenario, plan: Plan, problem: Problem, max_wait: Time, interference: Interference | None = None
 ) -> Evaluation:
-    """The same requests by a router that makes each replica's batches, and waits *max_wait* at most until one
-    is full. Delays are those of the scenario's network. Nobody is dropped but who has no replica."""
+    """Return the stages if a router made each replica's batches and waited *max_wait* at most to fill one.
+
+    Delays are those of the scenario's network. Only requests without a replica are dropped."""
     if scenario.dynamic:
         raise InputError("--router-wait", None, "models whose times are known: no dynamic profiles")
     network = build.setup(scenario, placed=True).network
     path = Path(max_wait, transfer=Delay(network.control, network.data), reply=Delay(network.response))
     arrivals = build.arrivals(scenario)
-    requests = Requests(tuple(arrivals.time.tolist()), tuple(arrivals.model.tolist()))
+    requests = PlacementRequests(tuple(arrivals.time.tolist()), tuple(arrivals.model.tolist()))
     found = walked(problem, plan, requests, _Turns(interference or NoInterference()), path=path)
     return summarized(problem, found, scenario.workload.warmup, on_path=True)
 
 
 class _Turns:
-    """Replicas that have a whole GPU each take turns on it, as if in very short slices: they share its time,
-    and do not slow each other beyond that. Others do as *interference* says."""
+    """Replicas that each may use a whole GPU take turns on it, as if in very short slices.
+
+    They share its time, and do not slow each other beyond that. Others do as *interference* says."""
 
     def __init__(self, interference: Interference) -> None:
         self._turns, self._beside = Shared(NoInterference()), Shared(interference)

@@ -1,35 +1,141 @@
-"""A plan as tables for a terminal: which replicas each GPU holds and why, what each model gets, how other
-policies fare.
-"""
+"""Tables show a plan on a terminal: the replicas of each GPU and why, what each model gets, and rivals."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
 from astrarium.core.units import to_ms
+from astrarium.run.plots import COLORS, margins, picture
 
 if TYPE_CHECKING:
     from astrarium.placement.plan import Replica
     from astrarium.placement.problem import Problem
-    from astrarium.serving.planning.answer import Answer
+    from astrarium.serving.planning.answer import PlanningAnswer
     from astrarium.serving.planning.growth import Growth
     from astrarium.serving.planning.load import Attained
     from astrarium.serving.planning.search import Attempt
     from astrarium.serving.planning.use import GpuUse, ReplicaUse
 
 
+# A plan's picture has one row for each GPU, its replicas as blocks, its memory beside it.
+
+
+GIBIBYTE = 2**30
+_IDLE, _INK = "#f2f2f2", "#333333"
+_HEIGHT = 0.72
+_NARROW = 0.07  # of a row: narrower blocks have no room for a name
+_MOST_ROWS = 64
+
+
+def draw_placement(uses: Sequence[GpuUse], names: Sequence[str], path: Path, title: str = "") -> None:
+    """Draw the GPUs of a plan, the first only if there are very many; *names* are the models' by index."""
+    shown = uses[:_MOST_ROWS]
+    if len(uses) > len(shown):
+        title = f"{title} (the first {len(shown)} of {len(uses)} GPUs)"
+    height = 1.7 + 0.42 * len(shown)
+    with picture(path, 11, height, 1, 2, width_ratios=(3, 1)) as (figure, axes):
+        margins(figure, left=1.1, right=0.3, bottom=1.0, top=0.7, w=0.35, h=0)
+        _draw_time(axes[0, 0], shown, names)
+        _draw_memory(axes[0, 1], shown)
+        _legend(figure, shown, names)
+        figure.suptitle(title, x=0.012, y=1 - 0.12 / height, ha="left", va="top", fontsize=11.5, color=_INK)
+
+
+def _draw_time(ax: Any, uses: Sequence[GpuUse], names: Sequence[str]) -> None:
+    homes: dict[Replica, list[tuple[float, int]]] = {}
+    for row, use in enumerate(uses):
+        ax.barh(row, 1, _HEIGHT, color=_IDLE, lw=0)
+        left = 0.0
+        for each in use.replicas:
+            width = each.replica.share if use.divided else max(each.busy, 0.004)
+            _block(ax, row, left, width, each, names, use.divided)
+            homes.setdefault(each.replica, []).append((left + min(0.008, width / 2), row))  # beside the name
+            left += width
+    for points in homes.values():
+        if len(points) > 1:
+            ax.plot(*zip(*points, strict=True), color=_INK, lw=1.4, marker="o", ms=3.5, zorder=3)
+    _rows(ax, uses)
+    widest = max([1.0, *(use.busy for use in uses if not use.divided)])
+    ax.axvline(1, color=_INK, lw=0.8, ls="--")
+    ax.set(
+        title="Time, or share, of each GPU (× largest batch)",
+        xlim=(0, widest * 1.02),
+        xlabel="of the GPU (%)",
+    )
+    ticks = [0.2 * step for step in range(int(widest / 0.2) + 1)] if widest <= 2 else [0, 1, widest]
+    ax.set_xticks(ticks, [f"{100 * tick:.0f}" for tick in ticks])
+
+
+def _block(
+    ax: Any, row: int, left: float, width: float, use: ReplicaUse, names: Sequence[str], divided: bool
+) -> None:
+    model, color = use.replica.model, _color(use.replica.model)
+    filled = min(1.0, use.busy) * width if divided else width
+    ax.barh(row, width, _HEIGHT, left, color=color, alpha=0.3, edgecolor="white", lw=1)
+    ax.barh(row, filled, _HEIGHT, left, color=color, alpha=0.9, edgecolor="white", lw=1)
+    if width >= _NARROW:
+        text = _fitting(f"{names[model]} ×{use.replica.batch}", width)
+        ink = _INK if _bright(color) or divided else "white"
+        ax.text(left + width / 2, row, text, ha="center", va="center", fontsize=7.5, color=ink, clip_on=True)
+
+
+def _fitting(text: str, width: float) -> str:
+    most = int(width * 95)
+    return text if len(text) <= most else text[: max(1, most - 1)] + "…"
+
+
+def _draw_memory(ax: Any, uses: Sequence[GpuUse]) -> None:
+    for row, use in enumerate(uses):
+        ax.barh(row, use.gpu.memory / GIBIBYTE, _HEIGHT, color=_IDLE, lw=0)
+        left = 0.0
+        for each in use.replicas:
+            width = each.memory / GIBIBYTE
+            color = _color(each.replica.model)
+            ax.barh(row, width, _HEIGHT, left, color=color, alpha=0.9, edgecolor="white", lw=1)
+            left += width
+    _rows(ax, uses)
+    ax.set_yticks([])
+    ax.set(title="Memory", xlabel="GiB", xlim=(0, max(use.gpu.memory for use in uses) / GIBIBYTE * 1.02))
+
+
+def _rows(ax: Any, uses: Sequence[GpuUse]) -> None:
+    ax.set_yticks(range(len(uses)), [f"{use.gpu.kind} {use.gpu.id}" for use in uses])
+    ax.set(ylim=(len(uses) - 0.4, -0.6))
+    ax.grid(axis="y", visible=False)
+
+
+def _legend(figure: Any, uses: Sequence[GpuUse], names: Sequence[str]) -> None:
+    from matplotlib.patches import Patch
+
+    placed = sorted({each.replica.model for use in uses for each in use.replicas})
+    handles = [Patch(color=_color(model), label=names[model]) for model in placed[:18]]
+    if handles:
+        figure.legend(handles=handles, loc="lower center", ncols=9, fontsize=8.5)
+
+
+def _bright(color: str) -> bool:
+    """Whether a colour is bright, by how the eye weighs red, green and blue."""
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue > 140
+
+
+def _color(model: int) -> str:
+    return COLORS[model % len(COLORS)]
+
+
 # A plan in sentences: what was asked and answered, what is missing, what breaks first.
 
 
-def headline(answer: Answer) -> Iterator[str]:
-    """The answer in words."""
-    chosen, label, target = answer.chosen, answer.choice.label, answer.wishes.target
+def headline(answer: PlanningAnswer) -> Iterator[str]:
+    """Return the answer in words."""
+    chosen, label, target = answer.chosen, answer.choice.label, answer.goals.target
     if chosen is None:
         yield f"{label}: interrupted before there was any plan"
         return
@@ -52,14 +158,14 @@ def headline(answer: Answer) -> Iterator[str]:
     yield from _cluster(answer, chosen)
 
 
-def _below(answer: Answer, gpus: int) -> str:
+def _below(answer: PlanningAnswer, gpus: int) -> str:
     tried = {each.gpus for each in answer.attempts}
     if gpus - 1 in tried:
         return f", {gpus - 1} {'is' if gpus == 2 else 'are'} not"
     return ", and fewer cannot carry the load" if gpus > 1 else ""
 
 
-def _verdict(answer: Answer, chosen: Attempt, goal: str) -> str:
+def _verdict(answer: PlanningAnswer, chosen: Attempt, goal: str) -> str:
     if chosen.judged is None:
         return f"the plan was not judged yet; its policy expects {chosen.plan.attainment or 0:.2%} in time"
     below = chosen.judged.below(chosen.target)
@@ -72,7 +178,7 @@ def _verdict(answer: Answer, chosen: Attempt, goal: str) -> str:
     return f"{answer.choice.label}: {overall}, and at least {goal} of each model's"
 
 
-def _cluster(answer: Answer, chosen: Attempt) -> Iterator[str]:
+def _cluster(answer: PlanningAnswer, chosen: Attempt) -> Iterator[str]:
     there = answer.scenario.cluster.size
     if chosen.gpus > there:
         more = chosen.gpus - there
@@ -92,7 +198,7 @@ def missing_lines(attempt: Attempt) -> Iterator[str]:
         yield f"{model.name} has no replica. {told}"
 
 
-def growth_line(answer: Answer, attempt: Attempt) -> str:
+def growth_line(answer: PlanningAnswer, attempt: Attempt) -> str:
     found = answer.growth
     if found is None:
         return ""
@@ -108,8 +214,8 @@ def growth_line(answer: Answer, attempt: Attempt) -> str:
     return f"what breaks first: {carried}; at {found.breaks:.2f} times it is {name}{others}: {found.why}"
 
 
-def tried_line(answer: Answer) -> str:
-    """Which sizes were looked at, and how the worst model fared."""
+def tried_line(answer: PlanningAnswer) -> str:
+    """Say which sizes were tried, and how the worst model fared."""
     told = [
         f"{each.gpus} ({each.judged.models[each.judged.worst].mean:.1%})"
         for each in sorted(answer.attempts, key=lambda each: each.gpus)
@@ -118,7 +224,7 @@ def tried_line(answer: Answer) -> str:
     return f"GPUs tried, with what the worst model got in time: {', '.join(told)}" if len(told) > 1 else ""
 
 
-def rivals_missing(answer: Answer) -> Iterator[str]:
+def rivals_missing(answer: PlanningAnswer) -> Iterator[str]:
     for rival in answer.rivals:
         missing = rival.same.plan.missing
         if missing:
@@ -128,12 +234,12 @@ def rivals_missing(answer: Answer) -> Iterator[str]:
 
 
 def line(text: str) -> Text:
-    """A sentence as it is: nothing in it is a mark, and the terminal may break it where it likes."""
+    """Return a sentence as text without markup, which the terminal may break anywhere."""
     return Text(text, no_wrap=True, overflow="ignore")
 
 
 def _which(attempt: Attempt) -> str:
-    """Of unequal GPUs also their kinds."""
+    """Say how many GPUs an attempt has, with their kinds where they are unequal."""
     kinds = Counter(gpu.kind for gpu in attempt.problem.gpus)
     told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     unequal = attempt.speeds is not None and attempt.speeds.unequal
@@ -148,7 +254,7 @@ GIB = 2**30
 
 
 def placement_table(uses: tuple[GpuUse, ...], problem: Problem) -> Table:
-    """One row for each replica on each GPU; GPUs on which the same replicas do the same stand together."""
+    """Return a row for each replica on each GPU; GPUs with the same replicas and loads stand together."""
     columns = ("memory", "busy", "model", "batch", "share", "shape", "takes", "works", "why")
     table = _table("GPU", *columns)
     for name in ("model", "why"):
@@ -187,12 +293,12 @@ def _replica_cells(use: ReplicaUse, names: dict[int, str], explained: set[Replic
 
 
 def _leave_out_empty(table: Table) -> None:
-    """Columns that say nothing, so that the table fits a narrow terminal more often."""
+    """Leave out columns that say nothing, so that the table fits a narrow terminal more often."""
     table.columns = [column for column in table.columns if any(column.cells)]
 
 
-def models_table(answer: Answer, attempt: Attempt) -> Table:
-    """What each model asks for and gets, on requests that the plan was not made with."""
+def models_table(answer: PlanningAnswer, attempt: Attempt) -> Table:
+    """Return what each model asks for and gets, on requests that the plan was not made with."""
     table = _table("model", "SLO ms", "requests/s", "replicas", "in time", "lowest", "highest", "can grow")
     plan, judged = attempt.plan, attempt.judged
     for place, model in enumerate(attempt.problem.models):
@@ -219,7 +325,7 @@ def models_table(answer: Answer, attempt: Attempt) -> Table:
 
 
 def _room(growth: Growth | None) -> str:
-    """Alone, the others staying as they are."""
+    """Say how far a model can grow alone, the others staying as they are."""
     if growth is None:
         return ""
     return f"{growth.carries:.2f}x" if growth.breaks is not None else f"over {growth.carries:.0f}x"
@@ -232,8 +338,8 @@ def _attained(found: Attained | None, target: float) -> tuple[str | Text, str, s
     return Text(f"{found.mean:.2%}", style=style), f"{found.low:.2%}", f"{found.high:.2%}"
 
 
-def against_table(answer: Answer) -> Table:
-    """Policies on as many GPUs and on the same requests; and the fewest GPUs that each needs."""
+def against_table(answer: PlanningAnswer) -> Table:
+    """Compare policies on as many GPUs and the same requests, and the fewest GPUs that each needs."""
     chosen = answer.chosen
     assert chosen is not None
     title = f"on {gpus_told(chosen.gpus)}"
@@ -256,7 +362,7 @@ def _worst(attempt: Attempt) -> tuple[str | Text, str]:
 
 
 def _plain(number: float) -> str:
-    """All digits before the point, and few behind it."""
+    """Write a number with all digits before the point, and few behind it."""
     return f"{number:,.3f}".rstrip("0").rstrip(".")
 
 

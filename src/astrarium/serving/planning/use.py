@@ -1,4 +1,4 @@
-"""What a plan makes of its GPUs: memory, and how busy each replica would keep them at a given load."""
+"""A plan uses its GPUs: memory, and how busy each replica would keep them at a given load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from astrarium.serving.planning.clusters import Speeds
 
 
 class ReplicaUse(msgspec.Struct, frozen=True):
-    """On one GPU. *busy*: the part of the time that it works there, in batches as good as they get."""
+    """A replica's use of one GPU: it is *busy* a part of the time, in the best batches."""
 
     replica: Replica
     memory: int
@@ -25,7 +25,7 @@ class ReplicaUse(msgspec.Struct, frozen=True):
 
 
 class GpuUse(msgspec.Struct, frozen=True):
-    """*busy* is of the GPU's whole time; replicas with parts of it work side by side."""
+    """A GPU's use: *busy* is of its whole time; replicas with parts of it work side by side."""
 
     gpu: PlacementGpu
     memory: int
@@ -37,13 +37,13 @@ class GpuUse(msgspec.Struct, frozen=True):
 
     @property
     def busy(self) -> float:
-        """Side by side, the one that works most tells when the GPU is full."""
+        """Return how busy the GPU is; side by side, the replica that works most tells."""
         each = [use.busy for use in self.replicas]
         return max(each, default=0.0) if self.divided else math.fsum(each)
 
 
 def uses(plan: Plan, problem: Problem, speeds: Speeds | None = None) -> tuple[GpuUse, ...]:
-    """At the models' rates. *speeds*: of GPUs that are faster than the slowest kind."""
+    """Return the use of each GPU at the models' rates; *speeds* are of GPUs that are faster than others."""
     found = cells(plan, problem)
     of_cells, of_queues = stations(found, problem)
     parts = balanced([model.rate for model in problem.models], [*of_cells, *of_queues])
@@ -51,13 +51,13 @@ def uses(plan: Plan, problem: Problem, speeds: Speeds | None = None) -> tuple[Gp
     home = {gpu: number for number, cell in enumerate(found.cells) for gpu in cell.gpus}
 
     def load(replica: Replica, gpu: int) -> float:
-        """Requests a second that come to a replica, as the router divides them."""
+        """Return the requests a second that come to a replica, as the router divides them."""
         number = home[gpu] if gpu in home else len(of_cells) + queues[replica]
         crowd = len(found.cells[number].gpus) if gpu in home else 1
         return problem.models[replica.model].rate * float(parts[number, replica.model]) / PARTS / crowd
 
     def use(gpu: PlacementGpu) -> GpuUse:
-        """Worker queues run everywhere as on the slowest kind."""
+        """Return a GPU's use; worker queues run everywhere as on the slowest kind."""
         real = speeds if gpu.id in home else None
         replicas = (_replica_use(problem, gpu, one, load(one, gpu.id), real) for one in plan.on_gpu(gpu.id))
         return GpuUse(gpu, memory_on(plan, problem, gpu.id), tuple(replicas))
@@ -72,7 +72,7 @@ def _replica_use(
     form, stage = model.forms[replica.shape], stage_of(replica, gpu.id)
 
     def taken(size: int) -> float:
-        """By each request of such a batch."""
+        """Return the time taken by each request of such a batch."""
         faster = speeds.part(gpu.id, model.index, size) if speeds else 1.0
         return form.stage_times[stage][size] * share_factor(model, gpu, size, replica.share) * faster / size
 
@@ -81,8 +81,7 @@ def _replica_use(
 
 
 def busy_for(use: GpuUse, model: int) -> float | None:
-    """How busy a model finds a GPU: all of it where turns are taken, its own share where it is divided. None:
-    it is not there."""
+    """Return how busy a model finds a GPU: all of it by turns, its own share side by side; else None."""
     mine = [each.busy for each in use.replicas if each.replica.model == model]
     if not mine:
         return None
@@ -90,8 +89,10 @@ def busy_for(use: GpuUse, model: int) -> float | None:
 
 
 def overloaded(found: Sequence[GpuUse], models: int, target: float) -> list[int]:
-    """Models whose GPUs, even the least busy, have more to do than there is time for, the worst first. A run
-    that ends soon does not show that where objectives are long."""
+    """Return the models whose GPUs, even the least busy, have more work than time, the worst first.
+
+    A run that ends soon does not show that where objectives are long.
+    """
     busy = {}
     for model in range(models):
         each = [part for use in found if (part := busy_for(use, model)) is not None]

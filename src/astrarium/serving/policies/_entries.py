@@ -1,4 +1,4 @@
-"""Waiting requests as sorted (deadline, id) pairs: what the queues of Symphony's rivals are made of.
+"""Queues of (deadline, id) pairs, sorted: the policies that Symphony is compared with keep requests so.
 
 The deadline is the one for the end of execution, that is, the client's less the response delay.
 """
@@ -25,7 +25,7 @@ def insert(queue: Queue, entry: Entry) -> None:
 
 
 def due_before(queue: Queue, moment: Time, first: int = 0) -> int:
-    """How many heads have a deadline before *moment*, known to be at least *first*."""
+    """Return how many heads have a deadline before *moment*, known to be at least *first*."""
     return bisect_left(queue, (moment, -1), first)
 
 
@@ -47,18 +47,20 @@ def drops(entries: Sequence[Entry], saveable_from: Time) -> Iterator[Action]:
 
 
 def batch_costs(model: ModelSpec, network: Network, stall: Time = 0) -> list[Time]:
-    """From the decision to the end of execution, for batches of 0, 1, ... on a GPU that is free, or that
-    will be once it has recovered from a preemption for *stall*."""
+    """Return the times from a decision to the end of execution, for batches of 0, 1, ... requests.
+
+    The GPU is free, or will be once it has recovered from a preemption for *stall*.
+    """
     return [max(network.delay(size), stall) + latency for size, latency in enumerate(model.latency)]
 
 
 def largest_within(costs: Sequence[Time], budget: Time) -> int:
-    """The largest batch whose cost fits in the budget, 0 if not even one request does."""
+    """Return the largest batch whose cost fits in the budget; 0 if not even one request does."""
     return max(0, bisect_right(costs, budget) - 1)
 
 
 def hold_without_gpu(now: Time, queues: Sequence[Queue], alone: Sequence[Time]) -> Iterator[Action]:
-    """While no GPU can be counted on, a request waits for as long as an idle one could still save it."""
+    """Let requests wait, while there is no GPU, for as long as an idle one could still serve them in time."""
     moments = []
     for queue, cost in zip(queues, alone, strict=True):
         yield from drops(cut(queue, due_before(queue, now + cost)), now + cost)
@@ -69,7 +71,7 @@ def hold_without_gpu(now: Time, queues: Sequence[Queue], alone: Sequence[Time]) 
 
 
 def duration(field: str, text: str) -> Time:
-    """A parameter that is a duration, or an error that names the parameter."""
+    """Return a parameter's duration, or raise an error that names the parameter."""
     try:
         return parse_duration(text)
     except ValueError:

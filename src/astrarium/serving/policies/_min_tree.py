@@ -1,7 +1,7 @@
-"""A tournament over a fixed number of slots: who is smallest, and who is the first small enough.
+"""A tournament tree finds the slot with the least value, and the first slot below a bound, in O(log n).
 
-Both questions are O(log n), ties go to the smallest slot. Deferred batching asks them of GPUs (which
-smallest id is free by then?) and of models (whose moment comes next?).
+Ties go to the smallest slot. Deferred batching asks it about GPUs (which smallest id is free by then?) and
+about models (whose moment comes next?).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MinTree:
             values[node] = value = smaller
 
     def first_at_most(self, bound: Time) -> int:
-        """The smallest slot whose value is at most *bound*, or -1."""
+        """Return the smallest slot whose value is at most *bound*, or -1."""
         values, node = self.values, 1
         if values[1] > bound:
             return -1
@@ -49,5 +49,5 @@ class MinTree:
         return node - self.width
 
     def argmin(self) -> int:
-        """The smallest slot that holds the least value (every slot may hold FOREVER: then -1)."""
+        """Return the smallest slot that holds the least value; -1 if every slot holds FOREVER."""
         return -1 if self.values[1] >= FOREVER else self.first_at_most(self.values[1])

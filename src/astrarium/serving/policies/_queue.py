@@ -1,4 +1,4 @@
-"""The requests of one model, earliest deadline first, and the batch it would send now."""
+"""A model's queue holds its requests, earliest deadline first, and the batch that it would send now."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from astrarium.serving.policies._rates import RateMeter
 
 
 def finish(size: int, ready: Sequence[Time], latency: Sequence[Time], now: Time, gpu_free: Time) -> Time:
-    """When a batch of *size* ends if it leaves now: its inputs must arrive and the GPU be free."""
+    """Return when a batch of *size* ends if it leaves now: its inputs must arrive and the GPU be free."""
     return max(now + ready[size], gpu_free + latency[size])
 
 
 def gather_fcfs(
     deadlines: list[Time], target: int, ready: Sequence[Time], latency: Sequence[Time], now: Time, free: Time
 ) -> tuple[int, int]:
-    """(heads to drop, batch size); *ready[b]* is network delay plus execution of a batch of b."""
+    """Return how many heads to drop, and the size of the batch taken from the head while it fits.
+
+    *ready[b]* is network delay plus execution of a batch of b.
+    """
     dropped = bisect_left(deadlines, finish(1, ready, latency, now, free))
     if dropped == len(deadlines):
         return dropped, 0
@@ -30,6 +33,7 @@ def gather_fcfs(
 def gather_window(
     deadlines: list[Time], target: int, ready: Sequence[Time], latency: Sequence[Time], now: Time, free: Time
 ) -> tuple[int, int]:
+    """Return how many heads to drop so that a batch of the *target* size fits, and the batch's size."""
     waiting, largest = len(deadlines), len(latency) - 2
     suffix = min(waiting, largest)
     first = 0
@@ -64,7 +68,7 @@ GATHER = {"fcfs": gather_fcfs, "window": gather_window}
 
 
 class ModelQueue:
-    """Deadlines here are those for the end of execution: the client's less the response delay."""
+    """A model queue is sorted by the deadlines for the end of execution: the client's less the response."""
 
     def __init__(self, model: ModelSpec, network: Network, gather: str) -> None:
         self.model = model
@@ -92,17 +96,17 @@ class ModelQueue:
             self.requests.insert(place, request)
 
     def estimate(self, latency: Sequence[Time]) -> None:
-        """What batches of 0, 1, 2, ... are expected to take."""
+        """Plan with these times for batches of 0, 1, 2, ... requests."""
         self.latency = latency
         self._ready = [self._network.delay(size) + time for size, time in enumerate(latency)]
 
     def roll(self, now: Time) -> None:
-        """Let the rate be that of now."""
+        """Bring the measured rate, and the target that follows from it, up to *now*."""
         if self.meter.roll(now):
             self._target = self._staggered_target()
 
     def gather(self, now: Time, gpu_free: Time) -> list[Request]:
-        """Choose the batch that would leave now; returns the heads that had to be given up."""
+        """Choose the batch that would leave now; return the heads that had to be given up."""
         dropped, self.size = self._gather(
             self.deadlines, self._target, self._ready, self.latency, now, gpu_free
         )
@@ -112,26 +116,26 @@ class ModelQueue:
         return self._cut(self.size)
 
     def planned(self) -> Time:
-        """What the batch that leaves is expected to take."""
+        """Return the time that the batch that leaves is expected to take."""
         return self.latency[self.size]
 
     def saveable(self, request: Request, now: Time) -> bool:
-        """Could it still be in time if it ran alone at once?"""
+        """Whether a request could still be in time if it ran alone at once."""
         return now + self._ready[1] + self._network.response <= request.deadline
 
     def latest(self) -> Time:
-        """The last moment at which the candidate may start."""
+        """Return the last moment at which the candidate may start."""
         return self.deadlines[0] - self.latency[self.size]
 
     def frontrun(self) -> Time:
-        """From this start on, no request that has yet to arrive could still join the candidate.
+        """Return the start from which on no request that has yet to arrive could join the candidate.
 
         One more request also takes its input's time to fetch; Figure 18 leaves that term out.
         """
         return self.deadlines[0] - self.latency[self.size + 1] - self._network.data
 
     def _staggered_target(self) -> int:
-        """The largest b with l(b) + b / rate <= SLO less delays.
+        """Return the largest b with l(b) + b / rate <= SLO less delays.
 
         Symphony's (1 + 1/n) l(b) <= SLO with n = rate l(b) / b GPUs is the same condition, and so is its
         special case for n <= 1: gathering b requests and running them must fit in the objective.
@@ -146,7 +150,7 @@ class ModelQueue:
         return low
 
     def clear(self) -> list[Request]:
-        """Everybody leaves, in order of their deadlines."""
+        """Remove all requests and return them in the order of their deadlines."""
         return self._cut(len(self.requests))
 
     def _cut(self, size: int) -> list[Request]:

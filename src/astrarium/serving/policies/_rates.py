@@ -1,4 +1,4 @@
-"""How fast requests come: counts in short bins over a sliding window, in integers.
+"""A rate meter counts arriving requests in short bins over a sliding window, in integers.
 
 Integers make the estimate the same on every machine, and let the native twin agree to the bit.
 """
@@ -40,11 +40,11 @@ class RateMeter:
         self._filling += requests
 
     def window(self) -> tuple[int, Time]:
-        """Requests counted in the complete bins of the window, and its length; (0, 0) before the first."""
+        """Return the requests counted in the window's complete bins, and its length; (0, 0) at first."""
         return self._sum, min(self._complete, BINS) * BIN
 
     def dispersion(self) -> float:
-        """Variance over mean of the bins' counts: 1 if requests come independently, more if in bursts."""
+        """Return variance over mean of the bins' counts: 1 if requests come independently, more in bursts."""
         bins = min(self._complete, BINS)
         if bins < 2 or self._sum == 0:
             return 1.0
@@ -52,7 +52,7 @@ class RateMeter:
 
     @classmethod
     def sum(cls, meters: Sequence[RateMeter]) -> RateMeter:
-        """One that has counted what all of these have, which have rolled to the same bin."""
+        """Return a meter that has counted what all *meters* have, which have rolled to the same bin."""
         total = cls()
         total._bin = max(meter._bin for meter in meters)
         bins = max(min(meter._complete, BINS) for meter in meters)
@@ -62,7 +62,7 @@ class RateMeter:
         return total
 
     def _past(self, back: int) -> int:
-        """The count of the bin *back* bins before the present one."""
+        """Return the count of the bin that is *back* bins before the present one."""
         return self._counts[(self._complete - back) % BINS] if back <= min(self._complete, BINS) else 0
 
     def _store(self, count: int) -> None:

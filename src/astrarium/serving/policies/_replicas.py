@@ -1,4 +1,4 @@
-"""Schedulers that bind a request to a GPU when it arrives: each GPU then serves its own queues.
+"""Replica schedulers bind a request to a GPU when it arrives; each GPU then serves its own queues.
 
 A GPU keeps one queue for each model; models take turns, one batch each, in the order in which they began
 to wait. It never waits for a batch to fill. Subclasses say where a request goes, and how many of a queue's
@@ -37,8 +37,8 @@ from astrarium.serving.policies._entries import (
 from astrarium.serving.state import Batch, ServingState
 
 
-class Backend:
-    """The queues of one GPU. `turns` holds the models that have requests waiting, next one first."""
+class GpuQueues:
+    """One GPU has a queue for each model; `turns` holds the models with waiting requests, next one first."""
 
     def __init__(self) -> None:
         self.queues: dict[int, Queue] = {}
@@ -59,26 +59,26 @@ class ReplicaScheduler:
         self._network = setup.network
         self._costs = [batch_costs(model, setup.network) for model in setup.models]
         self._present = [gpu.id for gpu in setup.gpus]
-        self._backends = [Backend() for _ in setup.gpus]
+        self._gpu_queues = [GpuQueues() for _ in setup.gpus]
         self._stranded: list[Queue] = [[] for _ in setup.models]  # while there is no GPU at all
 
     def route(self, model: int, request: int) -> int:
-        """The GPU, one of those present, that shall serve the request."""
+        """Return the GPU, one of those present, that shall serve the request."""
         raise NotImplementedError
 
     def gather(self, now: Time, gpu: int, model: int, queue: Queue) -> tuple[int, int]:
-        """How many heads to drop, and how many of the rest (at least one, if there is any) to run now."""
+        """Return how many heads to drop, and how many of the rest (at least one, if any) to run now."""
         raise NotImplementedError
 
     def regroup(self, now: Time, joined: Sequence[int]) -> None:
-        """Other GPUs are present than before."""
+        """Adapt to GPUs that have joined or left."""
         raise NotImplementedError
 
     def sent(self, batch: Batch) -> None:
-        """A batch has left."""
+        """Hear that a batch was dispatched."""
 
     def finished(self, now: Time, event: BatchFinished) -> None:
-        """News, perhaps old, of a batch."""
+        """Hear that a batch has finished; the news may come more than once."""
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         touched: set[int] = set()
@@ -104,11 +104,11 @@ class ReplicaScheduler:
             insert(self._stranded[model], entry)
             return
         gpu = self.route(model, entry[1])
-        self._backends[gpu].push(model, entry)
+        self._gpu_queues[gpu].push(model, entry)
         touched.add(gpu)
 
     def _meet(self, now: Time, state: ServingState, touched: set[int]) -> None:
-        """Find a new place for the requests of GPUs that have left, and for those that had none."""
+        """Bind the requests of GPUs that have left, and those that had none, to the GPUs that are present."""
         before, self._present = self._present, [gpu.id for gpu in state.gpus if gpu.present]
         if before == self._present:
             return
@@ -118,22 +118,22 @@ class ReplicaScheduler:
         self._stranded = [[] for _ in self.setup.models]
         for gpu in before:
             if gpu not in self._present:
-                queues += self._backends[gpu].queues.items()
-                self._backends[gpu] = Backend()
+                queues += self._gpu_queues[gpu].queues.items()
+                self._gpu_queues[gpu] = GpuQueues()
         homeless = sorted((entry, model) for model, queue in queues for entry in queue)
         for entry, model in homeless:
             self._bind(model, entry, touched)
 
     def _turn(self, now: Time, gpu: int, state: ServingState) -> Iterator[Action]:
-        backend = self._backends[gpu]
-        while backend.turns:
-            model = backend.turns.popleft()
-            queue = backend.queues[model]
+        own = self._gpu_queues[gpu]
+        while own.turns:
+            model = own.turns.popleft()
+            queue = own.queues[model]
             given_up, size = self.gather(now, gpu, model, queue)
             yield from drops(cut(queue, given_up), now + self._costs[model][1])
             batch = cut(queue, size)
             if queue:
-                backend.turns.append(model)
+                own.turns.append(model)
             if batch:
                 yield Dispatch(gpu, ids(batch), now + self._network.delay(size))
                 self.sent(state.gpus[gpu].batches[-1])

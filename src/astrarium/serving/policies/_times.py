@@ -1,4 +1,4 @@
-"""How long a batch may take, learnt from the times that single requests took (Orloj, section 4.4.2).
+"""Batch times of dynamic models are learnt from the times that single requests took (Orloj, 4.4.2).
 
 Each application of a dynamic model has its samples: those measured before the run, and what the profiler
 reports while they are fresh. They become histograms over one grid for the whole model. The longest of k
@@ -19,16 +19,13 @@ from typing import NamedTuple
 from astrarium.core.units import FOREVER, LONGEST, MICROSECOND, Time
 from astrarium.serving.contract import DynamicSpec, ModelSpec
 
-# The times of one application's requests that still count, and their distribution.
-
-
 FEWEST = 10  # samples that say something; so many are kept, however old, until newer ones have come
 
 
-class Memory:
-    """The samples of one application that still count: `history`, then what was heard within a window.
+class SampleMemory:
+    """An application's samples that still count are its `history`, then those heard within a window.
 
-    Old ones are given up for newer ones only, so the last knowledge is never lost.
+    Old samples are given up for newer ones only, so the last knowledge is never lost.
     """
 
     def __init__(self, history: Sequence[Time]) -> None:
@@ -45,14 +42,14 @@ class Memory:
             yield time
 
     def forget(self, before: Time) -> None:
-        """Give up what was heard before an instant."""
+        """Give up samples that were heard before an instant."""
         if before > self.since and len(self.heard) >= FEWEST:
             self.history = ()
         while len(self.heard) > FEWEST and self.heard[0][0] < before:
             self.heard.popleft()
 
     def cdf(self, edges: Sequence[Time]) -> list[float]:
-        """At the edges; none without samples."""
+        """Return the CDF of the samples at the edges; empty without samples."""
         if not len(self):
             return []
         if all(among == 1 for _, _, among in self.heard):
@@ -62,7 +59,7 @@ class Memory:
 
 
 def cdf(times: Iterator[Time], edges: Sequence[Time]) -> list[float]:
-    """The share of times under each edge; the last bin holds its upper edge too."""
+    """Return the share of times under each edge; the last bin holds its upper edge too."""
     last = len(edges) - 1
     counts = [0] * len(edges)
     for time in times:
@@ -72,7 +69,7 @@ def cdf(times: Iterator[Time], edges: Sequence[Time]) -> list[float]:
 
 
 def cdf_by_longest(longest: Sequence[tuple[Time, int]], edges: Sequence[Time]) -> list[float]:
-    """The same for single times of which only the longest of some were seen, *among* how many.
+    """Return the CDF of single times of which only the longest of some were seen, *among* how many.
 
     Kaplan and Meier's estimator, from the top down: of all who took no longer than a time that was seen, one
     took that time, and the others less. Where every time was seen this is the share of them.
@@ -92,7 +89,7 @@ NARROWEST: Time = MICROSECOND  # of a bin: what always takes the same time keeps
 
 
 class BatchTime(NamedTuple):
-    """The time of a batch as a histogram: chances[i] that it lies in [edges[i], edges[i + 1]), evenly."""
+    """A batch's time is a histogram: chances[i] that it lies in [edges[i], edges[i + 1]), evenly."""
 
     edges: tuple[Time, ...]
     chances: tuple[float, ...]
@@ -100,7 +97,7 @@ class BatchTime(NamedTuple):
 
 
 def quantile(edges: Sequence[Time], below: Sequence[float], chance: float) -> float:
-    """Where the CDF that is *below[i]* at *edges[i]*, with straight lines between, comes up to *chance*."""
+    """Return where the CDF, *below[i]* at *edges[i]* with straight lines between, comes up to *chance*."""
     place = bisect_left(below, chance)
     if place == 0 or place == len(below):
         return edges[min(place, len(edges) - 1)]
@@ -109,12 +106,12 @@ def quantile(edges: Sequence[Time], below: Sequence[float], chance: float) -> fl
 
 
 def certain(time: Time) -> BatchTime:
-    """A batch that always takes *time*: whoever has so much left is certain to be in time."""
+    """Return the histogram of a batch that always takes *time*."""
     return BatchTime((time - NARROWEST, time), (1.0,), time)
 
 
 class Traffic:
-    """How often each application was asked for: since the window before the present one began."""
+    """Traffic counts the requests of each application since the window before the present one began."""
 
     def __init__(self, applications: int) -> None:
         self._now, self._before = [0] * applications, [0] * applications
@@ -128,18 +125,18 @@ class Traffic:
         self._now[application] += 1
 
     def weights(self) -> list[int]:
-        """One more than was counted: an application that has not come yet still may."""
+        """Return one more than was counted for each application: one that has not come yet still may."""
         return [1 + now + before for now, before in zip(self._now, self._before, strict=True)]
 
 
 class LearntTimes:
-    """What is known of one model's batches. A static model is known from its table, once and for all."""
+    """Learnt times tell how long one model's batches take; those of a static model are its table's."""
 
     def __init__(self, model: ModelSpec, bins: int, window: Time, refresh: Time) -> None:
         self._latency, self._bins, self._window, self._refresh = model.latency, bins, window, refresh
         self._spec = model.dynamic or DynamicSpec(0, 1.0, ())
         self.applications = max(1, len(self._spec.history))
-        self._memories = [Memory(history) for history in self._spec.history]
+        self._memories = [SampleMemory(history) for history in self._spec.history]
         self._traffic = Traffic(self.applications)
         self._learns = model.dynamic is not None
         self._news = False
@@ -152,11 +149,11 @@ class LearntTimes:
 
     @property
     def known(self) -> bool:
-        """Whether anything is, but for the model's table."""
+        """Whether anything is known but the model's table."""
         return bool(self._edges)
 
     def begin(self, now: Time) -> None:
-        """What is known beforehand counts as heard now; without this, at 0."""
+        """Count what is known beforehand as heard now; without this call, as heard at 0."""
         for memory in self._memories:
             memory.since = now
 
@@ -166,13 +163,16 @@ class LearntTimes:
             self._news = True
 
     def measured(self, now: Time, application: int, time: Time, among: int = 1) -> None:
-        """One request took so long, or the longest *among* so many."""
+        """Remember that one request took *time*, or the longest *among* so many did."""
         self._memories[application].heard.append((now, time, among))
         self._news = True
 
     def finished(self, now: Time, applications: Sequence[int], took: Time, chance: float) -> None:
-        """A batch of these took so long. That is its longest member's time, and whose, if all are of one
-        application. Longer than what it was to keep with that chance is a reason to learn at once."""
+        """Learn from a batch of these applications that took *took*: the time of its longest member.
+
+        Whose time that is, is known if all are of one application. A batch that took longer than it was to
+        take with that *chance* is a reason to learn at once.
+        """
         size, longest = len(applications), list[float]()
         for application in applications:
             longest = self.joined(longest, application)
@@ -183,7 +183,7 @@ class LearntTimes:
             self.measured(now, applications[0], max(1, int(min(single + 0.5, LONGEST))), size)
 
     def refreshed(self, now: Time) -> bool:
-        """Learn what is new, if there is something and it is time; whether anything may have changed."""
+        """Make the histograms anew if it is time and there is news; return whether they may have changed."""
         if self._due < 0:
             self._due = now + self._refresh  # so much must be seen before shares mean anything
         if not self._news or (now < self._due and self._edges) or self._samples() < FEWEST:
@@ -195,7 +195,10 @@ class LearntTimes:
         return True
 
     def batch(self, size: int, application: int | None = None) -> BatchTime:
-        """Of *size* requests, each a draw of the mixture; or of one of an application, and a mixed rest."""
+        """Return the time of a batch of *size* requests drawn from the mixture of applications.
+
+        With an *application*, one of the requests is known to be of it.
+        """
         if not self._edges:
             return certain(self._latency[size])
         own = self._mixture
@@ -207,8 +210,11 @@ class LearntTimes:
         return BatchTime(edges, chances, mean(edges, chances))
 
     def table(self, applications: Sequence[int], chance: float) -> list[Time]:
-        """What batches of 0, 1, 2, ... draws of these applications keep with that chance; of all where too
-        little is known of them. The longest of k keeps what one does with the k-th root of the chance."""
+        """Return the times that batches of 0, 1, 2, ... of these applications do not exceed with *chance*.
+
+        Where too little is known of them, all applications count. The longest of k requests keeps a time with
+        a chance if one request keeps it with the k-th root of the chance.
+        """
         if not self._edges:
             return list(self._latency)
         below, times = self.mixture(applications), [0]
@@ -217,16 +223,16 @@ class LearntTimes:
         return [*times, FOREVER]
 
     def time(self, applications: Sequence[int], size: int, chance: float) -> Time:
-        """One entry of that table."""
+        """Return one entry of `table`."""
         return self.kept(self.mixture(applications), size, chance ** (1 / size))
 
     def joined(self, below: Sequence[float], application: int) -> list[float]:
-        """The CDF of the longest of a company, *below*, and one more of an application."""
+        """Return the CDF of the longest request of a batch, *below*, once one of an application joins it."""
         own = self._own[application]
         return [one * rest for one, rest in zip(own, below, strict=True)] if below else own
 
     def kept(self, longest: Sequence[float], size: int, chance: float) -> Time:
-        """What a batch keeps with that chance, by the CDF of its longest."""
+        """Return the time that a batch does not exceed with *chance*, by the CDF of its longest request."""
         if not self._edges:
             return self._latency[size]
         reach = quantile(self._edges, longest, chance)
@@ -254,7 +260,7 @@ class LearntTimes:
         self._own = [below if len(memory) >= FEWEST else self._mixture for memory, below in pairs]
 
     def _batch_edges(self, size: int) -> tuple[Time, ...]:
-        """On the batch's scale, each at least a nanosecond after the one before."""
+        """Return the grid's edges as times of a batch, each at least a nanosecond after the one before."""
         factor, last = self._spec.c1 * size, -1
         edges = []
         for edge in self._edges:
@@ -264,14 +270,14 @@ class LearntTimes:
 
 
 def grid(low: Time, high: Time, bins: int) -> list[Time]:
-    """Equal bins over what was observed, fewer where they would be too narrow."""
+    """Return the edges of equal bins over what was observed, fewer where they would be too narrow."""
     span = max(high - low, NARROWEST)
     bins = max(1, min(bins, span // NARROWEST))
     return [low + span * place // bins for place in range(bins + 1)]
 
 
 def mixed(cdfs: Sequence[Sequence[float]], weights: Sequence[int]) -> list[float]:
-    """Of the applications that are known, each with its weight."""
+    """Return the mean of the known CDFs, each with its weight; an empty CDF is not known."""
     known = [(own, weight) for own, weight in zip(cdfs, weights, strict=False) if own]
     total = sum(weight for _, weight in known)
     sums = [0.0] * len(known[0][0]) if known else []
@@ -281,7 +287,7 @@ def mixed(cdfs: Sequence[Sequence[float]], weights: Sequence[int]) -> list[float
 
 
 def power(base: float, exponent: int) -> float:
-    """By squaring, from the lowest bit up."""
+    """Return the power by squaring, from the lowest bit up, as the native twin computes it."""
     result = 1.0
     while exponent:
         if exponent & 1:
@@ -292,7 +298,7 @@ def power(base: float, exponent: int) -> float:
 
 
 def mean(edges: Sequence[Time], chances: Sequence[float]) -> Time:
-    """Rounded half up; every bin counts with its middle."""
+    """Return the mean of a histogram, rounded half up; every bin counts with its middle."""
     total = 0.0
     for (low, high), chance in zip(pairwise(edges), chances, strict=True):
         total += chance * (low + high)

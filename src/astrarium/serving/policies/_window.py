@@ -1,10 +1,10 @@
-"""Symphony's scheduler (Algorithm 1 with the delays of Figure 18) for any schedulable window.
+"""The window scheduler is Symphony's Algorithm 1, with the delays of Figure 18, for any schedulable window.
 
 Requests stand in lines, one for each model unless a subclass divides them otherwise. Each line keeps one
-candidate batch. It may leave from the moment its window opens until `latest`, the
-last start that keeps its first deadline. While it may, it waits for a GPU; when `latest` passes, the
-candidate is gathered anew and heads that cannot be saved are dropped. GPUs are taken smallest id first,
-which keeps the large ids idle at low load. Subclasses say when the window opens.
+candidate batch. It may leave from the moment its window opens until `latest`, the last start that keeps its
+first deadline. While it may, it waits for a GPU; when `latest` passes, the candidate is gathered anew and
+heads that cannot be saved are dropped. GPUs are taken smallest id first, which keeps the large ids idle at
+low load. Subclasses say when the window opens.
 
 Everything here is a moment at which to decide, that is, a start less the delay of the network.
 """
@@ -83,7 +83,7 @@ class WindowScheduler(Generic[Queue]):
         return request.model
 
     def opens(self, queue: Queue) -> Time:
-        """The earliest start that the window allows for the queue's candidate."""
+        """Return the earliest start that the window allows for the queue's candidate."""
         raise NotImplementedError
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
@@ -118,8 +118,10 @@ class WindowScheduler(Generic[Queue]):
             self._start_late(now, gpu)
 
     def _start_late(self, now: Time, gpu: int) -> None:
-        """A batch was sent ahead, and the one before it has only just ended: what it overran must not add up
-        from batch to batch."""
+        """Move the GPU's expected end when a batch that was sent ahead starts only now.
+
+        The time by which the batch before it overran must not add up from batch to batch.
+        """
         end, free = now + self._last[gpu], self._free[gpu]
         if free < end or free >= FOREVER:
             self._free.set(gpu, end)
@@ -153,7 +155,7 @@ class WindowScheduler(Generic[Queue]):
         self._wake.set(line, FOREVER)
 
     def _hide(self, line: int) -> None:
-        """Its candidate may not leave."""
+        """Keep the line's candidate from leaving."""
         if self._latest[line] < FOREVER:
             self._open -= 1
             self._latest.set(line, FOREVER)
@@ -175,8 +177,11 @@ class WindowScheduler(Generic[Queue]):
             self._latest.set(line, latest)
 
     def _claim(self, now: Time, line: int, state: ServingState) -> int:
-        """The smallest id that is free when the batch could start, else the GPU that is free next if the
-        longest delay among the waiting candidates says it must be claimed now; -1 if there is none."""
+        """Return the smallest GPU that is free when the line's batch could start; -1 if there is none.
+
+        Else it is the GPU that is free next, if the longest delay of a waiting candidate says that it must be
+        claimed now.
+        """
         while True:
             gpu = self._free.first_at_most(now - self._delays[line])
             if gpu < 0 and self._free.least <= now - self._delays.least:
@@ -197,7 +202,7 @@ class WindowScheduler(Generic[Queue]):
         yield from self._update(now, line)
 
     def _settle(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
-        """The last word on a batch that has a GPU: a later start may take a smaller one."""
+        """Gather a batch again for the GPU that it was given: one that starts later may be smaller."""
         if self._free[gpu] > now:
             yield from self._update(now, line, self._free[gpu])
 

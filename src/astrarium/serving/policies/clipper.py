@@ -1,4 +1,4 @@
-"""Clipper: each replica finds its own batch size by trial, up a step and down by a tenth.
+"""Clipper lets each replica find its own batch size by trial, up a step and down by a tenth.
 
 Crankshaw et al., "Clipper: A Low-Latency Online Prediction Serving System", NSDI 2017, section 4.3. Every
 model has a replica, with a queue of its own, on every GPU. A replica takes what waits up to its batch

@@ -1,4 +1,4 @@
-"""Clockwork: work is queued on the GPUs a little ahead, the most urgent candidate first.
+"""Clockwork queues work on the GPUs a little ahead of time, the most urgent candidate batch first.
 
 Gujarati et al., "Serving DNNs like Clockwork: Performance Predictability from the Bottom Up", OSDI 2020,
 as its public controller does it, with arbitrary batch sizes as in Symphony's comparison. Each GPU has a
@@ -57,8 +57,8 @@ from astrarium.serving.state import Batch, Gpu, ServingState
 _NO_WINDOW = "forever"
 
 
-class Candidates:
-    """The candidates of one model, one for each batch size, as they stood when last looked at.
+class ModelCandidates:
+    """A model has one candidate batch for each batch size; they are kept as `look` last found them.
 
     Time only takes candidates away, so until a request arrives or `latest` has passed nothing changes.
     """
@@ -91,7 +91,7 @@ class Candidates:
                 self.latest, self.urgent = latest, size
 
     def outdated(self, now: Time, free: Time) -> bool:
-        """Might a request have become too late for one of the batch sizes since the last look?"""
+        """Whether a request may have become too late for one of the batch sizes since the last look."""
         return self.latest < max(free, now + self.delays[self.size]) and self._looked != (now, free)
 
 
@@ -126,7 +126,7 @@ class Clockwork:
         self._ahead = duration("ahead", parameters.ahead)
         self._buffer = duration("buffer", parameters.buffer)
         self._models = [
-            Candidates(model, setup.network, _sizes(model, parameters.sizes)) for model in setup.models
+            ModelCandidates(model, setup.network, _sizes(model, parameters.sizes)) for model in setup.models
         ]
         self._alone = [candidates.costs[1] for candidates in self._models]
         self._changed: set[int] = set()  # models with a new request or a batch gone since the last look
@@ -163,7 +163,7 @@ class Clockwork:
         self._changed.add(request.model)
 
     def _see_gpu(self, now: Time, gpu: int, state: ServingState) -> Iterator[Action]:
-        """If its first batch is another than before, draw the timeline anew from what is on the GPU."""
+        """Draw a GPU's timeline anew from its batches if the first of them is another than before."""
         books = state.gpus[gpu]
         first = books.batches[0].run if books.batches else -1
         if not books.present:
@@ -181,7 +181,7 @@ class Clockwork:
         self._first[gpu] = first
 
     def _too_late(self, now: Time, books: Gpu) -> bool:
-        """The batch before took so long that this one, about to begin, has missed its window."""
+        """Whether the batch that is about to begin has missed its window because the one before overran."""
         if len(books.batches) != 1 or books.batches[0].run == self._first[books.id]:
             return False
         return now - books.batches[0].start > self._window
@@ -208,7 +208,7 @@ class Clockwork:
             self._first[gpu] = state.gpus[gpu].batches[0].run
 
     def _claim(self, now: Time, state: ServingState) -> int:
-        """The GPU whose timeline ends first, if that is soon enough; -1 if there is none."""
+        """Return the GPU whose timeline ends first, if that is soon enough; else -1."""
         while (gpu := self._free.first_at_most(now)) >= 0:
             if state.gpus[gpu].idle:
                 return gpu
@@ -224,7 +224,7 @@ class Clockwork:
             heappush(self._urgent, (candidates.latest, candidates.urgent, model, candidates.version))
 
     def _most_urgent(self, now: Time, free: Time) -> Generator[Action, None, int]:
-        """The model whose turn it is, -1 if none; no key in the heap is later than the true one."""
+        """Return the model whose turn it is, or -1; no key in the heap is later than the true one."""
         while self._urgent:
             model, version = self._urgent[0][2:]
             valid = version == self._models[model].version
@@ -247,7 +247,7 @@ class Clockwork:
             self._changed.add(model)
 
     def _hold(self, now: Time) -> Iterator[Action]:
-        """No GPU can be counted on: none is there, or each overruns its estimate."""
+        """Hold requests while no GPU can be counted on: none is there, or each overruns its estimate."""
         yield from hold_without_gpu(now, [candidates.queue for candidates in self._models], self._alone)
         self._changed.update(range(len(self._models)))
 

@@ -1,4 +1,4 @@
-"""Deferred batching: a batch leaves when nobody could join it any more, not when a GPU is idle.
+"""Deferred batching sends a batch when no later request could join it, not when a GPU is idle.
 
 Chen et al., "Symphony: Optimized DNN Model Serving using Deferred Batch Scheduling", Algorithm 1 and
 Figure 18. The window opens at frontrun = d - l(b + 1): a request that arrives later could not be added

@@ -1,7 +1,6 @@
-"""Eager batching: whatever waits leaves as soon as a GPU is idle.
+"""Eager batching sends whatever waits as soon as a GPU is idle, as most serving systems do.
 
-The same scheduler as `deferred` with the window opened at once, as Symphony compares with in its
-section 3.4; what most serving systems do.
+It is the scheduler of `deferred` with the window opened at once: Symphony's comparison of section 3.4.
 """
 
 from __future__ import annotations

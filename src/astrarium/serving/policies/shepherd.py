@@ -1,4 +1,4 @@
-"""Shepherd: the largest batch goes first, and may cancel a running one that is a third of its size.
+"""Shepherd runs the largest batch first, which may cancel a running one that is a third of its size.
 
 Zhang et al., "SHEPHERD: Serving DNNs in the Wild", NSDI 2023, its Flex algorithm as Symphony's authors
 built it for their comparison (Shepherd's planner, which groups GPUs over hours, is not part of that).
@@ -11,8 +11,8 @@ again from nothing; the time it ran and the GPU's recovery are lost.
 Settled by us: idle GPUs are served before running batches are looked at; of equally large candidates the
 one with the earliest deadline wins; requests that can no longer be met are purged at the head of the queue
 (the authors' code looks at its tail, and a model whose head has expired then stays blocked until its last
-request has too: `purge: tail`); a GPU is not
-preempted while it recovers; the recovery is allowed for when a candidate is formed.
+request has too: `purge: tail`); a GPU is not preempted while it recovers; the recovery is allowed for when a
+candidate is formed.
 """
 
 from __future__ import annotations
@@ -149,14 +149,14 @@ class Shepherd:
             yield from drops(cut(queue, due_before(queue, alone)), alone)
 
     def _await_tails(self) -> Iterator[Action]:
-        """Models blocked by their heads are looked at again when their last request is lost too."""
+        """Look at models that are blocked by their heads again when their last request is lost too."""
         blocked = [model for model in self._waiting if self._queues[model]]
         lost = [self._queues[model][-1][0] - self._alone[model] + 1 for model in blocked]
         if lost:
             yield SetTimer(min(lost), "tails")
 
     def _larger(self, now: Time, best: Pick, other: int) -> Pick:
-        """The better of the best candidate so far and the other model's."""
+        """Return the better one of the best candidate so far and the other model's."""
         queue = self._queues[other]
         if not queue:
             return best
@@ -174,7 +174,7 @@ class Shepherd:
     # running batches
 
     def _challenge(self, now: Time, arrived: Sequence[int], state: ServingState) -> Iterator[Action]:
-        """Models with new requests, and then those whose batches were cancelled, try each busy GPU."""
+        """Let models with new requests, and then those whose batches were cancelled, try each busy GPU."""
         todo = list(dict.fromkeys(arrived))
         while todo:
             model = todo.pop(0)
@@ -189,10 +189,10 @@ class Shepherd:
                 gpu = self._next_rival(now, model, gpu + 1)
 
     def _next_rival(self, now: Time, model: int, first: int) -> int:
-        """The next GPU whose batch is small enough to lose, whatever the deadlines; -1 if there is none.
+        """Return the next GPU whose batch is small enough to be cancelled, whatever the deadlines; else -1.
 
-        What waits must be so many times as many; or, together with a batch of the same model. A batch that
-        was sent at this very instant is left alone.
+        So many times as many requests must wait, or wait and run together if the model is the same. A batch
+        that was sent at this very instant is left alone.
         """
         waiting = len(self._queues[model])
         apart, joined = waiting / self.parameters.preemption, waiting / (self.parameters.preemption - 1)
@@ -203,7 +203,7 @@ class Shepherd:
         return -1
 
     def _challenger(self, now: Time, gpu: int, model: int) -> Generator[Action, None, Pick]:
-        """The larger of the model's own candidate and the one that continues the running batch."""
+        """Return the larger one of the model's own candidate and the one that continues the running batch."""
         running = self._running[gpu]
         best = (-1, 0, FOREVER)
         for one in dict.fromkeys((model, running)):

@@ -1,6 +1,6 @@
-"""Timeout batching: a batch leaves once its oldest request has waited for a fixed time.
+"""Timeout batching sends a batch once its oldest request has waited for a fixed time.
 
-The third option of Symphony's section 2.2 (TensorFlow Serving's way), with section 3.4's
+This is the third option of Symphony's section 2.2 (TensorFlow Serving's way), with section 3.4's
 exec = max(now, a + k), where a is the arrival of the oldest request and k the timeout. Settled by us: a batch
 that would be too late by then leaves at its latest moment instead of being given up.
 """

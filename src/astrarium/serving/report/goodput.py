@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from astrarium.run.plots import margins, picture
-from astrarium.run.tables import plain_table
+from astrarium.run.report import plain_table
 from astrarium.serving.goodput import Goodput
 
 

@@ -19,8 +19,14 @@ from astrarium.serving.autoscale import (
     occupancy,
 )
 from astrarium.serving.record import Ints, ServingRecord
-from astrarium.serving.report.curves import batch_size_shares, latency_cdf, losses, rates_over_time
-from astrarium.serving.report.summary import Summary, busy_time
+from astrarium.serving.report.summary import (
+    Summary,
+    batch_size_shares,
+    busy_time,
+    latency_cdf,
+    losses,
+    rates_over_time,
+)
 from astrarium.serving.state import Fate
 
 # A picture of the search for goodput.

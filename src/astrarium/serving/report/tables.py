@@ -3,18 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+import msgspec
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.core.units import to_ms
+from astrarium.core.units import to_ms, to_seconds
 from astrarium.placement.evaluation import Evaluation, StageLine, stage_report
-from astrarium.run.tables import number, plain_table
-from astrarium.serving.report.summary import ModelSummary, Summary
+from astrarium.run.report import number, plain_table
+from astrarium.serving.record import ServingRecord
+from astrarium.serving.report.summary import ModelSummary, Summary, busy_time, measured_requests
+from astrarium.serving.state import Outcome
 
-if TYPE_CHECKING:
-    from astrarium.serving.report.planned import PlanSummary
+# What a plan made of a run: each cell and each GPU in numbers.
+
+
+class Cell(Protocol):
+    """A part of a planned run, with a record of its own."""
+
+    @property
+    def run_by(self) -> str: ...
+    @property
+    def gpus(self) -> tuple[int, ...]: ...
+    @property
+    def limits(self) -> tuple[int, ...]: ...
+    @property
+    def record(self) -> ServingRecord: ...
+
+
+class CellSummary(msgspec.Struct, frozen=True):
+    """*models*, each with the largest batch that it runs here."""
+
+    run_by: str
+    gpus: list[int]
+    models: dict[str, int]
+    requests: int
+    offered_rate: float
+    goodput_rate: float
+    attainment: float | None
+    busy_fraction: float
+
+
+class PlanSummary(msgspec.Struct, frozen=True):
+    """*missing*: models that live nowhere, and why. `gpu_busy` is by GPU."""
+
+    policy: str
+    replicas: int
+    missing: dict[str, str]
+    cells: list[CellSummary]
+    gpu_busy: list[float]
+
+
+def summarize_plan(
+    policy: str, replicas: int, missing: dict[str, str], parts: Sequence[Cell], record: ServingRecord
+) -> PlanSummary:
+    found = [_cell(part) for part in parts]
+    return PlanSummary(policy, replicas, missing, found, _busy(record))
+
+
+def _cell(part: Cell) -> CellSummary:
+    record = part.record
+    measured = measured_requests(record)
+    span = to_seconds(record.duration - record.warmup)
+    in_time = int(np.count_nonzero(record.requests.outcome[measured] == Outcome.IN_TIME))
+    names = [model.name for model in record.setup.models]
+    return CellSummary(
+        run_by=part.run_by,
+        gpus=list(part.gpus),
+        models=dict(zip(names, part.limits, strict=True)),
+        requests=len(measured),
+        offered_rate=len(measured) / span,
+        goodput_rate=in_time / span,
+        attainment=in_time / len(measured) if len(measured) else None,
+        busy_fraction=float(np.mean(_busy(record))),
+    )
+
+
+def _busy(record: ServingRecord) -> list[float]:
+    """Of the measured time, by GPU."""
+    span = record.duration - record.warmup
+    busy: list[float] = np.minimum(busy_time(record)[0] / span, 1.0).tolist()
+    return busy
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """'0-2, 5'"""
+    parts: list[list[int]] = []
+    for each in sorted(numbers):
+        if parts and each == parts[-1][-1] + 1:
+            parts[-1][1:] = [each]
+        else:
+            parts.append([each])
+    return ", ".join("-".join(map(str, part)) for part in parts)
 
 
 # Where the time of requests went on their way, stage by stage, as a table for a terminal.
@@ -112,7 +194,6 @@ def model_table(summary: Summary) -> Table:
 
 def cell_table(summary: PlanSummary) -> Table:
     """One row for each cell of a plan, and for each model that lives nowhere."""
-    from astrarium.serving.report.planned import ranges
 
     table = plain_table("GPUs", "models, with the largest batch", "run by", "offered/s", "attained", "busy")
     for column in table.columns[1:3]:

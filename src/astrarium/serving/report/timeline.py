@@ -17,7 +17,7 @@ from astrarium.run.timeline import Entry
 from astrarium.run.timeline import timeline as document
 from astrarium.serving.autoscale import occupancy
 from astrarium.serving.record import Ints, ServingRecord
-from astrarium.serving.report.curves import waiting_at
+from astrarium.serving.report.summary import waiting_at
 from astrarium.serving.state import Fate, Outcome
 
 MOST_SLICES = 20_000

@@ -1,7 +1,7 @@
-"""Where trials really run, as the live books see it: orders go out, news comes back.
+"""A trial backend really runs trials, as the live books see it: orders go out, news comes back.
 
-A crew knows no policy and no search. It trains what it is told to, where it is told to, keeps checkpoints,
-and says what became of each run: once.
+A backend knows no policy and no search. It trains what it is told to, where it is told to, keeps checkpoints,
+and says once what became of each run.
 """
 
 from __future__ import annotations
@@ -11,20 +11,105 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from astrarium.core.units import Time
+from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.tuning.contract import Trial
 from astrarium.tuning.runtime import Place
+
+# A live tuning run remembers here what is not in the books, and writes its results down.
+
+
+class LiveOptions(msgspec.Struct, frozen=True):
+    """The options limit a live run. A trial whose runs are lost *retries* times without progress fails. News
+    of progress reach the policy no more often than *progress*; in between, the books interpolate. A loop
+    waits *patience* for news. A trial fails whose iteration takes more than *longest*, or whose run has not
+    ended its first iteration so long after it was started."""
+
+    retries: int = 3
+    progress: Time = SECOND
+    patience: Time = SECOND // 2
+    longest: Time = FOREVER
+
+
+class Reported(NamedTuple):
+    iterations: int
+    value: float | None
+
+
+class Reports:
+    """The reports keep the last value of each trial. `worth` is what a live session asks."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, Reported] = {}  # by trial
+
+    def hear(self, trial: int, iterations: int, value: float | None) -> None:
+        """Take a report. One without a value replaces nothing, unless it tells of another iteration."""
+        before = self._last.get(trial)
+        if value is not None or before is None or before.iterations != iterations:
+            self._last[trial] = Reported(iterations, value)
+
+    def last(self, trial: int) -> Reported:
+        return self._last.get(trial, Reported(0, None))
+
+    def worth(self, trial: Trial) -> float | None:
+        return self.last(trial.id).value
+
+
+class EarlierResult(NamedTuple):
+    """An earlier run had this result; *error* says why the trial failed, if it did."""
+
+    value: float | None
+    error: str = ""
+
+
+class Journal(Protocol):
+    """A journal keeps results and checkpoints of this run and of those that it resumes. A candidate of
+    another run counts as the same if its number and its values are the same."""
+
+    def began(self, candidate: int, values: Mapping[str, Any]) -> None:
+        """Note that a candidate trains. What is kept of another candidate of that number is of no use."""
+
+    def finished(self, candidate: int, values: Mapping[str, Any], total: int, value: float | None) -> None:
+        """Write a result down. When the call returns, a resumed run will find the result."""
+
+    def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
+        """Write a failure down. A resumed run does not try again: the search has gone on without it."""
+
+    def result(self, candidate: int, values: Mapping[str, Any], total: int) -> EarlierResult | None:
+        """Return a trial's result if it need not run again: the next trial finds its checkpoint."""
+
+    def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:
+        """Return the iterations of the newest checkpoint with fewer than *below*; 0 where there is none."""
+
+
+class NoJournal:
+    """A run that nobody will resume keeps no journal."""
+
+    def began(self, candidate: int, values: Mapping[str, Any]) -> None:
+        pass
+
+    def finished(self, candidate: int, values: Mapping[str, Any], total: int, value: float | None) -> None:
+        pass
+
+    def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
+        pass
+
+    def result(self, candidate: int, values: Mapping[str, Any], total: int) -> EarlierResult | None:
+        return None
+
+    def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:
+        return 0
 
 
 class Checkpoint(NamedTuple):
-    """What a candidate had learnt after so many iterations in all."""
+    """A checkpoint holds what a candidate had learnt after so many iterations in all."""
 
     candidate: int
     iterations: int
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Train a candidate there, from a checkpoint (None: from nothing) until it has *total* iterations. A
-    trial that goes on is a new run; *run* is the number that news of it bears."""
+    """The backend is to train a candidate at a place, from a checkpoint (None: from nothing) until it has
+    *total* iterations. A trial that goes on is a new run; news of the run carries the number *run*."""
 
     trial: int
     run: int
@@ -36,9 +121,9 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Iterated(msgspec.Struct, frozen=True, tag=True):
-    """An iteration is over, which took so long; the candidate has *iterations* in all, and is worth
-    *value*. *sharers*: how many trials were on its GPU, itself among them, where the crew knows; else the
-    live books count those that run there."""
+    """An iteration has ended, which took so long; the candidate has *iterations* in all, and its value is
+    *value*. *sharers* is the number of trials on its GPU, this one included, where the backend knows it; else
+    the live books count the trials that run there."""
 
     trial: int
     run: int
@@ -48,13 +133,13 @@ class Iterated(msgspec.Struct, frozen=True, tag=True):
     sharers: float | None = None
 
 
-# finished: it has its total. left: it was told to stop. failed: by its own error, in the user's code.
-# lost: its process or its GPU is gone. Whoever finished or left has a checkpoint of its last iteration.
+# finished: the run has its total. left: it was told to stop. failed: by an error in the user's code.
+# lost: its process or its GPU is gone. A run that finished or left has a checkpoint of its last iteration.
 Ending: TypeAlias = Literal["finished", "left", "failed", "lost"]
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag=True):
-    """Nothing of the run is left on its GPUs. *iterations* are those of its newest checkpoint, in all."""
+    """A run has left its GPUs. *iterations* are those of its newest checkpoint, in all."""
 
     trial: int
     run: int
@@ -65,7 +150,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class GpusSeen(msgspec.Struct, frozen=True, tag=True):
-    """All that are there from now on. Runs on others have ended as lost, which was said before."""
+    """Exactly these GPUs are available now. Runs on others were reported as lost before."""
 
     gpus: tuple[int, ...]
 
@@ -73,19 +158,19 @@ class GpusSeen(msgspec.Struct, frozen=True, tag=True):
 News: TypeAlias = Iterated | RunEnded | GpusSeen
 
 
-class Crew(Protocol):
-    """The first news is `GpusSeen`."""
+class TrialBackend(Protocol):
+    """A trial backend trains runs on real or emulated GPUs. The first news is `GpusSeen`."""
 
     def start(self, work: Work) -> None: ...
 
     def stop(self, trial: int, run: int) -> None:
-        """At the end of its iteration, with a checkpoint. Orders for runs that have ended are ignored."""
+        """Stop a run at the end of its iteration, with a checkpoint. A run that has ended is ignored."""
 
     def drop(self, trial: int, run: int) -> None:
-        """At once: nobody wants it any more. It ends as left, or as whatever it has ended meanwhile."""
+        """Stop an unwanted run at once. It ends as left, or as whatever it has ended meanwhile."""
 
     def hear(self, seconds: float) -> list[News]:
-        """What happened since the last call; waits so long for the first of it."""
+        """Return what happened since the last call; wait so long for the first news."""
 
     def close(self) -> None:
         """End all that was started."""

@@ -1,11 +1,11 @@
-"""A search on real GPUs: what a crew says becomes events, and what the books say becomes orders.
+"""The live books run a search on real GPUs: a backend's news become events, and decisions become orders.
 
 Nothing here reads a clock or touches a process. `step(now)` takes the news, lets the same engine, session and
 policy decide that run simulated, and gives orders. Orders follow from the books alone: what should run and
-does not is started, what runs and should not is stopped. A run is started when its own earlier run, and
-whoever was on its GPUs, have left in truth.
+does not is started, what runs and should not is stopped. A run is started when the trial's earlier run, and
+all runs on its GPUs, have really left.
 
-The books count a trial's own iterations; a crew counts all that its candidate has.
+The books count a trial's own iterations; a backend counts all that its candidate has.
 """
 
 from __future__ import annotations
@@ -32,30 +32,37 @@ from astrarium.tuning.contract import (
     TrialPaused,
     TrialStepped,
 )
-from astrarium.tuning.live.backend import Checkpoint, Crew, GpusSeen, Iterated, News, RunEnded, Work
+from astrarium.tuning.live.backend import (
+    Checkpoint,
+    GpusSeen,
+    Iterated,
+    Journal,
+    LiveOptions,
+    News,
+    NoJournal,
+    Reports,
+    RunEnded,
+    TrialBackend,
+    Work,
+)
 from astrarium.tuning.live.estimates import PRIOR, Beliefs, Estimates
-from astrarium.tuning.live.memory import Journal, NoJournal, Options, Reports
 from astrarium.tuning.policies import TuningPolicy
 from astrarium.tuning.record import TuningRecord, Watch
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.samplers import Goal, Sampler
 from astrarium.tuning.search.contract import Search
-from astrarium.tuning.session import Searched, Session
+from astrarium.tuning.session import Session, SessionEngine
 from astrarium.tuning.spaces import Space
 from astrarium.tuning.state import TrialRow, TuningState
 
-# What a crew's news mean to the books.
-
-
-# What a crew was told to run and has not said the end of: who is on which GPU in truth, whatever the books
-# say, and how many shared it for how long.
-
 
 @dataclass
-class Run:
+class LiveRun:
+    """A live run was started by the backend, and its end has not been reported."""
+
     work: Work
-    left: Time | None  # when it had left its old place, where it was moved
-    iterated: Time  # when its last iteration ended; at first, when it was told to start
+    left: Time | None  # when the trial had left its old place, if it moved
+    iterated: Time  # when its last iteration ended; before the first, when it was ordered
     crowd: float = 0.0  # of its GPU, at that instant
     told: Time | None = None  # when the books last heard of its progress
     fresh: bool = True  # no iteration has ended yet
@@ -64,7 +71,7 @@ class Run:
 
 @dataclass
 class _Crowd:
-    """Trials on a GPU, and their number summed up over time."""
+    """A crowd counts the trials on a GPU, and sums that number up over time."""
 
     count: int = 0
     at: Time = 0
@@ -76,17 +83,19 @@ class _Crowd:
 
 
 @dataclass
-class Runs:
-    alive: dict[int, Run] = field(default_factory=dict)  # by trial
+class LiveRuns:
+    """Live runs tell which run is really on which GPU, and how many shared it for how long."""
+
+    alive: dict[int, LiveRun] = field(default_factory=dict)  # by trial
     _crowds: dict[int, _Crowd] = field(default_factory=dict)  # by GPU
 
-    def current(self, trial: int, run: int) -> Run | None:
-        """None: the news is late."""
+    def current(self, trial: int, run: int) -> LiveRun | None:
+        """Return the run of that number; None where the news is late."""
         found = self.alive.get(trial)
         return found if found is not None and found.work.run == run else None
 
     def clear(self, place: Place) -> bool:
-        """Whether there is room, in truth."""
+        """Tell whether the place really has room."""
         others = [run.work.place for run in self.alive.values()]
         return all(
             sum((each.share for each in others if gpu in each.gpus), Fraction(0)) + place.share <= 1
@@ -95,14 +104,14 @@ class Runs:
 
     def begin(self, now: Time, work: Work, left: Time | None) -> None:
         self._count(now, work.place, 1)
-        self.alive[work.trial] = Run(work, left, now, self._area(now, work.place))
+        self.alive[work.trial] = LiveRun(work, left, now, self._area(now, work.place))
 
-    def end(self, now: Time, run: Run) -> None:
+    def end(self, now: Time, run: LiveRun) -> None:
         del self.alive[run.work.trial]
         self._count(now, run.work.place, -1)
 
-    def sharers(self, now: Time, run: Run) -> float:
-        """Trials on its GPU, on the mean, since its last iteration ended; the next one begins now."""
+    def sharers(self, now: Time, run: LiveRun) -> float:
+        """Return the mean number of trials on the run's GPU since its last iteration; the next begins."""
         area, since, place = self._area(now, run.work.place), run.iterated, run.work.place
         crowd, run.iterated, run.crowd = run.crowd, now, area
         if now > since:
@@ -119,23 +128,25 @@ class Runs:
             crowd.count += more
 
 
-MOVES = 9  # the last ones, that tell what one costs
+MOVES = 9  # so many of the last moves tell what a move costs
 CHANGE = 0.1
 
 
-class Newsroom:
+class NewsTranslator:
+    """The translator turns a backend's news into events of the tuning level."""
+
     def __init__(
-        self, state: TuningState, runs: Runs, reports: Reports, beliefs: Beliefs, options: Options
+        self, state: TuningState, runs: LiveRuns, reports: Reports, beliefs: Beliefs, options: LiveOptions
     ) -> None:
         self._state, self._runs, self._reports = state, runs, reports
         self._beliefs, self._options = beliefs, options
-        self.left: dict[int, Time] = {}  # by trial that is on its way: when it left its old place
+        self.left: dict[int, Time] = {}  # by moving trial: when it left its old place
         self.kept: dict[int, int] = {}  # by trial: iterations in its newest checkpoint
         self._moves: deque[Time] = deque(maxlen=MOVES)
-        self._losses: dict[int, tuple[int, int]] = {}  # by trial: how often, and how far it had come
+        self._losses: dict[int, tuple[int, int]] = {}  # by trial: losses, and most iterations done
 
     def events(self, now: Time, heard: Sequence[News], gpus: Collection[int] | None) -> Iterator[Event]:
-        """*gpus*: those that are left, where that was among the news."""
+        """Yield the events that follow from news. *gpus* are those left, where the news told of them."""
         steps, ends = dict[int, Iterated](), list[Event]()
         for news in heard:
             if isinstance(news, Iterated) and self._iterated(now, news):
@@ -152,7 +163,7 @@ class Newsroom:
     # iterations
 
     def _iterated(self, now: Time, news: Iterated) -> bool:
-        """Whether it is news of a trial that is open."""
+        """Measure an iteration; tell whether it belongs to a run of an open trial."""
         run = self._runs.current(news.trial, news.run)
         if run is None or news.trial not in self._state.open:
             return False
@@ -168,11 +179,11 @@ class Newsroom:
     def _progress(
         self, now: Time, steps: dict[int, Iterated], measured: Collection[int]
     ) -> Iterator[TrialStepped]:
-        """Where a belief changes, the books must know exactly how far it is: they would reckon with the old
-        one."""
+        """Yield progress when it is due. Where an estimate changes, the books must know the exact progress
+        first: they would interpolate with the old one."""
         for number, news in steps.items():
             row, run = self._state.open[number], self._runs.current(number, news.run)
-            if run is None:  # it has ended, which says more
+            if run is None:  # the run has ended, which says more
                 continue
             due = run.told is None or now - run.told >= self._options.progress
             if due or row.trial.candidate in measured:
@@ -192,7 +203,7 @@ class Newsroom:
         if run is None:
             return
         self._runs.end(now, run)
-        if row is None:  # nobody wants it any more
+        if row is None:  # the trial has been withdrawn
             return
         if news.ending == "failed":
             yield TrialFailed(news.trial, row.run, news.error or "it failed without a word")
@@ -203,15 +214,15 @@ class Newsroom:
             yield self._goes_on(now, news, row, run, gpus)
 
     def _was_done(self, row: TrialRow, news: RunEnded) -> bool:
-        """It had its total, said what it is worth, and could not say that it ended."""
+        """Tell whether a lost run had its total and reported its value, but could not report its end."""
         total = row.trial.total
         return news.iterations >= total and self._reports.last(news.trial).iterations == total
 
     def _goes_on(
-        self, now: Time, news: RunEnded, row: TrialRow, run: Run, gpus: Collection[int] | None
+        self, now: Time, news: RunEnded, row: TrialRow, run: LiveRun, gpus: Collection[int] | None
     ) -> Event:
         done = _done(row, news.iterations)
-        if done == row.trial.iterations:  # what it was worth then, nobody knows: it trains once more
+        if done == row.trial.iterations:  # its value is not known: it trains once more
             done = 0
         self.kept[news.trial] = done
         blameless = (run.asked and news.ending == "left") or not _has(gpus, run)
@@ -221,12 +232,12 @@ class Newsroom:
         if row.going is not None:
             self.left[news.trial] = now
             return TrialMoved(news.trial, row.run, done)
-        if row.settled and row.place != run.work.place:  # it was put elsewhere before it had left
+        if row.settled and row.place != run.work.place:  # the policy put it elsewhere before it had left
             return TrialStepped(news.trial, row.run, done)
         return TrialPaused(news.trial, row.run, done)
 
     def _stuck(self, now: Time) -> Iterator[TrialFailed]:
-        """Its process lives, which is all that its crew can tell."""
+        """Fail trials whose iteration takes too long: a backend can only tell that their processes live."""
         longest = self._options.longest
         for number, run in self._runs.alive.items():
             row = self._state.open.get(number)
@@ -234,8 +245,8 @@ class Newsroom:
                 error = f"no iteration ended within {longest / SECOND:g} s, the longest it may take"
                 yield TrialFailed(number, row.run, error)
 
-    def nowhere(self) -> Iterator[Event]:
-        """Who shall leave a place at which it never began has left."""
+    def never_began(self) -> Iterator[Event]:
+        """Yield that a trial has left its place where it never began to run there."""
         for number, row in self._state.open.items():
             if number not in self._runs.alive and row.going is not None:
                 yield TrialMoved(number, row.run, self.kept.get(number, 0))
@@ -253,30 +264,31 @@ def _done(row: TrialRow, iterations: int) -> int:
     return min(row.trial.iterations, max(0, iterations - row.trial.begins))
 
 
-def _has(gpus: Collection[int] | None, run: Run) -> bool:
+def _has(gpus: Collection[int] | None, run: LiveRun) -> bool:
     return gpus is None or set(run.work.place.gpus) <= set(gpus)
 
 
 class LiveTuning:
-    """*reports* are what the session asks for worths. *record* is called with every step, for a trace."""
+    """A live tuning drives session, books and backend. The session asks *reports* for values; *record* is
+    called with every step, for a trace."""
 
     def __init__(
         self,
         session: Session,
         state: TuningState,
         policy: TuningPolicy,
-        crew: Crew,
+        backend: TrialBackend,
         reports: Reports,
         journal: Journal | None = None,
-        options: Options | None = None,
+        options: LiveOptions | None = None,
         beliefs: Beliefs | None = None,
         record: Callable[[Step], None] | None = None,
     ) -> None:
-        self.session, self.state, self.runs, self.watch = session, state, Runs(), Watch(state)
-        self._crew, self._reports, self._record = crew, reports, record
-        self._journal, self._options = journal or NoJournal(), options or Options()
-        self._newsroom = Newsroom(state, self.runs, reports, beliefs or Estimates(), self._options)
-        self._engine = Searched(state, policy, True, self._recorded, session)
+        self.session, self.state, self.runs, self.watch = session, state, LiveRuns(), Watch(state)
+        self._backend, self._reports, self._record = backend, reports, record
+        self._journal, self._options = journal or NoJournal(), options or LiveOptions()
+        self._translator = NewsTranslator(state, self.runs, reports, beliefs or Estimates(), self._options)
+        self._engine = SessionEngine(state, policy, True, self._recorded, session)
         self._heard: list[News] = []
         self._gpus: tuple[int, ...] | None = None  # None: nothing was seen yet
         self._timers: dict[str, Time] = {}
@@ -286,7 +298,7 @@ class LiveTuning:
 
     @property
     def over(self) -> str:
-        """Why, once it is."""
+        """Return why the search is over; empty while it is not."""
         return self.session.over
 
     def run(
@@ -295,7 +307,7 @@ class LiveTuning:
         stop: Callable[[], str] = lambda: "",
         after: Callable[[LiveTuning], None] = lambda live: None,
     ) -> None:
-        """To the end of the search, or until *stop* says why not. *after* each step, whoever looks on."""
+        """Run until the search ends, or *stop* returns a reason. *after* is called after each step."""
         why = "the run broke off"
         try:
             while not self.over and not (why := stop()):
@@ -308,26 +320,26 @@ class LiveTuning:
     def listen(self, now: Time) -> None:
         """Wait for news, but no longer than to the next timer."""
         due = min(self._timers.values(), default=FOREVER) - now
-        self._heard += self._crew.hear(max(0, min(self._options.patience, due)) / SECOND)
+        self._heard += self._backend.hear(max(0, min(self._options.patience, due)) / SECOND)
 
     def step(self, now: Time) -> bool:
-        """Whether anything has happened."""
-        heard, self._heard = [*self._heard, *self._crew.hear(0.0)], []
+        """Handle the news, decide and give orders; tell whether anything has happened."""
+        heard, self._heard = [*self._heard, *self._backend.hear(0.0)], []
         events = [*self._events(now, heard), *self._due(now)]
         happened = bool(events)
         while events:
             self._set_timers(self._engine.step(now, events))
-            events = [*self._remembered(), *self._newsroom.nowhere()]
+            events = [*self._known_results(), *self._translator.never_began()]
         self._settle(now)
         return happened
 
     def close(self, now: Time, why: str = "the run was stopped") -> None:
-        """Nothing is left open or running."""
+        """Close session, books and backend: nothing is left open or running."""
         try:
             self.session.close(why)
             self._engine.close(now)
         finally:
-            self._crew.close()
+            self._backend.close()
 
     def record(self, policy: str) -> TuningRecord:
         record = self.watch.record(policy, self.session)
@@ -338,7 +350,7 @@ class LiveTuning:
 
     def _events(self, now: Time, heard: Sequence[News]) -> Iterator[Event]:
         seen = [news.gpus for news in heard if isinstance(news, GpusSeen)]
-        for event in self._newsroom.events(now, heard, seen[-1] if seen else None):
+        for event in self._translator.events(now, heard, seen[-1] if seen else None):
             self._write_down(event)
             yield event
         if seen and seen[-1] != self._gpus:
@@ -347,7 +359,7 @@ class LiveTuning:
             yield from self.session.begin(len(self._gpus)) if begins else ()
 
     def _write_down(self, event: Event) -> None:
-        """How a trial ends."""
+        """Write the end of a trial to the journal."""
         if not isinstance(event, TrialFinished | TrialFailed):
             return
         row = self.state.open[event.trial]
@@ -357,14 +369,14 @@ class LiveTuning:
         else:
             self._journal.finished(candidate, self._values(row), total, self._reports.worth(row.trial))
 
-    def _remembered(self) -> Iterator[Event]:
-        """What an earlier run did of trials that have just come."""
+    def _known_results(self) -> Iterator[Event]:
+        """Yield what an earlier run did of trials that have just come."""
         for number, row in self.state.open.items():
             if number not in self._met:
                 self._met.add(number)
-                yield from self._again(row)
+                yield from self._resumed(row)
 
-    def _again(self, row: TrialRow) -> Iterator[Event]:
+    def _resumed(self, row: TrialRow) -> Iterator[Event]:
         trial, values = row.trial, self._values(row)
         known = self._journal.result(trial.candidate, values, trial.total)
         kept = self._journal.kept(trial.candidate, values, trial.total) - trial.begins
@@ -375,7 +387,7 @@ class LiveTuning:
             self._reports.hear(trial.id, trial.total, known.value)
             yield TrialFinished(trial.id, row.run)
         elif kept > 0:
-            self._newsroom.kept[trial.id] = kept
+            self._translator.kept[trial.id] = kept
             made = TrialPaused if row.place is None else TrialStepped
             yield made(trial.id, row.run, kept)
 
@@ -403,24 +415,24 @@ class LiveTuning:
             if row.settled and number not in self.runs.alive and row.place and self.runs.clear(row.place):
                 self._start(now, row, row.place)
 
-    def _ask_to_leave(self, run: Run) -> None:
+    def _ask_to_leave(self, run: LiveRun) -> None:
         row, work = self.state.open.get(run.work.trial), run.work
         if row is None:
             run.asked = True
-            self._crew.drop(work.trial, work.run)
+            self._backend.drop(work.trial, work.run)
         elif not row.settled or row.place != work.place:
             run.asked = True
-            self._crew.stop(work.trial, work.run)
+            self._backend.stop(work.trial, work.run)
 
     def _start(self, now: Time, row: TrialRow, place: Place) -> None:
         trial, values = row.trial, self._values(row)
         if trial.candidate not in self._began:
             self._began.add(trial.candidate)
             self._journal.began(trial.candidate, values)
-        start = _checkpoint(trial, self._newsroom.kept.get(trial.id, 0))
+        start = _checkpoint(trial, self._translator.kept.get(trial.id, 0))
         work = Work(trial.id, row.run, trial.candidate, values, place, trial.total, start)
-        self.runs.begin(now, work, self._newsroom.left.pop(trial.id, None))
-        self._crew.start(work)
+        self.runs.begin(now, work, self._translator.left.pop(trial.id, None))
+        self._backend.start(work)
 
     def _values(self, row: TrialRow) -> Mapping[str, Any]:
         return self.session.candidates[row.trial.candidate].values
@@ -435,21 +447,21 @@ def live_tuning(
     search: Search,
     sampler: Sampler,
     policy: TuningPolicy,
-    crew: Crew,
+    backend: TrialBackend,
     goal: Goal = "min",
     target: float | None = None,
     space: Space | None = None,
     state: TuningState | None = None,
     **more: Any,
 ) -> LiveTuning:
-    """All of it put together. *more*: what else `LiveTuning` takes."""
+    """Put a live tuning together. *more* is what else `LiveTuning` takes."""
     reports = Reports()
     session = Session(search, sampler, reports.worth, goal, target, space)
-    return LiveTuning(session, state or TuningState(runtime=PRIOR), policy, crew, reports, **more)
+    return LiveTuning(session, state or TuningState(runtime=PRIOR), policy, backend, reports, **more)
 
 
 def _checkpoint(trial: Trial, kept: int) -> Checkpoint | None:
-    """Its own, where it has trained; else the one it begins with, which may be another's."""
+    """Return the trial's own checkpoint where it has trained; else the one it begins with."""
     if kept:
         return Checkpoint(trial.candidate, trial.begins + kept)
     if trial.begins:

@@ -1,7 +1,7 @@
-"""Checkpoints of candidates, as files: checkpoints/<candidate>/<iterations>.pt.
+"""Checkpoints of candidates are files: checkpoints/<candidate>/<iterations>.pt.
 
-One that is there is whole: it is written under another name first. With what a training saves come the states
-of all random generators, so that a run goes on as if it had never stopped.
+A checkpoint that exists is whole: it is written under another name first. With what a training saves come the
+states of all random generators, so that a run goes on as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SUFFIX = ".pt"
 
 
 class Checkpoints:
-    """Those of a crew, in one folder. Of each candidate those stay that a trial ended with, because others
-    may begin there, and the newest."""
+    """The checkpoints of a backend are in one folder. For each candidate it keeps those that a trial ended
+    with, because others may begin there, and the newest."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,7 +29,7 @@ class Checkpoints:
         self._newest: dict[int, int] = {}
 
     def wrote(self, candidate: int, iterations: int, keep: bool) -> None:
-        """One is there now: those before it that nobody ends with may go."""
+        """Note a new checkpoint, and remove the one before it unless a trial ended with that."""
         before, self._newest[candidate] = self._newest.get(candidate), iterations
         kept = self._kept.setdefault(candidate, set())
         if keep:
@@ -47,7 +47,7 @@ def write(folder: Path, checkpoint: Checkpoint, state: Any) -> None:
 
     final = path(folder, checkpoint)
     final.parent.mkdir(parents=True, exist_ok=True)
-    for old in final.parent.glob("*.draft"):  # of one that was killed while it wrote
+    for old in final.parent.glob("*.draft"):  # of a process that was killed while it wrote
         old.unlink(missing_ok=True)
     draft = final.with_suffix(f".{os.getpid()}.draft")
     try:
@@ -60,7 +60,7 @@ def write(folder: Path, checkpoint: Checkpoint, state: Any) -> None:
 
 
 def read(folder: Path, checkpoint: Checkpoint) -> Any:
-    """What was saved; the random generators go on where they were."""
+    """Return what was saved; the random generators go on where they were."""
     import torch
 
     file = path(folder, checkpoint)
@@ -102,7 +102,7 @@ def _on_gpu() -> bool:
 
 
 def seed_all(seed: int) -> None:
-    """A slot has trained others before."""
+    """Seed all random generators: a slot has trained other candidates before."""
     import torch
 
     random.seed(seed)

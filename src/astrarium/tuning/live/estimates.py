@@ -1,19 +1,19 @@
-"""What is believed of candidates' iterations, from those that were seen.
+"""This module estimates how long candidates' iterations take, from those that were seen.
 
 Equation 3.2 in logarithms is a straight line: an iteration takes log t + (c - 1) log alpha with c trials on
 its GPU, and log t - log w + (w - 1) log beta on w GPUs. Each candidate has its own t; alpha and beta are
 shared by all. They follow from how much one candidate's time differs between its widths: its usual
-iterations, or the first ones of its runs where there is nothing else. Where nobody was seen at two widths,
-candidates are compared with each other, and that is believed half-heartedly: those that are given more GPUs
+iterations, or the first ones of its runs where there is nothing else. Where no candidate was seen at two
+widths, candidates are compared with each other, and the result counts half: those that are given more GPUs
 are the slow ones.
 
-How much a trial is slowed depends on who is beside it. The alpha of all is the middle of that; a candidate's
-t is taken from where it ran alone on a GPU, or from what is nearest to that: there such differences matter
-least.
+How much a trial is slowed down depends on its neighbours. The shared alpha is the median of that; a
+candidate's t is taken from where it ran alone on a GPU, or from the nearest to that: there such differences
+matter least.
 
-Medians all the way, so that a hiccup changes nothing. Until something was seen, packing and spreading are
-believed to cost what they usually do: were they dear nobody would ever try, and were they free the first
-groups would be packed and spread beyond all sense.
+Medians are used throughout, so that an outlier changes nothing. Until something was seen, packing and
+spreading are assumed to cost what they usually do: were they dear nobody would ever try, and were they free
+the first groups would be packed and spread too far.
 """
 
 from __future__ import annotations
@@ -32,23 +32,25 @@ from astrarium.tuning.runtime import Runtime, Width
 PRIOR = Runtime(packing=1.3, scaling=1.2)  # as for most of the tasks that we know
 KEPT = 31  # samples of a candidate at one width
 ROUNDS = 4  # in which packing and spreading are told apart
-DOUBT = 4.0  # candidates that must be compared before it counts half
+DOUBT = 4.0  # candidates that must be compared before a comparison counts half
 MOST = log(16.0)  # an overhead beyond which nothing is packed or spread anyway
 LONGEST = 10**18  # an iteration, in nanoseconds
 WATCHED = (Width(1, 4), Width(1), Width(8))
 
 
 class Beliefs(Protocol):
+    """Beliefs are estimates of runtimes that iterations change."""
+
     def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool) -> None:
-        """An iteration on *gpus*, or on one that so many trials shared. *first* of its run: it may have
-        compiled something."""
+        """Take an iteration on *gpus*, or on one GPU that so many trials shared. The *first* of a run may
+        have compiled something."""
 
     def news(self) -> dict[int, Runtime]:
-        """What has changed since the last call, by candidate."""
+        """Return the runtimes that have changed since the last call, by candidate."""
 
 
-class View(NamedTuple):
-    """A candidate at one width: *level* is the logarithm of its iterations' GPU time."""
+class WidthSample(NamedTuple):
+    """A sample is one candidate at one width; *level* is the logarithm of its iterations' GPU time."""
 
     level: float
     packed: float  # trials beside it
@@ -57,13 +59,13 @@ class View(NamedTuple):
 
 
 class Overheads(NamedTuple):
-    """Logarithms."""
+    """The overheads of packing and scaling are logarithms."""
 
     packing: float
     scaling: float
 
-    def left_out(self, view: View) -> float:
-        """Its level on a GPU by itself."""
+    def left_out(self, view: WidthSample) -> float:
+        """Return the level that the candidate would have on a GPU alone."""
         return view.level - view.packed * self.packing - view.spread * self.scaling
 
 
@@ -73,18 +75,19 @@ class _Bucket:
     levels: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     packed: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
 
-    def view(self) -> View:
+    def view(self) -> WidthSample:
         beside = sum(self.packed) / len(self.packed)
-        return View(median(self.levels), beside, self.gpus - 1.0, len(self.levels))
+        return WidthSample(median(self.levels), beside, self.gpus - 1.0, len(self.levels))
 
 
 _Buckets = dict[tuple[int, int], _Bucket]  # by GPUs, and by trials on the GPU
-_Views = Mapping[int, Sequence[View]]  # by candidate
+_Views = Mapping[int, Sequence[WidthSample]]  # by candidate
 
 
 class Estimates:
-    """*prior* says what packing and scaling are believed to cost at first. A candidate is spoken of after
-    *profile* iterations, and again when it is believed to take so much more or less time (*change*)."""
+    """The estimates follow each candidate. *prior* says what packing and scaling are assumed to cost at
+    first. A candidate's runtime is reported after *profile* iterations, and again when it has changed by more
+    than the share *change*."""
 
     def __init__(self, prior: Runtime | None = None, profile: int = 1, change: float = 0.1) -> None:
         usual = prior or PRIOR
@@ -113,7 +116,7 @@ class Estimates:
         return found
 
     def all(self) -> dict[int, Runtime]:
-        """Of every candidate that has trained for long enough."""
+        """Return the runtime of every candidate that has trained for long enough."""
         usual, first = _views(self._usual), _views(self._first)
         overheads = fitted(usual, first, self._prior)
         levels = {number: _level(views, overheads) for number, views in usual.items()}
@@ -135,7 +138,7 @@ class Estimates:
 
 
 def fitted(usual: _Views, first: _Views, prior: Overheads) -> Overheads:
-    """By turns, each with what is believed of the other."""
+    """Fit packing and scaling in turn, each with the current estimate of the other."""
     found = prior
     for _ in range(ROUNDS):
         packing = _slope(usual, first, prior.packing, "packed", Overheads(0.0, found.scaling))
@@ -151,7 +154,7 @@ class _Slope(NamedTuple):
 
 
 def _slope(usual: _Views, first: _Views, prior: float, axis: str, other: Overheads) -> float:
-    """How fast times grow along one axis, once what the other costs is left out."""
+    """Return how fast times grow along one axis, once the cost of the other is left out."""
     found = _compared(usual, prior, axis, other)
     for views in (usual, first):  # what the first iteration of a run compiles is in all of the latter
         slopes = [slope for each in views.values() for slope in _slopes(each, axis, other)]
@@ -161,7 +164,7 @@ def _slope(usual: _Views, first: _Views, prior: float, axis: str, other: Overhea
     return min(MOST, max(0.0, found))
 
 
-def _slopes(views: Iterable[View], axis: str, other: Overheads) -> Iterator[_Slope]:
+def _slopes(views: Iterable[WidthSample], axis: str, other: Overheads) -> Iterator[_Slope]:
     for one, two in combinations(views, 2):
         apart = getattr(two, axis) - getattr(one, axis)
         if abs(apart) >= 0.5:
@@ -170,11 +173,11 @@ def _slopes(views: Iterable[View], axis: str, other: Overheads) -> Iterator[_Slo
 
 
 def _compared(views: _Views, prior: float, axis: str, other: Overheads) -> float:
-    """Between candidates: each has been seen at one width only."""
+    """Compare candidates with each other, where each has been seen at one width only."""
     levels: dict[int, list[float]] = {}
     for view in (view for each in views.values() for view in each):
         levels.setdefault(round(getattr(view, axis)), []).append(other.left_out(view))
-    crowd = [View(median(each), at, at, len(each)) for at, each in levels.items()]
+    crowd = [WidthSample(median(each), at, at, len(each)) for at, each in levels.items()]
     slopes = list(_slopes(crowd, axis, Overheads(0.0, 0.0)))
     if not slopes:
         return prior
@@ -184,7 +187,7 @@ def _compared(views: _Views, prior: float, axis: str, other: Overheads) -> float
 
 
 def _weighted_median(slopes: Sequence[_Slope]) -> float:
-    """The lowest that has half of all weight at or below it; the middle where two halves are equal."""
+    """Return the lowest value with half of the weight up to it; the mean of two if halves are equal."""
     ordered, half = sorted(slopes), sum(slope.weight for slope in slopes) / 2
     below = 0.0
     for slope, later in zip(ordered, [*ordered[1:], ordered[-1]], strict=True):
@@ -196,12 +199,12 @@ def _weighted_median(slopes: Sequence[_Slope]) -> float:
     return ordered[-1].value
 
 
-def _views(seen: Mapping[int, _Buckets]) -> dict[int, list[View]]:
+def _views(seen: Mapping[int, _Buckets]) -> dict[int, list[WidthSample]]:
     return {number: [bucket.view() for bucket in buckets.values()] for number, buckets in seen.items()}
 
 
-def _level(views: Sequence[View], overheads: Overheads) -> float:
-    """The less there was beside it, the less of that is a guess."""
+def _level(views: Sequence[WidthSample], overheads: Overheads) -> float:
+    """Return a candidate's level. The less ran beside it, the less of that is a guess."""
     beside = [view.packed + view.spread for view in views]
     levels = [overheads.left_out(view) for view in views]
     weights = [view.weight / (1 + more) for view, more in zip(views, beside, strict=True)]

@@ -1,9 +1,9 @@
-"""A process that has loaded what slots need, and forks one whenever it is asked to.
+"""A fork server is a process that has loaded what slots need, and forks a slot whenever it is asked to.
 
-A slot begins in milliseconds so, and never in the person's script, which need not be written for that. All
-slots of a nursery have its environment. It ends with its crew: the other end of its socket is closed then,
-also while it still loads, and its slots end with it. A crew that was killed could not tidy up: its nursery
-does.
+So a slot begins in milliseconds, and never runs the user's script, which need not be written for that. All
+slots of a fork server have its environment. The fork server ends with its backend, whose end of the socket is
+closed then, also while it still loads, and its slots end with it. A backend that was killed could not tidy
+up: its fork server does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from threading import Event, Thread
@@ -29,20 +29,21 @@ from typing import Any
 
 import msgspec
 
-from astrarium.tuning.live.messages import Gone, Meet, Setup
+from astrarium.core.errors import AstrariumError
+from astrarium.tuning.live.messages import Gone, RendezvousSetup, SlotSetup
 
-# The last one takes seconds; the first optimizer would load it.
+# torch._dynamo takes seconds to import; the first optimizer would import it.
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
-LOOKING = 100  # milliseconds between looks for the crew, while it loads
-LEAVING = 2.0  # seconds for its slots, of which each finds out itself that the crew is gone
+LOOKING = 100  # milliseconds between checks that the backend lives, while modules load
+LEAVING = 2.0  # seconds for slots to find out themselves that the backend is gone
 _PDEATHSIG = 1  # of prctl: the signal that comes when the parent has died
 _MOST = 1 << 16  # bytes of a setup
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {module} import serve; serve(sys.argv)"
 
 
-class Nursery:
-    """The crew's end. *environment* is all that its processes have. *litter*: a folder that is of no use when
-    the crew is gone."""
+class ForkServer:
+    """The object starts a fork server and asks it for processes. *environment* is all that its processes
+    have. *litter* is a folder to remove when the backend is gone."""
 
     def __init__(
         self, environment: Mapping[str, str], preload: Sequence[str] = PRELOAD, litter: str = ""
@@ -60,12 +61,12 @@ class Nursery:
                 pass_fds=[theirs.fileno()],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # an interrupt at the keyboard is the crew's business
+                start_new_session=True,  # an interrupt at the keyboard is the backend's business
             )
 
-    def fork(self, role: Setup | Meet) -> Connection:
-        """A process with that role, through which one speaks with it: the first word of a slot is Ready. A
-        nursery that was killed is replaced; where the new one dies too, that is the end of the process."""
+    def fork(self, role: SlotSetup | RendezvousSetup) -> Connection:
+        """Fork a process with that role, and return a connection to it: the first message of a slot is Ready.
+        A fork server that was killed is replaced; where the new one dies too, the connection ends."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -77,7 +78,7 @@ class Nursery:
                     self._ask_for(role, theirs)
         return Connection(ours.detach())
 
-    def _ask_for(self, role: Setup | Meet, theirs: socket.socket) -> None:
+    def _ask_for(self, role: SlotSetup | RendezvousSetup, theirs: socket.socket) -> None:
         socket.send_fds(self._control, [msgspec.json.encode(role)], [theirs.fileno()])
 
     @property
@@ -85,23 +86,23 @@ class Nursery:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """At once: it has nothing to save, and its slots end with it."""
+        """Kill the fork server at once: it has nothing to save, and its slots end with it."""
         self._control.close()
         self._process.kill()
         self._process.wait()
 
 
 def serve(arguments: Sequence[str]) -> None:
-    """The nursery itself."""
+    """Run the fork server itself."""
     _, _, handle, litter, *preload = arguments
     sys.argv = [sys.argv[0]]
     control = socket.socket(fileno=int(handle))
-    with _while_there_is_a_crew(control, litter):
+    with _while_the_backend_lives(control, litter):
         for name in preload:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what is loaded stays: slots need not look through it again
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for slots: the crew hears of their ends
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for slots: the backend hears of their ends
     while True:
         message, handles, _, _ = socket.recv_fds(control, _MOST, 1)
         if not message:
@@ -114,10 +115,10 @@ def serve(arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def _while_there_is_a_crew(control: socket.socket, litter: str) -> Iterator[None]:
-    """Whose crew goes meanwhile ends: what is loaded here may take a minute, and nobody wants it any more."""
+def _while_the_backend_lives(control: socket.socket, litter: str) -> Iterator[None]:
+    """End this process if the backend goes while modules are loaded, which may take a minute."""
     loaded = Event()
-    watch = Thread(target=_end_with_crew, args=(control, litter, loaded))
+    watch = Thread(target=_end_with_backend, args=(control, litter, loaded))
     watch.start()
     try:
         yield
@@ -126,7 +127,7 @@ def _while_there_is_a_crew(control: socket.socket, litter: str) -> Iterator[None
         watch.join()  # none may be there when slots are forked
 
 
-def _end_with_crew(control: socket.socket, litter: str, loaded: Event) -> None:
+def _end_with_backend(control: socket.socket, litter: str, loaded: Event) -> None:
     poll = select.poll()
     poll.register(control, 0)  # the other end is closed: that is always told
     while not loaded.is_set():
@@ -136,7 +137,7 @@ def _end_with_crew(control: socket.socket, litter: str, loaded: Event) -> None:
 
 
 def _throw_away(litter: str) -> None:
-    """Once nobody is left who writes there, or nearly so: the rest end with us."""
+    """Remove the folder once nearly all who write there are gone: the rest end with this process."""
     until = monotonic() + LEAVING
     with suppress(ChildProcessError):  # there are none any more
         while litter and monotonic() < until:
@@ -147,14 +148,14 @@ def _throw_away(litter: str) -> None:
 
 
 def _become(message: bytes, handle: int) -> None:
-    """Why it could not be what it should is said to the crew, and in full where trainings print."""
+    """Take the role on. Why that failed is told to the backend, and in full where trainings print."""
     pipe = Connection(handle)
     try:
         _end_with_parent()
-        os.setpgid(0, 0)  # what it starts itself ends with it
+        os.setpgid(0, 0)  # processes that the slot starts end with it
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _play(pipe, msgspec.json.decode(message, type=Setup | Meet))
+        _play(pipe, msgspec.json.decode(message, type=SlotSetup | RendezvousSetup))
     except BaseException as error:
         traceback.print_exc()
         with suppress(OSError):
@@ -164,10 +165,10 @@ def _become(message: bytes, handle: int) -> None:
         os._exit(1)
 
 
-def _play(pipe: Connection, role: Setup | Meet) -> None:
+def _play(pipe: Connection, role: SlotSetup | RendezvousSetup) -> None:
     from astrarium.tuning.live.slot import Slot
 
-    if isinstance(role, Meet):
+    if isinstance(role, RendezvousSetup):
         _keep_store(pipe, role.host)
     else:
         _write_to(role.log)
@@ -188,7 +189,7 @@ def _write_to(log: str) -> None:
 
 
 def _keep_store(pipe: Connection, host: str) -> None:
-    """In the process that has it: until the crew closes the pipe."""
+    """Keep the store in this process until the backend closes the pipe."""
     store = _served(host)
     pipe.send(int(store.port))
     with suppress(EOFError, OSError):
@@ -204,3 +205,60 @@ def _served(host: str) -> Any:
     port = listening.getsockname()[1]
     handle = listening.detach()  # the store closes it
     return TCPStore(host, port, None, True, wait_for_workers=False, master_listen_fd=handle)
+
+
+# The members of gangs find each other in one store, which lives as long as the backend.
+
+
+Address = tuple[str, int]
+STORE_PRELOAD = ("torch.distributed",)
+LOADING = 120.0  # seconds until the store must be there: PyTorch is loaded meanwhile
+
+
+class Rendezvous:
+    """The rendezvous keeps the store and knows its address. The store listens only on the address of this
+    machine that *host* returns. Gangs meet there under names of their own. Without a *fork_server* that has
+    PyTorch anyway, the rendezvous starts its own."""
+
+    def __init__(self, host: Callable[[], str], fork_server: ForkServer | None = None) -> None:
+        self._host, self._fork_server = host, fork_server
+        self._own: ForkServer | None = None
+        self._keeper: Connection | None = None  # of the process that has the store
+        self._address: Address | None = None
+
+    def begin(self) -> None:
+        """Begin to make the store, without waiting for it."""
+        if self._keeper is None:
+            name = self._host()
+            fork_server = self._fork_server or self._own or ForkServer(os.environ, STORE_PRELOAD)
+            self._own = None if self._fork_server is fork_server else fork_server
+            self._keeper, self._address = fork_server.fork(RendezvousSetup(name)), None
+
+    def __call__(self) -> Address:
+        """Return the address of the store; a store that died is replaced."""
+        if self._address is not None and self._keeper is not None and self._keeper.poll():
+            self._dismiss()  # after its address the keeper says nothing but its end
+        self.begin()
+        if self._address is None:
+            self._address = self._host(), self._port()
+        return self._address
+
+    def close(self) -> None:
+        self._dismiss()
+        if self._own is not None:
+            self._own.close()
+            self._own = None
+
+    def _port(self) -> int:
+        assert self._keeper is not None
+        with suppress(EOFError, OSError):
+            found = self._keeper.recv() if self._keeper.poll(LOADING) else "it took too long"
+            if isinstance(found, int):
+                return found
+        self._dismiss()
+        raise AstrariumError("no store came up in which the processes of a trial could meet")
+
+    def _dismiss(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()

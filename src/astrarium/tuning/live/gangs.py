@@ -1,4 +1,4 @@
-"""A crew over slots: gangs of them train, lose members and end. It does not care whose processes they are."""
+"""The slot backend trains runs on gangs of slots, whose members may be lost, whoever starts the processes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 from astrarium.tuning.live.backend import Ending, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints
-from astrarium.tuning.live.meeting import Address
-from astrarium.tuning.live.messages import Begin, Ended, Gone, Leave, Noted, Saved, Started
-from astrarium.tuning.live.slots import Heard, Slots
+from astrarium.tuning.live.fork_server import Address
+from astrarium.tuning.live.messages import Begin, Gone, Leave, MemberEnded, Noted, Saved, Started
+from astrarium.tuning.live.slots import SlotMessage, Slots
 
 GRACE = 2.0  # seconds for members of a gang that is over; then they are killed
 TICK = 0.25
 
-Note = Callable[[int, str, str], object]  # of a candidate: a name, and what it stands for, as JSON
+Note = Callable[[int, str, str], object]  # candidate, name, and value as JSON
 
 
-class Change(NamedTuple):
-    """What it took a trial to go on elsewhere, in seconds: *parts* by name, *gap* from the end of its last
+class MoveTiming(NamedTuple):
+    """The timing says what a trial's move took, in seconds: *parts* by name, *gap* from the end of its last
     iteration to the start of the next."""
 
     trial: int
@@ -32,31 +32,33 @@ class Change(NamedTuple):
 
 @dataclass
 class _Gang:
+    """A gang is the slots that train one run together."""
+
     work: Work
     slots: list[int]  # by rank
     saved: int  # iterations of the newest checkpoint
-    ends: dict[int, Ended | None] = field(default_factory=dict)  # by rank; None: it is gone
+    ends: dict[int, MemberEnded | None] = field(default_factory=dict)  # by rank; None: the member is gone
     why: str = ""  # the first that went
     dropped: bool = False
     killed: set[int] = field(default_factory=set)  # ranks, by us
     deadline: float | None = None
 
 
-class SlotCrew:
-    """*store* answers where the members of a gang meet; it is asked when there is the first gang. A run saves
-    a checkpoint every so many seconds."""
+class SlotBackend:
+    """A slot backend runs each order on a gang of slots. *store* returns the address at which the members of
+    a gang meet; it is called for the first gang. A run saves a checkpoint every so many seconds."""
 
     def __init__(
         self, slots: Slots, folder: Path, store: Callable[[], Address], checkpoint_seconds: float = 30.0
     ) -> None:
         self.slots, self.folder = slots, folder
-        self.changes: deque[Change] = deque(maxlen=1000)
+        self.changes: deque[MoveTiming] = deque(maxlen=1000)
         self.noted: Note = lambda candidate, name, value: None
         self._store, self._every = store, checkpoint_seconds
         self._checkpoints = Checkpoints(folder)
         self._gangs: dict[tuple[int, int], _Gang] = {}
-        self._left: dict[int, Ended] = {}  # by trial: how its last run ended
-        self._meetings = 0
+        self._left: dict[int, MemberEnded] = {}  # by trial: how its last run ended
+        self._gangs_started = 0
         self._gpus = slots.gpus()
         self._news: list[News] = [GpusSeen(self._gpus)]
 
@@ -73,8 +75,8 @@ class SlotCrew:
         gang.slots = [self.slots.take(gpu) for gpu in work.place.gpus]
         size = len(gang.slots)
         store = self._store() if size > 1 else None
-        self._meetings += 1
-        name = f"{work.trial}.{work.run}.{self._meetings}"  # nobody has met under it before
+        self._gangs_started += 1
+        name = f"{work.trial}.{work.run}.{self._gangs_started}"  # no gang has met under that name before
         for rank, slot in enumerate(gang.slots):
             self.slots.send(slot, Begin(work, str(self.folder), self._every, rank, size, store, name))
 
@@ -110,16 +112,16 @@ class SlotCrew:
         self._gangs.clear()
         self.slots.close()
 
-    def _heard(self, heard: Heard) -> None:
+    def _heard(self, heard: SlotMessage) -> None:
         slot, said = heard
         if isinstance(said, Gone):
             self._lost(slot, said.why)
-        elif isinstance(said, Started | Iterated | Saved | Noted | Ended):
+        elif isinstance(said, Started | Iterated | Saved | Noted | MemberEnded):
             gang = self._gangs.get((said.trial, said.run))
             if gang is not None:
                 self._told(gang, slot, said)
 
-    def _told(self, gang: _Gang, slot: int, said: Started | Iterated | Saved | Noted | Ended) -> None:
+    def _told(self, gang: _Gang, slot: int, said: Started | Iterated | Saved | Noted | MemberEnded) -> None:
         if isinstance(said, Iterated):
             self._news.append(said)
         elif isinstance(said, Noted):
@@ -132,8 +134,8 @@ class SlotCrew:
             self._dismiss(gang, slot, said)
             self._member_over(gang, said.rank, said)
 
-    def _dismiss(self, gang: _Gang, slot: int, said: Ended) -> None:
-        """A process whose gang broke apart may hang when it lets go of it: another takes its place."""
+    def _dismiss(self, gang: _Gang, slot: int, said: MemberEnded) -> None:
+        """Give a slot back, or kill it: a process whose gang broke apart may hang when it leaves the gang."""
         if len(gang.slots) > 1 and (said.ending == "failed" or gang.dropped):
             self.slots.kill(slot)
         else:
@@ -148,7 +150,7 @@ class SlotCrew:
 
     # how gangs end
 
-    def _member_over(self, gang: _Gang, rank: int, ended: Ended | None) -> None:
+    def _member_over(self, gang: _Gang, rank: int, ended: MemberEnded | None) -> None:
         gang.ends[rank] = ended
         if len(gang.ends) == len(gang.slots):
             self._over(gang)
@@ -159,14 +161,14 @@ class SlotCrew:
         gang.deadline = gang.deadline or monotonic() + GRACE
 
     def _kill_the_late(self, now: float) -> None:
-        """They may wait for ever for one that is gone, or in a collective that will never be complete."""
+        """Kill members that may wait for ever, for one that is gone or in an incomplete collective."""
         late = [gang for gang in self._gangs.values() if gang.deadline is not None and now >= gang.deadline]
         for gang in late:
             for rank in set(range(len(gang.slots))) - gang.ends.keys():
                 self._kill(gang, rank)
 
     def _kill(self, gang: _Gang, rank: int) -> None:
-        """With it go the runs that share its process."""
+        """Kill a member's process, and with it the runs that share the process."""
         slot = gang.slots[rank]
         gang.killed.add(rank)
         self.slots.kill(slot)
@@ -174,8 +176,8 @@ class SlotCrew:
         self._lost(slot, "its process was ended with that of another run")
 
     def _over(self, gang: _Gang) -> None:
-        """Whose end it is: lost, if a member went by itself; an error that is somebody's own comes before
-        those that follow from it."""
+        """Report the end of a run: lost, if a member went by itself; a member's own error comes before those
+        that follow from it."""
         del self._gangs[gang.work.trial, gang.work.run]
         ended = [end for end in gang.ends.values() if end is not None]
         leader = gang.ends.get(0)
@@ -200,7 +202,7 @@ class SlotCrew:
         if before is not None:
             gap = said.at - before.last
             parts = {"save": before.saving, **said.parts}
-            self.changes.append(Change(said.trial, gap, {**parts, "rest": gap - sum(parts.values())}))
+            self.changes.append(MoveTiming(said.trial, gap, {**parts, "rest": gap - sum(parts.values())}))
 
     def _see_gpus(self) -> None:
         there = self.slots.gpus()
@@ -209,7 +211,7 @@ class SlotCrew:
             self._news.append(GpusSeen(there))
 
 
-def _ending(gang: _Gang, ended: list[Ended]) -> tuple[Ending, str]:
+def _ending(gang: _Gang, ended: list[MemberEnded]) -> tuple[Ending, str]:
     failed = sorted((end for end in ended if end.ending == "failed"), key=lambda end: end.trouble)
     died = [rank for rank, end in gang.ends.items() if end is None and rank not in gang.killed]
     if gang.dropped:

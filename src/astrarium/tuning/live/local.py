@@ -1,8 +1,8 @@
-"""Trials as processes of this machine, on its GPUs or on emulated ones.
+"""The local backend runs trials as processes of this machine, on its GPUs or on emulated ones.
 
-with LocalCrew(build, gpus=4, emulated=Emulated(packing=1.2)) as crew:
-    crew.start(work)
-    news = crew.hear(1.0)
+with LocalTrialBackend(build, gpus=4, emulated=Emulated(packing=1.2)) as backend:
+    backend.start(work)
+    news = backend.hear(1.0)
 """
 
 from __future__ import annotations
@@ -23,19 +23,16 @@ from astrarium.core.errors import InputError
 from astrarium.gate.driver import VISIBLE, NoGpu, chosen_gpu, count_gpus
 from astrarium.run.waiting import waiting
 from astrarium.tuning.live.backend import News, Work
-from astrarium.tuning.live.fork_server import PRELOAD, Nursery
-from astrarium.tuning.live.gangs import TICK, Note, SlotCrew
-from astrarium.tuning.live.meeting import Meeting
-from astrarium.tuning.live.messages import Packing, Setup
-from astrarium.tuning.live.slots import LOADING, Gpu, LocalSlots, Slots
+from astrarium.tuning.live.fork_server import PRELOAD, ForkServer, Rendezvous
+from astrarium.tuning.live.gangs import TICK, Note, SlotBackend
+from astrarium.tuning.live.messages import Packing, SlotSetup
+from astrarium.tuning.live.slots import LOADING, LocalSlots, Slots, SlotTemplate
 from astrarium.tuning.live.training import Build, Emulated, packed
 
-# A crew at home: it has a folder, a place where gangs meet, and is ended with the program.
 
-
-class Home:
-    """A folder with the *parcel* that trainings are built from, `checkpoints`, and `logs`. One that is
-    *temporary* has no logs, and goes when it is closed."""
+class SearchFolder:
+    """The folder of a search holds the *parcel* that trainings are built from, `checkpoints`, and `logs`. A
+    *temporary* one has no logs, and is removed when it is closed."""
 
     def __init__(self, folder: Path, parcel: bytes, temporary: bool) -> None:
         self.folder, self._temporary = folder.absolute(), temporary
@@ -50,7 +47,7 @@ class Home:
 
     @property
     def litter(self) -> str:
-        """What somebody else has to remove if we cannot any more."""
+        """Return the folder that the fork server has to remove if this process cannot; empty if none."""
         return str(self.folder) if self._temporary else ""
 
     def log(self, name: str) -> str:
@@ -61,21 +58,25 @@ class Home:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class HousedCrew(SlotCrew):
-    def __init__(self, slots: Slots, home: Home, meeting: Meeting, checkpoint_seconds: float) -> None:
-        super().__init__(slots, home.checkpoints, meeting, checkpoint_seconds)
-        self._home, self._meeting = home, meeting
+class FolderBackend(SlotBackend):
+    """A folder backend has a folder and a rendezvous for gangs, and is closed with the program."""
+
+    def __init__(
+        self, slots: Slots, search_folder: SearchFolder, rendezvous: Rendezvous, checkpoint_seconds: float
+    ) -> None:
+        super().__init__(slots, search_folder.checkpoints, rendezvous, checkpoint_seconds)
+        self._search_folder, self._rendezvous = search_folder, rendezvous
         self._closed, self._owner = False, os.getpid()
         atexit.register(self.close)
 
     def close(self) -> None:
-        if self._closed or os.getpid() != self._owner:  # a copy of it that was forked ends nobody
+        if self._closed or os.getpid() != self._owner:  # a forked copy of this object ends nothing
             return
         self._closed = True
         atexit.unregister(self.close)
         super().close()
-        self._meeting.close()
-        self._home.close()
+        self._rendezvous.close()
+        self._search_folder.close()
 
     def __enter__(self) -> Self:
         return self
@@ -86,14 +87,14 @@ class HousedCrew(SlotCrew):
         self.close()
 
 
-# The GPUs of this machine, or emulated ones, as the slots on them see them.
+# Each slot sees one GPU of this machine, or an emulated one.
 
 
 CLIENT = "astrarium tune"  # as which slots are on the gate's board
 
 
 def found_gpus(gpus: int | Sequence[int] | None, emulated: Emulated | None) -> tuple[int, ...]:
-    """So many, these, or all that there are."""
+    """Return the numbers of the GPUs to use: so many, these, or all that there are."""
     if isinstance(gpus, int) and gpus < 1:
         raise InputError("gpus", gpus, "1 or more")
     if emulated is not None:
@@ -109,9 +110,9 @@ def found_gpus(gpus: int | Sequence[int] | None, emulated: Emulated | None) -> t
 
 
 def environment(
-    gpu: int, setup: Setup, gate: bool, environ: Mapping[str, str] = os.environ
+    gpu: int, setup: SlotSetup, gate: bool, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Of the slots on a GPU, each of which sees no other."""
+    """Return the environment of the slots on a GPU, which see no other GPU."""
     own = {"GLOO_SOCKET_IFNAME": "lo", **environ}
     if not setup.device.startswith("cuda"):
         return {**own, VISIBLE: "", "OMP_NUM_THREADS": str(setup.threads)}
@@ -120,8 +121,8 @@ def environment(
 
 
 def under_gate(gpu: int, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """As `astrarium gate run --class best-effort` would start them, with MPS where there is any; None where
-    there is no gate."""
+    """Return the environment that `astrarium gate run --class best-effort` would give, with MPS where there
+    is any; None where there is no gate."""
     from astrarium.gate.board import board_path
     from astrarium.gate.launch import Client, shared
 
@@ -139,15 +140,16 @@ MEMORY = Path("/dev/shm")  # a folder that is in memory, on Linux
 LANES = "pack"  # the iteration policy by which trials share a process
 
 
-class LocalCrew(HousedCrew):
-    """*gpus*: so many, or these; all of this machine unless given. *folder* keeps checkpoints, under
-    `checkpoints`, and `logs` of what trainings print; without one they are kept while the crew is there, in
-    *memory* if asked.
+class LocalTrialBackend(FolderBackend):
+    """A local backend trains on GPUs of this machine. *gpus*: so many, or these; all unless given. *folder*
+    keeps checkpoints, under `checkpoints`, and `logs` of what trainings print; without one they are kept
+    until the backend is closed, in *memory* if asked.
 
     *packing*: trials that share a GPU are "processes", each with its share of the memory, or threads of one
-    process that take turns in "lanes". *gate*: slots come under the kernel gate, and MPS, where there is one.
-    *most* slots are kept for each GPU. *patience*: seconds of silence after which a process is given up.
-    *preload*: modules that trainings need, and that take long to import. *noted* is told what trainings note.
+    process that take turns in "lanes" (of *lane_backend*, "module:class", where it is not the GPU). *gate*:
+    slots come under the kernel gate, and MPS, where there is one. *most* slots are kept for each GPU.
+    *patience*: seconds of silence after which a process is given up. *preload*: modules that trainings need,
+    and that take long to import. *noted* is told what trainings note.
     """
 
     def __init__(
@@ -164,7 +166,7 @@ class LocalCrew(HousedCrew):
         most: int = 4,
         threads: int = 1,
         seed: int = 0,
-        ground: str = "",
+        lane_backend: str = "",
         preload: Sequence[str] = (),
         noted: Note | None = None,
     ) -> None:
@@ -175,33 +177,35 @@ class LocalCrew(HousedCrew):
         if packing not in ("processes", "lanes"):
             raise InputError("packing", packing, "processes or lanes")
         found, parcel = found_gpus(gpus, emulated), packed(build)
-        home = Home(Path(folder) if folder is not None else _temporary(memory), parcel, folder is None)
-        setup = Setup(
+        search_folder = SearchFolder(
+            Path(folder) if folder is not None else _temporary(memory), parcel, folder is None
+        )
+        setup = SlotSetup(
             device="cpu" if emulated is not None else "cuda:0",
-            build=home.build,
+            build=search_folder.build,
             emulated=emulated,
             seed=seed,
             threads=threads,
             beat=max(0.05, min(1.0, patience / 4)),
             lanes=LANES if packing == "lanes" else "",
-            ground=ground,
-            log=home.log("slot"),
+            lane_backend=lane_backend,
+            log=search_folder.log("slot"),
         )
         environments = {gpu: environment(gpu, setup, gate) for gpu in found}
         with ExitStack() as undo:  # an interrupt leaves nothing behind
-            undo.callback(home.close)
-            nurseries = _nurseries(environments, (*PRELOAD, *preload), home.litter, undo)
-            gpus_made = {gpu: Gpu(nurseries[gpu], setup) for gpu in found}
+            undo.callback(search_folder.close)
+            fork_servers = _fork_servers(environments, (*PRELOAD, *preload), search_folder.litter, undo)
+            gpus_made = {gpu: SlotTemplate(fork_servers[gpu], setup) for gpu in found}
             self._local = LocalSlots(gpus_made, most, patience, packing == "lanes")
-            meeting = Meeting(lambda: LOOPBACK, nurseries[found[0]])
+            rendezvous = Rendezvous(lambda: LOOPBACK, fork_servers[found[0]])
             if len(found) > 1:
-                meeting.begin()  # while the slots come up
-            super().__init__(self._local, home, meeting, checkpoint_seconds)
+                rendezvous.begin()  # while the slots come up
+            super().__init__(self._local, search_folder, rendezvous, checkpoint_seconds)
             undo.pop_all()
         self.noted = noted or self.noted
 
     def warm_up(self, seconds: float = LOADING) -> None:
-        """Wait until all slots that were started are ready for work, or for so long."""
+        """Wait until all slots that were started are ready for work, at most so many seconds."""
         until = monotonic() + seconds
         with waiting(f"starting {self._local.count} processes, which import torch and the training"):
             while not self._local.warm and monotonic() < until:
@@ -209,16 +213,16 @@ class LocalCrew(HousedCrew):
                     self._heard(heard)
 
     def withdraw(self, gpu: int) -> None:
-        """It is wanted for something else: what runs there is lost."""
+        """Give up a GPU, which is wanted for something else: runs on it are lost."""
         self._local.withdraw(gpu)
 
     def start(self, work: Work) -> None:
         if self._closed:
-            raise RuntimeError("the crew was closed: make another")
+            raise RuntimeError("the backend was closed: make another")
         super().start(work)
 
     def hear(self, seconds: float) -> list[News]:
-        """A GPU that was given up does not come back: without any, nobody need wait."""
+        """Return news. A GPU that was given up does not come back: without any, nobody need wait."""
         news = super().hear(seconds if self._local.gpus() else 0.0)
         if not news and not self._closed and not self._local.gpus():
             why = self._local.given_up or "they were all withdrawn"
@@ -226,19 +230,19 @@ class LocalCrew(HousedCrew):
         return news
 
     def pids(self) -> list[int]:
-        """Of the slots that are up."""
+        """Return the process ids of the slots that are up."""
         return self._local.pids()
 
 
-def _nurseries(
+def _fork_servers(
     environments: Mapping[int, Mapping[str, str]], preload: Sequence[str], litter: str, undo: ExitStack
-) -> dict[int, Nursery]:
-    """GPUs whose slots have the same environment share one."""
-    made: dict[tuple[tuple[str, str], ...], Nursery] = {}
+) -> dict[int, ForkServer]:
+    """Start fork servers; GPUs whose slots have the same environment share one."""
+    made: dict[tuple[tuple[str, str], ...], ForkServer] = {}
     for variables in environments.values():
         key = tuple(sorted(variables.items()))
         if key not in made:
-            made[key] = Nursery(variables, preload, litter)
+            made[key] = ForkServer(variables, preload, litter)
             undo.callback(made[key].close)
     return {gpu: made[tuple(sorted(variables.items()))] for gpu, variables in environments.items()}
 

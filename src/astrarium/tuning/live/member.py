@@ -1,7 +1,7 @@
-"""One run of a training in a slot: as the only worker, or as a member of a gang.
+"""A member trains one run in a slot, as the only worker or in a gang.
 
 The first member leads. Before each iteration it tells the others whether there is one more, so that all end
-after the same; it alone reports and saves.
+after the same iteration; only the first member reports and saves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from astrarium.core.streams import stream
 from astrarium.tuning.live.backend import Checkpoint, Ending, Iterated
 from astrarium.tuning.live.checkpoints import read, seed_all, write
-from astrarium.tuning.live.messages import Begin, Ended, Noted, Said, Saved, Setup, Started
+from astrarium.tuning.live.messages import Begin, MemberEnded, Message, Noted, Saved, SlotSetup, Started
 from astrarium.tuning.live.training import Build, Training, Workers
 
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
@@ -31,17 +31,17 @@ NEEDED = ("step", "save", "load")
 
 
 class Dropped(BaseException):
-    """Raised inside a training that nobody wants any more."""
+    """The error is raised inside a training that nobody wants any more."""
 
 
-class Member:
-    """*turn* is what each iteration runs in."""
+class GangMember:
+    """A member carries out one run of its slot. Each iteration runs inside a *turn*."""
 
-    def __init__(self, begin: Begin, setup: Setup, tell: Callable[[Said], None]) -> None:
+    def __init__(self, begin: Begin, setup: SlotSetup, tell: Callable[[Message], None]) -> None:
         self.begin, self.work = begin, begin.work
         self.leave = self.dropped = False
         self.interruptible = False  # in the person's code, and nowhere else
-        self.broken = False  # it was in a gang that did not end as it should
+        self.broken = False  # its gang did not end properly
         self.turn: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._setup, self._tell = setup, tell
         self._done = self.work.start.iterations if self.work.start is not None else 0
@@ -58,11 +58,11 @@ class Member:
 
     @property
     def left(self) -> int:
-        """Iterations."""
+        """Return the iterations that are left."""
         return max(0, self.work.total - self._done)
 
-    def train(self, build: Callable[[], Build]) -> Ended:
-        """The whole run. Whatever happens in it is its end, and not the slot's."""
+    def train(self, build: Callable[[], Build]) -> MemberEnded:
+        """Train the whole run. An error ends the run, and not the slot."""
         try:
             with self._gang():
                 self._trained(build)
@@ -79,8 +79,8 @@ class Member:
         finally:
             getattr(training, "close", _nothing)()
 
-    def failed(self, error: BaseException) -> Ended:
-        """The whole story goes where trainings print."""
+    def failed(self, error: BaseException) -> MemberEnded:
+        """Return a failed end. The whole traceback goes where trainings print."""
         traceback.print_exception(error)
         sys.stderr.flush()
         told = traceback.format_exception_only(error)[-1].strip()
@@ -108,7 +108,7 @@ class Member:
             self._held = dist.group.WORLD
         self.broken = True
         yield
-        # One that is broken says so and is killed by its crew: to let go of the group might take for ever.
+        # One that is broken says so and is killed by its backend: to let go of the group might take for ever.
         self.broken = False
         # The training goes first. If it were the last that knows the group, that would end its threads
         # while it has Python's lock, which those threads want too.
@@ -117,7 +117,7 @@ class Member:
 
     def _prepared(self, build: Callable[[], Build]) -> Training:
         workers = self._workers()
-        if not self._setup.lanes:  # whose runs share the generators
+        if not self._setup.lanes:  # runs in lanes share the generators
             seed_all(workers.seed)
         with self._measured("build"), self._theirs():
             training = _checked(build()(dict(self.work.values), workers))
@@ -153,7 +153,7 @@ class Member:
             self._saving = monotonic() - self._last
 
     def _one_more(self) -> bool:
-        """As the first member sees it."""
+        """Tell whether there is one more iteration, as the first member sees it."""
         more = self._done < self.work.total and not self.leave
         if self.begin.size == 1:
             return more
@@ -185,7 +185,7 @@ class Member:
 
     @contextmanager
     def _theirs(self) -> Iterator[None]:
-        """In the person's code: whoever is dropped leaves it at once."""
+        """Run the user's code inside, which a dropped run leaves at once."""
         self.interruptible = True
         try:
             if self.dropped:
@@ -203,14 +203,14 @@ class Member:
     def _started(self) -> None:
         self._tell(Started(*self.key, self.begin.rank, monotonic(), self._parts))
 
-    def _ended(self, ending: Ending, error: str = "", trouble: bool = False) -> Ended:
+    def _ended(self, ending: Ending, error: str = "", trouble: bool = False) -> MemberEnded:
         saved = self._saved.iterations if self._saved is not None else 0
-        told = Ended(*self.key, self.begin.rank, ending, saved, self._value, error, trouble)
+        told = MemberEnded(*self.key, self.begin.rank, ending, saved, self._value, error, trouble)
         return msgspec.structs.replace(told, last=self._last, saving=self._saving)
 
 
 def _nothing() -> None:
-    """It does not want to know."""
+    """A training need not have a `close`."""
 
 
 def _checked(training: Any) -> Training:
@@ -229,7 +229,7 @@ def _number(value: Any) -> float:
 
 
 def _is_trouble(error: BaseException) -> bool:
-    """Gloo has no class of its own."""
+    """Tell whether the error is of the connection to other members; Gloo has no class of its own."""
     import torch.distributed as dist
 
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
@@ -237,7 +237,7 @@ def _is_trouble(error: BaseException) -> bool:
 
 @cache
 def _store(host: str, port: int) -> Any:
-    """One connection for all runs of the slot."""
+    """Return the slot's connection to the store, which all its runs share."""
     from torch._C._distributed_c10d import TCPStore
 
     return TCPStore(host, port, None, False, LONGEST, wait_for_workers=False)

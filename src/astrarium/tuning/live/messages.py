@@ -1,4 +1,4 @@
-"""What a crew and its slots say to each other. A slot is a process that trains what it is told to."""
+"""A backend and its slots exchange these messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from astrarium.tuning.live.backend import Ending, Iterated, Work
 from astrarium.tuning.live.training import Emulated
 
 
-class Setup(msgspec.Struct, frozen=True, tag=True):
-    """What a slot is for all its life. *device* is what trainings are told; *lanes*: the policy by which runs
-    share the process and its GPU, none: one run at a time."""
+class SlotSetup(msgspec.Struct, frozen=True, tag=True):
+    """The setup holds for a slot's whole life. *device* is what trainings are told; *lanes* is the policy by
+    which runs share the process and its GPU; empty: one run at a time."""
 
     device: str = "cpu"
     build: str = ""  # file in which the parcel is
@@ -21,12 +21,12 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
     threads: int = 1  # of PyTorch, on a CPU
     beat: float = 1.0  # seconds between signs of life
     lanes: str = ""
-    ground: str = ""  # "module:class" of what lanes are made of, where it is not the GPU
-    log: str = ""  # file for what trainings print; none: where the crew prints
+    lane_backend: str = ""  # "module:class" of the lane backend, where it is not PyTorch's
+    log: str = ""  # file for what trainings print; none: where the backend prints
 
 
-class Meet(msgspec.Struct, frozen=True, tag=True):
-    """A process that keeps the store in which gangs meet, on that address of this machine."""
+class RendezvousSetup(msgspec.Struct, frozen=True, tag=True):
+    """The process keeps the store in which gangs meet, on that address of this machine."""
 
     host: str
 
@@ -44,7 +44,8 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """Goes to the first member, which tells the others. *drop*: at once, to all, and nothing is saved."""
+    """Leave the run. The order goes to the first member, which tells the others. *drop*: at once, to all, and
+    nothing is saved."""
 
     trial: int
     run: int
@@ -54,22 +55,22 @@ class Leave(msgspec.Struct, frozen=True):
 Order: TypeAlias = Begin | Leave
 
 
-class Ready(msgspec.Struct, frozen=True):
-    """The slot is there."""
+class SlotReady(msgspec.Struct, frozen=True):
+    """The slot's process is up."""
 
     pid: int
 
 
 class Warm(msgspec.Struct, frozen=True):
-    """It has loaded all that it needs: a run would begin at once."""
+    """The slot has loaded all that it needs: a run would begin at once."""
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """It still is."""
+    """The slot is still alive."""
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The first iteration begins at *at* (time.monotonic); *parts*: seconds that came before it, by name."""
+    """The first iteration begins at *at* (time.monotonic); *parts* are the seconds before it, by name."""
 
     trial: int
     run: int
@@ -85,7 +86,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """What a training wants to be known of its candidate; *value* as JSON, which is safe to read."""
+    """A training has noted something about its candidate; *value* is JSON, which is safe to read."""
 
     trial: int
     run: int
@@ -93,9 +94,9 @@ class Noted(msgspec.Struct, frozen=True):
     value: str
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """Of one member. *trouble*: the error came from the connection to the others, and is not its own.
-    *last*: when its last iteration ended; *saving*: seconds for the checkpoint after it."""
+class MemberEnded(msgspec.Struct, frozen=True):
+    """A member's run has ended. *trouble*: the error came from the connection to other members, and is not
+    its own. *last*: when its last iteration ended; *saving*: seconds for the checkpoint after it."""
 
     trial: int
     run: int
@@ -110,10 +111,10 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """Said by the pool, of a slot that ended, or that was silent for too long."""
+    """The slot has ended, or was silent for too long; its pool says so."""
 
     why: str
 
 
-Said: TypeAlias = Ready | Warm | Beat | Started | Iterated | Saved | Noted | Ended | Gone
+Message: TypeAlias = SlotReady | Warm | Beat | Started | Iterated | Saved | Noted | MemberEnded | Gone
 Packing: TypeAlias = Literal["processes", "lanes"]

@@ -1,7 +1,8 @@
-"""A search, live, from start to end: the wall clock, a crew, and what is kept of it.
+"""This module runs a live search from start to end, with the wall clock and a trial backend, and keeps its
+results.
 
-In the folder: `journal.jsonl` (results, which a resumed run finds again), `trace.jsonl` (what was heard and
-decided, for replay) and what the crew keeps.
+The folder holds `journal.jsonl` (results, which a resumed run finds again), `trace.jsonl` (events and
+decisions, for replay) and what the backend keeps.
 """
 
 from __future__ import annotations
@@ -24,30 +25,30 @@ from typing import IO, Any, Protocol
 
 import msgspec
 
-from astrarium.core.choice import made
+from astrarium.core.choice import Choice, chosen, parameters_of
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import check_above_zero, read_duration
 from astrarium.core.trace import Step
-from astrarium.tuning.live.backend import Crew
+from astrarium.tuning.live.backend import EarlierResult, LiveOptions, TrialBackend
 from astrarium.tuning.live.books import LiveTuning, live_tuning
-from astrarium.tuning.live.local import LocalCrew
-from astrarium.tuning.live.memory import Known, Options
+from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.training import Build, Emulated
-from astrarium.tuning.policies import searches, tuning_policies
+from astrarium.tuning.policies import TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Goal, GridSampler, RandomSampler, Sampler
+from astrarium.tuning.search.contract import Search
 from astrarium.tuning.spaces import Space, space_of
 
-# Who may use the folder of a run: one at a time, and only to search in the same place. Else candidates
-# would be others, and what is kept of the earlier ones would be thrown away without a word.
+# One search at a time may use a run's folder, and only with the same space, seed and goal: otherwise its
+# candidates would differ, and what is kept of the earlier ones would be thrown away without a word.
 
 
 FILE, LOCK = "search.json", "search.lock"
 
 
 @contextmanager
-def alone_in(folder: Path | None) -> Iterator[None]:
-    """The lock goes with its process, however that ends."""
+def folder_lock(folder: Path | None) -> Iterator[None]:
+    """Hold the lock of a run's folder. The lock goes with its process, however that ends."""
     if folder is None:
         yield
         return
@@ -58,7 +59,7 @@ def alone_in(folder: Path | None) -> Iterator[None]:
 
 
 def _lock(file: IO[str], folder: Path) -> None:
-    """Where the file system knows no locks, as that of some clusters, nobody can tell."""
+    """Take the lock, or refuse the folder. On file systems without locks nothing is checked."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -67,9 +68,9 @@ def _lock(file: IO[str], folder: Path) -> None:
         return
 
 
-def go_on_as(folder: Path, told: Mapping[str, Any], again: bool) -> None:
-    """*told*: by name, what makes candidates what they are. The first run writes it down; those that go on
-    with it are held to it."""
+def check_same_search(folder: Path, told: Mapping[str, Any], again: bool) -> None:
+    """Check that a resumed run searches as the first one did. *told* names what defines the candidates: the
+    first run writes it down, and those that resume it are held to it."""
     file, own = folder / FILE, _written(told)
     if not again or not file.exists():
         file.write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
@@ -93,21 +94,21 @@ def _read(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-# Results of a live tuning run, one JSON line each: a run that was killed goes on with what is there.
+# The journal keeps results, one JSON line each: a run that was killed goes on with them.
 
 
-class Shelf(Protocol):
-    """Where checkpoints are."""
+class CheckpointStore(Protocol):
+    """A checkpoint store knows which checkpoints exist."""
 
     def kept(self, candidate: int) -> Iterable[int]:
-        """Iterations of each checkpoint of it."""
+        """Return the iterations of each checkpoint of a candidate."""
 
     def clear(self, candidate: int) -> None:
-        """Throw them away."""
+        """Throw a candidate's checkpoints away."""
 
 
 class CheckpointFolder:
-    """*folder*/candidate/iterations.pt"""
+    """A checkpoint folder holds files *folder*/candidate/iterations.pt."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -121,12 +122,12 @@ class CheckpointFolder:
 
 
 class FileJournal:
-    """Appends to *path*, and knows what it held before. The last line may be torn: then it never was."""
+    """A file journal appends to *path*, and knows what the file held; a torn last line does not count."""
 
-    def __init__(self, path: Path, shelf: Shelf) -> None:
-        self._path, self._shelf = path, shelf
+    def __init__(self, path: Path, checkpoints: CheckpointStore) -> None:
+        self._path, self._checkpoints = path, checkpoints
         self._values: dict[int, str] = {}  # by candidate: what was last trained under that number
-        self._results: dict[tuple[int, str, int], Known] = {}
+        self._results: dict[tuple[int, str, int], EarlierResult] = {}
         self._read()
 
     def began(self, candidate: int, values: Mapping[str, Any]) -> None:
@@ -134,7 +135,7 @@ class FileJournal:
         before = self._values.get(candidate)
         if before == written:
             return
-        self._shelf.clear(candidate)  # of a candidate that is no more; or nobody knows of whom
+        self._checkpoints.clear(candidate)  # they are of an earlier, or an unknown, candidate
         self._add({"candidate": candidate, "values": written})
 
     def finished(self, candidate: int, values: Mapping[str, Any], total: int, value: float | None) -> None:
@@ -143,20 +144,20 @@ class FileJournal:
     def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
         self._add({"candidate": candidate, "values": _canonical(values), "total": total, "error": error})
 
-    def result(self, candidate: int, values: Mapping[str, Any], total: int) -> Known | None:
+    def result(self, candidate: int, values: Mapping[str, Any], total: int) -> EarlierResult | None:
         written = _canonical(values)
         known = self._results.get((candidate, written, total))
         if known is None or self._values.get(candidate) != written:
             return None
-        return known if known.error or total in self._shelf.kept(candidate) else None
+        return known if known.error or total in self._checkpoints.kept(candidate) else None
 
     def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:
         if self._values.get(candidate) != _canonical(values):
             return 0
-        return max((each for each in self._shelf.kept(candidate) if each < below), default=0)
+        return max((each for each in self._checkpoints.kept(candidate) if each < below), default=0)
 
     def tried(self) -> list[dict[str, Any]]:
-        """Values of candidates in the order in which they were drawn, as far as none is missing."""
+        """Return the values of candidates in the order of drawing, up to the first that is missing."""
         known = takewhile(self._values.__contains__, count())
         return [json.loads(self._values[candidate]) for candidate in known]
 
@@ -173,7 +174,7 @@ class FileJournal:
         candidate, written = line["candidate"], line["values"]
         self._values[candidate] = written
         if "total" in line:
-            known = Known(None, line["error"]) if "error" in line else Known(line["value"])
+            known = EarlierResult(None, line["error"]) if "error" in line else EarlierResult(line["value"])
             self._results[candidate, written, line["total"]] = known
 
     def _read(self) -> None:
@@ -195,76 +196,79 @@ class FileJournal:
 
 
 def _canonical(values: Mapping[str, Any]) -> str:
-    """The same for the same values."""
+    """Write values so that the same values give the same text."""
     return json.dumps(dict(values), sort_keys=True, default=repr)
 
 
 JOURNAL, TRACE = "journal.jsonl", "trace.jsonl"
 INTERRUPTED = "it was interrupted"
-Settings = Mapping[str, Any]
+DEFAULT_SEARCH, DEFAULT_POLICY = Choice("successive-halving"), Choice("dynamic-fluid")
 Look = Callable[[LiveTuning], None]
 _Parts = tuple[Any, Any, Any, Goal, float | None, Space]
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is to be searched, and how; `tune.run` says what each means."""
+class SearchSpec:
+    """A search specification says what is to be searched, and how; `astrarium.tune` explains each field."""
 
     space: Mapping[str, Any]
-    search: str = "successive-halving"
-    search_settings: Settings | None = None
+    search: Choice | Search = DEFAULT_SEARCH
     sampler: Sampler | str | None = None
-    policy: str = "dynamic-fluid"
-    policy_settings: Settings | None = None
+    policy: Choice | TuningPolicy = DEFAULT_POLICY
     goal: Goal = "min"
     target: float | None = None
     seed: int = 0
     folder: Path | None = None
     resume: bool = False
     progress: Look | None = None
-    options: Options | None = None
+    options: LiveOptions | None = None
+
+    @property
+    def label(self) -> str:
+        """The policy as reports show it."""
+        return self.policy.label if isinstance(self.policy, Choice) else type(self.policy).__name__
 
 
-def options(longest: str | None) -> Options:
-    """*longest* as a file has it under `live`: `90s`; None: no limit."""
+def options(longest: str | None) -> LiveOptions:
+    """Return live options with the limit *longest*, as a file has it under `live`: `90s`; None: no limit."""
     if longest is None:
-        return Options()
+        return LiveOptions()
     try:
         found = read_duration(longest)
     except ValueError as error:
         raise InputError("longest", longest, str(error)) from None
     check_above_zero("longest", found)
-    return Options(longest=found)
+    return LiveOptions(longest=found)
 
 
 def run_local(
     build: Build | str,
-    wish: Wish,
+    spec: SearchSpec,
     gpus: int | Sequence[int] | None = None,
     emulated: Emulated | None = None,
-    **crew: Any,
+    **backend: Any,
 ) -> TuningRecord:
-    """On this machine. *crew*: more settings of `LocalCrew`."""
+    """Run a search on this machine. *backend* holds further settings of `LocalTrialBackend`."""
 
-    def make_crew() -> LocalCrew:
-        made = LocalCrew(build, gpus, emulated, folder=wish.folder, seed=wish.seed, **crew)
+    def make_backend() -> LocalTrialBackend:
+        made = LocalTrialBackend(build, gpus, emulated, folder=spec.folder, seed=spec.seed, **backend)
         with _closed_on_error(made):
             made.warm_up()
         return made
 
-    return run_with(wish, make_crew)
+    return run_with(spec, make_backend)
 
 
-def run_with(wish: Wish, make_crew: Callable[[], Crew]) -> TuningRecord:
-    """What a person wrote is checked before anything is started."""
-    parts = _parts(wish)
-    with _unless_for_nothing(wish.folder), alone_in(wish.folder):
-        return _run(wish, parts, make_crew)
+def run_with(spec: SearchSpec, make_backend: Callable[[], TrialBackend]) -> TuningRecord:
+    """Run a search on a backend. What the user wrote is checked before anything is started."""
+    parts = _parts(spec)
+    with _removed_if_unused(spec.folder), folder_lock(spec.folder):
+        return _run(spec, parts, make_backend)
 
 
 @contextmanager
-def _unless_for_nothing(folder: Path | None) -> Iterator[None]:
-    """A folder that was made for a search which never began goes again: its name is free, as before."""
+def _removed_if_unused(folder: Path | None) -> Iterator[None]:
+    """Remove a folder that was made for a search which never began: its name is free again."""
     missing = [] if folder is None else [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         yield
@@ -277,19 +281,19 @@ def _unless_for_nothing(folder: Path | None) -> Iterator[None]:
         raise
 
 
-def _run(wish: Wish, parts: _Parts, make_crew: Callable[[], Crew]) -> TuningRecord:
-    journal = _journal(wish)
-    with _recorder(wish.folder) as record:
-        crew = make_crew()
-        with _closed_on_error(crew), _interrupts() as interrupts:
-            live = live_tuning(*parts[:3], crew, *parts[3:], journal=journal, options=wish.options,
+def _run(spec: SearchSpec, parts: _Parts, make_backend: Callable[[], TrialBackend]) -> TuningRecord:
+    journal = _journal(spec)
+    with _recorder(spec.folder) as record:
+        backend = make_backend()
+        with _closed_on_error(backend), _interrupts() as interrupts:
+            live = live_tuning(*parts[:3], backend, *parts[3:], journal=journal, options=spec.options,
                                record=record)  # fmt: skip
-            _search(live, interrupts, wish.progress or _nobody_looks)
-    return live.record(wish.policy)
+            _search(live, interrupts, spec.progress or _nobody_looks)
+    return live.record(spec.label)
 
 
 def _search(live: LiveTuning, interrupts: _Interrupts, look: Look) -> None:
-    """Once the first trials are under way, an interrupt leaves something to return."""
+    """Run the loop. Once the first trials are under way, an interrupt leaves something to return."""
 
     def after(live: LiveTuning) -> None:
         interrupts.hold()
@@ -300,72 +304,75 @@ def _search(live: LiveTuning, interrupts: _Interrupts, look: Look) -> None:
 
 
 @contextmanager
-def _closed_on_error(crew: Crew) -> Iterator[None]:
-    """Until a live run takes care of it."""
+def _closed_on_error(backend: TrialBackend) -> Iterator[None]:
+    """Close the backend on an error, until a live run takes care of it."""
     try:
         yield
     except BaseException:
-        crew.close()
+        backend.close()
         raise
 
 
-def bounded(policy: str, settings: Settings | None, spread: int) -> dict[str, Any]:
-    """For trainings that may know nothing of workers, and would do the same on all GPUs: a trial has *spread*
-    of them at most, where the policy can be told."""
-    kind: Any = tuning_policies.get(policy)
-    known = "spread" in kind.Parameters.__struct_fields__
-    return {**({"spread": spread} if known else {}), **(settings or {})}
+def bounded_spread(policy: Choice | TuningPolicy, spread: int) -> Choice | TuningPolicy:
+    """Bound the GPUs of a trial to *spread*, where the policy has that parameter, for trainings that may
+    ignore workers and would do the same on all GPUs."""
+    if not isinstance(policy, Choice):
+        return policy
+    known = "spread" in parameters_of(tuning_policies.get(policy.name)).__struct_fields__
+    return Choice(policy.name, {**({"spread": spread} if known else {}), **policy.parameters})
 
 
-def _parts(wish: Wish) -> _Parts:
-    if wish.goal not in ("min", "max"):
-        raise InputError("goal", wish.goal, "min or max")
-    space = space_of(wish.space)
-    search = made(searches.get(wish.search), wish.search_settings, field="search_settings")
-    policy = made(tuning_policies.get(wish.policy), wish.policy_settings, field="policy_settings")
-    return search, _sampler(wish, space), policy, wish.goal, wish.target, space
+def _parts(spec: SearchSpec) -> _Parts:
+    if spec.goal not in ("min", "max"):
+        raise InputError("goal", spec.goal, "min or max")
+    space = space_of(spec.space)
+    search, policy = spec.search, spec.policy
+    search = chosen(searches, search, field="search") if isinstance(search, Choice) else search
+    policy = chosen(tuning_policies, policy) if isinstance(policy, Choice) else policy
+    return search, _sampler(spec, space), policy, spec.goal, spec.target, space
 
 
-def _sampler(wish: Wish, space: Space) -> Sampler:
-    """A grid search takes all that its sampler has, which must end."""
-    chosen = wish.sampler
-    if chosen is None:
-        chosen = "grid" if wish.search == "grid" else "random"
-    if chosen == "random":
-        return RandomSampler(space, wish.seed)
-    if chosen == "grid":
+def _sampler(spec: SearchSpec, space: Space) -> Sampler:
+    """Return the chosen sampler. A grid search takes all that its sampler has, which must end."""
+    sampler = spec.sampler
+    if sampler is None:
+        ends = isinstance(spec.search, Choice) and spec.search.name == "grid"
+        sampler = "grid" if ends else "random"
+    if sampler == "random":
+        return RandomSampler(space, spec.seed)
+    if sampler == "grid":
         return GridSampler(space)
-    if isinstance(chosen, str):
-        raise InputError("sampler", chosen, "random, grid, or a sampler itself")
-    return chosen
+    if isinstance(sampler, str):
+        raise InputError("sampler", sampler, "random, grid, or a sampler itself")
+    return sampler
 
 
-def _journal(wish: Wish) -> FileJournal | None:
-    if wish.folder is None:
-        if wish.resume:
+def _journal(spec: SearchSpec) -> FileJournal | None:
+    if spec.folder is None:
+        if spec.resume:
             raise InputError("folder", None, "the folder of the run to go on with")
         return None
-    path = wish.folder / JOURNAL
-    if path.exists() and not wish.resume:
+    path = spec.folder / JOURNAL
+    if path.exists() and not spec.resume:
         told = "a folder without an earlier run, or resume=True to go on with that"
-        raise InputError("folder", str(wish.folder), told)
-    candidates = {"space": space_of(wish.space), "seed": wish.seed, "goal": wish.goal}
-    go_on_as(wish.folder, candidates, wish.resume)
-    return FileJournal(path, CheckpointFolder(wish.folder / "checkpoints"))
+        raise InputError("folder", str(spec.folder), told)
+    candidates = {"space": space_of(spec.space), "seed": spec.seed, "goal": spec.goal}
+    check_same_search(spec.folder, candidates, spec.resume)
+    return FileJournal(path, CheckpointFolder(spec.folder / "checkpoints"))
 
 
-def tried(wish: Wish) -> list[dict[str, Any]]:
-    """What the run that this one goes on with had drawn."""
-    if not wish.resume:
+def tried(spec: SearchSpec) -> list[dict[str, Any]]:
+    """Return the values that the resumed run had drawn; empty where none is resumed."""
+    if not spec.resume:
         return []
-    with alone_in(wish.folder):
-        journal = _journal(wish)
+    with folder_lock(spec.folder):
+        journal = _journal(spec)
         return [] if journal is None else journal.tried()
 
 
 @contextmanager
 def _recorder(folder: Path | None) -> Iterator[Callable[[Step], None] | None]:
-    """Step by step: what a run that was killed had decided is there."""
+    """Record decisions step by step, so that those of a killed run remain."""
     if folder is None:
         yield None
         return
@@ -380,21 +387,23 @@ def _recorder(folder: Path | None) -> Iterator[Callable[[Step], None] | None]:
 
 
 def _put_aside(trace: Path) -> None:
-    """That of the run which this one goes on with: trace.1.jsonl is the first."""
+    """Rename the trace of the run that this one resumes: trace.1.jsonl is the first."""
     if trace.exists():
         earlier = len(list(trace.parent.glob(f"{trace.stem}.*{trace.suffix}")))
         trace.rename(trace.with_name(f"{trace.stem}.{earlier + 1}{trace.suffix}"))
 
 
 class _Interrupts:
-    """Interrupts (Ctrl-C, or what ends a job) come through until they are held. Then the first one ends the
-    search, and what it found is returned; the second comes through."""
+    """Interrupts (Ctrl-C, or a request to end the job) pass through until they are held. Then the first one
+    ends the search, and what it found is returned; the second passes through."""
 
     def __init__(self) -> None:
         self._asked = self._held = False
         ours = threading.current_thread() is threading.main_thread()
         found = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM) if ours}
-        self._before = {one: handler for one, handler in found.items() if handler is not None}  # of Python
+        self._before = {
+            one: handler for one, handler in found.items() if handler is not None
+        }  # set by Python
 
     def hold(self) -> None:
         if not self._held:
@@ -403,7 +412,7 @@ class _Interrupts:
                 signal.signal(one, self._ask)
 
     def why(self) -> str:
-        """Why the search must end; empty where it need not."""
+        """Return why the search must end; empty where it need not."""
         return INTERRUPTED if self._asked else ""
 
     def set_back(self) -> None:

@@ -1,7 +1,7 @@
-"""A slot: a process on one GPU that trains what it is told to, one run after another.
+"""A slot is a process on one GPU that trains what it is told to, one run after another.
 
-A thread hears orders, and beats meanwhile: an iteration may be long, and says nothing of whether the process
-is alive. Where runs share the process by lanes, each has a thread.
+A thread hears orders, and sends signs of life meanwhile: an iteration may be long, and says nothing of
+whether the process is alive. Where runs share the process by lanes, each has a thread.
 """
 
 from __future__ import annotations
@@ -19,73 +19,73 @@ from threading import Lock, Thread, get_ident
 from types import FrameType
 from typing import Any, NamedTuple
 
-from astrarium.tuning.live.member import Dropped, Member
-from astrarium.tuning.live.messages import Beat, Begin, Leave, Order, Ready, Said, Setup, Warm
+from astrarium.tuning.live.member import Dropped, GangMember
+from astrarium.tuning.live.messages import Beat, Begin, Leave, Message, Order, SlotReady, SlotSetup, Warm
 from astrarium.tuning.live.training import Build, named, opened
 
-# What a training may change in its process for whoever trains there next, and how it is set back.
+# A training may change settings of its process, which are restored before the next one.
 
 
-class Habit(NamedTuple):
+class ProcessSetting(NamedTuple):
     get: Callable[[], Any]
     set: Callable[[Any], object]
 
 
-class Habits:
-    """Of this process and thread, as they are now."""
+class ProcessSettings:
+    """The settings remember what this process and thread have now."""
 
     def __init__(self) -> None:
-        self._kept = [(habit, habit.get()) for habit in (*_of_python(), *_of_torch())]
+        self._kept = [(setting, setting.get()) for setting in (*_of_python(), *_of_torch())]
 
     def set_back(self) -> None:
-        """What has changed, and nothing else: some of it is slow to set."""
-        for habit, before in self._kept:
-            if habit.get() != before:
-                habit.set(before)
+        """Restore the settings that have changed, and no others: some are slow to set."""
+        for setting, before in self._kept:
+            if setting.get() != before:
+                setting.set(before)
 
 
-def _of_python() -> list[Habit]:
+def _of_python() -> list[ProcessSetting]:
     return [
-        Habit(_folder, os.chdir),
-        Habit(lambda: dict(os.environ), _set_variables),
-        Habit(lambda: list(sys.path), lambda paths: sys.path.__setitem__(slice(None), paths)),
-        Habit(lambda: (sys.stdout, sys.stderr), _set_streams),
+        ProcessSetting(_folder, os.chdir),
+        ProcessSetting(lambda: dict(os.environ), _set_variables),
+        ProcessSetting(lambda: list(sys.path), lambda paths: sys.path.__setitem__(slice(None), paths)),
+        ProcessSetting(lambda: (sys.stdout, sys.stderr), _set_streams),
     ]
 
 
-def _of_torch() -> list[Habit]:
+def _of_torch() -> list[ProcessSetting]:
     import torch
 
     known: Any = torch
     cudnn = known.backends.cudnn
     precise = known.backends.cuda.matmul, cudnn, getattr(cudnn, "conv", None)
     return [
-        Habit(known.get_default_dtype, known.set_default_dtype),
-        Habit(_default_device, known.set_default_device),
-        Habit(known.is_grad_enabled, known.set_grad_enabled),
-        Habit(known.get_deterministic_debug_mode, known.set_deterministic_debug_mode),
-        Habit(known.get_num_threads, known.set_num_threads),
-        Habit(known.is_anomaly_enabled, known.autograd.set_detect_anomaly),
+        ProcessSetting(known.get_default_dtype, known.set_default_dtype),
+        ProcessSetting(_default_device, known.set_default_device),
+        ProcessSetting(known.is_grad_enabled, known.set_grad_enabled),
+        ProcessSetting(known.get_deterministic_debug_mode, known.set_deterministic_debug_mode),
+        ProcessSetting(known.get_num_threads, known.set_num_threads),
+        ProcessSetting(known.is_anomaly_enabled, known.autograd.set_detect_anomaly),
         *(_attribute(cudnn, name) for name in ("benchmark", "deterministic", "enabled")),
-        Habit(_precision, known.set_float32_matmul_precision),
+        ProcessSetting(_precision, known.set_float32_matmul_precision),
         *(_attribute(where, "fp32_precision") for where in precise),
     ]
 
 
-def _attribute(where: Any, name: str) -> Habit:
-    """None where this version of PyTorch has none."""
-    return Habit(lambda: getattr(where, name, None), lambda value: setattr(where, name, value))
+def _attribute(where: Any, name: str) -> ProcessSetting:
+    """Return a setting for an attribute, whose value is None where this version of PyTorch has none."""
+    return ProcessSetting(lambda: getattr(where, name, None), lambda value: setattr(where, name, value))
 
 
 def _folder() -> str:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # it was deleted
+    except FileNotFoundError:  # the folder was deleted
         return ""
 
 
 def _precision() -> str:
-    """PyTorch refuses to tell where it was set in its old way and in its new one."""
+    """Return the precision of matrix products, which PyTorch does not tell if set in old and new ways."""
     import torch
 
     try:
@@ -95,7 +95,7 @@ def _precision() -> str:
 
 
 def _default_device() -> Any:
-    """None: nobody has chosen one."""
+    """Return the default device; None where nobody has chosen one."""
     import torch
 
     return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
@@ -114,20 +114,20 @@ _DROP = signal.SIGUSR1
 
 
 class Slot:
-    def __init__(self, pipe: Connection, setup: Setup) -> None:
+    def __init__(self, pipe: Connection, setup: SlotSetup) -> None:
         self._pipe, self._setup = pipe, setup
         self._sending, self._making = Lock(), Lock()
-        self._members: dict[tuple[int, int], Member] = {}
-        self._next: SimpleQueue[Member] = SimpleQueue()
+        self._members: dict[tuple[int, int], GangMember] = {}
+        self._next: SimpleQueue[GangMember] = SimpleQueue()
         self._main = get_ident()
-        self._current: Member | None = None
+        self._current: GangMember | None = None
 
     def serve(self) -> None:
-        """For ever: it ends when the crew closes the pipe."""
+        """Train until the backend closes the pipe, which ends the process."""
         Thread(target=self._listen, daemon=True).start()
-        self.tell(Ready(os.getpid()))
+        self.tell(SlotReady(os.getpid()))
         self._warm_up()
-        self._habits = Habits()
+        self._process_settings = ProcessSettings()
         self.tell(Warm())
         while True:
             member = self._next.get()
@@ -136,17 +136,17 @@ class Slot:
             else:
                 self._alone(member)
 
-    def tell(self, said: Said) -> None:
+    def tell(self, said: Message) -> None:
         try:
             with self._sending:
                 self._pipe.send(said)
         except OSError:
-            os._exit(0)  # the crew is gone
+            os._exit(0)  # the backend is gone
 
     # runs
 
-    def _alone(self, member: Member) -> None:
-        signal.signal(_DROP, self._interrupt)  # the one before may have set its own
+    def _alone(self, member: GangMember) -> None:
+        signal.signal(_DROP, self._interrupt)  # the training before may have set its own
         self._current = member
         self._limit_memory(member)
         ended = member.train(self._build)
@@ -155,26 +155,26 @@ class Slot:
         if self._on_gpu and not member.broken:
             self._clean_up()  # its memory is free when that is said
         self.tell(ended)
-        self._habits.set_back()
+        self._process_settings.set_back()
         if not self._on_gpu:
             self._clean_up()
 
-    def _in_a_lane(self, member: Member) -> None:
+    def _in_a_lane(self, member: GangMember) -> None:
         try:
             with self._the_lanes().job(f"trial {member.work.trial}") as job:
                 member.turn = job.iteration
                 ended = member.train(self._build)
-        except BaseException as error:  # of the lanes: it was not let in, say
+        except BaseException as error:  # of the lanes, such as a job that was refused
             ended = member.failed(error)
         self._clean_up()
         self._forget(member)
         self.tell(ended)
 
-    def _forget(self, member: Member) -> None:
+    def _forget(self, member: GangMember) -> None:
         self._members.pop(member.key, None)
 
     def _the_lanes(self) -> Any:
-        """The same for all threads, whoever comes first."""
+        """Return the lanes, which all threads share; the first thread makes them."""
         with self._making:
             return self._lanes
 
@@ -182,12 +182,12 @@ class Slot:
     def _lanes(self) -> Any:
         from astrarium.device.live.torch_backend import TorchGpu
 
-        ground = named(self._setup.ground)() if self._setup.ground else None
-        return TorchGpu(self._setup.lanes, ground)
+        lane_backend = named(self._setup.lane_backend)() if self._setup.lane_backend else None
+        return TorchGpu(self._setup.lanes, lane_backend)
 
     @cached_property
     def _opened(self) -> Build | BaseException:
-        """An error in it is the end of each run, and not of the slot."""
+        """Return the build, or the error in opening it: that error ends each run, and not the slot."""
         try:
             return opened(Path(self._setup.build).read_bytes())
         except BaseException as error:
@@ -209,15 +209,15 @@ class Slot:
             torch.set_num_threads(self._setup.threads)
         _ = self._opened
 
-    def _limit_memory(self, member: Member) -> None:
-        """To its share: one that takes more fails by itself, and not its neighbours."""
+    def _limit_memory(self, member: GangMember) -> None:
+        """Limit the run to its share of memory, so that a greedy run fails and not its neighbours."""
         if self._on_gpu:
             import torch
 
             torch.cuda.set_per_process_memory_fraction(1 / member.work.place.parts)
 
     def _clean_up(self) -> None:
-        """Nothing of the run stays. Trainings have cycles in them, which only a collection finds."""
+        """Free all that the run held. Trainings have reference cycles, which only a collection finds."""
         gc.collect()
         if self._on_gpu and not self._setup.lanes:
             import torch
@@ -242,7 +242,7 @@ class Slot:
 
     def _hear(self, order: Order) -> None:
         if isinstance(order, Begin):
-            member = Member(order, self._setup, self.tell)
+            member = GangMember(order, self._setup, self.tell)
             self._members[member.key] = member
             self._next.put(member)
         else:
@@ -258,7 +258,7 @@ class Slot:
             signal.pthread_kill(self._main, _DROP)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, wherever it is. Runs in lanes leave at the end of their iterations."""
+        """Raise in the main thread, wherever it is. Runs in lanes leave at the end of their iterations."""
         member = self._current
         if member is not None and member.dropped and member.interruptible:
             raise Dropped

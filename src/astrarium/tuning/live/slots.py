@@ -1,4 +1,4 @@
-"""The slots of one machine: processes that are started when they are first needed, kept, and lent to runs."""
+"""The slots of a machine are processes that are started when first needed, kept, and lent to runs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from astrarium.tuning.live.fork_server import Nursery
-from astrarium.tuning.live.messages import Gone, Order, Ready, Said, Setup, Warm
-
-# The process of a slot, as its pool knows it: how it is told apart from others, and how it is ended.
+from astrarium.tuning.live.fork_server import ForkServer
+from astrarium.tuning.live.messages import Gone, Message, Order, SlotReady, SlotSetup, Warm
 
 
 class SlotProcess:
-    """Seen from its pool. *runs* are lent to it; *heard*: when it last gave a sign of life."""
+    """A slot process, seen from its pool, can be told apart from others and ended. *runs* counts the runs on
+    it; *heard* is when it last gave a sign of life."""
 
     def __init__(self, gpu: int, pipe: Connection) -> None:
         self.gpu, self.pipe = gpu, pipe
         self.pid = self.session = 0
-        self.handle: int | None = None  # of the process: its number could be another's one day
+        self.handle: int | None = None  # of the process: its id could be used again
         self.last_words = "its process ended"
         self.runs, self.warm = 0, False
         self.heard = monotonic()
@@ -39,12 +38,12 @@ class SlotProcess:
 
     @property
     def over(self) -> bool:
-        """Its process has ended, whoever still holds its pipe."""
+        """Tell whether the process has ended, whoever still holds its pipe."""
         return self.handle is not None and _ended(self.handle, 0)
 
     def end(self) -> None:
-        """With what it has started, and without waiting. One that is not up yet ends when it finds the pipe
-        closed."""
+        """Kill the process and all that it has started, without waiting. A process that is not up yet ends
+        when it finds the pipe closed."""
         if self.handle is not None:
             alive = not self.over or any(_left_of(self.pid, self.session))
             with suppress(ProcessLookupError, PermissionError):
@@ -60,8 +59,8 @@ class SlotProcess:
 
 
 def _left_of(group: int, session: int) -> Iterator[int]:
-    """Processes of a group whose first one is gone. That its number has become another's is ruled out by the
-    session, which is the nursery's."""
+    """Yield the processes of a group whose first process is gone. The session, which is the fork server's,
+    rules out that its number belongs to another process by now."""
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             _, _, group_of, session_of = file.read_text().rpartition(")")[2].split()[:4]
@@ -70,7 +69,7 @@ def _left_of(group: int, session: int) -> Iterator[int]:
 
 
 def _ended(handle: int, seconds: float) -> bool:
-    """Whether the process has, within so many seconds."""
+    """Tell whether the process ends within so many seconds."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(int(seconds * 1000)))
@@ -81,51 +80,53 @@ TRIES = 3  # slots that die before they are ready for work; then their GPU is ta
 ENDING = 5.0
 
 
-class Heard(NamedTuple):
+class SlotMessage(NamedTuple):
     slot: int
-    said: Said
+    said: Message
 
 
 class Slots(Protocol):
-    """Where a crew's runs get processes from, be they of this machine or of others. A slot is a number."""
+    """Slots are processes for a backend's runs, on this machine or on others. A slot is a number."""
 
     def gpus(self) -> tuple[int, ...]: ...
 
     def take(self, gpu: int) -> int:
-        """One that is idle, or a new one."""
+        """Return an idle slot of the GPU, or a new one."""
 
     def give_back(self, slot: int) -> None:
-        """Its run has ended."""
+        """Take a slot back whose run has ended."""
 
     def send(self, slot: int, order: Order) -> None: ...
 
     def kill(self, slot: int) -> None:
-        """At once, with all that it has started. Nothing more is heard of it."""
+        """Kill a slot at once, with all that it has started. No message of it follows."""
 
-    def hear(self, seconds: float) -> list[Heard]:
-        """Waits so long for the first word. A slot that is gone is told of once."""
+    def hear(self, seconds: float) -> list[SlotMessage]:
+        """Return messages; wait so long for the first. The end of a slot is told once."""
 
     def close(self) -> None: ...
 
 
-class Gpu(NamedTuple):
-    """Slots of a GPU: what they are made of, and what they are told."""
+class SlotTemplate(NamedTuple):
+    """A template says what the slots of a GPU are forked from, and their setup."""
 
-    nursery: Nursery
-    setup: Setup
+    fork_server: ForkServer
+    setup: SlotSetup
 
 
 class LocalSlots:
-    """*most*: so many are kept for each GPU, and as long as there are fewer, one more than are in use.
-    *patience*: seconds of silence after which a slot is taken to be gone. *shared*: one slot takes all runs
-    of a GPU."""
+    """Local slots are processes of this machine. *most* are kept for each GPU, and as long as there are
+    fewer, one more than are in use. *patience*: seconds of silence after which a slot is taken to be gone.
+    *shared*: one slot takes all runs of a GPU."""
 
-    def __init__(self, gpus: Mapping[int, Gpu], most: int = 4, patience: float = 30.0, shared: bool = False):
+    def __init__(
+        self, gpus: Mapping[int, SlotTemplate], most: int = 4, patience: float = 30.0, shared: bool = False
+    ):
         self._made, self._most, self._patience, self._shared = dict(gpus), most, patience, shared
-        self._nurseries = {id(gpu.nursery): gpu.nursery for gpu in gpus.values()}
+        self._fork_servers = {id(gpu.fork_server): gpu.fork_server for gpu in gpus.values()}
         self.given_up = ""  # why the last GPU was
         self._slots: dict[int, SlotProcess] = {}
-        self._heard: list[Heard] = []
+        self._heard: list[SlotMessage] = []
         self._failures: dict[int, int] = {}
         self._next = 0
         for gpu in self._made:
@@ -136,7 +137,7 @@ class LocalSlots:
 
     @property
     def warm(self) -> bool:
-        """All are up, and have loaded what they need."""
+        """Tell whether all slots are up, and have loaded what they need."""
         return all(slot.warm for slot in self._slots.values())
 
     @property
@@ -147,7 +148,7 @@ class LocalSlots:
         return [slot.pid for slot in self._slots.values() if slot.pid]
 
     def pid(self, slot: int) -> int:
-        """0: it is not up yet."""
+        """Return the slot's process id; 0 while it is not up."""
         return self._slots[slot].pid
 
     def take(self, gpu: int) -> int:
@@ -162,7 +163,7 @@ class LocalSlots:
             self._slots[slot].runs -= 1
 
     def send(self, slot: int, order: Order) -> None:
-        """To one that has just died: that is heard soon enough."""
+        """Send an order. If the slot has just died, its end is heard soon enough."""
         if slot in self._slots:
             with suppress(OSError):
                 self._slots[slot].pipe.send(order)
@@ -175,15 +176,15 @@ class LocalSlots:
             self._keep_a_spare(ended.gpu)
 
     def withdraw(self, gpu: int) -> None:
-        """It is ours no more: its slots are gone."""
+        """Give up a GPU: its slots are gone."""
         self._made.pop(gpu, None)
         for number in [number for number, slot in self._slots.items() if slot.gpu == gpu]:
             self._lose(number, "its GPU is gone")
 
-    def hear(self, seconds: float) -> list[Heard]:
+    def hear(self, seconds: float) -> list[SlotMessage]:
         sources: dict[Any, int] = {slot.pipe: each for each, slot in self._slots.items()}
         for number, slot in self._slots.items():
-            if slot.handle is not None:  # what it has started may hold its pipe open
+            if slot.handle is not None:  # processes that it started may hold its pipe open
                 sources[slot.handle] = number
         ready = wait(list(sources), 0 if self._heard else seconds)
         for number in sorted({sources[source] for source in ready}):
@@ -198,16 +199,16 @@ class LocalSlots:
             slot.end()
         for slot in slots:
             slot.wait(ENDING)
-        for nursery in self._nurseries.values():
-            nursery.close()
+        for fork_server in self._fork_servers.values():
+            fork_server.close()
 
     # helpers
 
     def _start(self, gpu: int) -> int:
-        nursery, setup = self._made[gpu]
+        fork_server, setup = self._made[gpu]
         if setup.log:
             setup = msgspec.structs.replace(setup, log=f"{setup.log}-{self._next}.txt")
-        self._slots[self._next] = SlotProcess(gpu, nursery.fork(setup))
+        self._slots[self._next] = SlotProcess(gpu, fork_server.fork(setup))
         self._next += 1
         return self._next - 1
 
@@ -215,7 +216,7 @@ class LocalSlots:
         return {number: slot for number, slot in self._slots.items() if slot.gpu == gpu}
 
     def _idle(self, gpu: int) -> list[int]:
-        """Those that are up first."""
+        """Return idle slots of the GPU, those that are up first."""
         found = [number for number, slot in self._of(gpu).items() if self._shared or not slot.runs]
         return sorted(found, key=lambda number: not self._slots[number].pid)
 
@@ -225,14 +226,14 @@ class LocalSlots:
 
     def _drain(self, number: int) -> None:
         slot = self._slots.get(number)
-        if slot is None:  # it went with another of its GPU
+        if slot is None:  # it was lost with its GPU
             return
         slot.heard = monotonic()
         over = slot.over
         try:
             while slot.pipe.poll():
                 said = slot.pipe.recv()
-                if isinstance(said, Ready):
+                if isinstance(said, SlotReady):
                     slot.came_up(said.pid)
                 elif isinstance(said, Warm):
                     slot.warm = True
@@ -240,7 +241,7 @@ class LocalSlots:
                 elif isinstance(said, Gone):
                     slot.last_words = said.why
                 else:
-                    self._heard.append(Heard(number, said))
+                    self._heard.append(SlotMessage(number, said))
         except (EOFError, OSError):
             over = True
         if over:
@@ -257,7 +258,7 @@ class LocalSlots:
         slot = self._slots.pop(number)
         slot.end()
         slot.wait(ENDING)
-        self._heard.append(Heard(number, Gone(why)))
+        self._heard.append(SlotMessage(number, Gone(why)))
         if not slot.warm:
             self._failures[slot.gpu] = self._failures.get(slot.gpu, 0) + 1
         if self._failures.get(slot.gpu, 0) >= TRIES and slot.gpu in self._made:

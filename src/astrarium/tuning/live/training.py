@@ -1,12 +1,12 @@
-"""What a person writes to have a model tuned: a *build*, which makes a *training* of a candidate's values.
+"""A user who has a model tuned writes a *build*, which makes a *training* of a candidate's values.
 
     def build(values, workers):
         return MyTraining(values["rate"], workers)
 
-A training lives for one run. One that goes on elsewhere, on more GPUs or on a share of one, is built anew and
-loads what the last one saved. Random numbers of Python, NumPy and PyTorch go on where they were, and are the
-same on all workers: a batch that is drawn at random is the same batch everywhere, of which each worker takes
-its share.
+A training lives for one run. A trial that goes on elsewhere, on more GPUs or on a share of one, is built anew
+and loads what the last training saved. Random numbers of Python, NumPy and PyTorch go on where they were, and
+are the same on all workers: a batch that is drawn at random is the same batch everywhere, of which each
+worker takes its share.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import msgspec
 from astrarium.core.errors import InputError, from_extra
 from astrarium.tuning.runtime import Runtime, Width
 
-# How a person's build gets into other processes: by its name, or pickled.
+# A user's build gets into other processes by its name, or pickled.
 
 
 FORM = '"file.py:function" or "module:function"'
 
 
 def named(text: str) -> Callable[..., Any]:
-    """What such a name stands for. A file's folder is searched by its imports, as that of a script is."""
+    """Return the function of that name. Imports of a file search its folder, as a script's do."""
     where, colon, name = text.rpartition(":")
     if not colon or not where or not name:
         raise InputError("build", text, FORM)
@@ -60,7 +60,8 @@ def _from_file(path: Path) -> Any:
 
 
 def packed(build: Callable[..., Any] | str) -> bytes:
-    """A parcel. A name is checked only where it is opened: only there its imports must be possible."""
+    """Pack a build into a parcel. A name is checked only where the parcel is opened: only there its imports
+    must be possible."""
     if isinstance(build, str):
         where, _, name = build.rpartition(":")
         whole = f"{Path(where).absolute()}:{name}" if where.endswith(".py") else build
@@ -71,7 +72,7 @@ def packed(build: Callable[..., Any] | str) -> bytes:
 
 
 def _pickled(build: Callable[..., Any]) -> bytes:
-    """By value where it is in the script itself: that is not run again elsewhere."""
+    """Pickle a build, by value where it is in the script itself: that is not run again elsewhere."""
     if importlib.util.find_spec("cloudpickle") is None and build.__module__ != "__main__":
         return pickle.dumps(build)
     with from_extra("tune"):
@@ -90,36 +91,39 @@ def opened(parcel: bytes) -> Callable[..., Any]:
 
 
 class Training(Protocol):
+    """A training trains one candidate, one iteration at a time, and is saved and loaded in between."""
+
     def step(self) -> float:
-        """One iteration, be it a batch or an epoch: what the candidate is worth after it. What the first
-        worker returns counts."""
+        """Run one iteration, be it a batch or an epoch, and return the candidate's value after it. What the
+        first worker returns counts."""
 
     def save(self) -> Any:
-        """All that it takes to go on, such as state_dict() of model and optimizer. The first worker saves."""
+        """Return all that it takes to go on, such as state_dict() of the model. The first worker saves."""
 
     def load(self, state: Any) -> None:
-        """Go on from there. All workers load, and their number may be another than when it was saved."""
+        """Go on from a saved state. All workers load, and their number may differ from when it was saved."""
 
     # One that has a `close` is told so when its run is over.
 
 
 class Emulated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """GPUs that are not there: what *packing* and *scaling* cost on them (Equation 3.2, as in `Runtime`)."""
+    """Emulated GPUs do not exist: *packing* and *scaling* say what sharing and spreading cost on them
+    (Equation 3.2, as in `Runtime`)."""
 
     packing: float = 1.0
     scaling: float = 1.0
 
     def factor(self, width: Width) -> float:
-        """How many times as long an iteration takes on so many GPUs as on one by itself."""
+        """Return how many times as long an iteration takes on so many GPUs as on one alone."""
         whole = 1_000_000_000  # of which a share is no longer rounded
         return Runtime(whole, self.packing, self.scaling).at(width) / whole
 
 
 class Workers:
-    """Who trains this candidate together, and where: this one is number *rank* of *size*, on *device*.
+    """The workers train one candidate together: this one is number *rank* of *size*, on *device*.
 
     *width* is the share of a GPU, or the GPUs, that they have; *emulated* says how such places compare, where
-    GPUs are emulated. *candidate* is the number of what they train, *seed* its own.
+    GPUs are emulated. *candidate* is the candidate's number, *seed* its own.
     """
 
     def __init__(
@@ -139,7 +143,7 @@ class Workers:
         self._emulated, self._began = emulated or Emulated(), time.monotonic()
 
     def parallel(self, model: Any) -> Any:
-        """The model, which averages its gradients over all workers where there are several."""
+        """Return the model, which averages its gradients over all workers where there are several."""
         if self.size == 1:
             return model
         from torch.nn.parallel import DistributedDataParallel
@@ -147,21 +151,21 @@ class Workers:
         return DistributedDataParallel(model, device_ids=[0] if self.device.startswith("cuda") else None)
 
     def part(self, count: int) -> slice:
-        """Which of so many examples are this worker's. Shares that are equal (sizes that divide the batch)
-        make gradients the same as those of one worker; others nearly. Where there are fewer than workers,
+        """Return which of so many examples are this worker's. Equal shares (sizes that divide the batch) give
+        the same gradients as one worker; others nearly the same. Where there are fewer examples than workers,
         such as in the last batch of an epoch, some are given twice: nobody has nothing to do."""
         if 0 < count < self.size:
             return slice(self.rank % count, self.rank % count + 1)
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def share(self, batch: Any) -> Any:
-        """Of a batch (a tensor or a list, or a tuple of such): what is this worker's."""
+        """Return this worker's share of a batch (a tensor or a list, or a tuple of such)."""
         if isinstance(batch, tuple):
             return tuple(self.share(one) for one in batch)
         return batch[self.part(len(batch))]
 
     def mean(self, value: float) -> float:
-        """Of the values of all workers; all must ask."""
+        """Return the mean of the values of all workers; all must ask."""
         if self.size == 1:
             return float(value)
         import torch
@@ -172,36 +176,36 @@ class Workers:
         return float(total.item()) / self.size
 
     def emulate(self, seconds: float) -> None:
-        """At the end of an iteration on emulated GPUs: waits until it has taken as long as one does here that
-        takes *seconds* on a GPU by itself."""
+        """Wait, at the end of an iteration on emulated GPUs, until it has taken as long as one does here that
+        takes *seconds* on a GPU alone."""
         until = self._began + seconds * self._emulated.factor(self.width)
         time.sleep(max(0.0, until - time.monotonic()))
 
     def begin(self) -> None:
-        """An iteration begins."""
+        """Note that an iteration begins."""
         self._began = time.monotonic()
 
 
-class _Seats(threading.local):
+class _ThreadWorkers(threading.local):
     own: Workers | None = None  # of the training in this thread
 
 
-_seats = _Seats()
+_of_thread = _ThreadWorkers()
 _usual: Workers | None = None  # of the last training that began in this process
 
 
-def seat(workers: Workers, thread: bool = False) -> None:
-    """They train in this process from now on, or in this *thread* of it."""
+def set_current_workers(workers: Workers, thread: bool = False) -> None:
+    """Record that these workers train in this process from now on, or in this *thread* of it."""
     global _usual
     if thread:
-        _seats.own = workers
+        _of_thread.own = workers
     else:
         _usual = workers
 
 
 def current_workers() -> Workers:
-    """Who trains the candidate that this process trains; outside of a run of ours, it is alone."""
-    return _seats.own or _usual or Workers()
+    """Return the workers of the candidate that this process trains; a single one outside of our runs."""
+    return _of_thread.own or _usual or Workers()
 
 
 Build: TypeAlias = Callable[[dict[str, Any], Workers], Training]

@@ -1,4 +1,4 @@
-"""Objectives of Optuna as trainings of ours.
+"""Objectives of Optuna become trainings of ours.
 
 An objective runs in a thread, from one iteration of its loop to the next, and is parked in between: there it
 is saved, and there it is left. Its trial is a stand-in with the values of the candidate. The study itself
@@ -12,26 +12,20 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.run import Wish, bounded, run_local, tried
-from astrarium.tuning.live.training import Emulated, Training, Workers, named, seat
-from astrarium.tuning.optuna.sampler import OptunaSampler
-from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.live.training import Training, Workers, named, set_current_workers
 
 if TYPE_CHECKING:
     import optuna
 
 
-# What an objective of Optuna is given where it trains: the study, and its trial, are in another process.
-
-
 class CandidateTrial:
-    """Stands in for an `optuna.Trial`. *number* is that of the candidate; *loop* that of the objective, which
-    is told what is reported."""
+    """The stand-in replaces an `optuna.Trial` where an objective trains: the study is in another process.
+    *number* is that of the candidate; the objective's *loop* is told what is reported."""
 
     def __init__(self, values: Mapping[str, Any], workers: Workers, loop: Any) -> None:
         self.number, self.params = workers.candidate, dict(values)
@@ -64,11 +58,11 @@ class CandidateTrial:
         self.loop.value = float(value)
 
     def should_prune(self) -> bool:
-        """Who goes on is decided between runs, by the search."""
+        """Return False: the search decides between runs which trials go on."""
         return False
 
     def set_user_attr(self, key: str, value: Any) -> None:
-        """The study hears of it, too."""
+        """Set an attribute, of which the study hears too."""
         try:
             written = json.dumps(value)
         except (TypeError, ValueError) as error:
@@ -85,21 +79,20 @@ class CandidateTrial:
 
 
 LEAVING = 10.0  # seconds that an objective may take to leave
-LOOP = "an objective whose loop is over tune.iterations(trial, ...)"
+LOOP = "an objective whose loop is over iterations(trial, ...), of astrarium.tuning"
 _asked: ContextVar[bool] = ContextVar("asked", default=False)  # only for suggestions
 
 
 class _Asked(BaseException):
-    """All suggestions were made."""
+    """The error ends an objective that has made all its suggestions."""
 
 
 class _Over(BaseException):
-    """It is wanted no more here."""
+    """The error ends an objective that is no longer wanted here."""
 
 
-class Loop:
-    """The loop of an objective, seen from both sides: the objective's thread, and the training that lets it
-    go on."""
+class ObjectiveLoop:
+    """The loop of an objective has two sides: the objective's thread, and the training that lets it go on."""
 
     def __init__(self, function: Callable[[], Any], workers: Workers) -> None:
         self.value: float | None = None  # the last that was reported
@@ -114,14 +107,14 @@ class Loop:
     # the training's side
 
     def begin(self) -> None:
-        """Up to where the loop begins."""
+        """Run the objective up to where its loop begins."""
         self._thread.start()
         self._await()
         if not self._began:
             raise InputError("objective", None, LOOP)
 
     def next(self) -> None:
-        """One iteration. One that has come to its end stays as it is."""
+        """Run one iteration. A loop that has come to its end keeps its last state."""
         if self.goes_on:
             self._go.release()
             self._await()
@@ -155,7 +148,7 @@ class Loop:
             raise _Over
 
     def _run(self) -> None:
-        seat(self._workers, thread=True)
+        set_current_workers(self._workers, thread=True)
         try:
             returned = self._function()
             self.value = self.value if self.value is not None or returned is None else float(returned)
@@ -169,7 +162,7 @@ class Loop:
 
 class ObjectiveTraining:
     def __init__(self, objective: Callable[[Any], Any], values: dict[str, Any], workers: Workers) -> None:
-        self._loop = Loop(lambda: objective(self._trial), workers)
+        self._loop = ObjectiveLoop(lambda: objective(self._trial), workers)
         self._trial: Any = CandidateTrial(values, workers, self._loop)
         try:
             self._loop.begin()
@@ -200,7 +193,7 @@ class ObjectiveTraining:
 
 @dataclass(frozen=True)
 class ObjectiveBuild:
-    """An objective, or its name."""
+    """The build makes a training of an objective, or of its name."""
 
     objective: Callable[[Any], Any] | str
 
@@ -212,7 +205,7 @@ class ObjectiveBuild:
         return ObjectiveTraining(self.function, values, workers)
 
     def suggest(self, trial: optuna.Trial) -> None:
-        """Makes the objective choose. An error of its own before its loop comes again where it trains, and
+        """Make the objective choose. An error of its own before its loop comes again where it trains, and
         ends that trial only."""
         before = _asked.set(True)
         try:
@@ -228,8 +221,12 @@ class ObjectiveBuild:
         raise InputError("objective", self.objective, LOOP)
 
 
-def iterations(trial: Any, count: int, objects: dict[str, Any]) -> Iterable[int]:
-    """What `tune.iterations` is, depending on who runs the objective."""
+def iterations(trial: Any, count: int, **objects: Any) -> Iterable[int]:
+    """Return the numbers of an objective's iterations, from where its checkpoint was written.
+
+    The *objects*, such as model and optimizer, are what the checkpoint consists of: each has `state_dict` and
+    `load_state_dict`. Where Optuna runs the objective itself, this is range(count).
+    """
     for name, each in objects.items():
         if not hasattr(plain(each), "state_dict") or not hasattr(plain(each), "load_state_dict"):
             raise InputError(f"iterations.{name}", each, "an object with state_dict and load_state_dict")
@@ -239,27 +236,5 @@ def iterations(trial: Any, count: int, objects: dict[str, Any]) -> Iterable[int]
 
 
 def plain(each: Any) -> Any:
-    """A model without what `Workers.parallel` put around it: another number of workers has another."""
+    """Return a model without the wrapper of `Workers.parallel`: another number of workers has another."""
     return each.module if type(each).__name__ == "DistributedDataParallel" else each
-
-
-def optimize(
-    study: optuna.Study,
-    objective: Callable[[Any], Any] | str,
-    wish: Wish,
-    n_trials: int | None = None,
-    pruning: bool = False,
-    spread: int = 1,
-    gpus: int | Sequence[int] | None = None,
-    emulated: Emulated | None = None,
-    **crew: Any,
-) -> TuningRecord:
-    """*wish* is that of a search whose sampler and goal are the study's."""
-    build = ObjectiveBuild(objective)
-    sampler = OptunaSampler(study, build.suggest, n_trials, pruning)
-    settings = bounded(wish.policy, wish.policy_settings, spread)
-    goal = sampler.goal or wish.goal
-    wish = replace(wish, sampler=sampler, goal=goal, policy_settings=settings)
-    for values in tried(wish):
-        study.enqueue_trial(values)  # a sampler that learns would choose others this time
-    return run_local(build, wish, gpus, emulated, noted=sampler.note, **crew)

@@ -1,7 +1,7 @@
-"""Configurations from an Optuna study: any sampler, any storage.
+"""The sampler takes configurations from an Optuna study, with any sampler and any storage.
 
 The study sees every candidate as a trial of its own, which ends as COMPLETE, PRUNED (others were better) or
-FAIL. What candidates are worth after each rung are its intermediate values, by iterations: samplers such as
+FAIL. The values of candidates after each rung are its intermediate values, by iterations: samplers such as
 TPE learn from those of pruned trials too.
 """
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class OptunaSampler:
-    """*space* is a function that calls the trial's `suggest_...` and may return values of its own; or what is
-    chosen from by name, as Optuna's distributions or as ours.
+    """The sampler asks a study. *space* is a function that calls the trial's `suggest_...` and may return
+    values of its own; or what is chosen from by name, as Optuna's distributions or as ours.
 
     *most*: asks for so many at most. Without it, a study that stops itself (a grid that is done) has no more.
     *pruning*: where the study's own pruner would stop a candidate after a rung, it is stopped. Searches have
@@ -59,7 +59,7 @@ class OptunaSampler:
         return Configuration(trial.number, dict(trial.params if values is None else values))
 
     def adopt(self, values: Values) -> Configuration:
-        """As a trial with these values; those that the space does not allow are chosen anew."""
+        """Add a trial with these values; those that the space does not allow are chosen anew."""
         self._study.enqueue_trial(dict(values))
         left, self._left = self._left, None
         found = self.ask()
@@ -68,7 +68,7 @@ class OptunaSampler:
         return found
 
     def note(self, candidate: int, name: str, value: str) -> None:
-        """An attribute that the objective has set; *value* as JSON."""
+        """Set an attribute that the objective has set; *value* as JSON."""
         trial = self._trials.get(self._asked[candidate])
         if trial is not None:
             trial.set_user_attr(name, json.loads(value))
@@ -96,7 +96,7 @@ class OptunaSampler:
 
 
 def distributions(space: Mapping[str, Any]) -> dict[str, optuna.distributions.BaseDistribution]:
-    """Ours as Optuna's; its own stay what they are."""
+    """Return our dimensions as Optuna's distributions; its own stay what they are."""
     return {name: _distribution(each, f"space.{name}") for name, each in space.items()}
 
 

@@ -1,4 +1,4 @@
-"""How wide trials should run: Algorithm 3.1 of the dissertation, in whole numbers."""
+"""Policies share here how wide trials should run: Algorithm 3.1 of the dissertation, in whole numbers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from astrarium.tuning.contract import Put
 from astrarium.tuning.runtime import Place, Width, most_packed, most_spread, packed_times
 from astrarium.tuning.state import TrialRow, TuningState
 
-# Trials that wait for GPUs, each with the width that it was given, the widest first.
-
-
 NOTHING = Width(0)
 
 
-def started(state: TuningState, widths: Mapping[int, Width]) -> Iterator[Put]:
-    """Whoever fits, on fewer GPUs if it must be: what others hold may never be free at the same time. Those
-    for whom there is no room hold up nobody. Equals in order of arrival."""
+def start_waiting(state: TuningState, widths: Mapping[int, Width]) -> Iterator[Put]:
+    """Start every trial that fits, the widest first, on fewer GPUs if it must be: what others hold may never
+    be free at the same time. Trials without room hold up nobody; equals go by arrival."""
     for row in sorted(state.waiting(), key=lambda row: -widths[row.trial.id]):
         place = widest(state, row.trial.id, widths[row.trial.id])
         if place is not None:
@@ -25,7 +22,7 @@ def started(state: TuningState, widths: Mapping[int, Width]) -> Iterator[Put]:
 
 
 def widest(state: TuningState, trial: int, width: Width, least: Width = NOTHING) -> Place | None:
-    """As wide as that, or as there is room for; wider than *least*."""
+    """Return the widest place that has room, up to *width* and wider than *least*; None if there is none."""
     while width > least:
         place = state.strips.find(width, trial)
         if place is not None or width <= 1:
@@ -45,8 +42,8 @@ def _why(row: TrialRow, width: Width) -> str:
 def water_filled(
     times: Mapping[int, Time], gpus: int, packed: int, spread: Mapping[int, int]
 ) -> dict[int, Width]:
-    """GPUs in proportion to the *times* left on one GPU each: rounded down, at least one part in *packed* of
-    a GPU, at most *spread*."""
+    """Divide GPUs in proportion to the *times* left on one GPU each: rounded down, at least one part in
+    *packed* of a GPU, at most *spread*."""
     total = max(1, sum(times.values()))
     found = {}
     for trial, left in times.items():
@@ -58,12 +55,14 @@ def water_filled(
 def fluid_widths(
     now: Time, rows: Sequence[TrialRow], gpus: int, state: TuningState, packed: int, spread: int
 ) -> dict[int, Width]:
-    """At most *packed* on one GPU and *spread* GPUs for one, and no further than it is believed to pay."""
+    """Return the width of each trial: at most *packed* trials on one GPU, at most *spread* GPUs for one
+    trial, and no further than it is believed to pay."""
     times = {row.trial.id: round(state.time_left(now, row, Width(1))) for row in rows}
     limits = {row.trial.id: min(spread, most_spread(state.runtime(row), gpus)) for row in rows}
-    return water_filled(times, gpus, packs(rows, state, packed), limits)
+    return water_filled(times, gpus, trials_per_gpu(rows, state, packed), limits)
 
 
-def packs(rows: Sequence[TrialRow], state: TuningState, packed: int) -> int:
-    """c: on one GPU as many as are believed to pay for each of them, and at most *packed*."""
+def trials_per_gpu(rows: Sequence[TrialRow], state: TuningState, packed: int) -> int:
+    """Return c: how many trials may share a GPU, as far as it is believed to pay for each of them, and at
+    most *packed*."""
     return min((most_packed(packed_times(state.runtime(row), packed)) for row in rows), default=1)

@@ -1,14 +1,15 @@
-"""DynamicFluid (Algorithm 3.2): StaticFluid, and when GPUs are free and nobody waits, trials that run are
-made wider or narrower where that pays for the move.
+"""DynamicFluid (Algorithm 3.2) is StaticFluid that also makes running trials wider or narrower, where that
+pays for the move: when GPUs are free and nobody waits.
 
 Five rules are ours. A trial is not made narrower where it would then end after all others: the printed rule
-compares areas, and would shrink one that is about to end. One that cannot be as wide as it should be takes
-what there is. GPUs that the printed rule leaves over, as it rounds down, go to those that would end last:
-where there are as many trials as GPUs, it packs all that are shorter than the mean, and half of the GPUs have
-nothing to do. And who comes while others run is planned together with them, on all GPUs. An asynchronous
-search asks for one trial whenever one ends: planned on the one GPU that is idle then, each would have that
-one, and those that a search promotes, which have most to do, would never have more. Last, those who wait are
-planned anew where measurements show that more, or fewer, can share a GPU than was believed.
+compares areas, and would shrink a trial that is about to end. A trial that cannot be as wide as it should be
+takes what there is. GPUs that the printed rule leaves over, as it rounds down, go to the trials that would
+end last: where there are as many trials as GPUs, it packs all that are shorter than the mean, and half of the
+GPUs have nothing to do. Trials that arrive while others run are planned together with them, on all GPUs. An
+asynchronous search asks for one trial whenever one ends: planned on the one GPU that is idle then, each would
+have that one, and the trials that a search promotes, which have most to do, would never have more. Last,
+waiting trials are planned anew where measurements show that more, or fewer, can share a GPU than was
+believed.
 """
 
 from __future__ import annotations
@@ -19,12 +20,10 @@ from heapq import heapify, heappop, heappush
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Event, GroupArrived, Put, RuntimeMeasured
 from astrarium.tuning.policies import tuning_policies
-from astrarium.tuning.policies._widths import packs, widest
+from astrarium.tuning.policies._widths import trials_per_gpu, widest
 from astrarium.tuning.policies.static_fluid import StaticFluid
 from astrarium.tuning.runtime import Place, Width
 from astrarium.tuning.state import TrialRow, TuningState
-
-# GPUs that are left over when widths are rounded down.
 
 
 def topped_up(
@@ -35,7 +34,8 @@ def topped_up(
     widths: Mapping[int, Width],
     spread: int,
 ) -> dict[int, Width]:
-    """They go to whoever would end last, one by one, as long as that makes it shorter and all still fit."""
+    """Give GPUs that are left over to the trials that would end last, one by one, as long as that shortens
+    them and all still fit."""
     found, by_trial = dict(widths), {row.trial.id: row for row in rows}
     last = [(-state.time_left(now, row, widths[trial]), trial) for trial, row in by_trial.items()]
     heapify(last)
@@ -51,7 +51,7 @@ def topped_up(
 
 
 class _Room:
-    """Whole GPUs that widths need, where those on parts of one fill them."""
+    """The room counts the whole GPUs that widths need, where trials on parts of a GPU fill it up."""
 
     def __init__(self, gpus: int, widths: Iterable[Width]) -> None:
         self._gpus, all_widths = gpus, list(widths)
@@ -61,11 +61,11 @@ class _Room:
 
     @property
     def full(self) -> bool:
-        """Nobody can be made wider: one who is alone on a GPU, and has a part of it, could be."""
+        """Tell whether no trial can be made wider; one alone on a GPU, with a part of it, could be."""
         return self._needed(self._whole, self._shared) >= self._gpus and self._shared % self._parts != 1
 
     def widened(self, width: Width) -> bool:
-        """Whether there was room to make one of that width wider by a step."""
+        """Make a trial of that width wider by a step where there is room; tell whether there was."""
         whole, shared = self._whole + 1, self._shared - (width < 1)
         fits = self._needed(whole, shared) <= self._gpus
         if fits:
@@ -80,38 +80,40 @@ class _Room:
 class DynamicFluid(StaticFluid):
     def __init__(self, parameters: StaticFluid.Parameters) -> None:
         super().__init__(parameters)
-        self._packs = 0  # as was believed when those who wait were planned
+        self._trials_per_gpu = 0  # as estimated when waiting trials were planned
 
     def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
         if any(type(event) is RuntimeMeasured for event in events):
             self._plan_again(now, state)
         yield from super().decide(now, events, state)
         if not state.waiting() and state.strips.idle:
-            yield from self._again(now, state)
+            yield from self._resize_running(now, state)
 
     def _plan(self, now: Time, group: GroupArrived, state: TuningState) -> None:
-        widths = self._wide(now, list(state.open.values()), state.gpus, state)
+        widths = self._widths_for(now, list(state.open.values()), state.gpus, state)
         mine = [trial.id for trial in group.trials if trial.id in state.open]
         self._widths |= {trial: widths[trial] for trial in mine}
-        self._packs = packs(state.waiting(), state, self.parameters.packed)
+        self._trials_per_gpu = trials_per_gpu(state.waiting(), state, self.parameters.packed)
 
     def _plan_again(self, now: Time, state: TuningState) -> None:
         waiting = [row for row in state.waiting() if row.trial.id in self._widths]
-        if waiting and packs(waiting, state, self.parameters.packed) != self._packs:
-            widths = self._wide(now, list(state.open.values()), state.gpus, state)
+        if waiting and trials_per_gpu(waiting, state, self.parameters.packed) != self._trials_per_gpu:
+            widths = self._widths_for(now, list(state.open.values()), state.gpus, state)
             self._widths |= {row.trial.id: widths[row.trial.id] for row in waiting}
-            self._packs = packs(waiting, state, self.parameters.packed)
+            self._trials_per_gpu = trials_per_gpu(waiting, state, self.parameters.packed)
 
-    def _again(self, now: Time, state: TuningState) -> Iterator[Action]:
+    def _resize_running(self, now: Time, state: TuningState) -> Iterator[Action]:
         rows = state.running()
-        wanted = self._wide(now, rows, state.gpus, state)
+        wanted = self._widths_for(now, rows, state.gpus, state)
         longest = max((_left(now, row, state) for row in rows), default=0.0)
         for row in sorted(rows, key=lambda row: -wanted[row.trial.id]):
             if row.settled and row.place is not None:
                 yield from self._changed(now, row, row.place, wanted[row.trial.id], longest, state)
 
-    def _wide(self, now: Time, rows: Sequence[TrialRow], gpus: int, state: TuningState) -> dict[int, Width]:
-        widths = super()._wide(now, rows, gpus, state)
+    def _widths_for(
+        self, now: Time, rows: Sequence[TrialRow], gpus: int, state: TuningState
+    ) -> dict[int, Width]:
+        widths = super()._widths_for(now, rows, gpus, state)
         return topped_up(now, rows, gpus, state, widths, self.parameters.spread)
 
     def _changed(
@@ -139,6 +141,6 @@ def _sooner(now: Time, row: TrialRow, before: Width, after: Width, state: Tuning
 def _cheaper(
     now: Time, row: TrialRow, before: Width, after: Width, longest: float, state: TuningState
 ) -> bool:
-    """It takes less of the GPUs, and the group does not wait for it."""
+    """Tell whether the trial takes less GPU time at the width *after*, and the group does not wait for it."""
     then = state.time_left(now, row, after) + state.moving
     return float(after) * then < float(before) * state.time_left(now, row, before) and then <= longest

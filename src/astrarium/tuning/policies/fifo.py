@@ -1,4 +1,4 @@
-"""One trial, one GPU, in order of arrival: what tuning libraries do by themselves."""
+"""Fifo gives each trial one GPU, in order of arrival: what tuning libraries do by themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Event
 from astrarium.tuning.policies import tuning_policies
-from astrarium.tuning.policies._widths import started
+from astrarium.tuning.policies._widths import start_waiting
 from astrarium.tuning.runtime import Width
 from astrarium.tuning.state import TuningState
 
@@ -23,4 +23,4 @@ class Fifo:
         pass
 
     def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
-        yield from started(state, {row.trial.id: Width(1) for row in state.waiting()})
+        yield from start_waiting(state, {row.trial.id: Width(1) for row in state.waiting()})

@@ -1,8 +1,8 @@
-"""For those who keep Ray Tune's own loop: a policy of ours decides how wide its trials are.
+"""A policy of ours can decide how wide the trials of Ray Tune's own loop are.
 
 Ray Tune's ResourceChangingScheduler asks whenever a trial reports, and about that trial only. Each time,
-books are made of what its trials hold, and the policy is asked what it would change. What it would change of
-others waits until they report. A change costs seconds in Ray Tune (a checkpoint, a new placement group and a
+books are made of what its trials hold, and the policy is asked what it would change. Its changes of other
+trials wait until those report. A change costs seconds in Ray Tune (a checkpoint, a new placement group and a
 new process), which the policy weighs: the mean of those that were seen; until then, what it was told.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from astrarium.core.choice import made
+from astrarium.core.choice import as_choice, chosen
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError, from_extra
 from astrarium.core.units import SECOND
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ray.tune.execution.placement_groups import PlacementGroupFactory
     from ray.tune.schedulers import ResourceChangingScheduler
 
+DEFAULT_POLICY = "dynamic-fluid"
 MOVING = 5.0  # seconds that a change costs, until some were seen
 FINEST = 10_000  # Ray counts GPUs in so many parts
 MOST_PARTS = 64
@@ -35,7 +36,7 @@ Iterations = int | Callable[[Mapping[str, Any]], int]
 
 
 class _Live(NamedTuple):
-    """A trial of Ray Tune that has not ended: *held* is None while it waits to be started."""
+    """A live trial of Ray Tune has not ended; *held* is None while it waits to be started."""
 
     number: int
     left: int  # iterations
@@ -43,24 +44,28 @@ class _Live(NamedTuple):
 
 
 class Allocation:
-    """The function that a ResourceChangingScheduler wants. *iterations*: what a trial has when it is done, or
-    how to tell from its configuration. *packing* and *scaling* are the overheads that are believed of one
-    more trial on a GPU and of one more GPU for a trial."""
+    """The allocation is the function that a ResourceChangingScheduler wants. *iterations*: what a trial has
+    when it is done, or how to tell from its configuration. *packing* and *scaling* are the assumed overheads
+    of one more trial on a GPU and of one more GPU for a trial."""
 
     metric: str | None = None  # Ray Tune sets both
     mode: str | None = None
 
     def __init__(
         self,
-        policy: str,
         iterations: Iterations,
-        settings: Mapping[str, Any] | None = None,
+        policy: Any = DEFAULT_POLICY,
         gpus: int | None = None,
         packing: float = 1.05,
         scaling: float = 1.05,
         moving: float = MOVING,
     ) -> None:
-        self._policy, self._settings, self._iterations = policy, dict(settings or {}), iterations
+        choice = as_choice(policy, tuning_policies, DEFAULT_POLICY)
+        if choice is None:
+            raise InputError(
+                "policy", policy, "a name, name:key=value or a mapping: it is made anew each time"
+            )
+        self._policy, self._iterations = choice, iterations
         self._gpus, self._moving = gpus, moving
         self._usual = Runtime(SECOND, packing, scaling)
         self._estimates, self._numbers = Estimates(self._usual), dict[str, int]()
@@ -72,7 +77,7 @@ class Allocation:
 
     @property
     def moving(self) -> float:
-        """Seconds that a change costs."""
+        """Return the seconds that a change costs."""
         return sum(self._costs) / len(self._costs) if self._costs else self._moving
 
     def __call__(
@@ -121,8 +126,8 @@ class Allocation:
     # what the policy says
 
     def _chosen(self, number: int, live: Sequence[_Live], gpus: int) -> Width | None:
-        """How wide the trial should be from now on; None: as it is. Nobody changes while somebody waits to be
-        started: Ray Tune lets those go first, and who is paused would wait for all of them."""
+        """Return how wide the trial should be from now on; None: as it is. No trial changes while another
+        waits to be started: Ray Tune lets those go first, and a paused trial would wait for all of them."""
         if any(each.held is None for each in live):
             return None
         state = TuningState(round(self.moving * SECOND), self._usual)
@@ -136,26 +141,42 @@ class Allocation:
         return puts.get(number)
 
     def _made(self) -> TuningPolicy:
-        found: TuningPolicy = made(tuning_policies.get(self._policy), self._settings, field="settings")
+        found: TuningPolicy = chosen(tuning_policies, self._policy)
         return found
 
 
-def resource_changing(base: Any, allocation: Allocation) -> ResourceChangingScheduler:
-    """Ray Tune's scheduler around *base*, which must be one that it does not deadlock."""
+def resource_changing(
+    base: Any,
+    iterations: Iterations,
+    policy: Any = DEFAULT_POLICY,
+    *,
+    gpus: int | None = None,
+    packing: float = 1.05,
+    scaling: float = 1.05,
+    moving: float = MOVING,
+) -> ResourceChangingScheduler:
+    """Return a scheduler for Ray Tune's own loop: *base*, and trials as wide as a policy of ours says.
+
+    *iterations*: what a trial has when it is done, or how to tell from its config. *policy*: a name, a spec
+    or a mapping. *gpus*: so many, or all of Ray's. *packing* and *scaling*: what one more trial on a GPU, and
+    one more GPU for a trial, is believed to cost; *moving*: seconds that a change costs, until some were
+    seen. A *base* that would come to a standstill is refused.
+    """
     with from_extra("tune"):
         from ray.tune.schedulers import HyperBandScheduler, ResourceChangingScheduler
     if isinstance(base, HyperBandScheduler | ResourceChangingScheduler):
         expected = (
             "FIFOScheduler, ASHAScheduler or PopulationBasedTraining. A trial whose resources change is"
             " paused, and this one lets only those go on that it has paused itself: all would wait for ever."
-            " For synchronous rungs, use astrarium.tune.fit with search='successive-halving' or 'hyperband'"
+            " For synchronous rungs, use astrarium.tuning.ray_tune.fit with search='successive-halving' or"
+            " 'hyperband'"
         )
         raise InputError("base", type(base).__name__, expected)
-    return ResourceChangingScheduler(base, allocation)
+    return ResourceChangingScheduler(base, Allocation(iterations, policy, gpus, packing, scaling, moving))
 
 
 def factory(base: PlacementGroupFactory, width: Width) -> PlacementGroupFactory:
-    """As *base*, but so wide: its bundle that has a GPU once for each GPU, or once with a part of one."""
+    """Return *base* at another width: its GPU bundle once for each GPU, or once with a part of one."""
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
     model = next(bundle for bundle in base.bundles if bundle.get("GPU"))
@@ -175,7 +196,8 @@ def width_of(resources: PlacementGroupFactory) -> Width:
 
 
 def _placed(state: TuningState, live: Sequence[_Live]) -> bool:
-    """Ray does not put parts of GPUs together: each may be on a GPU of its own, and is taken to be."""
+    """Place all trials; return False where they do not fit. Ray does not put parts of GPUs together, so each
+    is taken to be on a GPU of its own where possible."""
     state.apply(0, GroupArrived(0, tuple(Trial(each.number, 0, each.number, each.left) for each in live)))
     for each in sorted(live, key=lambda each: -(each.held or 0)):
         place = _roomiest(state, each.number, each.held or Width(1))

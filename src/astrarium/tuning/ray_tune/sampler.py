@@ -1,4 +1,5 @@
-"""Configurations from any search algorithm of Ray Tune (`ray.tune.search.Searcher`), without its loop.
+"""The sampler takes configurations from any search algorithm of Ray Tune (`ray.tune.search.Searcher`),
+without Ray Tune's loop.
 
 The searcher hears each value as the result of a trial after so many training iterations, and of each trial's
 end once. Copies that a search makes of candidates are its own: a searcher cannot be told of them.
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class RayTuneSampler:
-    """*space* as Ray Tune writes it or as ours; None where the searcher was made with one. *metric* is the
-    name of values in results, where the searcher has no name for them yet."""
+    """The sampler asks a searcher. *space* as Ray Tune writes it or as ours; None where the searcher was made
+    with one. *metric* is the name of values in results, where the searcher has no name for them yet."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class RayTuneSampler:
         return False
 
     def tell(self, id: int, value: float | None, standing: Standing) -> None:
-        """Who never had a value counts as failed."""
+        """Tell the searcher how a trial ended; a trial that never had a value counts as failed."""
         if id not in self._own:
             result = self._last.pop(id, None)
             failed = standing is Standing.FAILED or result is None
@@ -80,7 +81,7 @@ def _name(id: int) -> str:
 
 
 def _set(searcher: Searcher, metric: str, goal: Goal | None, space: Mapping[str, Any] | None) -> None:
-    """A searcher that was made with a space or a goal refuses others."""
+    """Set space and goal. A searcher that was made with its own refuses others."""
     config = {name: _domain(each) for name, each in (space or {}).items()}
     if not searcher.set_search_properties(searcher.metric or metric, goal, config):
         expected = "a searcher that has none yet; it was made with its own"
@@ -88,7 +89,7 @@ def _set(searcher: Searcher, metric: str, goal: Goal | None, space: Mapping[str,
 
 
 def _domain(dimension: Any) -> Any:
-    """Ours as Ray Tune's; its own, and plain values, stay what they are."""
+    """Return a dimension of ours in Ray Tune's form; its own, and plain values, stay what they are."""
     from ray import tune
 
     if isinstance(dimension, Choice):

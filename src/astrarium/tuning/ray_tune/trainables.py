@@ -1,11 +1,11 @@
-"""Ray Tune's trainables as trainings of ours: classes, and functions that report, as they are.
+"""Ray Tune's trainables become trainings of ours, unchanged: classes, and functions that report.
 
-A class is stepped, saved and restored by Ray Tune's own methods. A function runs in a thread, which goes on
-for one report at each step; `ray.tune.report` finds our session where it looks for Ray Tune's own.
-Checkpoints are the files that a trainable has written.
+Ray Tune's own methods step, save and restore a class. A function runs in a thread, which goes on for one
+report at each step; `ray.tune.report` finds our session where it looks for Ray Tune's own. Checkpoints are
+the files that a trainable has written.
 
 A trainable that knows nothing of workers uses one GPU, or a part of it. One that is to be spread over several
-asks for `astrarium.tune.workers()`.
+asks for `astrarium.tuning.workers()`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,8 @@ from typing import Any, NamedTuple, TypeAlias
 from weakref import finalize
 
 from astrarium.core.errors import InputError, from_extra
-from astrarium.tuning.live.training import Training, Workers, seat
+from astrarium.tuning.live.training import Training, Workers, set_current_workers
 from astrarium.tuning.ray_tune.allocation import factory
-
-# What a function of Ray Tune finds where it looks for Ray Tune: who it is, and to whom it reports.
-
 
 Files: TypeAlias = dict[str, Any]  # by their names in the folder: tensors of bytes, which are quick to save
 Report: TypeAlias = Mapping[str, Any]
@@ -36,13 +33,15 @@ LEAVING = 2.0  # seconds for a function that nobody wants any more
 SESSIONS = "ray.train._internal.session"
 
 
-class Said(NamedTuple):
+class TrainableReport(NamedTuple):
+    """A report of a function has its metrics, and the files of its checkpoint."""
+
     metrics: Report
     files: Files
 
 
-class Session:
-    """What `ray.tune.report`, `get_checkpoint` and `get_context` ask, as long as the function runs."""
+class TrainableSession:
+    """The session answers `ray.tune.report`, `get_checkpoint` and `get_context` of a running function."""
 
     world_rank = None  # Ray Tune's own has none either
     experiment_name = "astrarium"
@@ -55,17 +54,17 @@ class Session:
         self._folder = TemporaryDirectory()
         self.trial_dir = self._folder.name
         self._function, self._ends = function, False
-        self._said: queue.SimpleQueue[Said | BaseException | None] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[TrainableReport | BaseException | None] = queue.SimpleQueue()
         self._go = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, daemon=True, name="trainable")
 
     def load(self, files: Files) -> None:
-        """Where the function goes on from; it has not begun."""
+        """Set the checkpoint from which the function, which has not begun, goes on."""
         if files:
             self.loaded_checkpoint = self._checkpoint(files)
 
-    def next(self) -> Said | None:
-        """The next report; None: there are no more."""
+    def next(self) -> TrainableReport | None:
+        """Return the next report; None when there are no more."""
         if self._ends:
             return None
         if self._thread.ident is None:
@@ -74,19 +73,19 @@ class Session:
         else:
             self._go.release()
         said = self._said.get()
-        self._ends = not isinstance(said, Said)
+        self._ends = not isinstance(said, TrainableReport)
         if isinstance(said, BaseException):
             raise said
         return said
 
     def report(self, metrics: Report, checkpoint: Any = None, **_: Any) -> None:
-        """Called by the function, which goes on with the next step."""
+        """Take a report from the function, which goes on with the next step."""
         files = Files()
         if checkpoint is not None:
             with checkpoint.as_directory() as folder:
                 files = packed(folder)
             self.loaded_checkpoint = self._checkpoint(files)
-        self._said.put(Said(metrics, files))
+        self._said.put(TrainableReport(metrics, files))
         self._go.acquire()
         if self._ends:
             raise SystemExit(0)  # as Ray Tune ends a function that nobody wants any more
@@ -117,7 +116,7 @@ class Session:
 
 
 class TrialInfo:
-    """Of a trial, as Ray Tune tells its trainables."""
+    """Ray Tune tells its trainables this of their trial."""
 
     def __init__(self, workers: Workers) -> None:
         from ray.tune import PlacementGroupFactory
@@ -149,8 +148,8 @@ def _write(files: Files, folder: Path) -> None:
         content.numpy().tofile(path)
 
 
-def _install(session: Session) -> None:
-    """Ray Tune has no public way: this is the one name that its functions look at."""
+def _install(session: TrainableSession) -> None:
+    """Install the session. Ray Tune has no public way: this is the one name that its functions look at."""
     ours: Any = import_module(SESSIONS)
     if not hasattr(ours, "_session"):
         raise InputError(
@@ -159,7 +158,7 @@ def _install(session: Session) -> None:
     ours._session = session
 
 
-def _remove(session: Session) -> None:
+def _remove(session: TrainableSession) -> None:
     ours: Any = import_module(SESSIONS)
     if ours._session is session:
         ours._session = None
@@ -167,14 +166,15 @@ def _remove(session: Session) -> None:
 
 @dataclass(frozen=True)
 class TrainableBuild:
-    """*metric* is what a candidate is worth, by its name in reports; *fixed* values are the same for all."""
+    """The build makes a training of a trainable. *metric* is the name of the candidate's value in reports;
+    *fixed* values are the same for all."""
 
     trainable: Any
     metric: str
     fixed: Mapping[str, Any]
 
     def __call__(self, values: dict[str, Any], workers: Workers) -> Training:
-        seat(workers)
+        set_current_workers(workers)
         kind = ClassTraining if inspect.isclass(self.trainable) else FunctionTraining
         return kind(self.trainable, {**self.fixed, **values}, workers, self.metric)
 
@@ -199,7 +199,7 @@ class ClassTraining:
         self._end = finalize(self, self._one.stop)
 
     def step(self) -> float:
-        """One that says that it is done stays as it is."""
+        """Train one iteration. A trainable that has reported done keeps its last state."""
         if not self._last.get("done"):
             self._last = self._one.train()
         return worth(self._last, self._metric)
@@ -215,19 +215,19 @@ class ClassTraining:
         self._one._iteration, self._last = state["iteration"], dict(state["last"])
 
     def close(self) -> None:
-        """As Ray Tune ends it; it is also done when nobody knows it any more."""
+        """Stop the trainable as Ray Tune does; collecting the training as garbage does so too."""
         self._end()
 
 
 class FunctionTraining:
-    """A function writes checkpoints when it likes. One that goes on from an older one has some reports to
-    make again, which nobody hears."""
+    """A function writes checkpoints when it likes. A function that goes on from an older checkpoint repeats
+    some reports, which are ignored."""
 
     def __init__(self, function: Any, values: dict[str, Any], workers: Workers, metric: str) -> None:
         self._metric, self._last, self._files = metric, dict[str, Any](), Files()
         self._since = 0  # reports since those files were written
         self._again = 0  # reports that were heard before
-        self._session = Session(lambda: function(values), workers)
+        self._session = TrainableSession(lambda: function(values), workers)
         self._end = finalize(self, self._session.close)
 
     def step(self) -> float:
@@ -249,7 +249,7 @@ class FunctionTraining:
         self._session.load(self._files)
 
     def close(self) -> None:
-        """Its thread ends; it does so too when nobody knows the training any more."""
+        """End the function's thread; that also happens when the training is collected as garbage."""
         self._end()
 
 
@@ -260,12 +260,12 @@ def worth(result: Report, metric: str) -> float:
 
 
 def _plain(result: Report) -> dict[str, Any]:
-    """What is as easy to save as a number."""
+    """Return the values that are as easy to save as a number."""
     return {name: value for name, value in result.items() if isinstance(value, bool | int | float | str)}
 
 
 def _kept_in(kind: Any, folder: str) -> Any:
-    """The class, with a log folder that goes when it does; Ray Tune would leave one in the user's home."""
+    """Return the class with a temporary log folder; Ray Tune would leave one in the user's home."""
 
     def _setup_logdir(self: Any) -> None:
         self._logdir = folder

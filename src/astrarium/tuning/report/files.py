@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.core.level import Run
 from astrarium.core.units import SECOND
-from astrarium.run.report import columns, picked, plain, write_csv
-from astrarium.run.tables import moment
+from astrarium.run.report import columns, moment, picked, plain, write_csv
 from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
 from astrarium.tuning.contract import Put
 from astrarium.tuning.record import Decision, TuningRecord

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from astrarium.core.units import SECOND, Time
 from astrarium.run.plots import COLORS, margins, picture
-from astrarium.run.tables import unit_of
+from astrarium.run.report import unit_of
 from astrarium.tuning.record import Stay, TuningRecord
 from astrarium.tuning.report.summary import TuningSummary
 

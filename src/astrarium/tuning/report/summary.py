@@ -10,7 +10,7 @@ import msgspec
 from astrarium.core.units import SECOND, Time
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Goal
-from astrarium.tuning.session import Candidate, Scored
+from astrarium.tuning.session import Candidate, CandidateScore
 from astrarium.tuning.state import TrialRow
 
 WINDOWS = 72  # of a heat map
@@ -120,7 +120,7 @@ def _candidate(candidate: Candidate, rows: Iterable[TrialRow], goal: Goal) -> Ca
     )
 
 
-def _best(candidate: Candidate, goal: Goal) -> Scored | None:
+def _best(candidate: Candidate, goal: Goal) -> CandidateScore | None:
     sign = 1 if goal == "min" else -1
     return min(candidate.history, key=lambda each: (sign * each.value, each.at), default=None)
 

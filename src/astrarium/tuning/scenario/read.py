@@ -24,14 +24,15 @@ from astrarium.core.decode import Decoder, check_keys, overridden, read_yaml
 from astrarium.core.errors import InputError, one_of
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.samplers import Goal
-from astrarium.tuning.scenario.samplers import SamplerSection, sampler_section
 from astrarium.tuning.scenario.schema import (
     CostsSection,
     EmulatedSection,
     EngineName,
     Gpus,
     LiveSection,
+    SamplerSection,
     Seed,
+    sampler_section,
 )
 from astrarium.tuning.scenario.tasks import Task, check_fits, goal_of, named_or_written
 from astrarium.tuning.spaces import Space, space_of

@@ -1,1 +1,1 @@
-"""Search algorithms, cut into groups of trials, one file each."""
+"""Search algorithms ask for groups of trials; each has a file."""

@@ -1,4 +1,4 @@
-"""Rungs: candidates train for a while, the best of them go on for longer."""
+"""Rungs let candidates train for a while, and the best of them for longer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from astrarium.tuning.search.contract import Course, Pool, Results, Want, Wanted, wants
-
-# A bracket that runs beside others: what its rung still waits for, and the part of it that nobody was asked
-# for yet.
+from astrarium.tuning.search.contract import Course, Pool, Results, Want, WantedTrials, wants
 
 
-class Begun:
+class RunningBracket:
+    """A bracket that runs beside others knows which results its rung still waits for, and which of its trials
+    nobody was asked for yet."""
+
     def __init__(self, course: Course) -> None:
         self._course = course
         self.waiting: list[Want] = []
@@ -25,12 +25,12 @@ class Begun:
         return len(self.missing) - len(self.waiting)
 
     def asked(self) -> list[Want]:
-        """All that is left of the rung."""
+        """Return all trials of the rung that nobody was asked for yet."""
         found, self.waiting = self.waiting, []
         return found
 
     def heard(self, results: Results) -> None:
-        """With the last of a rung, the next one begins."""
+        """Take the results of this bracket's trials; with the last of a rung, the next one begins."""
         mine = {candidate: value for candidate, value in results.items() if candidate in self.missing}
         self._results |= mine
         self.missing -= mine.keys()
@@ -38,7 +38,7 @@ class Begun:
             with suppress(StopIteration):
                 self._next(self._course.send(self._results))
 
-    def _next(self, wanted: Wanted) -> None:
+    def _next(self, wanted: WantedTrials) -> None:
         self.waiting = list(wanted.trials)
         self.missing = {want.candidate for want in wanted.trials}
         self._results: dict[int, float | None] = {}
@@ -52,21 +52,23 @@ Concurrency = Annotated[
 ]
 
 
-def at_a_time(pool: Pool, concurrency: int) -> int:
-    """0 is what asynchronous searches do by themselves: a new trial whenever a worker is idle."""
+def concurrent_trials(pool: Pool, concurrency: int) -> int:
+    """Return how many trials run at a time; 0 means one on each GPU: asynchronous searches ask for a new
+    trial whenever a worker is idle."""
     return concurrency or pool.workers
 
 
 def totals(smallest: int, largest: int, eta: int) -> list[int]:
-    """What candidates of each rung have trained for in all. The last has *largest*."""
+    """Return the iterations of each rung, counted from a candidate's start; the last has *largest*."""
     found = [largest]
     while found[0] // eta >= smallest:
         found.insert(0, found[0] // eta)
     return found
 
 
-def halved(pool: Pool, candidates: list[int], rungs: list[int], eta: int) -> Course:
-    """Successive halving: one group for each rung. One candidate at least goes on, if any has a value."""
+def successive_halving(pool: Pool, candidates: list[int], rungs: list[int], eta: int) -> Course:
+    """Run successive halving, with one group for each rung. At least one candidate goes on, if any has a
+    value."""
     for rung, total in enumerate(rungs):
         best = pool.ranked((yield wanted(pool, candidates, total)))
         if rung == len(rungs) - 1:
@@ -77,11 +79,11 @@ def halved(pool: Pool, candidates: list[int], rungs: list[int], eta: int) -> Cou
         candidates = best[:kept]
 
 
-def wanted(pool: Pool, candidates: list[int], total: int) -> Wanted:
-    return Wanted(wants(pool.group(), candidates, total))
+def wanted(pool: Pool, candidates: list[int], total: int) -> WantedTrials:
+    return WantedTrials(wants(pool.group(), candidates, total))
 
 
-# The brackets of Hyperband (Li et al., JMLR 2018): many candidates for a short time, few for long.
+# Hyperband (Li et al., JMLR 2018) has brackets: many candidates for a short time, few for long.
 
 
 class Bracket(NamedTuple):
@@ -90,7 +92,7 @@ class Bracket(NamedTuple):
 
 
 def brackets(iterations: int, eta: int) -> list[Bracket]:
-    """The one with most candidates first."""
+    """Return the brackets, the one with most candidates first."""
     rungs = totals(1, iterations, eta)
     most = len(rungs) - 1
     return [Bracket(-(-(most + 1) * eta**s // (s + 1)), rungs[most - s :]) for s in range(most, -1, -1)]

@@ -1,4 +1,4 @@
-"""ASHA (Li et al., MLSys 2020): successive halving without waiting. One group stays open all the time.
+"""ASHA (Li et al., MLSys 2020) is successive halving without waiting: one group stays open all the time.
 
 Whenever a trial ends, a candidate of the highest rung possible goes on: one that is among the best 1/eta of
 its rung so far. Where there is none, a new candidate joins.
@@ -14,8 +14,8 @@ from typing import Annotated
 import msgspec
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._rungs import Concurrency, Count, Eta, Iterations, at_a_time, totals
-from astrarium.tuning.search.contract import Course, Pool, Want, Wanted
+from astrarium.tuning.search._rungs import Concurrency, Count, Eta, Iterations, concurrent_trials, totals
+from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials
 
 
 @searches.register("asha")
@@ -36,7 +36,7 @@ class Asha:
             trials = open_rungs.more()
             if not open_rungs.at:
                 return
-            for candidate, value in (yield Wanted(trials, each=True)).items():
+            for candidate, value in (yield WantedTrials(trials, each=True)).items():
                 open_rungs.heard(candidate, value)
 
 
@@ -56,7 +56,7 @@ class _Rungs:
             self._pool.complete([candidate])
 
     def more(self) -> tuple[Want, ...]:
-        found, most = list[Want](), at_a_time(self._pool, self._parameters.concurrency)
+        found, most = list[Want](), concurrent_trials(self._pool, self._parameters.concurrency)
         while len(self.at) < most and (want := self._one()) is not None:
             found.append(want)
         return tuple(found)

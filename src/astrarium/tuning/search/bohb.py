@@ -1,7 +1,8 @@
-"""BOHB (Falkner et al., ICML 2018): the brackets of Hyperband overlap, so that no worker waits for a rung.
+"""BOHB (Falkner et al., ICML 2018) overlaps the brackets of Hyperband, so that no worker waits for a rung.
 
-A rung waits for all of its own. While it does, and fewer trials run than there are workers, the next bracket
-begins, with candidates of a sampler that has heard of all that has ended. Earlier brackets come first.
+A rung waits for all of its own trials. While it does, and fewer trials run than there are workers, the next
+bracket begins, with candidates of a sampler that has heard of all that has ended. Earlier brackets come
+first.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ import msgspec
 
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search._rungs import (
-    Begun,
     Concurrency,
     Count,
     Eta,
     Iterations,
-    at_a_time,
+    RunningBracket,
     brackets,
-    halved,
+    concurrent_trials,
+    successive_halving,
 )
-from astrarium.tuning.search.contract import Course, Pool, Want, Wanted, drawn
-
-# Synchronous BOHB: the rungs of Hyperband, and a sampler that learns between them.
+from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
 
 
 @searches.register("sync-bohb")
 class SyncBohb:
+    """Synchronous BOHB has the rungs of Hyperband, and a sampler that learns between them."""
+
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         iterations: Iterations = 27
         eta: Eta = 3
@@ -40,7 +41,7 @@ class SyncBohb:
     def run(self, pool: Pool) -> Course:
         chosen = self.parameters
         for count, rungs in brackets(chosen.iterations, chosen.eta) * chosen.passes:
-            yield from halved(pool, drawn(pool, count), rungs, chosen.eta)
+            yield from successive_halving(pool, drawn(pool, count), rungs, chosen.eta)
 
 
 @searches.register("bohb")
@@ -55,29 +56,29 @@ class Bohb:
         self.parameters = parameters
 
     def run(self, pool: Pool) -> Course:
-        begun: list[Begun] = []
+        begun: list[RunningBracket] = []
         later = self._later(pool)
         while True:
-            wanted = tuple(self._more(begun, later, at_a_time(pool, self.parameters.concurrency)))
+            wanted = tuple(self._more(begun, later, concurrent_trials(pool, self.parameters.concurrency)))
             begun = [each for each in begun if each.missing]
             if not begun:
                 return
-            results = yield Wanted(wanted, each=True)
+            results = yield WantedTrials(wanted, each=True)
             for each in begun:
                 each.heard(results)
 
-    def _more(self, begun: list[Begun], later: Iterator[Course], most: int) -> Iterator[Want]:
-        """Of the earliest bracket first; where none has any, the next one begins."""
+    def _more(self, begun: list[RunningBracket], later: Iterator[Course], most: int) -> Iterator[Want]:
+        """Yield trials of the earliest bracket that has any; where none has, the next bracket begins."""
         while sum(each.running for each in begun) < most:
             ready = next((each for each in begun if each.waiting), None)
             if ready is not None:
                 yield ready.waiting.pop(0)
             elif (course := next(later, None)) is not None:
-                begun.append(Begun(course))
+                begun.append(RunningBracket(course))
             else:
                 return
 
     def _later(self, pool: Pool) -> Iterator[Course]:
         chosen = self.parameters
         for count, rungs in brackets(chosen.iterations, chosen.eta) * chosen.passes:
-            yield halved(pool, drawn(pool, count), rungs, chosen.eta)
+            yield successive_halving(pool, drawn(pool, count), rungs, chosen.eta)

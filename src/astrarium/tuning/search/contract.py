@@ -1,7 +1,7 @@
-"""The contract of search algorithms: generators that yield what they want to know, and are sent results.
+"""Search algorithms are generators that yield the trials they want, and are sent results.
 
-A search speaks of totals: how many iterations a candidate shall have trained for in all. What is run is the
-difference to what it has: a candidate that goes on does so from its checkpoint.
+A search speaks of totals: how many iterations a candidate shall have trained for in all. A trial runs the
+difference to what the candidate has: it goes on from its checkpoint.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ class Want(msgspec.Struct, frozen=True, gc=False):
     total: int
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """*each*: go on with every result that comes; else once all are there. What was wanted before and has not
-    come yet is still wanted."""
+class WantedTrials(msgspec.Struct, frozen=True):
+    """A search wants these trials. *each*: it goes on with every result that comes, else once all are there.
+    Trials that were wanted before and have not ended are still wanted."""
 
     trials: tuple[Want, ...]
     each: bool = False
 
 
 Results: TypeAlias = Mapping[int, float | None]  # by candidate; None: it failed, and is never promoted
-Course: TypeAlias = Generator[Wanted, Results, None]
+Course: TypeAlias = Generator[WantedTrials, Results, None]
 
 
 class Pool(Protocol):
-    """The candidates of a search, as its algorithm sees them."""
+    """The pool holds the candidates of a search, as its algorithm sees them."""
 
     workers: int  # GPUs that there are now
 
     def group(self) -> int:
-        """A number for a new group."""
+        """Return a number for a new group."""
 
     def new(self) -> int | None:
-        """A candidate that the sampler suggests; None where it has no more."""
+        """Return a candidate that the sampler suggests; None where it has no more."""
 
     def copy(self, source: int, seed: int) -> int:
-        """A candidate that begins with the checkpoint of another, and with values a little different."""
+        """Return a candidate with the checkpoint of another, and with slightly different values."""
 
     def stop(self, candidates: Iterable[int]) -> None:
-        """They are wanted no more: others were better."""
+        """Stop candidates because others were better."""
 
     def complete(self, candidates: Iterable[int]) -> None:
-        """They had all that the search gives to anyone."""
+        """End candidates that trained for as long as the search lets anyone."""
 
     def ranked(self, results: Results) -> list[int]:
-        """The best first, equals by number; without those that failed."""
+        """Return candidates, the best first and equals by number, without those that failed."""
 
 
 class Search(Protocol):
@@ -61,7 +61,7 @@ class Search(Protocol):
 
 
 def drawn(pool: Pool, count: int) -> list[int]:
-    """New candidates: fewer where the sampler has no more."""
+    """Draw new candidates: fewer where the sampler has no more."""
     found: list[int] = []
     while len(found) < count and (candidate := pool.new()) is not None:
         found.append(candidate)

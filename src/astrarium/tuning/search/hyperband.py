@@ -1,8 +1,7 @@
-"""Hyperband (Li et al., JMLR 2018): brackets one after another, one group for each of their rungs.
+"""Hyperband (Li et al., JMLR 2018) runs brackets one after another, with one group for each of their rungs.
 
 With 27 iterations and eta 3, candidates x iterations in all are 27x1 9x3 3x9 1x27, 12x3 4x9 1x27, 6x9 2x27
-and 4x27.
-Who goes on begins with its checkpoint, so that a rung of 9 after one of 3 runs 6 more.
+and 4x27. A candidate that goes on begins with its checkpoint, so that a rung of 9 after one of 3 runs 6 more.
 
 All candidates are drawn at the start: no result changes what is tried. So brackets need not wait for each
 other, and several may be run at once: as many GPUs are then wanted at the end of one as at the start of the
@@ -17,14 +16,22 @@ from typing import Annotated
 import msgspec
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._rungs import Begun, Count, Eta, Iterations, brackets, halved, totals
-from astrarium.tuning.search.contract import Course, Pool, Want, Wanted, drawn
-
-# Successive halving (Jamieson and Talwalkar, AISTATS 2016): one group for each rung.
+from astrarium.tuning.search._rungs import (
+    Count,
+    Eta,
+    Iterations,
+    RunningBracket,
+    brackets,
+    successive_halving,
+    totals,
+)
+from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
 
 
 @searches.register("successive-halving")
 class SuccessiveHalving:
+    """Successive halving (Jamieson and Talwalkar, AISTATS 2016) has one group for each rung."""
+
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         candidates: Annotated[Count, msgspec.Meta(description="on the first rung")] = 27
         iterations: Iterations = 27
@@ -37,7 +44,7 @@ class SuccessiveHalving:
     def run(self, pool: Pool) -> Course:
         chosen = self.parameters
         rungs = totals(chosen.smallest, chosen.iterations, chosen.eta)
-        return halved(pool, drawn(pool, chosen.candidates), rungs, chosen.eta)
+        return successive_halving(pool, drawn(pool, chosen.candidates), rungs, chosen.eta)
 
 
 @searches.register("hyperband")
@@ -55,7 +62,7 @@ class Hyperband:
         chosen = self.parameters
         plan = brackets(chosen.iterations, chosen.eta) * chosen.passes
         all_drawn = [(drawn(pool, count), rungs) for count, rungs in plan]
-        courses = [halved(pool, candidates, rungs, chosen.eta) for candidates, rungs in all_drawn]
+        courses = [successive_halving(pool, candidates, rungs, chosen.eta) for candidates, rungs in all_drawn]
         if chosen.brackets_at_once > 1:
             yield from _side_by_side(courses, chosen.brackets_at_once)
         else:
@@ -64,19 +71,21 @@ class Hyperband:
 
 
 def _side_by_side(courses: list[Course], most: int) -> Course:
-    """With the end of one, the next begins."""
-    later, begun = iter(courses), list[Begun]()
+    """Run so many brackets at once; with the end of one, the next begins."""
+    later, begun = iter(courses), list[RunningBracket]()
     while True:
         begun = [each for each in begun if each.missing]
         while len(begun) < most and (course := next(later, None)) is not None:
-            begun += [each for each in [Begun(course)] if each.missing]  # the sampler may have had no more
+            begun += [
+                each for each in [RunningBracket(course)] if each.missing
+            ]  # the sampler may have had no more
         if not begun:
             return
-        results = yield Wanted(tuple(_asked(begun)), each=True)
+        results = yield WantedTrials(tuple(_asked(begun)), each=True)
         for each in begun:
             each.heard(results)
 
 
-def _asked(begun: list[Begun]) -> Iterator[Want]:
+def _asked(begun: list[RunningBracket]) -> Iterator[Want]:
     for each in begun:
         yield from each.asked()

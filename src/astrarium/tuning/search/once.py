@@ -1,4 +1,4 @@
-"""Grid and random search: one group, every candidate for the same number of iterations."""
+"""Grid and random search have one group, and train every candidate for the same number of iterations."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated
 import msgspec
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._rungs import Count, Iterations, halved
+from astrarium.tuning.search._rungs import Count, Iterations, successive_halving
 from astrarium.tuning.search.contract import Course, Pool, drawn
 
 
 @searches.register("grid")
 class Grid:
-    """All that the sampler has."""
+    """Grid search trains every configuration that the sampler has."""
 
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         iterations: Iterations = 27
@@ -23,11 +23,13 @@ class Grid:
         self.parameters = parameters
 
     def run(self, pool: Pool) -> Course:
-        return halved(pool, list(_all(pool)), [self.parameters.iterations], eta=2)
+        return successive_halving(pool, list(_all(pool)), [self.parameters.iterations], eta=2)
 
 
 @searches.register("random")
 class Random:
+    """Random search trains so many configurations of the sampler."""
+
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         candidates: Annotated[Count, msgspec.Meta(description="configurations to try")] = 27
         iterations: Iterations = 27
@@ -36,7 +38,9 @@ class Random:
         self.parameters = parameters
 
     def run(self, pool: Pool) -> Course:
-        return halved(pool, drawn(pool, self.parameters.candidates), [self.parameters.iterations], eta=2)
+        return successive_halving(
+            pool, drawn(pool, self.parameters.candidates), [self.parameters.iterations], eta=2
+        )
 
 
 def _all(pool: Pool) -> Iterator[int]:

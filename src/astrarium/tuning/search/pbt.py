@@ -1,7 +1,7 @@
-"""Population Based Training (Jaderberg et al., 2017): one group for each interval.
+"""Population Based Training (Jaderberg et al., 2017) has one group for each interval.
 
-After an interval the worst are replaced by copies of the best: their checkpoints, and their values a little
-changed. A copy is a candidate of its own, so that no candidate's values ever change.
+After an interval the worst candidates are replaced by copies of the best: their checkpoints, and their values
+slightly changed. A copy is a candidate of its own, so that no candidate's values ever change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Pbt:
                 members = self._exploited(pool, best, size, total)
 
     def _exploited(self, pool: Pool, best: list[int], size: int, round_: int) -> list[int]:
-        """Those that failed are replaced too; where all did, nobody is left."""
+        """Return the next population, in which failed candidates are replaced too, unless all failed."""
         count = int(size * self.parameters.replaced)
         kept = best[: size - count]
         pool.stop(best[len(kept) :])

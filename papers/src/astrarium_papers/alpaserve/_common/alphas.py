@@ -51,7 +51,7 @@ def with_overheads(effort: Effort, scales: tuple[float, ...], seconds: float, se
 
 
 def models(alpha: float, scale: float) -> list[PlacedModel]:
-    """Each stage takes alpha / n of what the model takes alone."""
+    """Return models whose stages each take alpha / n of what the model takes alone."""
     measured = cases.placed_models([MODEL] * COUNT, equally(BUSY_RATE), scale)
     return [msgspec.structs.replace(one, forms=_forms(one, alpha)) for one in measured]
 
@@ -117,7 +117,7 @@ def _always_better(scales: list[float], gaps: list[float]) -> Claim:
 
 
 def _most(alpha: float) -> float:
-    """Requests a second, of the pipeline."""
+    """Return the most requests a second that the pipeline serves."""
     return SECOND / models(alpha, 1.0)[0].forms[PIPELINE].interval(1)
 
 

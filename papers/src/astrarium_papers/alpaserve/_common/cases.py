@@ -18,16 +18,26 @@ from astrarium.core.streams import stream
 from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.placement import alpaserve
 from astrarium.placement import groups as groups_module
-from astrarium.placement.groups import Clocks, Group, Layout, Runtime, Served, SmallInts, Tables, groups_of
+from astrarium.placement.groups import (
+    Clocks,
+    Group,
+    GroupLayout,
+    GroupRuntime,
+    Served,
+    SmallInts,
+    Tables,
+    groups_of,
+)
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Patient, Search, placement_policies
-from astrarium.placement.problem import Form, PlacedModel, PlacementGpu, Problem, Requests, Shape
-from astrarium.placement.simulation import TRIM, Statistics, Workload, serve, statistics
+from astrarium.placement.problem import Form, PlacedModel, PlacementGpu, PlacementRequests, Problem, Shape
+from astrarium.placement.simulation import TRIM, SimulatedRequests, Statistics, serve, statistics
 from astrarium.placement.timeline import Timeline, serve_timeline
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """*slo*: times what a model takes on one GPU; None: nobody minds waiting. *per_node*: GPUs of a node.
+    """A set of models, GPUs and traffic. *slo*: times what a model takes on one GPU; None: nobody minds
+    waiting. *per_node*: GPUs of a node.
 
     *batch_growth*: what each further request of a batch adds, in times of the first. Only batches of 1 were
     measured, so this is an assumption; 1 means that batches gain nothing.
@@ -61,7 +71,7 @@ class Ways(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traffic: Literal["published", "stationary"] = "stationary"
     carry_backlog: bool = True
     trim: Time = TRIM
-    runtime: Runtime = groups_module.DEFAULT
+    runtime: GroupRuntime = groups_module.DEFAULT
 
 
 FAIR = Ways()
@@ -72,7 +82,8 @@ FRESH_SEED = 1_000_003  # apart from those that plans are made with
 
 @dataclass(frozen=True)
 class Outcome:
-    """*timeline* where the policy changes its plan on the way; *plan* is the first then."""
+    """A plan with how it fares; *timeline* where the policy changes its plan on the way, *plan* is the first
+    then."""
 
     plan: Plan
     timeline: Timeline | None
@@ -91,8 +102,8 @@ def placed_models(
     activations: bool = False,
     batches: tuple[int, float] = (1, 1.0),
 ) -> tuple[PlacedModel, ...]:
-    """*activations*: memory for them counts too; the authors count weights only. *batches*: the largest, and
-    what each further request adds."""
+    """Return the models to place. *activations*: memory for them counts too; the authors count weights only.
+    *batches*: the largest, and what each further request adds."""
     pairs = zip(names, rates, strict=True)
     return tuple(
         PlacedModel(index, f"{name}-{index}", _objective(name, slo), rate, forms(name, activations, *batches))
@@ -101,7 +112,7 @@ def placed_models(
 
 
 def forms(name: str, activations: bool = False, largest: int = 1, growth: float = 1.0) -> dict[Shape, Form]:
-    """Of a model, by shape."""
+    """Return the forms of a model, by shape."""
     found = {}
     for form in alpaserve.measured(name):
         shape = Shape(form.stages, form.operators)
@@ -122,7 +133,7 @@ def _objective(name: str, scale: float | None) -> Time:
 
 
 def columns(case: Case, ways: Ways, seed: int) -> tuple[Clocks, SmallInts]:
-    """Arrivals, as the runtime's clock counts, and models."""
+    """Return arrivals, as the runtime's clock counts, and models."""
     if ways.traffic == "published":
         apart = seed * SEEDS_APART
         seconds, models = alpaserve.as_published(case.rates(), case.cv, case.seconds, apart)
@@ -135,10 +146,10 @@ def columns(case: Case, ways: Ways, seed: int) -> tuple[Clocks, SmallInts]:
 
 
 def problem(case: Case, ways: Ways = AS_PUBLISHED, seed: int = 0) -> Problem:
-    """With the requests that a plan may be made with."""
-    counted, models = columns(case, msgspec.structs.replace(ways, runtime=Runtime()), seed)
+    """Return the placement problem, with the requests that a plan may be made with."""
+    counted, models = columns(case, msgspec.structs.replace(ways, runtime=GroupRuntime()), seed)
     gpus = tuple(PlacementGpu(number, case.memory, _node(case, number)) for number in range(case.gpus))
-    requests = Requests(tuple(counted.tolist()), tuple(models.tolist()))
+    requests = PlacementRequests(tuple(counted.tolist()), tuple(models.tolist()))
     return Problem(case.placed(), gpus, requests)
 
 
@@ -154,7 +165,7 @@ def run(
     seed: int = 0,
     search: Search | None = None,
 ) -> Outcome:
-    """A plan by name of its policy, judged."""
+    """Return the plan of a policy, given by name, judged."""
     factory: Any = placement_policies.get(policy)
     chosen = factory(msgspec.convert(parameters or {}, factory.Parameters))
     posed, search = problem(case, ways, seed), search or Patient()
@@ -165,22 +176,24 @@ def run(
 
 
 def judge(case: Case, plans: Plan | Timeline, ways: Ways = FAIR, seed: int = 0) -> Outcome:
-    """*seed* is that of the requests that the plan was made with."""
+    """Return how a plan fares; *seed* is that of the requests that the plan was made with."""
     tables = Tables.of(case.placed(), ways.runtime)
     arrivals, models = columns(case, ways, seed + (FRESH_SEED if ways.fresh else 0))
     trim = ways.trim / ways.runtime.unit
-    workload = Workload.from_columns(arrivals, models, len(case.models), trim)
+    workload = SimulatedRequests.from_columns(arrivals, models, len(case.models), trim)
     if isinstance(plans, Timeline):
         served = serve_timeline(tables, plans, workload, ways.carry_backlog)
         return Outcome(plans.plans[0], plans, served, statistics(served, workload))
-    served = serve(Layout.of(tables, groups_of(plans)), workload)
+    served = serve(GroupLayout.of(tables, groups_of(plans)), workload)
     return Outcome(plans, None, served, statistics(served, workload))
 
 
 def attainment_of(case: Case, groups: Sequence[Group], ways: Ways = AS_PUBLISHED, seed: int = 0) -> float:
-    """Of groups that somebody else chose: the recorded placements of the authors' experiments."""
+    """Return the attainment of groups that somebody else chose: placements recorded by the authors."""
     tables = Tables.of(case.placed(), ways.runtime)
     arrivals, models = columns(case, ways, seed)
-    workload = Workload.from_columns(arrivals, models, len(case.models), ways.trim / ways.runtime.unit)
-    served = serve(Layout.of(tables, groups), workload)
+    workload = SimulatedRequests.from_columns(
+        arrivals, models, len(case.models), ways.trim / ways.runtime.unit
+    )
+    served = serve(GroupLayout.of(tables, groups), workload)
     return statistics(served, workload).attainment

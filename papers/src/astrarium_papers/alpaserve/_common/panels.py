@@ -14,8 +14,8 @@ MORE_HELPS = {"gpus": True, "rate": False, "cv": False, "slo": True}
 
 
 def reach(values: Sequence[float], attained: Sequence[float], more_helps: bool) -> float | None:
-    """The hardest value that meets 99 %, on a line to the next harder one, which does not. None: no value
-    does."""
+    """Return the hardest value that meets 99 %, on a line to the next harder one, which does not. None: no
+    value does."""
     hardest_first = sorted(zip(values, attained, strict=True), reverse=not more_helps)
     before: tuple[float, float] | None = None
     for value, share in hardest_first:
@@ -29,7 +29,8 @@ def reach(values: Sequence[float], attained: Sequence[float], more_helps: bool) 
 
 
 class Gain(NamedTuple):
-    """*bound*: the rival met 99 % nowhere, so that the true number is larger."""
+    """How many times less a system does with. *bound*: the rival met 99 % nowhere, so that the true number is
+    larger."""
 
     times: float
     bound: bool
@@ -39,8 +40,8 @@ class Gain(NamedTuple):
 
 
 def gain(panel: Mapping[str, Any], ways: str, system: str, rival: str) -> Gain | None:
-    """How many times fewer GPUs, higher rate, burstier traffic, or tighter objective *system* does with.
-    None: it meets 99 % nowhere itself."""
+    """Return how many times fewer GPUs, higher rate, burstier traffic, or tighter objective *system* does
+    with. None: it meets 99 % nowhere itself."""
     ours, theirs = (reached(panel, ways, name) for name in (system, rival))
     if ours is None:
         return None
@@ -57,7 +58,7 @@ def reached(panel: Mapping[str, Any], ways: str, system: str) -> float | None:
 def behind_of(
     panels: Mapping[str, Any], ways: str, system: str, rivals: Sequence[str]
 ) -> tuple[list[str], int]:
-    """Where *system* is behind the best of its rivals, in words, and how many points there are."""
+    """Return where *system* is behind the best of its rivals, in words, and how many points there are."""
     behind, points = [], 0
     for name, panel in panels.items():
         curves = panel["curves"][ways]
@@ -74,8 +75,8 @@ def spelled(value: float | None) -> str:
 
 
 def draw_panel(axis: Any, panel: Mapping[str, Any], colors: Mapping[str, str], title: str) -> None:
-    """Fair curves are solid, those as published dotted; ours is dashed, for it may hide another. 99 % is a
-    line."""
+    """Draw a panel: fair curves are solid, those as published dotted; ours is dashed, for it may hide
+    another. 99 % is a line."""
     for ways, curves in panel["curves"].items():
         for system, attained in curves.items():
             style: dict[str, Any] = {"color": colors[system], "marker": "o", "markersize": 3}

@@ -29,7 +29,7 @@ class Layer(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """Between GPUs of a node: bytes a second each way, and how long the smallest message takes."""
+    """The link between GPUs of a node: bytes a second each way, and how long the smallest message takes."""
 
     bandwidth: float
     delay: Time = 0
@@ -38,26 +38,27 @@ class Link(msgspec.Struct, frozen=True):
         return self.delay + round(size * SECOND / self.bandwidth)
 
     def all_reduce(self, size: int, gpus: int) -> Time:
-        """Around a ring: every GPU sends 2 (n - 1) / n of it, in 2 (n - 1) messages."""
+        """Return the time of an exchange around a ring: every GPU sends 2 (n - 1) / n of it, in 2 (n - 1)
+        messages."""
         if gpus == 1:
             return 0
         return 2 * (gpus - 1) * self.delay + round(2 * (gpus - 1) / gpus * size * SECOND / self.bandwidth)
 
 
 def layer_time(layer: Layer, batch: int, operators: int, link: Link) -> Time:
-    """Split over GPUs, with the exchange; or whole on each, if that is faster."""
+    """Return the time of a layer split over GPUs, with the exchange, or whole on each, if that is faster."""
     split = -(-layer.times[batch] // operators) + link.all_reduce(layer.exchanged * batch, operators)
     return min(layer.times[batch], split)
 
 
 def is_split(layer: Layer, operators: int, link: Link) -> bool:
-    """Whether each GPU keeps a part of the weights only. It is decided once, for a single request."""
+    """Return whether each GPU keeps a part of the weights only; it is decided for a single request."""
     return operators > 1 and layer_time(layer, 1, operators, link) < layer.times[1]
 
 
 def cut(times: Sequence[Time], stages: int) -> tuple[int, ...]:
-    """Where stages begin (and the end), so that the slowest is fastest; of equal ways, cuts as early as
-    can be."""
+    """Return where stages begin (and the end), so that the slowest is fastest; of equal ways, cuts as early
+    as can be."""
     if not 1 <= stages <= len(times):
         raise InputError("stages", stages, f"from 1 to the number of layers, {len(times)}")
     sums = [0, *accumulate(times)]
@@ -84,7 +85,7 @@ def _one_stage_more(slowest: list[float], sums: list[int]) -> tuple[list[float],
 
 
 def parallelize(layers: Sequence[Layer], shape: Shape, link: Link) -> Form:
-    """The form that the dynamic program finds. Stages are cut for single requests, and hold for all
+    """Return the form that the dynamic program finds. Stages are cut for single requests, and hold for all
     batches."""
     if shape.operators < 1:
         raise InputError("operators", shape.operators, "at least 1")
@@ -112,8 +113,8 @@ def _stage_weights(stage: Sequence[Layer], operators: int, link: Link) -> int:
 def forms(
     layers: Sequence[Layer], shapes: Iterable[Shape], link: Link, measured: Mapping[Shape, Form] | None = None
 ) -> dict[Shape, Form]:
-    """One for each shape: the measured one where there is one, else as computed. Those with more stages than
-    layers are left out."""
+    """Return a form for each shape: the measured one where there is one, else as computed. Those with more
+    stages than layers are left out."""
     known = dict(measured or {})
     possible = (shape for shape in shapes if shape in known or shape.stages <= len(layers))
     return {shape: known.get(shape) or parallelize(layers, shape, link) for shape in possible}

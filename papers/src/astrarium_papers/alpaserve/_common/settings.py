@@ -21,9 +21,9 @@ import msgspec
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND
 from astrarium.placement import alpaserve
-from astrarium.placement.groups import DEFAULT, Group, Layout, Runtime, Served, Tables
+from astrarium.placement.groups import DEFAULT, Group, GroupLayout, GroupRuntime, Served, Tables
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
-from astrarium.placement.simulation import TRIM, Statistics, Workload, serve, statistics
+from astrarium.placement.simulation import TRIM, SimulatedRequests, Statistics, serve, statistics
 from astrarium_papers.alpaserve._common import cases
 from astrarium_papers.findings import Effort, Row
 
@@ -39,11 +39,11 @@ PIPELINE = Shape(stages=8)
 COPIES = 2  # of each model, that the memory of a V100 has room for
 
 
-def traffic(rates: Sequence[float], cv: float, seconds: float, seed: int) -> Workload:
-    """Requests of models that have these rates."""
+def traffic(rates: Sequence[float], cv: float, seconds: float, seed: int) -> SimulatedRequests:
+    """Return requests of models that have these rates."""
     generator = stream(seed, "alpaserve", "section 3")
     times, models = alpaserve.windows([list(rates)], cv, seconds, generator, stationary=True)
-    return Workload.from_columns(times, models, len(rates), TRIM)
+    return SimulatedRequests.from_columns(times, models, len(rates), TRIM)
 
 
 def equally(rate: float, models: int = COUNT) -> list[float]:
@@ -51,7 +51,7 @@ def equally(rate: float, models: int = COUNT) -> list[float]:
 
 
 def replicated(models: int, copies: int) -> list[Group]:
-    """A GPU for each model and its next neighbours, as in the paper's Figure 3a."""
+    """Return a GPU for each model and its next neighbours, as in the paper's Figure 3a."""
     return [
         Group((gpu,), ALONE, tuple(sorted((gpu + step) % models for step in range(copies))))
         for gpu in range(models)
@@ -59,7 +59,7 @@ def replicated(models: int, copies: int) -> list[Group]:
 
 
 def pipelined(models: int, gpus: int, stages: int) -> list[Group]:
-    """Pipelines over *stages* GPUs, each with all models, as in Figure 3b."""
+    """Return pipelines over *stages* GPUs, each with all models, as in Figure 3b."""
     everything = tuple(range(models))
     return [
         Group(tuple(range(first, first + stages)), Shape(stages), everything)
@@ -68,13 +68,19 @@ def pipelined(models: int, gpus: int, stages: int) -> list[Group]:
 
 
 def outcome(
-    models: Sequence[PlacedModel], groups: Sequence[Group], workload: Workload, runtime: Runtime = DEFAULT
+    models: Sequence[PlacedModel],
+    groups: Sequence[Group],
+    workload: SimulatedRequests,
+    runtime: GroupRuntime = DEFAULT,
 ) -> Served:
-    return serve(Layout.of(Tables.of(models, runtime), groups), workload)
+    return serve(GroupLayout.of(Tables.of(models, runtime), groups), workload)
 
 
 def fared(
-    models: Sequence[PlacedModel], groups: Sequence[Group], workload: Workload, runtime: Runtime = DEFAULT
+    models: Sequence[PlacedModel],
+    groups: Sequence[Group],
+    workload: SimulatedRequests,
+    runtime: GroupRuntime = DEFAULT,
 ) -> Statistics:
     return statistics(outcome(models, groups, workload, runtime), workload)
 
@@ -82,12 +88,14 @@ def fared(
 def compared(
     rate: float, cv: float, seconds: float, seed: int, slo: float | None = None
 ) -> dict[str, Statistics]:
-    """Section 3.2's two placements: one pipeline over all GPUs, or as many replicas as a V100 holds."""
+    """Serve section 3.2's two placements: one pipeline over all GPUs, or as many replicas as a V100 holds."""
     models = cases.placed_models([MODEL] * COUNT, equally(rate), slo)
     return _placements(models, traffic(equally(rate), cv, seconds, seed), DEFAULT)
 
 
-def _placements(models: Sequence[PlacedModel], workload: Workload, runtime: Runtime) -> dict[str, Statistics]:
+def _placements(
+    models: Sequence[PlacedModel], workload: SimulatedRequests, runtime: GroupRuntime
+) -> dict[str, Statistics]:
     return {
         PARALLEL: fared(models, pipelined(COUNT, COUNT, PIPELINE.stages), workload, runtime),
         REPLICATION: fared(models, replicated(COUNT, COPIES), workload, runtime),
@@ -95,10 +103,13 @@ def _placements(models: Sequence[PlacedModel], workload: Workload, runtime: Runt
 
 
 def on_their_requests(rate: float, seconds: float, slo: float | None = None) -> dict[str, Statistics]:
-    """As the authors' code draws and counts them: what it finds must come out again, to its last digit."""
+    """Simulate requests as the authors' code draws and counts them: its numbers must come out to the last
+    digit."""
     ways = cases.AS_PUBLISHED
     case = cases.Case((MODEL,) * COUNT, COUNT, rate, CV, slo, seconds, "uniform")
-    workload = Workload.from_columns(*cases.columns(case, ways, 0), COUNT, ways.trim / ways.runtime.unit)
+    workload = SimulatedRequests.from_columns(
+        *cases.columns(case, ways, 0), COUNT, ways.trim / ways.runtime.unit
+    )
     return _placements(case.placed(), workload, ways.runtime)
 
 
@@ -125,7 +136,7 @@ def sweep(
     measure: Callable[[float, int], dict[str, Statistics]],
     say: str,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Of every placement, a point for each value."""
+    """Return, for every placement, a point for each value."""
 
     def at(value: float) -> dict[str, Point]:
         effort.say(f"{say} {value:g}")
@@ -137,18 +148,18 @@ def sweep(
 
 
 def means(points: Sequence[dict[str, Any]], what: str) -> list[float]:
-    """One for each point."""
+    """Return the mean of each point."""
     return [mean(point[what]) for point in points]
 
 
 def ratios(data: dict[str, Any], what: str = "mean") -> list[float]:
-    """Replication over model parallelism, at each value of a sweep."""
+    """Return replication over model parallelism, at each value of a sweep."""
     found = (means(data["placements"][name], what) for name in (REPLICATION, PARALLEL))
     return [replication / parallel for replication, parallel in zip(*found, strict=True)]
 
 
 def ratio_rows(data: dict[str, Any], form: str) -> list[Row]:
-    """The paper prints none of them. *form* says where, such as "at CV {:g}"."""
+    """Return rows for ratios that the paper does not print. *form* says where, such as "at CV {:g}"."""
     rows = []
     for place, (value, ratio) in enumerate(zip(data["values"], ratios(data), strict=True)):
         both = {name: points[place] for name, points in data["placements"].items()}
@@ -161,14 +172,14 @@ def ratio_rows(data: dict[str, Any], form: str) -> list[Row]:
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:
-    """For notes: 1.83 (1.71 to 1.95 over 5 seeds)."""
+    """Return a spread for notes: 1.83 (1.71 to 1.95 over 5 seeds)."""
     ends = f"{min(values):{form}} to {max(values):{form}}"
     return f"{mean(values):{form}} ({ends} over {len(values)} seeds)"
 
 
 def crossing(values: Sequence[float], ahead: Sequence[float]) -> float | None:
-    """Where *ahead* falls to zero for good, along a line between two points; the first value if it never was
-    above, None if it is so to the end."""
+    """Return where *ahead* falls to zero for good, along a line between two points; the first value if it
+    never was above, None if it is so to the end."""
     last = max((place for place, one in enumerate(ahead) if one > 0), default=None)
     if last is None:
         return values[0]
@@ -179,7 +190,7 @@ def crossing(values: Sequence[float], ahead: Sequence[float]) -> float | None:
 
 
 def draw_sweep(axis: Any, data: dict[str, Any], what: str, scale: float = 1.0) -> None:
-    """A line for each placement, and what the seeds differ."""
+    """Draw a line for each placement, and what the seeds differ."""
     for name, points in data["placements"].items():
         at = [scale * one for one in means(points, what)]
         low = [scale * min(point[what]) for point in points]

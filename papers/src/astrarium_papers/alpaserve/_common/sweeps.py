@@ -16,13 +16,19 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from astrarium.placement.groups import Group, Layout, Runtime, Tables, groups_of
+from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, Tables, groups_of
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Patient, placement_policies
-from astrarium.placement.policies._ground import Counting, Going, Ground, grouped, plan_of
-from astrarium.placement.policies._selection import Board, fast
-from astrarium.placement.problem import Problem, Requests, Shape
-from astrarium.placement.simulation import Workload, score
+from astrarium.placement.policies._search_context import (
+    Counting,
+    SearchContext,
+    SearchProgress,
+    grouped,
+    plan_of,
+)
+from astrarium.placement.policies._selection import GroupAssignment, fast
+from astrarium.placement.problem import PlacementRequests, Problem, Shape
+from astrarium.placement.simulation import SimulatedRequests, score
 from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, FAIR, Case, Outcome, Ways, judge, run
 from astrarium_papers.alpaserve._common.cases import problem as posed_by
 from astrarium_papers.alpaserve._common.panels import ALPASERVE, CLOCKWORK, OURS, REPLICATION
@@ -39,13 +45,13 @@ Known = Callable[[Case, str], Problem]
 
 
 def known(case: Case, ways: str) -> Problem:
-    """With the requests that a plan is made with."""
+    """Return the problem with the requests that a plan is made with."""
     longer = case.seconds * (HISTORY if ways == "fair" else 1)
     return posed_by(msgspec.structs.replace(case, seconds=longer), WAYS[ways])
 
 
 def apart(groups: Sequence[Group]) -> bool:
-    """Groups are served as if they shared no GPU, so none may."""
+    """Return whether no two groups share a GPU: they are served as if they shared none."""
     taken = Counter(gpu for group in groups for gpu in group.gpus)
     return max(taken.values(), default=1) == 1
 
@@ -56,7 +62,8 @@ def judged(case: Case, plan: Plan, ways: str, seeds: int) -> list[Outcome]:
 
 
 def counted_as(ways: str) -> dict[str, Any]:
-    """What searches take from the authors: each stage counts as much as the largest; seconds as doubles."""
+    """Return what searches take from the authors: each stage counts as much as the largest; seconds as
+    doubles."""
     return {"memory": "worst-stage", "runtime": {"clock": "seconds"}} if ways == "as published" else {}
 
 
@@ -66,7 +73,7 @@ def placing(
     knows: Known = known,
     told: Callable[[Problem], Judge] | None = None,
 ) -> Placer:
-    """One plan, kept whatever comes. *told*: the search hears what becomes of a plan."""
+    """Return a placer of one plan, kept whatever comes. *told*: the search hears what becomes of a plan."""
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
         factory: Any = placement_policies.get(policy)
@@ -79,7 +86,7 @@ def placing(
 
 
 def replacing(policy: str) -> Placer:
-    """Plans that follow each other, made with the requests that are served."""
+    """Return a placer of plans that follow each other, made with the requests that are served."""
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
         return [run(case, policy, counted_as(ways), WAYS[ways], seed) for seed in range(seeds)]
@@ -88,22 +95,25 @@ def replacing(policy: str) -> Placer:
 
 
 def greedy(stages: int) -> Placer:
-    """Algorithm 1 alone: the fast selection on groups of one shape."""
+    """Return a placer by Algorithm 1 alone: the fast selection on groups of one shape."""
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
         posed = known(case, ways)
         published = ways == "as published"
         counting: Counting = "worst-stage" if published else "stage"
-        ground = Ground.of(posed, Runtime(clock="seconds" if published else "ns"), counting)
-        board = Board(ground, grouped(posed.gpus, Shape(stages)), np.ones(len(posed.models), bool))
-        found = fast(board, ground.workload, Going(Patient()))
-        return judged(case, plan_of("greedy", ground, found.groups, found.served), ways, seeds)
+        context = SearchContext.of(posed, GroupRuntime(clock="seconds" if published else "ns"), counting)
+        assignment = GroupAssignment(
+            context, grouped(posed.gpus, Shape(stages)), np.ones(len(posed.models), bool)
+        )
+        found = fast(assignment, context.workload, SearchProgress(Patient()))
+        return judged(case, plan_of("greedy", context, found.groups, found.served), ways, seeds)
 
     return outcomes
 
 
 def searching(knows: Known = known) -> Placer:
-    """AlpaServe without the exchanges that ours makes at the end, which the paper lacks."""
+    """Return AlpaServe as a placer without the exchanges that ours makes at the end, which the paper
+    lacks."""
     return placing("alpaserve", {"refine": 0}, knows)
 
 
@@ -115,22 +125,22 @@ SYSTEMS: dict[str, Placer] = {
 
 
 def planner(effort: Effort) -> dict[str, Placer]:
-    """Our own. It is judged fairly only."""
+    """Return our own planner, which is judged fairly only."""
     millions = effort.pick(1.0, 30.0)  # of requests to simulate in a search
     return {OURS: placing("planner", {"runtime": {}, "effort": millions}, told=what_runs)}
 
 
 def what_runs(problem: Problem) -> Judge:
-    """Groups that serve in order of arrival."""
+    """Return a judge that lets groups serve in order of arrival."""
     tables = Tables.of(problem.models)
 
-    def attained(plan: Plan, requests: Requests) -> list[float]:
+    def attained(plan: Plan, requests: PlacementRequests) -> list[float]:
         groups, count = groups_of(plan), len(problem.models)
         if not apart(groups):
             return [0.0] * count
         columns = np.array(requests.times, np.int64), np.array(requests.models, np.int32)
-        workload = Workload.from_columns(*columns, count)
-        good = score(Layout.of(tables, groups), workload).good
+        workload = SimulatedRequests.from_columns(*columns, count)
+        good = score(GroupLayout.of(tables, groups), workload).good
         return [float(a / b) if b else 1.0 for a, b in zip(good, workload.totals, strict=True)]
 
     return attained
@@ -189,7 +199,7 @@ class Sweep(NamedTuple):
 def swept(
     sweeps: Mapping[str, Sweep], placers: Mapping[str, Placer], effort: Effort
 ) -> dict[str, dict[str, Any]]:
-    """By the name of a sweep: its values, curves[ways][system] and shapes[ways][system]."""
+    """Return, by the name of a sweep, its values, curves[ways][system] and shapes[ways][system]."""
     tasks = dict.fromkeys(task for sweep in sweeps.values() for task in sweep.tasks())
     points = measured(list(tasks), placers, effort)
     return {name: _panel(sweep, points) for name, sweep in sweeps.items()}

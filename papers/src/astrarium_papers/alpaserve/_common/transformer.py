@@ -17,20 +17,20 @@ class Architecture(NamedTuple):
     width: int
 
     def parts(self) -> list[Part]:
-        """Attention and the two products of each layer, then the head. The embedding only looks up."""
+        """Return attention and the two products of each layer, then the head. The embedding only looks up."""
         square = self.width**2
         attention = Part(8 * square + 4 * LENGTH * self.width, 4 * square)
         products = Part(16 * square, 8 * square)
         return [*(attention, products) * self.layers, Part(2 * WORDS * self.width, WORDS * self.width)]
 
     def shares(self) -> list[float]:
-        """Of the time, by part."""
+        """Return the share of the time of each part."""
         counted = [part.operations for part in self.parts()]
         return [one / sum(counted) for one in counted]
 
     @property
     def weights(self) -> int:
-        """Bytes, with those of the embedding."""
+        """Return the bytes of weights, with those of the embedding."""
         return BYTES * (sum(part.weights for part in self.parts()) + WORDS * self.width)
 
 
@@ -38,6 +38,7 @@ MODELS = {"bert-1.3b": Architecture(24, 2048), "bert-2.6b": Architecture(32, 256
 
 
 def by_hand(layers: int, stages: int) -> list[int]:
-    """Where stages begin and end among the parts, if each has as many layers; the head goes with the last."""
+    """Return where stages begin and end among the parts, if each has as many layers; the head goes with the
+    last."""
     each = 2 * layers // stages
     return [*range(0, 2 * layers, each), 2 * layers + 1]

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.units import SECOND
-from astrarium.placement.groups import DEFAULT, WITHOUT_OVERHEADS, Runtime, Tables, groups_of
+from astrarium.placement.groups import DEFAULT, WITHOUT_OVERHEADS, GroupRuntime, Tables, groups_of
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
-from astrarium.placement.simulation import Workload
+from astrarium.placement.simulation import SimulatedRequests
 from astrarium_papers.alpaserve._common import cases, queueing
 from astrarium_papers.alpaserve._common.settings import (
     GIB,
@@ -55,12 +55,12 @@ def _rates(share: float) -> list[float]:
     return [share * RATE, (1 - share) * RATE]
 
 
-def requests(case: Traffic, seconds: float, seed: int) -> Workload:
+def requests(case: Traffic, seconds: float, seed: int) -> SimulatedRequests:
     return traffic(_rates(case.share), case.cv, seconds, seed)
 
 
 def measured(case: Traffic, effort: Effort) -> dict[str, Any]:
-    """The authors simulate 20 000 s, once; near saturation that is short."""
+    """Simulate both placements. The authors simulate 20 000 s, once; near saturation that is short."""
     seconds, seeds = effort.pick((10_000.0, 4), (20_000.0, 40))
     models = placed(case.share)
 
@@ -77,9 +77,10 @@ def measured(case: Traffic, effort: Effort) -> dict[str, Any]:
 
 
 def _latencies(
-    models: Sequence[PlacedModel], name: str, workload: Workload, runtime: Runtime
+    models: Sequence[PlacedModel], name: str, workload: SimulatedRequests, runtime: GroupRuntime
 ) -> dict[str, Any]:
-    """Of one seed: the mean, that of each model, and percentiles of all and of each model."""
+    """Return latencies of one seed: the mean, that of each model, and percentiles of all and of each
+    model."""
     counted = slice(workload.first, workload.last)
     finish = outcome(models, GROUPS[name], workload, runtime).finish[counted]
     latency: Floats = (finish - workload.arrivals[counted]) / SECOND
@@ -92,7 +93,7 @@ def _latencies(
 
 
 def _together(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means stay apart; percentiles are averaged."""
+    """Return the numbers of all seeds: means stay apart, percentiles are averaged."""
     percentiles = np.mean([one["percentiles"] for one in seeds], axis=0)
     return {
         "mean": [one["mean"] for one in seeds],
@@ -102,7 +103,8 @@ def _together(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def searched(effort: Effort) -> dict[str, list[str]]:
-    """What the policies choose themselves, where answers are due within five times a model's own latency."""
+    """Return what the policies choose themselves, where answers are due within five times a model's own
+    latency."""
     seconds = effort.pick(500.0, 10_000.0)
     case = cases.Case(MODELS, 2, RATE, 3.0, 5.0, seconds, "uniform", MEMORY)
     plans = {
@@ -114,7 +116,7 @@ def searched(effort: Effort) -> dict[str, list[str]]:
 
 
 def theory(name: str, share: float) -> float:
-    """Mean latency by the formulas of section 3.4, with the simulator's overheads, in seconds."""
+    """Return the mean latency by the formulas of section 3.4, with the simulator's overheads, in seconds."""
     tables = Tables.of(placed(share))
     fixed = tables.runtime.fixed_overhead / SECOND
     alone, stages = (tables.times[tables.kinds[shape], 0, 0] / SECOND for shape in (ALONE, TWO))

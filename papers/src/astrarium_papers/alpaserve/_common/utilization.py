@@ -11,7 +11,7 @@ import numpy.typing as npt
 from astrarium.core.units import SECOND
 from astrarium.placement.groups import Group, Tables
 from astrarium.placement.problem import PlacedModel
-from astrarium.placement.simulation import Workload
+from astrarium.placement.simulation import SimulatedRequests
 from astrarium_papers.alpaserve._common.settings import COLORS, outcome
 
 Spans = npt.NDArray[np.float64]  # from and to, in seconds
@@ -20,7 +20,7 @@ Spans = npt.NDArray[np.float64]  # from and to, in seconds
 def of(
     models: Sequence[PlacedModel],
     placements: dict[str, list[Group]],
-    workload: Workload,
+    workload: SimulatedRequests,
     shown: tuple[float, float],
 ) -> dict[str, Any]:
     spans = {name: busy(models, groups, workload) for name, groups in placements.items()}
@@ -32,8 +32,8 @@ def of(
     }
 
 
-def busy(models: Sequence[PlacedModel], groups: list[Group], workload: Workload) -> Spans:
-    """One row for each stage of each request."""
+def busy(models: Sequence[PlacedModel], groups: list[Group], workload: SimulatedRequests) -> Spans:
+    """Return one row for each stage of each request."""
     tables = Tables.of(models)
     where = outcome(models, groups, workload).group.tolist()
     free = [[0.0] * group.shape.stages for group in groups]
@@ -51,7 +51,7 @@ def busy(models: Sequence[PlacedModel], groups: list[Group], workload: Workload)
 
 
 def levels(spans: Spans, shown: tuple[float, float] | None = None) -> tuple[Spans, Spans]:
-    """Instants, and how many GPUs are busy from each on."""
+    """Return instants, and how many GPUs are busy from each on."""
     moments = np.round(np.concatenate([spans[:, 0], spans[:, 1]]), 6)  # who ends and who begins: one instant
     times, which = np.unique(moments, return_inverse=True)
     changes = np.bincount(which, np.repeat([1.0, -1.0], len(spans)))
@@ -60,7 +60,7 @@ def levels(spans: Spans, shown: tuple[float, float] | None = None) -> tuple[Span
 
 
 def _together(spans: Spans) -> float:
-    """Of the time in which some GPU works, the part in which two do."""
+    """Return the part of the time in which some GPU works in which two do."""
     times, count = levels(spans)
     lasted = np.diff(times)
     return round(float(lasted[count[:-1] > 1].sum() / lasted[count[:-1] > 0].sum()), 4)

@@ -62,7 +62,7 @@ class Effort(msgspec.Struct, frozen=True):
 
 
 class Subclusters(msgspec.Struct, frozen=True):
-    """The question."""
+    """The question: models to divide into sub-clusters, and the limits."""
 
     members: tuple[Member, ...]
     parts: int
@@ -95,7 +95,7 @@ class Division(msgspec.Struct, frozen=True):
     optimal: bool  # proven to be the best there is
 
     def of_part(self, part: int) -> tuple[int, ...]:
-        """Places of its members."""
+        """Return the places of the members of a part."""
         return tuple(place for place, where in enumerate(self.assignment) if where == part)
 
 
@@ -108,7 +108,7 @@ class Chance(Protocol):
 
 
 def divide(task: Subclusters, effort: Effort = Effort()) -> Division:  # noqa: B008 (frozen)
-    """InputError where it cannot be done: with what would make it possible."""
+    """Return a division; InputError, with what would make it possible, where there is none."""
     from astrarium_papers.symphony._subclusters import limits
     from astrarium_papers.symphony._subclusters import program as milp
     from astrarium_papers.symphony._subclusters.figures import Figures
@@ -146,8 +146,8 @@ def random_search(task: Subclusters, tries: int, chance: Chance) -> Division | N
 
 
 def members_of(models: Iterable[PlacedModel], today: Mapping[str, int] | None = None) -> tuple[Member, ...]:
-    """Of a placement problem. Load is the GPU time of its requests in the largest batches of which two in a
-    row keep the objective, or else of which one does."""
+    """Return the members of a placement problem. Load is the GPU time of its requests in the largest batches
+    of which two in a row keep the objective, or else of which one does."""
     where = today or {}
     return tuple(_member(model, where.get(model.name)) for model in models)
 

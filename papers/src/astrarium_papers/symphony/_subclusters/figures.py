@@ -50,7 +50,7 @@ class Figures:
         return bool((self.today >= 0).any()) and min(self.moved_limit, self.moved_load_limit) < math.inf
 
     def sums(self, column: Floats, assignment: Places) -> Floats:
-        """By part; added up one by one, so that every machine rounds alike."""
+        """Return sums by part; added up one by one, so that every machine rounds alike."""
         return np.bincount(assignment, column, self.parts).astype(float)
 
     def sums_of(self, column: Floats, assignment: Places, members: Places) -> Floats:
@@ -65,7 +65,7 @@ class Figures:
         return np.asarray((self.today >= 0) & (assignment != self.today))
 
     def deviations(self, assignment: Places) -> tuple[Floats, Floats]:
-        """Of load and of memory, in shares of the mean, by part."""
+        """Return deviations of load and of memory, in shares of the mean, by part."""
         load = np.abs(self.sums(self.load, assignment) / self.mean_load - 1) if self.total_load else 0.0
         memory = (
             np.abs(self.sums(self.memory, assignment) / self.mean_memory - 1) if self.memory.any() else 0.0
@@ -80,7 +80,7 @@ class Figures:
         return self.sums(self.memory, assignment) + self.largest(self.runtime, assignment)
 
     def excess(self, assignment: Places) -> float:
-        """How far the parts are above their limits, in shares of these; 0 if they all are below."""
+        """Return how far the parts are above their limits, in shares of these; 0 if they all are below."""
         rate = over(self.sums(self.rate, assignment), self.rate_limit * (1 + ROUNDING))
         return float(rate.sum() + over(self.needed_memory(assignment), self.memory_limit).sum())
 
@@ -93,7 +93,7 @@ class Figures:
         return self.excess(assignment) == 0 and self.few_moves(assignment)
 
     def merit(self, assignment: Places) -> tuple[bool, float, float]:
-        """Less is better: limits first, then the objective."""
+        """Return a key of which less is better: limits first, then the objective."""
         return not self.few_moves(assignment), self.excess(assignment), self.objective(assignment)
 
     def division(self, assignment: Places, tried: int, optimal: bool) -> Division:
@@ -111,7 +111,7 @@ class Figures:
 
 
 def over(amount: Any, limit: float) -> Any:
-    """How far above a limit, as a share of it."""
+    """Return how far above a limit, as a share of it."""
     if limit == math.inf:
         return np.zeros_like(amount)
     return np.maximum(amount - limit, 0) / (limit or 1.0)

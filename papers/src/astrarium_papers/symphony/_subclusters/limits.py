@@ -20,7 +20,7 @@ MOVING_CHOICES, PACKING_CHOICES = 4_000, 100
 
 
 def check_each(task: Subclusters) -> None:
-    """What one can tell without a search: each model, and all of them."""
+    """Check what one can tell without a search: each model, and all of them."""
     limits, members = task.limits, task.members
     if limits.memory is not None:
         for member in members:
@@ -41,7 +41,7 @@ def check_each(task: Subclusters) -> None:
 
 
 def rescued(figures: Figures, closest: Places, nodes: int) -> Places:
-    """The search found nothing that is allowed. As few moves as can be may do; else say what is missing."""
+    """Return the division with the fewest moves where the search found nothing; else say what is missing."""
     found = _with_few_moves(figures, nodes) if figures.bounded_moves else None
     if found is None:
         _refuse_limits(figures, closest, nodes)
@@ -49,7 +49,7 @@ def rescued(figures: Figures, closest: Places, nodes: int) -> Places:
 
 
 def _with_few_moves(figures: Figures, nodes: int) -> Places | None:
-    """None: however much moved, nothing was found."""
+    """Return a division with few moves; None where nothing was found, however much moved."""
     free = Figures(msgspec.structs.replace(figures.task, limits=_without_moves(figures)))
     found, proven = _moved_least(free, figures, nodes)
     if found is None or not free.allowed(found):
@@ -71,7 +71,7 @@ def _refuse_moves(figures: Figures, found: Places, proven: bool) -> NoReturn:
 
 
 def _moved_least(free: Figures, figures: Figures, nodes: int) -> tuple[Places | None, bool]:
-    """A division within the limits of the parts, near to today's; and whether none is nearer."""
+    """Return a division within the limits of the parts, near to today's; and whether none is nearer."""
     start = np.where(figures.today >= 0, figures.today, 0)
     if len(start) * free.parts <= MOVING_CHOICES:
         cost = figures.load / figures.mean_load if figures.moved_limit == math.inf else np.ones(len(start))

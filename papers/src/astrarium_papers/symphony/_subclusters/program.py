@@ -179,7 +179,7 @@ class Program:
             self._add(choices, costs, -math.inf, left / unit)
 
     def _base(self, column: Floats) -> list[float]:
-        """What each of the parts holds of models that stay."""
+        """Return what each of the parts holds of models that stay."""
         sums = np.bincount(self.start[self._fixed], column[self._fixed], self.figures.parts)
         return list(map(float, sums[self.parts]))
 
@@ -207,7 +207,7 @@ PARTS_A_ROUND, MODELS_A_ROUND, CHOICES_A_ROUND = 3, 18, 500
 
 
 def whole(figures: Figures, start: Places, nodes: int) -> tuple[Places, int, bool]:
-    """(the better of *start* and what the program finds, nodes, whether it is the best there is)."""
+    """Return the better of *start* and what the program finds, nodes, and whether it is the best there is."""
     program = Program(figures, start, np.arange(len(start)), np.arange(figures.parts))
     program.balance()
     if (figures.today == NOWHERE).all():
@@ -248,21 +248,21 @@ def _worth_moving(figures: Figures, start: Places) -> Places:
 
 
 def least_moves(figures: Figures, start: Places, cost: Floats, nodes: int) -> Solved:
-    """As little moved as the limits of the parts allow, by what moving each model costs."""
+    """Move as little as the limits of the parts allow, by what moving each model costs."""
     program = Program(figures, start, np.arange(len(start)), np.arange(figures.parts))
     program.count_moves(cost)
     return program.solve(nodes)
 
 
 def least_limits(figures: Figures, start: Places, nodes: int) -> Solved:
-    """The limits of rate and memory exceeded as little as can be, in shares of them."""
+    """Exceed the limits of rate and memory as little as can be, in shares of them."""
     program = Program(figures, start, np.arange(len(start)), np.arange(figures.parts))
     program.stretch_limits()
     return program.solve(nodes)
 
 
 def _worst_parts(figures: Figures, assignment: Places) -> Places:
-    """The fullest and the emptiest, of load and of memory."""
+    """Return the fullest and the emptiest part, of load and of memory."""
     load = figures.sums(figures.load, assignment) / figures.mean_load
     memory = figures.sums(figures.memory, assignment) / figures.mean_memory
     # ties go to the part with the smaller number
@@ -273,7 +273,7 @@ def _worst_parts(figures: Figures, assignment: Places) -> Places:
 
 
 def _some_models(assignment: Places, parts: Places, number: int) -> Places:
-    """Others in every round: each part gives every so-manieth of its models."""
+    """Return other models in every round: each part gives every so-manieth of its models."""
     share = MODELS_A_ROUND // len(parts)
     chosen = []
     for part in parts:

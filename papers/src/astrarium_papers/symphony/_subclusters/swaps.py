@@ -38,7 +38,7 @@ def _drawn(figures: Figures, chance: Chance) -> Places:
 
 
 def _most_moved(figures: Figures, order: Places) -> int:
-    """How many of the first of *order* may move."""
+    """Return how many of the first of *order* may move."""
     within = int(np.searchsorted(np.cumsum(figures.load[order]), figures.moved_load_limit, "right"))
     return int(min(within, figures.moved_limit, len(order)))
 
@@ -60,7 +60,7 @@ def first_division(figures: Figures) -> Places:
 
 
 def _cost_of_joining(figures: Figures, assignment: Places, place: int) -> Floats:
-    """What the sum of squares grows by, and how far above the limits it would be, by part."""
+    """Return what the sum of squares grows by, and how far above the limits it would be, by part."""
     inside = np.flatnonzero(assignment >= 0)
     cost = np.zeros(figures.parts)
     for column, mean, weight in figures.balanced:
@@ -90,7 +90,7 @@ class Swaps:
                 return
 
     def run_until_allowed(self) -> None:
-        """No further than the limits of the parts ask for."""
+        """Exchange models no further than the limits of the parts ask for."""
         for pair in self._pairs:
             self._look_at(pair)
         while self.figures.excess(self.assignment) > 0 and self._step():
@@ -132,7 +132,8 @@ class Swaps:
         return True
 
     def _look_at(self, pair: tuple[int, int]) -> None:
-        """All exchanges of a model of the one part, or none, against a model of the other, or none."""
+        """Look at all exchanges of a model of the one part, or none, against a model of the other, or
+        none."""
         left, right = (_with_nobody(self.assignment, part) for part in pair)
         gains = self._gains(pair, left, right)
         self.tried += gains.size
@@ -146,7 +147,7 @@ class Swaps:
         return self._by_moves(gains, pair, left, right) if self.figures.bounded_moves else gains
 
     def _cost(self, pair: tuple[int, int], left: Places, right: Places) -> Floats:
-        """Of the two parts after each exchange."""
+        """Return the cost of the two parts after each exchange."""
         figures = self.figures
         cost = np.zeros((len(left), len(right)))
         for column, mean, weight in figures.balanced:
@@ -169,7 +170,7 @@ class Swaps:
         return sums[pair[0]] - given + taken, sums[pair[1]] + given - taken
 
     def _runtime(self, pair: tuple[int, int], left: Places, right: Places) -> tuple[Floats, Floats]:
-        """The largest of each part without the one who goes, and with the one who comes."""
+        """Return the largest of each part without the one who goes, and with the one who comes."""
         runtime = self.figures.runtime
         stays_left = _largest_without(runtime, self.assignment, pair[0], left)[:, None]
         stays_right = _largest_without(runtime, self.assignment, pair[1], right)[None, :]
@@ -189,7 +190,7 @@ class Swaps:
         return worth
 
     def _moves(self, column: Floats, places: Places, home: int, away: int) -> Floats:
-        """What moving each of *places* adds to what has moved."""
+        """Return what moving each of *places* adds to what has moved."""
         today = np.where(places >= 0, self.figures.today[places], NOWHERE)
         leaves, returns = (today >= 0) & (today != away), (today >= 0) & (today != home)
         change: Floats = _values(column, places) * (leaves.astype(float) - returns)

@@ -1,19 +1,18 @@
-"""Our own: as fair as it can be made, and no slower than the short first.
+"""Our own cluster policy is as fair as it can be made, and no slower than the short first.
 
-At every decision it asks how small a bound on rho all apps can be held to (`_astrarium_bound`), which gives
-each a deadline. Who has no time to lose until then comes first; who has, lets the short go first, so that
-completion times are small on the mean; and once no more apps come, the long and narrow begin in time for the
-end not to be theirs alone (`_astrarium_line`). So fairness takes from efficiency only what it needs, when it
-needs it.
+At every decision it asks how small a bound on rho all apps can be held to, which gives each a deadline. An
+app that has no time to lose until then comes first; one that has, lets the short go first, so that completion
+times are small on the mean; and once no more apps come, the long and narrow begin in time for the end not to
+be theirs alone (`line`). So fairness takes from efficiency only what it needs, when it needs it.
 
 - Memory: a deadline counts from an app's arrival; what was promised stays promised while it can be kept.
 - Leases are for `lease`, and are renewed while nobody who waits comes first. Within `least_run` no GPU is
   taken back. After that, whoever comes first takes it from those who lose least by it: startups, and work
-  since their last checkpoints (`_astrarium_hands`).
+  since their last checkpoints (`allotments`).
 - Places: those to whom a bad one costs most choose first; whoever lies badly is expected to end later, so it
   is pressed sooner; and it moves when that gains more than it costs.
 
-What it goes by are forecasts of owners, corrected by what was seen. None of it is the future.
+It goes by forecasts of owners, corrected by what was seen. None of it is the future.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from typing import Annotated
 
 import msgspec
 
-from astrarium.cluster.agents.seats import touched
+from astrarium.cluster.agents.participants import touched
 from astrarium.cluster.contract import Event, Grant, LeaseExpired, Revoke
 from astrarium.cluster.demand import spare, usable, wanted
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._time_shares import Rounds
-from astrarium.cluster.policies.astrarium import hands as hands_of
-from astrarium.cluster.policies.astrarium import words
-from astrarium.cluster.policies.astrarium.hands import Hand
-from astrarium.cluster.policies.astrarium.line import Line, Ranked, Reason
-from astrarium.cluster.policies.astrarium.prospects import Prospects, Yardstick
-from astrarium.cluster.policies.astrarium.words import starts
+from astrarium.cluster.policies.astrarium import allotments as allotting
+from astrarium.cluster.policies.astrarium import explanations
+from astrarium.cluster.policies.astrarium.allotments import Allotment
+from astrarium.cluster.policies.astrarium.explanations import starts
+from astrarium.cluster.policies.astrarium.line import PriorityLine, RankedApp, Reason
+from astrarium.cluster.policies.astrarium.prospects import Prospects, RhoDefinition
 from astrarium.cluster.state import ClusterState
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
@@ -56,7 +55,7 @@ class Astrarium:
             Duration, msgspec.Meta(description="how long nobody can take a GPU from who was given it")
         ] = Duration(120 * SECOND)
         definition: Annotated[
-            Yardstick, msgspec.Meta(description="of rho; both: the one by which an app fares worse")
+            RhoDefinition, msgspec.Meta(description="of rho; both: the one by which an app fares worse")
         ] = "both"
         bound: Annotated[float, msgspec.Meta(gt=0, description="a rho that is good enough for everybody")] = (
             1.0
@@ -78,13 +77,13 @@ class Astrarium:
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = mine = parameters
         self._prospects = Prospects(mine.definition)
-        self._line = Line(mine.bound, mine.more, mine.tail, mine.round or mine.lease)
+        self._line = PriorityLine(mine.bound, mine.more, mine.tail, mine.round or mine.lease)
         self._rounds = Rounds(mine.round) if mine.round else None
         self._since: dict[int, tuple[int, Time]] = {}  # who has a GPU, from when
         self._wakes: Time = FOREVER  # when a promise ends that somebody waits for
         self._review: Time = 0  # until then nothing changes by time alone
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         if self._rounds is not None and not self._rounds.begins(now, state):
@@ -94,7 +93,7 @@ class Astrarium:
         if now < self._review and all(_renewable(event, state) for event in events):
             for event in events:
                 assert isinstance(event, LeaseExpired)
-                yield Grant(event.app, event.gpus, self._until(now), words.GOES_ON)
+                yield Grant(event.app, event.gpus, self._until(now), explanations.GOES_ON)
             return
         yield from self._spared(events, state)
         if state.apps:
@@ -106,37 +105,39 @@ class Astrarium:
             yield self._rounds.next(now)
 
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
-        """Who wants GPUs, in the order in which they would get them."""
+        """Return who wants GPUs, in the order in which they would get them."""
         line = copy(self._line)  # to be asked is no decision
         return [
-            (each.app, words.standing(each, line.bound, now))
+            (each.app, explanations.standing(each, line.bound, now))
             for each in self._ranked(now, line, state)
             if wanted(each.prospect.row)
         ]
 
     def expects(self, now: Time, state: ClusterState) -> dict[int, Time]:
-        """When those who want GPUs can expect some, if nobody else comes and owners are right."""
+        """Return when those who want GPUs can expect some, if nobody else comes and owners are right."""
         ranked = self._ranked(now, copy(self._line), state)
         return starts(now, ranked, state, self._parameters.round or self._parameters.lease)
 
-    def _ranked(self, now: Time, line: Line, state: ClusterState) -> list[Ranked]:
+    def _ranked(self, now: Time, line: PriorityLine, state: ClusterState) -> list[RankedApp]:
         prospects = self._prospects.of(now, state)
         return line.order(now, prospects, max(1, state.floor.size)) if prospects else []
 
     def _decided(self, now: Time, state: ClusterState) -> Iterator[Grant | Revoke]:
         line, oldest = self._ranked(now, self._line, state), now - self._parameters.least_run
-        hands = {each.app: hands_of.hand(each.prospect.row, state, self._since, oldest) for each in line}
-        hands_of.deal(line, hands, state.floor.size)
-        for mine in hands.values():
-            hands_of.keep(now, mine, state)
-        yield from self._taken(line, hands)
-        yield from self._given(now, line, hands, state)
+        allotments = {
+            each.app: allotting.allotment(each.prospect.row, state, self._since, oldest) for each in line
+        }
+        allotting.set_counts(line, allotments, state.floor.size)
+        for mine in allotments.values():
+            allotting.choose_kept(now, mine, state)
+        yield from self._taken(line, allotments)
+        yield from self._given(now, line, allotments, state)
         yield from self._unused(line, state)
         self._wakes = self._promise_ends(now, line, state)
         self._review = self._next_review(now, line, state)
 
-    def _promise_ends(self, now: Time, line: Sequence[Ranked], state: ClusterState) -> Time:
-        """When the first GPU can be taken from somebody who is behind one that is pressed and has none."""
+    def _promise_ends(self, now: Time, line: Sequence[RankedApp], state: ClusterState) -> Time:
+        """Return when the first GPU can be taken from somebody who is behind a pressed app that has none."""
         size, behind, found = state.floor.size, False, FOREVER
         for each in line:
             row = each.prospect.row
@@ -147,9 +148,10 @@ class Astrarium:
             behind = behind or (pressed and bool(usable(row, size)))
         return found
 
-    def _next_review(self, now: Time, line: Sequence[Ranked], state: ClusterState) -> Time:
-        """Who runs moves forward in line, so that nothing changes until somebody who waits is pressed, or a
-        promise ends that somebody waits for; but not for ever, as forecasts do."""
+    def _next_review(self, now: Time, line: Sequence[RankedApp], state: ClusterState) -> Time:
+        """Return until when nothing changes by time alone. Who runs moves forward in line, so that nothing
+        changes until somebody who waits is pressed, or a promise ends that somebody waits for; but not for
+        ever, as forecasts do."""
         size = state.floor.size
         waiting = [each for each in line if len(each.prospect.row.leases) < usable(each.prospect.row, size)]
         if not waiting:
@@ -159,55 +161,59 @@ class Astrarium:
         pressed = min(self._line.pressed_in(now, each) for each in waiting)
         return now + max(1, min(round(pressed), LEASES * self._parameters.lease))
 
-    def _taken(self, line: Sequence[Ranked], hands: Mapping[int, Hand]) -> Iterator[Revoke]:
-        gains = next((each for each in line if hands[each.app].count > len(hands[each.app].has)), None)
+    def _taken(self, line: Sequence[RankedApp], allotments: Mapping[int, Allotment]) -> Iterator[Revoke]:
+        gains = next(
+            (each for each in line if allotments[each.app].count > len(allotments[each.app].has)), None
+        )
         for each in line:
-            mine = hands[each.app]
+            mine = allotments[each.app]
             gone = [gpu for gpu in mine.has if gpu in mine.row.leases and gpu not in mine.kept]
             if gone:
-                yield Revoke(each.app, tuple(gone), words.why_taken(each, gains))
+                yield Revoke(each.app, tuple(gone), explanations.why_taken(each, gains))
 
     def _given(
-        self, now: Time, line: Sequence[Ranked], hands: Mapping[int, Hand], state: ClusterState
+        self, now: Time, line: Sequence[RankedApp], allotments: Mapping[int, Allotment], state: ClusterState
     ) -> Iterator[Grant | Revoke]:
-        places, until = hands_of.new_places(line, hands, state), self._until(now)
+        places, until = allotting.new_places(line, allotments, state), self._until(now)
         for each in line:
-            mine, new = hands[each.app], places.get(each.app, [])
+            mine, new = allotments[each.app], places.get(each.app, [])
             again = [gpu for gpu in mine.kept if gpu not in mine.row.leases]
             if new:
-                why = words.why_given(each, self._line.bound)
+                why = explanations.why_given(each, self._line.bound)
                 yield Grant(each.app, tuple(sorted([*again, *new])), until, why)
             elif again:
-                yield Grant(each.app, tuple(sorted(again)), until, words.GOES_ON)
+                yield Grant(each.app, tuple(sorted(again)), until, explanations.GOES_ON)
         for each in line:
-            yield from self._moved(now, each, hands[each.app], state)
+            yield from self._moved(now, each, allotments[each.app], state)
 
-    def _moved(self, now: Time, each: Ranked, mine: Hand, state: ClusterState) -> Iterator[Grant | Revoke]:
-        there = hands_of.better_place(now, each, mine, state.free, state)
+    def _moved(
+        self, now: Time, each: RankedApp, mine: Allotment, state: ClusterState
+    ) -> Iterator[Grant | Revoke]:
+        there = allotting.better_place(now, each, mine, state.free, state)
         if there:
             gone, new = set(mine.row.leases) - set(there), set(there) - set(mine.row.leases)
-            yield Revoke(each.app, tuple(sorted(gone)), words.CLOSER)
-            yield Grant(each.app, tuple(sorted(new)), self._until(now), words.CLOSER)
+            yield Revoke(each.app, tuple(sorted(gone)), explanations.CLOSER)
+            yield Grant(each.app, tuple(sorted(new)), self._until(now), explanations.CLOSER)
 
     def _spared(self, events: Sequence[Event], state: ClusterState) -> Iterator[Revoke]:
         expired = {event.app for event in events if type(event) is LeaseExpired}
         for app in sorted((touched(events, state) - expired) & state.apps.keys()):
             gpus = spare(state.apps[app])
             if gpus:
-                yield Revoke(app, gpus, words.SPARE)
+                yield Revoke(app, gpus, explanations.SPARE)
 
-    def _unused(self, line: Sequence[Ranked], state: ClusterState) -> Iterator[Revoke]:
+    def _unused(self, line: Sequence[RankedApp], state: ClusterState) -> Iterator[Revoke]:
         for each in line:
             gpus = spare(each.prospect.row) if each.prospect.row.leases else ()
             if gpus:
-                yield Revoke(each.app, gpus, words.SPARE)
+                yield Revoke(each.app, gpus, explanations.SPARE)
 
     def _from(self, now: Time, gpu: int, app: int) -> tuple[int, Time]:
         before = self._since.get(gpu)
         return before if before is not None and before[0] == app else (app, now)
 
     def _until(self, now: Time) -> Time:
-        """In rounds to the next of them, else the instant of a grid that is nearest to a whole lease."""
+        """Return the end of a lease: the next round, or the instant of the grid nearest to it."""
         if self._rounds is not None:
             return now + self._parameters.round
         step = max(1, self._parameters.lease // GRID)
@@ -215,7 +221,7 @@ class Astrarium:
 
 
 def _renewable(event: Event, state: ClusterState) -> bool:
-    """A lease has ended, and jobs still stand on all of its GPUs."""
+    """Return whether the event is the end of a lease, and jobs still stand on all of its GPUs."""
     if not isinstance(event, LeaseExpired) or event.app not in state.apps:
         return False
     on = {gpu for job in state.apps[event.app].jobs.values() for gpu in job.gpus}

@@ -1,4 +1,4 @@
-"""The line of our own policy: who comes before whom, and for which reason.
+"""The line of our own policy says who comes before whom, and for which reason.
 
 - FAIRNESS: who would fare worse than the bound if it did not run from now on, the most pressed first.
   The bound is the smallest that all can be held to, and a little more. It is remembered: what was
@@ -19,17 +19,15 @@ from typing import NamedTuple
 import numpy as np
 
 from astrarium.cluster.policies._time_shares import Vector
-from astrarium.cluster.policies.astrarium.prospects import Prospect
+from astrarium.cluster.policies.astrarium.prospects import AppProspect
 from astrarium.core.units import Time
-
-# The smallest bound on rho that everybody can be held to.
-
 
 ROUNDING = 1e-6
 DOUBLINGS, HALVINGS = 60, 12
 
 
-def smallest_bound(now: Time, prospects: Sequence[Prospect], gpus: int) -> float:
+def smallest_bound(now: Time, prospects: Sequence[AppProspect], gpus: int) -> float:
+    """Return the smallest bound on rho that every app can be held to."""
     lived = np.array([float(now - each.row.arrived) for each in prospects])
     left = np.array([each.left for each in prospects])
     span = np.array([each.span for each in prospects])
@@ -50,7 +48,7 @@ def smallest_bound(now: Time, prospects: Sequence[Prospect], gpus: int) -> float
 
 
 def in_time(left: Vector, span: Vector, deadlines: Vector, gpus: int) -> bool:
-    """Whether all can be done, each by its deadline, counted from now."""
+    """Return whether all work can be done, each app by its deadline, counted from now."""
     rate, starts = left / span, np.maximum(0.0, deadlines - span)
     instants = np.concatenate([starts, deadlines])
     order = np.argsort(instants, kind="stable")
@@ -71,10 +69,10 @@ class Reason(IntEnum):
     SHORT = 2
 
 
-class Ranked(NamedTuple):
-    """*slack*: how long it could wait and still meet the bound."""
+class RankedApp(NamedTuple):
+    """An app in line. *slack*: how long it could wait and still meet the bound."""
 
-    prospect: Prospect
+    prospect: AppProspect
     reason: Reason
     slack: float
 
@@ -83,11 +81,10 @@ class Ranked(NamedTuple):
         return self.prospect.row.app.id
 
 
-class Line:
-    """*bound* is never below the *least*; *more* than the smallest possible and *tail* are parts of it.
-
-    *margin*: who has no more slack than this is pressed: there may be no decision in time otherwise.
-    """
+class PriorityLine:
+    """The order of apps, with the bound on rho that all are held to. *bound* is never below the *least*;
+    *more* than the smallest possible and *tail* are parts of it. *margin*: an app that has no more slack than
+    this is pressed: there may be no decision in time otherwise."""
 
     def __init__(self, least: float, more: float, tail: float, margin: Time) -> None:
         self._least, self._more, self._tail, self._margin = least, more, tail, margin
@@ -97,7 +94,7 @@ class Line:
         self._came: list[Time] = []  # the first and the last arrival
         self._count = 0
 
-    def order(self, now: Time, prospects: Sequence[Prospect], gpus: int) -> list[Ranked]:
+    def order(self, now: Time, prospects: Sequence[AppProspect], gpus: int) -> list[RankedApp]:
         came = self._hear(prospects)
         self._promise(now, prospects, gpus, came)
         drain = _drain(prospects, gpus)
@@ -107,8 +104,8 @@ class Line:
         ranked = [self._ranked(now, each, drain, gpus) for each in prospects]
         return sorted(ranked, key=lambda each: (each.reason, _key(each), each.prospect.row.arrived, each.app))
 
-    def _hear(self, prospects: Sequence[Prospect]) -> bool:
-        """Whether somebody has come."""
+    def _hear(self, prospects: Sequence[AppProspect]) -> bool:
+        """Return whether an app has come."""
         new = [each.row.arrived for each in prospects if each.app not in self._known]
         self._known = {each.app for each in prospects}
         if new:
@@ -116,23 +113,23 @@ class Line:
             self._came = [self._came[0], self._came[-1]]
         return bool(new)
 
-    def _promise(self, now: Time, prospects: Sequence[Prospect], gpus: int, came: bool) -> None:
+    def _promise(self, now: Time, prospects: Sequence[AppProspect], gpus: int, came: bool) -> None:
         self._smallest = smallest = smallest_bound(now, prospects, gpus)
         wanted = max(self._least, smallest * (1 + self._more))
         self.bound = wanted if came else max(smallest, min(self.bound, wanted))
 
-    def _ranked(self, now: Time, each: Prospect, drain: float, gpus: int) -> Ranked:
+    def _ranked(self, now: Time, each: AppProspect, drain: float, gpus: int) -> RankedApp:
         slack = each.deadline(self.bound) - now - each.span
         worst = each.best(now) > max(self._least, self._smallest * (1 - HAIR))
         if slack <= self._margin or worst:
-            return Ranked(each, Reason.FAIRNESS, min(0.0, slack) if worst else slack)
+            return RankedApp(each, Reason.FAIRNESS, min(0.0, slack) if worst else slack)
         near = NEAR * drain * (1 - each.rate / gpus)  # who is wide can catch up
         if self._quiet(now) and self._done_by - now - each.span < near:
-            return Ranked(each, Reason.TAIL, slack)
-        return Ranked(each, Reason.SHORT, slack)
+            return RankedApp(each, Reason.TAIL, slack)
+        return RankedApp(each, Reason.SHORT, slack)
 
-    def pressed_in(self, now: Time, each: Ranked) -> float:
-        """How long it can wait at most until it comes before others."""
+    def pressed_in(self, now: Time, each: RankedApp) -> float:
+        """Return how long an app can wait at most until it comes before others."""
         fairness = each.slack - self._margin
         return min(fairness, self._done_by - now - each.prospect.span) if self._quiet(now) else fairness
 
@@ -141,12 +138,12 @@ class Line:
         return (now - last) * (self._count - 1) > QUIET * (last - first)
 
 
-def _drain(prospects: Sequence[Prospect], gpus: int) -> float:
-    """How long until all is done, at best: nobody can be faster than the longest, nor than all GPUs."""
+def _drain(prospects: Sequence[AppProspect], gpus: int) -> float:
+    """Return how long all work takes at best: no faster than the longest app, nor than all GPUs."""
     return max(max(each.span for each in prospects), sum(each.left for each in prospects) / gpus)
 
 
-def _key(each: Ranked) -> float:
+def _key(each: RankedApp) -> float:
     if each.reason is Reason.FAIRNESS:
         return each.slack
     return -each.prospect.span if each.reason is Reason.TAIL else each.prospect.left - each.prospect.loss

@@ -1,4 +1,4 @@
-"""Themis (Mahajan et al., NSDI 2020): GPUs are leased by auction to those who are treated worst.
+"""Themis (Mahajan et al., NSDI 2020) leases GPUs by auction to the apps that are treated worst.
 
 Whenever GPUs are free and more are wanted, there is a round. Visibility: all apps say how they fare (rho with
 what they have); the worst are offered the GPUs, and bid a table. Allocation: the partial-allocation auction
@@ -32,9 +32,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from astrarium.cluster.agents import HONEST, erring, lying
-from astrarium.cluster.agents.outlook import Claim
-from astrarium.cluster.agents.seats import Seats, touched
-from astrarium.cluster.auction.partial import Tally
+from astrarium.cluster.agents.participants import Participants, touched
+from astrarium.cluster.agents.remaining_work import SelfReport
+from astrarium.cluster.auction.partial import AuctionTally
 from astrarium.cluster.contract import Event, Grant, LeaseExpired, Revoke
 from astrarium.cluster.demand import spare
 from astrarium.cluster.fairness import Definition
@@ -97,14 +97,14 @@ class Themis:
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        self._seats = Seats(parameters.definition, self._claim)
-        self.tally = Tally()  # of its auctions
+        self._participants = Participants(parameters.definition, self._report)
+        self.tally = AuctionTally()  # of its auctions
 
-    def allocate(
+    def decide(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Iterator[Grant | Revoke | SetTimer]:
         named = touched(events, state)
-        self._seats.changed(now, named, state)
+        self._participants.changed(now, named, state)
         expired = {event.app for event in events if type(event) is LeaseExpired}
         yield from self._spared(now, named - expired, state)  # those who lost a part may get it back
         while True:
@@ -115,21 +115,24 @@ class Themis:
                 return
 
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
-        """Who wants GPUs, those first who fare worst: they are offered what is free."""
-        ranked = [(self._seats.rho(now, seat, state), seat.row) for seat in self._seats.hungry(now, state)]
+        """Return who wants GPUs, those first who fare worst: they are offered what is free."""
+        ranked = [
+            (self._participants.rho(now, participant, state), participant.row)
+            for participant in self._participants.wanting(now, state)
+        ]
         ranked.sort(key=lambda each: (-each[0], each[1].arrived, each[1].app.id))
         return [(row.app.id, f"its rho would be {rho:.2f} with what it has") for rho, row in ranked]
 
     def _rounds(self, now: Time, state: ClusterState) -> Iterator[Grant]:
         if not state.free:
             return
-        hungry = self._seats.hungry(now, state)
-        if hungry:
-            order = stream(self._parameters.seed, "themis", "leftovers", now).permutation(len(hungry))
-            one = Round(now, state, self._seats, hungry, self._parameters, [int(place) for place in order])
+        wanting = self._participants.wanting(now, state)
+        if wanting:
+            order = stream(self._parameters.seed, "themis", "leftovers", now).permutation(len(wanting))
+            one = Round(now, state, wanting, self._parameters, [int(place) for place in order])
             for grant in one.grants():
                 yield grant
-                self._seats.changed(now, (grant.app,), state)
+                self._participants.changed(now, (grant.app,), state)
             if one.outcome is not None:
                 self.tally = self.tally.after(one.outcome)
 
@@ -138,12 +141,12 @@ class Themis:
             gpus = spare(state.apps[app])
             if gpus:
                 yield Revoke(app, gpus, SPARE)
-                self._seats.changed(now, (app,), state)
+                self._participants.changed(now, (app,), state)
 
-    def _claim(self, app: int) -> Claim:
-        """What an app says of itself, at every auction the same."""
-        mine, claim = self._parameters, HONEST
+    def _report(self, app: int) -> SelfReport:
+        """Return what an app says of itself, at every auction the same."""
+        mine, report = self._parameters, HONEST
         if mine.error:
-            claim = erring(mine.error, iter(stream(mine.seed, "themis", "errors", app).random(2).tolist()))
+            report = erring(mine.error, iter(stream(mine.seed, "themis", "errors", app).random(2).tolist()))
         lie = mine.lies.get(app, 0.0)
-        return lying(claim, lie, mine.lie_near) if lie else claim
+        return lying(report, lie, mine.lie_near) if lie else report

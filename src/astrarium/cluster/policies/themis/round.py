@@ -1,4 +1,4 @@
-"""One round of Themis: who is offered the free GPUs, what the auction makes of the bids, and what is left."""
+"""One round of Themis offers free GPUs to the apps that fare worst, auctions them, and hands out the rest."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import ceil, floor
 from typing import Literal, NamedTuple, Protocol
 
-from astrarium.cluster.agents.seats import Seat, Seats
+from astrarium.cluster.agents.participants import Participant
 from astrarium.cluster.arrange import closest
 from astrarium.cluster.auction.goods import FreeMachine, free_machines
-from astrarium.cluster.auction.partial import Outcome, Share, auction, kept
+from astrarium.cluster.auction.partial import AuctionResult, Share, auction, kept
 from astrarium.cluster.contract import Grant
-from astrarium.cluster.demand import stood
+from astrarium.cluster.demand import just_expired
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time
 
@@ -24,7 +24,7 @@ ByMachine = Mapping[int, Mapping[int, int]]  # GPUs of each app, by machine
 
 
 def settled(state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
-    """So many of the free GPUs for each app. All take what they stood on before anybody takes what is new."""
+    """Return so many free GPUs for each app; all take what they ran on before anybody takes others."""
     free = set(state.free)
     found = {app: _own(state.apps[app], free, count) for app, count in shares.items()}
     free.difference_update(*found.values())
@@ -39,7 +39,7 @@ def settled(state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[i
 
 
 def _own(row: AppRow, free: Collection[int], count: int) -> tuple[int, ...]:
-    """Whole jobs first: half of a gang is of no use."""
+    """Return up to *count* free GPUs that an app has just run on, whole jobs first, as gangs are whole."""
     here = [[gpu for gpu in each.gpus if gpu in free] for each in row.jobs.values()]
     taken: list[int] = []
     for gpus in here:
@@ -50,9 +50,9 @@ def _own(row: AppRow, free: Collection[int], count: int) -> tuple[int, ...]:
 
 
 def at_home(won: ByMachine, goods: Sequence[FreeMachine], state: ClusterState) -> dict[int, tuple[int, ...]]:
-    """GPUs for what was won on machines. Machines that are alike may change places: each goes, with all that
-    was won on it, where most of its winners' jobs have just been."""
-    before = {app: set(stood(state.apps[app])) for on in won.values() for app in on}
+    """Return the GPUs for what was won on machines. Machines that are alike may change places: each goes,
+    with all that was won on it, where most of its winners' jobs have just been."""
+    before = {app: set(just_expired(state.apps[app])) for on in won.values() for app in on}
     used = {gpu for app in before for gpu in state.apps[app].leases}
     fixed = {state.floor.machine_of(gpu) for gpu in used}
     alike: dict[tuple[int, int, int], list[FreeMachine]] = {}
@@ -108,8 +108,8 @@ HAIR = 1e-9
 ENOUGH = "there were enough for all who asked"
 
 
-class Rules(Protocol):
-    """Those of the policy's parameters that matter here."""
+class AuctionParameters(Protocol):
+    """Those of the policy's parameters that a round goes by."""
 
     @property
     def f(self) -> float: ...
@@ -129,34 +129,34 @@ class Rules(Protocol):
     def patience(self) -> int: ...
 
 
-class Ranked(NamedTuple):
+class RankedParticipant(NamedTuple):
+    """An app that wants GPUs, with its rho."""
+
     rho: float
-    seat: Seat
+    participant: Participant
     app: int
 
 
 class Round:
-    """*order* is chance: in which order *hungry* apps outside the auction are asked to take what is left."""
+    """One round of grants; *order* is the chance by which apps outside the auction get what is left."""
 
     def __init__(
         self,
         now: Time,
         state: ClusterState,
-        seats: Seats,
-        hungry: Sequence[Seat],
-        rules: Rules,
+        wanting: Sequence[Participant],
+        parameters: AuctionParameters,
         order: Sequence[int],
     ) -> None:
-        self._now, self._state, self._rules = now, state, rules
-        self._hungry, self._order = hungry, order
-        self._seats = seats
-        self._until = lease_end(now, rules.lease, rules.grid)
-        self.outcome: Outcome | None = None  # of the auction, once there was one
+        self._now, self._state, self._parameters = now, state, parameters
+        self._wanting, self._order = wanting, order
+        self._until = lease_end(now, parameters.lease, parameters.grid)
+        self.outcome: AuctionResult | None = None  # of the auction, once there was one
 
     def grants(self) -> Iterator[Grant]:
         free = len(self._state.free)
-        if sum(seat.most - len(seat.row.leases) for seat in self._hungry) <= free:
-            yield from self._granted({seat.app: seat.wants(free) for seat in self._hungry}, ENOUGH)
+        if sum(each.most - len(each.row.leases) for each in self._wanting) <= free:
+            yield from self._granted({each.app: each.wants(free) for each in self._wanting}, ENOUGH)
             return
         ranked = self._ranked()
         yield from self._overdue(ranked)
@@ -167,34 +167,40 @@ class Round:
 
     # visibility
 
-    def _ranked(self) -> list[Ranked]:
-        """The worst first; of those alike, who came first."""
+    def _ranked(self) -> list[RankedParticipant]:
+        """Return the apps that want GPUs, the worst first; of those alike, who came first."""
         now, state = self._now, self._state
         found = [
-            (-seat.agent.rho(now, seat.row, state), seat.row.arrived, seat.app, seat) for seat in self._hungry
+            (-each.agent.rho(now, each.row, state), each.row.arrived, each.app, each)
+            for each in self._wanting
         ]
-        return [Ranked(-rho, seat, app) for rho, _, app, seat in sorted(found)]
+        return [RankedParticipant(-rho, participant, app) for rho, _, app, participant in sorted(found)]
 
-    def _bidders(self, ranked: Sequence[Ranked]) -> list[Ranked]:
-        """The worst of those that could use something of what is offered."""
-        count = max(self._rules.fewest, ceil((1.0 - self._rules.f) * len(self._state.apps) - HAIR))
-        free, found = len(self._state.free), list[Ranked]()
+    def _bidders(self, ranked: Sequence[RankedParticipant]) -> list[RankedParticipant]:
+        """Return the worst of the apps that could use something of what is offered."""
+        count = max(self._parameters.fewest, ceil((1.0 - self._parameters.f) * len(self._state.apps) - HAIR))
+        free, found = len(self._state.free), list[RankedParticipant]()
         for each in ranked if free else ():
-            if len(found) == min(count, self._rules.bidders):
+            if len(found) == min(count, self._parameters.bidders):
                 break
-            if each.seat.wants(free):
+            if each.participant.wants(free):
                 found.append(each)
         return found
 
     # allocation
 
-    def _auctioned(self, bidders: Sequence[Ranked], ranked: Sequence[Ranked]) -> Iterator[Grant]:
+    def _auctioned(
+        self, bidders: Sequence[RankedParticipant], ranked: Sequence[RankedParticipant]
+    ) -> Iterator[Grant]:
         goods = free_machines(self._state.floor, self._state.free)
-        bids = [each.seat.agent.bid(self._now, each.seat.row, self._state, goods) for each in bidders]
+        bids = [
+            each.participant.agent.bid(self._now, each.participant.row, self._state, goods)
+            for each in bidders
+        ]
         self.outcome = auction(goods, bids)
         shares = {share.bidder: share for share in self.outcome.shares if share.won}
         keeps = {
-            each.app: self._keeps(each.seat, shares[each.app], goods)
+            each.app: self._keeps(each.participant, shares[each.app], goods)
             for each in bidders
             if each.app in shares
         }
@@ -211,64 +217,67 @@ class Round:
                 )
                 yield Grant(each.app, tuple(sorted(places[each.app])), self._until, told)
 
-    def _keeps(self, seat: Seat, share: Share, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
-        """Less the payment, and less what would be of no use: a part of a gang."""
-        count = seat.appetite.more(floor(share.fraction * len(share.won) + HAIR))
-        if not count and self._rules.gang_first and not seat.row.leases:
-            count = seat.appetite.step(0, len(share.won))
+    def _keeps(self, participant: Participant, share: Share, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
+        """Return what a winner keeps: less the payment, and less a part of a gang, which is of no use."""
+        count = participant.demand.more(floor(share.fraction * len(share.won) + HAIR))
+        if not count and self._parameters.gang_first and not participant.row.leases:
+            count = participant.demand.smallest_step(0, len(share.won))
         return kept(share.won, count, goods)
 
-    def _left_over(self, bidders: Sequence[Ranked], ranked: Sequence[Ranked]) -> Iterator[Grant]:
+    def _left_over(
+        self, bidders: Sequence[RankedParticipant], ranked: Sequence[RankedParticipant]
+    ) -> Iterator[Grant]:
         inside = {each.app for each in bidders}
-        seats, who = [self._hungry[place] for place in self._order], "chance"
-        if self._rules.leftovers == "worst":
-            seats, who = [each.seat for each in ranked], "its rho"
-        outside = [seat for seat in seats if seat.app not in inside]
+        participants, who = [self._wanting[place] for place in self._order], "chance"
+        if self._parameters.leftovers == "worst":
+            participants, who = [each.participant for each in ranked], "its rho"
+        outside = [each for each in participants if each.app not in inside]
         why = f"{len(bidders)} who fare worse were asked first; {who} gave it what their auction left over"
         yield from self._granted(self._dealt(outside), why)
         again = {}
         free = len(self._state.free)
         for each in bidders:
-            again[each.app] = each.seat.wants(free)
+            again[each.app] = each.participant.wants(free)
             free -= again[each.app]
         yield from self._granted(again, "they were left over, and no other app could use them")
 
-    def _dealt(self, seats: Sequence[Seat]) -> dict[int, int]:
-        """One step each, again and again, as long as there is something that somebody can use."""
-        free, given = len(self._state.free), dict.fromkeys((seat.app for seat in seats), 0)
-        asking = list(seats)
+    def _dealt(self, participants: Sequence[Participant]) -> dict[int, int]:
+        """Return GPUs for each app: one step each, again and again, while somebody can use some."""
+        free, asking = len(self._state.free), list(participants)
+        given = {each.app: 0 for each in participants}
         while free and asking:
             still = []
-            for seat in asking:
-                step = seat.appetite.step(given[seat.app], free)
+            for each in asking:
+                step = each.demand.smallest_step(given[each.app], free)
                 if step:
-                    given[seat.app] += step
+                    given[each.app] += step
                     free -= step
-                    still.append(seat)
+                    still.append(each)
             asking = still
         return given
 
     # who has waited too long
 
-    def _overdue(self, ranked: Sequence[Ranked]) -> Iterator[Grant]:
-        late = self._rules.patience * self._rules.lease
+    def _overdue(self, ranked: Sequence[RankedParticipant]) -> Iterator[Grant]:
+        """Grant a gang to the app that has waited too long; if it does not fit, end all leases together."""
+        late = self._parameters.patience * self._parameters.lease
         waiting = (
             each
             for each in ranked
-            if late and each.seat.starved is not None and self._now - each.seat.starved >= late
+            if late and each.participant.starved is not None and self._now - each.participant.starved >= late
         )
         first = next(waiting, None)
         if first is None:
             return
-        gang = first.seat.appetite.step(0, len(self._state.free))
+        gang = first.participant.demand.smallest_step(0, len(self._state.free))
         if gang:
-            why = f"it had nothing for {self._rules.patience} leases: it goes before the auction"
+            why = f"it had nothing for {self._parameters.patience} leases: it goes before the auction"
             yield from self._granted({first.app: gang}, why)
         else:
             self._until = min(self._until, self._last_lease())
 
     def _last_lease(self) -> Time:
-        """With all leases ending by then, every GPU will be free at once."""
+        """Return when the last lease ends: with all leases ending by then, every GPU will be free at once."""
         return max(
             (end for row in self._state.apps.values() for end in row.leases.values()), default=self._until
         )
@@ -280,7 +289,7 @@ class Round:
 
 
 def lease_end(now: Time, lease: Time, grid: int) -> Time:
-    """The instant of the grid that is nearest to a whole lease from now."""
+    """Return the instant of the grid that is nearest to a whole lease from now."""
     if not grid:
         return now + lease
     step = max(1, lease // grid)
@@ -288,7 +297,7 @@ def lease_end(now: Time, lease: Time, grid: int) -> Time:
 
 
 def _told(
-    each: Ranked, position: int, apps: int, share: Share, keeps: int, goods: Sequence[FreeMachine]
+    each: RankedParticipant, position: int, apps: int, share: Share, keeps: int, goods: Sequence[FreeMachine]
 ) -> str:
     place = "the worst" if position == 1 else f"number {position} from the worst"
     offered = sum(machine.free for machine in goods)

@@ -1,4 +1,4 @@
-"""A plan in the making: sites, which are GPUs or groups of them, and the models on each.
+"""A draft is a plan in the making: sites, which are GPUs or groups of them, and the models on each.
 
 Models of a site take turns on all of it; or, on a single GPU, they run side by side on shares of it. Models
 and GPUs go by their places in the problem here.
@@ -13,7 +13,7 @@ from astrarium.placement.plan import ROUNDING, Replica
 from astrarium.placement.problem import ALONE, Problem, Shape
 
 
-class Member(NamedTuple):
+class SiteMember(NamedTuple):
     model: int
     batch: int
     share: float = 1.0
@@ -22,7 +22,7 @@ class Member(NamedTuple):
 class Site(NamedTuple):
     gpus: tuple[int, ...]
     shape: Shape = ALONE
-    members: tuple[Member, ...] = ()
+    members: tuple[SiteMember, ...] = ()
 
     @property
     def side(self) -> bool:
@@ -31,19 +31,19 @@ class Site(NamedTuple):
 
     @property
     def left(self) -> float:
-        """The share that nobody has."""
+        """Return the share that no model has."""
         return 1.0 - sum(member.share for member in self.members)
 
     def hosts(self, model: int) -> bool:
         return any(member.model == model for member in self.members)
 
-    def with_member(self, member: Member) -> Site:
+    def with_member(self, member: SiteMember) -> Site:
         return self._replace(members=(*self.members, member))
 
     def without(self, place: int) -> Site:
         return self._replace(members=self.members[:place] + self.members[place + 1 :])
 
-    def changed(self, place: int, member: Member) -> Site:
+    def changed(self, place: int, member: SiteMember) -> Site:
         return self._replace(members=(*self.members[:place], member, *self.members[place + 1 :]))
 
 
@@ -51,7 +51,7 @@ Draft = tuple[Site, ...]
 
 
 def empty(problem: Problem) -> Draft:
-    """Every GPU for itself."""
+    """Return the draft in which every GPU is a site of its own, without models."""
     return tuple(Site((place,)) for place in range(len(problem.gpus)))
 
 
@@ -60,7 +60,7 @@ def with_site(draft: Draft, place: int, site: Site) -> Draft:
 
 
 def replicas_of(draft: Draft, model: int) -> Iterator[tuple[int, int]]:
-    """Where a model stands: sites, and places on them."""
+    """Yield the replicas of a model: numbers of sites, and places on them."""
     for number, site in enumerate(draft):
         for place, member in enumerate(site.members):
             if member.model == model:
@@ -78,8 +78,8 @@ def without_model(draft: Draft, model: int) -> Draft:
     )
 
 
-class Room:
-    """What fits: memory on every GPU of a site, shares, and one way of sharing a site."""
+class FitCheck:
+    """A fit check tells whether models fit on a site: memory of every GPU, shares, one way of sharing."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -98,17 +98,17 @@ class Room:
                 return False
         return True
 
-    def _bytes(self, site: Site, member: Member, stage: int) -> int:
+    def _bytes(self, site: Site, member: SiteMember, stage: int) -> int:
         return self._problem.models[member.model].forms[site.shape].memory(stage, member.batch)
 
     def look(self, site: Site) -> tuple[object, ...]:
-        """What sites that are alike have in common."""
+        """Return a key that sites have in common if they are alike."""
         gpus = (self._problem.gpus[gpu] for gpu in site.gpus)
         return site.shape, site.members, tuple((gpu.memory, gpu.kind, gpu.igniter is None) for gpu in gpus)
 
 
 def replicas(problem: Problem, draft: Iterable[Site]) -> tuple[Replica, ...]:
-    """Without a word yet."""
+    """Return the replicas of a draft, not explained yet."""
     return tuple(
         Replica(
             problem.models[member.model].index,

@@ -14,7 +14,7 @@ import numpy as np
 
 from astrarium.core.units import SECOND
 from astrarium.placement.plan import ROUNDING
-from astrarium.placement.policies._ground import Going
+from astrarium.placement.policies._search_context import SearchProgress
 from astrarium.placement.policies.planner.draft import (
     Draft,
     Site,
@@ -23,9 +23,9 @@ from astrarium.placement.policies.planner.draft import (
     with_site,
     without_model,
 )
-from astrarium.placement.policies.planner.glance import Floats, Glance, Seen
 from astrarium.placement.policies.planner.moves import Moves
-from astrarium.placement.policies.planner.options import STEP, Options
+from astrarium.placement.policies.planner.options import STEP, ModelOptions
+from astrarium.placement.policies.planner.quick_simulation import DraftResult, Floats, QuickSimulation
 from astrarium.placement.policies.planner.search import GAIN, Climb, wanting
 from astrarium.placement.problem import ALONE
 
@@ -42,83 +42,87 @@ LOOKED_AT, PROMISING = 10, 8  # changes of each kind for each model; and how man
 Attained = Callable[[Draft], Sequence[float]]  # of each model
 
 
-class Bench:
-    """Judges drafts on one sample. *left*: so many may still be judged; the same draft counts once."""
+class DraftJudge:
+    """A draft judge judges drafts on one sample, each once; *left* more may be judged."""
 
-    def __init__(self, glance: Glance, attained: Attained, left: int) -> None:
-        self.glance, self._attained, self.left = glance, attained, left
-        self._known: dict[Draft, Seen] = {}
+    def __init__(self, simulation: QuickSimulation, attained: Attained, left: int) -> None:
+        self.simulation, self._attained, self.left = simulation, attained, left
+        self._known: dict[Draft, DraftResult] = {}
 
-    def __call__(self, draft: Draft) -> Seen:
+    def __call__(self, draft: Draft) -> DraftResult:
         if draft not in self._known:
             self.left -= 1
             placed = placed_models(draft)
             pairs = enumerate(self._attained(draft))
             attained: Floats = np.array([each if place in placed else 0.0 for place, each in pairs])
-            lost = self.glance.weights * (1 - attained)
-            self._known[draft] = Seen(attained, self.glance(draft).work, float(1 - lost.sum()), lost)
+            lost = self.simulation.weights * (1 - attained)
+            self._known[draft] = DraftResult(
+                attained, self.simulation(draft).work, float(1 - lost.sum()), lost
+            )
         return self._known[draft]
 
     def worth(self, draft: Draft) -> float:
         return self(draft).worth
 
 
-def judged_best(bench: Bench, drafts: Iterable[Draft], going: Going) -> Draft:
-    """Of equals the first."""
+def judged_best(judge: DraftJudge, drafts: Iterable[Draft], progress: SearchProgress) -> Draft:
+    """Return the draft that is judged best; the first of equals."""
     best, *others = drafts
     for draft in others[:FINALISTS]:
         if (
-            going.on
-            and going.tried()
-            and bench.left > 1
-            and bench(draft).worth > bench(best).worth + JUDGED_GAIN
+            progress.on
+            and progress.tried()
+            and judge.left > 1
+            and judge(draft).worth > judge(best).worth + JUDGED_GAIN
         ):
             best = draft
     return best
 
 
-def mended(bench: Bench, moves: Moves, draft: Draft, going: Going) -> Draft:
-    """The first change that helps the neediest models is made, until none does or enough was judged."""
+def mended(judge: DraftJudge, moves: Moves, draft: Draft, progress: SearchProgress) -> Draft:
+    """Make the first change that helps the neediest models, until none does or enough was judged."""
     better: Draft | None = draft
-    while better is not None and going.on:
-        draft, better = better, _first_better(bench, moves, better, going)
+    while better is not None and progress.on:
+        draft, better = better, _first_better(judge, moves, better, progress)
     return draft
 
 
-def _first_better(bench: Bench, moves: Moves, draft: Draft, going: Going) -> Draft | None:
-    seen = bench(draft)
-    for change in _changes(bench, moves, draft, seen):
-        if bench.left <= 0 or not going.tried():
+def _first_better(judge: DraftJudge, moves: Moves, draft: Draft, progress: SearchProgress) -> Draft | None:
+    result = judge(draft)
+    for change in _changes(judge, moves, draft, result):
+        if judge.left <= 0 or not progress.tried():
             return None
-        if bench(change).worth > seen.worth + JUDGED_GAIN:
+        if judge(change).worth > result.worth + JUDGED_GAIN:
             return change
     return None
 
 
-def _changes(bench: Bench, moves: Moves, draft: Draft, seen: Seen) -> Iterator[Draft]:
-    """Limits and shares as they come: what they do, the quick simulation hardly sees. Of replicas those that
-    it thinks best."""
-    needy = wanting(seen)[:MENDED]
+def _changes(judge: DraftJudge, moves: Moves, draft: Draft, result: DraftResult) -> Iterator[Draft]:
+    """Yield changes worth judging: all of limits and shares, and the best few of replicas.
+
+    What limits and shares do, the quick simulation hardly sees; replicas it can rank.
+    """
+    needy = wanting(result)[:MENDED]
     for model in needy:
         yield from chain(moves.batches(draft, model), moves.shares(draft, model))
-    others = chain.from_iterable(_replicas(moves, draft, model, seen) for model in needy)
-    yield from sorted(others, key=lambda change: -bench.glance(change).worth)[:PROMISING]
-    if seen.worth < OVERLOADED:
-        yield from (without_model(draft, model) for model in sorted(placed_models(draft), key=_least(bench)))
+    others = chain.from_iterable(_replicas(moves, draft, model, result) for model in needy)
+    yield from sorted(others, key=lambda change: -judge.simulation(change).worth)[:PROMISING]
+    if result.worth < OVERLOADED:
+        yield from (without_model(draft, model) for model in sorted(placed_models(draft), key=_least(judge)))
 
 
-def _least(bench: Bench) -> Callable[[int], tuple[float, int]]:
-    """Who counts least goes first: in queues that drop nobody, one model too many makes all of them late."""
-    return lambda model: (float(bench.glance.weights[model]), model)
+def _least(judge: DraftJudge) -> Callable[[int], tuple[float, int]]:
+    """Sort models that count least first: in queues that drop nobody, one model too many makes all late."""
+    return lambda model: (float(judge.simulation.weights[model]), model)
 
 
-def _replicas(moves: Moves, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
+def _replicas(moves: Moves, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
     ways = (moves.additions, moves.exchanges, moves.departures)
-    return chain.from_iterable(islice(way(draft, model, seen), LOOKED_AT) for way in ways)
+    return chain.from_iterable(islice(way(draft, model, result), LOOKED_AT) for way in ways)
 
 
 EDGE = 0.85
-TRIMMED = 12  # drafts that may be judged at the end, to see who is to no purpose
+TRIMMED = 12  # drafts that may be judged at the end, to see which replicas are to no purpose
 
 
 def finished(climb: Climb, draft: Draft) -> Draft:
@@ -127,20 +131,23 @@ def finished(climb: Climb, draft: Draft) -> Draft:
 
 
 def pruned(climb: Climb, draft: Draft) -> Draft:
-    """Without replicas that nobody misses: they cost memory, and fit the samples by chance."""
-    return _fewer(climb, draft, lambda less, more: climb.on and _as_good(climb.glance.worth, less, more))
+    """Remove replicas without which the draft is as good: they cost memory, and fit the samples by chance."""
+    return _fewer(climb, draft, lambda less, more: climb.on and _as_good(climb.simulation.worth, less, more))
 
 
-def trimmed(climb: Climb, draft: Draft, bench: Bench) -> Draft:
-    """Once more, under what will really run. The quick look tells most replicas that are missed."""
-    bench.left = max(bench.left, TRIMMED)
+def trimmed(climb: Climb, draft: Draft, judge: DraftJudge) -> Draft:
+    """Remove such replicas once more, judged under what will really run.
+
+    The quick simulation, asked first, tells most replicas that are missed.
+    """
+    judge.left = max(judge.left, TRIMMED)
 
     def nobody_misses(less: Draft, more: Draft) -> bool:
         return (
-            climb.going.on
-            and bench.left > 0
-            and _as_good(climb.glance.worth, less, more)
-            and _as_good(bench.worth, less, more)
+            climb.progress.on
+            and judge.left > 0
+            and _as_good(climb.simulation.worth, less, more)
+            and _as_good(judge.worth, less, more)
         )
 
     return _fewer(climb, draft, nobody_misses)
@@ -155,20 +162,20 @@ def _fewer(climb: Climb, draft: Draft, nobody_misses: Callable[[Draft, Draft], b
         for number, place in reversed(list(replicas_of(draft, model))):
             less = with_site(draft, number, draft[number].without(place))
             if model in placed_models(less) and _calm(climb, less, draft, model):
-                climb.going.tried()
+                climb.progress.tried()
                 draft = less if nobody_misses(less, draft) else draft
     return draft
 
 
 def calmed(climb: Climb, draft: Draft) -> Draft:
-    """Smaller batch limits where they do as well: batches fill sooner, and neighbours wait less."""
+    """Make batch limits smaller where they do as well: batches fill sooner, and neighbours wait less."""
     for model in sorted(placed_models(draft)):
         while climb.on:
             *_, smaller = (draft, *climb.moves.batches(draft, model))
             if _batch(smaller, model) >= _batch(draft, model) or not _calm(climb, smaller, draft, model):
                 break
-            climb.going.tried()
-            if climb.glance.worth(smaller) < climb.glance.worth(draft) - GAIN:
+            climb.progress.tried()
+            if climb.simulation.worth(smaller) < climb.simulation.worth(draft) - GAIN:
                 break
             draft = smaller
     return draft
@@ -183,9 +190,8 @@ def _calm(climb: Climb, change: Draft, draft: Draft, model: int) -> bool:
     return busiest(options, change, model) <= max(EDGE, busiest(options, draft, model))
 
 
-def busiest(options: Options, draft: Draft, model: int) -> float:
-    """How much of its time the busiest site of a model works, if requests go where they are served
-    fastest."""
+def busiest(options: ModelOptions, draft: Draft, model: int) -> float:
+    """Return how busy the busiest site of a model is, if requests go where they are served fastest."""
     loads = {each: _load(options, draft, each) for each in placed_models(draft)}
     sites = [draft[number] for number, _ in replicas_of(draft, model)]
     return max(
@@ -193,22 +199,22 @@ def busiest(options: Options, draft: Draft, model: int) -> float:
     )
 
 
-def _load(options: Options, draft: Draft, model: int) -> float:
-    """What a model adds to the load of each of its replicas."""
+def _load(options: ModelOptions, draft: Draft, model: int) -> float:
+    """Return what a model adds to the load of each of its replicas."""
     able = sum(_ability(options, draft[number], place) for number, place in replicas_of(draft, model))
     return options.problem.models[model].rate / able
 
 
-def _ability(options: Options, site: Site, place: int) -> float:
-    """Requests a second, in full batches."""
+def _ability(options: ModelOptions, site: Site, place: int) -> float:
+    """Return a replica's requests a second, in full batches."""
     model, batch, share = site.members[place]
     if site.shape == ALONE:
         return batch * SECOND / max(1, options.time(model, site.gpus[0], batch, share))
     return batch * SECOND / max(1, options.problem.models[model].forms[site.shape].interval(batch))
 
 
-def spread(options: Options, draft: Draft) -> Draft:
-    """Shares that nobody has go to those who have the least to spare, step by step."""
+def spread(options: ModelOptions, draft: Draft) -> Draft:
+    """Give shares that no model has to the models with the least to spare, step by step."""
     for number, site in enumerate(draft):
         if len(site.members) == 1:
             site = site.changed(0, site.members[0]._replace(share=1.0))
@@ -218,8 +224,8 @@ def spread(options: Options, draft: Draft) -> Draft:
     return draft
 
 
-def _neediest(options: Options, site: Site) -> int | None:
-    """Whose batches take the largest part of its objective, of those that more would make faster."""
+def _neediest(options: ModelOptions, site: Site) -> int | None:
+    """Return the member whose batches take most of its objective, of those that more would make faster."""
     ranked = [
         (_part(options, site, place), -place)
         for place in range(len(site.members))
@@ -228,7 +234,7 @@ def _neediest(options: Options, site: Site) -> int | None:
     return -max(ranked)[1] if ranked else None
 
 
-def _part(options: Options, site: Site, place: int) -> float:
+def _part(options: ModelOptions, site: Site, place: int) -> float:
     model, batch, share = site.members[place]
     return options.time(model, site.gpus[0], batch, share) / options.problem.models[model].slo
 

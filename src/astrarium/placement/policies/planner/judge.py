@@ -1,4 +1,4 @@
-"""How planner judges a plan when nobody hands in a judge, and the company it fears."""
+"""The planner's own judge, its samples of requests, and the interference that it assumes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from astrarium.placement.evaluation import Batching, evaluate
 from astrarium.placement.interference import IgniterInterference, Interference, Tenant, demand_at
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge
-from astrarium.placement.problem import PlacedModel, PlacementGpu, Problem, Requests
-
-# Requests that planner plans with: several samples, so that a plan does not fit one of them by chance.
-
+from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
 
 GOLDEN = 0.6180339887498949
 MOVED = 0.1  # of the whole time at most, to each side: what comes and goes with the hours stays together
@@ -27,30 +24,33 @@ LONGEST, SHORTEST = 600 * SECOND, 2 * SECOND
 Instants = npt.NDArray[np.float64]
 
 
-def samples(problem: Problem, count: int, size: int) -> list[Requests]:
-    """The problem's own requests first, if it has any."""
+def samples(problem: Problem, count: int, size: int) -> list[PlacementRequests]:
+    """Return several samples of requests to plan with, the problem's own first, if it has any.
+
+    With several, a plan does not fit one of them by chance.
+    """
     others = [another(problem, number, size) for number in range(1, count)]
     return [problem.requests if problem.requests.times else another(problem, 0, size), *others]
 
 
-def another(problem: Problem, number: int, size: int) -> Requests:
-    """The *number*-th sample. *size*: so many are made up where there are none."""
+def another(problem: Problem, number: int, size: int) -> PlacementRequests:
+    """Return the *number*-th sample; *size* requests are made up where the problem has none."""
     if problem.requests.times:
         return rearranged(problem.requests, problem.models, number)
     return made_up(problem.models, number, size)
 
 
-def long_enough(problem: Problem, requests: Requests, size: int) -> Requests:
-    """The first *size*, or more: a queue that grows without end must have the time to be seen."""
-    seen = HORIZON * max((model.slo for model in problem.models), default=0)
-    count = max(size, bisect_right(requests.times, seen))
-    return Requests(requests.times[:count], requests.models[:count])
+def long_enough(problem: Problem, requests: PlacementRequests, size: int) -> PlacementRequests:
+    """Return the first *size* requests, or more: a queue that grows without end needs time to show."""
+    horizon = HORIZON * max((model.slo for model in problem.models), default=0)
+    count = max(size, bisect_right(requests.times, horizon))
+    return PlacementRequests(requests.times[:count], requests.models[:count])
 
 
-def made_up(models: Sequence[PlacedModel], number: int, size: int) -> Requests:
+def made_up(models: Sequence[PlacedModel], number: int, size: int) -> PlacementRequests:
     total = sum(model.rate for model in models)
     if total <= 0:
-        return Requests((), ())
+        return PlacementRequests((), ())
     span = min(LONGEST, max(SHORTEST, round(size / total * SECOND)))
     columns = [
         (model.index, _poisson(model.rate, span, number * 1009 + place))
@@ -61,7 +61,7 @@ def made_up(models: Sequence[PlacedModel], number: int, size: int) -> Requests:
 
 
 def _poisson(rate: float, span: Time, salt: int) -> Instants:
-    """Instants up to *span*."""
+    """Return the instants of a Poisson process up to *span*."""
     mean = rate * span / SECOND
     count = int(mean + 6 * mean**0.5 + 10)
     gaps = -np.log1p(-_uniform(count, salt)) * SECOND / rate
@@ -70,7 +70,7 @@ def _poisson(rate: float, span: Time, salt: int) -> Instants:
 
 
 def _uniform(count: int, salt: int) -> Instants:
-    """Numbers in [0, 1) that look drawn: a counter, well mixed (the finalizer of splitmix64)."""
+    """Return numbers in [0, 1) that look drawn: a counter, well mixed (the finalizer of splitmix64)."""
     with np.errstate(over="ignore"):
         mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         mixed += np.uint64(salt) * np.uint64(0xD1342543DE82EF95)
@@ -80,8 +80,8 @@ def _uniform(count: int, salt: int) -> Instants:
     return (mixed >> np.uint64(11)).astype(np.float64) / 2**53
 
 
-def rearranged(requests: Requests, models: Sequence[PlacedModel], number: int) -> Requests:
-    """The *number*-th other way in which the same requests might have met."""
+def rearranged(requests: PlacementRequests, models: Sequence[PlacedModel], number: int) -> PlacementRequests:
+    """Return the *number*-th other way in which the same requests might have met."""
     times, indices = np.array(requests.times, np.float64), np.array(requests.models)
     span = float(times[-1]) + 1
     columns = []
@@ -93,7 +93,7 @@ def rearranged(requests: Requests, models: Sequence[PlacedModel], number: int) -
 
 
 def _stretched(own: Instants, rate: float, span: float) -> Instants:
-    """As many as the rate asks for: in a short sample of bursts their number is luck."""
+    """Stretch requests to as many as the rate asks for: in a short sample of bursts their number is luck."""
     wanted = rate * span / SECOND
     if not len(own) or not 1 / STRETCHED <= len(own) / max(wanted, 1e-9) <= STRETCHED:
         return own
@@ -102,20 +102,23 @@ def _stretched(own: Instants, rate: float, span: float) -> Instants:
     return longer[longer < span]
 
 
-def _merged(columns: Sequence[tuple[int, Instants]]) -> Requests:
+def _merged(columns: Sequence[tuple[int, Instants]]) -> PlacementRequests:
     times = np.concatenate([instants for _, instants in columns]).astype(np.int64)
     models = np.concatenate([np.full(len(instants), index) for index, instants in columns])
     order = np.lexsort((models, times))
-    return Requests(tuple(times[order].tolist()), tuple(models[order].tolist()))
+    return PlacementRequests(tuple(times[order].tolist()), tuple(models[order].tolist()))
 
 
 CONTENTION = 0.15  # longer, beside others that use a whole GPU's worth: caches and memory are shared by all
 
 
-class Caution:
-    """iGniter's model for models with its coefficients. Others are slowed by what their neighbours use of the
-    GPU's memory bandwidth, or of its SMs where nobody measured that: an assumption on the safe side. Whoever
-    may use all of a GPU shares it evenly with the others at work."""
+class CautiousInterference:
+    """Cautious interference errs on the safe side where nothing was measured.
+
+    Models with iGniter's coefficients follow its model. Others are slowed by what their neighbours use of
+    the GPU's memory bandwidth, or of its SMs where nobody measured that. Models that may use all of a GPU
+    share it evenly with the others at work.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._models = {model.index: model for model in problem.models}
@@ -123,7 +126,7 @@ class Caution:
         self._known: dict[object, tuple[float, ...]] = {}
 
     def slowdowns(self, gpu: PlacementGpu, tenants: Sequence[Tenant]) -> tuple[float, ...]:
-        """Remembered: a search meets the same companies again and again."""
+        """Return the slowdowns, remembered: a search meets the same tenants again and again."""
         key = (gpu.id, *((each.model, each.batch, each.share) if each.busy else None for each in tenants))
         if key not in self._known:
             self._known[key] = self._slowdowns(gpu, tenants)
@@ -150,9 +153,9 @@ class Caution:
 
 
 def own_judge(problem: Problem, interference: Interference, batching: Batching) -> Judge:
-    """Worker queues: what runs a plan where no batching policy does."""
+    """Return a judge by worker queues, which run a plan where no batching policy does."""
 
-    def judge(plan: Plan, requests: Requests) -> Sequence[float]:
+    def judge(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
         found = evaluate(problem, plan, requests, interference, batching)
         return [1.0 if model.attainment is None else model.attainment for model in found.models]
 

@@ -1,4 +1,4 @@
-"""Changes to a draft that may help a model: another replica, less company, another batch limit or share."""
+"""Moves change a draft to help a model: another replica, fewer neighbours, another batch limit or share."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Collection, Iterable, Iterator
 
 from astrarium.placement.policies.planner.draft import (
     Draft,
-    Member,
-    Room,
+    FitCheck,
     Site,
+    SiteMember,
     placed_models,
     replicas_of,
     with_site,
 )
-from astrarium.placement.policies.planner.glance import Seen
-from astrarium.placement.policies.planner.options import STEP, Options
+from astrarium.placement.policies.planner.options import STEP, ModelOptions
+from astrarium.placement.policies.planner.quick_simulation import DraftResult
 from astrarium.placement.problem import ALONE, Shape
-
-# Changes of shape: a site's GPUs in another shape, cut into two sites, or joined with another site's.
 
 
 class Reshaping:
-    """Models stay where they are as far as they can run there and fit, those that lose most first."""
+    """Reshaping gives a site another shape, cuts it in two, or joins it with another site.
 
-    def __init__(self, options: Options) -> None:
-        self._options, self._room = options, Room(options.problem)
+    Models stay where they are as far as they can run there and fit, those that lose most first.
+    """
+
+    def __init__(self, options: ModelOptions) -> None:
+        self._options, self._fit_check = options, FitCheck(options.problem)
         self._shapes = {shape for model in options.problem.models for shape in model.forms}
 
     def __call__(self, draft: Draft, needy: Iterable[int]) -> Iterator[Draft]:
@@ -40,8 +41,7 @@ class Reshaping:
                     yield (*apart, joined)
 
     def _partners(self, draft: Draft, number: int) -> Iterator[int]:
-        """Sites further on that one may be joined with: of every memory the first, since its models come
-        along."""
+        """Yield later sites that a site may be joined with: the first of each memory, with its models."""
         known: set[object] = set()
         for other in range(number + 1, len(draft)):
             if self._alike(draft[number], draft[other]):
@@ -69,7 +69,7 @@ class Reshaping:
     def _joined(
         self, site: Site, other: Site, homeless: Collection[int], order: dict[int, int]
     ) -> Iterator[Site]:
-        """*homeless* models may find a place there that no smaller site has."""
+        """Join two sites; *homeless* models may find a place there that no smaller site has."""
         for shape in sorted(self._shapes):
             if shape.gpus == 2 * site.shape.gpus:
                 both = Site((*site.gpus, *other.gpus), shape)
@@ -78,8 +78,8 @@ class Reshaping:
     def _filled(self, site: Site, models: set[int], order: dict[int, int]) -> Site:
         for model in sorted(models, key=lambda model: (order.get(model, len(order)), model)):
             if self._options.usable(model, site.shape):
-                more = site.with_member(Member(model, self._batch(model, site.shape)))
-                site = more if self._room.holds(more) else site
+                more = site.with_member(SiteMember(model, self._batch(model, site.shape)))
+                site = more if self._fit_check.holds(more) else site
         return site
 
     def _batch(self, model: int, shape: Shape) -> int:
@@ -91,28 +91,28 @@ def _models(site: Site) -> set[int]:
 
 
 class Moves:
-    """*turns* and *sides*: which ways of sharing a GPU may be taken up."""
+    """Moves propose changed drafts; models may take *turns* on a GPU, or run side by side (*sides*)."""
 
-    def __init__(self, options: Options, turns: bool = True, sides: bool = True) -> None:
-        self.options, self.room = options, Room(options.problem)
+    def __init__(self, options: ModelOptions, turns: bool = True, sides: bool = True) -> None:
+        self.options, self.fit_check = options, FitCheck(options.problem)
         self._reshaping = Reshaping(options)
         self.turns, self.sides = turns, sides
 
-    def all_for(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
-        yield from self.additions(draft, model, seen)
+    def all_for(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
+        yield from self.additions(draft, model, result)
         yield from self.batches(draft, model)
         yield from self.shares(draft, model)
-        yield from self.exchanges(draft, model, seen)
-        yield from self.departures(draft, model, seen)
+        yield from self.exchanges(draft, model, result)
+        yield from self.departures(draft, model, result)
 
     def reshaped(self, draft: Draft, needy: Iterable[int]) -> Iterator[Draft]:
         yield from self._reshaping(draft, needy)
 
-    def additions(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
-        """One replica more, on the idlest sites first. Of sites that are alike, only the first."""
+    def additions(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
+        """Add a replica, on the idlest sites first; of sites that are alike, only on the first."""
         known: set[object] = set()
-        for number in self._idlest(draft, seen):
-            look = self.room.look(draft[number])
+        for number in self._idlest(draft, result):
+            look = self.fit_check.look(draft[number])
             if look not in known:
                 known.add(look)
                 for site in self.with_model(draft[number], model):
@@ -127,63 +127,63 @@ class Moves:
                 yield from self._beside(beside, model)
 
     def taking_turns(self, site: Site, model: int) -> Iterator[Site]:
-        """With the largest batch that leaves room for waiting, and for which there is memory."""
+        """Add a model by turns, with the largest batch that leaves room for waiting and fits the memory."""
         sizes = self.options.usable(model, site.shape)
         if not sizes or site.hosts(model):
             return
         most = self.options.roomy(model, site.shape)
         for size in reversed([size for size in sizes if size <= most]):
-            if self.room.holds(found := site.with_member(Member(model, size))):
+            if self.fit_check.holds(found := site.with_member(SiteMember(model, size))):
                 yield found
                 return
 
     def _beside(self, site: Site, model: int) -> Iterator[Site]:
-        """With the largest part of its load that fits."""
+        """Add a model beside others, with the largest part of its load that fits."""
         for part in self.options.parts(model, site.gpus[0]):
-            if part.share <= site.left and self.room.holds(
-                found := site.with_member(Member(model, part.batch, part.share))
+            if part.share <= site.left and self.fit_check.holds(
+                found := site.with_member(SiteMember(model, part.batch, part.share))
             ):
                 yield found
                 return
 
     def _divided(self, site: Site) -> Site | None:
-        """A site of turns, with as small a share for each of its models as would carry it."""
+        """Divide a site of turns: each of its models gets the smallest share that carries its load."""
         members = []
         for member in site.members:
             parts = self.options.parts(member.model, site.gpus[0])
             if not parts:
                 return None
-            members.append(Member(member.model, parts[0].batch, parts[0].share))
+            members.append(SiteMember(member.model, parts[0].batch, parts[0].share))
         return site._replace(members=tuple(members))
 
-    def exchanges(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
-        """A replica instead of another one."""
-        for number in self._idlest(draft, seen):
+    def exchanges(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
+        """Put a replica in the place of another model's."""
+        for number in self._idlest(draft, result):
             site = draft[number]
             for place, member in enumerate(site.members):
                 if member.model != model:
                     for found in self.with_model(site.without(place), model):
                         yield with_site(draft, number, found)
 
-    def departures(self, draft: Draft, model: int, seen: Seen) -> Iterator[Draft]:
-        """Somebody else leaves a site of the model for another; or the model itself does."""
+    def departures(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
+        """Move another model away from a site of the model, or the model itself."""
         for number, own in list(replicas_of(draft, model)):
             for place, member in enumerate(draft[number].members):
                 left = with_site(draft, number, draft[number].without(place))
-                others = [each for each in self._idlest(draft, seen) if each != number][:4]
+                others = [each for each in self._idlest(draft, result) if each != number][:4]
                 for target in others:
                     for found in self._joined(draft[target], member, place == own):
                         yield with_site(left, target, found)
 
-    def _joined(self, site: Site, member: Member, itself: bool) -> Iterator[Site]:
+    def _joined(self, site: Site, member: SiteMember, itself: bool) -> Iterator[Site]:
         if site.shape == ALONE and (site.side or not site.members) and member.share < 1:
-            if member.share <= site.left and self.room.holds(found := site.with_member(member)):
+            if member.share <= site.left and self.fit_check.holds(found := site.with_member(member)):
                 yield found
         elif not itself or not site.hosts(member.model):
             yield from self.with_model(site, member.model)
 
     def batches(self, draft: Draft, model: int) -> Iterator[Draft]:
-        """The next larger and the next smaller limit, for all replicas of the model."""
+        """Try the next larger and the next smaller batch limit for all replicas of the model."""
         for step in (1, -1):
             found = draft
             for number, place in list(replicas_of(draft, model)):
@@ -202,16 +202,16 @@ class Moves:
         return with_site(draft, number, other) if self.fits(other) else draft
 
     def fits(self, site: Site) -> bool:
-        """In memory and shares, and everybody in time if alone."""
+        """Whether a site has memory and shares for its models, and each is in time if alone."""
         models, gpu = self.options.problem.models, site.gpus[0]
-        return self.room.holds(site) and all(
+        return self.fit_check.holds(site) and all(
             self.options.time(member.model, gpu, member.batch, member.share) <= models[member.model].slo
             for member in site.members
             if site.shape == ALONE
         )
 
     def shares(self, draft: Draft, model: int) -> Iterator[Draft]:
-        """A larger share: of what nobody has, or at the cost of a neighbour."""
+        """Give the model a larger share: of what no model has, or at the cost of a neighbour."""
         for number, place in list(replicas_of(draft, model)):
             site = draft[number]
             if not site.side:
@@ -224,6 +224,6 @@ class Moves:
                     less = more.changed(other, member._replace(share=round(member.share - STEP, 9)))
                     yield from (with_site(draft, number, each) for each in (less,) if self.fits(each))
 
-    def _idlest(self, draft: Draft, seen: Seen) -> list[int]:
-        loads = [seen.work[number] / site.shape.gpus for number, site in enumerate(draft)]
+    def _idlest(self, draft: Draft, result: DraftResult) -> list[int]:
+        loads = [result.work[number] / site.shape.gpus for number, site in enumerate(draft)]
         return sorted(range(len(draft)), key=lambda number: (loads[number], number))

@@ -1,4 +1,4 @@
-"""What is worth trying: batch sizes with room for waiting, and shares of a GPU that carry a part of a load.
+"""Options are batch sizes and shares worth trying: with room for waiting, and enough for a part of a load.
 
 A request may wait for its batch to fill, for the batch before it, and then runs: a batch size has room if all
 three fit the objective. A share carries a load if it keeps the model busy for no more than a part of the
@@ -23,17 +23,19 @@ COMPANY = 1.1  # what neighbours are taken to cost before it is known who they a
 PARTS = (1, 2, 3, 4, 6, 8)  # a load is divided among so many replicas
 
 
-class Part(NamedTuple):
-    """A replica beside others: its batch, its share, and the rate that it carries."""
+class ShareOption(NamedTuple):
+    """A share option is a replica beside others: its batch, its share, and the rate that it carries."""
 
     batch: int
     share: float
     rate: float
 
 
-class Options:
-    """By places of models in the problem. *max_wait* is how long a batch may wait to fill (None: half of the
-    objective)."""
+class ModelOptions:
+    """Model options go by places of models in the problem.
+
+    *max_wait* is how long a batch may wait to fill (None: half of the objective).
+    """
 
     def __init__(self, problem: Problem, max_wait: Time | None = 0, largest: int = SIZES[-1]) -> None:
         self.problem, self._max_wait, self.largest = problem, max_wait, largest
@@ -48,7 +50,7 @@ class Options:
         self.largest = max(sizes, default=1)  # that any model may run
 
     def _usable(self, model: int, shape: Shape) -> tuple[int, ...]:
-        """Batch sizes that are answered in time if nobody waits, in rising order."""
+        """Return the batch sizes that are answered in time if nobody waits, in rising order."""
         placed = self.problem.models[model]
         form = placed.forms.get(shape)
         if form is None:
@@ -61,44 +63,44 @@ class Options:
         return [shape for shape in sorted(self.problem.models[model].forms) if self.usable(model, shape)]
 
     def roomy(self, model: int, shape: Shape) -> int:
-        """The largest batch that leaves room for waiting, or the smallest there is."""
+        """Return the largest batch that leaves room for waiting, or the smallest there is."""
         placed = self.problem.models[model]
         latency = placed.forms[shape].latency
         fit = [size for size in self.usable(model, shape) if 2 * latency(size) <= placed.slo]
         return fit[-1] if fit else self.usable(model, shape)[0]
 
     def shareable(self, model: int) -> bool:
-        """Whether anything is known of it on a part of a GPU."""
+        """Whether anything is known of the model on a part of a GPU."""
         placed = self.problem.models[model]
         known = any(demand.sm_utilization is not None for demand in placed.demands.values())
         return bool(self.usable(model, ALONE)) and (known or placed.igniter is not None)
 
     def _time(self, model: int, gpu: int, batch: int, share: float) -> Time:
-        """On a share of a GPU without company."""
+        """Return a batch's time on a share of a GPU without others on it."""
         placed, where = self.problem.models[model], self.problem.gpus[gpu]
         return round(placed.forms[ALONE].latency(batch) * share_factor(placed, where, batch, share))
 
-    def _parts(self, model: int, gpu: int) -> tuple[Part, ...]:
-        """For the whole load, half of it and so on, the smallest share that carries it; the largest first."""
+    def _parts(self, model: int, gpu: int) -> tuple[ShareOption, ...]:
+        """Return the smallest shares that carry the whole load, half of it and so on, the largest first."""
         if not self.shareable(model):
             return ()
         rate = self.problem.models[model].rate
         found = [self._smallest(model, gpu, rate / count) for count in PARTS]
         return tuple(dict.fromkeys(part for part in found if part is not None))
 
-    def _smallest(self, model: int, gpu: int, rate: float) -> Part | None:
+    def _smallest(self, model: int, gpu: int, rate: float) -> ShareOption | None:
         carried = (self._least(model, gpu, size, rate) for size in self.usable(model, ALONE))
         fit = [part for part in carried if part is not None]
         return min(fit, key=lambda part: (part.share, part.batch), default=None)
 
-    def _least(self, model: int, gpu: int, batch: int, rate: float) -> Part | None:
-        """Time falls as the share grows, so the first share that will do is found by halving."""
+    def _least(self, model: int, gpu: int, batch: int, rate: float) -> ShareOption | None:
+        """Return the least share that carries a rate, by halving: time falls as the share grows."""
         steps = round(1 / STEP) - 1
         low, high = 1, steps + 1
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if self._does(model, gpu, batch, middle, rate) else (middle + 1, high)
-        return Part(batch, round(low * STEP, 9), rate) if low <= steps else None
+        return ShareOption(batch, round(low * STEP, 9), rate) if low <= steps else None
 
     def _does(self, model: int, gpu: int, batch: int, steps: int, rate: float) -> bool:
         took = self.time(model, gpu, batch, round(steps * STEP, 9)) * COMPANY
@@ -111,14 +113,13 @@ class Options:
         return min(most, round((batch - 1) * SECOND / rate)) if rate > 0 and batch > 1 else 0
 
 
-def gpus_needed(options: Options) -> float:
-    """How many GPUs the load of all models keeps busy, each in its best way, with room for queues. A bound:
-    fewer will not do."""
+def gpus_needed(options: ModelOptions) -> float:
+    """Return a lower bound of GPUs: what all models keep busy in their best ways, with room for queues."""
     needed = (_busy(options, place, model) for place, model in enumerate(options.problem.models))
     return math.fsum(needed)
 
 
-def _busy(options: Options, place: int, model: PlacedModel) -> float:
+def _busy(options: ModelOptions, place: int, model: PlacedModel) -> float:
     ways = [
         model.rate * form.interval(size) * shape.gpus / size / SECOND
         for shape in options.shapes(place)
@@ -129,7 +130,7 @@ def _busy(options: Options, place: int, model: PlacedModel) -> float:
     return min([each / BUSY for each in ways] + shared, default=0.0)
 
 
-def _shared(options: Options, place: int) -> list[tuple[Part, float]]:
+def _shared(options: ModelOptions, place: int) -> list[tuple[ShareOption, float]]:
     gpus: Sequence[PlacementGpu] = options.problem.gpus
     rate = options.problem.models[place].rate
     return [(part, rate / part.rate) for part in options.parts(place, 0) if part.rate > 0] if gpus else []

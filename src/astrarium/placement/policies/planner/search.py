@@ -1,4 +1,4 @@
-"""Drafts from nothing, and better ones from those: additions where most is lost, then single changes.
+"""The planner's search makes first drafts, and improves them: additions where most is lost, single changes.
 
 A change counts only if it helps on all samples together. One sample tells most bad changes from good ones,
 so that the others are simulated for those that pass it.
@@ -12,15 +12,15 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from astrarium.placement.groups import Runtime
-from astrarium.placement.policies._bucket_search import BucketSearch, Limits
-from astrarium.placement.policies._ground import Going, Ground
+from astrarium.placement.groups import GroupRuntime
+from astrarium.placement.policies._bucket_search import BucketLimits, BucketSearch
+from astrarium.placement.policies._search_context import SearchContext, SearchProgress
 from astrarium.placement.policies._selection import Selected, fast
-from astrarium.placement.policies.planner.draft import Draft, Member, Site, empty, with_site
-from astrarium.placement.policies.planner.glance import Glance, Seen
+from astrarium.placement.policies.planner.draft import Draft, Site, SiteMember, empty, with_site
 from astrarium.placement.policies.planner.moves import Moves
-from astrarium.placement.policies.planner.options import Options
-from astrarium.placement.problem import ALONE, Problem, Requests
+from astrarium.placement.policies.planner.options import ModelOptions
+from astrarium.placement.policies.planner.quick_simulation import DraftResult, QuickSimulation
+from astrarium.placement.problem import ALONE, PlacementRequests, Problem
 
 GAIN = 5e-5  # of all requests: what is less is luck
 CHOICES = 3  # sites tried for an addition
@@ -28,46 +28,50 @@ WIDE = 24  # changes tried for each model before the next one has its turn
 
 
 class Climb:
-    """*budget*: so many requests may be simulated."""
+    """A climb improves a draft change by change; *budget* requests may be simulated for it."""
 
-    def __init__(self, glance: Glance, moves: Moves, going: Going, budget: float) -> None:
-        self.glance, self.moves, self.going = glance, moves, going
-        self._end = glance.cost + budget
+    def __init__(
+        self, simulation: QuickSimulation, moves: Moves, progress: SearchProgress, budget: float
+    ) -> None:
+        self.simulation, self.moves, self.progress = simulation, moves, progress
+        self._end = simulation.cost + budget
 
     @property
     def on(self) -> bool:
-        return self.going.on and self.glance.cost < self._end
+        return self.progress.on and self.simulation.cost < self._end
 
     def grown(self, draft: Draft) -> Draft:
-        """Replicas are added where most is lost, as long as that helps."""
+        """Add replicas where most is lost, as long as that helps."""
         while self.on:
-            seen = self.glance(draft)
-            better = next(self._helpful_additions(draft, seen), None)
+            result = self.simulation(draft)
+            better = next(self._helpful_additions(draft, result), None)
             if better is None:
                 return draft
             draft = better
         return draft
 
-    def _helpful_additions(self, draft: Draft, seen: Seen) -> Iterator[Draft]:
-        for model in wanting(seen):
-            tried = islice(self.moves.additions(draft, model, seen), CHOICES)
+    def _helpful_additions(self, draft: Draft, result: DraftResult) -> Iterator[Draft]:
+        for model in wanting(result):
+            tried = islice(self.moves.additions(draft, model, result), CHOICES)
             ranked = [(self.tried(each).worth, -number, each) for number, each in enumerate(tried)]
-            if ranked and max(ranked)[0] > seen.worth + GAIN:
+            if ranked and max(ranked)[0] > result.worth + GAIN:
                 yield max(ranked)[2]
 
-    def tried(self, draft: Draft, sample: int = 0) -> Seen:
-        self.going.tried()
-        return self.glance(draft, sample)
+    def tried(self, draft: Draft, sample: int = 0) -> DraftResult:
+        self.progress.tried()
+        return self.simulation(draft, sample)
 
     def climbed(self, draft: Draft) -> Draft:
-        """The first change that helps is made, until none does. The neediest models come first; the samples
-        take turns at telling which they are."""
-        worth, wide, sample = self.glance.worth(draft), WIDE, 0
+        """Make the first change that helps, until none does.
+
+        The neediest models come first; the samples take turns at telling which they are.
+        """
+        worth, wide, sample = self.simulation.worth(draft), WIDE, 0
         while self.on:
             better = next(self._better(draft, worth, wide, sample), None)
             if better is not None:
                 draft, worth = better
-                sample = (sample + 1) % self.glance.samples
+                sample = (sample + 1) % self.simulation.samples
             elif wide > WIDE:
                 break
             else:
@@ -75,60 +79,61 @@ class Climb:
         return draft
 
     def _better(self, draft: Draft, worth: float, wide: int, sample: int) -> Iterator[tuple[Draft, float]]:
-        seen = self.glance(draft, sample)
-        for change in self._changes(draft, seen, wide):
+        result = self.simulation(draft, sample)
+        for change in self._changes(draft, result, wide):
             if not self.on:
                 return
-            if self.tried(change, sample).worth > seen.worth:
-                found = self.glance.worth(change)
+            if self.tried(change, sample).worth > result.worth:
+                found = self.simulation.worth(change)
                 if found > worth + GAIN:
                     yield change, found
 
-    def _changes(self, draft: Draft, seen: Seen, wide: int) -> Iterator[Draft]:
-        for model in wanting(seen):
-            yield from islice(self.moves.all_for(draft, model, seen), wide)
-        yield from self.moves.reshaped(draft, wanting(seen))
+    def _changes(self, draft: Draft, result: DraftResult, wide: int) -> Iterator[Draft]:
+        for model in wanting(result):
+            yield from islice(self.moves.all_for(draft, model, result), wide)
+        yield from self.moves.reshaped(draft, wanting(result))
 
 
-def wanting(seen: Seen) -> list[int]:
-    """Models that lose something, those that lose most first."""
-    order = np.argsort(-seen.lost, kind="stable").tolist()
-    return [model for model in order if seen.lost[model] > 0]
+def wanting(result: DraftResult) -> list[int]:
+    """Return the models that lose something, those that lose most first."""
+    order = np.argsort(-result.lost, kind="stable").tolist()
+    return [model for model in order if result.lost[model] > 0]
 
 
-# Where planner's search begins: all GPUs by turns, all in shares, and AlpaServe's groups.
-
-
-GROUPED = Limits(8, 4, 0.38, 2.0, 20, 0.3, 2)  # as AlpaServe's own search, with fewer ways to divide GPUs
+# as AlpaServe's own search, with fewer ways to divide GPUs
+GROUPED = BucketLimits(8, 4, 0.38, 2.0, 20, 0.3, 2)
 LEADERS = 4  # of AlpaServe's groups
 
 
-def starts(glance: Glance, runtime: Runtime, going: Going, budget: float) -> Iterator[Draft]:
-    options = glance.options
+def starts(
+    simulation: QuickSimulation, runtime: GroupRuntime, progress: SearchProgress, budget: float
+) -> Iterator[Draft]:
+    """Yield the drafts that the search begins with: all GPUs by turns, all in shares, AlpaServe's groups."""
+    options = simulation.options
     models = range(len(options.problem.models))
     if any(options.usable(model, ALONE) for model in models):
         turns = Moves(options, sides=False)
-        yield Climb(glance, turns, going, budget).grown(empty(options.problem))
+        yield Climb(simulation, turns, progress, budget).grown(empty(options.problem))
     if any(options.shareable(model) for model in models):
         sides = Moves(options, turns=False)
-        yield Climb(glance, sides, going, budget).grown(packed(options, sides))
+        yield Climb(simulation, sides, progress, budget).grown(packed(options, sides))
     if any(shape != ALONE for model in models for shape in options.shapes(model)):
-        yield from grouped(options, runtime, glance.requests[0], going)
+        yield from grouped(options, runtime, simulation.requests[0], progress)
 
 
-def everywhere(options: Options) -> list[Draft]:
-    """All models on every GPU, if there is memory for that: one cell, in which whoever is free helps."""
+def everywhere(options: ModelOptions) -> list[Draft]:
+    """Return the draft with all models on every GPU, if there is memory: any free GPU can help any model."""
     moves, found = Moves(options, sides=False), []
     for site in empty(options.problem):
         for model in range(len(options.problem.models)):
             if options.usable(model, ALONE):
-                site = site.with_member(Member(model, options.usable(model, ALONE)[0]))
+                site = site.with_member(SiteMember(model, options.usable(model, ALONE)[0]))
         found.append(site)
     return [tuple(_with_batches(moves, site) for site in found)] if all(map(moves.fits, found)) else []
 
 
 def _with_batches(moves: Moves, site: Site) -> Site:
-    """As large as leaves room for waiting, while there is memory."""
+    """Raise a site's batch limits as far as they leave room for waiting and there is memory."""
     for place, member in enumerate(site.members):
         most = moves.options.roomy(member.model, ALONE)
         for size in (each for each in moves.options.usable(member.model, ALONE) if each <= most):
@@ -137,14 +142,16 @@ def _with_batches(moves: Moves, site: Site) -> Site:
     return site
 
 
-def packed(options: Options, moves: Moves) -> Draft:
-    """Every model whole in the smallest share that carries it, the largest first, where least is left over;
-    what finds no place that way is left to those who add replicas."""
+def packed(options: ModelOptions, moves: Moves) -> Draft:
+    """Pack every model in the smallest share that carries it, the largest first, where least is left over.
+
+    A model that finds no place that way is left to the search, which adds replicas.
+    """
     draft = empty(options.problem)
     models = range(len(options.problem.models))
     wanted = [(options.parts(model, 0)[0], model) for model in models if options.parts(model, 0)]
     for part, model in sorted(wanted, key=lambda each: (-each[0].share, each[1])):
-        member = Member(model, part.batch, part.share)
+        member = SiteMember(model, part.batch, part.share)
         sites = [(site.left, number, site.with_member(member)) for number, site in enumerate(draft)]
         best = min((each for each in sites if moves.fits(each[2])), default=None)
         if best is not None:
@@ -152,16 +159,18 @@ def packed(options: Options, moves: Moves) -> Draft:
     return draft
 
 
-def grouped(options: Options, runtime: Runtime, requests: Requests, going: Going) -> Iterator[Draft]:
-    """Models that share pipelines. Only single requests: batches come later."""
+def grouped(
+    options: ModelOptions, runtime: GroupRuntime, requests: PlacementRequests, progress: SearchProgress
+) -> Iterator[Draft]:
+    """Yield drafts of models that share pipelines, found with single requests: batches come later."""
     problem = msgspec.structs.replace(options.problem, requests=requests)
-    ground = Ground.of(problem, msgspec.structs.replace(runtime, max_batch=1, order="arrival"))
-    found = BucketSearch(ground, GROUPED, fast, going, lambda _: None).run()
+    context = SearchContext.of(problem, msgspec.structs.replace(runtime, max_batch=1, order="arrival"))
+    found = BucketSearch(context, GROUPED, fast, progress, lambda _: None).run()
     for leader in found[:LEADERS]:
         yield _draft(options, problem, leader)
 
 
-def _draft(options: Options, problem: Problem, selected: Selected) -> Draft:
+def _draft(options: ModelOptions, problem: Problem, selected: Selected) -> Draft:
     gpus = {gpu.id: number for number, gpu in enumerate(problem.gpus)}
     models = {model.index: number for number, model in enumerate(problem.models)}
     moves, sites = Moves(options), []

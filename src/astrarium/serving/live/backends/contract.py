@@ -1,4 +1,7 @@
-"""What a worker asks of a model. Backends import nothing but numpy, the standard library and their own."""
+"""The contract of model backends is what a worker asks of a model.
+
+Backends import nothing but numpy, the standard library and their own.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class Interrupted(AstrariumError):
 
 
 def blamed(error: BaseException) -> str:
-    """The error's text with the file and line of the model's code that it came from.
+    """Return the error's text with the file and line of the model's code that it came from.
 
     The innermost line outside of installed packages, which is where a person can change something. Clients
     read it too, and which folder the file is in is none of their business.
@@ -46,13 +49,13 @@ def blamed(error: BaseException) -> str:
 
 
 def first_sentence(error: BaseException) -> str:
-    """What went wrong, without the advice and the traces that libraries add to it."""
+    """Return what went wrong, without the advice and the traces that libraries add to it."""
     text = " ".join(str(error).split())
     return re.split(r"(?<=\w)\. ", text)[0].removesuffix(".")[:_LONGEST]
 
 
 def package(name: str, extra: str) -> Any:
-    """A package that only this backend needs, imported now."""
+    """Import a package that only this backend needs."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -62,7 +65,7 @@ def package(name: str, extra: str) -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model is loaded: the GPU's number on this machine, its kind, and a device for real ones."""
+    """A place is where a model is loaded: the GPU's number and kind, and a device for real ones."""
 
     gpu: int = 0
     kind: str = "gpu"
@@ -71,8 +74,10 @@ class Place:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model as the scenario describes it: which backend, its options, its tensors, and the folder that
-    relative file names start from. Plain data: it travels to workers as one message."""
+    """Model files are a model as the scenario describes it, in plain data that travels to workers.
+
+    They name the backend, its options, its tensors, and the folder that relative file names start from.
+    """
 
     name: str
     backend: str
@@ -85,7 +90,7 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs stacked along a first dimension of `size`; `applications` says where each item comes from.
+    """A batch is inputs stacked along a first dimension of `size`; `applications` are those of its items.
 
     Items of unequal shape are padded to the longest; `own_shapes` then holds what they were, by input.
     """
@@ -98,22 +103,27 @@ class Batch:
 
 @dataclass(frozen=True)
 class Result:
-    """Outputs stacked in the same order, or a list of items where their shapes differ. `own_times` holds
-    the nanoseconds that each item would take alone, where the backend knows."""
+    """A result is outputs stacked in the same order, or a list of items where their shapes differ.
+
+    `own_times` holds the nanoseconds that each item would take alone, where the backend knows.
+    """
 
     outputs: Mapping[str, Array | Sequence[Array]]
     own_times: Sequence[int] = ()
 
 
 class LoadedModel(Protocol):
-    """A model in memory. `run` is called from one thread; any exception it raises fails its batch, with the
-    exception's text as the reason. `interrupted` is asked now and then by a backend that can stop early."""
+    """A loaded model is in memory and runs batches, called from one thread.
+
+    An exception that `run` raises fails its batch, with the exception's text as the reason. A backend that
+    can stop early asks `interrupted` now and then.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
     def warm_up(self, sizes: Sequence[int]) -> None:
-        """Run once at each of these batch sizes, so that the first request does not pay for it."""
+        """Run once at each of these batch sizes, so that the first request is not slowed by it."""
 
     def run(self, batch: Batch) -> Result: ...
 
@@ -121,7 +131,7 @@ class LoadedModel(Protocol):
 
 
 class Ran(NamedTuple):
-    """What came of a launched batch, and when the GPU began and ended it (monotonic nanoseconds)."""
+    """A launched batch ran: its result, and when the GPU began and ended it (monotonic nanoseconds)."""
 
     result: Result
     began: int
@@ -129,15 +139,17 @@ class Ran(NamedTuple):
 
 
 class Launched(Protocol):
-    """A batch that the GPU has, behind those it was given before."""
+    """A launched batch is with the GPU, behind those it was given before."""
 
     def wait(self, free: int) -> Ran:
-        """Until it has run. *free* is when the GPU was done with the batch before it: the earliest instant
-        at which this one can have begun. Raises Interrupted where the worker stopped it."""
+        """Wait until the batch has run; raise Interrupted where the worker stopped it.
+
+        *free* is when the GPU was done with the batch before: the earliest that this one can have begun.
+        """
 
 
 class Launching(LoadedModel, Protocol):
-    """Optional: a model whose GPU works on its own while the host goes on.
+    """A launching model's GPU works on its own while the host goes on. (Optional.)
 
     The worker launches a batch as soon as it has the order and the time, which may be before the batches
     ahead of it have ended, and then waits for each in the order they were launched: the GPU goes from one to
@@ -149,17 +161,17 @@ class Launching(LoadedModel, Protocol):
 
 
 class Staging(LoadedModel, Protocol):
-    """Optional: a model that has a place of its own for inputs, such as pinned memory.
+    """A staging model has memory of its own for inputs, such as pinned memory. (Optional.)
 
     The worker gathers a batch right there where it can, which saves a copy; `run` is then given these very
     arrays. What they hold is needed until `run` returns, and no longer.
     """
 
     def staging(self, size: int) -> Mapping[str, Array]:
-        """An array for each input of a batch of this size; none of those that have no such place."""
+        """Return an array for each input of a batch of this size, as far as inputs have such memory."""
 
 
 class BackendFactory(Protocol):
-    """What is registered under a backend's name."""
+    """A backend factory is what is registered under a backend's name."""
 
     def __call__(self, files: ModelFiles, place: Place) -> LoadedModel: ...

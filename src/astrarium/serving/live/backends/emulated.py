@@ -1,4 +1,4 @@
-"""A GPU that is not there: a batch takes exactly what the profile says, and comes back as it went in.
+"""The emulated GPU takes exactly as long as the profile says, and returns a batch as it went in.
 
 Options, filled from the model's profile:
     table: [0, 6125000, 7178000]      nanoseconds by batch size
@@ -19,10 +19,10 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.core.units import Time
 from astrarium.serving.live.backends import backends
+from astrarium.serving.live.backends.answers import split
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Ran, Result
 from astrarium.serving.live.backends.contract import Interrupted as Interrupted
 from astrarium.serving.live.backends.precise_wait import Wait, fine_timers, wait_until
-from astrarium.serving.live.backends.stacking import split
 from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
 
 INPUT = TensorSpec("INPUT", "FP32", (-1,))
@@ -30,8 +30,10 @@ Times = Callable[[Batch], tuple[Time, Sequence[Time]]]  # of the whole, and of e
 
 
 class EmulatedBatch:
-    """Its time on the GPU starts when the GPU is free, whatever the host is doing then: it always takes
-    exactly what the profile says, and one that was queued follows the one before it without a gap."""
+    """An emulated batch starts when the GPU is free, whatever the host is doing then.
+
+    It takes exactly what the profile says, and follows the one before it without a gap.
+    """
 
     def __init__(self, result: Result, not_before: Time, takes: Time, wait: Wait) -> None:
         self._result, self._not_before, self._takes, self._wait = result, not_before, takes, wait
@@ -46,7 +48,10 @@ class EmulatedBatch:
 
 @backends.register("emulated")
 class EmulatedModel:
-    """`wait_until` may be replaced by the worker, to be interrupted while a batch runs (see waiting.py)."""
+    """An emulated model waits instead of computing.
+
+    `wait_until` may be replaced by the worker, to be interrupted while a batch runs (see precise_wait.py).
+    """
 
     def __init__(self, files: ModelFiles, place: Place) -> None:
         self.inputs = files.inputs or (INPUT,)
@@ -57,7 +62,7 @@ class EmulatedModel:
         fine_timers()
 
     def warm_up(self, sizes: Sequence[int]) -> None:
-        """Nothing: it is as fast at first as it is later."""
+        """Do nothing: the model is as fast at first as it is later."""
 
     def run(self, batch: Batch) -> Result:
         return self.launch(batch, time.monotonic_ns()).wait(0).result
@@ -69,7 +74,7 @@ class EmulatedModel:
         return EmulatedBatch(Result(outputs, own), not_before, whole, self.wait_until)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
     @staticmethod
     def check(files: ModelFiles) -> Mapping[str, Any]:
@@ -96,7 +101,7 @@ def _listed(table: tuple[Time, ...]) -> Times:
 
 
 def _drawn(options: Mapping[str, Any], place: Place) -> Times:
-    """Every GPU draws for itself: two of them never repeat each other's luck."""
+    """Return a function that draws single times; every GPU draws for itself."""
     chance = random.Random(f"{options.get('seed', 0)}/{place.gpu}")
     c0, c1 = options.get("c0", 0), options.get("c1", 1.0)
     known: Sequence[Sequence[Time]] = options["applications"]
@@ -109,13 +114,13 @@ def _drawn(options: Mapping[str, Any], place: Place) -> Times:
 
 
 def _like(output: TensorSpec, inputs: Sequence[TensorSpec]) -> str | None:
-    """The input that can be handed back as this output."""
+    """Return the input that can be handed back as this output."""
     alike = (given for given in inputs if (given.datatype, given.shape) == (output.datatype, output.shape))
     return next((given.name for given in alike), None)
 
 
 def _answer(output: TensorSpec, source: str | None, batch: Batch) -> Array | Sequence[Array]:
-    """The input itself, or else zeros, with one element where the size is open."""
+    """Return the input itself, or else zeros, with one element where the size is open."""
     if source is not None:
         given, own = batch.inputs[source], batch.own_shapes.get(source)
         return (split(given, output.shape, own) if own else None) or given

@@ -1,4 +1,4 @@
-"""Made-up inputs, for warming up and for measuring."""
+"""Examples are made-up inputs, for warming up and for measuring."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def batch(specs: Sequence[TensorSpec], size: int, generator: np.random.Generator
 
 
 def tensor(spec: TensorSpec, size: int, generator: np.random.Generator) -> Array:
-    """Normal numbers for floating types, zeros and ones for whole ones (valid wherever they stand for a
-    class or a token), words for BYTES. An open dimension has one element."""
+    """Return a made-up tensor: normal numbers for floating types, 0 and 1 for whole ones, words for BYTES.
+
+    0 and 1 are valid wherever they stand for a class or a token. An open dimension has one element.
+    """
     shape = (size, *(1 if length < 0 else length for length in spec.shape))
     if spec.datatype == BYTES:
         words = np.array(_WORDS, np.object_)

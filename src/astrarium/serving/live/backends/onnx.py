@@ -1,4 +1,4 @@
-"""ONNX Runtime: the model file tells its inputs and outputs.
+"""The ONNX Runtime backend runs model files, which tell their inputs and outputs.
 
     backend: {onnx: digits.onnx}
     backend: {onnx: {model: digits.onnx, threads: 2, providers: [CUDAExecutionProvider], batched: true}}
@@ -29,7 +29,7 @@ Specs = tuple[TensorSpec, ...]
 
 
 def chosen(side: str, declared: Specs, found: Specs, all_needed: bool) -> Specs:
-    """The declared ones where there are any, else those found.
+    """Return the declared tensors where there are any, else those found in the model.
 
     A declaration may name a fixed size where the model takes any. Every input must be there (*all_needed*);
     outputs may be left out.
@@ -169,7 +169,7 @@ _NO_BATCH = "a model whose first dimension is the batch and open (export it with
 
 
 def _shape(node: Any) -> tuple[int, ...]:
-    """Names and unknown sizes are open."""
+    """Return a node's shape; named and unknown sizes are open."""
     return tuple(size if isinstance(size, int) else -1 for size in node.shape)
 
 

@@ -1,4 +1,4 @@
-"""The options of a backend, checked by hand: machines with GPUs may have few packages."""
+"""Options of a backend are checked by hand: machines with GPUs may have few packages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count(options: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def choice(options: Mapping[str, Any], name: str, names: Sequence[str]) -> str | None:
-    """None where it is not given."""
+    """Return the option's value, one of *names*; None where it is not given."""
     value = options.get(name)
     if value is not None and value not in names:
         raise InputError(name, value, one_of(list(names), value))

@@ -1,4 +1,4 @@
-"""Waiting until an instant of the monotonic clock, nearly exactly.
+"""A precise wait ends at an instant of the monotonic clock, nearly exactly.
 
 The kernel wakes a sleeper late: measured on a virtual machine with 2 cores, by 87 us in the median with the
 default timer slack and by 37 us with the finest after 3 ms, by 150 us after 20 ms, when the core has gone to
@@ -32,7 +32,7 @@ def fine_timers() -> bool:
 
 
 def wait_until(instant: int) -> bool:
-    """Sleep, then spin. Always True: nothing interrupts it."""
+    """Sleep, then spin until an instant; return True, since nothing interrupts it."""
     rest = instant - SPIN - time.monotonic_ns()
     if rest > 0:
         time.sleep(rest / 1e9)
@@ -40,7 +40,7 @@ def wait_until(instant: int) -> bool:
 
 
 def watching(descriptor: int, heard: Heard, nearly: Callable[[], None]) -> Wait:
-    """A wait that listens meanwhile, to the last: whenever *descriptor* can be read, *heard* is asked.
+    """Return a wait that listens meanwhile: whenever *descriptor* can be read, *heard* is asked.
 
     It must read what is there; True ends the wait. *nearly* is called NEARLY before the end of a longer wait.
     """

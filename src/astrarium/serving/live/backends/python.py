@@ -1,4 +1,4 @@
-"""A Python callable as a model: a function, or a class that is constructed once in every worker.
+"""The Python backend runs a callable as a model: a function, or a class constructed once in every worker.
 
     backend: {python: words.py:detect}
     backend: {python: {model: words.py:Detector, alphabet: latin}}
@@ -49,7 +49,7 @@ class PythonModel:
         return result(answer, self.outputs, batch)
 
     def close(self) -> None:
-        """An object may have a `close` of its own."""
+        """Close the model's object, where it has a `close` of its own."""
         close = getattr(self._function, "close", None)
         if callable(close):
             close()
@@ -64,7 +64,7 @@ class PythonModel:
 
 
 def _ready(found: Any, options: Mapping[str, Any], reference: Any) -> Any:
-    """Something to call with a batch."""
+    """Return the callable to call with a batch."""
     if inspect.isclass(found):
         try:
             found = found(**options)

@@ -1,4 +1,4 @@
-"""Python code by name: `file.py:function` (from a folder) or `package.module:function`."""
+"""References name Python code: `file.py:function` (from a folder) or `package.module:function`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORM = "file.py:NAME or package.module:NAME, such as words.py:detect"
 
 
 def resolved(reference: Any, base: Path, field: str) -> str:
-    """The same reference with an absolute file name, checked as far as possible without running it."""
+    """Return a reference with an absolute file name, checked as far as possible without running it."""
     place, name = _parts(reference, field)
     if not place.endswith(".py"):
         if not all(part.isidentifier() for part in place.split(".")):
@@ -25,7 +25,7 @@ def resolved(reference: Any, base: Path, field: str) -> str:
 
 
 def existing(name: Any, base: Path, field: str) -> Path:
-    """An absolute path; InputError where there is no such file."""
+    """Return an absolute path; InputError where there is no such file."""
     if not isinstance(name, str) or not name:
         raise InputError(field, name, "the name of a file")
     path = (base / name).absolute()
@@ -35,7 +35,7 @@ def existing(name: Any, base: Path, field: str) -> Path:
 
 
 def loaded(reference: Any, base: Path, field: str) -> Any:
-    """What the reference names: a function, a class, any object. Runs the file's or the module's code."""
+    """Return what the reference names (a function, a class, any object), by running its code."""
     place, name = _parts(resolved(reference, base, field), field)
     try:
         module = _module_of(Path(place)) if place.endswith(".py") else importlib.import_module(place)
@@ -54,7 +54,7 @@ def _parts(reference: Any, field: str) -> tuple[str, str]:
 
 
 def _module_of(path: Path) -> ModuleType:
-    """A file is run once in every process, and again once it has changed; it may import its neighbours."""
+    """Run a file once in every process, and again once it has changed; it may import its neighbours."""
     state = path.stat()
     version = abs(hash((str(path), state.st_mtime_ns, state.st_size)))
     name = f"astrarium_user_{path.stem}_{version:x}"

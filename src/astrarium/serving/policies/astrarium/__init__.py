@@ -1,11 +1,11 @@
-"""Our own policy: Symphony's window over Orloj's distributions, with patience and drops that adapt.
+"""Astrarium's own policy uses Symphony's window over Orloj's distributions; waiting and drops adapt to load.
 
 - Requests stand in lines of alike times: one for each static model, one for each group of alike applications
   of a dynamic model, whose batch times are learnt, and whose batches are chosen by who waits.
 - A candidate waits for others as long as the GPU time that this saves is worth it, by a price that is zero
   while GPUs are plenty, and at most a part of the way to Symphony's frontrun.
-- Nobody is given up before a GPU is at hand; then the next grants are played through, and the number of
-  heads with the fewest losses is dropped.
+- No request is given up before a GPU is at hand; then the next grants are simulated, and the number of heads
+  with the fewest losses is dropped.
 docs/astrarium.md says why, and what each part brings.
 """
 
@@ -37,16 +37,16 @@ from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.policies._window import NativeParameters, WindowScheduler
 from astrarium.serving.policies.astrarium import pressure
 from astrarium.serving.policies.astrarium.applications import Applications
-from astrarium.serving.policies.astrarium.line import DynamicLine, Line
+from astrarium.serving.policies.astrarium.line import DynamicLine, RequestLine
 from astrarium.serving.state import Batch, ServingState
 
 PLAN_EVERY: Time = 50 * MILLISECOND
-AHEAD = 2  # grants to play through: a third changes next to nothing
+AHEAD = 2  # grants to simulate: a third changes next to nothing
 BINS, REFRESH = 32, SECOND  # of learnt times, as in `orloj`
 
 
 @serving_policies.register("astrarium")
-class Astrarium(WindowScheduler[Line]):
+class Astrarium(WindowScheduler[RequestLine]):
     """Wait as long as waiting pays, and give up only what the next GPUs could not make good."""
 
     native = "astrarium"
@@ -104,22 +104,24 @@ class Astrarium(WindowScheduler[Line]):
 
     # lines
 
-    def lines(self) -> list[Line]:
-        """One for each application of a dynamic model, as many of them as there are groups in use; one for
-        a static model."""
+    def lines(self) -> list[RequestLine]:
+        """Make a line for each static model, and one for each application of a dynamic model.
+
+        Of the latter, as many are in use as the model has groups of applications.
+        """
         self._places: list[list[int]] = []  # by model and application: its line
         self._crowds: dict[int, Applications] = {}
-        made: list[Line] = []
+        made: list[RequestLine] = []
         for model in self.setup.models:
             applications = len(model.dynamic.history) if model.dynamic else 1
             self._places.append([len(made) + place for place in range(applications)])
             if model.dynamic:
                 times = LearntTimes(model, BINS, self.parameters.memory, REFRESH)
                 self._crowds[model.index] = Applications(model, times, self.parameters.lines)
-                told = (model, self.setup.network, self.parameters, times)
-                made += [DynamicLine(*told) for _ in range(applications)]
+                given = (model, self.setup.network, self.parameters, times)
+                made += [DynamicLine(*given) for _ in range(applications)]
             else:
-                made.append(Line(model, self.setup.network, self.parameters))
+                made.append(RequestLine(model, self.setup.network, self.parameters))
         self._queues = made
         for index in self._crowds:
             self._form(index)
@@ -132,7 +134,7 @@ class Astrarium(WindowScheduler[Line]):
         return places[request.application if len(places) > 1 else 0]
 
     def _form(self, model: int) -> Sequence[int]:
-        """Let the groups of the model's applications stand in lines of their own; returns those lines."""
+        """Give each group of the model's applications a line of its own; return the model's lines."""
         crowd, first = self._crowds[model], min(self._places[model])
         last = first + len(self._places[model])
         waiting = [request for line in range(first, last) for request in self._queues[line].clear()]
@@ -148,7 +150,7 @@ class Astrarium(WindowScheduler[Line]):
         return range(first, last)
 
     def _learn(self, now: Time, model: int) -> Sequence[int]:
-        """Plan with what is known now; returns the lines that must be looked at again."""
+        """Plan with the times that are known now; return the lines that must be looked at again."""
         crowd = self._crowds[model]
         if crowd.regroup(now):
             return self._form(model)
@@ -159,7 +161,7 @@ class Astrarium(WindowScheduler[Line]):
 
     # what has happened
 
-    def opens(self, queue: Line) -> Time:
+    def opens(self, queue: RequestLine) -> Time:
         return queue.opens()
 
     def _hear(self, now: Time, events: Sequence[Event], state: ServingState) -> set[int]:
@@ -171,7 +173,7 @@ class Astrarium(WindowScheduler[Line]):
         return changed
 
     def _watched(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
-        """Remember who runs together: what a batch takes tells about its members."""
+        """Decide, and remember which requests run together: a batch's time tells about its members."""
         for action in super().decide(now, events, state):
             yield action
             if type(action) is Dispatch:
@@ -186,7 +188,7 @@ class Astrarium(WindowScheduler[Line]):
                 yield from self._learn(now, model)
 
     def _hear_of(self, now: Time, event: Event) -> int:
-        """Returns the model that the event tells something of; -1 if none."""
+        """Learn from an event; return the model that it tells something of, or -1."""
         if type(event) is RequestProfiled:
             self._crowds[event.model].times.measured(now, event.application, event.time)
             return event.model
@@ -203,7 +205,7 @@ class Astrarium(WindowScheduler[Line]):
         return -1
 
     def _plan(self, now: Time, state: ServingState) -> None:
-        """Look at the rates, and let every line take its stance."""
+        """Let every line adapt its stance to the measured rates."""
         self._plan_at = now + PLAN_EVERY
         demands = [queue.demand(now) for queue in self._queues]
         self._lost.roll(now)
@@ -215,7 +217,7 @@ class Astrarium(WindowScheduler[Line]):
 
     # what to do
 
-    def _give_up(self, now: Time, queue: Line, requests: Sequence[Request]) -> Iterator[Action]:
+    def _give_up(self, now: Time, queue: RequestLine, requests: Sequence[Request]) -> Iterator[Action]:
         if requests:
             self._lost.roll(now)
             self._lost.count(len(requests))
@@ -233,12 +235,12 @@ class Astrarium(WindowScheduler[Line]):
             queue.choose(now, free)
 
     def _grants(self, now: Time, line: int, gpu: int) -> Callable[[int], Sequence[Time]]:
-        """When the line may expect GPUs again, by the size of the batch that leaves now."""
+        """Return when the line may expect GPUs again, by the size of the batch that leaves now."""
         queue, free = self._queues[line], self._free[gpu]
         others: list[Time] = []
 
         def grants(size: int) -> Sequence[Time]:
-            """Every other open candidate gets one first."""
+            """Return the next grants of the line; every other open candidate gets a GPU first."""
             if not others:
                 others.extend(self._next_free(now, gpu))
             end = max(now + self._network.delay(size), free) + queue.latency[size]
@@ -248,7 +250,7 @@ class Astrarium(WindowScheduler[Line]):
         return grants
 
     def _next_free(self, now: Time, gpu: int) -> Iterator[Time]:
-        """When other GPUs are free, as far as the next grants may need them."""
+        """Return when other GPUs are free, as far as the next grants may need them."""
         kept = [(gpu, self._free[gpu])]
         self._free.set(gpu, FOREVER)
         while len(kept) <= AHEAD * max(1, self._open) and self._free.least < FOREVER:

@@ -1,4 +1,4 @@
-"""The applications of a dynamic model, put together into lines of alike times.
+"""Applications of a dynamic model are grouped into lines of requests that take alike times.
 
 A batch is padded to its longest request, so mixing short with long wastes time; yet every line more makes
 batches smaller, and each launch has its fixed cost. Applications are sorted by the time that one request of
@@ -43,7 +43,7 @@ class Applications:
         self.times.finished(now, [request.application for request in requests], took, SAFE)
 
     def regroup(self, now: Time) -> bool:
-        """Cut them anew, if that is worth moving whoever waits."""
+        """Group the applications anew if that saves enough to move the requests that wait."""
         if self._lines != "grouped" or len(self.meters) < 2:
             return False
         for meter in self.meters:
@@ -56,11 +56,11 @@ class Applications:
         return True
 
     def table(self, group: Group) -> list[Time]:
-        """What batches of 0, 1, 2, ... of these applications are planned with."""
+        """Return the times that batches of 0, 1, 2, ... of these applications are planned with."""
         return self.times.table(group, SAFE)
 
     def _demand(self, group: Group) -> float:
-        """GPUs that the group would keep busy if it gathered for half of the objective."""
+        """Return how many GPUs the group would keep busy if it gathered for half of the objective."""
         rate = sum(per_time(self.meters[place]) for place in group)
         size = min(self.model.max_batch, max(1, int(rate * self.model.slo / 2)))
         return rate * self.times.time(group, size, SAFE) / size
@@ -72,7 +72,7 @@ def per_time(meter: RateMeter) -> float:
 
 
 def cheapest_cut(ranked: Sequence[int], cost: Callable[[Group], float]) -> list[Group]:
-    """Neighbours in *ranked* cut into groups of the least total cost; of equal ones the fewest."""
+    """Cut neighbours in *ranked* into groups of the least total cost; of equal cuts, into the fewest."""
     best: list[tuple[float, list[Group]]] = [(0.0, [])]
     for end in range(1, len(ranked) + 1):
         choices = []

@@ -1,4 +1,4 @@
-"""A line of requests that take alike times, with what the policy `astrarium` thinks of it."""
+"""A line holds requests that take alike times, and chooses the batch that would leave next."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from astrarium.serving.policies._queue import ModelQueue, finish, gather_fcfs, g
 from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.policies.astrarium import pressure
 from astrarium.serving.policies.astrarium.applications import SAFE
-from astrarium.serving.policies.astrarium.lookahead import Backlog, Prospect, give_up
+from astrarium.serving.policies.astrarium.lookahead import Backlog, LineProspect, give_up
 
 
-class Line(ModelQueue):
-    """Its candidate is a batch worth a launch. Heads that stand in its way are not given up before there is
-    a GPU: until then they wait in front of `first`."""
+class RequestLine(ModelQueue):
+    """A request line's candidate is a batch worth a launch.
+
+    Heads that stand in its way are not given up before there is a GPU: until then they wait before `first`.
+    """
 
     def __init__(self, model: ModelSpec, network: Network, parameters: Any) -> None:
         super().__init__(model, network, "window")
@@ -26,10 +28,10 @@ class Line(ModelQueue):
         self._largest = model.max_batch
         self._patience, self._patient = parameters.patience, parameters.lookahead
         self._few_gpus = parameters.prefer == "few-gpus"
-        self.adapt(pressure.Demand(0.0, 1.0, self._target, 0, 0, 1), pressure.CALM)
+        self.adapt(pressure.LineDemand(0.0, 1.0, self._target, 0, 0, 1), pressure.CALM)
 
     def gather(self, now: Time, gpu_free: Time) -> list[Request]:
-        """Choose the candidate; returns those who are lost in any case."""
+        """Choose the candidate; return the requests that are lost in any case."""
         self.first, self._as_of = 0, max(now, gpu_free)
         self.size = size = min(len(self.deadlines), self._largest)
         if not size or self.deadlines[0] >= finish(size, self._ready, self.latency, now, gpu_free):
@@ -37,20 +39,20 @@ class Line(ModelQueue):
         return self._choose(now, gpu_free)
 
     def _choose(self, now: Time, gpu_free: Time) -> list[Request]:
-        told = (self.deadlines, self.stance.hold, self._ready, self.latency, now, gpu_free)
-        before, self.size = gather_window(*told)
+        queue = (self.deadlines, self.stance.hold, self._ready, self.latency, now, gpu_free)
+        before, self.size = gather_window(*queue)
         if not before:  # nobody is in the way, so nobody is lost
             return []
         if not self._patient:
             return self._cut(before)
         if not self.size:
-            before, self.size = gather_fcfs(*told)
+            before, self.size = gather_fcfs(*queue)
         lost = self._hopeless(now, gpu_free)
         self.first = before - lost
         return self._cut(lost)
 
     def plan_with(self, latency: Sequence[Time]) -> None:
-        """Other times make another target."""
+        """Plan with other batch times, which make another target."""
         self.estimate(latency)
         if self.meter.window()[0]:
             self._target = self._staggered_target()
@@ -59,40 +61,40 @@ class Line(ModelQueue):
         return self.deadlines[self.first] - self.latency[self.size]
 
     def settled(self, now: Time, free: Time) -> bool:
-        """The candidate was chosen just now, for this GPU, and is enough."""
+        """Whether the candidate was chosen just now, for this GPU, and is large enough."""
         if self.first or not self._as_of == now >= free:
             return False
         return self.size >= self.stance.enough or self.size == len(self.deadlines)
 
     def settle(self, now: Time, free: Time, grants: Callable[[int], Sequence[Time]]) -> list[Request]:
-        """Fix the batch that leaves; returns whom it gives up."""
+        """Fix the batch that leaves; return the requests that it gives up."""
         hopeless, self.first, self.size = self._hopeless(now, free), 0, 0
         if hopeless < len(self.deadlines):
             backlog = Backlog(self.deadlines, self._ready, self.latency)
             hopeless, self.size = give_up(backlog, self._prospect(), now, free, hopeless, grants)
         return self._cut(hopeless)
 
-    def demand(self, now: Time) -> pressure.Demand:
-        """What it asks of the GPUs, by the rates measured until now."""
+    def demand(self, now: Time) -> pressure.LineDemand:
+        """Return what the line asks of the GPUs, by the rates measured until now."""
         self.roll(now)
         time, fixed = self.latency[self._target], self._fixed()
         rate, dispersion = self._rate(), self.meter.dispersion()
-        return pressure.Demand(rate, dispersion, self._target, time, fixed, self.model.slo)
+        return pressure.LineDemand(rate, dispersion, self._target, time, fixed, self.model.slo)
 
-    def adapt(self, demand: pressure.Demand, climate: pressure.Climate) -> None:
+    def adapt(self, demand: pressure.LineDemand, climate: pressure.Climate) -> None:
         self.stance = pressure.stance(demand, climate, self._few_gpus)
         if self._patience is not None:
             self.stance = self.stance._replace(wait=FOREVER, patience=self._patience)
 
     def opens(self) -> Time:
-        """When the candidate stops waiting for company."""
+        """Return when the candidate stops waiting for further requests."""
         if self.first:
             return -FOREVER  # somebody is about to be lost: any GPU will do
         arrived = self.requests[0].arrival
         return arrived + min(self.stance.wait, int(self.stance.patience * (self.frontrun() - arrived)))
 
-    def _prospect(self) -> Prospect:
-        return Prospect(self._rate(), self.stance.enough, self._target, self.stance.price, self.model.slo)
+    def _prospect(self) -> LineProspect:
+        return LineProspect(self._rate(), self.stance.enough, self._target, self.stance.price, self.model.slo)
 
     def _hopeless(self, now: Time, free: Time) -> int:
         return bisect_left(self.deadlines, finish(1, self._ready, self.latency, now, free))
@@ -102,16 +104,15 @@ class Line(ModelQueue):
         return count / window if window else 0.0
 
     def _fixed(self) -> Time:
-        """What a launch costs whatever its size: a straight line through batches of one and two, at none."""
+        """Return what a launch costs whatever its size: the line through batches of 1 and 2, at 0."""
         if self.model.max_batch < 2:
             return self.latency[1]
         return max(0, 2 * self.latency[1] - self.latency[2])
 
 
-# A line of a dynamic model: whose requests wait in it is known, and so is what a batch of them would take.
+class DynamicLine(RequestLine):
+    """A line of a dynamic model knows the applications of its requests, and what a batch of them takes."""
 
-
-class DynamicLine(Line):
     def __init__(self, model: ModelSpec, network: Network, parameters: Any, times: LearntTimes) -> None:
         super().__init__(model, network, parameters)
         self._times = times
@@ -119,8 +120,10 @@ class DynamicLine(Line):
         self._takes: Time = 0  # what those are planned with
 
     def choose(self, now: Time, free: Time) -> None:
-        """Who leaves: the first one, and everybody who can join and keep its deadline. If it is too late for
-        the first one by the times of its own application, the batch stays what it was."""
+        """Choose the members of the batch: the first request, and all that can join and keep its deadline.
+
+        If it is too late for the first one by the times of its application, the batch stays what it was.
+        """
         self._members, self._takes = [], 0
         together: list[float] = []
         for place, request in enumerate(self.requests):

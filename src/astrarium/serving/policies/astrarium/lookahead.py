@@ -1,9 +1,9 @@
-"""Which heads to give up for a batch that has its GPU: what would be lost at the next grants decides.
+"""Lookahead decides which heads to give up for a batch that has its GPU, by the losses at the next grants.
 
-Serving everybody who can still be saved may leave a small batch, and those behind it too late for the next
-GPU. So every number of heads to give up is tried, the next grants are played through with arrivals coming
-evenly, and the choice that loses the fewest requests is taken. A small batch also wastes GPU time that
-somebody else may need: that time has a price, in requests, while GPUs are scarce.
+Serving every request that can still be saved may leave a small batch, and those behind it too late for the
+next GPU. So every number of heads to give up is tried, the next grants are simulated with evenly spaced
+arrivals, and the choice that loses the fewest requests is taken. A small batch also wastes GPU time that
+other lines may need: that time has a price, in requests, while GPUs are scarce.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from astrarium.serving.policies._queue import finish
 MOST_GIVEN_UP = 24  # heads at once
 
 
-class Prospect(NamedTuple):
-    """What a line expects: requests per nanosecond, a size that is enough, the price of wasted GPU time."""
+class LineProspect(NamedTuple):
+    """A line expects *rate* requests per nanosecond; a batch of *enough* needs nobody given up.
+
+    *price* is that of wasted GPU time, in requests.
+    """
 
     rate: float
     enough: int
@@ -28,7 +31,7 @@ class Prospect(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """Deadlines of those who wait, earliest first, and what a batch of each size takes."""
+    """A backlog holds the deadlines of waiting requests, earliest first, and the time of each batch size."""
 
     deadlines: Sequence[Time]
     ready: Sequence[Time]
@@ -39,7 +42,7 @@ class Backlog(NamedTuple):
         return len(self.latency) - 2
 
     def fitting(self, head: int, now: Time, free: Time) -> int:
-        """The largest batch that starts with *head* and keeps its deadline; at least one."""
+        """Return the largest batch that starts with *head* and keeps its deadline; at least one."""
         return self.largest_within(self.deadlines[head], len(self.deadlines) - head, now, free)
 
     def largest_within(self, deadline: Time, present: int, now: Time, free: Time) -> int:
@@ -54,13 +57,13 @@ class Backlog(NamedTuple):
 
 def give_up(
     backlog: Backlog,
-    prospect: Prospect,
+    prospect: LineProspect,
     now: Time,
     free: Time,
     hopeless: int,
     grants: Callable[[int], Sequence[Time]],
 ) -> tuple[int, int]:
-    """(heads to drop, batch size), of a backlog whose first *hopeless* are lost and at least one is not.
+    """Return (heads to drop, batch size) of a backlog: its first *hopeless* are lost, at least one is not.
 
     *grants(size)* tells when the line may expect a GPU again if a batch of that size leaves now.
     """
@@ -81,12 +84,12 @@ def give_up(
 
 
 def waste(backlog: Backlog, target: int, size: int) -> float:
-    """GPU time of a batch over what its requests would take at the target, in requests of that kind."""
+    """Return the GPU time that a batch takes beyond its requests' time at the target size, in requests."""
     return backlog.latency[size] * target / backlog.latency[target] - size
 
 
-def losses(backlog: Backlog, prospect: Prospect, now: Time, first: int, grants: Sequence[Time]) -> int:
-    """Requests lost over the next grants if each drops what stands in the way of a batch that is enough."""
+def losses(backlog: Backlog, prospect: LineProspect, now: Time, first: int, grants: Sequence[Time]) -> int:
+    """Return the requests lost over the next grants if each drops those in the way of an ample batch."""
     left = len(backlog.deadlines) - first
     lost = taken = 0
     for then in grants:
@@ -106,8 +109,8 @@ def losses(backlog: Backlog, prospect: Prospect, now: Time, first: int, grants: 
     return lost
 
 
-def due(backlog: Backlog, prospect: Prospect, now: Time, first: int, left: int, place: int) -> Time:
-    """The deadline of somebody who waits, or of one who will have come by then."""
+def due(backlog: Backlog, prospect: LineProspect, now: Time, first: int, left: int, place: int) -> Time:
+    """Return the deadline of a request that waits, or of one that will have come by then."""
     if place < left:
         return backlog.deadlines[first + place]
     return now + int((place - left + 1) / prospect.rate) + prospect.slo

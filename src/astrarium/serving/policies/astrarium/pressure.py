@@ -1,4 +1,4 @@
-"""What GPU time is worth, and how long a line of requests waits for company at that price.
+"""Pressure sets a price on GPU time, and how long a line of requests waits for more of them at that price.
 
 All of it follows from measured rates, 20 times a second. A batch of b takes alpha b + f on a GPU: f is what a
 launch costs whatever its size. Requests come at a rate r, so a line whose batches wait w sends batches of
@@ -33,8 +33,8 @@ WASTE = 2.0  # what wasted GPU time is worth in lost requests where no price mak
 HALVINGS = 24  # of the range in which the price is searched for
 
 
-class Demand(NamedTuple):
-    """What a line asks of the GPUs."""
+class LineDemand(NamedTuple):
+    """A line's demand is what it asks of the GPUs."""
 
     rate: float  # requests per nanosecond
     dispersion: float  # of their arrivals: variance over mean
@@ -44,38 +44,43 @@ class Demand(NamedTuple):
     slo: Time
 
     def size(self, price: float) -> float:
-        """The economic batch size at a price of GPU time."""
+        """Return the economic batch size at a price of GPU time."""
         return min(max(1.0, math.sqrt(price * self.fixed * self.rate)), self.target)
 
     def each(self, price: float) -> float:
-        """GPU time of one request in batches of that size."""
+        """Return the GPU time of one request in batches of the economic size."""
         return (self.time - self.fixed) / self.target + self.fixed / self.size(price)
 
     @property
     def company(self) -> float:
-        """The rate at which others come once a request is there: with it come as many more as arrivals are
-        dispersed, within its objective, and on the mean half of those come after it."""
+        """Return the rate at which others come once a request is there.
+
+        With it come as many more as arrivals are dispersed, within its objective; on the mean, half of those
+        come after it.
+        """
         return self.rate + max(0.0, self.dispersion - 1.0) / (2.0 * self.slo)
 
     def wait_for(self, size: float) -> Time:
-        """How long it takes until so many have come, the first of them at once."""
+        """Return how long it takes until *size* requests have come, the first of them at once."""
         return int(min((size - 1.0) / self.company, FOREVER)) if size > 1.0 else 0
 
     @property
     def highest_price(self) -> float:
-        """From this price on, its batches are of the target size."""
+        """Return the price from which on the line's batches are of the target size."""
         launches = self.fixed * self.rate
         return self.target * self.target / launches if launches > 0.0 else 0.0
 
 
 class Climate(NamedTuple):
+    """The climate is what all lines have in common: how scarce GPUs are, and how much demand varies."""
+
     price: float  # of GPU time; 0: GPUs are plenty; infinite: no waiting makes demand fit
     overload: float  # 0: at most a tolerable share of requests is lost, 1: many are
     noise: float  # standard deviation of demand in batches of the target size, as a share of the GPUs
 
     @property
     def scarcity(self) -> float:
-        """The price as a share: 0 while GPUs are plenty, 1 where no price makes demand fit."""
+        """Return the price as a share: 0 while GPUs are plenty, 1 where no price makes demand fit."""
         return self.price / (1.0 + self.price) if self.price < math.inf else 1.0
 
 
@@ -83,9 +88,12 @@ CALM = Climate(0.0, 0.0, 0.0)
 
 
 class Stance(NamedTuple):
-    """How a line behaves: its candidate waits for `wait`, and no more than a share of the way to Symphony's
-    frontrun; it is no smaller than `hold` if it can be helped; with a GPU at hand, a batch of `enough` needs
-    nobody given up; wasted GPU time has a price in lost requests."""
+    """A stance says how a line behaves, until rates are looked at again.
+
+    Its candidate waits for `wait`, and no more than a share of the way to Symphony's frontrun; it is no
+    smaller than `hold` if it can be helped; with a GPU at hand, a batch of `enough` needs nobody given up;
+    wasted GPU time has a price in lost requests.
+    """
 
     wait: Time
     patience: float
@@ -94,15 +102,15 @@ class Stance(NamedTuple):
     price: float
 
 
-def climate(demands: Sequence[Demand], gpus: int, lost: float) -> Climate:
+def climate(demands: Sequence[LineDemand], gpus: int, lost: float) -> Climate:
     gpus = max(1, gpus)
     highest = max((demand.highest_price for demand in demands), default=0.0)
     _, deviation = load(demands, highest)
     return Climate(lowest_price(demands, highest, gpus), ramp(lost, TOLERABLE, OVERLOAD), deviation / gpus)
 
 
-def lowest_price(demands: Sequence[Demand], highest: float, gpus: int) -> float:
-    """The lowest price of GPU time at which demand with its reserve fits in the GPUs; infinite if none."""
+def lowest_price(demands: Sequence[LineDemand], highest: float, gpus: int) -> float:
+    """Return the lowest price of GPU time at which demand and its reserve fit in the GPUs; else infinity."""
     if fits(demands, 0.0, gpus):
         return 0.0
     if not fits(demands, highest, gpus):
@@ -114,13 +122,13 @@ def lowest_price(demands: Sequence[Demand], highest: float, gpus: int) -> float:
     return high
 
 
-def fits(demands: Sequence[Demand], price: float, gpus: int) -> bool:
+def fits(demands: Sequence[LineDemand], price: float, gpus: int) -> bool:
     mean, deviation = load(demands, price)
     return mean + RESERVE * deviation <= gpus
 
 
-def load(demands: Sequence[Demand], price: float) -> tuple[float, float]:
-    """Mean and standard deviation of the GPUs that demand keeps busy at a price of GPU time."""
+def load(demands: Sequence[LineDemand], price: float) -> tuple[float, float]:
+    """Return mean and standard deviation of the GPUs that demand keeps busy at a price of GPU time."""
     mean = variance = 0.0
     for demand in demands:
         each = demand.each(price)
@@ -129,8 +137,8 @@ def load(demands: Sequence[Demand], price: float) -> tuple[float, float]:
     return mean, math.sqrt(variance)
 
 
-def stance(demand: Demand, climate: Climate, few_gpus: bool = False) -> Stance:
-    """*few_gpus*: a line waits while GPUs are plenty as well, so that few of them do the work."""
+def stance(demand: LineDemand, climate: Climate, few_gpus: bool = False) -> Stance:
+    """Return how a line should behave; with *few_gpus* it also waits while GPUs are plenty."""
     worth = worthwhile(demand, climate)
     doubt = (1.0 - climate.overload) * min(1.0, SURE * demand.target / worth if worth > 0.0 else 1.0)
     return Stance(
@@ -142,28 +150,28 @@ def stance(demand: Demand, climate: Climate, few_gpus: bool = False) -> Stance:
     )
 
 
-def worthwhile(demand: Demand, climate: Climate) -> float:
-    """The batch size at which the gain of waiting has fallen to its risk."""
+def worthwhile(demand: LineDemand, climate: Climate) -> float:
+    """Return the batch size at which the gain of waiting has fallen to its risk."""
     risk = (1.0 - climate.overload) * RISK * climate.noise + climate.overload * SAVES
     launches = demand.company * demand.fixed
     return launches / risk if risk > 0.0 else math.inf if launches > 0.0 else 0.0
 
 
-def wait(demand: Demand, climate: Climate, worth: float) -> Time:
-    """How long a candidate waits: until its size is economic, and no longer than is worth the risk."""
+def wait(demand: LineDemand, climate: Climate, worth: float) -> Time:
+    """Return how long a candidate waits: until its size is economic, no longer than is worth the risk."""
     if climate.price < math.inf:
         worth = min(worth, demand.size(climate.price))
     return demand.wait_for(worth)
 
 
 def share(target: int, part: float, doubt: float) -> int:
-    """A part of the target, nearly all of a small one, and all of it where there is no doubt."""
+    """Return a part of the target: nearly all of a small one, and all of it where there is no doubt."""
     missing = (1.0 - part) * doubt
     return target - int(missing * max(0, target - 2) + 0.3)
 
 
 def ramp(value: float, low: float, high: float) -> float:
-    """0 up to *low*, 1 from *high* on, a straight line between."""
+    """Return 0 up to *low*, 1 from *high* on, and a straight line between."""
     if value <= low:
         return 0.0
     return (value - low) / (high - low) if value < high else 1.0

@@ -1,7 +1,7 @@
-"""Nexus: batch sizes are planned for each GPU every epoch; frontends spread requests over the replicas.
+"""Nexus plans batch sizes for each GPU every epoch; frontends spread requests over the replicas.
 
 Shen et al., "Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis", SOSP 2019. Every epoch
-the rates of the last one are packed onto the GPUs (`_nexus_plan`). A frontend sends each request to one of
+the rates of the last one are packed onto the GPUs (`plan`). A frontend sends each request to one of
 its model's replicas by weighted round robin; frontends know nothing of each other. A GPU takes its models
 in turns, up to the planned batch of each, and gives up heads that would be late in the batch it is about to
 run ("early drop"). It never waits for a batch to fill, nor for its duty cycle to end.
@@ -30,7 +30,7 @@ from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies._entries import Queue, duration, largest_within
 from astrarium.serving.policies._replicas import ReplicaScheduler
 from astrarium.serving.policies._window import NativeParameters
-from astrarium.serving.policies.nexus.plan import Profile, plan, settle
+from astrarium.serving.policies.nexus.plan import PackingProfile, plan, settle
 from astrarium.serving.state import ServingState
 
 _FIRST_EPOCH = SECOND
@@ -38,7 +38,7 @@ _ENOUGH = 1 - 1e-9  # a credit of one, were it not for rounding
 
 
 class Ring:
-    """One frontend's round robin over the replicas of one model."""
+    """A ring is one frontend's weighted round robin over the replicas of one model."""
 
     def __init__(self, weights: Sequence[tuple[int, float]], start: int) -> None:
         largest = max(weight for _, weight in weights)
@@ -96,13 +96,15 @@ class Nexus(ReplicaScheduler):
         if self._present:
             self._make_plan()
 
-    def _profiled(self) -> list[Profile]:
-        """In the order of their names, so that the order in which models are listed does not matter."""
+    def _profiled(self) -> list[PackingProfile]:
+        """Return the models' profiles by name, so that the order in which models are listed is irrelevant."""
         profiles = []
         for model in sorted(self.setup.models, key=lambda model: model.name):
             room = model.slo - max(self._reserve, self._network.response)
             costs = self._costs[model.index]
-            profiles.append(Profile(model.index, model.slo, costs, max(1, largest_within(costs, room // 2))))
+            profiles.append(
+                PackingProfile(model.index, model.slo, costs, max(1, largest_within(costs, room // 2)))
+            )
         return profiles
 
     def native_parameters(self) -> NativeParameters:
@@ -130,7 +132,10 @@ class Nexus(ReplicaScheduler):
     # planning
 
     def _end_epoch(self, now: Time) -> None:
-        """A silent epoch changes nothing; the next one begins with the next request."""
+        """Plan anew with the rates of the epoch; a silent epoch changes nothing.
+
+        The next epoch begins with the next request.
+        """
         if any(self._counts):
             length = now - self._began
             self._rates = [max(1, count) / length for count in self._counts]
@@ -176,8 +181,10 @@ class Nexus(ReplicaScheduler):
 
 
 def _scattered(number: int) -> int:
-    """A 32-bit mix of an id, so that requests come to frontends as if by chance: an even spread over the
-    frontends would coordinate them."""
+    """Return a 32-bit mix of an id, so that requests come to frontends as if by chance.
+
+    An even spread over the frontends would coordinate them.
+    """
     number = (number ^ number >> 16) * 0x7FEB352D & 0xFFFFFFFF
     number = (number ^ number >> 15) * 0x846CA68B & 0xFFFFFFFF
     return number ^ number >> 16

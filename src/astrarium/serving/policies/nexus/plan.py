@@ -1,4 +1,4 @@
-"""Squishy bin packing (Nexus, section 6.1): which models share a GPU, and at which batch sizes.
+"""Squishy bin packing (Nexus, section 6.1) says which models share a GPU, and at which batch sizes.
 
 A model that fills whole GPUs gets them, at its largest batch size. What remains of its rate is a residual
 load, which needs a part of a GPU: it gathers a batch during one duty cycle and runs it in the next. Loads
@@ -24,8 +24,8 @@ _HALVINGS = 12
 
 
 @dataclass(frozen=True)
-class Profile:
-    """What the packing knows of a model; `largest` is the batch size at which two batches fit in the SLO."""
+class PackingProfile:
+    """A packing profile is what is known of a model; two batches of the size `largest` fit in its SLO."""
 
     model: int
     slo: Time
@@ -34,20 +34,20 @@ class Profile:
 
     @property
     def peak(self) -> float:
-        """The rate that one GPU can serve."""
+        """Return the rate that one GPU can serve."""
         return self.largest / self.costs[self.largest]
 
 
 @dataclass(frozen=True)
-class Load:
-    """A share of one model's rate, and the longest duty cycle in which it keeps its SLO."""
+class RateShare:
+    """A rate share is a part of one model's rate, with the longest duty cycle in which it keeps its SLO."""
 
-    profile: Profile
+    profile: PackingProfile
     rate: float
     duty: float
 
     def batch(self, duty: float) -> int:
-        """How many requests arrive during a duty cycle."""
+        """Return the batch size: how many requests arrive during a duty cycle."""
         return min(self.profile.largest, max(1, math.ceil(duty * self.rate - _ROUNDING)))
 
     def occupancy(self, duty: float) -> float:
@@ -55,10 +55,10 @@ class Load:
 
 
 @dataclass(eq=False)
-class Node:
-    """What one GPU is to do: `loads` in one duty cycle."""
+class GpuLoads:
+    """One GPU serves its `loads` in one duty cycle, the shortest of theirs."""
 
-    loads: list[Load]
+    loads: list[RateShare]
     duty: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Node:
     def models(self) -> set[int]:
         return {load.profile.model for load in self.loads}
 
-    def occupancy_with(self, load: Load) -> float:
+    def occupancy_with(self, load: RateShare) -> float:
         duty = min(self.duty, load.duty)
         return math.fsum(one.occupancy(duty) for one in [*self.loads, load])
 
@@ -79,28 +79,28 @@ class Node:
         return {model: batch / self.duty for model, batch in self.batches().items()}
 
 
-def whole(profile: Profile) -> Load:
-    """All that one GPU can do for a model."""
-    return Load(profile, profile.peak, float(profile.costs[profile.largest]))
+def whole(profile: PackingProfile) -> RateShare:
+    """Return all that one GPU can do for a model."""
+    return RateShare(profile, profile.peak, float(profile.costs[profile.largest]))
 
 
-def residual(profile: Profile, rate: float) -> Load:
-    """Less than a GPU's worth: the largest batch whose first request can wait for its last."""
+def residual(profile: PackingProfile, rate: float) -> RateShare:
+    """Return a load of less than a GPU, with the largest batch whose first request can wait for its last."""
     batch = 1
     while batch < profile.largest and batch / rate + profile.costs[batch + 1] <= profile.slo:
         batch += 1
     cost = profile.costs[batch]
-    return Load(profile, rate, max(float(cost), min(profile.slo - cost, batch / rate)))
+    return RateShare(profile, rate, max(float(cost), min(profile.slo - cost, batch / rate)))
 
 
-def pack(profiles: Sequence[Profile], rates: Sequence[float], gpus: int) -> list[Node] | None:
-    """The rates on at most that many GPUs; None if they do not fit."""
-    nodes: list[Node] = []
-    rest: list[Load] = []
+def pack(profiles: Sequence[PackingProfile], rates: Sequence[float], gpus: int) -> list[GpuLoads] | None:
+    """Pack the rates on at most *gpus* GPUs; return None if they do not fit."""
+    nodes: list[GpuLoads] = []
+    rest: list[RateShare] = []
     for profile in profiles:
         rate = rates[profile.model]
         full = int(rate / profile.peak + _NEARLY)
-        nodes += [Node([whole(profile)]) for _ in range(min(full, gpus + 1))]
+        nodes += [GpuLoads([whole(profile)]) for _ in range(min(full, gpus + 1))]
         left = rate - full * profile.peak
         if not full or left > _NEARLY * profile.peak:
             rest.append(residual(profile, left))
@@ -109,19 +109,19 @@ def pack(profiles: Sequence[Profile], rates: Sequence[float], gpus: int) -> list
     return nodes if len(nodes) <= gpus else None
 
 
-def _share(loads: list[Load]) -> list[Node]:
-    nodes: list[Node] = []
+def _share(loads: list[RateShare]) -> list[GpuLoads]:
+    nodes: list[GpuLoads] = []
     for load in sorted(loads, key=lambda load: -load.occupancy(load.duty)):
         place = _fullest(nodes, load)
         if place < 0:
-            nodes.append(Node([load]))
+            nodes.append(GpuLoads([load]))
         else:
-            nodes[place] = Node([*nodes[place].loads, load])
+            nodes[place] = GpuLoads([*nodes[place].loads, load])
     return nodes
 
 
-def _fullest(nodes: list[Node], load: Load) -> int:
-    """Where the load fits most tightly; -1 if nowhere."""
+def _fullest(nodes: list[GpuLoads], load: RateShare) -> int:
+    """Return the GPU on which the load fits most tightly; -1 if on none."""
     place, most = -1, 0.0
     for candidate, node in enumerate(nodes):
         occupancy = node.occupancy_with(load)
@@ -130,8 +130,10 @@ def _fullest(nodes: list[Node], load: Load) -> int:
     return place
 
 
-def plan(profiles: Sequence[Profile], rates: Sequence[float], gpus: int, spread: bool) -> list[Node]:
-    """At most one node for each GPU, and every model on one of them at least.
+def plan(
+    profiles: Sequence[PackingProfile], rates: Sequence[float], gpus: int, spread: bool
+) -> list[GpuLoads]:
+    """Plan the loads of at most *gpus* GPUs, with every model on at least one of them.
 
     The rates are first scaled by the largest factor (of those tried) with which they fit: a plan that is
     too small is shared by all models in proportion. With *spread*, the factor may exceed one, and what is
@@ -147,9 +149,9 @@ def plan(profiles: Sequence[Profile], rates: Sequence[float], gpus: int, spread:
 
 
 def _pack_most(
-    profiles: Sequence[Profile], rates: Sequence[float], gpus: int, high: float
-) -> list[Node] | None:
-    """Bisects for the largest factor not above *high* with which the rates fit."""
+    profiles: Sequence[PackingProfile], rates: Sequence[float], gpus: int, high: float
+) -> list[GpuLoads] | None:
+    """Pack the rates times the largest factor, not above *high*, with which they fit."""
     best = pack(profiles, [rate * high for rate in rates], gpus)
     low = 0.0 if best is None else high
     for _ in range(_HALVINGS if best is None else 0):
@@ -162,28 +164,32 @@ def _pack_most(
     return best
 
 
-def _everywhere(profiles: Sequence[Profile], gpus: int) -> list[Node]:
-    """Too many models for the GPUs to keep any duty cycle: all of them take turns on each GPU."""
+def _everywhere(profiles: Sequence[PackingProfile], gpus: int) -> list[GpuLoads]:
+    """Let all models take turns on each GPU: they are too many to keep any duty cycle."""
     cycle = math.fsum(profile.costs[profile.largest] for profile in profiles)
-    return [Node([Load(profile, profile.peak, cycle) for profile in profiles]) for _ in range(gpus)]
+    return [GpuLoads([RateShare(profile, profile.peak, cycle) for profile in profiles]) for _ in range(gpus)]
 
 
-def _fill(nodes: list[Node], profiles: Sequence[Profile], rates: Sequence[float], gpus: int) -> None:
-    """Leave no GPU unused, in part or whole: one that serves a single model is all that model's."""
+def _fill(
+    nodes: list[GpuLoads], profiles: Sequence[PackingProfile], rates: Sequence[float], gpus: int
+) -> None:
+    """Use every GPU, and use it whole: a GPU that serves a single model is all that model's."""
     for place, node in enumerate(nodes):
         if len(node.loads) == 1:
-            nodes[place] = Node([whole(node.loads[0].profile)])
+            nodes[place] = GpuLoads([whole(node.loads[0].profile)])
     replicas = Counter(model for node in nodes for model in node.models)
     while len(nodes) < gpus:
         busiest = max(profiles, key=lambda one: rates[one.model] / (one.peak * replicas[one.model]))
-        nodes.append(Node([whole(busiest)]))
+        nodes.append(GpuLoads([whole(busiest)]))
         replicas[busiest.model] += 1
 
 
-def settle(nodes: Sequence[Node], gpus: Sequence[int], before: dict[int, set[int]]) -> dict[int, Node]:
-    """A GPU for each node: one that ran many of its models already, else the next by id."""
+def settle(
+    nodes: Sequence[GpuLoads], gpus: Sequence[int], before: dict[int, set[int]]
+) -> dict[int, GpuLoads]:
+    """Choose a GPU for each of *nodes*: one that ran many of its models already, else the next by id."""
     open_nodes = list(nodes)
-    places: dict[int, Node] = {}
+    places: dict[int, GpuLoads] = {}
     for gpu in gpus[: len(nodes)]:
         kept = before.get(gpu, set())
         node = max(open_nodes, key=lambda node: len(kept & node.models))

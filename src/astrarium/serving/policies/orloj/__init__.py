@@ -1,8 +1,8 @@
-"""Orloj: requests that take unequal times, served by what choosing each of them now is expected to gain.
+"""Orloj serves requests that take unequal times by what choosing each of them now is expected to gain.
 
 Yu's dissertation, chapter 4 (Orloj). Execution times are distributions, learnt from finished requests
-that were measured alone (`_times`). Every request has a score that changes with time (`_score`), and stands
-in a queue for each batch size that can still save it (`_batch_queues`). When a GPU is idle, the batch size
+that were measured alone (`_times`). Every request has a score that changes with time (`score`), and stands
+in a queue for each batch size that can still save it (`batch_queues`). When a GPU is idle, the batch size
 whose queue has the earliest deadline goes, among those whose queue can fill it, on a tie the larger; the
 requests of the highest scores form the batch. What no batch size can save is dropped.
 
@@ -43,7 +43,7 @@ from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies._min_tree import MinTree
 from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.policies._window import NativeParameters
-from astrarium.serving.policies.orloj.batch_queues import BatchQueues, Choice, Clock, Queue
+from astrarium.serving.policies.orloj.batch_queues import BatchQueues, Clock, ScoreQueue, SizeChoice
 from astrarium.serving.policies.orloj.hull import HullQueue
 from astrarium.serving.policies.orloj.score import ScoreTable
 from astrarium.serving.state import ServingState
@@ -56,7 +56,7 @@ class Orloj:
     native = "orloj"
     listens_to_profiler = True
     preempts = False
-    queue: Callable[[], Queue] = HullQueue
+    queue: Callable[[], ScoreQueue] = HullQueue
     farthest = 250.0  # what b t may grow to before its base is moved up: exp of it is a finite number
 
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -195,8 +195,11 @@ class Orloj:
         self._drops.set(model, self._queues[model].next_drop())
         return batch
 
-    def _most_urgent(self, now: Time) -> tuple[int, Choice]:
-        """Somebody waits, and nobody who could not be served alone: there is a choice."""
+    def _most_urgent(self, now: Time) -> tuple[int, SizeChoice]:
+        """Return the model whose batch goes first, and its batch size.
+
+        There is always one: requests wait, and each of them could at least be served alone.
+        """
         choices = ((queues.choose(now), model) for model, queues in enumerate(self._queues) if len(queues))
         found = [(choice, model) for choice, model in choices if choice is not None]
         choice, model = min(found, key=lambda pair: (pair[0][:2], pair[1]))

@@ -1,4 +1,4 @@
-"""The pending requests of one model, with a queue by score for each batch size (Orloj, Algorithm 4.1).
+"""One model's pending requests stand in a queue by score for each batch size (Orloj, Algorithm 4.1).
 
 A request stands in the queue of a batch size as long as such a batch, sent now, is expected to end in time
 for it. Requests of a kind (those whose batches take the same time) are sorted by deadline, so the queue of
@@ -22,8 +22,8 @@ from astrarium.serving.contract import Network, Request
 from astrarium.serving.policies.orloj.score import ScoreTable
 
 
-class Queue(Protocol):
-    """Points by id; the best one maximizes alpha * slope + beta."""
+class ScoreQueue(Protocol):
+    """A score queue holds points by id; its best one maximizes alpha * slope + beta."""
 
     def __contains__(self, id: int) -> bool: ...
     def insert(self, id: int, alpha: float, beta: float) -> None: ...
@@ -32,7 +32,7 @@ class Queue(Protocol):
 
 
 class Clock(NamedTuple):
-    """Scores at an instant; *rate* is b, per nanosecond, and *base* where its exponent counts from."""
+    """A clock says when scores are asked for; *rate* is b, per nanosecond, counted from *base*."""
 
     now: Time
     base: Time
@@ -43,8 +43,8 @@ class Clock(NamedTuple):
         return exp(self.rate * (self.now - self.base))
 
 
-class Choice(NamedTuple):
-    """A batch size of a model. The least one goes first: of the most urgent model, on a tie the larger."""
+class SizeChoice(NamedTuple):
+    """A size choice is a model's batch size; the least goes first: most urgent model, then larger size."""
 
     deadline: Time  # the earliest of the model, among requests that some batch could serve now
     minus_size: int
@@ -52,20 +52,20 @@ class Choice(NamedTuple):
 
 
 class SizeQueue:
-    """The queue of one batch size, up to date only after `refresh`."""
+    """A size queue holds the requests of one batch size; it is up to date only after `refresh`."""
 
-    def __init__(self, tables: Sequence[ScoreTable], around: Time, make: Callable[[], Queue]) -> None:
+    def __init__(self, tables: Sequence[ScoreTable], around: Time, make: Callable[[], ScoreQueue]) -> None:
         self._tables, self._make = tables, make
         self._around = around  # network delays before and after the execution
         self._costs = [table.mean + around for table in tables]  # by kind
         self.forget()
 
     def cost(self, kind: int) -> Time:
-        """From the decision until the answer, as expected."""
+        """Return the expected time from the decision until the answer."""
         return self._costs[kind]
 
     def forget(self) -> None:
-        """Every point is to be computed anew."""
+        """Drop every point: all are computed anew at the next refresh."""
         self._points = self._make()
         self._milestones: list[tuple[Time, int]] = []  # a heap, with entries of requests that have left
         self._fresh: dict[int, None] = {}  # who has no point yet, in order
@@ -82,7 +82,7 @@ class SizeQueue:
         self._fresh.clear()
 
     def add(self, id_: int) -> None:
-        """To be placed at the next refresh."""
+        """Let a request be placed at the next refresh."""
         self._fresh[id_] = None
 
     def remove(self, id_: int) -> None:
@@ -95,7 +95,7 @@ class SizeQueue:
         return self._points.best(slope)
 
     def _place(self, clock: Clock, id_: int, deadline: Time, kind: int) -> None:
-        """Unless it is too late for it here; and to be looked at again before that changes."""
+        """Insert a request unless it is too late for this size; look at it again before its score changes."""
         last = deadline - self._costs[kind]
         if clock.now <= last:
             alpha, beta, milestone = self._tables[kind].point(clock.now, deadline - self._around, clock.base)
@@ -104,10 +104,10 @@ class SizeQueue:
 
 
 class BatchQueues:
-    """*latest* turns the choice of the batch size around: see `choose`."""
+    """Batch queues hold one model's requests by batch size; *latest* turns `choose` around."""
 
     def __init__(
-        self, sizes: Sequence[int], network: Network, make: Callable[[], Queue], latest: bool = False
+        self, sizes: Sequence[int], network: Network, make: Callable[[], ScoreQueue], latest: bool = False
     ) -> None:
         self.sizes, self._network, self._make, self._latest = sizes, network, make, latest
         self._pending: dict[int, tuple[Time, int]] = {}  # deadline and kind
@@ -119,7 +119,7 @@ class BatchQueues:
         return len(self._pending)
 
     def learn(self, tables: Sequence[Sequence[ScoreTable]]) -> None:
-        """*tables* by batch size and kind; the number of kinds stays what it was at first."""
+        """Score with other tables, by batch size and kind; the number of kinds never changes."""
         delays = [self._network.delay(size) + self._network.response for size in self.sizes]
         self._queues = [SizeQueue(*pair, self._make) for pair in zip(tables, delays, strict=True)]
         kinds = range(len(tables[0]))
@@ -141,20 +141,23 @@ class BatchQueues:
             queue.add(request.id)
 
     def next_drop(self) -> Time:
-        """The first instant at which somebody is too late for every batch size."""
+        """Return the first instant at which a request is too late for every batch size."""
         heads = zip(self._sorted, self._cheapest, strict=True)
         return min((waiting[0][0] - cost + 1 for waiting, cost in heads if waiting), default=FOREVER)
 
     def drop(self, now: Time) -> Iterator[int]:
-        """Take out who is too late for every batch size."""
+        """Remove and yield the requests that are too late for every batch size."""
         for waiting, cost in zip(self._sorted, self._cheapest, strict=True):
             while waiting and now + cost > waiting[0][0]:
                 id_ = waiting[0][1]
                 self._remove(id_)
                 yield id_
 
-    def choose(self, now: Time) -> Choice | None:
-        """Of the sizes that can be filled, the one whose queue begins with the earliest (latest) deadline."""
+    def choose(self, now: Time) -> SizeChoice | None:
+        """Choose, of the sizes that can be filled, the one whose queue begins with the earliest deadline.
+
+        With *latest*, it is the one whose queue begins with the latest.
+        """
         fillable: list[tuple[Time, int, int]] = []
         for place, (size, queue) in enumerate(zip(self.sizes, self._queues, strict=True)):
             held, earliest = self._held(now, queue)
@@ -164,10 +167,10 @@ class BatchQueues:
             return None
         first = min(fillable)
         chosen = max(fillable, key=lambda found: (found[0], -found[1])) if self._latest else first
-        return Choice(first[0], chosen[1], chosen[2])
+        return SizeChoice(first[0], chosen[1], chosen[2])
 
-    def pop(self, clock: Clock, choice: Choice) -> tuple[int, ...]:
-        """The requests of the best scores, in that order."""
+    def pop(self, clock: Clock, choice: SizeChoice) -> tuple[int, ...]:
+        """Remove and return the requests of the best scores, in that order."""
         queue, slope = self._queues[choice.place], clock.slope
         queue.refresh(clock, self._pending)
         batch = []

@@ -1,4 +1,4 @@
-"""A queue of requests whose scores change together: who maximizes alpha * slope + beta, for any slope?
+"""A hull queue finds the request that maximizes alpha * slope + beta, for any slope.
 
 A request is a point (alpha, beta) in the plane; the best one for a slope is where a line in direction
 (1, -slope) touches the upper hull of all points. The hull is kept under insertions and removals in
@@ -27,10 +27,10 @@ NO_ID: Final = -(1 << 63)  # comes before every id
 
 
 class HullQueue:
-    """Requests by id; alpha and beta may be anything from e^-300 to e^300 and of either sign."""
+    """A hull queue holds points by id; alpha and beta may be from e^-300 to e^300 and of either sign."""
 
     def __init__(self) -> None:
-        self._root: Node | None = None
+        self._root: HullNode | None = None
         self._keys: dict[int, Key] = {}
 
     def __len__(self) -> int:
@@ -48,11 +48,11 @@ class HullQueue:
             raise ValueError(f"id {id} at ({alpha}, {beta}): must be new and finite")
         key = self._keys[id] = (alpha, beta, id)
         if self._root is None:
-            self._root = Node(key)
+            self._root = HullNode(key)
             return
         path = self._path(self._root, key)
         neighbour = path.pop()
-        self._replace(path, neighbour, join(neighbour, Node(key)))
+        self._replace(path, neighbour, join(neighbour, HullNode(key)))
         while path:
             node = path.pop()
             node.weight += 1
@@ -82,7 +82,7 @@ class HullQueue:
                 node.went(key)
 
     def best(self, slope: float) -> int:
-        """The id that maximizes alpha * slope + beta, for a positive slope; of equal points the smallest."""
+        """Return the id that maximizes alpha * slope + beta for a positive slope; the smallest of equals."""
         if self._root is None:
             raise IndexError("the queue is empty")
         node = self._root
@@ -91,15 +91,15 @@ class HullQueue:
         alpha, beta, _ = node.split
         return self._path(self._root, (alpha, beta, NO_ID))[-1].split[2]
 
-    def _path(self, node: Node, key: Key) -> list[Node]:
-        """From here down to the first leaf that is not before *key* (or the last leaf)."""
+    def _path(self, node: HullNode, key: Key) -> list[HullNode]:
+        """Return the path from *node* down to the first leaf that is not before *key* (or the last leaf)."""
         path = [node]
         while node.weight > 1:
             node = node.left if key <= node.split else node.right
             path.append(node)
         return path
 
-    def _replace(self, path: list[Node], old: Node, new: Node) -> None:
+    def _replace(self, path: list[HullNode], old: HullNode, new: HullNode) -> None:
         if not path:
             self._root = new
         elif path[-1].left is old:
@@ -108,13 +108,13 @@ class HullQueue:
             path[-1].right = new
 
 
-class Node:
-    """A leaf, with its key in `split`; or two halves, with the last key of the left one there."""
+class HullNode:
+    """A node is a leaf with its key in `split`, or two halves with the last key of the left one there."""
 
     __slots__ = ("crossing", "end", "left", "right", "split", "start", "weight")
 
-    left: Node  # not set in a leaf
-    right: Node
+    left: HullNode  # not set in a leaf
+    right: HullNode
 
     def __init__(self, key: Key) -> None:
         self.split = self.start = self.end = key
@@ -159,15 +159,15 @@ class Node:
 
 
 def crossing(left: Key, right: Key) -> float:
-    """The slope above which the right one of two points wins: always (-inf), or never if they are equal."""
+    """Return the slope above which the right one of two points wins: -inf for always, inf for never."""
     rise = right[0] - left[0]
     if rise > 0.0:
         return (left[1] - right[1]) / rise
     return inf if left[1] == right[1] else -inf
 
 
-def choose(left: Node, right: Node, middle: float, low: float, high: float) -> tuple[bool, bool]:
-    """Which half to descend into (the left one?), and whether both halves cross later than that one does.
+def choose(left: HullNode, right: HullNode, middle: float, low: float, high: float) -> tuple[bool, bool]:
+    """Return whether to descend into the left half, and whether the halves cross later than the chosen one.
 
     *middle* is an alpha between those of the halves. Where the left half is the higher one, they cross
     later; where the right half is, not later.
@@ -192,8 +192,8 @@ def choose(left: Node, right: Node, middle: float, low: float, high: float) -> t
     return later, later
 
 
-def rises_less(left: Node, right: Node, meeting: float, middle: float) -> bool:
-    """From the left half's crossing to the right one's: is the way up less steep than *middle*?
+def rises_less(left: HullNode, right: HullNode, meeting: float, middle: float) -> bool:
+    """Whether the way up from the left half's crossing to the right one's is less steep than *middle*.
 
     No left point is steeper and no right point less steep. So if it is, the right half was no higher at
     the left one's crossing; and if it is not, the left half will be no higher at the right one's.
@@ -202,17 +202,17 @@ def rises_less(left: Node, right: Node, meeting: float, middle: float) -> bool:
     return after <= (middle - left.end[0]) * (meeting - left.crossing)
 
 
-def join(one: Node, other: Node) -> Node:
-    """Two leaves become an inner node."""
+def join(one: HullNode, other: HullNode) -> HullNode:
+    """Return an inner node made of two leaves."""
     left, right = (one, other) if one.split < other.split else (other, one)
-    node = Node(left.split)
+    node = HullNode(left.split)
     node.left, node.right = left, right
     refresh(node)
     return node
 
 
-def balanced(node: Node) -> Node:
-    """The subtree with its weights in balance: the node itself, or the one that takes its place."""
+def balanced(node: HullNode) -> HullNode:
+    """Balance a subtree's weights; return the node itself, or the one that takes its place."""
     left, right = node.left, node.right
     if right.weight > HEAVIER * left.weight:
         if right.left.weight >= INNER * right.right.weight:
@@ -225,7 +225,7 @@ def balanced(node: Node) -> Node:
     return node
 
 
-def rotate_left(node: Node) -> Node:
+def rotate_left(node: HullNode) -> HullNode:
     top = node.right
     node.right, top.left = top.left, node
     refresh(node)
@@ -233,7 +233,7 @@ def rotate_left(node: Node) -> Node:
     return top
 
 
-def rotate_right(node: Node) -> Node:
+def rotate_right(node: HullNode) -> HullNode:
     top = node.left
     node.left, top.right = top.right, node
     refresh(node)
@@ -241,6 +241,6 @@ def rotate_right(node: Node) -> Node:
     return top
 
 
-def refresh(node: Node) -> None:
+def refresh(node: HullNode) -> None:
     node.weight = node.left.weight + node.right.weight
     node.find_bridge()

@@ -1,4 +1,4 @@
-"""The priority of a request, as a point in the plane (Orloj, sections 4.4.1 and 4.4.4).
+"""A score is the priority of a request, as a point in the plane (Orloj, sections 4.4.1 and 4.4.4).
 
 A request that is not chosen now waits for an anticipated delay, exponential with rate b. Choosing it gains
 the chance that it would be in time now and late after that delay, for each unit of time that its batch is
@@ -29,7 +29,7 @@ from astrarium.serving.policies._times import BatchTime
 
 
 class Point(NamedTuple):
-    """The score is alpha exp(b (t - base)) + beta until the milestone."""
+    """A point gives a request's score: alpha exp(b (t - base)) + beta until the milestone."""
 
     alpha: float
     beta: float
@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 class ScoreTable:
-    """The scores of all requests of one kind in batches of one size; *rate* is b, per nanosecond."""
+    """A score table scores requests of one kind in batches of one size; *rate* is b, per nanosecond."""
 
     def __init__(self, time: BatchTime, rate: float) -> None:
         self.mean, self._rate, self._scale = time.mean, rate, float(max(1, time.mean))
@@ -61,7 +61,7 @@ class ScoreTable:
         self._betas.append(beta / self._scale)
 
     def point(self, now: Time, due: Time, base: Time) -> Point:
-        """Of a request whose batch must end by *due*, started now."""
+        """Return the point of a request whose batch, started now, must end by *due*."""
         place = bisect_right(self._edges, due - now) - 1
         if place < 0:
             return Point(0.0, 0.0, FOREVER)

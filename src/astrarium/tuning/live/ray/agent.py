@@ -1,8 +1,8 @@
-"""The agent of one GPU of a Ray cluster: an actor that is there for a whole search, and keeps its slots.
+"""An agent is an actor on one GPU of a Ray cluster that lives for a whole search, and keeps the GPU's slots.
 
-A thread owns the slots. Orders reach it through a queue and wake it; what it hears waits until the driver
+A thread owns the slots. Orders reach it through a queue and wake it; messages of slots wait until the driver
 asks, which it does all the time: an answer is a sign of life. If nobody asks for long, the driver is gone or
-cut off from us, and whatever runs here is ended: others have been told to train it.
+cut off, and whatever runs here is ended: others have been told to train it.
 
 A *lease* is the driver's number of a slot while one run has it. Numbers are never used again, so that nothing
 old can be mistaken for something new.
@@ -21,38 +21,38 @@ from threading import Thread
 from time import monotonic
 from typing import Any, NamedTuple
 
-from astrarium.tuning.live.fork_server import PRELOAD, Nursery
+from astrarium.tuning.live.fork_server import PRELOAD, ForkServer
 from astrarium.tuning.live.local import environment
-from astrarium.tuning.live.messages import Beat, Gone, Order, Said, Setup
-from astrarium.tuning.live.slots import Gpu, Heard, LocalSlots
+from astrarium.tuning.live.messages import Beat, Gone, Message, Order, SlotSetup
+from astrarium.tuning.live.slots import LocalSlots, SlotMessage, SlotTemplate
 
 TICK = 1.0  # seconds between two looks at whether anybody asks
 GLOO = "GLOO_SOCKET_IFNAME"
-GPU = 0  # the agent's own number of its only one
+GPU = 0  # an agent has one GPU, which it numbers 0
 
 
-class Answer(NamedTuple):
-    """*clock* is the agent's (time.monotonic), at the instant of the answer."""
+class AgentAnswer(NamedTuple):
+    """The agent answers the driver; *clock* is its own (time.monotonic) at the instant of the answer."""
 
     clock: float
-    heard: list[Heard]  # by lease
+    heard: list[SlotMessage]  # by lease
     usable: bool
 
 
 class AgentSettings(NamedTuple):
-    setup: Setup
+    setup: SlotSetup
     most: int = 4  # slots that are kept
     patience: float = 30.0  # for a silent slot
-    unasked: float = 30.0  # seconds after which nobody is taken to want anything
+    unasked: float = 30.0  # seconds without a question after which the driver is taken to be gone
     shared: bool = False
     gate: bool = True
-    alone: bool = True  # all machines of the cluster are this one
+    alone: bool = True  # the cluster has no other machine
     preload: tuple[str, ...] = PRELOAD
     searched: tuple[str, ...] = ()  # folders in which the driver finds modules
 
 
-class Waking(LocalSlots):
-    """Slots whose owner can be woken while it waits for them."""
+class WakeableSlots(LocalSlots):
+    """These slots' owner can be woken while it waits for them."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -61,7 +61,7 @@ class Waking(LocalSlots):
     def ring(self) -> None:
         self._ringer.send_bytes(b".")
 
-    def hear(self, seconds: float) -> list[Heard]:
+    def hear(self, seconds: float) -> list[SlotMessage]:
         heard = super().hear(0)
         if not heard:
             pipes = [slot.pipe for slot in self._slots.values()]
@@ -73,32 +73,32 @@ class Waking(LocalSlots):
 
 
 class SlotAgent:
-    """What it is without Ray."""
+    """An agent keeps the slots of its GPU; this class knows nothing of Ray."""
 
-    def __init__(self, settings: AgentSettings, slots: Waking | None = None) -> None:
+    def __init__(self, settings: AgentSettings, slots: WakeableSlots | None = None) -> None:
         self._slots = slots or _made(settings)
         self._unasked, self._asked = settings.unasked, monotonic()
         self._slot_of: dict[int, int] = {}  # by lease
         self._orders: SimpleQueue[tuple[str, int, Order | None]] = SimpleQueue()
-        self._news: SimpleQueue[Heard] = SimpleQueue()
+        self._news: SimpleQueue[SlotMessage] = SimpleQueue()
         self._open = True
         Thread(target=self._serve, daemon=True, name="slots").start()
 
     def order(self, verb: str, lease: int, order: Order | None = None) -> None:
-        """*verb*: send, give_back or kill."""
+        """Queue an order; *verb* is send, give_back or kill."""
         self._orders.put((verb, lease, order))
         self._slots.ring()
 
-    def hear(self, seconds: float) -> Answer:
-        """Waits so long for the first word."""
+    def hear(self, seconds: float) -> AgentAnswer:
+        """Return the messages of slots; wait so long for the first."""
         self._asked = monotonic()
-        heard: list[Heard] = []
+        heard: list[SlotMessage] = []
         with suppress(Empty):
             heard.append(self._news.get(timeout=seconds))
             while True:
                 heard.append(self._news.get_nowait())
         self._asked = monotonic()
-        return Answer(monotonic(), heard, bool(self._slots.gpus()))
+        return AgentAnswer(monotonic(), heard, bool(self._slots.gpus()))
 
     def close(self) -> None:
         self._open = False
@@ -117,14 +117,14 @@ class SlotAgent:
                 self._end_all()
         self._slots.close()
 
-    def _heard(self, heard: Heard) -> None:
+    def _heard(self, heard: SlotMessage) -> None:
         if isinstance(heard.said, Beat):
             return  # that is between the slot and us
         for lease in [lease for lease, slot in self._slot_of.items() if slot == heard.slot]:
             self._tell(lease, heard.said)
 
-    def _tell(self, lease: int, said: Said) -> None:
-        self._news.put(Heard(lease, said))
+    def _tell(self, lease: int, said: Message) -> None:
+        self._news.put(SlotMessage(lease, said))
         if isinstance(said, Gone):
             self._slot_of.pop(lease, None)
 
@@ -137,7 +137,7 @@ class SlotAgent:
             getattr(self._slots, verb)(slot)
 
     def _send(self, lease: int, order: Order) -> None:
-        """A slot is taken with the first order for it."""
+        """Send an order to a slot, which is taken with its first order."""
         if lease not in self._slot_of:
             if not self._slots.gpus():
                 self._tell(lease, Gone("no process can be started on its GPU"))
@@ -151,16 +151,16 @@ class SlotAgent:
             self._tell(lease, Gone("nobody asked for it any more"))
 
 
-def _made(settings: AgentSettings) -> Waking:
+def _made(settings: AgentSettings) -> WakeableSlots:
     sys.path += [folder for folder in settings.searched if folder not in sys.path]
-    nursery = Nursery(_environment(settings, os.environ), _unique(settings.preload))
-    gpu = Gpu(nursery, settings.setup)
-    return Waking({GPU: gpu}, settings.most, settings.patience, settings.shared)
+    fork_server = ForkServer(_environment(settings, os.environ), _unique(settings.preload))
+    gpu = SlotTemplate(fork_server, settings.setup)
+    return WakeableSlots({GPU: gpu}, settings.most, settings.patience, settings.shared)
 
 
 def _environment(settings: AgentSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Ray has told this process which GPU is its own: it sees no other. Gangs stay on the loopback device
-    only where there is no other machine."""
+    """Return the environment of slots. Ray has told this process which GPU is its own: it sees no other.
+    Gangs stay on the loopback device only where there is no other machine."""
     own = environment(GPU, settings.setup, settings.gate, environ)
     if not settings.alone and GLOO not in environ:
         own.pop(GLOO, None)

@@ -1,8 +1,8 @@
-"""Trials on the GPUs of a Ray cluster, each of which has an agent that is there for the whole search.
+"""The Ray backend runs trials on the GPUs of a Ray cluster, each of which has an agent for the whole search.
 
-A trial that changes its place needs no new process, and nothing of Ray but a call to stop it and one to
-start it. All machines must see the folder of checkpoints under the same path. Gangs meet in a store on the
-machine of whoever runs the search.
+A trial that changes its place needs no new process, and nothing of Ray but a call to stop it and one to start
+it. All machines must see the folder of checkpoints under the same path. Gangs meet in a store on the machine
+that runs the search.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from pathlib import Path
 
 from astrarium.core.errors import InputError
 from astrarium.run.waiting import waiting
-from astrarium.tuning.live.fork_server import PRELOAD
-from astrarium.tuning.live.local import LANES, Home, HousedCrew
-from astrarium.tuning.live.meeting import Meeting
-from astrarium.tuning.live.messages import Packing, Setup
+from astrarium.tuning.live.fork_server import PRELOAD, Rendezvous
+from astrarium.tuning.live.local import LANES, FolderBackend, SearchFolder
+from astrarium.tuning.live.messages import Packing, SlotSetup
 from astrarium.tuning.live.ray.agent import AgentSettings
-from astrarium.tuning.live.ray.slots import RaySlots, connect, ground, the_ray
+from astrarium.tuning.live.ray.slots import RaySlots, agent_placement, connect, the_ray
 from astrarium.tuning.live.training import Build, Emulated, packed
 
 BEAT = 1.0  # seconds between signs of life of a slot
 SLOT_PATIENCE = 30.0  # of its agent with a silent slot
 
 
-class RayCrew(HousedCrew):
-    """*gpus*: so many; all that the cluster has unless given, or those of the placement group that the
-    environment names. *folder* keeps checkpoints, under `checkpoints`, and `logs`; it may be left out where
-    all machines of the cluster are this one. *address*: of the cluster, where the environment does not say.
+class RayTrialBackend(FolderBackend):
+    """A Ray backend trains on a Ray cluster. *gpus*: so many; all that the cluster has unless given, or those
+    of the placement group that the environment names. *folder* keeps checkpoints, under `checkpoints`, and
+    `logs`; it may be left out where all machines of the cluster are this one. *address*: of the cluster,
+    where the environment does not say.
 
     *cpus* go with each GPU. *patience*: seconds of silence after which an agent is gone. *most* slots are
     kept for each GPU. *preload*: modules that trainings need, and that take long to import. *gate*: slots
-    come under the kernel gate of their GPU, where there is one. *packing* as that of a `LocalCrew`.
+    come under the kernel gate of their GPU, where there is one. *packing* as that of a `LocalTrialBackend`.
     """
 
     def __init__(
@@ -61,34 +61,36 @@ class RayCrew(HousedCrew):
         with waiting("connecting to the Ray cluster"):
             connect(address)
         hosts = _hosts()
-        home = Home(Path(folder) if folder is not None else _temporary(hosts), parcel, folder is None)
-        setup = Setup(
+        search_folder = SearchFolder(
+            Path(folder) if folder is not None else _temporary(hosts), parcel, folder is None
+        )
+        setup = SlotSetup(
             device="cuda:0" if emulated is None else "cpu",
-            build=home.build,
+            build=search_folder.build,
             emulated=emulated,
             seed=seed,
             threads=threads,
             beat=BEAT,
             lanes=LANES if packing == "lanes" else "",
-            log=home.log("gpu"),
+            log=search_folder.log("gpu"),
         )
         settings = AgentSettings(
             setup, most, SLOT_PATIENCE, max(30.0, 10 * patience), bool(setup.lanes), gate, len(hosts) == 1,
             preload=(*PRELOAD, *preload), searched=tuple(map(os.path.abspath, sys.path)),
         )  # fmt: skip
         with waiting("starting agents on the Ray cluster"), ExitStack() as undo:
-            undo.callback(home.close)
-            there, meeting = ground(gpus, cpus), Meeting(_this_machine)
-            undo.callback(meeting.close)
+            undo.callback(search_folder.close)
+            there, rendezvous = agent_placement(gpus, cpus), Rendezvous(_this_machine)
+            undo.callback(rendezvous.close)
             if len(there.bundles) > 1:
-                meeting.begin()  # while the agents come up
+                rendezvous.begin()  # while the agents come up
             slots = RaySlots(there, settings, patience)
-            super().__init__(slots, home, meeting, checkpoint_seconds)
+            super().__init__(slots, search_folder, rendezvous, checkpoint_seconds)
             undo.pop_all()
 
 
 def _this_machine() -> str:
-    """As Ray knows it."""
+    """Return the address of this machine, as Ray knows it."""
     return str(the_ray().util.get_node_ip_address())
 
 

@@ -1,9 +1,10 @@
-"""Slots on the GPUs of a Ray cluster: one placement group with a bundle for each GPU, and an agent in each.
+"""The slots on a Ray cluster have one placement group with a bundle for each GPU, and an agent in each
+bundle.
 
-GPUs have the numbers of their bundles. A slot is a number that we give to an agent, which has a process for
-it. Ray needs about a quarter of a minute to notice that a machine is gone: an agent that has not answered for
-longer than our patience is taken to be gone with all that it ran. Another takes its place as soon as Ray has
-placed its bundle again.
+GPUs have the numbers of their bundles. A slot is a number that the driver gives to an agent, which has a
+process for it. Ray needs about a quarter of a minute to notice that a machine is gone: an agent that has not
+answered for longer than our patience is taken to be gone with all that it ran. Another takes its place as
+soon as Ray has placed its bundle again.
 """
 
 from __future__ import annotations
@@ -17,19 +18,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium.core.errors import InputError, from_extra
-from astrarium.tuning.live.messages import Ended, Gone, Order, Said, Started
-from astrarium.tuning.live.ray.agent import AgentSettings, Answer, SlotAgent
-from astrarium.tuning.live.slots import Heard
-
-# Where agents stand on a Ray cluster: a placement group of our own, or that of the app that we are.
-
+from astrarium.tuning.live.messages import Gone, MemberEnded, Message, Order, Started
+from astrarium.tuning.live.ray.agent import AgentAnswer, AgentSettings, SlotAgent
+from astrarium.tuning.live.slots import SlotMessage
 
 GROUP, NAMESPACE = "ASTRARIUM_PLACEMENT_GROUP", "RAY_NAMESPACE"  # in the environment of an app of a cluster
 PLACING = 60.0  # seconds for the placement group
 
 
-class Ground(NamedTuple):
-    """*group* of Ray; *bundles* of it that have a GPU; whether it is *ours* to remove."""
+class AgentPlacement(NamedTuple):
+    """Agents have a placement *group* of Ray, with *bundles* that have a GPU; if *ours*, it is removed."""
 
     group: Any
     bundles: list[int]
@@ -37,7 +35,7 @@ class Ground(NamedTuple):
 
 
 def connect(address: str | None = None, environment: Mapping[str, str] = os.environ) -> None:
-    """To the cluster that is named, by us or by the environment; else to one that runs here."""
+    """Connect to the cluster that is named, here or in the environment; else to one on this machine."""
     ray = the_ray()
     if ray.is_initialized():
         return
@@ -50,9 +48,11 @@ def connect(address: str | None = None, environment: Mapping[str, str] = os.envi
         raise InputError("address", where, told) from None
 
 
-def ground(gpus: int | None = None, cpus: float = 0.0, environment: Mapping[str, str] = os.environ) -> Ground:
-    """A placement group for so many GPUs, each with *cpus* beside it; all that the cluster has, unless told.
-    An app of a cluster of ours has one already, which it is told of in its environment."""
+def agent_placement(
+    gpus: int | None = None, cpus: float = 0.0, environment: Mapping[str, str] = os.environ
+) -> AgentPlacement:
+    """Place agents on so many GPUs, each with *cpus* beside it; all that the cluster has unless given. An app
+    of a cluster of ours has a placement group already, which its environment names."""
     name = environment.get(GROUP)
     found = _given(name) if name else _new(gpus, cpus)
     if name and gpus is not None:
@@ -62,7 +62,7 @@ def ground(gpus: int | None = None, cpus: float = 0.0, environment: Mapping[str,
     return found
 
 
-def _given(name: str) -> Ground:
+def _given(name: str) -> AgentPlacement:
     util = the_ray().util
     try:
         group = util.get_placement_group(name)
@@ -71,10 +71,10 @@ def _given(name: str) -> Ground:
     bundles = [number for number, bundle in enumerate(group.bundle_specs) if bundle.get("GPU", 0) >= 1]
     if not bundles:
         raise InputError(GROUP, name, "a placement group with bundles that have a GPU")
-    return Ground(group, bundles, ours=False)
+    return AgentPlacement(group, bundles, ours=False)
 
 
-def _new(gpus: int | None, cpus: float) -> Ground:
+def _new(gpus: int | None, cpus: float) -> AgentPlacement:
     ray = the_ray()
     there = int(ray.cluster_resources().get("GPU", 0))
     count = there if gpus is None else gpus
@@ -91,7 +91,7 @@ def _new(gpus: int | None, cpus: float) -> Ground:
         ray.util.remove_placement_group(group)
         free = int(ray.available_resources().get("GPU", 0))
         raise InputError("gpus", count, f"GPUs that are free on the Ray cluster; {free} are")
-    return Ground(group, list(range(count)), ours=True)
+    return AgentPlacement(group, list(range(count)), ours=True)
 
 
 def the_ray() -> Any:
@@ -105,8 +105,8 @@ NOBODY = 0.1
 AGAIN = 2.0  # seconds before another agent is tried where one has failed
 
 
-class _Agent:
-    """As the driver knows it."""
+class _AgentHandle:
+    """The handle is what the driver knows of an agent."""
 
     def __init__(self, actor: Any, seconds: float) -> None:
         self.actor = actor
@@ -115,25 +115,27 @@ class _Agent:
         self.up = False
         self.ahead = float("inf")  # our clock against its own, with the quickest of its answers
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: AgentAnswer) -> None:
         self.heard, self.up = monotonic(), True
         self.ahead = min(self.ahead, self.heard - answer.clock)
 
 
 class RaySlots:
-    """*patience*: seconds after which a silent agent is gone."""
+    """Slots on a Ray cluster live in agents. *patience*: seconds after which a silent agent is gone."""
 
-    def __init__(self, ground: Ground, settings: AgentSettings, patience: float = 3.0) -> None:
+    def __init__(
+        self, agent_placement: AgentPlacement, settings: AgentSettings, patience: float = 3.0
+    ) -> None:
         self._ray = the_ray()
-        self._ground, self._settings, self._patience = ground, settings, patience
-        self._agents: dict[int, _Agent] = {}
+        self._placement, self._settings, self._patience = agent_placement, settings, patience
+        self._agents: dict[int, _AgentHandle] = {}
         self._retry: dict[int, float] = {}  # by GPU: when another agent is tried
         self._leases: dict[int, int] = {}  # their GPUs
-        self._gone: list[Heard] = []
+        self._gone: list[SlotMessage] = []
         self._next = 0
         try:
-            for gpu, _ in enumerate(ground.bundles):
-                self._hire(gpu)
+            for gpu, _ in enumerate(agent_placement.bundles):
+                self._start_agent(gpu)
             self._wait_for_agents()
         except BaseException:  # an interrupt among them
             self.close()
@@ -158,7 +160,7 @@ class RaySlots:
         self._order("kill", slot)
         self._leases.pop(slot, None)
 
-    def hear(self, seconds: float) -> list[Heard]:
+    def hear(self, seconds: float) -> list[SlotMessage]:
         asked = {agent.pending: gpu for gpu, agent in self._agents.items()}
         if not self._gone:
             self._wait(list(asked), seconds)
@@ -166,7 +168,7 @@ class RaySlots:
         for answer in ready:
             self._gone += self._heard(asked[answer])
         self._find_silent()
-        self._hire_again()
+        self._restart_agents()
         heard, self._gone = self._gone, []
         return heard
 
@@ -174,18 +176,18 @@ class RaySlots:
         for agent in self._agents.values():
             self._ray.kill(agent.actor)
         self._agents.clear()
-        if self._ground.ours:
-            self._ray.util.remove_placement_group(self._ground.group)
+        if self._placement.ours:
+            self._ray.util.remove_placement_group(self._placement.group)
 
     # agents
 
-    def _hire(self, gpu: int) -> None:
+    def _start_agent(self, gpu: int) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        where = PlacementGroupSchedulingStrategy(self._ground.group, self._ground.bundles[gpu])
+        where = PlacementGroupSchedulingStrategy(self._placement.group, self._placement.bundles[gpu])
         actor = self._ray.remote(concurrency_groups={"orders": 1, "news": 1})(_with_groups(self._ray))
         made = actor.options(num_gpus=1, num_cpus=0, max_restarts=0, scheduling_strategy=where)
-        self._agents[gpu] = _Agent(made.remote(self._own_settings(gpu)), self._patience / 3)
+        self._agents[gpu] = _AgentHandle(made.remote(self._own_settings(gpu)), self._patience / 3)
 
     def _own_settings(self, gpu: int) -> AgentSettings:
         setup = self._settings.setup
@@ -193,17 +195,17 @@ class RaySlots:
         return self._settings._replace(setup=msgspec.structs.replace(setup, log=log))
 
     def _wait_for_agents(self) -> None:
-        """All of them, if they come in time; those that do not may come later."""
+        """Wait until all agents are up, if they come in time; those that do not may come later."""
         ends = monotonic() + FIRST_ANSWER
-        while len(self.gpus()) < len(self._ground.bundles) and monotonic() < ends:
+        while len(self.gpus()) < len(self._placement.bundles) and monotonic() < ends:
             self._gone += self.hear(0.5)
         if not self.gpus():
-            raise InputError("gpus", len(self._ground.bundles), "GPUs on which Ray can start processes")
+            raise InputError("gpus", len(self._placement.bundles), "GPUs on which Ray can start processes")
 
-    def _heard(self, gpu: int) -> Iterator[Heard]:
+    def _heard(self, gpu: int) -> Iterator[SlotMessage]:
         agent = self._agents[gpu]
         try:
-            answer: Answer = self._ray.get(agent.pending)
+            answer: AgentAnswer = self._ray.get(agent.pending)
         except self._ray.exceptions.RayError:
             self._lose(gpu, "its agent is gone")
             return
@@ -214,12 +216,12 @@ class RaySlots:
             agent.pending = agent.actor.hear.remote(self._patience / 3)
         for lease, said in answer.heard:
             if lease in self._leases:
-                yield Heard(lease, _by_our_clock(said, agent.ahead))
+                yield SlotMessage(lease, _by_our_clock(said, agent.ahead))
                 if isinstance(said, Gone):
                     del self._leases[lease]
 
     def _wait(self, asked: list[Any], seconds: float) -> None:
-        """For the first answer; where there is nobody to answer, others may be hired later."""
+        """Wait for the first answer; where no agent is there to answer, others may be started later."""
         if asked:
             self._ray.wait(asked, timeout=seconds)
         else:
@@ -232,19 +234,19 @@ class RaySlots:
                 self._lose(gpu, f"its agent gave no sign of life for {self._patience:g} s")
 
     def _lose(self, gpu: int, why: str) -> None:
-        """It may be cut off and alive: if an order to end reaches it, its slots end with it."""
+        """Give an agent up. It may be cut off and alive: if the kill reaches it, its slots end too."""
         self._ray.kill(self._agents.pop(gpu).actor)
         self._retry[gpu] = monotonic() + AGAIN
         for lease in [lease for lease, of in self._leases.items() if of == gpu]:
             del self._leases[lease]
-            self._gone.append(Heard(lease, Gone(why)))
+            self._gone.append(SlotMessage(lease, Gone(why)))
 
-    def _hire_again(self) -> None:
-        """It waits until Ray can place its bundle."""
+    def _restart_agents(self) -> None:
+        """Start an agent again, which waits until Ray can place its bundle."""
         now = monotonic()
         for gpu in [gpu for gpu, at in self._retry.items() if at <= now]:
             del self._retry[gpu]
-            self._hire(gpu)
+            self._start_agent(gpu)
 
     def _order(self, verb: str, lease: int, order: Order | None = None) -> None:
         agent = self._agents.get(self._leases.get(lease, -1))
@@ -252,24 +254,24 @@ class RaySlots:
             agent.actor.order.remote(verb, lease, order)
 
 
-def _by_our_clock(said: Said, ahead: float) -> Said:
+def _by_our_clock(said: Message, ahead: float) -> Message:
     if isinstance(said, Started):
         return msgspec.structs.replace(said, at=said.at + ahead)
-    if isinstance(said, Ended):
+    if isinstance(said, MemberEnded):
         return msgspec.structs.replace(said, last=said.last + ahead)
     return said
 
 
 def _with_groups(ray: Any) -> type[SlotAgent]:
-    """Orders and questions each have a thread."""
+    """Return the class of the actor, in which orders and questions each have a thread."""
 
-    class Agent(SlotAgent):
+    class RaySlotAgent(SlotAgent):
         @ray.method(concurrency_group="orders")  # type: ignore[untyped-decorator]
         def order(self, verb: str, lease: int, order: Order | None = None) -> None:
             super().order(verb, lease, order)
 
         @ray.method(concurrency_group="news")  # type: ignore[untyped-decorator]
-        def hear(self, seconds: float) -> Answer:
+        def hear(self, seconds: float) -> AgentAnswer:
             return super().hear(seconds)
 
-    return Agent
+    return RaySlotAgent

@@ -1,4 +1,4 @@
-"""What a trial could have: widths, and how long it would still take on each."""
+"""The options of a trial are the widths it could have, and how long it would still take on each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from astrarium.core.units import Time
 from astrarium.tuning.runtime import Runtime, Width, most_packed, most_spread, packed_times
 from astrarium.tuning.state import TrialRow, TuningState
 
-# GPUs that widths need, if those who share a GPU have like parts of it.
 
+class GpuBudget:
+    """The budget counts the GPUs that widths need, if trials that share a GPU have equal parts of it."""
 
-class Slots:
     def __init__(self, gpus: int, widths: Iterable[Width]) -> None:
         self._gpus, self._whole, self._parts = gpus, 0, Counter[int]()
         for width in widths:
@@ -22,12 +22,12 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Less than none where not all can run at a time."""
+        """Return the GPUs to spare; below zero where not all trials can run at a time."""
         shared = sum(-(-count // parts) for parts, count in self._parts.items())
         return self._gpus - self._whole - shared
 
     def changed(self, before: Width, after: Width) -> bool:
-        """Whether there is room for one to have another width; then it has."""
+        """Change the width of a trial where there is room; tell whether there was."""
         self._count(before, -1)
         self._count(after, 1)
         if self.free >= 0:
@@ -44,7 +44,7 @@ class Slots:
 
 
 def wider(width: Width) -> Width:
-    """By a step."""
+    """Return the next larger width."""
     return whole(1) if width.denominator > 1 else whole(width.numerator + 1)
 
 
@@ -61,19 +61,19 @@ def whole(gpus: int) -> Width:
     return Width(gpus)
 
 
-class Options(NamedTuple):
-    """Of one trial, times from now to its end, with what a move would cost: `parts[c - 1]` if it had one part
-    in c of a GPU, `whole[w - 1]` if it had w GPUs. No further than it pays."""
+class TrialOptions(NamedTuple):
+    """The options hold the times from now to the trial's end, with the cost of a move: `parts[c - 1]` on one
+    part in c of a GPU, `whole[w - 1]` on w GPUs; no further than it pays."""
 
     trial: int
     alone: float  # on one GPU from now on, without a move
     total: int  # iterations of its candidate when it ends
-    has: Width  # 0: it waits
+    has: Width  # 0 while the trial waits
     parts: Sequence[float]
     whole: Sequence[float]
 
     def time(self, width: Width) -> float:
-        """No shorter than the furthest that pays, for one who has more."""
+        """Return the time left at this width, or at the widest that pays if that is less."""
         times, at = (
             (self.parts, width.denominator) if width.denominator > 1 else (self.whole, width.numerator)
         )
@@ -84,29 +84,31 @@ class Options(NamedTuple):
         return min(*self.parts, *self.whole)
 
 
-def options(now: Time, row: TrialRow, gpus: int, state: TuningState, packed: int, spread: int) -> Options:
-    """Who moves does so at the end of its iteration."""
+def trial_options(
+    now: Time, row: TrialRow, gpus: int, state: TuningState, packed: int, spread: int
+) -> TrialOptions:
+    """Return what the trial could have; a trial that moves does so at the end of its iteration."""
     runtime, left, place = state.runtime(row), state.left(now, row), row.going or row.place
     factors = _factors(runtime, packed, min(spread, gpus))
     if place is None:
         parts, whole = _times(factors, left * runtime.iteration, 0.0)
-        return Options(row.trial.id, left * runtime.iteration, row.trial.total, Width(0), parts, whole)
+        return TrialOptions(row.trial.id, left * runtime.iteration, row.trial.total, Width(0), parts, whole)
     later = int(left)
     before = state.moving + (left - later) * runtime.at(place.width)
     parts, whole = _times(factors, later * runtime.iteration, before)
     times, at = (parts, place.parts) if place.parts > 1 else (whole, len(place.gpus))
     if at <= len(times):
         times[at - 1] = left * runtime.at(place.width)
-    return Options(row.trial.id, left * runtime.iteration, row.trial.total, place.width, parts, whole)
+    return TrialOptions(row.trial.id, left * runtime.iteration, row.trial.total, place.width, parts, whole)
 
 
-def deepest(trials: Iterable[Options]) -> int:
-    """As many on one GPU as pays for everybody."""
+def trials_per_gpu(trials: Iterable[TrialOptions]) -> int:
+    """Return how many trials may share a GPU so that it pays for all of them."""
     return min((len(each.parts) for each in trials), default=1)
 
 
 class _Factors(NamedTuple):
-    """Times as long as alone on a GPU."""
+    """The factors say how many times as long an iteration takes as alone on a GPU."""
 
     parts: list[float]
     whole: list[float]

@@ -1,8 +1,9 @@
-"""Widths where each result counts, and more trials may come any time: as much progress as GPUs can make.
+"""This module chooses widths where each result counts and more trials may come any time: those that make most
+progress.
 
-Progress is weighed. A candidate that has come far was promoted for being good, and what becomes of it comes
-after it: the square root of its iterations counts for it. Of two that have come as far, the one that is
-nearer to its end goes first.
+Progress is weighed. A candidate that has come far was promoted for being good, and further rungs wait for it:
+it counts by the square root of its iterations. Of two that have come as far, the one nearer to its end goes
+first.
 """
 
 from __future__ import annotations
@@ -11,28 +12,29 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 from astrarium.core.units import SECOND
-from astrarium.tuning.policies.astrarium.options import Options, Slots, deepest, wider
+from astrarium.tuning.policies.astrarium.options import GpuBudget, TrialOptions, trials_per_gpu, wider
 from astrarium.tuning.runtime import Width
 
 
-def most_progress(trials: Sequence[Options], gpus: int, favour: float) -> dict[int, Width]:
-    """For every number of trials on a shared GPU: who weighs most runs, and each GPU goes to whom it brings
-    most."""
+def most_progress(trials: Sequence[TrialOptions], gpus: int, favour: float) -> dict[int, Width]:
+    """Return the best widths over every number of trials on a shared GPU: trials of most weight run, and each
+    further GPU goes where it brings most."""
     ordered = sorted(trials, key=lambda each: (-_weight(each, favour), each.trial))
-    found = [_shared_out(ordered, gpus, packed, favour) for packed in range(1, deepest(trials) + 1)]
+    found = [_plan_with(ordered, gpus, packed, favour) for packed in range(1, trials_per_gpu(trials) + 1)]
     return max(found, key=lambda each: each[0])[1]
 
 
-def _shared_out(
-    trials: Sequence[Options], gpus: int, packed: int, favour: float
+def _plan_with(
+    trials: Sequence[TrialOptions], gpus: int, packed: int, favour: float
 ) -> tuple[float, dict[int, Width]]:
-    """What the plan is worth, and the plan. Those beyond what GPUs hold wait, with the least."""
+    """Return what the plan is worth, and its widths. Trials beyond what the GPUs hold wait, with the least
+    width."""
     first = Width(1, packed)
     widths = {each.trial: first for each in trials}
     on = trials[: gpus * packed]
     weights = [_weight(each, favour) for each in on]
     worth = sum(weight * _speed(each, first) for weight, each in zip(weights, on, strict=True))
-    slots = Slots(gpus, [first] * len(on))
+    budget = GpuBudget(gpus, [first] * len(on))
     steps = [
         (-weight * _gain(each, first), n) for n, (weight, each) in enumerate(zip(weights, on, strict=True))
     ]
@@ -40,7 +42,7 @@ def _shared_out(
     while steps:
         gain, n = heappop(steps)
         each, before = on[n], widths[on[n].trial]
-        if gain >= 0 or not slots.changed(before, wider(before)):
+        if gain >= 0 or not budget.changed(before, wider(before)):
             continue
         widths[each.trial] = wider(before)
         worth += weights[n] * (_speed(each, wider(before)) - _speed(each, before))
@@ -48,17 +50,17 @@ def _shared_out(
     return worth, widths
 
 
-def _weight(each: Options, favour: float) -> float:
+def _weight(each: TrialOptions, favour: float) -> float:
     return float(each.total**favour * max(each.alone / SECOND, 1.0) ** (-favour / 2))
 
 
-def _speed(each: Options, width: Width) -> float:
-    """1 is one GPU alone."""
+def _speed(each: TrialOptions, width: Width) -> float:
+    """Return the trial's speed at this width; 1 is one GPU alone."""
     return each.alone / max(each.time(width), 1.0)
 
 
-def _gain(each: Options, width: Width) -> float:
-    """Of speed for each GPU more; nothing where it goes no further."""
+def _gain(each: TrialOptions, width: Width) -> float:
+    """Return the extra speed that each further GPU brings; zero once adding one no longer helps."""
     step = wider(width)
     if step > len(each.whole):
         return 0.0

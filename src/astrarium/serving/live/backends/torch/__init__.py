@@ -1,4 +1,4 @@
-"""PyTorch: an exported program, a TorchScript file, or Python code that makes a module.
+"""The PyTorch backend runs an exported program, a TorchScript file, or Python code that makes a module.
 
     backend: {torch: net.pt2}
     backend: {torch: {model: net.py:make, arguments: {width: 64}, dtype: fp16, graphs: [1, 8, 32]}}
@@ -90,7 +90,7 @@ class TorchModel:
 
 
 def graph_sizes(files: ModelFiles) -> list[int]:
-    """Which batch sizes become CUDA graphs."""
+    """Return the batch sizes that become CUDA graphs."""
     wanted = files.options.get("graphs", True)
     if isinstance(wanted, bool):
         return _powers(files.max_batch) if wanted else []
@@ -100,7 +100,7 @@ def graph_sizes(files: ModelFiles) -> list[int]:
 
 
 def _powers(largest: int) -> list[int]:
-    """1, 2, 4, ... and the largest itself."""
+    """Return 1, 2, 4, ... and the largest itself."""
     return sorted({1 << power for power in range(largest.bit_length())} | {largest})
 
 

@@ -1,4 +1,4 @@
-"""From a file or Python code to something that takes tensors, batch first, and gives tensors."""
+"""A program is made of a file or Python code; it takes tensors, batch first, and gives tensors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def load(torch: Any, files: ModelFiles, device: str) -> Program:
 
 
 def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The outputs of a model that declares none, from two trial runs."""
+    """Return the outputs of a model that declares none, from two trial runs."""
     try:
         short, long = (_tried(runner, inputs, length) for length in (_SHORT, _LONG))
     except Exception as error:
@@ -107,7 +107,7 @@ def _unlogged(name: str, errors: list[BaseException]) -> Iterator[None]:
 
 
 def _by_position(module: Any, positional: int, keywords: Sequence[str]) -> Any:
-    """An exported program insists on keywords where it was exported with them."""
+    """Return a module called by position; an exported program insists on keywords if exported with them."""
 
     def call(*tensors: Any) -> Any:
         return module(*tensors[:positional], **dict(zip(keywords, tensors[positional:], strict=True)))
@@ -158,7 +158,7 @@ def _made(factory: Any, arguments: Mapping[str, Any], model: str) -> Any:
 
 
 def _converting(torch: Any, module: Any, dtype: str | None) -> Any:
-    """Floating inputs in the model's own type."""
+    """Return a module that converts floating inputs to its own type."""
     if dtype is None:
         return module
     wanted = getattr(torch, DTYPES[dtype])

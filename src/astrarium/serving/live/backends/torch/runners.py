@@ -1,4 +1,4 @@
-"""PyTorch on a GPU: pinned staging buffers, copies that do not block, a CUDA graph for each batch size.
+"""Runners run PyTorch; on a GPU with pinned buffers, copies that do not block, and a graph for each size.
 
 Launching a small network kernel by kernel can take longer than running it; a graph launches all of it at
 once. A graph is captured for fixed sizes and fixed addresses, so a batch is written into the static inputs
@@ -24,10 +24,10 @@ class CpuRunner:
         torch.set_num_threads(threads)
 
     def capture(self, sizes: Sequence[int], model: str) -> None:
-        """There is nothing to capture: launching costs little here."""
+        """Capture nothing: launching costs little here."""
 
     def staging(self, size: int) -> Sequence[Array | None]:
-        """Inputs need no place of their own here."""
+        """Return no memory: inputs need none of their own here."""
         return ()
 
     def run(self, arrays: Sequence[Array], size: int) -> dict[str, Array]:
@@ -41,12 +41,12 @@ class CpuRunner:
 
 
 def writable(array: Array) -> Array:
-    """PyTorch has no tensors that cannot be written: those are copied."""
+    """Return an array that can be written, copied if need be: PyTorch has no read-only tensors."""
     return array if array.flags.writeable else array.copy()
 
 
 def portable(torch: Any, tensor: Any) -> Any:
-    """numpy has no bfloat16."""
+    """Return a tensor in a type that numpy has: it has no bfloat16."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
@@ -58,8 +58,8 @@ class Captured(NamedTuple):
     outputs: Mapping[str, Any]  # static, as the inputs are
 
 
-class Room(NamedTuple):
-    """Where an input lies for the largest batch: in pinned memory (a tensor, and as an array), on the GPU."""
+class InputBuffers(NamedTuple):
+    """An input's buffers for the largest batch: in pinned memory (as tensor and array), and on the GPU."""
 
     pinned: Any
     array: Array
@@ -89,13 +89,13 @@ class CudaRunner:
         return {name: tensor.numpy() for name, tensor in back.items()}
 
     def staging(self, size: int) -> Sequence[Array | None]:
-        """The pinned memory of each input, as far as a batch of this size needs it."""
+        """Return the pinned memory of each input, as far as a batch of this size needs it."""
         if size > self._largest:
             return ()
         return [None if room is None else room.array[:size] for room in self._inputs]
 
     def capture(self, sizes: Sequence[int], model: str) -> None:
-        """Large ones first: the small ones find room in the memory of those."""
+        """Capture a graph for each size, large ones first: small ones find room in the memory of those."""
         if any(room is None for room in self._inputs):
             return  # open dimensions: no two batches are alike
         pool = self._torch.cuda.graph_pool_handle()
@@ -115,14 +115,14 @@ class CudaRunner:
         self._inputs = []
         del self._call
 
-    def _room(self, spec: TensorSpec) -> Room | None:
-        """For the largest batch; None where the size is open."""
+    def _room(self, spec: TensorSpec) -> InputBuffers | None:
+        """Return an input's buffers for the largest batch; None where its size is open."""
         if spec.item_bytes is None:
             return None
         kind = self._torch.from_numpy(_empty(spec)).dtype
         shape = (self._largest, *spec.shape)
         pinned = self._torch.zeros(shape, dtype=kind, pin_memory=True)
-        return Room(pinned, pinned.numpy(), self._torch.zeros(shape, dtype=kind, device=self._device))
+        return InputBuffers(pinned, pinned.numpy(), self._torch.zeros(shape, dtype=kind, device=self._device))
 
     def _captured(self, size: int, pool: Any) -> Captured:
         torch = self._torch
@@ -141,7 +141,7 @@ class CudaRunner:
         return {name: portable(self._torch, tensor) for name, tensor in answer.items()}
 
     def _sent(self, arrays: Sequence[Array], size: int) -> list[Any]:
-        """The batch on the GPU: through the static inputs where it fits."""
+        """Copy a batch to the GPU, through the static inputs where it fits."""
         if size <= self._largest and all(room is not None for room in self._inputs):
             self._send(arrays, size, size)
             return [room.static[:size] for room in self._inputs if room is not None]
@@ -158,7 +158,7 @@ class CudaRunner:
                 static[size:padded].zero_()  # not what the last batch left there
 
     def _fetched(self, name: str, tensor: Any, size: int) -> Any:
-        """A pinned copy, complete once the stream is."""
+        """Return a pinned copy, complete once the stream is."""
         pinned = self._pinned.get(name)
         shape = tuple(tensor.shape[1:])
         if pinned is None or pinned.dtype != tensor.dtype or pinned.shape[1:] != shape or len(pinned) < size:

@@ -1,0 +1,107 @@
+"""Scenarios come from files or plain data, and policies by name, by class or as objects."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from astrarium.core.choice import Choice, as_choice, parameters_of
+from astrarium.core.decode import changed, plain, read_yaml
+from astrarium.core.errors import InputError
+from astrarium.core.level import Level, Scenario
+from astrarium.levels import level_of, named_by
+from astrarium.run.experiment import variants
+
+Source = str | Path | Mapping[str, Any] | Scenario
+FORM = "a name, name:key=value, a mapping with a name, a class or a policy object"
+
+
+def load(
+    source: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None, **fields: Any
+) -> Scenario:
+    """Load a scenario of any level, from a file or from the same as plain data.
+
+    *overrides* changes fields by their dotted names, `{"policy.name": "eager"}`, and keywords change those at
+    the top: `load("scenario.yaml", seed=3)`. Every value is checked as one in the file would be. Files that
+    plain data names are looked for in the current folder.
+    """
+    raw, path = read(source)
+    name = "" if isinstance(source, Mapping) else str(path)
+    try:
+        level = named_by(raw, name)
+        scenario: Scenario = level.parse(
+            changed(raw, plain({**(overrides or {}), **fields}), level.named), path
+        )
+    except InputError as error:
+        raise error.read_from(name) from None
+    return scenario
+
+
+def read(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path]:
+    """Return plain data, and where files are looked for that it names."""
+    if isinstance(source, Mapping):
+        return plain(source), Path("scenario.yaml")
+    if not isinstance(source, str | Path):
+        told = "a file, a mapping such as a file holds, or a scenario"
+        raise InputError("scenario", type(source).__name__, told)
+    return read_yaml(Path(source)), Path(source)
+
+
+def as_scenario(source: Source) -> Scenario:
+    """Return a scenario as it is, or load it."""
+    if isinstance(source, str | Path | Mapping):
+        return load(source)
+    level_of(source)  # anything else is refused
+    return source
+
+
+class Decider(NamedTuple):
+    """Who decides in a run: a scenario that says so, and the policy itself where no registry can make it."""
+
+    scenario: Scenario
+    label: str
+    policy: Any = None
+
+
+def decider(level: Level[Any, Any], scenario: Scenario, policy: Any) -> Decider:
+    """Return who decides: None is the scenario's own, all else is what `simulate` takes."""
+    if policy is None:
+        return Decider(scenario, scenario.policy.label)
+    choice = as_choice(policy, level.policies, level.default)
+    if choice is not None:
+        [(label, variant)] = variants(level, scenario, [choice]).items()
+        return Decider(variant, label)
+    if not isinstance(policy, type):
+        _check_decides(policy)
+        name = type(policy).__name__
+        return Decider(_renamed(scenario, name), name, policy)
+    _check_made(policy, level.told(scenario))
+    return Decider(_renamed(scenario, policy.__name__), policy.__name__, level.of_class(scenario, policy))
+
+
+def _check_made(kind: type, told: tuple[Any, ...]) -> None:
+    """Refuse a class that cannot be made as a level makes its policies."""
+    try:
+        inspect.signature(kind).bind(*told, parameters_of(kind))
+    except TypeError as error:
+        names = ", ".join([*(type(each).__name__.lower() for each in told), "parameters"])
+        raise InputError("policy", kind.__name__, f"a class made with ({names}): {error}") from None
+
+
+def _check_decides(policy: Any) -> None:
+    if not any(callable(getattr(policy, name, None)) for name in ("decide", "allocate")):
+        raise InputError("policy", type(policy).__name__, FORM)
+
+
+def _renamed(scenario: Scenario, name: str) -> Scenario:
+    """Return the scenario with a policy's name that no registry knows, which reports then show."""
+    given: Any = scenario
+    fields: dict[str, Any] = {"policy": Choice(name)}
+    if hasattr(scenario, "raw"):
+        fields["raw"] = {**scenario.raw, "policy": {"name": name}}
+    found: Scenario = msgspec.structs.replace(given, **fields)
+    return found

@@ -1,0 +1,111 @@
+"""Participants are the apps in the rounds of Themis, each with its agent; some of them want more GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from astrarium.cluster.agents import AppAgent
+from astrarium.cluster.agents.remaining_work import SelfReport
+from astrarium.cluster.contract import (
+    AppArrived,
+    Event,
+    JobFinished,
+    JobProgressed,
+    JobStopped,
+    LeaseExpired,
+    MachineJoined,
+    MachineLost,
+)
+from astrarium.cluster.demand import GpuDemand, most_usable
+from astrarium.cluster.fairness import Definition
+from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.core.units import Time
+
+OF_AN_APP = (LeaseExpired, JobFinished, JobStopped, JobProgressed)
+OF_ALL = (MachineJoined, MachineLost)
+
+
+@dataclass(eq=False)
+class Participant:
+    """An app with its agent, how many GPUs it can use, and since when it has had none."""
+
+    row: AppRow
+    agent: AppAgent
+    most: int = 0  # GPUs that its jobs of this phase can use
+    starved: Time | None = None  # since when it has had no GPUs
+    app: int = field(init=False)
+    _demand: GpuDemand | None = None
+
+    def __post_init__(self) -> None:
+        self.app = self.row.app.id
+
+    @property
+    def demand(self) -> GpuDemand:
+        if self._demand is None:
+            self._demand = GpuDemand(self.row)
+        return self._demand
+
+    def wants(self, offered: int) -> int:
+        """Return how many of the offered GPUs the app would put to use."""
+        return self.demand.more(min(offered, self.most - len(self.row.leases)))
+
+    def changed(self, now: Time) -> None:
+        """Note that the app has other GPUs or jobs than before."""
+        self.agent.changed()
+        self.most, self._demand = most_usable(self.row), None
+        if self.row.leases:
+            self.starved = None
+        elif self.starved is None:
+            self.starved = now
+
+
+def touched(events: Sequence[Event], state: ClusterState) -> set[int]:
+    """Return the apps whose GPUs or jobs have changed; with the machines, all do."""
+    if any(isinstance(event, OF_ALL) for event in events):
+        return set(state.apps)
+    arrived = {event.app.id for event in events if type(event) is AppArrived}
+    return arrived | {event.app for event in events if isinstance(event, OF_AN_APP)}
+
+
+class Participants:
+    """All apps that are there; what each reports of itself is asked of *report* when it comes."""
+
+    def __init__(self, definition: Definition, report: Callable[[int], SelfReport]) -> None:
+        self._definition, self._report = definition, report
+        self._participants: dict[int, Participant] = {}
+
+    def __getitem__(self, app: int) -> Participant:
+        return self._participants[app]
+
+    def changed(self, now: Time, apps: Iterable[int], state: ClusterState) -> None:
+        for app in sorted(apps):
+            row = state.apps.get(app)
+            if row is None:
+                self._participants.pop(app, None)
+                continue
+            self._participant(row).changed(now)
+
+    def _participant(self, row: AppRow) -> Participant:
+        app = row.app
+        participant = self._participants.get(app.id)
+        if participant is None:
+            participant = self._participants[app.id] = Participant(
+                row, AppAgent(app, self._definition, self._report(app.id))
+            )
+        return participant
+
+    def wanting(self, now: Time, state: ClusterState) -> list[Participant]:
+        """Return the apps that could use more than they have, in order of arrival."""
+        found = []
+        for app, row in state.apps.items():
+            participant = self._participants.get(app)
+            if participant is None:
+                self.changed(now, (app,), state)
+                participant = self._participants[app]
+            if participant.most > len(row.leases):
+                found.append(participant)
+        return found
+
+    def rho(self, now: Time, participant: Participant, state: ClusterState) -> float:
+        return participant.agent.rho(now, participant.row, state)

@@ -1,0 +1,313 @@
+"""An agent reckons what its app has still to do, and how long that takes on GPUs of a given layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heapreplace
+from math import ceil
+from statistics import median_high
+from typing import NamedTuple
+
+from astrarium.cluster.contract import Job
+from astrarium.cluster.machines import Floor, Slowdowns, Spread
+from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.core.units import Time
+
+# Layouts: how many GPUs lie on how many machines, as far as it matters for speed, without saying which.
+
+
+class MachineGpus(NamedTuple):
+    """A number of GPUs on one machine, in this rack or (None) in any."""
+
+    gpus: int
+    rack: int | None = None
+
+
+class GpuLayout(NamedTuple):
+    """How many GPUs lie on each machine, the most first; *slot* GPUs of a machine lie closest together."""
+
+    parts: tuple[MachineGpus, ...]
+    slot: int = 1
+
+    @property
+    def gpus(self) -> int:
+        return sum(part.gpus for part in self.parts)
+
+    def spread(self, size: int) -> Spread:
+        """Return the spread of so many of these GPUs, taken as close together as they lie."""
+        if not self.parts or size <= min(self.slot, self.parts[0].gpus):
+            return Spread.SLOT
+        if size <= self.parts[0].gpus:
+            return Spread.MACHINE
+        return _apart(self.parts)
+
+
+def gpu_layout(parts: Iterable[MachineGpus], slot: int = 1) -> GpuLayout:
+    return GpuLayout(tuple(sorted(parts, key=_largest_first)), slot)
+
+
+def held(floor: Floor, gpus: Iterable[int]) -> dict[int, MachineGpus]:
+    """Return how many of these GPUs each machine has."""
+    found: dict[int, MachineGpus] = {}
+    for gpu in gpus:
+        rack, machine, _ = floor.place_of(gpu)
+        found[machine] = MachineGpus(found[machine].gpus + 1 if machine in found else 1, rack)
+    return found
+
+
+def spreads(sizes: Sequence[int], layout: GpuLayout) -> list[Spread]:
+    """Return the spread of each of these jobs, placed the largest first, each where it fits most tightly."""
+    if not sizes or max(sizes) <= 1:
+        return [Spread.SLOT] * len(sizes)
+    left = [part.gpus for part in layout.parts]
+    found = [Spread.SLOT] * len(sizes)
+    for job in sorted(range(len(sizes)), key=lambda job: -sizes[job]):
+        found[job] = _take(left, sizes[job], layout)
+    return found
+
+
+def _take(left: list[int], size: int, layout: GpuLayout) -> Spread:
+    """Take the GPUs of one job from what is *left* on each machine, and return their spread."""
+    fitting = [place for place, room in enumerate(left) if room >= size]
+    if fitting:
+        left[min(fitting, key=lambda place: left[place])] -= size
+        return Spread.SLOT if size <= layout.slot else Spread.MACHINE
+    used = []
+    for place in sorted(range(len(left)), key=lambda place: -left[place]):
+        taken = min(left[place], size)
+        if taken:
+            left[place], size = left[place] - taken, size - taken
+            used.append(layout.parts[place])
+    return _apart(used)
+
+
+def _apart(parts: Sequence[MachineGpus]) -> Spread:
+    """Return the spread over whole machines; one that may lie in any rack is taken to lie in another."""
+    racks = {part.rack for part in parts}
+    if len(parts) > 1 and (len(racks) > 1 or None in racks):
+        return Spread.CLUSTER
+    return Spread.RACK if len(parts) > 1 else Spread.MACHINE
+
+
+def _largest_first(part: MachineGpus) -> tuple[int, int]:
+    return -part.gpus, -1 if part.rack is None else part.rack
+
+
+# How long the jobs of an app take on GPUs that it keeps until it ends: T_sh of Themis, without the past.
+
+
+UNSERVED = 10.0
+Slowdown = Callable[[str, int], float]  # of a model on a number of GPUs, wherever these would lie
+
+
+class RemainingJob(NamedTuple):
+    """What is left of a job, in time on one GPU."""
+
+    left: float
+    least: int
+    most: int
+    model: str = ""
+
+
+class LaterPhase(NamedTuple):
+    """A phase to come of a tuner: which jobs are in it is not known, so all are as the median job."""
+
+    jobs: int
+    each: RemainingJob
+
+
+def longest_first(jobs: Sequence[RemainingJob]) -> list[RemainingJob]:
+    return sorted(jobs, key=lambda job: -job.left)
+
+
+def sizes(jobs: Sequence[RemainingJob], gpus: int) -> list[int] | None:
+    """Return the GPUs of each job where all run at once: first its least, then one each, again and again.
+
+    None: they do not all fit.
+    """
+    if sum(job.least for job in jobs) > gpus:
+        return None
+    if sum(job.most for job in jobs) <= gpus:
+        return [job.most for job in jobs]
+    level = _level(jobs, gpus)
+    found = [min(max(level, job.least), job.most) for job in jobs]
+    spare = gpus - sum(found)
+    for place, job in enumerate(jobs):
+        if spare and found[place] < job.most and found[place] == level:
+            found[place] += 1
+            spare -= 1
+    return found
+
+
+def _level(jobs: Sequence[RemainingJob], gpus: int) -> int:
+    """Return the most GPUs that all jobs which can grow so far may have."""
+    low, high = 0, max(job.most for job in jobs)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(min(max(middle, job.least), job.most) for job in jobs) <= gpus:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def at_once(jobs: Sequence[RemainingJob], own: Sequence[int], slowdowns: Sequence[float]) -> float:
+    """Return how long jobs take that all run from now on: the phase ends with the slowest."""
+    spans = (job.left * slower / size for job, size, slower in zip(jobs, own, slowdowns, strict=True) if size)
+    return max(spans, default=0.0)
+
+
+def in_turns(jobs: Sequence[RemainingJob], gpus: int, slowdown: Slowdown) -> float:
+    """Return how long jobs take in turns, each on the GPUs that are free first."""
+    if all(job.least == 1 for job in jobs):
+        return _one_by_one(jobs, gpus, slowdown)
+    free_at, kinds = [0.0] * gpus, {(job.model, job.least) for job in jobs}
+    slower = {kind: slowdown(*kind) for kind in kinds}
+    for job in jobs:
+        if job.least > gpus:
+            continue
+        free_at.sort()
+        ends = free_at[job.least - 1] + job.left * slower[job.model, job.least] / job.least
+        free_at[: job.least] = [ends] * job.least
+    unserved = sum(job.left / job.least for job in jobs if job.least > gpus)
+    return max(free_at) + UNSERVED * unserved
+
+
+def _one_by_one(jobs: Sequence[RemainingJob], gpus: int, slowdown: Slowdown) -> float:
+    slower = {model: slowdown(model, 1) for model in {job.model for job in jobs}}
+    free_at = [job.left * slower[job.model] for job in jobs[:gpus]]
+    heapify(free_at)
+    for job in jobs[gpus:]:
+        heapreplace(free_at, free_at[0] + job.left * slower[job.model])
+    return max(free_at)
+
+
+def later_time(later: LaterPhase, gpus: int, slowdown: Slowdown) -> float:
+    """Return how long a later phase takes: side by side with equal parts of the GPUs, or in rounds."""
+    job, abreast = later.each, gpus // later.each.least
+    if not abreast:
+        return UNSERVED * later.jobs * job.left / job.least
+    size = min(job.most, max(job.least, gpus // later.jobs))
+    rounds = ceil(later.jobs / abreast)
+    return rounds * job.left * slowdown(job.model, size) / size
+
+
+class SelfReport(NamedTuple):
+    """What an app says of itself, over what is true; all ones: it says the truth. *work* is that of its jobs;
+    *near* and *apart* how much slower they get on one machine and on several."""
+
+    work: float = 1.0
+    near: float = 1.0
+    apart: float = 1.0
+
+
+class ReportedSlowdowns:
+    """S as an app reports it. Being apart makes no app faster, whatever it reports."""
+
+    def __init__(self, known: Slowdowns, network: str, report: SelfReport) -> None:
+        self._known, self._network, self._report = known, network, report
+        self._found: dict[tuple[str, Spread], float] = {}
+
+    def of(self, model: str, spread: Spread) -> float:
+        found = self._found.get((model, spread))
+        if found is None:
+            found = self._found[model, spread] = self._looked_up(model, spread)
+        return found
+
+    def _looked_up(self, model: str, spread: Spread) -> float:
+        known = self._known.of(model, self._network, spread)
+        if spread <= Spread.MACHINE:
+            return known * self._report.near
+        return max(1.0, known * self._report.apart)
+
+
+class RemainingWork(NamedTuple):
+    """What an app has still to do: jobs of the *present* phase, the longest first, and *later* phases."""
+
+    present: list[RemainingJob]
+    later: list[list[RemainingJob] | LaterPhase]
+    slowdowns: ReportedSlowdowns
+
+    @property
+    def smallest(self) -> int:
+        """Return the fewest GPUs with which any job runs."""
+        return min(job.least for job in self.present)
+
+    def left(self, layout: GpuLayout) -> float:
+        """Return how long the app takes to its end on these GPUs, of which there is at least one."""
+        return _phase(self.present, layout, self.slowdowns) + sum(
+            self._later(phase, layout) for phase in self.later
+        )
+
+    def _later(self, phase: list[RemainingJob] | LaterPhase, layout: GpuLayout) -> float:
+        if isinstance(phase, LaterPhase):
+            return later_time(phase, layout.gpus, _wherever(layout, self.slowdowns))
+        return _phase(phase, layout, self.slowdowns)
+
+    def placement_matters(self) -> bool:
+        return any(
+            job.most > 1 and self.slowdowns.of(job.model, Spread.CLUSTER) > self._nearest(job)
+            for job in self.jobs()
+        )
+
+    def racks_matter(self) -> bool:
+        of = self.slowdowns.of
+        return any(of(job.model, Spread.CLUSTER) > of(job.model, Spread.RACK) for job in self.jobs())
+
+    def jobs(self) -> list[RemainingJob]:
+        guessed = [
+            each
+            for phase in self.later
+            for each in ([phase.each] if isinstance(phase, LaterPhase) else phase)
+        ]
+        return self.present + guessed
+
+    def _nearest(self, job: RemainingJob) -> float:
+        return self.slowdowns.of(job.model, Spread.MACHINE)
+
+
+def remaining_work(now: Time, row: AppRow, state: ClusterState, report: SelfReport) -> RemainingWork:
+    """Return what is left of an app (Equation 2); of halving, later phases are guessed from the median."""
+    present = [
+        _remaining_job(each.job, report, state.done(now, each))
+        for each in row.jobs.values()
+        if not each.finished
+    ]
+    later = [_foreseen(row, phase, report) for phase in row.app.phases[row.phase + 1 :]]
+    network = next((machine.network for machine in state.floor.machines.values()), "")
+    return RemainingWork(longest_first(present), later, ReportedSlowdowns(state.slowdowns, network, report))
+
+
+def _remaining_job(job: Job, report: SelfReport, done: Time = 0) -> RemainingJob:
+    """Return what is left of a job; a curve may end it earlier than the forecast, which is good news."""
+    return RemainingJob(max(1.0, job.forecast * report.work - done), job.least, job.most, job.model)
+
+
+def _foreseen(row: AppRow, phase: Sequence[Job], report: SelfReport) -> list[RemainingJob] | LaterPhase:
+    if row.app.kind != "halving":
+        return longest_first([_remaining_job(job, report) for job in phase])
+    now = [each.job for each in row.jobs.values()]
+    if all(job.iterations for job in (*now, *phase)):
+        iteration = median_high(job.forecast / job.iterations for job in now)
+        work = iteration * median_high(job.iterations for job in phase)
+    else:
+        work = median_high(job.forecast for job in phase)
+    return LaterPhase(
+        len(phase), RemainingJob(work * report.work, phase[0].least, phase[0].most, phase[0].model)
+    )
+
+
+def _phase(jobs: list[RemainingJob], layout: GpuLayout, slowdowns: ReportedSlowdowns) -> float:
+    own = sizes(jobs, layout.gpus)
+    if own is None:
+        return in_turns(jobs, layout.gpus, _wherever(layout, slowdowns))
+    where = spreads(own, layout)
+    slower = [slowdowns.of(job.model, spread) for job, spread in zip(jobs, where, strict=True)]
+    return at_once(jobs, own, slower)
+
+
+def _wherever(layout: GpuLayout, slowdowns: ReportedSlowdowns) -> Slowdown:
+    def of(model: str, size: int) -> float:
+        return slowdowns.of(model, layout.spread(size))
+
+    return of

@@ -1,0 +1,123 @@
+"""The line becomes leases: how many GPUs each app gets, which it gives back, and which it is given.
+
+A GPU stays with an app for as long as was promised (*protected*); beyond that it goes to whoever comes first
+in line. While a pressed app waits for GPUs that are promised to others, nobody gets more than it has, so that
+they come together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from astrarium.cluster.arrange import closest
+from astrarium.cluster.demand import just_expired, usable
+from astrarium.cluster.machines import Spread
+from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
+from astrarium.cluster.policies.astrarium.prospects import lost_by_stopping
+from astrarium.cluster.state import AppRow, ClusterState, JobRow
+from astrarium.core.units import Time
+
+WORTH = 2.0  # a move must gain so many times what it costs
+
+
+@dataclass
+class Allotment:
+    """The GPUs that an app *has* or had until now, those promised (*protected*), and how many it gets."""
+
+    row: AppRow
+    has: list[int]
+    protected: list[int]
+    count: int = 0
+    keeps: list[int] | None = None
+
+    @property
+    def kept(self) -> list[int]:
+        return self.has if self.keeps is None else self.keeps
+
+
+def allotment(
+    row: AppRow, state: ClusterState, since: Mapping[int, tuple[int, Time]], oldest: Time
+) -> Allotment:
+    """Return what an app has and how much of it is promised, before it is known how many it gets. *since*: of
+    each GPU, who has it from when. Those given after *oldest* are promised."""
+    has = [*row.leases, *(gpu for gpu in just_expired(row) if gpu in state.free)]
+    return Allotment(row, has, [gpu for gpu in has if _given(since, gpu, row.app.id) > oldest])
+
+
+def _given(since: Mapping[int, tuple[int, Time]], gpu: int, app: int) -> Time:
+    holder, at = since.get(gpu, (app, -1))
+    return at if holder == app else -1
+
+
+def set_counts(line: Sequence[RankedApp], allotments: Mapping[int, Allotment], size: int) -> int | None:
+    """Set how many GPUs each app gets, in order of the line; return the app that all wait for, if any."""
+    room, waits_for = size - sum(len(each.protected) for each in allotments.values()), None
+    for ranked in line:
+        mine = allotments[ranked.app]
+        own = len(mine.protected)
+        most = own + room if waits_for is None else min(own + room, len(mine.has))
+        mine.count = max(own, usable(mine.row, most))
+        room -= mine.count - own
+        pressed = ranked.reason is Reason.FAIRNESS and not mine.count
+        if pressed and waits_for is None and usable(mine.row, size):
+            waits_for = ranked.app
+    return waits_for
+
+
+def choose_kept(now: Time, mine: Allotment, state: ClusterState) -> None:
+    """Choose what an app keeps: what is promised, then whole jobs, those first that would lose most."""
+    if len(mine.has) <= mine.count:
+        return
+    chosen, here = dict.fromkeys(mine.protected), set(mine.has)
+    jobs = [job for job in mine.row.jobs.values() if job.gpus and here.issuperset(job.gpus)]
+    for job in sorted(jobs, key=lambda job: -_loss(now, job, chosen, state)):
+        more = [gpu for gpu in job.gpus if gpu not in chosen]
+        if len(chosen) + len(more) <= mine.count:
+            chosen.update(dict.fromkeys(more))
+    rest = [gpu for gpu in mine.has if gpu not in chosen]
+    mine.keeps = [*chosen, *rest][: mine.count]
+
+
+def _loss(now: Time, job: JobRow, chosen: Collection[int], state: ClusterState) -> float:
+    """Return what stopping a job loses; infinity where a part is promised, useless without the rest."""
+    promised = any(gpu in chosen for gpu in job.gpus)
+    return float("inf") if promised else lost_by_stopping(now, job, state)
+
+
+def new_places(
+    line: Sequence[RankedApp], allotments: Mapping[int, Allotment], state: ClusterState
+) -> dict[int, list[int]]:
+    """Return more GPUs for each app that gets more: first for those to whom a bad place costs most."""
+    taken = {gpu for each in allotments.values() for gpu in each.kept}
+    free = set(state.free) - taken
+    missing = {each.app: allotments[each.app].count - len(allotments[each.app].kept) for each in line}
+    found: dict[int, list[int]] = {}
+    short = [app for app, count in missing.items() if count > 0]
+    for app in sorted(short, key=lambda app: _cost(allotments[app], state), reverse=True):
+        found[app] = list(closest(free, missing[app], state.floor, allotments[app].kept))
+        free.difference_update(found[app])
+    return found
+
+
+def better_place(
+    now: Time, ranked: RankedApp, mine: Allotment, free: Collection[int], state: ClusterState
+) -> list[int]:
+    """Return closer GPUs for an app of one gang that lies apart, if moving gains more than it costs."""
+    if len(mine.row.jobs) > 1 or mine.protected or mine.keeps is not None or mine.count > len(mine.has):
+        return []
+    (job,) = mine.row.jobs.values()
+    if not job.gpus or state.floor.spread(job.gpus) < Spread.RACK or len(job.gpus) != mine.count:
+        return []
+    there = closest(sorted({*free, *mine.has}), mine.count, state.floor)
+    slower = state.pace(job.job, job.gpus) / state.pace(job.job, there)
+    cost = lost_by_stopping(now, job, state)
+    return list(there) if ranked.prospect.span * (1 - slower) > WORTH * cost and slower < 1 else []
+
+
+def _cost(mine: Allotment, state: ClusterState) -> tuple[float, int]:
+    """Return the GPUs that would be wasted if the jobs of an app lay on several machines."""
+    network = next((machine.network for machine in state.floor.machines.values()), "")
+    wide = (job.job.model for job in mine.row.unfinished() if job.job.most > 1)
+    slower = max((state.slowdowns.of(model, network, Spread.RACK) for model in wide), default=1.0)
+    return (slower - 1.0) * mine.count, mine.count

@@ -1,0 +1,100 @@
+"""Our own policy explains its decisions: why these GPUs, why not yet, and with which numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from astrarium.cluster.demand import usable, wanted
+from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
+from astrarium.cluster.state import ClusterState
+from astrarium.core.units import SECOND, Time
+
+
+def starts(now: Time, line: Sequence[RankedApp], state: ClusterState, lease: Time) -> dict[int, Time]:
+    """Return when each app that wants GPUs can expect some, from what is known now. In order of the line,
+    each takes the GPUs that are free first and keeps them to its end, which is as far away as its owner says.
+    An app that would be pressed before that is served by then: it takes a *lease* at most until GPUs are free
+    for it."""
+    free_at: list[tuple[float, int]] = [(float(now), state.floor.size)]  # when, how many
+    found: dict[int, Time] = {}
+    for each in line:
+        row, has = each.prospect.row, len(each.prospect.row.leases)
+        count = has or usable(row, state.floor.size)
+        if not count:  # a gang that is larger than the cluster
+            continue
+        start = _taken(free_at, count)
+        if wanted(row):
+            expected = start if not has else min(free_at, default=(start, 0))[0]
+            found[row.app.id] = round(min(expected, now + max(0.0, each.slack) + lease))
+        heappush(free_at, (start + max(each.prospect.span, each.prospect.left / count), count))
+    return found
+
+
+def _taken(free_at: list[tuple[float, int]], count: int) -> float:
+    """Take so many GPUs from the heap, and return when the last of them is free."""
+    at = 0.0
+    while count:
+        at, there = heappop(free_at)
+        if there > count:
+            heappush(free_at, (at, there - count))
+        count -= min(count, there)
+    return at
+
+
+SPARE = "it has no use for them any more"
+GOES_ON = "it goes on: nobody who waits comes before it"
+CLOSER = "its GPUs lie closer together there, which gains more than the move costs"
+HOUR = 3600 * SECOND
+
+
+def why_given(ranked: RankedApp, bound: float) -> str:
+    each = ranked.prospect
+    if ranked.reason is Reason.FAIRNESS:
+        within = about(max(0.0, each.span + ranked.slack))
+        return (
+            f"it needs {about(each.span)} at best and has {within} "
+            f"to keep its rho at {bound:.2f}, which all are held to"
+        )
+    if ranked.reason is Reason.TAIL:
+        return f"it still takes {about(each.span)}: if it waited, all would wait for it in the end"
+    return f"it has the least left of those who can wait and fit: {hours(each.left)}"
+
+
+def why_taken(victim: RankedApp, winner: RankedApp | None) -> str:
+    each = victim.prospect
+    loses = f"stopping it loses {hours(each.loss)}"
+    if winner is None:
+        return f"others come before it; {loses}"
+    first = winner.prospect
+    name, left = first.row.app.name, hours(first.left)
+    if winner.reason is Reason.FAIRNESS:
+        return f"{name} cannot wait any longer, and this one can; {loses}"
+    if winner.reason is Reason.TAIL:
+        return f"{name} is the longest of all, which would wait for it in the end; {loses}"
+    return f"{name} has only {left} left, this one {hours(each.left)}; {loses}"
+
+
+def standing(ranked: RankedApp, bound: float, now: Time) -> str:
+    """Return in words where an app stands that wants more GPUs than it has."""
+    each = ranked.prospect
+    left = f"{hours(each.left)} left"
+    if ranked.reason is Reason.FAIRNESS:
+        return f"pressed: {left}, for a rho of {bound:.2f} it has to run now"
+    until = about(now + ranked.slack)
+    kind = "long: all would wait for it in the end, " if ranked.reason is Reason.TAIL else ""
+    return f"{kind}{left}; for a rho of {bound:.2f} it can wait until {until}"
+
+
+def hours(gpu_time: float) -> str:
+    """Return GPU time in words, in GPU-hours."""
+    found = gpu_time / HOUR
+    return f"{found:.1f} GPU-hours" if found >= 0.1 else f"{gpu_time / SECOND:.0f} GPU seconds"
+
+
+def about(time: float) -> str:
+    """Return a time in words, with as many digits as anybody wants of a guess."""
+    for unit, name in ((HOUR, "h"), (60 * SECOND, "min")):
+        if time >= 2 * unit:
+            return f"{time / unit:.3g}{name}"
+    return f"{time / SECOND:.3g}s"

@@ -1,0 +1,226 @@
+"""The drift watch gives the policy new times where batches take longer (or less) than the profile says.
+
+Delays that were measured in a bad moment come down to what pings show since.
+
+What is compared is the same quantile that a profile holds: most batches must end within the estimate, or
+answers are late by a hair. The whole table of a model is scaled, so that its shape stays as measured. A new
+plan means a new scheduler, so small differences are left alone; what comes and goes is for `margins`.
+
+Whatever is planned beyond what the scenario says needs evidence of the last minute: where there is little,
+the slowest of it counts, and where there is none, the plan goes back. So a bad moment is forgotten even if it
+left nobody to show that it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+
+from msgspec.structs import replace
+
+from astrarium.core.units import MICROSECOND, SECOND, Time
+from astrarium.server.control.books import ModelBooks
+from astrarium.server.control.bounds import bounded, scaled
+from astrarium.server.control.tickets import InFlightBatch
+from astrarium.serving.contract import ModelSpec, Network, Setup
+from astrarium.serving.live.messages import BatchDone
+
+# The refusal watch finds models that are loaded and refuse every call.
+
+
+FEWEST_REFUSED = 10  # calls in a row: one client with bad luck is not everybody
+WHILE = 10 * SECOND  # what overload turns away in a burst shorter than this says nothing of the model
+
+
+class RefusalWatch:
+    """A refusal watch looks at the books now and then; `ModelBooks.refusing` holds what it finds."""
+
+    def __init__(self, books: Sequence[ModelBooks], now: Time) -> None:
+        self._rows = [_RefusedCalls(one, now) for one in books]
+        self._looked = now
+
+    def look(self, now: Time) -> Iterator[int]:
+        """Return the models of which the watch says something else than before."""
+        self._looked = now
+        for model, row in enumerate(self._rows):
+            row.look(now)
+            reason = row.reason(now)
+            if bool(reason) != bool(row.books.refusing):
+                row.books.refusing = reason
+                yield model
+
+    @property
+    def answers_nobody(self) -> bool:
+        """Whether some model refuses everybody, and none has answered for a while."""
+        refusing = any(row.books.refusing for row in self._rows)
+        return refusing and all(self._looked - row.answered_at >= WHILE for row in self._rows)
+
+
+class _RefusedCalls:
+    """The refused calls of one model since its last answer are counted here."""
+
+    def __init__(self, books: ModelBooks, now: Time) -> None:
+        self.books, self.answered_at = books, now - WHILE
+        self._began = self._last = now
+        self._answered = self._before = self._declined = 0
+
+    def look(self, now: Time) -> None:
+        if self.books.success.count != self._answered:
+            self.answered_at = now
+            self._begin(now)
+        elif self.books.declined != self._declined:
+            self._began = self._began if self._length else now
+            self._declined, self._last = self.books.declined, now
+        elif now - self._last >= WHILE:
+            self._begin(now)
+
+    def reason(self, now: Time) -> str:
+        """Return why the model is said to refuse everybody; empty where it is not."""
+        if self._length < FEWEST_REFUSED or now - self._began < WHILE:
+            return ""
+        return f"it has turned away all of the last {self._length} calls ({self.books.declined_because})"
+
+    @property
+    def _length(self) -> int:
+        return self._declined - self._before
+
+    def _begin(self, now: Time) -> None:
+        self._answered = self.books.success.count
+        self._before = self._declined = self.books.declined
+        self._began = self._last = now
+
+
+# Calibration measures how long messages take, to plan scenarios that say nothing of delays.
+
+
+PINGS = 200  # at the start, and how many of the last ones count
+# Beyond the trip itself: decoding, deciding and gathering inputs on the way there; writing answers, the
+# books and the protocol on the way back. Of several margins tried near the goodput of one and of two emulated
+# GPUs, these let most requests be in time; half of them costs late answers, twice of them drops.
+CONTROL_MARGIN = 150 * MICROSECOND
+RESPONSE_MARGIN = 400 * MICROSECOND
+
+
+class Calibration:
+    """Calibration sends pings by *ping*; `pong` hears when each was there and that it came back."""
+
+    def __init__(self, ping: Callable[[int], None], clock: Callable[[], Time]) -> None:
+        self._ping, self._clock = ping, clock
+        self._there: deque[Time] = deque(maxlen=PINGS)
+        self._back: deque[Time] = deque(maxlen=PINGS)
+        self._turns = count()
+        self._heard = asyncio.Event()
+
+    def pong(self, sent: Time, received: Time) -> None:
+        self._there.append(received - sent)
+        self._back.append(self._clock() - received)
+        self._heard.set()
+
+    async def measure(self, workers: Sequence[int]) -> Network:
+        for _ in range(PINGS):
+            self._heard.clear()
+            self.ping_one(workers)
+            try:
+                await asyncio.wait_for(self._heard.wait(), 1.0)
+            except TimeoutError:
+                continue  # that worker is gone; the others tell enough
+        return self.delays()
+
+    def ping_one(self, idle: Sequence[int]) -> None:
+        """Ping one of these workers, in turn: one that runs a batch would answer after it."""
+        if idle:
+            self._ping(idle[next(self._turns) % len(idle)])
+
+    def delays(self) -> Network:
+        control, response = _slow(self._there) + CONTROL_MARGIN, _slow(self._back) + RESPONSE_MARGIN
+        return Network(control=control, response=response)
+
+
+def _slow(trips: Iterable[Time]) -> Time:
+    """Return the 95th percentile of the trips."""
+    ordered = sorted(trips)
+    return ordered[len(ordered) * 95 // 100] if ordered else 0
+
+
+QUANTILE = 0.95
+FEWEST = 200  # batches of a model before it is taken for slower, or for faster than the scenario says
+SLOWER, FASTER = 1.15, 0.85  # ratios of measured to estimated that count as drift
+LARGEST_STEP = 2.0
+SMALLEST_CHANGE = 500 * MICROSECOND  # of a delay
+# A fresh policy has to learn the rates again, so plans that have been held against reality are looked at
+# seldom. The first one comes from a profile alone, and may be far off.
+FIRST, EVERY = 5 * SECOND, 30 * SECOND
+RECENT = 60 * SECOND  # how long evidence holds where it is little
+Samples = deque[tuple[Time, float]]  # when, and what was found
+
+
+class DriftWatch:
+    """A drift watch sees every finished batch; `revised` now and then returns a setup that fits better.
+
+    *stated* is the scenario's own setup; *pinged* says what messages take now, and is left out where the
+    scenario says what delays are.
+    """
+
+    def __init__(self, stated: Setup, now: Time, pinged: Callable[[], Network] | None = None) -> None:
+        self._stated, self._pinged = stated, pinged
+        self._ratios: list[Samples] = [deque(maxlen=FEWEST) for _ in stated.models]  # to the stated profile
+        self._judged, self._pause = now, FIRST
+        self.revisions = 0
+
+    def saw(self, flight: InFlightBatch, done: BatchDone) -> None:
+        spec = self._stated.models[flight.model]
+        if spec.dynamic is None:  # others vary by nature, and their policies learn how
+            took = done.finished - done.started
+            self._ratios[flight.model].append((done.finished, took / spec.latency[len(flight.requests)]))
+
+    def revised(self, setup: Setup, now: Time) -> Setup | None:
+        """Return a setup that fits better, or None where nothing has drifted far enough."""
+        if now - self._judged < self._pause:
+            return None
+        self._judged, self._pause = now, min(2 * self._pause, EVERY)
+        models = tuple(self._model(spec, now) for spec in setup.models)
+        new = bounded(replace(setup, models=models, network=self._network(setup.network)), self._stated)
+        if new == setup:
+            return None
+        self.revisions += 1
+        return new
+
+    def _model(self, spec: ModelSpec, now: Time) -> ModelSpec:
+        stated = self._stated.models[spec.index]
+        planned = spec.latency[1] / stated.latency[1]
+        step = _found(self._ratios[spec.index], QUANTILE, planned, 1.0, now) / planned
+        if FASTER < step < SLOWER:
+            return spec
+        return scaled(stated, planned * min(max(step, 1 / LARGEST_STEP), LARGEST_STEP))
+
+    def _network(self, planned: Network) -> Network:
+        """Return delays that fit better; they only come down: what slows some messages is for margins."""
+        if self._pinged is None:
+            return planned
+        pinged = self._pinged()
+        control, response = _lower(planned.control, pinged.control), _lower(planned.response, pinged.response)
+        return replace(planned, control=control, response=response)
+
+
+def _found(samples: Samples, quantile: float, planned: float, least: float, now: Time) -> float:
+    """Return the value that *samples* say to plan with: a quantile of them where there are enough.
+
+    Few of them can only bring down what is *planned*, and no lower than *least*, which needs no evidence.
+    """
+    enough = len(samples) == samples.maxlen
+    found = _quantile((value for _, value in samples), quantile) if enough else planned
+    recent = [value for at, value in samples if now - at < RECENT]
+    if len(recent) == samples.maxlen:
+        return found
+    return min(found, max(least, _quantile(recent, quantile))) if recent else min(found, least)
+
+
+def _quantile(values: Iterable[float], quantile: float) -> float:
+    ordered = sorted(values)
+    return ordered[int(quantile * len(ordered))]
+
+
+def _lower(planned: Time, found: Time) -> Time:
+    return found if planned - found >= SMALLEST_CHANGE else planned
