@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from astrarium.core.engine import Engine
-from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.policy import SetTimer
+from astrarium.core.timers import Timers
 from astrarium.core.units import FOREVER, SECOND, Time
 
 # A timer as exact as the kernel's: event loops round theirs up to whole milliseconds.
@@ -86,7 +87,7 @@ class LiveDriver:
         self._engine, self._carry_out = engine, carry_out
         self._clock, self._soon, self._alarm = clock, soon, alarm
         self._inbox: list[Any] = []
-        self._timers: dict[str, Time] = {}
+        self._timers = Timers()
         self._set_for = FOREVER
         self._called = False
 
@@ -106,7 +107,7 @@ class LiveDriver:
         self._called = False
         now = self._clock()
         events, self._inbox = self._inbox, []
-        events.extend(self._due(now))
+        events.extend(self._timers.due(now))
         if events:
             actions = self._engine.step(now, events)
             self._carry_out(now, [action for action in actions if not self._is_timer(action)])
@@ -116,24 +117,15 @@ class LiveDriver:
         """For a policy that is asked no more."""
         self._timers.clear()
 
-    def _due(self, now: Time) -> list[TimerFired]:
-        due = [name for name, at in self._timers.items() if at <= now]
-        for name in due:
-            del self._timers[name]
-        return [TimerFired(name) for name in due]
-
     def _is_timer(self, action: Any) -> bool:
         if type(action) is not SetTimer:
             return False
-        if action.at < FOREVER:
-            self._timers[action.name] = action.at
-        else:
-            self._timers.pop(action.name, None)
+        self._timers.set(action)
         return True
 
     def _set_alarm(self, now: Time) -> None:
         """Also when it rang too early: what is due later needs another."""
-        earliest = min(self._timers.values(), default=FOREVER)
+        earliest = self._timers.earliest
         if earliest < FOREVER and (earliest != self._set_for or earliest <= now):
             self._alarm.set(earliest)
         self._set_for = earliest

@@ -43,7 +43,7 @@ from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import ClusterPolicy
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.core.engine import Engine
-from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, Time
 
@@ -103,11 +103,11 @@ class LiveCluster:
             *self._runs(now, snapshot, ended),
             *self._machines(snapshot),
             *expired(now, self.state, self.memory, self._options.handover),
-            *self._due(now),
+            *Timers(self.memory.timers).due(now),
         ]
         if events or ended:
             actions = self._engine.step(now, events)
-            self._set_timers(now, actions)
+            Timers(self.memory.timers).taken(actions)
             for key in self._wanted():
                 if key not in self.memory.open:
                     self.memory.open[key], self.memory.ordered[key] = False, now
@@ -217,20 +217,6 @@ class LiveCluster:
         if row is not None and now - told >= self._options.progress:
             self._told_at[key] = now
             yield JobProgressed(*key, _of(row, status.progress))
-
-    def _due(self, now: Time) -> Iterator[TimerFired]:
-        timers = self.memory.timers
-        for name in [name for name, at in timers.items() if at <= now]:
-            del timers[name]
-            yield TimerFired(name)
-
-    def _set_timers(self, now: Time, actions: Sequence[object]) -> None:
-        timers = self.memory.timers
-        for action in actions:
-            if isinstance(action, SetTimer):
-                timers.pop(action.name, None)
-                if action.at < FOREVER:
-                    timers[action.name] = action.at
 
     # what is ordered
 

@@ -26,8 +26,9 @@ from time import monotonic_ns, sleep
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.units import SECOND, Time
 from astrarium.device.contract import (
     Action,
     Event,
@@ -53,13 +54,13 @@ class TimerThread:
     def __init__(self, lock: RLock, now: Callable[[], Time], on_due: Callable[[list[str]], None]) -> None:
         self._now, self._timers_due = now, on_due
         self._earlier = Condition(lock)
-        self._set: dict[str, Time] = {}
+        self._set = Timers()
         self._thread: Thread | None = None
         self._sleeps_until: Time = 0
 
     def set(self, name: str, at: Time) -> None:
         """Set a timer in place of one of the same name. A thread that would sleep too long is woken."""
-        self._set[name] = at
+        self._set.set(SetTimer(at, name))
         if self._thread is None:
             self._thread = Thread(target=self._work, name="alarms of a shared GPU", daemon=True)
             self._thread.start()
@@ -80,11 +81,8 @@ class TimerThread:
             if not self._set and not self._sleep(self._now() + IDLE) and not self._set:
                 self._thread = None
                 return None
-            self._sleep(min(self._set.values(), default=FOREVER))
-            due = [name for name, at in self._set.items() if at <= self._now()]
-            for name in due:
-                del self._set[name]
-            return due
+            self._sleep(self._set.earliest)
+            return [timer.name for timer in self._set.due(self._now())]
 
     def _sleep(self, until: Time) -> bool:
         """Sleep until then; tell whether the thread was woken."""

@@ -19,12 +19,13 @@ from astrarium.tuning.runtime import Place
 
 
 class LiveOptions(msgspec.Struct, frozen=True):
-    """The options limit a live run. A trial whose runs are lost *retries* times without progress fails. News
+    """The options limit a live run. A trial whose runs are lost more than
+    *retries* times without progress fails. News
     of progress reach the policy no more often than *progress*; in between, the books interpolate. A loop
     waits *patience* for news. A trial fails whose iteration takes more than *longest*, or whose run has not
     ended its first iteration so long after it was started."""
 
-    retries: int = 3
+    retries: int = 2
     progress: Time = SECOND
     patience: Time = SECOND // 2
     longest: Time = FOREVER

@@ -17,9 +17,9 @@ from fractions import Fraction
 from statistics import median
 from typing import Any
 
-from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.units import SECOND, Time
 from astrarium.tuning.contract import (
     Event,
     GpusChanged,
@@ -227,7 +227,7 @@ class NewsTranslator:
         self.kept[news.trial] = done
         blameless = (run.asked and news.ending == "left") or not _has(gpus, run)
         if not blameless and self._too_often(news.trial, done):
-            error = f"its runs were lost {self._options.retries} times, and it got no further"
+            error = f"its runs were lost {self._options.retries + 1} times, and it got no further"
             return TrialFailed(news.trial, row.run, f"{error}: {news.error}" if news.error else error)
         if row.going is not None:
             self.left[news.trial] = now
@@ -257,7 +257,7 @@ class NewsTranslator:
         times, far = self._losses.get(trial, (0, 0))
         times = 1 if done > far else times + 1
         self._losses[trial] = times, max(far, done)
-        return times >= self._options.retries
+        return times > self._options.retries
 
 
 def _done(row: TrialRow, iterations: int) -> int:
@@ -291,7 +291,7 @@ class LiveTuning:
         self._engine = SessionEngine(state, policy, True, self._recorded, session)
         self._heard: list[News] = []
         self._gpus: tuple[int, ...] | None = None  # None: nothing was seen yet
-        self._timers: dict[str, Time] = {}
+        self._timers = Timers()
         self._met: set[int] = set()  # trials that the journal was asked about
         self._began: set[int] = set()  # candidates
         self._known = 0  # trials that an earlier run had ended
@@ -319,16 +319,16 @@ class LiveTuning:
 
     def listen(self, now: Time) -> None:
         """Wait for news, but no longer than to the next timer."""
-        due = min(self._timers.values(), default=FOREVER) - now
+        due = self._timers.earliest - now
         self._heard += self._backend.hear(max(0, min(self._options.patience, due)) / SECOND)
 
     def step(self, now: Time) -> bool:
         """Handle the news, decide and give orders; tell whether anything has happened."""
         heard, self._heard = [*self._heard, *self._backend.hear(0.0)], []
-        events = [*self._events(now, heard), *self._due(now)]
+        events = [*self._events(now, heard), *self._timers.due(now)]
         happened = bool(events)
         while events:
-            self._set_timers(self._engine.step(now, events))
+            self._timers.taken(self._engine.step(now, events))
             events = [*self._known_results(), *self._translator.never_began()]
         self._settle(now)
         return happened
@@ -390,20 +390,6 @@ class LiveTuning:
             self._translator.kept[trial.id] = kept
             made = TrialPaused if row.place is None else TrialStepped
             yield made(trial.id, row.run, kept)
-
-    # timers
-
-    def _due(self, now: Time) -> Iterator[TimerFired]:
-        for name in [name for name, at in self._timers.items() if at <= now]:
-            del self._timers[name]
-            yield TimerFired(name)
-
-    def _set_timers(self, actions: Sequence[object]) -> None:
-        for action in actions:
-            if isinstance(action, SetTimer):
-                self._timers.pop(action.name, None)
-                if action.at < FOREVER:
-                    self._timers[action.name] = action.at
 
     # what is ordered
 
