@@ -37,9 +37,10 @@ demo: setup
 test: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Real processes and a real Ray where `test` has a quicker look at the same.
+# Real processes and a real Ray where `test` has a quicker look at the same, and the papers' tables and figures.
 test-thorough: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m thorough
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu' papers/tests
 
 # On a machine with a GPU, with the Python and the torch that it has: native code is built beside the package,
 # and nothing is installed. It needs cmake, ninja and nanobind.
