@@ -6,6 +6,8 @@ import time
 from typing import Any, NamedTuple
 
 from _measure import Row, main
+from astrarium.core.level import Watching
+from astrarium.run.simulate import simulate
 from astrarium.serving import level, twin
 from astrarium.serving.scenario import Scenario, build, parse
 
@@ -54,7 +56,8 @@ def ratio(engine: str, load: Load, requests: int, seed: int) -> float:
         if engine == "native":
             twin.simulate(scenario, setup, made, arrivals)
         else:
-            level.simulate_reference(scenario, setup, made, arrivals)
+            ready = level.prepared(scenario, setup, made, arrivals, Watching())
+            ready.record(simulate(ready.engine, ready.arrivals, ready.world))
         spent[policy] = time.process_time() - began
     return spent["deferred"] / spent["astrarium"]
 

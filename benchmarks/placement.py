@@ -10,14 +10,19 @@ from typing import Any
 import msgspec
 
 from _measure import Row, child, main
-from astrarium.placement import alpaserve
-from astrarium.placement.groups import AS_PUBLISHED as AS_PUBLISHED_RUNTIME
-from astrarium.placement.groups import IMPROVED, Group, GroupLayout, GroupRuntime, Tables
-from astrarium.placement.policies import Patient, placement_policies
+from astrarium.placement.groups import (
+    Group,
+    GroupLayout,
+    GroupRuntime,
+    Tables,
+    score,
+    serve,
+)
+from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import Shape
-from astrarium.placement.simulation import SimulatedRequests, score, serve, statistics
-from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, Case
+from astrarium_papers.alpaserve._common.served import TrimmedRequests, statistics, trimmed
 
 SCORED, WHOLE = 20.0, 10.0  # millions of requests a second of CPU
 SMALL, LARGE = 0.5, 15.0  # seconds of CPU
@@ -66,7 +71,7 @@ def kernels(repeats: int) -> list[Row]:
             "four of 2, shortest queue, second try: score",
             TWO_FORMS,
             PAIRS,
-            IMPROVED,
+            GroupRuntime(dispatch="queue", another=True),
             scored,
             SCORED,
         ),
@@ -75,7 +80,7 @@ def kernels(repeats: int) -> list[Row]:
             "one of 8, two kinds, doubles: score",
             TWO_FORMS,
             PIPELINE,
-            AS_PUBLISHED_RUNTIME,
+            AS_PUBLISHED.runtime,
             scored,
             SCORED,
         ),
@@ -99,24 +104,22 @@ def kernels(repeats: int) -> list[Row]:
 
 def scene(
     names: tuple[str, ...], groups: tuple[Group, ...], runtime: GroupRuntime, seconds: float
-) -> tuple[GroupLayout, SimulatedRequests]:
+) -> tuple[GroupLayout, TrimmedRequests]:
     case = Case(names, 8, 20.0, 3.0, 5.0, seconds, "uniform")
     ways = msgspec.structs.replace(AS_PUBLISHED, runtime=runtime)
     tables = Tables.of(cases.placed_models(names, case.rates(), case.slo), runtime)
-    return GroupLayout.of(tables, groups), SimulatedRequests.from_columns(
-        *cases.columns(case, ways, 0), len(names)
-    )
+    return GroupLayout.of(tables, groups), trimmed(*cases.columns(case, ways, 0), len(names), 0)
 
 
-Work = Callable[[GroupLayout, SimulatedRequests], object]
+Work = Callable[[GroupLayout, TrimmedRequests], object]
 
 
-def scored(layout: GroupLayout, workload: SimulatedRequests) -> object:
+def scored(layout: GroupLayout, workload: TrimmedRequests) -> object:
     """As a search asks."""
     return score(layout, workload)
 
 
-def whole(layout: GroupLayout, workload: SimulatedRequests) -> object:
+def whole(layout: GroupLayout, workload: TrimmedRequests) -> object:
     """The latency of every request, attainment by model, mean and 99th percentile."""
     return statistics(serve(layout, workload), workload)
 
@@ -144,8 +147,8 @@ def cpu(work: Callable[[], object]) -> float:
 
 
 def searches(repeats: int) -> list[Row]:
-    small = Case(alpaserve.SETS["S1"], 16, 64.0, 4.0, 5.0, 468.0)
-    large = Case(alpaserve.SETS["S3"], 32, 64.0, 4.0, 5.0, 200.0)
+    small = Case(workloads.SETS["S1"], 16, 64.0, 4.0, 5.0, 468.0)
+    large = Case(workloads.SETS["S3"], 32, 64.0, 4.0, 5.0, 200.0)
     return [
         *search(repeats, "32 models, 16 GPUs, 30 000 requests", small, SMALL, SMALL_REACHED),
         *search(repeats, "60 models, 32 GPUs, 12 900 requests, buckets", large, LARGE, LARGE_REACHED),
@@ -158,8 +161,8 @@ def search(repeats: int, what: str, case: Case, bar: float, reached: float) -> l
     problem = cases.problem(case, AS_PUBLISHED)
     factory: Any = placement_policies.get("alpaserve")
     policy = factory(factory.Parameters())
-    plan = policy.place(problem, Patient())
-    took = [cpu(lambda: policy.place(problem, Patient())) for _ in range(repeats)]
+    plan = policy.place(problem, Search())
+    took = [cpu(lambda: policy.place(problem, Search())) for _ in range(repeats)]
     seen = cases.judge(case, plan, AS_PUBLISHED).attainment
     fresh = [cases.judge(case, plan, cases.FAIR, seed).attainment for seed in range(3)]
     name = f"placement search, {what}"

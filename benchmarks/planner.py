@@ -17,22 +17,22 @@ import msgspec
 from _measure import Row, main
 from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.placement import alpaserve, v100
-from astrarium.placement import v100 as v100_profiles
-from astrarium.placement.evaluation import evaluate, poisson
+from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups import GroupRuntime
-from astrarium.placement.igniter import whole_gpu_times
 from astrarium.placement.interference import IgniterInterference
 from astrarium.placement.plan import Plan
-from astrarium.placement.policies import Judge, Patient, placement_policies
+from astrarium.placement.policies import Judge, Search, placement_policies
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, PlacementRequests, Problem
 from astrarium.serving.planned.run import judge as judge_of_scenario
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import sized
 from astrarium.serving.planning.known import v100 as igniter_profile
 from astrarium.serving.scenario import parse
-from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.cases import FAIR, Case
+from astrarium_papers.elvinger import _v100 as v100
+from astrarium_papers.elvinger._v100 import whole_gpu_times
+from astrarium_papers.elvinger._world import poisson
 
 VISION = ("alexnet", "densenet121", "efficientnet_b7", "resnet50", "vgg19")
 SHARING = ("igniter", "usher", "wao-usher", "ao-milp", "wsm-milp")
@@ -69,14 +69,14 @@ def measure(repeats: int) -> list[Row]:
     for gpus in (3, 4, 5, 6):
         problem = v100.problem(VISION, 500, 200 * MILLISECOND, gpus)
         rows += compared(f"thesis 6.2.1, {gpus} GPUs", problem, SHARING[1:], repeats)
-    rows += in_groups("AlpaServe's S1, 16 GPUs", Case(alpaserve.SETS["S1"], 16, 64.0, seconds=468.0), repeats)
-    rows += in_groups("AlpaServe's S3, 32 GPUs", Case(alpaserve.SETS["S3"], 32, 64.0), repeats)
+    rows += in_groups("AlpaServe's S1, 16 GPUs", Case(workloads.SETS["S1"], 16, 64.0, seconds=468.0), repeats)
+    rows += in_groups("AlpaServe's S3, 32 GPUs", Case(workloads.SETS["S3"], 32, 64.0), repeats)
     return [*rows, *for_the_policy(repeats), *costs(repeats)]
 
 
 def planned(policy: str, problem: Problem, judge: Judge | None = None, **parameters: Any) -> Plan:
     factory: Any = placement_policies.get(policy)
-    plan: Plan = factory(factory.Parameters(**parameters)).place(problem, Patient(judge))
+    plan: Plan = factory(factory.Parameters(**parameters)).place(problem, Search(judge))
     return plan
 
 
@@ -167,7 +167,7 @@ def overall(judge: Judge, plan: Plan, requests: PlacementRequests) -> float:
 
 
 def costs(repeats: int) -> list[Row]:
-    names = v100_profiles.models()
+    names = v100.models()
     rows = []
     for count, gpus, rate, bar in ((10, 8, 80.0, QUICK), (32, 16, 40.0, LARGE)):
         asked = [(names[place % len(names)], rate * (1 + place % 5)) for place in range(count)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from _measure import Row, main
-from astrarium import _native
+from astrarium import _front, _native
 from astrarium.serving import twin
 from astrarium.serving.scenario import build, parse
 
@@ -60,6 +60,13 @@ class Fleet:
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         return Timed(wall, cpu, bad(run))
 
+    def live(self) -> float:
+        """The CPU-seconds of the server's scheduler for as many requests, evenly spaced: tickets through a
+        ring, orders as bytes, what workers say as bytes."""
+        cpu = time.process_time()
+        _front.feed(self._setup, self._parameters, REQUESTS, self.rate, TURN)
+        return time.process_time() - cpu
+
     def multicore(self, model_threads: int, quantum: int, lead: int, **options: bool) -> Timed:
         """From the start of the threads to the end of the last, by the scheduler's own clocks."""
         run = _native.schedule_multicore(
@@ -77,6 +84,7 @@ FLEETS = [(32, 64, 37_600), (32, 1024, 670_000), (1000, 1024, 540_000), (1000, 4
 REQUESTS = 1_000_000
 QUANTUM, LEAD = 100_000, 4  # ns: candidates are at most 0.4 ms old when they are matched
 MILLION = 1e6
+TURN = 10_000  # ns between two looks of the live scheduler into its ring
 ONE, TWO = "1 model thread + rank thread", "2 model threads + rank thread"
 SAME = "the same work in one thread"
 RATIOS = [
@@ -94,6 +102,8 @@ def measure(repeats: int) -> list[Row]:
         fleet = Fleet(*setting, requests=REQUESTS)
         speeds = [fleet.count / fleet.one_thread().cpu_s / MILLION for _ in range(repeats)]
         rows.append(Row(f"one thread: {fleet}", "M requests/CPU-s", speeds, bar=1.0))
+        live = [REQUESTS / fleet.live() / MILLION for _ in range(repeats)]
+        rows.append(Row(f"live scheduler, no network: {fleet}", "M requests/CPU-s", live, bar=1.0))
     return rows + multicore(Fleet(*FLEETS[-1], requests=2 * REQUESTS), repeats)
 
 

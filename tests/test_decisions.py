@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,17 @@ from astrarium.serving.contract import Action, Event
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.scenario import build
 from astrarium.serving.state import ServingState
-from tests.support.decision_scenarios import random_serving
 from tests.support.decisions import Case, cases, decided, digest, serving_steps
+from tests.support.decisions.scenarios import random_serving
 from tests.support.paths import ROOT
 
-RECORDED: dict[str, str] = json.loads((ROOT / "tests/support/decisions.json").read_text())
-ON_PURPOSE = "Then: python -m tests.support.decisions > tests/support/decisions.json"
+RECORDED: dict[str, str] = json.loads((ROOT / "tests/support/decisions/recorded.json").read_text())
+ON_PURPOSE = "Then: python -m tests.support.decisions > tests/support/decisions/recorded.json"
+FURTHER = re.compile(r"/random-(?!1$)")  # random scenarios beyond the first of each level
 CASES = [
-    pytest.param(case, id=case.name, marks=[pytest.mark.thorough] if case.thorough else [])
+    pytest.param(
+        case, id=case.name, marks=[pytest.mark.thorough] * bool(case.thorough or FURTHER.search(case.name))
+    )
     for case in cases()
 ]
 

@@ -11,10 +11,10 @@ from astrarium.cluster.agents import AppAgent
 from astrarium.cluster.arrange import arrangements
 from astrarium.cluster.auction.goods import Bid, FreeMachine, free_machines
 from astrarium.cluster.contract import App, AppArrived, Grant, MachineJoined
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.state import ClusterState
 from astrarium.cluster.workloads import themis
-from astrarium.cluster.workloads.themis import SLOWDOWNS, themis_simulator
+from astrarium.cluster.workloads.themis import MACHINES, SLOWDOWNS
 from astrarium.core.units import SECOND, Time
 
 BIDDERS = 17
@@ -38,8 +38,8 @@ def agents(workload: int, held: int, seed: int) -> tuple[list[FreeMachine], list
 
 
 def cluster() -> ClusterState:
-    known = {key: dict(zip(Spread, each.by_spread(), strict=True)) for key, each in SLOWDOWNS.items()}
+    known = {key: dict(each) for key, each in SLOWDOWNS.items()}
     state = ClusterState(Slowdowns(known))
-    for machine in themis_simulator():
-        state.apply(0, MachineJoined(msgspec.convert(machine, Machine, from_attributes=True)))
+    for machine in MACHINES["themis-simulator"]:
+        state.apply(0, MachineJoined(machine))
     return state

@@ -16,7 +16,7 @@ from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.record import Watch
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads.apps import read_philly
+from astrarium.cluster.workloads.apps import read_trace
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine
@@ -37,7 +37,7 @@ def shockwave(gpus: int, jobs: int) -> Iterator[tuple[Time, Event]]:
 
 
 def philly(gpus: int, jobs: int) -> Iterator[tuple[Time, Event]]:
-    found = sorted((job.arrival, job.name, job) for job in read_philly(PHILLY))
+    found = sorted((job.arrival, job.name, job) for job in read_trace(PHILLY, "philly"))
     fitting = [job for _, _, job in found if job.gpus <= gpus][:jobs]
     for number, job in enumerate(fitting):
         yield job.arrival, AppArrived(single(number, job.name, job.duration, job.gpus))

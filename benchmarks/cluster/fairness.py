@@ -14,18 +14,19 @@ import msgspec
 
 from astrarium.cluster.contract import App, AppArrived, Event, MachineJoined
 from astrarium.cluster.fairness import Definition, rho
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.policies._leased import Leased
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import HOUR, DrawnApp, scaled
-from astrarium.cluster.workloads.themis import SLOWDOWNS, themis_testbed
+from astrarium.cluster.workloads.themis import MACHINES, SLOWDOWNS
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.streams import stream
 from astrarium.core.units import Time
 from astrarium.run.simulate import simulate
+from astrarium_papers.themis._workloads import TESTBED_LOAD, on_testbed
 
 RIVALS = ["gandiva", "tiresias", "optimus", "slaq", "srtf", "srsf"]
 
@@ -53,9 +54,8 @@ def main() -> None:
 
 def workload(chosen: argparse.Namespace, seed: int) -> tuple[DrawnApp, ...]:
     if chosen.setting == "testbed":
-        return themis.on_testbed(
-            chosen.workload, seed, chosen.apps, chosen.load or themis.TESTBED_LOAD, network=chosen.network
-        )
+        load = chosen.load or TESTBED_LOAD
+        return on_testbed(chosen.workload, seed, chosen.apps, load, network=chosen.network)
     drawn = themis.parametric(seed, chosen.apps, network=chosen.network)
     drawn = themis.halving(drawn, seed) if chosen.workload == 2 else drawn
     return scaled(drawn, chosen.hours * chosen.apps / themis.APPS, chosen.load or 50.0)
@@ -63,8 +63,8 @@ def workload(chosen: argparse.Namespace, seed: int) -> tuple[DrawnApp, ...]:
 
 def played(named: str, apps: Sequence[DrawnApp], chosen: argparse.Namespace) -> Found:
     events: list[tuple[Time, Event]] = [
-        (0, MachineJoined(msgspec.convert(machine, Machine, from_attributes=True)))
-        for machine in themis_testbed(chosen.network)
+        (0, MachineJoined(msgspec.structs.replace(machine, network=chosen.network)))
+        for machine in MACHINES["themis-testbed"]
     ]
     events += [(app.arrival, AppArrived(msgspec.convert(app, App, from_attributes=True))) for app in apps]
     state = ClusterState(_slowdowns())
@@ -100,7 +100,7 @@ def _anywhere(now: Time, row: AppRow, count: int, offer: Any) -> list[int]:
 
 
 def _slowdowns() -> Slowdowns:
-    known = {key: dict(zip(Spread, found.by_spread(), strict=True)) for key, found in SLOWDOWNS.items()}
+    known = {key: dict(found) for key, found in SLOWDOWNS.items()}
     return Slowdowns(known)
 
 

@@ -2,17 +2,20 @@
 tokens (1 kB), both in half precision with CUDA graphs, everything else as a user gets it without tuning.
 
     python benchmarks/serving/gpu.py --litserve
+    python benchmarks/serving/gpu.py --models --twelve
 
 For each: what `astrarium profile` measures, the goodput that the simulator promises with that profile,
-latency while it is quiet, the share in time (SLO 25 ms) at rates up to 16,000 requests/s, the goodput over
-HTTP (99 % in time) and what is kept of it at twice the rate; LitServe's encoder beside it. Weights are
-random: they take as long as trained ones. Needs torch, torchvision and a CUDA GPU.
+latency while it is quiet, the goodput over HTTP (SLO 25 ms, 99 % in time), and at that goodput how busy the
+GPU is; the share in time at half, .8 and all of it, beside what the simulator says; what is kept of it at two
+and three times the rate. Twelve models, six of each kind, share the GPU by Zipf's law. LitServe's encoder
+runs beside ours. Weights are random: they take as long as trained ones. Needs torch, torchvision and a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
@@ -20,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import product
@@ -38,7 +42,9 @@ COMMAND = [sys.executable, "-m", "astrarium"]
 SLO_MS = 25.0
 SIZES = (1, 4, 16, 64)
 QUIET = 200.0  # requests/s
-RATES = (1000.0, 2000.0, 4000.0, 8000.0, 12_000.0, 16_000.0)
+SHARES = (0.5, 0.8, 1.0)  # of the goodput: where simulated and live are held against each other
+TIMES = (2.0, 3.0)  # of the goodput: overload
+ZIPF = 1.0  # how unequal the rates of twelve models are
 CODE = '''
 import torch
 import torchvision
@@ -86,12 +92,11 @@ class Model:
     datatype: str
     shape: tuple[int, ...]
     item_bytes: int
-    guess: float  # requests/s, where the search begins
 
 
 MODELS = (
-    Model("encoder", "TOKENS", "INT64", (128,), 1024, 8000.0),
-    Model("resnet50", "IMAGE", "UINT8", (3, 224, 224), 150_528, 4000.0),
+    Model("encoder", "TOKENS", "INT64", (128,), 1024),
+    Model("resnet50", "IMAGE", "UINT8", (3, 224, 224), 150_528),
 )
 
 
@@ -99,23 +104,18 @@ class OnGpu(Peer):
     name = "astrarium"
     settings = (Settings(),)
 
-    def __init__(self, model: Model, scenario: Path) -> None:
-        self._model, self._scenario = model, scenario
+    def __init__(self, models: Mapping[str, tuple[Model, float]], scenario: Path) -> None:
+        self._models, self.scenario = models, scenario
 
     def command(self, place: Place, gpus: int, settings: Settings) -> list[str]:
         ports = ["--http", str(place.port), "--grpc", str(place.grpc_port)]
-        return [*COMMAND, "serve", str(self._scenario), *ports]
+        return [*COMMAND, "serve", str(self.scenario), *ports]
 
     def template(self) -> Template:
-        model = self._model
-        data = bytes(model.item_bytes)
-        tensor = {"name": model.tensor, "datatype": model.datatype, "shape": [1, *model.shape]}
-        head = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": len(data)}}]}).encode()
-        headers = {
-            "Inference-Header-Content-Length": str(len(head)),
-            "Content-Type": "application/octet-stream",
-        }
-        return Template(f"/v2/models/{model.name}/infer", head + data, headers)
+        return self.templates()[0]
+
+    def templates(self) -> tuple[Template, ...]:
+        return tuple(request(name, model, weight) for name, (model, weight) in self._models.items())
 
     def variables(self, place: Place) -> dict[str, str]:
         """A GPU machine may have our packages on its path only, not installed."""
@@ -125,6 +125,14 @@ class OnGpu(Peer):
         import torch
 
         return {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
+
+
+def request(name: str, model: Model, weight: float = 1.0) -> Template:
+    data = bytes(model.item_bytes)
+    tensor = {"name": model.tensor, "datatype": model.datatype, "shape": [1, *model.shape]}
+    head = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": len(data)}}]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
+    return Template(f"/v2/models/{name}/infer", head + data, headers, weight)
 
 
 class LitServe(Peer):
@@ -152,20 +160,16 @@ class LitServe(Peer):
         return {"litserve": version("litserve")}
 
 
-def written(folder: Path, model: Model, graphs: bool, policy: str) -> Path:
+def written(folder: Path, models: Mapping[str, tuple[Model, float]], graphs: bool, policy: str) -> Path:
     (folder / "models.py").write_text(CODE, encoding="utf-8")
-    entry = {
-        "profile": {"table": {1: "5ms", 64: "20ms"}},
-        "slo": f"{SLO_MS:g}ms",
-        "max_batch": max(SIZES),
-        "backend": {"torch": {"model": f"models.py:{model.name}", "dtype": "fp16", "graphs": graphs}},
-        "inputs": [{"name": model.tensor, "datatype": model.datatype, "shape": list(model.shape)}],
-    }
-    workload = {"arrivals": "poisson", "rate": "1000/s", "duration": "8s", "warmup": "1s"}
+    workload: dict[str, Any] = {"arrivals": "poisson", "rate": "1000/s", "duration": "8s", "warmup": "1s"}
+    if len(models) > 1:
+        workload["popularity"] = {"zipf": ZIPF}
     scenario: dict[str, Any] = {
         "cluster": {"gpus": 1},
-        "models": {model.name: entry},
+        "models": {name: entry(model, graphs) for name, (model, _) in models.items()},
         "workload": workload,
+        "server": {"start_limit": "300s"},
     }
     if policy:
         scenario["policy"] = {"name": policy}
@@ -174,52 +178,130 @@ def written(folder: Path, model: Model, graphs: bool, policy: str) -> Path:
     return path
 
 
+def entry(model: Model, graphs: bool) -> dict[str, Any]:
+    return {
+        "profile": {"table": {1: "5ms", 64: "20ms"}},
+        "slo": f"{SLO_MS:g}ms",
+        "max_batch": max(SIZES),
+        "backend": {"torch": {"model": f"models.py:{model.name}", "dtype": "fp16", "graphs": graphs}},
+        "inputs": [{"name": model.tensor, "datatype": model.datatype, "shape": list(model.shape)}],
+    }
+
+
 def measured(folder: Path, model: Model, graphs: bool, policy: str, plan: Plan) -> dict[str, Any]:
-    scenario = written(folder, model, graphs, policy)
-    profile = [*COMMAND, "profile", str(scenario), "--model", model.name, "--write"]
-    subprocess.run(profile, check=True, stdout=sys.stderr)
-    told = [*COMMAND, "goodput", str(scenario), "--json", "--no-folder", "--seeds", "1"]
-    promise = json.loads(subprocess.run(told, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    say(f"{model.name} profiled; promised {promise['goodput']:.0f} requests/s")
-    table = yaml.safe_load(scenario.read_text())["models"][model.name]["profile"]["table"]
-    peer = OnGpu(model, scenario)
+    models = {model.name: (model, 1.0)}
+    scenario = written(folder, models, graphs, policy)
+    table = profiled(scenario, model.name)
+    promised = promise(scenario)
+    say(f"{model.name} profiled; promised {promised:.0f} requests/s")
     facts = {"model": model.name, "graphs": graphs, "policy": policy or "default", "profile": table}
-    found = {**facts, "promised": promise["goodput"], **served(peer, model.guess, plan)}
+    found = {**facts, "promised": promised, **served(OnGpu(models, scenario), 0.9 * promised, plan)}
     say(f"{model.name}: long way {found['long_way']}, collections {found['collections']}")
     return found
 
 
+def twelve(folder: Path, plan: Plan) -> dict[str, Any]:
+    """Six models of each kind in turn; the k-th most wanted is asked for 1/k as often as the first."""
+    models = {f"{MODELS[k % 2].name}{k // 2}": (MODELS[k % 2], 1 / (k + 1) ** ZIPF) for k in range(12)}
+    scenario = written(folder, models, True, "")
+    tables = {model.name: profiled(scenario, f"{model.name}0") for model in MODELS}
+    document = yaml.safe_load(scenario.read_text())
+    for name, (model, _) in models.items():
+        document["models"][name]["profile"]["table"] = tables[model.name]
+    scenario.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    promised = promise(scenario)
+    say(f"twelve models; promised {promised:.0f} requests/s")
+    facts = {"model": "six of each, Zipf", "graphs": True, "policy": "default", "promised": promised}
+    return {**facts, **served(OnGpu(models, scenario), 0.85 * promised, plan)}
+
+
+def profiled(scenario: Path, name: str) -> dict[int, str]:
+    command = [*COMMAND, "profile", str(scenario), "--model", name, "--write"]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    table: dict[int, str] = yaml.safe_load(scenario.read_text())["models"][name]["profile"]["table"]
+    return table
+
+
+def promise(scenario: Path) -> float:
+    return float(told("goodput", str(scenario), "--seeds", "1")["goodput"])
+
+
+def simulated(scenario: Path, rate: float) -> float:
+    """Return the share in time that the simulator says."""
+    return float(told("simulate", str(scenario), "-o", f"workload.rate={rate}/s")["attainment"])
+
+
+def told(*command: str) -> Any:
+    whole = [*COMMAND, *command, "--json", "--no-folder"]
+    return json.loads(subprocess.run(whole, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def at_rates(folder: Path, model: Model, rates: Sequence[float], plan: Plan) -> None:
+    """Say what comes of single rates, without a search for the goodput."""
+    models = {model.name: (model, 1.0)}
+    scenario = written(folder, models, True, "")
+    print(f"{model.name}: profile {profiled(scenario, model.name)}, promised {promise(scenario):.0f}")
+    peer = OnGpu(models, scenario)
+    with peer.running(1, peer.settings[0]) as server:
+        offer(server.url, server.templates, 500.0, 2.0, plan.slo_ms)
+        print("\n| requests/s | in time | p50 ms | p99 ms | GPU busy |\n| --- | --- | --- | --- | --- |")
+        for rate in rates:
+            run = once(server, rate, plan)
+            shown = run["in_time"], run["p50"], run["p99"], run["gpu_busy"]
+            print(f"| {rate:g} | {' | '.join(f'{value:.3f}' for value in shown)} |", flush=True)
+
+
 def served(peer: Peer, guess: float, plan: Plan) -> dict[str, Any]:
-    """What one server does: quiet, at each rate, at its goodput and at twice that."""
+    """What one server does: quiet, at its goodput, below it and beyond."""
     with peer.running(1, peer.settings[0]) as server:
         offer(server.url, server.templates, 500.0, 2.0, plan.slo_ms)  # everything has been touched once
         quiet = usable(server, QUIET, plan, 5)
-        runs = [once(server, rate, plan) for rate in RATES] if isinstance(peer, OnGpu) else []
-        for run, cpu in ((quiet, 0.0), *runs):
-            say(f"{peer.name} {line(run)}, CPU of a request {cpu:.0f} us")
+        say(f"{peer.name} {line(quiet)}")
         found = goodput(server, guess, plan)
-        over = usable(server, 2 * found.median, plan, 9)
-        say(f"{peer.name} goodput {found.rates}, twice that: {line(over)}")
+        say(f"{peer.name} goodput {found.rates}")
+        runs = {share: once(server, share * found.median, plan) for share in (*SHARES, *TIMES)}
         counted = counters(server) if isinstance(peer, OnGpu) else {}
     return {
         "quiet": spread(quiet),
-        "rates": {f"{run.rate:g}": {**spread(run), "cpu_us": cpu} for run, cpu in runs},
         "goodput": found.rates,
-        "kept_at_twice": over.in_time_rate / found.median if found.median else 0.0,
+        "runs": runs,
+        "kept": {share: runs[share]["in_time_rate"] / found.median for share in TIMES},
+        "simulated": {
+            share: simulated(peer.scenario, share * found.median)
+            for share in SHARES
+            if isinstance(peer, OnGpu)
+        },
         "versions": peer.versions(),
         **counted,
     }
 
 
-def once(server: Running, rate: float, plan: Plan) -> tuple[Result, float]:
-    """A rate that may be beyond what the generator can offer: its lag is told beside the result. And the CPU
-    time of all of the server's processes for a request, in microseconds."""
+def once(server: Running, rate: float, plan: Plan) -> dict[str, float]:
+    """One rate, with the CPU time of a request in all of the server's processes, and how busy the GPU was."""
     until_quiet(server)
     before, lost = server.tree.cpu_s(), stolen()
-    run = offer(server.url, server.templates, rate, plan.seconds, plan.slo_ms, 7, plan.warmup)
-    say(f"stolen from this machine meanwhile: {stolen() - lost:.2f} s of CPU time")
-    requests = run.rate * (plan.seconds + plan.warmup)
-    return run, 1e6 * (server.tree.cpu_s() - before) / requests
+    with GpuWatch() as watch:
+        run = offer(server.url, server.templates, rate, plan.seconds, plan.slo_ms, 7, plan.warmup)
+    cpu = 1e6 * (server.tree.cpu_s() - before) / (run.rate * (plan.seconds + plan.warmup))
+    say(f"{line(run)}; CPU {cpu:.0f} us, GPU busy {watch.busy:.2f}, stolen {stolen() - lost:.2f} s")
+    facts = {"in_time_rate": run.in_time_rate, "cpu_us": cpu, "gpu_busy": watch.busy}
+    return {**spread(run), **facts}
+
+
+class GpuWatch:
+    """Asks the driver ten times a second for the share of time in which a kernel ran, without the ends."""
+
+    def __enter__(self) -> GpuWatch:
+        query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "100"]
+        self._asking = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._asking.terminate()
+        told, _ = self._asking.communicate()
+        shares = [int(text) / 100 for text in told.split() if text.isdigit()]
+        middle = shares[len(shares) // 4 : -max(1, len(shares) // 8)]
+        self.busy = sum(middle) / len(middle) if middle else math.nan
 
 
 def stolen() -> float:
@@ -255,20 +337,26 @@ def counters(server: Running) -> dict[str, Any]:
 
 def main() -> None:
     given = arguments()
-    plan = Plan(seconds=given.seconds, repeats=given.repeats, slo_ms=SLO_MS, tolerance=0.04)
+    plan = Plan(seconds=given.seconds, repeats=given.repeats, slo_ms=SLO_MS, tolerance=0.03)
     results: list[dict[str, Any]] = []
     chosen = [model for model in MODELS if model.name in given.models]
+    if given.rates:
+        for model in chosen:
+            with tempfile.TemporaryDirectory() as folder:
+                at_rates(Path(folder), model, given.rates, plan)
+        return
     for model, graphs, policy in product(chosen, given.graphs, given.policies):
         with tempfile.TemporaryDirectory() as folder:
             results.append(measured(Path(folder), model, graphs == "graphs", policy, plan))
-            say(json.dumps(results[-1]))
-    peers = []
+    if given.twelve:
+        with tempfile.TemporaryDirectory() as folder:
+            results.append(twelve(Path(folder), plan))
     if given.litserve:
         with tempfile.TemporaryDirectory() as folder:
             facts = {"model": "encoder", "server": "litserve, four API servers, batches of up to 64, 2 ms"}
-            peers.append({**facts, **served(LitServe(Path(folder)), 2000.0, plan)})
-    path = keep("serving-gpu", {**circumstances(given.date), "results": results, "peers": peers})
-    show(results, peers)
+            results.append({**facts, **served(LitServe(Path(folder)), 2000.0, plan)})
+    path = keep("serving-gpu" + given.suffix, {**circumstances(given.date), "results": results})
+    show(results)
     print(path)
 
 
@@ -277,7 +365,10 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--seconds", type=float, default=5.0, help="of each run, 5 unless given")
     options.add_argument("--repeats", type=int, default=1, help="of the search for goodput, 1 unless given")
     names = [model.name for model in MODELS]
-    options.add_argument("--models", nargs="+", default=names, choices=names, help="both unless given")
+    options.add_argument("--models", nargs="*", default=names, choices=names, help="both unless given")
+    options.add_argument("--rates", nargs="+", type=float, help="only these, without a search")
+    options.add_argument("--twelve", action="store_true", help="twelve models on the GPU, too")
+    options.add_argument("--suffix", default="", help="of the name of the results")
     options.add_argument(
         "--graphs", nargs="+", default=["graphs"], choices=["graphs", "eager"], help="with or without them"
     )
@@ -286,24 +377,39 @@ def arguments() -> argparse.Namespace:
     return options.parse_args()
 
 
-def show(results: list[dict[str, Any]], peers: list[dict[str, Any]]) -> None:
-    rates = " | ".join(f"{rate:.0f}/s" for rate in RATES)
-    print(f"| in time | {rates} |\n| --- |{' --- |' * len(RATES)}")
-    for result in results:
-        shares = " | ".join(f"{run['in_time']:.3f}" for run in result["rates"].values())
-        print(f"| {title(result)} | {shares} |")
-    print(
-        "\n| | l(1), l(64) | promised/s | goodput/s | of it at twice that | p50 at 200/s | p99 at 4000/s |"
-        "\n| --- | --- | --- | --- | --- | --- | --- |"
+def show(results: list[dict[str, Any]]) -> None:
+    columns = (
+        "l(1), l(64)",
+        "promised/s",
+        "goodput/s",
+        "GPU busy",
+        "p50 at 200/s",
+        "p99 at half",
+        "kept at 2x, 3x",
+        "in time at .5, .8, 1: live",
+        "simulated",
+        "CPU us",
     )
-    for result in [*results, *peers]:
-        times = f"{result['profile'][1]}, {result['profile'][64]}" if "profile" in result else ""
-        promised = f"{result['promised']:.0f}" if "promised" in result else ""
-        rates_found = " ".join(f"{rate:.0f}" for rate in result["goodput"])
-        tail = f"{result['rates']['4000']['p99']:.1f} ms" if result["rates"] else ""
-        cells = [title(result), times, promised, rates_found, f"{result['kept_at_twice']:.2f}"]
-        cells += [f"{result['quiet']['p50']:.2f} ms", tail]
-        print(f"| {' | '.join(cells)} |")
+    print(f"| | {' | '.join(columns)} |\n| --- |{' --- |' * len(columns)}")
+    for result in results:
+        print(f"| {title(result)} | {' | '.join(cells(result))} |")
+
+
+def cells(result: dict[str, Any]) -> list[str]:
+    runs, simulated = result["runs"], result["simulated"]
+    profile = result.get("profile")
+    return [
+        f"{profile[1]}, {profile[64]}" if profile else "",
+        f"{result['promised']:.0f}" if "promised" in result else "",
+        " ".join(f"{rate:.0f}" for rate in result["goodput"]),
+        f"{runs[1.0]['gpu_busy']:.2f}",
+        f"{result['quiet']['p50']:.2f} ms",
+        f"{runs[0.5]['p99']:.2f} ms",
+        ", ".join(f"{kept:.2f}" for kept in result["kept"].values()),
+        ", ".join(f"{runs[share]['in_time']:.3f}" for share in SHARES),
+        ", ".join(f"{simulated[share]:.3f}" for share in SHARES if share in simulated),
+        f"{runs[1.0]['cpu_us']:.0f}",
+    ]
 
 
 def title(result: dict[str, Any]) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what all benchmarks share
 
 from _measure import Row, main
+from astrarium.core.choice import made
 from astrarium.core.engine import Engine
 from astrarium.core.units import SECOND, Time
 from astrarium.run.simulate import simulate
 from astrarium.tuning.contract import Action, Event, GpusChanged, GroupArrived, Trial
-from astrarium.tuning.policies import made, tuning_policies
+from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.state import TuningState
 from astrarium.tuning.world import TuningWorld
@@ -29,7 +30,7 @@ class Timed:
     """A policy whose decisions are timed, without what the engine does with their actions."""
 
     def __init__(self) -> None:
-        self._policy = made(tuning_policies.get("astrarium"), None, "policy")
+        self._policy = made(tuning_policies.get("astrarium"), None)
         self.spent: list[float] = []
 
     def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:

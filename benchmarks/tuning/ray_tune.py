@@ -28,7 +28,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents
 
 from _measure import Row, main  # noqa: E402
 
-GPUS, BAR, MOST_RESIZE = 4, 1.3, 50.0
+GPUS, BAR = 4, 1.3
 RUNGS = (1, 3, 9, 27)
 TASK = TASKS["cifar10-alexnet"]
 SPACE = {"rate": {"low": 0.0005, "high": 0.1, "log": True}, "width": {"low": 8, "high": 56, "whole": True}}
@@ -41,25 +41,24 @@ class Iteration(NamedTuple):
 
 
 class Run(NamedTuple):
-    """*worth* of the winner; *between* rungs, seconds in which nobody trained; *changes* of places."""
+    """*worth* of the winner; *between* rungs, seconds in which nobody trained."""
 
     worth: float
     in_all: float
     search: float
     between: list[float]
-    changes: list[dict[str, float]]
 
 
-def timed(search: Callable[[str], tuple[float, list[dict[str, float]]]]) -> Run:
+def timed(search: Callable[[str], float]) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         log = str(Path(folder, "iterations"))
         began = monotonic()
-        worth, changes = search(log)
+        worth = search(log)
         in_all = monotonic() - began
         lines = [line.split() for line in Path(log).read_text().splitlines()]
     seen = [Iteration(int(number), float(start), float(end)) for number, start, end in lines]
     spent = max(each.ended for each in seen) - min(each.began for each in seen)
-    return Run(worth, in_all, spent, between(seen), changes)
+    return Run(worth, in_all, spent, between(seen))
 
 
 def between(seen: Sequence[Iteration]) -> list[float]:
@@ -69,7 +68,7 @@ def between(seen: Sequence[Iteration]) -> list[float]:
     return [start - end for start, end in zip(starts, ends, strict=True)]
 
 
-def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
+def ours(policy: str, log: str) -> float:
     from _training import SEED, build
 
     from astrarium.core.choice import Choice
@@ -80,18 +79,11 @@ def ours(policy: str, log: str) -> tuple[float, list[dict[str, float]]]:
     search = SuccessiveHalving(candidates=RUNGS[-1], iterations=RUNGS[-1], eta=3)
     spec = SearchSpec({**SPACE, "log": {"options": [log]}}, search, policy=Choice(policy), seed=SEED)
     emulated = Emulated(TASK.packing, TASK.scaling)
-    backends: list[RayTrialBackend] = []
-
-    def backend() -> RayTrialBackend:
-        backends.append(RayTrialBackend(build, GPUS, emulated, patience=30.0))
-        return backends[0]
-
-    record = run_with(spec, backend)
-    changes = [{"gap": change.gap, **change.parts} for change in backends[0].changes]
-    return record.best[-1].value, changes
+    record = run_with(spec, lambda: RayTrialBackend(build, GPUS, emulated, patience=30.0))
+    return record.best[-1].value
 
 
-def ray_tune(log: str) -> tuple[float, list[dict[str, float]]]:
+def ray_tune(log: str) -> float:
     from _training import trainable
     from ray import tune
 
@@ -108,7 +100,7 @@ def ray_tune(log: str) -> tuple[float, list[dict[str, float]]]:
         )  # fmt: skip
         found = tuner.fit()
         check(sorted(result.metrics["training_iteration"] for result in found if result.metrics))
-        return float(found.get_best_result("loss", "min", "all").metrics["loss"]), []
+        return float(found.get_best_result("loss", "min", "all").metrics["loss"])
 
 
 def one_bracket() -> Any:
@@ -155,7 +147,7 @@ def cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-WAYS: dict[str, Callable[[str], tuple[float, list[dict[str, float]]]]] = {
+WAYS: dict[str, Callable[[str], float]] = {
     "Ray Tune": ray_tune,
     "fifo": lambda log: ours("fifo", log),
     "Fluid": lambda log: ours("dynamic-fluid", log),
@@ -197,16 +189,11 @@ def ratios(runs: dict[str, list[Run]]) -> list[Row]:
 
 
 def costs(runs: dict[str, list[Run]]) -> list[Row]:
-    rows = [
+    return [
         Row(f"successive halving, {name}: from rung to rung", "ms",
             [1000 * gap for run in each for gap in run.between])
         for name, each in runs.items()
     ]  # fmt: skip
-    changes = [change for run in runs["Fluid"] for change in run.changes]
-    if changes:
-        besides = [1000 * (change["gap"] - change["save"] - change.get("load", 0.0)) for change in changes]
-        rows.append(Row("a change of place, besides the checkpoint", "ms", besides, MOST_RESIZE, True))
-    return rows
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 A small model trains on two emulated GPUs, and is moved again and again. The gap is the time from the end of
 its last iteration at the old place to the start of the first one at the new place. Saving, building and
-loading it are the checkpoint; the rest is ours, the new process group among it.
+loading it are the checkpoint; the rest is ours, the new process group among it. Processes that train import
+this file too, and write down when each part began and ended: one clock holds for a whole machine.
 
     python benchmarks/tuning/resize.py --moves 50
 """
@@ -11,16 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from astrarium.tuning.live import member
 from astrarium.tuning.live.backend import Checkpoint, Iterated, RunEnded, Work
-from astrarium.tuning.live.gangs import MoveTiming
 from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.training import Emulated, Workers
 from astrarium.tuning.runtime import Place
@@ -30,6 +33,14 @@ CHECKPOINT = ("save", "build", "load")
 ONE, TWO, HALF = Place((0,)), Place((0, 1)), Place((0,), 2)
 MOVES = {"1 → 2": (ONE, TWO), "2 → 1": (TWO, ONE), "1 → 1/2": (ONE, HALF), "1/2 → 1": (HALF, ONE)}
 ENDLESS = 10**9
+LOG = "ASTRARIUM_RESIZE_LOG"  # the file in which processes write their parts down
+
+
+class MoveTiming(NamedTuple):
+    """What a move took, in seconds: *gap* from the last iteration to the next, and its *parts* by name."""
+
+    gap: float
+    parts: dict[str, float]
 
 
 class Perceptron:
@@ -57,19 +68,60 @@ class Perceptron:
         self.optimizer.load_state_dict(state["optimizer"])
 
 
+def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, which writes down its process, its name, and when it began and ended."""
+
+    def noted(*arguments: Any, **more: Any) -> Any:
+        began = time.monotonic()
+        try:
+            return function(*arguments, **more)
+        finally:
+            line = json.dumps([os.getpid(), name, began, time.monotonic()]) + "\n"
+            with open(os.environ[LOG], "a", encoding="utf-8") as file:
+                file.write(line)
+
+    return noted
+
+
+def watch() -> None:
+    """Watch all parts of a move in this process."""
+    for name, method in {"build": "__init__", "step": "step", "save": "save", "load": "load"}.items():
+        setattr(Perceptron, method, timed(name, getattr(Perceptron, method)))
+    for where, name, known in (
+        (member, "write", "save"),
+        (member, "read", "load"),
+        (torch.distributed, "init_process_group", "group"),
+    ):
+        setattr(where, name, timed(known, getattr(where, name)))
+
+
+def timings(lines: Sequence[str]) -> list[MoveTiming]:
+    """Return what each move took. Only the first member of a gang saves, so that others can be left out."""
+    parts = [tuple(json.loads(line)) for line in lines]
+    leaders = {process for process, name, _, _ in parts if name == "save"}
+    found, last, took = list[MoveTiming](), 0.0, dict[str, float]()
+    for _, name, began, ended in sorted((one for one in parts if one[0] in leaders), key=lambda one: one[2]):
+        if name != "step":
+            took[name] = took.get(name, 0.0) + ended - began
+            continue
+        if "save" in took:
+            found.append(MoveTiming(began - last, took))
+        last, took = ended, {}
+    return found
+
+
 def moved(backend: LocalTrialBackend, places: Sequence[Place], moves: int) -> list[MoveTiming]:
     """To and fro: only changes from the first place to the second count."""
-    kept: list[MoveTiming] = []
+    log = Path(os.environ[LOG])
+    log.write_text("", encoding="utf-8")
     start = None
     for run in range(2 * moves + 1):
         backend.start(Work(0, run, 0, {}, places[run % 2], ENDLESS, start))
         _until(backend, Iterated, run)
-        if run % 2 == 1:
-            kept.append(backend.changes[-1])
         time.sleep(0.02)
         backend.stop(0, run)
         start = Checkpoint(0, _until(backend, RunEnded, run).iterations)
-    return kept
+    return timings(log.read_text(encoding="utf-8").splitlines())[::2]
 
 
 def _until(backend: LocalTrialBackend, kind: type, run: int, limit: float = 60.0) -> Any:
@@ -100,11 +152,15 @@ def main() -> None:
     found: dict[str, dict[str, float]] = {}
     print(f"| move | n | besides the checkpoint p50 | p99 | {' | '.join(CHECKPOINT)} | group | gap p50 |")
     print(f"|{' --- |' * 9}  (ms; at most {BAR:g} besides the checkpoint)")
-    with LocalTrialBackend(Perceptron, 2, Emulated(), memory=True, checkpoint_seconds=3600.0) as backend:
+    folder = tempfile.TemporaryDirectory(prefix="astrarium-resize-")
+    os.environ[LOG] = str(Path(folder.name, "parts.jsonl"))
+    training = f"{Path(__file__).resolve()}:{Perceptron.__name__}"
+    with LocalTrialBackend(training, 2, Emulated(), memory=True, checkpoint_seconds=3600.0) as backend:
         moved(backend, (ONE, TWO), 2)  # libraries are loaded at first use
         for name, places in MOVES.items():
             found[name] = row = summary(moved(backend, places, options.moves))
             print(f"| {name} | {' | '.join(f'{value:.3g}' for value in row.values())} |", flush=True)
+    folder.cleanup()
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
@@ -121,3 +177,5 @@ def summary(changes: Sequence[MoveTiming]) -> dict[str, float]:
 
 if __name__ == "__main__":
     main()
+elif LOG in os.environ:
+    watch()

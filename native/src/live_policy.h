@@ -129,7 +129,9 @@ class LivePolicy {
  public:
   LivePolicy(Setup setup, const Parameters& parameters,
              std::unique_ptr<Policy> (*make)(const Setup&, const Parameters&))
-      : setup_(std::move(setup)), books_(setup_, waiting_), policy_(make(setup_, parameters)) {}
+      : setup_(std::move(setup)), books_(setup_, waiting_), policy_(make(setup_, parameters)) {
+    if (!policy_) throw std::invalid_argument("no native twin of policy " + parameters.policy + " decides live");
+  }
 
   std::vector<Decision> decide(Time now, const std::vector<Arrival>& arrivals, const std::vector<GpuNews>& news) {
     events_.clear();

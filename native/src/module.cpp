@@ -15,18 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "astrarium.h"
 #include "bind_hull.h"
 #include "bind_live.h"
-#include "clipper.h"
-#include "clockwork.h"
 #include "multicore.h"
-#include "nexus.h"
-#include "orloj.h"
-#include "shepherd.h"
 #include "simulate.h"
 #include "timed.h"
-#include "window.h"
+#include "twins.h"
 
 namespace nb = nanobind;
 
@@ -41,19 +35,6 @@ nb::object column(std::vector<T>&& values) {
   auto* kept = new std::vector<T>(std::move(values));
   nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
   return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
-
-std::unique_ptr<Policy> make_policy(const Setup& setup, const Parameters& p) {
-  if (p.policy == "deferred") return make_window(setup, Opens::kDeferred, p);
-  if (p.policy == "eager") return make_window(setup, Opens::kEager, p);
-  if (p.policy == "timeout") return make_window(setup, Opens::kTimeout, p);
-  if (p.policy == "astrarium") return make_astrarium(setup, p);
-  if (p.policy == "clipper") return make_clipper(setup, p);
-  if (p.policy == "clockwork") return make_clockwork(setup, p);
-  if (p.policy == "nexus") return make_nexus(setup, p);
-  if (p.policy == "orloj") return make_orloj(setup, p);
-  if (p.policy == "shepherd") return make_shepherd(setup, p);
-  throw std::invalid_argument("no native twin of policy " + p.policy);
 }
 
 nb::dict columns(Requests&& requests, Batches&& batches) {

@@ -17,10 +17,10 @@ from papers.tests.reproductions import (
 )
 
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.placement.evaluation import STAGES
 from astrarium.placement.interference import Tenant
-from astrarium.placement.v100 import problem
+from astrarium.placement.path import STAGES
 from astrarium_papers.elvinger import _lines, _world, figure6_15
+from astrarium_papers.elvinger._v100 import problem
 
 NAMES = ["figure6_1", "figure6_6", "figure6_10", "figure6_15"]
 PARAMETERS = parameters(NAMES, "figure6_1", "figure6_10", "figure6_15")

@@ -13,7 +13,7 @@ from papers.tests.reproductions import QUICK, check_complete, check_drawn, liste
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.gate.kernel_profiles import KernelProfile, KernelTrace, KernelUse
+from astrarium.gate.kernel_profiles import KernelProfile, KernelUse
 from astrarium_papers import kernels as kernel_sets
 from astrarium_papers.gate_simulation import (
     Party,
@@ -26,6 +26,7 @@ from astrarium_papers.gate_simulation import (
     share,
     uniform,
 )
+from astrarium_papers.kernels.trace import KernelTrace
 from astrarium_papers.orion import _pairs, _settings, figure10, figure11, figure13, figure14
 from astrarium_papers.orion._settings import V100
 

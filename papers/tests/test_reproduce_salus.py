@@ -12,7 +12,6 @@ from papers.tests.reproductions import check_complete, check_drawn, check_explai
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
 from astrarium.device import salus
-from astrarium.device.level import play
 from astrarium.device.record import summary
 from astrarium.device.salus import LENGTHS, lengths_of, trace
 from astrarium.device.scenario import arrivals_of, job_of
@@ -20,8 +19,8 @@ from astrarium_papers import registry
 from astrarium_papers.command import _chosen
 from astrarium_papers.findings import Claim, Row
 from astrarium_papers.markdown import overview
-from astrarium_papers.salus import _readings, figure2_8, figure2_9, figure2_11, table2_1
-from astrarium_papers.salus._settings import MEMORY, MINUTE, named
+from astrarium_papers.salus import _readings, _workloads, figure2_8, figure2_9, figure2_11, table2_1
+from astrarium_papers.salus._settings import MEMORY, MINUTE, named, play
 
 NAMES = ["table2_1", "figure2_8", "figure2_9", "figure2_10", "figure2_11"]
 reproduced = measured_once("salus")
@@ -152,7 +151,7 @@ def test_42_models_share_a_gpu() -> None:
 
 
 def test_gpus_are_filled_until_nothing_fits() -> None:
-    models = [salus.inference("vgg16")] * 5
+    models = [_workloads.inference("vgg16")] * 5
     assert figure2_11.gpus_for(models, lambda several: len(several) <= 2) == 3
 
 
@@ -163,15 +162,15 @@ def test_table_a1_has_15_models_with_three_batch_sizes() -> None:
     found = salus.workloads()
     assert len(found) == 45
     assert {
-        model: [each.model for each in found].count(model) for model in salus.ARCHITECTURES
-    } == dict.fromkeys(salus.ARCHITECTURES, 3)
+        model: [each.model for each in found].count(model) for model in _workloads.ARCHITECTURES
+    } == dict.fromkeys(_workloads.ARCHITECTURES, 3)
 
 
 def test_what_the_dissertation_prints_of_their_memory() -> None:
-    assert salus.lookup("resnet152_75").peak == 13_800 * salus.MB
-    assert salus.lookup("vae_64").peak == 35 * salus.MB
-    assert salus.lookup("googlenet_25").persistent / salus.MB == pytest.approx(110.9)
-    assert salus.lookup("resnet152_75").persistent / salus.MB == pytest.approx(822.2)
+    assert salus.lookup("resnet152_75").peak == 13_800 * _workloads.MB
+    assert salus.lookup("vae_64").peak == 35 * _workloads.MB
+    assert salus.lookup("googlenet_25").persistent / _workloads.MB == pytest.approx(110.9)
+    assert salus.lookup("resnet152_75").persistent / _workloads.MB == pytest.approx(822.2)
     largest = max(salus.workloads(), key=lambda each: each.persistent)
     assert largest.name == "resnet152_75"
 
@@ -182,22 +181,23 @@ def test_every_workload_fits_and_makes_sense(workload: salus.SalusWorkload) -> N
     assert workload.peak <= salus.GPU_MEMORY
     assert 0 < workload.demand <= 1
     assert 10 <= workload.iteration / 1e6 <= 2000  # tens of milliseconds to a few seconds
+    assert workload == _workloads.modelled(workload)
 
 
 def test_larger_batches_need_more_memory() -> None:
-    for model in salus.ARCHITECTURES:
+    for model in _workloads.ARCHITECTURES:
         peaks = [each.peak for each in salus.workloads() if each.model == model]
         assert peaks == sorted(peaks)
 
 
 def test_inference_is_shorter_than_training_and_keeps_the_parameters() -> None:
-    for model in salus.ARCHITECTURES:
-        served = salus.inference(model)
+    for model in _workloads.ARCHITECTURES:
+        served = _workloads.inference(model)
         assert 0 < served.iteration < min(e.iteration for e in salus.workloads() if e.model == model)
-        assert served.persistent == pytest.approx(4e6 * salus.ARCHITECTURES[model].parameters)
+        assert served.persistent == pytest.approx(4e6 * _workloads.ARCHITECTURES[model].parameters)
 
 
-@pytest.mark.parametrize("look", [salus.lookup, salus.inference])
+@pytest.mark.parametrize("look", [salus.lookup, _workloads.inference])
 def test_an_unknown_name_is_told(look: Any) -> None:
     with pytest.raises(InputError, match="resnet50"):
         look("resnet5")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 from papers.tests.reproductions import parameters
+from tests.support.cluster.workload_facts import facts, task
 from tests.support.paths import ROOT
 
 from astrarium.cluster.workloads import themis
-from astrarium.cluster.workloads.apps import HOUR, read_shockwave
+from astrarium.cluster.workloads.apps import HOUR, read_trace
+from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
 from astrarium_papers import registry
 from astrarium_papers.findings import Claim, Effort, Findings, Row
@@ -21,7 +25,14 @@ from astrarium_papers.shockwave import reference
 from astrarium_papers.themis import figure5, figure18, table5
 from astrarium_papers.themis._fairness import ratios, tasks
 from astrarium_papers.themis._runs import RIVALS, THEMIS, Task, jain, measure, over
-from astrarium_papers.themis._workloads import Drawing, drawn
+from astrarium_papers.themis._workloads import (
+    TESTBED,
+    TESTBED_HOURS,
+    TESTBED_LOAD,
+    Drawing,
+    drawn,
+    on_testbed,
+)
 
 pytest.importorskip("scipy")
 QUICK = Effort(quick=True)
@@ -56,6 +67,30 @@ def test_apps_are_as_small_as_in_the_paper(as_drawn: bool) -> None:
     assert sum(app.work for app in apps) / HOUR == pytest.approx(1000, rel=0.02)
     assert [app.arrival for app in apps] == sorted(app.arrival for app in apps)
     assert (min(app.work for app in apps) < 60 * SECOND) == as_drawn
+
+
+def test_on_the_testbed_tasks_are_those_of_table_5() -> None:
+    """Before scaling: a tenth of the trace's jobs make the GPU-hours of Figure 11 by themselves."""
+    found = [themis.parametric(seed, sizes=TESTBED) for seed in range(1, 13)]
+    assert median(facts(apps).gpu_hours for apps in found) == pytest.approx(TESTBED_HOURS, rel=0.05)
+    short, usual, long = np.quantile(
+        [task(job) for apps in found for app in apps for job in app.jobs], (0.1, 0.5, 0.9)
+    )
+    assert short / HOUR < 83 / 2 / 60 * 1.1 < usual / HOUR < 580 / 4 / 60 < 1.1 * long / HOUR
+    assert all(len(app.jobs) <= 10 for apps in found for app in apps)
+
+
+@pytest.mark.parametrize("workload", [1, 2])
+def test_workloads_of_the_testbed_have_its_size(workload: int) -> None:
+    apps = on_testbed(workload)
+    assert facts(apps).gpu_hours == pytest.approx(1000, rel=1e-6)
+    assert facts(apps).load == pytest.approx(TESTBED_LOAD, rel=1e-6)
+    kinds = [app.kind for app in apps]
+    assert kinds.count("jobs") == 8
+    assert set(kinds) == {"jobs", "curve" if workload == 1 else "halving"}
+    assert facts(on_testbed(workload, apps=17)).gpu_hours == pytest.approx(200, rel=1e-6)
+    with pytest.raises(InputError, match="workload: expected 1"):
+        on_testbed(3)
 
 
 def test_on_a_larger_cluster_they_come_as_much_faster() -> None:
@@ -151,9 +186,9 @@ HEADER = "job,arrival_s,num_gpus,model,batch_size,mode,total_steps,num_epochs,ex
 def test_what_owners_expect_is_read_where_the_trace_has_it(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text(f"{HEADER},nominal_duration_s\n0,0,2,LM,10,gns,100,5,100,150\n")
-    assert read_shockwave(trace)[0].expected == 150 * SECOND
+    assert read_trace(trace, "shockwave")[0].expected == 150 * SECOND
     trace.write_text(f"{HEADER}\n0,0,2,LM,10,gns,100,5,100\n")
-    assert read_shockwave(trace)[0].expected is None
+    assert read_trace(trace, "shockwave")[0].expected is None
 
 
 # pages that are made again in part

@@ -8,11 +8,11 @@ import pytest
 from tests.tuning.live.test_books import Play, all_ended_well
 
 from astrarium.core.choice import made
-from astrarium.tuning.level import Costs, run
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium_papers.fluid._baselines import ASYNCHRONOUS, ONE_TRIAL_ONE_GPU
+from astrarium_papers.fluid._searches import costs_of, run
 
 TASK = TASKS["cifar10-alexnet"]
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ def at_once(record: TuningRecord) -> int:
 @pytest.mark.parametrize("gpus", [2, 5, 16])
 def test_as_many_trials_are_open_as_there_are_gpus(search: str, gpus: int) -> None:
     settings = {**SETTINGS[search], **ASYNCHRONOUS.search}
-    found = run(TASK, search, ASYNCHRONOUS.policy, gpus, 1, settings, costs=Costs(0, 0))
+    found = run(TASK, search, ASYNCHRONOUS.policy, gpus, 1, settings, costs=costs_of(0, 0))
     assert at_once(found) == gpus
     fresh = max(row.arrived for row in found.rows if not row.trial.begins)
     assert found.utilization(fresh) == pytest.approx(1.0, abs=0.01)

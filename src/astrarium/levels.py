@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.core.decode import overridden, read_yaml
-from astrarium.core.errors import InputError, one_of
+from astrarium.core.errors import InputError, one_of, read_from
 from astrarium.core.level import Level, Scenario
 
 # Sections that only one level's files have.
@@ -62,8 +62,6 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     """Read a scenario file of any level, with `-o` overrides such as 'policy.name=eager'."""
     raw = read_yaml(Path(path))
     found = named_by(raw, str(path))
-    try:
+    with read_from(path):
         scenario: Scenario = found.parse(overridden(raw, overrides, found.named), Path(path))
-    except InputError as error:
-        raise error.read_from(str(path)) from None
     return scenario

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import astrarium
-from astrarium.api.page import SECTIONS, page
+from tests.support.api_page import SECTIONS, page
 from tests.support.paths import ROOT
 
 SCRIPTS = sorted((ROOT / "examples" / "python").glob("*.py"))
@@ -17,7 +17,7 @@ TRAINS = "data_scientist"  # in processes that import PyTorch, which takes long
 
 
 def test_the_page_is_what_the_docstrings_say() -> None:
-    told = "python -m astrarium.api.page docs/api.md makes it again"
+    told = "python -m tests.support.api_page docs/api.md makes it again"
     assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == page(), told
 
 

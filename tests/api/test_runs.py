@@ -15,10 +15,10 @@ import astrarium
 from astrarium import levels
 from astrarium.core.choice import Choice
 from astrarium.device.contract import Job
-from astrarium.device.policies.srtf import Srtf
+from astrarium.device.policies.turns import Srtf
 from astrarium.run.experiment import simulate as run_one
 from astrarium.serving.contract import Action, Dispatch, Event, Setup
-from astrarium.serving.policies.eager import Eager
+from astrarium.serving.policies.window import Eager
 from astrarium.serving.state import ServingState
 from astrarium.tuning.policies.fifo import Fifo
 from tests.support.paths import ROOT

@@ -13,7 +13,7 @@ import pytest
 
 from astrarium.cli.gate.profile import tables
 from astrarium.cli.gate.top import clients_table
-from astrarium.gate.board import Board
+from tests.support.gate.boards import Board
 from tests.support.gate.fakes import Call, calling, fresh_user
 
 

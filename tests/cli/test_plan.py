@@ -106,7 +106,7 @@ def test_policies_side_by_side(call: Any, file: Path) -> None:
 def test_an_interrupt_shows_and_writes_the_best_so_far(
     call: Any, file: Path, monkeypatch: pytest.MonkeyPatch, left: int, judged: bool
 ) -> None:
-    calls, real = [0], run.judge
+    calls, real = [0], run.PlanJudge
 
     def make(*arguments: Any) -> Any:
         judge = real(*arguments)
@@ -119,7 +119,7 @@ def test_an_interrupt_shows_and_writes_the_best_so_far(
 
         return interrupted
 
-    monkeypatch.setattr(run, "judge", make)
+    monkeypatch.setattr(run, "PlanJudge", make)
     told = call("plan", "small.yaml", "--policy", "selective-replication", "--out", "best.yaml")
     assert (told.code, told.err) == (INTERRUPTED, "interrupted\n")
     assert told.lines[0] == "selective-replication: interrupted; this is the best plan so far, for 2 GPUs"

@@ -206,8 +206,8 @@ def test_the_way_of_the_thesis_is_followed_beside_the_run(call: Any, folder: Pat
     ("arguments", "words"),
     [
         (["small.yaml", "-o", "cluster.memory=99GiB", "--router-wait", "10ms"], "a --plan beside it"),
-        (["small.yaml", "--plan", "plan.yaml", "--router-wait", "10"], "a time such as 100ms"),
-        (["jobs.yaml", "--stages"], "no such option for jobs on one GPU"),
+        (["small.yaml", "--plan", "plan.yaml", "--router-wait", "10"], "a duration with its unit"),
+        (["jobs.yaml", "--stages"], "to be left out for jobs on one GPU"),
     ],
 )
 def test_stages_that_cannot_be_told(call: Any, folder: Path, arguments: list[str], words: str) -> None:

@@ -15,8 +15,8 @@ import yaml
 from astrarium.cli import main as command_line
 from astrarium.serving import scenario
 from astrarium.serving.live import profiling
-from astrarium.serving.live.backends.contract import Batch, Result
-from astrarium.serving.live.profiling import Care, MeasuredTimes
+from astrarium.serving.live.backends.contract import Batch, Ran, Result
+from astrarium.serving.live.profiling import Care, MeasuredTimes, measuring
 from astrarium.serving.live.tensors import TensorSpec
 
 MS = 1_000_000
@@ -102,7 +102,7 @@ def test_a_quantile_is_a_time_that_was_measured() -> None:
 
 def test_every_size_is_run_and_the_first_runs_do_not_count(stepping: Any) -> None:
     model: Stepping = stepping(lambda batch: batch.size * MS * (100 if len(model.sizes) % 10 <= 3 else 1))
-    found = list(profiling.by_size(model, (X,), [1, 2], Care(warm_up=3, repeats=7), never))
+    found = list(profiling.by_size(measuring(model, (X,), Care(warm_up=3, repeats=7)), [1, 2], never))
     assert model.sizes == [1] * 10 + [2] * 10
     assert [(each.size, set(each.times)) for each in found] == [(1, {MS, 100 * MS}), (2, {2 * MS, 200 * MS})]
     assert [each.times.count(each.size * 100 * MS) for each in found] == [1, 1]
@@ -111,14 +111,16 @@ def test_every_size_is_run_and_the_first_runs_do_not_count(stepping: Any) -> Non
 def test_the_first_size_that_is_enough_is_the_last(stepping: Any) -> None:
     model = stepping(lambda batch: batch.size * MS)
     found = list(
-        profiling.by_size(model, (X,), [1, 2, 4, 8, 16], Care(0, 5), lambda each: each.times[0] > 3 * MS)
+        profiling.by_size(
+            measuring(model, (X,), Care(0, 5)), [1, 2, 4, 8, 16], lambda each: each.times[0] > 3 * MS
+        )
     )
     assert [each.size for each in found] == [1, 2, 4]
 
 
 def test_slow_sizes_are_measured_less_often(stepping: Any) -> None:
     model = stepping(lambda batch: 1000 * MS)
-    (found,) = profiling.by_size(model, (X,), [1], Care(0, 1000, patience=8000 * MS), never)
+    (found,) = profiling.by_size(measuring(model, (X,), Care(0, 1000, patience=8000 * MS)), [1], never)
     assert len(found.times) == 8
 
 
@@ -134,9 +136,9 @@ def test_one_hiccup_lifts_no_larger_size(stepping: Any) -> None:
         lambda batch: (32 if len(model.sizes) in {6, 7, 8, 9, 10, 13} else batch.size) * MS
     )
     care = Care(warm_up=0, repeats=5)
-    found = list(profiling.by_size(model, (X,), [1, 2, 4, 8], care, never))
+    found = list(profiling.by_size(measuring(model, (X,), care), [1, 2, 4, 8], never))
     assert profiling.rising(found, 0.95) == {1: MS, 2: 32 * MS, 4: 32 * MS, 8: 32 * MS}
-    found = profiling.in_order(model, (X,), found, care, 0.95)
+    found = profiling.in_order(measuring(model, (X,), care), found, 0.95)
     assert profiling.rising(found, 0.95) == {1: MS, 2: 2 * MS, 4: 4 * MS, 8: 8 * MS}
     assert len(model.sizes) == 6 * 5  # two sizes were measured once more, the others not
 
@@ -144,15 +146,15 @@ def test_one_hiccup_lifts_no_larger_size(stepping: Any) -> None:
 def test_a_size_that_is_slower_than_a_larger_one_stays_so(stepping: Any) -> None:
     model = stepping(lambda batch: {1: 1, 3: 9, 4: 4}[batch.size] * MS)
     care = Care(0, 5)
-    found = profiling.in_order(
-        model, (X,), list(profiling.by_size(model, (X,), [1, 3, 4], care, never)), care, 0.95
-    )
+    measure = measuring(model, (X,), care)
+    found = profiling.in_order(measure, list(profiling.by_size(measure, [1, 3, 4], never)), 0.95)
     assert profiling.rising(found, 0.95) == {1: MS, 3: 9 * MS, 4: 9 * MS}
 
 
 def test_one_hiccup_is_not_enough(stepping: Any) -> None:
     model: Stepping = stepping(lambda batch: (32 if len(model.sizes) == 3 else batch.size) * MS)
-    found = list(profiling.by_size(model, (X,), [1, 2], Care(0, 5), lambda each: each.times[-1] > 20 * MS))
+    measure = measuring(model, (X,), Care(0, 5))
+    found = list(profiling.by_size(measure, [1, 2], lambda each: each.times[-1] > 20 * MS))
     assert [each.times[-1] for each in found] == [MS, 2 * MS]
 
 
@@ -296,7 +298,7 @@ BAD: list[tuple[list[str], str]] = [
         "--out: expected the name of a file",
     ),
     (["scenario.yaml", "--model", "rael"], "--model: expected one of"),
-    (["scenario.yaml", "--model", "real", "--backend", "onnx"], "--backend: expected no such option"),
+    (["scenario.yaml", "--model", "real", "--backend", "onnx"], "--backend: expected to be left out"),
     (["scenario.yaml", "--model", "real", "--input", "Z:FP32:1"], "--input: expected one of X"),
     (
         ["scenario.yaml", "--model", "real", "--input", "X:FP32:1,2"],
@@ -321,3 +323,29 @@ def test_emulated_models_have_nothing_to_measure(call: Any, home: Path) -> None:
     assert "--model: expected a model with a backend of its own; emulated is emulated" in err
     code, _, err = call("scenario.yaml", "--model", "rael")
     assert "did you mean 'real'?" in err
+
+
+class Pipeline:
+    """A model whose GPU works on its own; it notes what it was asked for."""
+
+    inputs, outputs = (X,), (TensorSpec("Y", "FP32", (2,)),)
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def launch(self, batch: Batch, not_before: int) -> Pipeline:
+        assert batch.inputs["X"].shape == (batch.size, 2)
+        self.asked.append("launch")
+        return self
+
+    def wait(self, free: int) -> Ran:
+        self.asked.append("wait")
+        return Ran(Result({"Y": np.zeros((3, 2), np.float32)}), free, free)
+
+
+def test_a_model_that_launches_is_measured_back_to_back() -> None:
+    """The next batch is launched before the one ahead of it has ended, and its answers are written."""
+    model: Any = Pipeline()
+    measured = measuring(model, model.inputs, Care(1, 30))(3)
+    assert len(measured.times) == 6, "each is the mean of five"
+    assert model.asked == ["launch", *["launch", "wait"] * 35]

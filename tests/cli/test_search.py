@@ -19,8 +19,8 @@ from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.ray.backend import RayTrialBackend
 from astrarium.tuning.live.run import folder_lock
 from astrarium.tuning.policies import searches, tuning_policies
-from astrarium.tuning.scenario.read import load
 from tests.support.paths import ROOT
+from tests.support.scenario_files import load_tuning as load
 from tests.support.tuning.trainings import one_fork_server
 
 pytestmark = pytest.mark.long
@@ -262,6 +262,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
     told = call("run", str(live), "--out", "first", "--json")
     found = told.json
@@ -343,6 +344,7 @@ def test_a_search_in_which_all_fail_does_not_end_well(call: Any, live: Path) -> 
     assert "no candidate has a value" in told.out
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_goes_on(live: Path, call: Any) -> None:
     text = LIVE.replace("iterations: 9}", "iterations: 45, smallest: 15}").replace("20ms", "50ms")
     live.write_text(text)
@@ -380,6 +382,7 @@ def test_mistakes_about_live_runs(call: Any, live: Path, arguments: list[str], t
     assert told in answer.err
 
 
+@pytest.mark.thorough
 def test_a_training_that_hangs_fails_alone(call: Any, live: Path) -> None:
     hangs = TRAIN.replace('raise ValueError("too fast")', "__import__('time').sleep(1000)")
     (live.parent / "train.py").write_text(hangs)

@@ -214,7 +214,7 @@ def test_run_says_what_a_file_lacks_or_where_it_belongs(call: Any, level: str, t
 def test_options_of_other_levels_are_refused(call: Any, words: list[str], option: str, level: str) -> None:
     own = SUBJECTS[words[1].removesuffix(".yaml")]
     error = call(*words).error
-    assert f"{option}: expected no such option for {own}: it is for the {level} level" in error
+    assert f"{option}: expected to be left out for {own}: it is for the {level} level" in error
 
 
 @pytest.mark.parametrize("level", LEVELS[1:])
@@ -224,7 +224,7 @@ def test_verbs_of_serving_say_so(call: Any, level: str) -> None:
     assert f"{wanted} are not placed" in call("plan", f"{level}.yaml").error
     assert f"{wanted} are not served" in call("serve", f"{level}.yaml").error
     native = call("simulate", f"{level}.yaml", "--engine", "native").error
-    assert f"auto or python: {SUBJECTS[level]} have no native twin" in native
+    assert f"--engine: expected auto or python: {SUBJECTS[level]} have no native twin" in native
 
 
 def test_a_plan_keeps_no_trace(call: Any) -> None:

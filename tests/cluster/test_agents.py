@@ -193,18 +193,13 @@ def test_a_liar_says_that_it_suffers_more_than_it_does() -> None:
     assert min(option.rho for option in dense.options) == pytest.approx(0.5)
 
 
-def test_until_the_next_offer_an_app_is_seen_by_its_last_claim() -> None:
+def test_before_and_after_an_offer_an_app_is_seen_by_what_it_reported() -> None:
     state = with_apps(cluster(4), App(0, "a", ((Job(0, 100 * SECOND, 1, 4),),)))
     row, goods = state.apps[0], free_machines(state.floor, state.free)
-    agent = AppAgent(row.app)
-    before = agent.rho(0, row, state)
-    table = agent.bid(0, row, state, goods, SelfReport(work=2.0))
-    assert agent.table is table
-    assert table.options == agent.bid(0, row, state, goods).options
+    agent = AppAgent(row.app, report=SelfReport(work=2.0))
+    assert agent.rho(0, row, state) == pytest.approx(10 * 200 / 50)
+    assert agent.bid(0, row, state, goods).options == agent.bid(0, row, state, goods).options
     assert agent.rho(10 * SECOND, row, state) == pytest.approx(10 * (200 + 10) / 50)
-    assert before == pytest.approx(10 * 100 / 25)
-    with pytest.raises(AttributeError):
-        table.rho_old = 1.0  # type: ignore[misc]
 
 
 def test_how_many_more_gpus_are_of_use() -> None:

@@ -17,7 +17,7 @@ from astrarium.cluster.policies import Allocator, cluster_policies
 from astrarium.cluster.policies.astrarium.line import in_time, smallest_bound
 from astrarium.cluster.policies.astrarium.prospects import Prospects
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads.apps import read_shockwave
+from astrarium.cluster.workloads.apps import read_trace
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
@@ -286,11 +286,11 @@ def test_shockwaves_published_run_is_beaten_in_its_own_rounds() -> None:
     with TRACE.open() as lines:
         said = [float(row["nominal_duration_s"]) for row in csv.DictReader(lines)]
     later = []
-    for job, seconds in zip(read_shockwave(TRACE), said, strict=True):
+    for number, (job, seconds) in enumerate(zip(read_trace(TRACE, "shockwave"), said, strict=True)):
         only = Job(
             0, job.duration * job.gpus, job.gpus, job.gpus, job.model, round(seconds * SECOND) * job.gpus
         )
-        later.append((job.arrival, AppArrived(App(job.job, job.name, ((only,),)))))
+        later.append((job.arrival, AppArrived(App(number, job.name, ((only,),)))))
     alike = Slowdowns(guess=dict.fromkeys(Spread, 1.0))
     world = ClusterWorld(alike, startup=20 * SECOND, short=115 * SECOND)
     state = ClusterState(alike, startup=20 * SECOND)

@@ -50,7 +50,7 @@ def test_places_are_kept_for_those_who_have_no_choice() -> None:
     needs = [PieceNeed(3, frozenset({0, 1})), PieceNeed(2, frozenset({0}))]
     slack = Slack(needs, kinds).start([1, 1])
     assert min(slack) >= 0
-    found = Packer(needs, kinds).packed([1, 1]).machines
+    found = Packer(needs, kinds).packed([1, 1])
     assert found == [[1], [0]]
 
 

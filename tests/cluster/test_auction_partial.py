@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil, exp, log
+from math import exp, log
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.auction import partial
-from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, option
+from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine
 from astrarium.cluster.auction.partial import auction, kept
 from astrarium.cluster.auction.search import Assignment, best
 from tests.support.cluster.auction_cases import (
     assignments,
     best_by_trying,
+    best_kept,
     gain,
+    kept_of,
     linear,
     machines,
+    option,
     rank,
     solved,
     table,
@@ -52,16 +55,17 @@ def test_fractions_are_what_the_others_lose_by_a_bidder() -> None:
 def test_a_bidder_in_nobodys_way_pays_nothing() -> None:
     bids = [linear(bidder, 10.0, {1: 1.0}, 4) for bidder in range(3)]
     outcome = auction(machines(4, 4, 4), bids)
-    assert [(len(share.gpus), share.fraction) for share in outcome.shares] == [(4, 1.0)] * 3
+    assert [(len(share.won), share.fraction) for share in outcome.shares] == [(4, 1.0)] * 3
 
 
 def test_many_alike_keep_1_over_e_each() -> None:
     """n alike have 1/n each; without one, 1/(n-1): (1 - 1/n)^(n-1), which comes down to 1/e."""
     bids = [linear(bidder, 100.0, {1: 1.0}, 40, old=1000.0) for bidder in range(4)]
-    outcome = auction(machines(*[8] * 6), bids)
+    goods = machines(*[8] * 6)
+    outcome = auction(goods, bids)
     assert [share.fraction for share in outcome.shares] == pytest.approx([0.75**3] * 4)
-    assert [len(share.gpus) for share in outcome.shares] == [5] * 4  # of 12, of which 0.421875 are 5.06
-    assert len(outcome.leftover) == 48 - 4 * 5
+    found = [len(kept_of(share, goods)) for share in outcome.shares]
+    assert found == [5] * 4  # of 12, of which 0.421875 are 5.06
 
 
 def test_a_table_times_a_number_is_the_same_table() -> None:
@@ -70,7 +74,7 @@ def test_a_table_times_a_number_is_the_same_table() -> None:
         louder = tuple(each._replace(rho=each.rho * 3) for each in bids[0].options)
         loud = [bids[0]._replace(rho_old=bids[0].rho_old * 3, options=louder), *bids[1:]]
         before, after = auction(goods, bids).shares, auction(goods, loud).shares
-        assert [share.gpus for share in before] == [share.gpus for share in after]
+        assert [kept_of(share, goods) for share in before] == [kept_of(share, goods) for share in after]
 
 
 def test_programs_are_solved_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,38 +106,10 @@ def test_what_is_kept_lies_on_few_machines() -> None:
     assert kept(range(10), 0, goods) == ()
 
 
-def gangs(size: int) -> Callable[[tuple[int, ...]], float]:
-    """Work in gangs: what is over counts for nothing."""
-    return lambda gpus: 100 / (1 + len(gpus) // size)
-
-
-def test_a_part_of_a_gang_is_left_to_others() -> None:
-    goods = machines(4, 4)
-    assert len(kept(range(8), 7, goods, gangs(4))) == 4
-    assert kept(range(8), 3, goods, gangs(4)) == ()
-    assert len(kept(range(8), 7, goods, gangs(2))) == 6
-
-
-def test_many_gpus_are_given_up_one_by_one() -> None:
-    """Too many subsets to look at all: machine 0 is worth the most."""
-    goods = machines(*[8] * 6)
-    chosen = kept(range(48), 10, goods, lambda gpus: 100 - sum(2 if gpu < 8 else 1 for gpu in gpus))
-    assert set(range(8)) < set(chosen)
-    assert len(chosen) == 10
-
-
-def test_the_bidders_own_numbers_choose_what_it_keeps() -> None:
-    bids = [Bid(bidder, 100.0, (option([4], 10.0), option([2], 30.0))) for bidder in range(3)]
-    outcome = auction(machines(4, 4), bids, value=lambda bidder, gpus: gangs(2)(gpus))
-    assert all(len(share.gpus) % 2 == 0 for share in outcome.shares)
-
-
-def test_rounding_is_the_callers() -> None:
+def test_a_half_of_one_gpu_is_nothing() -> None:
     bids = [linear(bidder, 100.0, {1: 1.0}, 8, old=1000.0) for bidder in range(2)]
     outcome = auction(machines(1, 1), bids)
-    assert [len(share.gpus) for share in outcome.shares] == [0, 0]  # a half of one GPU, rounded down
-    upwards = auction(machines(1, 1), bids, rounding=ceil)
-    assert [len(share.gpus) for share in upwards.shares] == [1, 1]
+    assert [kept_of(share, machines(1, 1)) for share in outcome.shares] == [(), ()]
 
 
 # Efficiency and envy.
@@ -209,10 +185,9 @@ def sizes(chosen: BidOption | None) -> tuple[int, ...]:
 def test_goods_that_divide_evenly_leave_no_envy_among_those_alike() -> None:
     for number in (2, 3, 4):
         bids = [linear(bidder, 100.0, {1: 1.0}, 12, old=1000.0) for bidder in range(number)]
-        outcome = auction(machines(*[3] * number), bids)
-        assert {(len(share.won), len(share.gpus)) for share in outcome.shares} == {
-            (3, int(3 * (1 - 1 / number) ** (number - 1)))
-        }
+        goods = machines(*[3] * number)
+        found = {(len(share.won), len(kept_of(share, goods))) for share in auction(goods, bids).shares}
+        assert found == {(3, int(3 * (1 - 1 / number) ** (number - 1)))}
 
 
 # Lies.
@@ -267,8 +242,8 @@ def in_whole_gpus(goods: list[FreeMachine], bids: list[Bid], apps: list[App]) ->
         found = [sum(gpu in gpus for gpu in machine.gpus) for machine in goods]
         return [count for count in found if count]
 
-    outcome = auction(goods, bids, value=lambda bidder, gpus: apps[bidder].rho(pieces(gpus)))
-    return -log(apps[0].rho(pieces(outcome.shares[0].gpus)))
+    first = auction(goods, bids).shares[0]
+    return -log(apps[0].rho(pieces(best_kept(first, goods, lambda gpus: apps[0].rho(pieces(gpus))))))
 
 
 ABOUT_PLACES = [kind for kind in LIES if kind.startswith(("dense", "spread"))]

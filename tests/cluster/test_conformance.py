@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from astrarium.cluster.policies import cluster_policies
 from astrarium.testing.cluster import ClusterPolicyConformance
-from astrarium.testing.conformance import suites
+from tests.support.conformance import suites
 
 globals().update(suites(ClusterPolicyConformance, [(name, {}, {}) for name in cluster_policies.names()]))

@@ -17,7 +17,7 @@ from astrarium.cluster.machines import Machine, Slowdowns, Spread
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._time_shares import Vector, largest_level, middle, smallest_level
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads.apps import read_shockwave, single_apps
+from astrarium.cluster.workloads.apps import read_trace, single_apps
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
@@ -172,7 +172,7 @@ def trace() -> list[tuple[float, App]]:
     batch size; how long it takes is with them."""
     if not (TRACE.exists() and RUNS.exists()):
         pytest.skip("the recorded runs are not here")
-    drawn = single_apps(read_shockwave(TRACE))
+    drawn = single_apps(read_trace(TRACE, "shockwave"))
     return [(each.arrival / SECOND, msgspec.convert(each, App, from_attributes=True)) for each in drawn]
 
 

@@ -15,12 +15,13 @@ from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.files import cluster_timeline
 from astrarium.cluster.report.summary import summarize, summarize_apps
 from astrarium.cluster.scenario.build import build, slowdowns
-from astrarium.cluster.scenario.read import ClusterScenario, load, parse
+from astrarium.cluster.scenario.read import ClusterScenario, parse
 from astrarium.cluster.state import ClusterState, Outcome
 from astrarium.core.decode import parse_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
 from tests.support.paths import ROOT
+from tests.support.scenario_files import load_cluster as load
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE

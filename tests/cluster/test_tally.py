@@ -32,7 +32,7 @@ def simulated(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
 def test_every_auction_counts_and_the_worst_is_remembered() -> None:
     tally = AuctionTally()
     for exact, gap in ((True, 0.0), (False, 0.25), (False, 0.125)):
-        tally = tally.after(AuctionResult((), (), exact, gap))
+        tally = tally.after(AuctionResult((), exact, gap))
     assert tally == AuctionTally(auctions=3, unsolved=2, largest_gap=0.25)
 
 

@@ -12,8 +12,8 @@ from astrarium.cluster.contract import App, AppArrived, Event, Grant, Job, Machi
 from astrarium.cluster.demand import GpuDemand
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import Arbiter
+from astrarium.cluster.policies._leased import lease_end
 from astrarium.cluster.policies.themis import Themis
-from astrarium.cluster.policies.themis.round import lease_end
 from astrarium.cluster.state import ClusterState, Outcome
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from astrarium.core.engine import Engine
-from astrarium.core.errors import AstrariumError, BrokenBooks, InputError, InvalidAction, one_of
+from astrarium.core.errors import AstrariumError, BrokenBooks, InputError, InvalidAction, one_of, read_from
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.registry import Registry
 from astrarium.core.streams import stream
@@ -22,9 +22,11 @@ from astrarium.core.units import FOREVER
 
 
 def test_an_input_error_names_place_value_and_remedy() -> None:
-    error = InputError("rate", "-3/s", "a rate such as 5000/s").at("workload").read_from("quick.yaml")
-    assert str(error) == "quick.yaml: workload.rate: expected a rate such as 5000/s (got '-3/s')"
-    assert error.read_from("other.yaml").source == "quick.yaml"
+    with pytest.raises(InputError) as caught, read_from("other.yaml"), read_from("quick.yaml"):
+        raise InputError("rate", "-3/s", "a rate such as 5000/s").at("workload")
+    assert str(caught.value) == "quick.yaml: workload.rate: expected a rate such as 5000/s (got '-3/s')"
+    with pytest.raises(InputError, match=r"^-o: expected KEY=VALUE"), read_from("quick.yaml"):
+        raise InputError("-o", "rate", "KEY=VALUE")
 
 
 def test_a_long_value_is_shown_in_part() -> None:

@@ -16,7 +16,7 @@ from astrarium.core.quantities import (
     write_duration,
     write_rate,
 )
-from astrarium.core.units import SECOND, parse_bytes, parse_duration, parse_rate
+from astrarium.core.units import SECOND
 
 LONG = 100 * 24 * 3600 * SECOND
 
@@ -38,7 +38,7 @@ LONG = 100 * 24 * 3600 * SECOND
     ],
 )
 def test_durations_are_exact(text: object, nanoseconds: int) -> None:
-    assert parse_duration(text) == nanoseconds
+    assert read_duration(text) == nanoseconds
 
 
 @pytest.mark.parametrize(
@@ -46,27 +46,27 @@ def test_durations_are_exact(text: object, nanoseconds: int) -> None:
 )
 def test_a_duration_without_its_unit_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="a duration with its unit"):
-        parse_duration(text)
+        read_duration(text)
 
 
 @pytest.mark.parametrize(
     ("text", "rate"), [("5000/s", 5000.0), ("90/min", 1.5), ("3.5k/s", 3500.0), ("0/s", 0.0), ("7200/h", 2.0)]
 )
 def test_rates(text: str, rate: float) -> None:
-    assert parse_rate(text) == rate
+    assert read_rate(text) == rate
 
 
 @pytest.mark.parametrize("text", ["5000", 5000, "-5/s", "nan/s", "5/day", "inf/s", math.nan, None])
 def test_rates_that_are_none(text: object) -> None:
     with pytest.raises(ValueError, match="a rate such as 5000/s"):
-        parse_rate(text)
+        read_rate(text)
 
 
 def test_sizes() -> None:
-    assert parse_bytes("16GiB") == 16 * 2**30
-    assert parse_bytes("16GB") == 16 * 10**9
+    assert read_bytes("16GiB") == 16 * 2**30
+    assert read_bytes("16GB") == 16 * 10**9
     with pytest.raises(ValueError, match="a size with its unit"):
-        parse_bytes(16)
+        read_bytes(16)
 
 
 def test_what_is_below_zero_is_called_so() -> None:

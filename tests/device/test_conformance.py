@@ -25,9 +25,8 @@ from astrarium.device.lanes import Lane, Layout
 from astrarium.device.policies import iteration_policies
 from astrarium.device.state import DeviceState
 from astrarium.device.world import DeviceWorld
-from astrarium.testing.conformance import suites
 from astrarium.testing.device import Case, CheckedState, DevicePolicyConformance
-from tests.support.conformance import assert_caught
+from tests.support.conformance import assert_caught, suites
 
 globals().update(suites(DevicePolicyConformance, [(name, {}, {}) for name in iteration_policies.names()]))
 

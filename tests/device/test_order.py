@@ -26,7 +26,7 @@ from astrarium.device.contract import (
 from astrarium.device.contract import Event as DeviceEvent
 from astrarium.device.live.shared_gpu import Needs, SharedGpu
 from astrarium.device.policies import iteration_policies
-from astrarium.device.policies._turns import GRACE, ReturningJobs
+from astrarium.device.policies.turns import GRACE, ReturningJobs
 from astrarium.device.state import DeviceState, Outcome
 from astrarium.device.world import DeviceWorld
 from astrarium.run.simulate import simulate

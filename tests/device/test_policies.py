@@ -21,7 +21,7 @@ from astrarium.device.contract import (
     RunIteration,
 )
 from astrarium.device.policies import iteration_policies
-from astrarium.device.policies._turns import GRACE
+from astrarium.device.policies.turns import GRACE
 from astrarium.device.record import summary
 from astrarium.device.state import DeviceState, JobRow, Outcome
 from astrarium.device.world import DeviceWorld

@@ -19,7 +19,8 @@ from astrarium.device import report, salus
 from astrarium.device import scenario as jobs_build
 from astrarium.device.level import LEVEL, longest
 from astrarium.device.record import DeviceRecord, Span
-from astrarium.device.scenario import JobScenario, Mix, load, parse
+from astrarium.device.scenario import JobScenario, Mix, parse
+from astrarium.levels import load
 from astrarium.run.experiment import simulate
 
 TEXT = """\
@@ -46,7 +47,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def scenario(file: Path, *overrides: str) -> JobScenario:
-    return load(file, overrides)
+    found = load(file, overrides)
+    assert isinstance(found, JobScenario)
+    return found
 
 
 # reading
@@ -88,7 +91,7 @@ def test_what_is_left_out_has_a_default() -> None:
 def test_it_is_written_as_it_was_run(file: Path, tmp_path: Path) -> None:
     changed = scenario(file, "gpu.switch=5ms").with_policy("pack")
     (tmp_path / "again.yaml").write_text(changed.to_yaml())
-    again = load(tmp_path / "again.yaml")
+    again = scenario(tmp_path / "again.yaml")
     assert (again.gpu, again.jobs, again.policy) == (changed.gpu, changed.jobs, Choice("pack"))
 
 

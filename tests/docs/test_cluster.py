@@ -18,7 +18,7 @@ import pytest
 from astrarium.cli.main import main
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario import schema
-from astrarium.cluster.scenario.read import CLUSTERS
+from astrarium.cluster.workloads.themis import MACHINES
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "cluster" / "index.md"
@@ -98,7 +98,7 @@ def test_every_policy_and_every_cluster_is_named() -> None:
     section = TEXT.split("## The policies")[1]
     cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     assert sorted(re.findall(r"`([\w-]+)`", " ".join(cells))) == cluster_policies.names()
-    assert all(f"`{name}`" in TEXT for name in CLUSTERS)
+    assert all(f"`{name}`" in TEXT for name in MACHINES)
 
 
 def test_links_lead_somewhere() -> None:

@@ -42,6 +42,7 @@ def followed(page: Path, place: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", [LIVE, APPS], ids=["operators", "owners"])
 def test_the_page_can_be_followed(page: Path, tmp_path: Path) -> None:
     try:

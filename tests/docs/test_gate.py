@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from astrarium.cli.gate.app import app
 from astrarium.cli.gate.policy import KERNEL_POLICIES
 from astrarium.cli.gate.top import COLUMNS, WORDS
+from astrarium.cli.main import gate as app
 from astrarium.gate.board import settings_table
 from tests.support.paths import ROOT
 

@@ -16,7 +16,7 @@ from astrarium.core.units import MILLISECOND  # noqa: E402
 from astrarium.device.live import torch_backend, torch_pools  # noqa: E402
 from astrarium.device.live.torch_hooks import LONG  # noqa: E402
 from astrarium.device.policies import iteration_policies  # noqa: E402
-from astrarium.device.policies._turns import GRACE  # noqa: E402
+from astrarium.device.policies.turns import GRACE  # noqa: E402
 from astrarium.testing.plain_backend import PlainLaneBackend  # noqa: E402
 
 PAGE = (ROOT / "docs" / "device" / "lanes.md").read_text()

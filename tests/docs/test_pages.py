@@ -66,6 +66,7 @@ def test_the_policy_of_the_page_runs(folder: Path) -> None:
     assert "oldest-first: " in call(folder, sys.executable, "run.py").stdout
 
 
+@pytest.mark.thorough
 def test_the_policy_of_the_page_passes_the_suite(folder: Path) -> None:
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder)]
     done = call(folder, sys.executable, "-m", "pytest", *options, "test_oldest_first.py")

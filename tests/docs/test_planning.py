@@ -16,7 +16,7 @@ from astrarium.placement.plan import PlanEntry, ReplicaEntry
 from astrarium.placement.policies import placement_policies
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.thorough]
 
 PAGE = ROOT / "docs" / "planning.md"
 TEXT = PAGE.read_text()

@@ -119,6 +119,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
         yield Reader(tmp_path, servers)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_can_be_followed(page: str, reader: Reader) -> None:
     for language, body in BLOCK.findall((GUIDES / page).read_text()):

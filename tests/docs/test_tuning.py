@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from astrarium.tuning.live.training import Emulated
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.scenario import schema
 from astrarium.tuning.scenario.read import SECTIONS
 from astrarium.tuning.scenario.tasks import TASKS
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.thorough]
 pytest_plugins = ("tests.support.cli_fixtures",)
 
 PAGE = ROOT / "docs" / "tuning" / "index.md"
@@ -61,7 +62,7 @@ def test_every_field_is_in_the_table() -> None:
     cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     listed = {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
     known = set(SECTIONS) - {"search", "policy", "costs", "emulated", "live"} | {"search.name", "policy.name"}
-    known |= fields(schema.CostsSection, "costs") | fields(schema.EmulatedSection, "emulated")
+    known |= fields(schema.CostsSection, "costs") | fields(Emulated, "emulated")
     known |= fields(schema.LiveSection, "live") | fields(schema.TaskEntry, "task") - {"task.knobs"}
     known |= fields(schema.KnobEntry, "task.knobs.NAME")
     assert listed == known

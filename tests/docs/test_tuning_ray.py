@@ -13,7 +13,7 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.tuning.ray_cluster import QUIET
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.thorough]
 
 PAGE = ROOT / "docs" / "tuning" / "ray_tune.md"
 EXAMPLE = ROOT / "examples" / "tuning" / "ray_trainable.py"

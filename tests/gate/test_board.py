@@ -15,15 +15,16 @@ from astrarium.cli.gate.policy import DEFAULT, KERNEL_POLICIES
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.gate import board as board_module
 from astrarium.gate import marked, phase_end, request_end
-from astrarium.gate.board import Board, board_path, policy_names, read_settings, settings_table, write_setting
+from astrarium.gate.board import board_path, native, read_settings, settings_table, write_setting
 from astrarium.gate.marking import NotUnderTheGate
+from tests.support.gate.boards import Board
 
 PLACES = 32
 JOIN_AND_DIE = """
 import os, sys
 from pathlib import Path
 from astrarium.gate.board import Board
-Board(Path(sys.argv[1])).join("best-effort", "gone")
+Board(Path(sys.argv[1]))._board.join("best-effort", "gone")
 os._exit(0)
 """
 
@@ -81,12 +82,12 @@ def test_a_full_board_has_room_again_when_somebody_has_died(path: Path) -> None:
         board.join("best-effort", f"job{number}")
     join_and_die(path)
     assert board.join("latency", "last") == PLACES - 1
-    with pytest.raises(InputError, match="all are taken"):
+    with pytest.raises(ValueError, match="all are taken"):
         board.join("latency", "one too many")
 
 
 def test_a_class_that_is_none(path: Path) -> None:
-    with pytest.raises(InputError, match="latency or best-effort"):
+    with pytest.raises(ValueError, match="latency or best-effort"):
         Board(path).join("urgent", "x")
 
 
@@ -209,7 +210,7 @@ def test_what_cannot_be_read(text: str, said: str) -> None:
 
 
 def test_every_policy_has_a_description() -> None:
-    assert list(KERNEL_POLICIES) == policy_names()
+    assert list(KERNEL_POLICIES) == native().policy_names()
 
 
 def test_settings_of_one_policy_begin_with_its_name() -> None:

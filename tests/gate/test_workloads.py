@@ -61,6 +61,7 @@ def test_the_network_is_the_well_known_one(name: str) -> None:
     assert parameters(build(name)) / 1e6 == pytest.approx(MILLIONS[name], abs=0.0006)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_of_training_reaches_every_parameter(name: str) -> None:
     work = build(name)

@@ -5,6 +5,7 @@ PYTHONPATH=src python3 -m pytest -m gpu --confcutdir=tests/gpu -s tests/gpu
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -52,6 +53,14 @@ class Peeks(nn.Module):
     # Looks at a number on the host: that cannot be captured.
     def forward(self, image):
         return image.flatten(1) * (2.0 if image.sum().item() > 0 else 3.0)
+
+class Heavy(nn.Module):
+    # Takes many milliseconds, of which the host needs none.
+    def forward(self, image):
+        found = image.flatten(1).mean(1)[:, None, None] * torch.ones(1, 4096, 4096, device=image.device)
+        for _ in range(4):
+            found = torch.tanh(found @ found)
+        return found[:, 0, :4]
 
 class Words(nn.Module):
     def forward(self, tokens):
@@ -173,3 +182,64 @@ def _best(model: Any, batch: Batch, runs: int = 100) -> int:
         model.run(batch)
         times.append(time.perf_counter_ns() - start)
     return min(times)
+
+
+# launched ahead
+
+
+def wait_for(instant: int, ready: Any = None) -> bool:
+    while not ready():
+        pass
+    return True
+
+
+def launched(model: Any, size: int) -> tuple[Any, Any]:
+    """Launch images from the model's own staging memory; return them too."""
+    given = images(size).inputs["IMAGE"]
+    staged = model.staging(size)["IMAGE"]
+    staged[:] = given
+    return given, model.launch(Batch(size, {"IMAGE": staged}), 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"graphs": False}])
+def test_batches_launched_ahead_give_the_numbers_of_eager_runs(home: Path, options: dict[str, Any]) -> None:
+    model, eager = load(home, **options), load(home, graphs=False)
+    model.wait_until = wait_for
+    waiting, free, found = [launched(model, 3)], 0, []
+    for size in (5, 16, 1, 8, 3):
+        waiting.append(launched(model, size))
+        given, batch = waiting.pop(0)
+        ran = batch.wait(free)
+        assert free <= ran.began <= ran.ended <= time.monotonic_ns()
+        free = ran.ended
+        found.append((given, ran.result.outputs["OUTPUT"].copy()))
+    for given, answered in found:
+        assert answered == pytest.approx(answer(eager, Batch(len(given), {"IMAGE": given})), abs=1e-3)
+
+
+def test_the_host_is_free_while_the_gpu_computes(home: Path) -> None:
+    model = load(home, "net.py:Heavy", graphs=[LARGEST])
+    model.wait_until = wait_for
+    first, second = (launched(model, LARGEST)[1] for _ in range(2))
+    assert not first._on_gpu.done.query()
+    one = first.wait(0)
+    assert not second._on_gpu.done.query()
+    other = second.wait(one.ended)
+    gap, took = other.began - one.ended, other.ended - other.began
+    assert took > 5_000_000
+    assert gap < took // 10, "the GPU went on by itself"
+
+
+def test_models_are_captured_while_another_computes(home: Path) -> None:
+    model = load(home)
+    model.wait_until = wait_for
+    loaded: list[Any] = []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*without CUDA graphs")
+        loading = threading.Thread(target=lambda: loaded.append(load(home)))
+        loading.start()
+        while loading.is_alive():
+            launched(model, 4)[1].wait(0)
+        loading.join()
+    assert answer(loaded[0], images(4)) == pytest.approx(answer(model, images(4)), abs=1e-3)
+    assert loaded[0]._runner._graphs

@@ -16,18 +16,11 @@ from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.placement import alpaserve
-from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, Tables, groups_of
+from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, SimulatedRequests, Tables, score
 from astrarium.placement.plan import Plan, check
-from astrarium.placement.policies import Patient, placement_policies
-from astrarium.placement.policies._search_context import (
-    SearchContext,
-    SearchProgress,
-    device_buckets,
-    grouped,
-    model_buckets,
-    steady_requests,
-)
+from astrarium.placement.policies import Search, placement_policies
+from astrarium.placement.policies._bucket_search import device_buckets, model_buckets
+from astrarium.placement.policies._search_context import SearchContext, grouped, steady_requests
 from astrarium.placement.policies._selection import GroupAssignment, whole
 from astrarium.placement.problem import (
     ALONE,
@@ -38,10 +31,11 @@ from astrarium.placement.problem import (
     Problem,
     Shape,
 )
-from astrarium.placement.simulation import SimulatedRequests, score
-from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, FAIR, Case
 from astrarium_papers.alpaserve._common.parallel import Layer, Link, cut, forms, layer_time, parallelize
+from astrarium_papers.alpaserve._common.served import groups_of
+from astrarium_papers.alpaserve._common.timeline import Windows
 from tests.support.paths import ROOT
 
 ROWS = ROOT / "tests" / "data" / "alpaserve_rows.json"
@@ -61,7 +55,7 @@ def placed(groups: list[list[Any]]) -> list[Group]:
 
 
 def mixed(name: str, count: int) -> tuple[str, ...]:
-    unit = alpaserve.SETS[name]
+    unit = workloads.SETS[name]
     return tuple(unit[number % len(unit)] for number in range(count))
 
 
@@ -80,6 +74,7 @@ def table2(scale: float) -> Case:
     return Case(("bert-2.6b",) * 24, 16, 40.0, 4.0, scale)
 
 
+@pytest.mark.thorough
 def test_recorded_placements_give_the_recorded_attainments() -> None:
     """82 of the 293 rows; all of them were compared once with the test below."""
     rows = json.loads(ROWS.read_text())["rows"]
@@ -135,20 +130,18 @@ def test_the_profile_is_that_of_table_1() -> None:
         "moe-5.3b": 234,
     }
     for name, ms in printed.items():
-        alone = alpaserve.alone(name)
+        alone = workloads.alone(name)
         assert alone is not None
-        assert round(alone.times[0] / MILLISECOND) == ms
-    assert alpaserve.alone("moe-7.1b") is None
-    for name in alpaserve.names():
-        for form in alpaserve.measured(name):
-            assert len(form.times) == len(form.weights) == len(form.activations) == form.stages
-    sizes = {name: len(models) for name, models in alpaserve.SETS.items()}
+        assert round(alone.latency(1) / MILLISECOND) == ms
+    assert workloads.alone("moe-7.1b") is None
+    for name in workloads.names():
+        for shape, form in workloads.measured(name).items():
+            assert len(form.stage_times) == len(form.weights) == len(form.activations) == shape.stages
+    sizes = {name: len(models) for name, models in workloads.SETS.items()}
     assert [sizes[name] for name in ("S1", "S2", "S3")] == [32, 32, 60]
     assert [sizes[f"{name}-artifact"] for name in ("S1", "S2", "S3")] == [48, 48, 72]
     with pytest.raises(InputError, match=r"did you mean 'bert-1\.3b'"):
-        alpaserve.measured("bert-1.3")
-    with pytest.raises(InputError, match="S3"):
-        alpaserve.model_set("S33")
+        workloads.measured("bert-1.3")
 
 
 def small(policy: str = "alpaserve", **changes: Any) -> Case:
@@ -171,12 +164,12 @@ def small(policy: str = "alpaserve", **changes: Any) -> Case:
 def test_plans_are_possible_the_same_every_time_and_as_good_as_they_say(policy: str, case: Case) -> None:
     problem = cases.problem(case, FAIR)
     factory: Any = placement_policies.get(policy)
-    plan, again = (factory(factory.Parameters()).place(problem, Patient()) for _ in range(2))
+    plan, again = (factory(factory.Parameters()).place(problem, Search()) for _ in range(2))
     check(plan, problem)
     assert plan == again
     tables = Tables.of(problem.models)
     workload = SimulatedRequests.of(tables, problem.requests)
-    ours = score(GroupLayout.of(tables, groups_of(plan)), workload).served / workload.counted
+    ours = score(GroupLayout.of(tables, groups_of(plan)), workload).served / len(workload)
     assert plan.attainment == pytest.approx(ours)
     slo = {model.index: model for model in problem.models}
     for replica in plan.replicas:
@@ -187,11 +180,11 @@ def test_plans_are_possible_the_same_every_time_and_as_good_as_they_say(policy: 
 
 def test_what_cannot_be_placed_says_what_it_takes() -> None:
     factory: Any = placement_policies.get("alpaserve")
-    late = factory(factory.Parameters()).place(cases.problem(small(slo=0.01)), Patient())
+    late = factory(factory.Parameters()).place(cases.problem(small(slo=0.01)), Search())
     assert late.attainment == 0
     assert late.missing[0].startswith("an objective of ")
     full = small(models=("bert-6.7b",) * 6, gpus=2, rate=2.0)
-    crowded = factory(factory.Parameters()).place(cases.problem(full), Patient())
+    crowded = factory(factory.Parameters()).place(cases.problem(full), Search())
     assert 0 < len(crowded.missing) < 6
     assert all(" beside the others, which have it" in why for why in crowded.missing.values())
 
@@ -203,7 +196,7 @@ def test_without_requests_steady_ones_are_made_up() -> None:
     for model in problem.models:
         assert made.models.count(model.index) == pytest.approx(model.rate * 60, abs=1)
     factory: Any = placement_policies.get("alpaserve")
-    plan = factory(factory.Parameters()).place(problem, Patient())
+    plan = factory(factory.Parameters()).place(problem, Search())
     check(plan, problem)
     assert not plan.missing
 
@@ -217,8 +210,8 @@ def test_models_go_by_their_index_not_their_place() -> None:
     )
     factory: Any = placement_policies.get("alpaserve")
     policy = factory(factory.Parameters())
-    plan = policy.place(problem, Patient())
-    other = policy.place(Problem(models, problem.gpus, requests), Patient())
+    plan = policy.place(problem, Search())
+    other = policy.place(Problem(models, problem.gpus, requests), Search())
     assert [renumber[replica.model] for replica in plan.replicas] == [
         replica.model for replica in other.replicas
     ]
@@ -229,15 +222,19 @@ def test_parallel_groups_beat_single_gpus_in_bursts() -> None:
     """The paper's headline, on a part of S1: Table 2 and Figure 12 have the same order."""
     case = Case(("bert-1.3b",) * 16, 8, 32.0, 4.0, 5.0, 200.0)
     found = {
-        name: cases.run(case, name).attainment
-        for name in ("alpaserve", "selective-replication", "clockwork++")
+        name: cases.run(case, name, windows=windows).attainment
+        for name, windows in (
+            ("alpaserve", None),
+            ("selective-replication", None),
+            ("clockwork++", Windows()),
+        )
     }
     assert found["alpaserve"] > found["clockwork++"] > found["selective-replication"]
     assert found["alpaserve"] > found["selective-replication"] + 0.1
 
 
 def test_buckets_keep_small_models_from_waiting_for_large_ones() -> None:
-    case = Case(alpaserve.SETS["S3"], 32, 64.0, 4.0, 5.0, 100.0)
+    case = Case(workloads.SETS["S3"], 32, 64.0, 4.0, 5.0, 100.0)
     same = msgspec.structs.replace(FAIR, fresh=False)
     parameters = {"refine": 0}
     together = cases.run(case, "alpaserve", {**parameters, "buckets": False}, same).attainment
@@ -245,29 +242,28 @@ def test_buckets_keep_small_models_from_waiting_for_large_ones() -> None:
 
 
 def test_refining_never_harms_and_helps_here() -> None:
-    problem = cases.problem(Case(alpaserve.SETS["three-berts"], 24, 64.0, 4.0, 5.0, 60.0))
+    problem = cases.problem(Case(workloads.SETS["three-berts"], 24, 64.0, 4.0, 5.0, 60.0))
     factory: Any = placement_policies.get("alpaserve")
-    plain = factory(factory.Parameters(refine=0)).place(problem, Patient())
-    better = factory(factory.Parameters()).place(problem, Patient())
+    plain = factory(factory.Parameters(refine=0)).place(problem, Search())
+    better = factory(factory.Parameters()).place(problem, Search())
     check(better, problem)
     assert better.attainment > plain.attainment
 
 
-class Impatient:
+class Impatient(Search):
     """Ends a search after so many candidates, and keeps what it was told."""
 
     def __init__(self, patience: int) -> None:
-        self.patience, self.count = patience, 0
+        super().__init__()
+        self.patience, self.asked = patience, 0
         self.plans: list[Plan] = []
 
-    def improved(self, plan: Plan, tried: int) -> None:
-        assert tried >= self.count
+    def improved(self, plan: Plan) -> None:
         self.plans.append(plan)
 
-    def tried(self, count: int) -> bool:
-        assert count > self.count
-        self.count = count
-        return count < self.patience
+    def goes_on(self) -> bool:
+        self.asked += 1
+        return self.count < self.patience
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -282,7 +278,7 @@ def test_a_search_can_be_ended_with_the_best_so_far(policy: str, patience: int) 
     assert plan == search.plans[-1]
     told = [each.attainment or 0 for each in search.plans]
     assert told == sorted(told)
-    assert search.count <= patience  # who says stop is not asked again
+    assert search.asked <= patience  # who says stop is not asked again
 
 
 def test_what_was_found_before_the_end_is_not_lost() -> None:
@@ -313,10 +309,10 @@ def test_the_whole_algorithm_with_a_wide_beam_finds_the_best_selection() -> None
         for a, b in product(subsets, subsets)
     )
     assignment = GroupAssignment(context, [Group((0,), ALONE), Group((1,), ALONE)], np.ones(3, bool))
-    found = whole(assignment, context.workload, SearchProgress(Patient()), beam=50)
+    found = whole(assignment, context.workload, Search(), beam=50)
     assert found.served == best
     narrow = GroupAssignment(context, [Group((0,), ALONE), Group((1,), ALONE)], np.ones(3, bool))
-    assert whole(narrow, context.workload, SearchProgress(Patient()), beam=1).served <= best
+    assert whole(narrow, context.workload, Search(), beam=1).served <= best
 
 
 def test_the_fast_algorithm_is_nearly_as_good_as_the_whole_one() -> None:
@@ -324,8 +320,8 @@ def test_the_fast_algorithm_is_nearly_as_good_as_the_whole_one() -> None:
     problem = cases.problem(Case(("bert-1.3b",) * 8, 4, 16.0, 4.0, 5.0, 60.0))
     factory: Any = placement_policies.get("alpaserve")
     only = {"refine": 0, "glance": 1.0, "max_operators": 1}
-    slow = factory(factory.Parameters(selection="whole", **only)).place(problem, Patient())
-    fast = factory(factory.Parameters(**only)).place(problem, Patient())
+    slow = factory(factory.Parameters(selection="whole", **only)).place(problem, Search())
+    fast = factory(factory.Parameters(**only)).place(problem, Search())
     assert fast.attainment >= 0.98 * slow.attainment
 
 
@@ -349,28 +345,6 @@ def test_what_is_left_over_makes_up_smaller_pipelines() -> None:
         (4, "op2pp2"), (2, "op1pp2"), (1, "op1pp1")
     ] * 2  # fmt: skip
     assert [gpu for group in groups for gpu in group.gpus] == list(range(14))
-
-
-def test_clockwork_plans_every_window() -> None:
-    factory: Any = placement_policies.get("clockwork++")
-    problem = cases.problem(small(), FAIR)
-    timeline = factory(factory.Parameters(window="30s")).timeline(problem, Patient())
-    assert timeline.starts == tuple(number * 30 * SECOND for number in range(4))
-    for plan in timeline.plans:
-        check(plan, problem)
-    later = factory(factory.Parameters(window="30s", plan_with="history")).timeline(problem, Patient())
-    assert later.plans[1:] == timeline.plans[:-1]
-    with pytest.raises(InputError, match="window"):
-        factory(factory.Parameters(window="0s"))
-
-
-def test_knowing_the_window_beats_its_history_and_forgetting_beats_both() -> None:
-    case = Case(("bert-1.3b",) * 16, 4, 32.0, 4.0, 5.0, 200.0)
-    forgetful = msgspec.structs.replace(FAIR, carry_backlog=False)
-    window, history = {"window": "10s"}, {"window": "10s", "plan_with": "history"}
-    known = cases.run(case, "clockwork++", window).attainment
-    assert known > cases.run(case, "clockwork++", history).attainment
-    assert cases.run(case, "clockwork++", window, forgetful).attainment > known
 
 
 def test_memory_that_is_left_is_filled_for_requests_that_are_not_known() -> None:
@@ -402,19 +376,6 @@ def test_batches_help_where_they_cost_less_than_one_after_another() -> None:
     ).attainment
     assert cheap > alone + 0.1
     assert dear < cheap
-
-
-def test_windows_of_a_long_running_process_bring_as_many_requests_as_their_rate_says() -> None:
-    """A restarted one brings more: 1.26 times as many at CV 4, 0.5 requests a second and windows of 60 s."""
-    rates = [[0.5]] * 2000
-    counts = {}
-    for stationary in (True, False):
-        times, models = alpaserve.windows(rates, 4.0, 60.0, np.random.default_rng(2), stationary)
-        assert (np.diff(times) >= 0).all()
-        assert len(times) == len(models)
-        counts[stationary] = len(times) / (2000 * 30)
-    assert counts[True] == pytest.approx(1.0, abs=0.05)
-    assert counts[False] == pytest.approx(1.26, abs=0.05)
 
 
 def brute_force(times: list[int], stages: int) -> int:
@@ -468,9 +429,9 @@ def test_a_form_has_the_time_and_the_weights_of_its_stages() -> None:
 
 def test_cutting_a_bert_comes_near_what_was_measured() -> None:
     """24 equal layers of BERT-1.3B: four stages of a quarter each; the authors measured up to 11 % more."""
-    alone = alpaserve.alone("bert-1.3b")
+    alone = workloads.alone("bert-1.3b")
     assert alone is not None
-    layers = [Layer((0, alone.times[0] // 24), alone.weights[0] // 24)] * 24
+    layers = [Layer((0, alone.latency(1) // 24), alone.weights[0] // 24)] * 24
     ours = parallelize(layers, Shape(4), Link(1e11))
     measured = cases.forms("bert-1.3b")[Shape(4)]
     assert 1.0 <= measured.interval(1) / ours.interval(1) < 1.15

@@ -48,13 +48,11 @@ def test_gpus_with_the_same_models_form_a_cell() -> None:
     plan = Plan("", (*whole(1, 0, 2), *whole(0, 2, 1, 0), *whole(2, 3)))
     found = cells(plan, problem(5))
     assert found == Cells((Cell((0, 2), ((0, 8), (1, 8))), Cell((1,), ((0, 8),)), Cell((3,), ((2, 8),))))
-    assert found.unplaced(problem(5)) == ()
 
 
 def test_other_limits_make_another_cell() -> None:
     plan = Plan("", (*whole(0, 0, 1, batch=4), *whole(0, 2, batch=8)))
     assert cells(plan, problem(3)).cells == (Cell((0, 1), ((0, 4),)), Cell((2,), ((0, 8),)))
-    assert cells(plan, problem(3)).unplaced(problem(3)) == (1, 2)
 
 
 def test_a_part_of_a_gpu_or_several_gpus_are_for_worker_queues() -> None:
@@ -62,7 +60,6 @@ def test_a_part_of_a_gpu_or_several_gpus_are_for_worker_queues() -> None:
     over_two = (Replica(2, (1, 2), HALVES), *whole(0, 2))  # whoever shares a GPU with those goes along
     found = cells(Plan("", (*beside, *whole(1, 3), *over_two)), problem(4))
     assert found == Cells((Cell((3,), ((1, 8),)),), (*beside, *over_two))
-    assert found.unplaced(problem(4)) == ()
 
 
 def test_what_a_request_costs() -> None:

@@ -13,16 +13,16 @@ import msgspec
 import pytest
 
 from astrarium.core.errors import BrokenBooks, InputError
-from astrarium.placement import v100 as measured
 from astrarium.placement.evaluation import evaluate
-from astrarium.placement.igniter import whole_gpu_times
 from astrarium.placement.plan import Plan, Replica
-from astrarium.placement.policies import Patient, Search, placement_policies
+from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import PlacedModel, PlacementRequests, Problem
 from astrarium.serving.planning.known import v100
-from astrarium.testing.conformance import Choice, ContractError, suites
+from astrarium.testing.conformance import ContractError
 from astrarium.testing.placement import GIB, PlacementPolicyConformance, examine, gpus, model
-from tests.support.conformance import assert_caught
+from astrarium_papers.elvinger import _v100 as measured
+from astrarium_papers.elvinger._v100 import whole_gpu_times
+from tests.support.conformance import Choice, assert_caught, suites
 
 PROMISES: dict[str, dict[str, Any]] = {
     "alpaserve": {"spreads": True},
@@ -82,17 +82,17 @@ BOTH = (Replica(0, (0,)), Replica(1, (1,)))
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        (Plan("x", BOTH[:1]), "neither placed"),
-        (Plan("x", BOTH, {1: "no room"}), "placed and said to be missing"),
+        (Plan("x", BOTH[:1]), "or an entry under `missing`"),
+        (Plan("x", BOTH, {1: "no room"}), "it has a replica"),
         (Plan("x", BOTH[:1], {1: ""}), "without a word"),
-        (Plan("x", BOTH, {7: "who?"}), "nobody asked"),
+        (Plan("x", BOTH, {7: "who?"}), "somebody asked"),
         (Plan("x", BOTH, attainment=1.5), "attainment"),
-        (Plan("x", (Replica(0, (0,), share=0.6), Replica(1, (0,), share=0.5))), "GPU 0: shares"),
-        (Plan("x", (Replica(0, (0,), share=0.5), Replica(1, (0,)))), "GPU 0: shares"),
+        (Plan("x", (Replica(0, (0,), share=0.6), Replica(1, (0,), share=0.5))), "others have of GPU 0"),
+        (Plan("x", (Replica(0, (0,), share=0.5), Replica(1, (0,)))), "others have of GPU 0"),
         (Plan("x", (Replica(0, (0,), share=0.01), BOTH[1])), "takes"),
-        (Plan("x", (Replica(0, (0,), batch=9), BOTH[1])), "batches of 1 to 8"),
-        (Plan("x", (*BOTH, Replica(5, (0,)))), "a model that is not there"),
-        (Plan("x", (*BOTH, Replica(0, (4,)))), "not there"),
+        (Plan("x", (Replica(0, (0,), batch=9), BOTH[1])), "1 to 8"),
+        (Plan("x", (*BOTH, Replica(5, (0,)))), "a model that is there"),
+        (Plan("x", (*BOTH, Replica(0, (4,)))), "a GPU of the cluster"),
     ],
 )
 def test_faulty_plans_are_found(plan: Plan, words: str) -> None:
@@ -111,7 +111,7 @@ def test_no_plan_that_cannot_be_is_run() -> None:
 
 def test_a_full_gpu_is_found() -> None:
     large = Problem((model(0, weights=9 * GIB), model(1, weights=9 * GIB)), gpus(1))
-    with pytest.raises(ContractError, match="bytes"):
+    with pytest.raises(ContractError, match="on GPU 0"):
         examine(Plan("x", (Replica(0, (0,)), Replica(1, (0,)))), large)
 
 
@@ -157,4 +157,4 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
     problem = measured.problem(["alexnet", "resnet50", "vgg19"], 100.0, 200_000_000, 2)
     factory: Any = placement_policies.get("usher" if missing == "networkx" else "wsm-milp")
     with pytest.raises(InputError, match=r"pip install 'astrarium\[plan\]'"):
-        factory(factory.Parameters()).place(problem, Patient())
+        factory(factory.Parameters()).place(problem, Search())

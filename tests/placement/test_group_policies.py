@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.units import MILLISECOND
 from astrarium.placement.groups import Group, GroupRuntime
-from astrarium.placement.policies import Patient, placement_policies
+from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.policies._search_context import MOST, SearchContext, plan_of, steady_requests
-from astrarium.placement.problem import ALONE, PlacementGpu, PlacementRequests, Problem, Shape
+from astrarium.placement.problem import ALONE, PlacementGpu, Problem, Shape
 from astrarium.testing.placement import GIB, SPREAD, gpus, model
 from astrarium_papers.alpaserve._common import cases
 from astrarium_papers.alpaserve._common.cases import FAIR, Case
@@ -21,7 +20,7 @@ def test_each_replica_says_what_its_group_is_and_what_it_answers() -> None:
     factory: Any = placement_policies.get("alpaserve")
     case = Case(("bert-6.7b",) * 4, 4, 2.0, 4.0, 5.0, 60.0)
     plan = factory(factory.Parameters(max_operators=1, max_stages=2)).place(
-        cases.problem(case, FAIR), Patient()
+        cases.problem(case, FAIR), Search()
     )
     for number, replica in enumerate(plan.replicas):
         group = f"group {number // 2} of 2 GPUs in 2 stages, shared with 1 model: answers "
@@ -52,7 +51,7 @@ def test_a_model_that_nobody_asks_for_is_placed_where_there_is_room(
 ) -> None:
     factory: Any = placement_policies.get(name)
     problem = Problem(tuple(model(place, rate=rate) for place, rate in enumerate(rates)), gpus(1))
-    assert factory(factory.Parameters()).place(problem, Patient()).missing == {}
+    assert factory(factory.Parameters()).place(problem, Search()).missing == {}
 
 
 def test_batch_limits_are_those_that_are_in_time() -> None:
@@ -60,7 +59,7 @@ def test_batch_limits_are_those_that_are_in_time() -> None:
     factory: Any = placement_policies.get("alpaserve")
     runtime = GroupRuntime(dispatch="queue", max_batch=64)
     problem = Problem((model(0, slo=26 * MILLISECOND, shapes=(ALONE,)),), gpus(1))
-    [replica] = factory(factory.Parameters(runtime=runtime)).place(problem, Patient()).replicas
+    [replica] = factory(factory.Parameters(runtime=runtime)).place(problem, Search()).replicas
     assert replica.batch == 3
 
 
@@ -69,33 +68,16 @@ def test_gpus_that_make_up_no_group_stay_free() -> None:
     factory: Any = placement_policies.get("alpaserve")
     machines = (PlacementGpu(0, 8 * GIB), PlacementGpu(1, 16 * GIB), PlacementGpu(2, 16 * GIB))
     problem = Problem((model(0, weights=24 * GIB, shapes=SPREAD),), machines)
-    [replica] = factory(factory.Parameters()).place(problem, Patient()).replicas
+    [replica] = factory(factory.Parameters()).place(problem, Search()).replicas
     assert set(replica.gpus) == {1, 2}
 
 
 def test_a_shape_that_is_never_tried_is_no_less_than_nothing() -> None:
     factory: Any = placement_policies.get("alpaserve")
     problem = Problem((model(0, shapes=(Shape(3),)),), gpus(3))
-    plan = factory(factory.Parameters(refine=0)).place(problem, Patient())
+    plan = factory(factory.Parameters(refine=0)).place(problem, Search())
     assert plan.attainment == 0
     assert plan.missing == {0: "groups that it can run on (op1pp3): none was made"}
-
-
-def test_alpaserve_plans_again_with_the_history_of_a_trace() -> None:
-    """The first half of the minute asks for one large model, the second for another; a GPU holds one."""
-    factory: Any = placement_policies.get("alpaserve")
-    halves = [(second * SECOND // 2, int(second >= 60)) for second in range(120)]
-    requests = PlacementRequests(tuple(at for at, _ in halves), tuple(index for _, index in halves))
-    large = tuple(model(place, weights=10 * GIB, shapes=(ALONE,)) for place in range(2))
-    problem = Problem(large, gpus(1), requests)
-    assert not hasattr(factory(factory.Parameters()), "timeline")
-    for source, wanted in (("window", [0, 0, 1, 1]), ("history", [0, 0, 1])):
-        chosen = factory(factory.Parameters(window="15s", plan_with=source))
-        timeline = chosen.timeline(problem, Patient())
-        assert timeline.starts == tuple(15 * SECOND * number for number in range(4))
-        assert [plan.replicas[0].model for plan in timeline.plans][-len(wanted) :] == wanted
-    with pytest.raises(InputError, match="window"):
-        factory(factory.Parameters(window="0s"))
 
 
 def test_a_huge_load_is_made_up_for_a_shorter_time() -> None:

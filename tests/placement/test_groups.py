@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,20 @@ from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError, extension
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND
-from astrarium.placement.groups import REJECTED, Group, GroupLayout, GroupRuntime, Served, Tables
-from astrarium.placement.plan import Plan, Replica
+from astrarium.placement.groups import (
+    REJECTED,
+    Engine,
+    Group,
+    GroupLayout,
+    GroupRuntime,
+    Served,
+    SimulatedRequests,
+    Tables,
+    in_time,
+    score,
+    serve,
+)
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementRequests, Shape
-from astrarium.placement.simulation import Engine, SimulatedRequests, in_time, score, serve, statistics
-from astrarium.placement.timeline import Timeline, serve_timeline
-from astrarium_papers.alpaserve._common import cases
 
 PLAIN = GroupRuntime(stage_overhead=0, fixed_overhead=0)
 QUEUES = GroupRuntime(dispatch="queue", stage_overhead=0, fixed_overhead=0)
@@ -162,7 +169,8 @@ def queueing(rate: float, groups: list[Group]) -> float:
     arrivals = np.cumsum(chance.exponential(SECOND / (2 * rate), 400_000)).astype(np.int64)
     of = chance.integers(0, 2, len(arrivals)).astype(np.int32)
     workload = SimulatedRequests.from_columns(arrivals, of, 2)
-    return statistics(serve(GroupLayout.of(tables, groups), workload), workload).mean / SECOND
+    finish = serve(GroupLayout.of(tables, groups), workload).finish
+    return float((finish - arrivals).mean()) / SECOND
 
 
 def test_waiting_times_are_those_of_queueing_theory() -> None:
@@ -224,9 +232,8 @@ def test_native_equals_python_request_by_request(scene: tuple[GroupLayout, Simul
     assert twin.finish.tolist() == reference.finish.tolist()
     assert twin.group.tolist() == reference.group.tolist()
     assert twin.work.tolist() == reference.work.tolist()
-    counted = replace(workload, first=len(workload.arrivals) // 4, last=len(workload.arrivals) // 2)
-    totals = [score(layout, counted, engine) for engine in ENGINES]
-    assert totals[0].good.tolist() == totals[1].good.tolist() == in_time(reference, counted).tolist()
+    totals = [score(layout, workload, engine) for engine in ENGINES]
+    assert totals[0].good.tolist() == totals[1].good.tolist() == in_time(reference, workload).tolist()
 
 
 @given(scenes(), st.lists(st.integers(0, 40), min_size=12, max_size=12))
@@ -271,49 +278,4 @@ def test_the_kernel_refuses_what_does_not_fit_together() -> None:
     layout = GroupLayout.of(tables, [Group((0,), ALONE, (0,))])
     times, of = np.array([0], np.int64), np.array([1], np.int32)
     with pytest.raises(ValueError):
-        serve(layout, SimulatedRequests(times, of, 0, 1, np.array([1])))
-
-
-def flat_plan(index: int = 0) -> Plan:
-    return Plan("test", (Replica(index, (0,), ALONE),))
-
-
-def test_a_backlog_stays_unless_it_is_forgotten() -> None:
-    """The same plan again and again: forgetting what was begun makes an overloaded GPU look idle."""
-    one = [model(0, 30, one=(10,))]
-    tables = Tables.of(one, PLAIN)
-    times = tuple(range(0, 400, 4))
-    workload = SimulatedRequests.of(tables, PlacementRequests(times, (0,) * len(times)))
-    changing = Timeline(tuple(range(0, 400, 20)), (flat_plan(),) * 20)
-    steady = serve(GroupLayout.of(tables, [Group((0,), ALONE, (0,))]), workload)
-    carried = serve_timeline(tables, changing, workload, carry_backlog=True)
-    forgotten = serve_timeline(tables, changing, workload, carry_backlog=False)
-    assert carried.finish.tolist() == steady.finish.tolist()
-    assert in_time(forgotten, workload).sum() > 1.4 * in_time(steady, workload).sum()
-    python = serve_timeline(tables, changing, workload, True, "python")
-    assert python.finish.tolist() == carried.finish.tolist()
-
-
-def test_a_backlog_belongs_to_gpus_whatever_groups_they_make_up() -> None:
-    models = [model(0, 1000, one=(100,), two=(50, 50))]
-    tables = Tables.of(models, PLAIN)
-    workload = SimulatedRequests.of(tables, PlacementRequests((0, 10), (0, 0)))
-    pipeline = Plan("test", (Replica(0, (1, 0), TWO),))
-    found = serve_timeline(tables, Timeline((0, 5), (flat_plan(), pipeline)), workload)
-    assert found.finish.tolist() == [100, 150]  # the second stage, on GPU 0, is free at 100
-
-
-def test_timelines_begin_at_the_beginning() -> None:
-    for starts in ((1,), (0, 5), (0, 5, 3)):
-        with pytest.raises(InputError):
-            Timeline(starts, (flat_plan(),) * (3 if len(starts) == 3 else 1))
-
-
-def test_statistics_leave_rejected_requests_out_of_latencies() -> None:
-    case = cases.Case(("bert-1.3b",) * 2, 1, 20.0, cv=4, slo=3, seconds=60)
-    outcome = cases.judge(case, Plan("test", (Replica(0, (0,), ALONE),)), cases.FAIR)
-    alone = case_latency = cases.forms("bert-1.3b")[ALONE].latency(1)
-    assert 0 < outcome.attainment < 1
-    assert outcome.statistics.by_model[1] == 0
-    assert outcome.statistics.latency.min() >= alone == case_latency
-    assert outcome.statistics.mean <= outcome.statistics.p99 <= 3 * alone
+        serve(layout, SimulatedRequests(times, of, np.array([1])))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astrarium.core.decode import read_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND
 from astrarium.placement import igniter as profile_file
@@ -28,8 +29,16 @@ from astrarium.placement.igniter import (
 )
 from astrarium.placement.plan import check
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem
-from astrarium.serving.planning.known import read_igniter, v100
-from tests.support.igniter_cases import MEMORY, NOTES, Ask, model_of, placed, predictions, problem_of
+from astrarium.serving.planning.known import Colocation, fitted, v100
+from tests.support.placement.igniter_cases import (
+    MEMORY,
+    NOTES,
+    Ask,
+    model_of,
+    placed,
+    predictions,
+    problem_of,
+)
 
 NAMES = ["alexnet", "resnet50", "ssd", "vgg19"]
 
@@ -346,6 +355,10 @@ def test_more_load_of_many_models_may_need_fewer_gpus() -> None:
 
 
 # files
+
+
+def read_igniter(path: Path) -> Colocation:
+    return fitted(read_yaml(path), str(path))
 
 
 def written(tmp_path: Path, **changes: Any) -> Path:

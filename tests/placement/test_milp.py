@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 
 from astrarium.core.units import MILLISECOND
-from astrarium.placement import v100
 from astrarium.placement.plan import Replica
+from astrarium.placement.policies import Search
 from astrarium.placement.policies._requirements import MICRO, BatchOption, ModelNeeds, all_needs
 from astrarium.placement.policies.goodput_milp import WsmMilp, sets_that_fit
 from astrarium.placement.problem import GpuDemand, Problem
-from astrarium.placement.v100 import Measurement, measured_model
-from tests.support.usher_cases import (
+from astrarium_papers.elvinger import _v100 as v100
+from astrarium_papers.elvinger._v100 import Measurement, measured_model
+from tests.support.placement.usher_cases import (
     VISION,
     batches,
     goodput,
@@ -171,10 +172,8 @@ def _fills_a_gpu(batch: int) -> Measurement:
 
 
 def test_a_search_that_is_ended_keeps_the_best_goodput() -> None:
-    class Hurried:
-        def improved(self, plan: object, tried: int) -> None: ...
-
-        def tried(self, count: int) -> bool:
+    class Hurried(Search):
+        def goes_on(self) -> bool:
             return False
 
     problem = vision(5)

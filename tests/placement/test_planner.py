@@ -11,25 +11,25 @@ import pytest
 
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND
-from astrarium.placement import alpaserve
-from astrarium.placement.evaluation import evaluate, poisson
+from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.interference import IgniterInterference, Interference, NoInterference
 from astrarium.placement.plan import Plan, check
-from astrarium.placement.policies import Judge, Patient, judge_of, placement_policies
+from astrarium.placement.policies import Judge, Search, placement_policies
 from astrarium.placement.policies.planner import Planner
 from astrarium.placement.problem import ALONE, PlacedModel, PlacementGpu, PlacementRequests, Problem
 from astrarium.testing.placement import GIB, SPREAD, Watched, examine, gpus, model
-from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.cases import FAIR, Case
-from tests.support.igniter_cases import NOTES, problem_of
-from tests.support.usher_cases import planned, vision
+from astrarium_papers.elvinger._world import poisson
+from tests.support.placement.igniter_cases import NOTES, problem_of
+from tests.support.placement.usher_cases import planned, vision
 
 RIVALS = ("usher", "wao-usher", "ao-milp", "wsm-milp")
 
 
 def placed(problem: Problem, judge: Judge | None = None, **parameters: Any) -> Plan:
-    plan = Planner(Planner.Parameters(**parameters)).place(problem, Patient(judge))
+    plan = Planner(Planner.Parameters(**parameters)).place(problem, Search(judge))
     examine(plan, problem)
     return plan
 
@@ -70,6 +70,7 @@ def test_it_knows_of_queues_where_igniter_does_not() -> None:
     assert plan.attainment == pytest.approx(sum(ours) / len(ours), abs=0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [4, 5, 6])
 def test_the_thesis_vision_models_are_served_at_least_as_well(count: int) -> None:
     """6.2.1: by turns where GPUs are shared, and with no interference at all."""
@@ -84,9 +85,10 @@ def test_the_thesis_vision_models_are_served_at_least_as_well(count: int) -> Non
         assert min(ours) > 0.99
 
 
+@pytest.mark.thorough
 def test_alpaserves_case_is_served_at_least_as_well_on_fresh_requests() -> None:
     """32 models on 16 GPUs; the plan expects what it gets, and not what its own requests let it hope."""
-    case = Case(alpaserve.SETS["S1"], 16, 64.0, 4.0, 5.0, 468.0)
+    case = Case(workloads.SETS["S1"], 16, 64.0, 4.0, 5.0, 468.0)
     problem = cases.problem(case, FAIR)
     plan = placed(problem, runtime=GroupRuntime(), effort=60.0)
     theirs = planned("alpaserve", problem)
@@ -150,12 +152,6 @@ def test_it_is_confirmed_with_requests_that_it_was_not_chosen_with() -> None:
     distinct = {each.times for each in heard}
     assert len(distinct) == 2
     assert requests.times not in distinct
-
-
-def test_searches_need_not_know_of_judges() -> None:
-    assert judge_of(Watched()) is None
-    assert judge_of(Patient()) is None
-    assert judge_of(Patient(lambda plan, requests: [])) is not None
 
 
 # what it may propose

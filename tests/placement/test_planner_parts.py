@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.placement import simulation as group_simulation
-from astrarium.placement.evaluation import Batching, evaluate
+from astrarium.placement import groups as group_simulation
+from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.interference import IgniterInterference, Tenant
 from astrarium.placement.plan import Plan
-from astrarium.placement.policies import Patient
-from astrarium.placement.policies._search_context import SearchProgress
+from astrarium.placement.policies import Search
 from astrarium.placement.policies.planner import GREEDY, Planner
 from astrarium.placement.policies.planner.draft import Draft, FitCheck, Site, SiteMember, replicas
 from astrarium.placement.policies.planner.explain import DraftExplainer
-from astrarium.placement.policies.planner.finish import DraftJudge, trimmed
 from astrarium.placement.policies.planner.judge import (
     CautiousInterference,
     long_enough,
@@ -29,11 +27,12 @@ from astrarium.placement.policies.planner.judge import (
 from astrarium.placement.policies.planner.moves import Moves, Reshaping
 from astrarium.placement.policies.planner.options import BUSY, ModelOptions
 from astrarium.placement.policies.planner.quick_simulation import QuickSimulation, worths
-from astrarium.placement.policies.planner.search import Climb
+from astrarium.placement.policies.planner.search import Climb, DraftJudge, trimmed
 from astrarium.placement.problem import ALONE, PlacementRequests, Problem, Shape
+from astrarium.placement.worker_queues import Batching
 from astrarium.testing.placement import GIB, gpus, model
-from tests.support.igniter_cases import NOTES, problem_of
-from tests.support.usher_cases import vision
+from tests.support.placement.igniter_cases import NOTES, problem_of
+from tests.support.placement.usher_cases import vision
 
 # what is to no purpose
 
@@ -48,7 +47,7 @@ def looking(problem: Problem) -> Climb:
     simulation = QuickSimulation(
         options, samples(problem, 2, 500), GREEDY, CautiousInterference(problem), weights
     )
-    return Climb(simulation, Moves(options), SearchProgress(Patient()), 1e9)
+    return Climb(simulation, Moves(options), Search(), 1e9)
 
 
 def test_a_replica_goes_if_neither_the_quick_look_nor_the_judge_misses_it() -> None:
@@ -262,13 +261,13 @@ def test_sites_are_cut_joined_and_turned() -> None:
 def test_batches_need_a_runtime_that_waits() -> None:
     """AlpaServe's own dispatch knows single requests only, and so does the plan then."""
     problem = Problem((model(0, rate=20.0),), gpus(1))
-    plan = Planner(Planner.Parameters(runtime=GroupRuntime(), effort=1.0)).place(problem, Patient())
+    plan = Planner(Planner.Parameters(runtime=GroupRuntime(), effort=1.0)).place(problem, Search())
     assert {replica.batch for replica in plan.replicas} == {1}
 
 
 def test_without_the_native_simulation_the_plan_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = Planner.Parameters(samples=2, sample=400, effort=0.1, judged=4, heard=300)
     problem = problem_of(NOTES, gpus=2)
-    native = Planner(parameters).place(problem, Patient())
+    native = Planner(parameters).place(problem, Search())
     monkeypatch.setattr(group_simulation, "extension", lambda name: None)
-    assert Planner(parameters).place(problem, Patient()) == native
+    assert Planner(parameters).place(problem, Search()) == native

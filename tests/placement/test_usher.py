@@ -8,8 +8,8 @@ from hypothesis import given, settings
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND
-from astrarium.placement import v100
 from astrarium.placement.plan import check
+from astrarium.placement.policies import Search
 from astrarium.placement.policies._requirements import BatchOption, ModelNeeds, all_needs
 from astrarium.placement.policies.usher import (
     ReplicaChoice,
@@ -20,7 +20,8 @@ from astrarium.placement.policies.usher import (
     surplus,
 )
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Problem
-from tests.support.usher_cases import (
+from astrarium_papers.elvinger import _v100 as v100
+from tests.support.placement.usher_cases import (
     MIXED,
     VISION,
     batches,
@@ -190,19 +191,14 @@ def test_groups_must_name_every_model_once() -> None:
 
 
 def test_a_search_that_is_ended_answers_with_the_best_so_far() -> None:
-    class Hurried:
-        asked = 0
-
-        def improved(self, plan: object, tried: int) -> None: ...
-
-        def tried(self, count: int) -> bool:
-            self.asked += 1
+    class Hurried(Search):
+        def goes_on(self) -> bool:
             return False
 
     hurried, problem = Hurried(), vision(6)
     plan = Usher(Usher.Parameters()).place(problem, hurried)
     check(plan, problem)
-    assert hurried.asked == 2  # once for each group
+    assert hurried.count == 2  # once for each group
     assert plan.replicas == planned("usher", problem, tried=1).replicas
     assert goodput(plan, problem) < goodput(planned("usher", problem), problem)
 

@@ -13,7 +13,7 @@ from astrarium.core.streams import stream
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.run.simulate import simulate
 from astrarium.serving.contract import Action, Dispatch, Event, Request, RequestArrived, Setup
-from astrarium.serving.policies.deferred import Deferred
+from astrarium.serving.policies.window import Deferred
 from astrarium.serving.state import Batch, Outcome, ServingState
 from astrarium.serving.world import ServingWorld, TableTruth, Truth
 from astrarium.testing.cases import cluster, linear_model

@@ -12,10 +12,10 @@ from astrarium.core.errors import InputError
 from astrarium.core.trace import Step, read_trace, write_trace
 from astrarium.run.replay import Divergence, replay
 from astrarium.serving.contract import Action, Drop, Event
-from astrarium.serving.policies.deferred import Deferred
-from astrarium.serving.policies.eager import Eager
+from astrarium.serving.policies.window import Deferred, Eager
 from astrarium.serving.state import ServingState
-from astrarium.testing.cases import Case, Run, crowd, run_case
+from astrarium.testing.cases import Case, Run, crowd
+from tests.support.cases import run_case
 
 
 def policy(kind: type[Any], case: Case, **parameters: Any) -> Any:

@@ -61,6 +61,9 @@ class Source:
     def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
         return {"long_way": ("Calls.", "reason", {"grpc": 4, "text": 1})}
 
+    def facts(self) -> dict[str, tuple[str, Mapping[str, str]]]:
+        return {"path": ("Who.", {"network": "native", "scheduler": "python"})}
+
 
 def shown(source: Source) -> dict[str, dict[tuple[str, ...], float]]:
     families = text_string_to_metric_families(Metrics(source).text().decode())
@@ -100,6 +103,7 @@ def test_metrics_show_what_the_books_hold() -> None:
     assert found["astrarium_gpu_busy_seconds_total"] == {("0",): 3, ("1",): 0}
     assert found["astrarium_workers"] == {(): 2}
     assert found["astrarium_policy_errors_total"] == {(): 3}
+    assert found["astrarium_path"] == {("native", "python"): 1}
 
 
 def test_advice_follows_the_last_minute() -> None:

@@ -32,16 +32,16 @@ from astrarium.serving.live.tensors import (
     to_bytes,
     unpack_bytes,
 )
-from tests.support.server_fakes import Served, served
+from tests.support.server_fakes import WAYS, Served, served
 
 needs_native = pytest.mark.skipif(extension("_express") is None, reason="needs the native extension")
 # Seconds. It is .05 where nothing else runs; a test must also pass on a machine that is busy with others.
 STALL = 1.0
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["short_way", "long_way"])
+@pytest.fixture(scope="module", params=WAYS)
 def server(request: pytest.FixtureRequest) -> Iterator[Served]:
-    with served(short_way=request.param) as running:
+    with served(way=request.param) as running:
         yield running
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -16,15 +17,25 @@ from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.run.replay import replay
 from astrarium.server.control.bounds import alone, bounded
+from astrarium.server.control.bridge import Bridge
 from astrarium.server.control.control_room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
-from astrarium.server.control.tickets import InFlightBatch
+from astrarium.server.control.tickets import InFlightBatch, Ticket
 from astrarium.server.control.watches import EVERY, FEWEST, DriftWatch
 from astrarium.serving.contract import Dispatch, GpuSpec, ModelSpec, Network, Preempt, Setup, latency_table
-from astrarium.serving.live.messages import BatchCancelled, LoadModel, RunBatch
+from astrarium.serving.live.messages import BatchCancelled, LoadModel, RunBatch, unpacked
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.state import Outcome, ServingState
 from tests.support.live_fakes import Stage
+
+
+@pytest.fixture(autouse=True, params=["python", "native"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both paths keep the same promises; a test marked `python_path` is about what only that one has."""
+    if request.param == "native" and request.node.get_closest_marker("python_path"):
+        pytest.skip("it is about the Python path")
+    monkeypatch.setattr(Stage, "natively", request.param == "native")
+    return str(request.param)
 
 
 def test_a_call_is_answered_in_time_and_its_memory_given_back() -> None:
@@ -53,8 +64,9 @@ def test_a_call_of_several_rows_fills_one_batch_and_ends_once() -> None:
     ticket = stage.call(rows=3)
     stage.wait(30)
     (batch,) = [order for _, order in stage.workers.orders if isinstance(order, RunBatch)]
-    assert [member.row for member in batch.members] == [0, 1, 2]
-    assert len({member.reply for member in batch.members}) == 3
+    members = unpacked(batch.members)
+    assert [(member.rows, member.row) for member in members] == [(3, 0), (3, 1), (3, 2)]
+    assert len({member.reply for member in members}) == 3
     assert stage.ended == [ticket]
     stage.check_the_books()
 
@@ -224,6 +236,7 @@ def test_what_cannot_be_in_time_is_dropped_with_the_policys_reason() -> None:
     stage.check_the_books()
 
 
+@pytest.mark.python_path
 def test_a_policy_that_fails_is_replaced_and_its_requests_are_told() -> None:
     stage = Stage(gpus=1)
     scheduler = stage.control.scheduler
@@ -233,7 +246,7 @@ def test_a_policy_that_fails_is_replaced_and_its_requests_are_told() -> None:
         yield Dispatch(0, (next(iter(state.waiting)),))
         raise RuntimeError("a bug")
 
-    scheduler.engine.policy.decide = decide  # type: ignore[method-assign]
+    scheduler.engine.policy.decide = decide
     calls = [stage.call(), stage.call()]
     stage.wait(1)
     assert {ticket.cause for ticket in calls} == {POLICY_ERROR}
@@ -281,6 +294,31 @@ def test_closing_ends_everything_that_is_open() -> None:
     stage.check_the_books()
 
 
+def test_closing_ends_calls_whose_inputs_are_still_being_made() -> None:
+    stage = Stage(gpus=1)
+    ticket = stage.call(made=False)
+    stage.wait(1)
+    stage.control.close()
+    assert stage.ended == [ticket]
+    ticket.inputs_ready = True
+    stage.control.inputs_made()  # too late: it has ended
+    assert stage.ended == [ticket]
+    stage.check_the_books()
+
+
+def test_a_call_waits_for_its_inputs_and_is_then_answered() -> None:
+    stage = Stage(gpus=1)
+    ticket = stage.call(made=False)
+    stage.wait(2)
+    assert not stage.workers.batches()
+    ticket.inputs_ready = True
+    stage.control.inputs_made()
+    stage.wait(30)
+    assert ticket.outcome is Outcome.IN_TIME
+    stage.check_the_books()
+
+
+@pytest.mark.python_path
 def test_preempted_requests_are_answered_by_another_batch() -> None:
     stage = Stage(gpus=1, models=2, policy="shepherd", slo_ms=200)
     calls = []
@@ -292,6 +330,7 @@ def test_preempted_requests_are_answered_by_another_batch() -> None:
     stage.check_the_books()
 
 
+@pytest.mark.python_path
 def test_a_recording_replays_with_the_same_decisions() -> None:
     stage = Stage(gpus=2, policy="astrarium")
     for turn in range(60):
@@ -362,7 +401,9 @@ def planned_alone(stage: Stage) -> Time:
 
 
 @pytest.mark.parametrize("policy", serving_policies.names())
-def test_however_slow_a_model_was_a_lone_request_is_tried_under_every_policy(policy: str) -> None:
+def test_however_slow_a_model_was_a_lone_request_is_tried_under_every_policy(path: str, policy: str) -> None:
+    if path == "native" and policy not in NATIVE:
+        pytest.skip("it does not decide natively")
     """The plan has room for the delays and for reading the request, which takes 2 ms here."""
     stage = Stage(gpus=1, policy=policy)
     stage.control.begin(replace(stage.control.setup, network=Network(MILLISECOND, 0, MILLISECOND)))
@@ -437,30 +478,38 @@ def test_a_profile_that_leaves_little_of_its_objective_leaves_others_their_delay
     assert bounded(found, stated) == found
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    policy=st.sampled_from(["astrarium", "deferred", "eager", "shepherd", "orloj"]),
-    happenings=st.lists(
-        st.tuples(
-            st.sampled_from(
-                ["call", "call", "call", "rows", "tight", "kill", "break", "mend", "renew", "stick"]
-            ),
-            st.integers(0, 2),
-            st.integers(0, 12),
-        ),
-        max_size=60,
+HAPPENINGS = st.lists(
+    st.tuples(
+        st.sampled_from(["call", "call", "call", "rows", "tight", "kill", "break", "mend", "renew", "stick"]),
+        st.integers(0, 2),
+        st.integers(0, 12),
     ),
+    max_size=60,
 )
+NATIVE = ["astrarium", "deferred", "eager"]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(which=st.integers(0, 4), happenings=HAPPENINGS)
 def test_whatever_happens_every_call_ends_exactly_once(
-    policy: str, happenings: list[tuple[str, int, int]]
+    path: str, which: int, happenings: list[tuple[str, int, int]]
 ) -> None:
-    stage = Stage(gpus=3, models=3, policy=policy, slo_ms=40)
-    calls = 0
+    known = NATIVE if path == "native" else [*NATIVE, "shepherd", "orloj"]
+    stage = Stage(gpus=3, models=3, policy=known[which % len(known)], slo_ms=40)
+    calls = play(stage, happenings)
+    assert len(stage.ended) == len(calls)
+    stage.check_the_books()
+    assert_all_gpus_serve_again(stage)
+
+
+def play(stage: Stage, happenings: list[tuple[str, int, int]]) -> list[Ticket]:
+    """Let all this happen, and wait until everything has ended."""
+    calls = []
     for what, which, pause in happenings:
         match what:
             case "call" | "rows" | "tight":
-                calls += 1
-                stage.call(which, 3 if what == "rows" else 1, 8 if what == "tight" else None)
+                rows, timeout = 3 if what == "rows" else 1, 8 if what == "tight" else None
+                calls.append(stage.call(which, rows, timeout))
             case "kill":
                 stage.workers.kill(which)
             case "break":
@@ -476,9 +525,34 @@ def test_whatever_happens_every_call_ends_exactly_once(
         stage.wait(100)
         stage.fleet.check_for_stuck()
     stage.wait(2 * SECOND / MILLISECOND)
-    assert len(stage.ended) == calls
-    stage.check_the_books()
-    assert_all_gpus_serve_again(stage)
+    return calls
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(policy=st.sampled_from(NATIVE), gpus=st.integers(1, 3), happenings=HAPPENINGS)
+@pytest.mark.python_path  # it runs both by itself
+def test_both_paths_send_the_same_batches_and_end_calls_alike(
+    policy: str, gpus: int, happenings: list[tuple[str, int, int]]
+) -> None:
+    happenings = [
+        (what, which % gpus if what == "kill" else which, pause) for what, which, pause in happenings
+    ]
+    stories = []
+    for Stage.natively in (False, True):
+        stage = Stage(gpus, models=3, policy=policy, slo_ms=40)
+        calls = play(stage, happenings)
+        batches = [
+            (gpu, order.model, order.start, _blocks(order))
+            for gpu, order in stage.workers.orders
+            if isinstance(order, RunBatch)
+        ]
+        ends = [(call.outcome, call.cause, call.retried) for call in calls]
+        stories.append((batches, ends))
+    assert stories[0] == stories[1]
+
+
+def _blocks(order: RunBatch) -> list[tuple[int, int]]:
+    return [(member.block, member.row) for member in unpacked(order.members)]
 
 
 def assert_all_gpus_serve_again(stage: Stage) -> None:
@@ -498,10 +572,12 @@ def ticket_gpu(stage: Stage) -> int:
     return next(worker for worker, order in reversed(stage.workers.orders) if isinstance(order, RunBatch))
 
 
+@pytest.mark.python_path
 def test_a_batch_that_ended_before_the_order_to_stop_it_came_frees_its_gpu() -> None:
     stage = Stage(gpus=1, policy="shepherd", slo_ms=200)
     ticket = stage.call()
     stage.wait(2)
+    flight: InFlightBatch
     (flight,) = stage.control._in_flight[0]
     scheduler = stage.control.scheduler
     assert scheduler is not None
@@ -515,6 +591,7 @@ def test_a_batch_that_ended_before_the_order_to_stop_it_came_frees_its_gpu() -> 
     stage.check_the_books()
 
 
+@pytest.mark.python_path
 def test_what_a_failing_policy_had_not_heard_of_yet_is_told_too() -> None:
     """A request whose worker died is to be tried again, and the policy fails in that very instant."""
     stage = Stage(gpus=1, slo_ms=60)
@@ -526,7 +603,7 @@ def test_what_a_failing_policy_had_not_heard_of_yet_is_told_too() -> None:
     def decide(now: int, events: Sequence[Any], state: ServingState) -> Iterator[Dispatch]:
         raise RuntimeError("a bug")
 
-    scheduler.engine.policy.decide = decide  # type: ignore[method-assign]
+    scheduler.engine.policy.decide = decide
     stage.workers.kill(0)
     stage.wait(1)
     assert ticket.cause == POLICY_ERROR
@@ -555,6 +632,7 @@ def test_a_setup_that_no_policy_takes_changes_nothing() -> None:
 
 def stopped_flight(stage: Stage) -> InFlightBatch:
     """The one batch of GPU 0, preempted just now."""
+    flight: InFlightBatch
     (flight,) = stage.control._in_flight[0]
     scheduler = stage.control.scheduler
     assert scheduler is not None
@@ -563,6 +641,7 @@ def stopped_flight(stage: Stage) -> InFlightBatch:
     return flight
 
 
+@pytest.mark.python_path
 def test_a_worker_that_dies_with_the_news_of_a_stopped_batch_costs_nobody_an_end() -> None:
     stage = Stage(gpus=2, policy="shepherd", slo_ms=400)
     stage.call()
@@ -577,6 +656,7 @@ def test_a_worker_that_dies_with_the_news_of_a_stopped_batch_costs_nobody_an_end
     stage.check_the_books()
 
 
+@pytest.mark.python_path
 def test_a_batch_that_is_stopped_before_it_was_sent_frees_its_gpu() -> None:
     stage = Stage(gpus=1, policy="shepherd", slo_ms=400)
     slow = stage.call()
@@ -593,31 +673,118 @@ def test_a_batch_that_is_stopped_before_it_was_sent_frees_its_gpu() -> None:
     stage.check_the_books()
 
 
-def test_a_policy_that_preempts_against_its_word_is_replaced() -> None:
-    """Answers may have left before the books: a batch of such a policy must not run twice."""
-    stage = Stage(gpus=1, slo_ms=400)
-    stage.call()
-    stage.wait(1)
-    scheduler = stage.control.scheduler
-    assert scheduler is not None
-    assert not scheduler.preempts
-    scheduler.engine.policy.decide = lambda now, events, state: [Preempt(0)]  # type: ignore[method-assign]
-    stage.call()
-    stage.wait(1)
-    assert stage.control.policy_errors == 1
+# Calls that network threads have read
 
 
-def test_answers_that_cannot_be_sent_keep_nothing_from_the_books() -> None:
-    class Trouble:
-        def sending(self, flight: InFlightBatch) -> None:
-            """Nothing."""
+class FakeBridge:
+    """Hands calls out and notes how they end; as `_front.Bridge` does."""
 
-        def returned(self, flight: InFlightBatch, answer: bool) -> None:
-            raise RuntimeError("no")
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.numbers = stage, count()
+        self.calls, self.ended = list[tuple[Any, ...]](), dict[int, tuple[Any, ...]]()
+        self.bridge = Bridge(self, stage.control, stage.repository)
 
+    def call(self, rows: int = 1) -> int:
+        """Its number; its block holds two numbers for each row, and room for as many."""
+        now, block = self.stage.loop.now, self.stage.tensor_store.arena.take(2 * 64 * rows)
+        assert block is not None
+        moments, number = (now, now, now + 25 * MILLISECOND), next(self.numbers)
+        self.calls.append((number, 0, rows, 0, moments, (block, block + 64 * rows, 64), None))
+        self.bridge.hear()
+        return number
+
+    def pop(self) -> list[tuple[Any, ...]]:
+        calls, self.calls = self.calls, []
+        return calls
+
+    def end(self, number: int, outcome: Outcome, *told: Any) -> None:
+        assert number not in self.ended, "a call ends once"
+        self.ended[number] = outcome, *told
+
+
+@pytest.mark.python_path
+def test_a_bridged_call_goes_home_before_the_policy_hears_of_its_batch() -> None:
     stage = Stage(gpus=1)
-    stage.control.answer_sender = Trouble()
-    tickets = [stage.call(), stage.call()]
+    bridge = FakeBridge(stage)
+    number, asked = bridge.call(), list[bool]()
+    stage.wait(1)
+    assert not bridge.ended
+    decide = stage.control.scheduler.engine.policy.decide
+
+    def noting(*given: Any) -> Any:
+        asked.append(number in bridge.ended)
+        return decide(*given)
+
+    stage.control.scheduler.engine.policy.decide = noting
     stage.wait(100)
-    assert all(ticket.outcome is Outcome.IN_TIME for ticket in tickets)
-    stage.check_the_books()
+    assert asked[0]
+    outcome, cause, reason, shapes, retried, batch = bridge.ended[number]
+    assert (outcome, cause, reason, shapes, retried) == (Outcome.IN_TIME, "", "", [None], False)
+    tag, gpu, size, dispatched, planned_end, started, finished = batch
+    assert (gpu, size, planned_end - dispatched, finished - started) == (
+        0,
+        1,
+        6 * MILLISECOND,
+        6 * MILLISECOND,
+    )
+    assert tag == stage.workers.batches()[0].run
+
+
+@pytest.mark.python_path
+def test_bridged_calls_are_counted_by_their_network_thread_alone() -> None:
+    stage = Stage(gpus=1)
+    bridge = FakeBridge(stage)
+    bridge.call()
+    bridge.call(rows=3)
+    stage.wait(100)
+    assert [told[0] for told in bridge.ended.values()] == [Outcome.IN_TIME] * 2
+    assert stage.desk.open == 0
+    assert not stage.ended
+    assert (stage.control.books[0].accepted, stage.control.books[0].ended_in_all) == (0, 0)
+    assert stage.tensor_store.arena.used, "the network thread gives it back"
+
+
+@pytest.mark.python_path
+def test_a_bridged_call_without_an_answer_says_why() -> None:
+    stage = Stage(gpus=1)
+    bridge = FakeBridge(stage)
+    stage.workers.broken.add(0)
+    failed = bridge.call()
+    stage.wait(20)
+    assert bridge.ended[failed][:3] == (Outcome.FAILED, "model_error", "ValueError: no")
+    assert bridge.ended[failed][-1] is None
+    stage.workers.kill(0)
+    stage.wait(1)
+    unserved = bridge.call()
+    stage.control.close()
+    assert bridge.ended[unserved][:2] == (Outcome.DROPPED, "unserved")
+
+
+@pytest.mark.python_path
+def test_a_bridged_call_goes_home_only_when_no_worker_writes_for_it_any_more() -> None:
+    stage = Stage(gpus=1)
+    bridge = FakeBridge(stage)
+    stage.workers.stuck.add(0)
+    number = bridge.call()
+    stage.wait(1)
+    flight = next(iter(stage.control._in_flight[0]))
+    stage.control.close()
+    assert not bridge.ended, "the books have ended it, and its worker may still write"
+    stage.desk.returned(flight, None)
+    assert bridge.ended[number][0] is Outcome.FAILED
+
+
+@pytest.mark.python_path
+def test_a_call_that_cannot_go_home_keeps_nothing_from_the_books() -> None:
+    stage = Stage(gpus=1)
+    bridge = FakeBridge(stage)
+
+    def trouble(*_: Any) -> None:
+        raise RuntimeError("no")
+
+    bridge.end = trouble  # type: ignore[method-assign, assignment]
+    bridge.call()
+    ticket = stage.call()
+    stage.wait(100)
+    assert ticket.outcome is Outcome.IN_TIME
+    assert stage.desk.open == 0

@@ -24,16 +24,16 @@ from astrarium.core.errors import InputError
 from astrarium.server.http.server import serve_http
 from astrarium.server.settings import Address
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Array
-from tests.support.server_fakes import REFUSALS, FakeService, Served, served, serving, until_closed
+from tests.support.server_fakes import REFUSALS, WAYS, FakeService, Served, served, serving, until_closed
 
 ROWS = np.array([[1.5, -2.0, 3.25], [4.0, 5.5, 6.0]], np.float32)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["short_way", "long_way"])
+@pytest.fixture(scope="module", params=WAYS)
 def server(request: pytest.FixtureRequest) -> Iterator[Served]:
-    with served(short_way=request.param) as running:
+    with served(way=request.param) as running:
         yield running
-        assert bool(running.express.taken) is request.param
+        assert bool(running.taken) is (request.param != "long")
 
 
 @pytest.fixture(scope="module")

@@ -1,68 +1,75 @@
-"""In overload: what calls wait unread, what answers slip, and how many calls may be open."""
+"""In overload: what answers slip, and how many calls may be open."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from time import monotonic_ns
-from types import SimpleNamespace
-
 import pytest
 
-from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.server.control.calls import STRETCH, OpenCallLimit, best_time
-from astrarium.server.control.control_room import LARGEST, PUNCTUAL, Margins
-from astrarium.server.http import express
-from astrarium.server.http.express import ReadingLag
-from astrarium.serving.contract import DynamicSpec, ModelSpec, latency_table
+from astrarium.core.errors import extension
+from astrarium.core.units import MILLISECOND
+from astrarium.server.control.admission import (
+    BACKLOG,
+    CLOSED,
+    FULL,
+    LARGEST,
+    PUNCTUAL,
+    STRETCH,
+    TAKEN,
+    TOO_LATE,
+    Admission,
+    OpenCallLimit,
+    best_time,
+)
+from astrarium.serving.contract import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.twin import native_setup
 from tests.support.live_fakes import Stage
+
+SPEC = ModelSpec(0, "m", 25 * MILLISECOND, latency_table([size * MILLISECOND for size in (2, 2, 3, 4)]))
+OBJECTIVE = 25 * MILLISECOND
 
 # Margins
 
 
-def late_by(margins: Margins, stage: Stage, slips_ms: list[float]) -> None:
-    flight = stage.first_flight()
+def late_by(stage: Stage, slips_ms: list[float]) -> None:
     for slip in slips_ms:
-        margins.answered(flight, flight.planned_end + round(slip * MILLISECOND))
+        stage.control.admission.answered(0, round(slip * MILLISECOND))
 
 
-def margin(margins: Margins, stage: Stage, spare_ms: float = 1000.0) -> float:
+def margin(stage: Stage, spare_ms: float = 1000.0) -> float:
     """Milliseconds that a deadline so far away is brought forward."""
-    now = stage.loop.now
-    deadline = now + round(spare_ms * MILLISECOND)
-    return (deadline - margins.planned(0, deadline, stage.control.setup, now)) / MILLISECOND
+    deadline = stage.loop.now + round(spare_ms * MILLISECOND)
+    return float((deadline - stage.control.planned(0, deadline)) / MILLISECOND)
 
 
 def test_a_margin_is_what_nine_of_ten_answers_keep() -> None:
-    stage, margins = Stage(slo_ms=100), Margins(1)
-    assert margin(margins, stage) == 0
-    late_by(margins, stage, [tenth * 1.0 for tenth in range(10)] * 500)  # 0 to 9 ms later than planned
-    assert margin(margins, stage) == pytest.approx(8.5, abs=1.0)
-    late_by(margins, stage, [-1.0] * 2000)
-    assert margin(margins, stage) == 0
+    stage = Stage(slo_ms=100)
+    assert margin(stage) == 0
+    late_by(stage, [tenth * 1.0 for tenth in range(10)] * 500)  # 0 to 9 ms later than planned
+    assert margin(stage) == pytest.approx(8.5, abs=1.0)
+    late_by(stage, [-1.0] * 2000)
+    assert margin(stage) == 0
 
 
 def test_a_margin_follows_within_a_few_batches_and_has_a_limit() -> None:
-    stage, margins = Stage(slo_ms=25), Margins(1)
-    late_by(margins, stage, [5.0] * 64)
-    assert margin(margins, stage) > 4
-    late_by(margins, stage, [50.0] * 1000)
-    assert margin(margins, stage) == pytest.approx(LARGEST * 25)
+    stage = Stage(slo_ms=25)
+    late_by(stage, [5.0] * 64)
+    assert margin(stage) > 4
+    late_by(stage, [50.0] * 1000)
+    assert margin(stage) == pytest.approx(LARGEST * 25)
     assert PUNCTUAL < 1
 
 
 def test_a_lone_call_is_tried_whatever_the_margin() -> None:
     """6 ms are what it needs; a call that has less is not given less than it has."""
-    stage, margins = Stage(slo_ms=25), Margins(1)
-    late_by(margins, stage, [50.0] * 1000)
-    assert margin(margins, stage, spare_ms=9) == 3
-    assert margin(margins, stage, spare_ms=6) == 0
-    assert margin(margins, stage, spare_ms=2) == 0
+    stage = Stage(slo_ms=25)
+    late_by(stage, [50.0] * 1000)
+    assert margin(stage, spare_ms=9) == 3
+    assert margin(stage, spare_ms=6) == 0
+    assert margin(stage, spare_ms=2) == 0
 
 
 def test_policies_are_handed_deadlines_with_the_margin_and_the_books_go_by_the_real_ones() -> None:
     stage = Stage(gpus=1, slo_ms=25)
-    late_by(stage.control.margins, stage, [5.0] * 200)
+    late_by(stage, [5.0] * 200)
     ticket = stage.call()
     assert stage.control.scheduler is not None
     [event] = stage.control.scheduler._driver._inbox
@@ -70,10 +77,35 @@ def test_policies_are_handed_deadlines_with_the_margin_and_the_books_go_by_the_r
     assert ticket.deadline - handed == pytest.approx(5 * MILLISECOND, abs=MILLISECOND)
 
 
-# Pace
+def test_the_native_admission_decides_as_the_one_in_python() -> None:
+    """Of two GPUs; answers come late, calls queue up, one has too little time, and there are too many."""
+    front, native = extension("_front"), extension("_native")
+    assert front is not None
+    setup = Setup((SPEC,), (GpuSpec(0), GpuSpec(1)), Network(control=MILLISECOND, response=MILLISECOND))
+    ours, theirs = (
+        Admission(setup, 60),
+        front.Exchange(memoryview(bytearray(1 << 12)), 1, 60, 1).admission,
+    )
+    ours.plan(setup, 2, 0)
+    theirs.plan(native_setup(native, setup), 2, 0)
+    found = list[tuple[int, int]]()
+    for step in range(200):
+        now = step * MILLISECOND
+        for one in (ours, theirs):
+            one.close(step < 2)
+            one.look(now)
+        objective = (25, 3, 60)[step % 3] * MILLISECOND
+        verdicts = {one.admit(0, objective, now, now) for one in (ours, theirs)}
+        assert len(verdicts) == 1, step
+        found.append((step, verdicts.pop()))
+        for one in (ours, theirs):
+            one.answered(0, (step % 7) * MILLISECOND)
+        assert ours.open_of(0) == theirs.open_of(0)
+        assert ours.margin(0) == theirs.margin(0)
+    assert {verdict for _, verdict in found} == {TAKEN, CLOSED, TOO_LATE, FULL, BACKLOG}
 
-SPEC = ModelSpec(0, "m", 25 * MILLISECOND, latency_table([size * MILLISECOND for size in (2, 2, 3, 4)]))
-OBJECTIVE = 25 * MILLISECOND
+
+# Pace
 
 
 def test_the_best_time_is_a_share_of_the_best_batch() -> None:
@@ -115,63 +147,3 @@ def test_a_burst_is_no_queue_that_stands() -> None:
     pace.too_many(0, OBJECTIVE, now)
     now = stretch(pace, now, calls=40, answers=10)
     assert not pace.too_many(50, OBJECTIVE, now)
-
-
-# Reading
-
-
-class Loop:
-    def __init__(self) -> None:
-        self.soon: list[Callable[[], None]] = []
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self.soon.append(call)
-
-
-@pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A lag with a clock and a loop of a test's own. A tick is 4 ms; `tells` is what the system tells."""
-    stage = SimpleNamespace(now=SECOND, tells=0, loop=Loop())
-    monkeypatch.setattr(express, "monotonic_ns", lambda: stage.now)
-    monkeypatch.setattr(express, "get_running_loop", lambda: stage.loop)
-    stage.lag = ReadingLag(SimpleNamespace(unread_for=lambda socket: stage.tells, TICK=4 * MILLISECOND))
-
-    def turn(reads: int, took_ms: float, idle_ms: float = 0.0) -> list[tuple[float, float]]:
-        stage.now += round(idle_ms * MILLISECOND)
-        found = []
-        for _ in range(reads):
-            found.append(tuple(one / MILLISECOND for one in stage.lag.of(5, stage.now)))
-            stage.now += round(took_ms / reads * MILLISECOND)
-        [end] = stage.loop.soon
-        stage.loop.soon.clear()
-        end()
-        return found
-
-    stage.turn = turn
-    return stage
-
-
-def test_a_loop_that_waits_for_requests_reads_them_at_once(turns: SimpleNamespace) -> None:
-    assert turns.turn(2, took_ms=1) == [(0, 0), (0.5, 0.5)]
-    assert turns.turn(2, took_ms=1, idle_ms=3) == [(0, 0), (0.5, 0.5)]
-
-
-def test_what_is_there_at_once_came_during_the_turn_before(turns: SimpleNamespace) -> None:
-    turns.turn(2, took_ms=4, idle_ms=50)
-    assert turns.turn(2, took_ms=2) == [(2, 4), (3, 5)]
-    assert turns.turn(1, took_ms=1) == [(1, 2)]
-
-
-def test_the_system_says_what_can_be_at_least_and_at_most(turns: SimpleNamespace) -> None:
-    turns.turn(1, took_ms=30, idle_ms=50)
-    assert turns.turn(1, took_ms=1) == [(8, 8)]
-    turns.tells = 20 * MILLISECOND
-    assert turns.turn(1, took_ms=1) == [(20, 20)]
-
-
-def test_a_lag_needs_no_more_than_a_running_loop() -> None:
-    async def read() -> tuple[int, int]:
-        lag = ReadingLag(SimpleNamespace(unread_for=lambda socket: 0, TICK=4 * MILLISECOND))
-        return lag.of(0, monotonic_ns())
-
-    assert asyncio.run(read()) == (0, 0)

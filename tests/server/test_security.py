@@ -27,7 +27,7 @@ from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.http.bodies import BodyReader, Disconnected, decompressed
 from astrarium.server.http.server import serve_http
 from astrarium.server.settings import HttpLimits, Keys, Security
-from tests.support.server_fakes import FakeService, Served, served
+from tests.support.server_fakes import WAYS, FakeService, Served, Way, served
 
 KEYS = ("first-key", "second-key")
 LIMITS = HttpLimits(body_bytes=100_000, head_bytes=10_000)
@@ -37,9 +37,16 @@ BODY = json.dumps({"inputs": [{"name": "IN", "shape": [1, 2], "datatype": "FP32"
 # Keys
 
 
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    """How plain requests come in."""
+    found: Way = request.param
+    return found
+
+
 @pytest.fixture(scope="module")
-def locked() -> Iterator[Served]:
-    with served(LIMITS, Security(keys=KEYS)) as running:
+def locked(way: Way) -> Iterator[Served]:
+    with served(LIMITS, Security(keys=KEYS), way) as running:
         yield running
 
 
@@ -161,8 +168,8 @@ def test_a_certificate_that_is_not_there_is_named(serve: Any, tmp_path: Path) ->
 
 
 @pytest.fixture(scope="module")
-def small() -> Iterator[Served]:
-    with served(LIMITS) as running:
+def small(way: Way) -> Iterator[Served]:
+    with served(LIMITS, way=way) as running:
         yield running
 
 
@@ -248,8 +255,8 @@ HALF = b"POST /v2/models/echo/infer HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % le
 
 
 @pytest.mark.parametrize("sent", [b"GET /v2 HTTP/1.1\r\nhost", HALF])
-def test_a_request_that_never_ends_is_given_up(sent: bytes) -> None:
-    with served(HttpLimits(request_seconds=0.05)) as impatient:
+def test_a_request_that_never_ends_is_given_up(sent: bytes, way: Way) -> None:
+    with served(HttpLimits(request_seconds=0.05), way=way) as impatient:
         head, _, body = raw(impatient, sent).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 408 ")
         assert json.loads(body)["error"] == "request: expected whole within 0.05 s"

@@ -1,4 +1,4 @@
-"""What a machine cannot give is said before anything is started, by the field that asks for it."""
+"""What is decided before anything is started: what a machine cannot give, and which path calls take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND
 from astrarium.server import running
+from astrarium.server.control.plan import plan
 from astrarium.server.recording import Header, Recording
+from astrarium.serving.scenario import Scenario, load
 from astrarium.serving.scenario.schema import ServerOptions
 from tests.support.live_fakes import Stage
 from tests.support.live_server import PATIENCE
@@ -108,3 +110,42 @@ def test_workers_that_are_late_and_what_they_load() -> None:
 )
 def test_durations_are_said_without_powers_of_ten(time: int, said: str) -> None:
     assert rounded_duration(time) == said
+
+
+@pytest.mark.parametrize(
+    ("more", "uvicorn", "python"),
+    [
+        ("", "", ""),
+        ("server: {path: native}", "", ""),
+        ("server: {path: python}", "server_path", "server.path says so"),
+        ("policy: {name: clockwork}", "", "policy clockwork has no live native twin"),
+        ("server: {record: r.jsonl}", "", "what is recorded is decided in Python"),
+        ("server: {tls: {cert: c.pem, key: k.pem}}", "tls", ""),
+    ],
+)
+def test_calls_go_as_natively_as_they_can(tmp_path: Path, more: str, uvicorn: str, python: str) -> None:
+    scenario = written(tmp_path, more)
+    made = plan(scenario)
+    assert (made.uvicorn, made.python_scheduler) == (uvicorn, python)
+    assert ("uvicorn" in made.told_path) is bool(uvicorn)
+    assert made.told_path.endswith(f"scheduled in Python ({python})" if python else "scheduled natively")
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("policy: {name: clockwork}\nserver: {path: native}", "policy clockwork has no live native twin"),
+        ("server: {path: native, tls: {cert: c.pem, key: k.pem}}", "uvicorn reads the calls: TLS"),
+    ],
+)
+def test_what_must_be_native_and_cannot_be_is_refused(tmp_path: Path, more: str, why: str) -> None:
+    with pytest.raises(InputError, match=rf"server\.path: expected auto or python, since {why}"):
+        plan(written(tmp_path, more))
+
+
+def written(folder: Path, more: str) -> Scenario:
+    (folder / "c.pem").touch()
+    (folder / "k.pem").touch()
+    file = folder / "scenario.yaml"
+    file.write_text(f"cluster: {{gpus: 1}}\nmodels:\n  m: {{profile: {{table: [5ms]}}, slo: 25ms}}\n{more}\n")
+    return load(file, serving=True)

@@ -12,7 +12,7 @@ from astrarium.core.quantities import Duration
 from astrarium.serving import twin
 from astrarium.serving.goodput import Probe, bisect, capacity, scan, search, shares
 from astrarium.serving.policies._queue import ModelQueue
-from astrarium.serving.policies.deferred import Deferred
+from astrarium.serving.policies.window import Deferred
 from astrarium.serving.scenario import Scenario, build, parse
 
 RESNET50 = {"profile": {"alpha": "1.053ms", "beta": "5.072ms"}, "slo": "25ms"}
@@ -105,6 +105,7 @@ def test_goodput_of_table_2(model: object, policy: dict[str, str], expected: flo
     assert all(probe.passed == (probe.worst_bad <= 0.01) for probe in found.probes)
 
 
+@pytest.mark.thorough
 def test_the_a100_zoo() -> None:
     """37 models on 64 GPUs: an earlier simulator of ours gave 17 057 and 11 056."""
     found = {}

@@ -12,9 +12,8 @@ from astrarium.core.choice import parameters_of
 from astrarium.core.units import MILLISECOND
 from astrarium.serving.contract import Setup
 from astrarium.serving.policies import serving_policies
-from astrarium.serving.policies.deferred import Deferred
-from astrarium.serving.policies.eager import Eager
 from astrarium.serving.policies.shepherd import Shepherd
+from astrarium.serving.policies.window import Deferred, Eager
 from astrarium.serving.twin import LiveTwin, faster
 from tests.support.live_fakes import Stage
 

@@ -129,6 +129,7 @@ def test_the_number_of_threads_changes_nothing(threads: int) -> None:
     assert_same_decisions(case.schedule(threads=threads), case.schedule(threads=2, alone=True))
 
 
+@pytest.mark.thorough
 def test_pinned_threads_decide_the_same() -> None:
     case = CASES["many models"]
     assert_same_decisions(case.schedule(threads=3, pin=True), case.schedule(threads=3))

@@ -31,13 +31,14 @@ from astrarium.serving.contract import (
     RequestProfiled,
 )
 from astrarium.serving.level import events
-from astrarium.serving.policies.eager import Eager
+from astrarium.serving.policies.window import Eager
 from astrarium.serving.scenario import Scenario, build, parse
 from astrarium.serving.state import Outcome, ServingState
 from astrarium.serving.world import Profiler, ServingWorld, TableTruth
 from astrarium.testing.audit import audit
-from astrarium.testing.cases import Case, cluster, crowd, linear_model, run_case
+from astrarium.testing.cases import Case, cluster, crowd, linear_model
 from astrarium.testing.conformance import ContractError
+from tests.support.cases import run_case
 
 CHAT = {"share": 0.75, "time": {"normal": {"mean": "4ms", "std": "1ms"}}}
 MAIL = {"share": 0.25, "time": {"constant": "9ms"}}

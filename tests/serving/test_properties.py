@@ -30,15 +30,13 @@ from astrarium.serving.contract import (
     Setup,
 )
 from astrarium.serving.policies import serving_policies
-from astrarium.serving.policies._window import Gather
 from astrarium.serving.policies.astrarium import Astrarium
-from astrarium.serving.policies.deferred import Deferred
-from astrarium.serving.policies.eager import Eager
-from astrarium.serving.policies.timeout import Timeout
+from astrarium.serving.policies.window import Deferred, Eager, Gather, Timeout
 from astrarium.serving.state import Outcome, ServingState
 from astrarium.testing.audit import audit
-from astrarium.testing.cases import Case, Run, cluster, linear_model, requests_at, run_case
+from astrarium.testing.cases import Case, Run, cluster, linear_model, requests_at
 from astrarium.testing.serving import NO_DELAY, cases
+from tests.support.cases import run_case
 
 BOUNDED = settings(
     max_examples=60,
@@ -192,7 +190,8 @@ DIGESTS = """
 import hashlib
 from astrarium.core.choice import parameters_of
 from astrarium.serving.policies import serving_policies
-from astrarium.testing.cases import crowd, run_case
+from astrarium.testing.cases import crowd
+from tests.support.cases import run_case
 for name, policy in serving_policies:
     case = crowd(models=5, gpus=3, requests=400)
     steps = run_case(case, policy(case.setup, parameters_of(policy)())).steps

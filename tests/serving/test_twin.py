@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
+from astrarium.core.level import Watching
 from astrarium.serving import twin as native
 from astrarium.serving.level import run
 from astrarium.serving.policies import serving_policies
@@ -174,4 +175,4 @@ def test_asking_for_a_twin_that_is_not_there_says_so() -> None:
     with pytest.raises(InputError, match="one of auto, python, native"):
         run(scenario, "rust")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="records traces"):
-        run(scenario, "native", trace=lambda step: None)
+        run(scenario, "native", watching=Watching(trace=lambda step: None))

@@ -98,6 +98,7 @@ def both(scenario: Scenario) -> ServingRecord:
     return reference
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", sorted(CHOICES))
 @given(data=st.data(), case=cases)
 @settings(max_examples=40, deadline=None, derandomize=True)

@@ -7,11 +7,13 @@ from heapq import heappop, heappush
 from typing import Any
 
 from astrarium.core.choice import parameters_of
+from astrarium.core.errors import extension
 from astrarium.core.units import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall
 from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.native import NativeControl
 from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository
 from astrarium.server.control.tickets import InFlightBatch, TensorStore, Ticket
@@ -33,10 +35,13 @@ from astrarium.serving.live.messages import (
     RunBatch,
     UnloadModel,
     WorkerUp,
+    decode_order,
+    encode,
 )
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 from astrarium.serving.live.workers import Listener, WorkerSpec
 from astrarium.serving.policies import serving_policies
+from astrarium.serving.twin import faster
 
 VALUES = TensorSpec("INPUT", "FP32", (2,))
 ECHO = TensorSpec("OUTPUT", "FP32", (2,))
@@ -99,13 +104,9 @@ class FakeWorkers:
         self.refuses: set[int] = set()  # models that cannot be loaded
         self.slower = 1.0
         self.orders: list[tuple[int, Order]] = []
-        self.heard = 0  # times that news were asked for
 
     def batches(self) -> list[RunBatch]:
         return [order for _, order in self.orders if isinstance(order, RunBatch)]
-
-    def hear(self) -> None:
-        self.heard += 1
 
     def hush(self) -> None:
         """Nothing is on its way: news are told by the loop."""
@@ -150,7 +151,7 @@ class FakeWorkers:
     def _run(self, worker: int, order: RunBatch) -> None:
         if order.model in self.stuck:
             return
-        size = max(1, len(order.members))
+        size = max(1, order.size)
         start = max(self._loop.now, order.start, self._free[worker])
         took = round(self._setup.models[order.model].latency[size] * self.slower)
         end = self._free[worker] = start + took
@@ -173,6 +174,81 @@ class FakeWorkers:
         self._loop.later(after, tell)
 
 
+class VirtualScheduler:
+    """The native scheduler in virtual time; it hears what workers say of batches before the fleet does."""
+
+    def __init__(self, loop: FakeLoop, models: int, gpus: int) -> None:
+        front = extension("_front")
+        assert front is not None
+        self._loop, self._steps = loop, front.Steps(models, gpus)
+        self.admission = self._steps.admission
+        self.waiting, self.retried = self._steps.waiting, self._steps.retried
+        self.policy_errors, self.oldest = self._steps.policy_errors, self._steps.oldest
+        self._ended: list[Any] = []
+        self._records: list[Any] = []
+        self._due = FOREVER
+        self.stage: Stage | None = None
+
+    def begin(self, setup: Any, parameters: Any) -> None:
+        self._steps.begin(setup, parameters, self._loop.now)
+        self._soon()
+
+    def gpu_joined(self, gpu: int) -> None:
+        self._steps.gpu_joined(gpu, self._loop.now)
+        self._soon()
+
+    def gpu_left(self, gpu: int, reason: str) -> None:
+        self._steps.gpu_left(gpu, reason, self._loop.now)
+        self._soon()
+
+    def arrive(self, *call: Any) -> bool:
+        self._steps.arrive(*call, self._loop.now)
+        self._soon()
+        return True
+
+    def heard(self, worker: int, news: News) -> None:
+        assert self.stage is not None
+        if self._steps.hear(worker, encode(news), self._loop.now):
+            self._soon()
+        else:
+            self.stage.fleet.heard(worker, news)
+
+    def died(self, worker: int, reason: str) -> None:
+        assert self.stage is not None
+        self.stage.fleet.died(worker, reason)
+
+    def ended(self) -> list[Any]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def records(self) -> list[Any]:
+        records, self._records = self._records, []
+        return records
+
+    def troubles(self) -> list[tuple[int, str]]:
+        return []
+
+    def close(self) -> None:
+        self._steps.close()
+        self._step()
+
+    def _soon(self) -> None:
+        self._loop.soon(self._step)
+
+    def _step(self) -> None:
+        assert self.stage is not None
+        due, orders, ended, records = self._steps.step(self._loop.now)
+        self._ended += ended
+        self._records += records
+        for gpu, packet in orders:
+            self.stage.workers.send(gpu, decode_order(packet))
+        self.stage.control.collect()
+        self.stage.control.sync()
+        if due < FOREVER and due != self._due:
+            self._loop.at(due, self._step)
+        self._due = due
+
+
 class FakeAnswer:
     """Stands for the future that a call waits on."""
 
@@ -187,23 +263,34 @@ class FakeAnswer:
 
 
 class Stage:
-    """A control room with everything around it, in virtual time."""
+    """A control room with everything around it, in virtual time; *native*: with the native scheduler."""
+
+    natively = False  # where a test does not say
 
     def __init__(
         self, gpus: int = 2, models: int = 1, policy: str = "eager", slo_ms: int = 25, memory: int = 1 << 20
     ) -> None:
         self.loop = FakeLoop()
+        native = self.natively
         self.plan = make_plan(gpus, models, policy, slo_ms * MILLISECOND, memory)
         self.ended: list[Ticket] = []
         self.tensor_store = TensorStore(memory)
         self.desk = Desk(self.tensor_store, self._ticket_ended)
         self.steps: list[Any] = []
-        self.control = Control(self.plan, self.desk, self.loop, lambda setup: self.steps.append)
+        scheduler = VirtualScheduler(self.loop, models, gpus) if native else None
+        self.control: Any = (
+            NativeControl(self.plan, self.desk, scheduler, self.loop.clock)
+            if scheduler is not None
+            else Control(self.plan, self.desk, self.loop, lambda setup: self.steps.append)
+        )
         self.fleet = self.control.fleet = Fleet(
             self.plan.workers, self.control, self.loop.clock, self.loop.later
         )
         self.repository = self.control.repository = Repository(self.plan.models, self.fleet)
-        self.workers = FakeWorkers(self.loop, self.fleet, self.plan.setup)
+        listener: Listener = self.fleet
+        if scheduler is not None:
+            listener, scheduler.stage, self.fleet.oldest = scheduler, self, scheduler.oldest
+        self.workers = FakeWorkers(self.loop, listener, self.plan.setup)
         self.repository.start()
         self.fleet.start(self.workers)
         self.wait(100)
@@ -213,8 +300,14 @@ class Stage:
         self.loop.run_until(self.loop.now + round(ms * MILLISECOND))
 
     def call(
-        self, model: int = 0, rows: int = 1, timeout_ms: float | None = None, received: Time | None = None
+        self,
+        model: int = 0,
+        rows: int = 1,
+        timeout_ms: float | None = None,
+        received: Time | None = None,
+        made: bool = True,
     ) -> Ticket:
+        """Take a call; its inputs are still being made where they are not *made*."""
         given = Tensor("INPUT", "FP32", (rows, 2), bytes(8 * rows))
         name = self.plan.models[model].name
         call = InferCall(name, [given], rows, self.loop.now if received is None else received)
@@ -223,15 +316,16 @@ class Stage:
         ticket = Ticket(call, model, tensors, 0, call.received + slo, FakeAnswer())
         assert self.tensor_store.take_in(ticket, call.inputs)
         self.control.books[model].accepted += 1
-        for request in self.desk.open_parts(ticket):
-            self.control.arrive(request, ticket)
+        ticket.inputs_ready = made
+        self.control.take(ticket)
         return ticket
 
     def first_flight(self) -> InFlightBatch:
         """Of a call that has just left for GPU 0."""
         self.call()
         self.wait(1)
-        return next(iter(self.control._in_flight[0]))
+        flight: InFlightBatch = next(iter(self.control._in_flight[0]))
+        return flight
 
     def check_the_books(self) -> None:
         """Nothing open, nothing unaccounted, no memory kept."""
@@ -239,13 +333,14 @@ class Stage:
         assert self.desk.open == 0
         assert sum(one.open for one in books) == 0
         assert sum(sum(one.ended.values()) for one in books) == len(self.ended)
-        assert all(ticket.answer.results == 1 for ticket in self.ended)  # type: ignore[attr-defined]
+        assert all(ticket.answer.results == 1 for ticket in self.ended)  # type: ignore[union-attr]
         assert self.tensor_store.arena.used == 0
 
     def _ticket_ended(self, ticket: Ticket) -> None:
         self.ended.append(ticket)
         took = self.loop.now - ticket.call.received
         self.control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, took)
+        assert ticket.answer is not None
         ticket.answer.set_result(None)
         self.desk.release(ticket)
 
@@ -255,16 +350,19 @@ def make_plan(gpus: int, models: int, policy: str, slo: Time, memory: int) -> Se
     specs = tuple(ModelSpec(index, f"m{index}", slo, table) for index in range(models))
     setup = Setup(specs, tuple(GpuSpec(gpu) for gpu in range(gpus)), Network())
     factory = serving_policies.get(policy)
+    made = (lambda new, chosen: faster(chosen, new)) if Stage.natively else (lambda new, chosen: chosen)
     return ServingPlan(
         setup=setup,
         models=tuple(_model(index, slo) for index in range(models)),
         workers=tuple(WorkerSpec(gpu, Place(gpu)) for gpu in range(gpus)),
         policy_name=policy,
-        new_policy=lambda new: factory(new, parameters_of(factory)()),
+        new_policy=lambda new: made(new, factory(new, parameters_of(factory)())),
         profiled_share=1.0,
         queue=1000,
         memory=memory,
         measured_delays=False,
+        uvicorn="" if Stage.natively else "server_path",
+        python_scheduler="" if Stage.natively else "a test keeps to it",
     )
 
 

@@ -6,37 +6,35 @@ import asyncio
 import mmap
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from time import monotonic_ns
+from typing import Any, Literal
 
 import uvloop
 
 from astrarium.server.contract import (
-    Deliver,
-    Delivery,
-    ExpressClient,
-    Full,
     InferAnswer,
     InferCall,
     Kind,
     ModelCard,
     ModelState,
     ModelStatistics,
-    PackedCall,
     Refused,
     Stages,
     TimedCount,
 )
 from astrarium.server.grpc.server import serve_grpc
-from astrarium.server.http.server import serve_http
+from astrarium.server.http.server import RunningHttp, serve_http
 from astrarium.server.settings import Address, HttpLimits, Security
-from astrarium.serving.live.arena import aligned, block_bytes, tensors_at
+from astrarium.serving.live.arena import aligned, tensors_at
 from astrarium.serving.live.tensors import DATATYPES, Tensor, TensorSpec
 
 MS = 1_000_000
+HOUR = 3_600_000 * MS
 
 
 def echo_card(name: str, *specs: tuple[str, str, tuple[int, ...]], max_batch: int = 8) -> ModelCard:
@@ -68,6 +66,7 @@ class FakeService:
     models: dict[str, ModelCard] = field(default_factory=dict)
     gate: asyncio.Event | None = None
     long_way: list[str] = field(default_factory=list)  # why calls did not go the short way
+    changed: Callable[[], None] = lambda: None  # called after models were loaded or unloaded
 
     def __post_init__(self) -> None:
         one = ("IN", "FP32", (-1,))
@@ -125,9 +124,11 @@ class FakeService:
         if model == "broken":
             raise Refused(Kind.MODEL_FAILED, "model broken: its file is no model")
         self._state(model, "READY")
+        self.changed()
 
     async def unload(self, model: str) -> None:
         self._state(model, "UNAVAILABLE", "unloaded")
+        self.changed()
 
     def statistics(self, model: str) -> ModelStatistics:
         rows = self.rows[model]
@@ -145,81 +146,88 @@ class FakeService:
         return b'{"traceEvents":[],"last":%d}' % last
 
 
-class FakeExpress:
-    """The short way into a FakeService: the same answers and refusals, from shared memory."""
+class FakeFront:
+    """The native way into a FakeService: network threads read the calls, and Python answers them by hand.
 
-    def __init__(self, service: FakeService) -> None:
-        self._service, self._at = service, 0
+    Models that refuse or fail go the long way: what they say is not what a scheduler would.
+    """
+
+    def __init__(self, service: FakeService, threads: int) -> None:
+        native: Any = import_module("astrarium._front")
+        self._service, self.threads = service, threads
         self._names = list(service.models)
-        self.memory = memoryview(mmap.mmap(-1, 1 << 24))
-        self.deliver: Deliver = lambda deliveries: None
-        self.full: Full = lambda model, calls: None
-        self.taken = self.hopeless_calls = self.needed_ns = 0
+        self._memory = memoryview(mmap.mmap(-1, 1 << 26))
+        self.exchange = native.Exchange(self._memory, len(self._names), most_open=10_000, origins=threads)
+        self._loopback = native.Loopback(self.exchange)
+        self.taken = 0
+        self._cards: dict[str, tuple[ModelCard, ModelCard]] = {}
         self._waiting: set[asyncio.Task[None]] = set()
+        asyncio.get_running_loop().add_reader(self._loopback.fd(), self._hear)
+        self._hear()  # it asks for the bell to be rung
 
     def cards(self) -> list[tuple[int, ModelCard, str]]:
-        return [(index, self.card(index), "") for index in range(len(self._names))]
+        names = enumerate(self._names)
+        return [(index, self._patient(self._service.models[name]), _refuses(name)) for index, name in names]
 
-    def keep_pace(self, now: int) -> None:
-        """There is nothing to decide here."""
+    def _patient(self, card: ModelCard) -> ModelCard:
+        """The same for the same card; no call of it is too late, however busy the machine is."""
+        known, patient = self._cards.get(card.name, (None, card))
+        if known is not card:
+            patient = replace(card, slo=HOUR, priorities=dict.fromkeys(card.priorities, HOUR))
+            self._cards[card.name] = card, patient
+        return patient
 
-    def needed(self, model: int) -> int:
-        return self.needed_ns
+    def _hear(self) -> None:
+        for ticket in self._loopback.pop():
+            self.taken += 1
+            task = asyncio.get_running_loop().create_task(self._answer(*ticket))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
 
-    def planned(self) -> object:
-        return self
-
-    def hopeless(self, model: int) -> None:
-        self.hopeless_calls += 1
-
-    def card(self, model: int) -> ModelCard:
-        return self._service.models[self._names[model]]
-
-    def take(self, client: ExpressClient, received: int) -> None:
-        self.taken += 1
-        packed = client.packed
-        call = self._unpacked(packed, received)
-        if call.model in REFUSALS:
-            self._service.calls.append(call)
-            raise REFUSALS[call.model]
-        if call.model == "buggy":
-            raise ZeroDivisionError("a secret")
-        task = asyncio.get_running_loop().create_task(self._answer(client, packed, call))
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
-
-    def _unpacked(self, packed: PackedCall, received: int) -> InferCall:
-        card, shapes, at = self.card(packed.model), packed.shapes, self._room(packed.block_bytes)
-        packed.place(at)
-        given = [
-            Tensor(*one[:3], bytes(one.data)) for one in tensors_at(self.memory, at, card.inputs, shapes)
-        ]
-        timeout = packed.timeout_us * 1000 or None
-        return InferCall(
-            card.name, given, packed.rows, received, timeout, packed.priority, packed.application
-        )
-
-    async def _answer(self, client: ExpressClient, packed: PackedCall, call: InferCall) -> None:
+    async def _answer(self, number: int, model: int, rows: int, *more: Any) -> None:
+        _, received, _, block, replies, room, shapes, timeout_us, priority, application = more
+        card = self._service.models[self._names[model]]
+        found = tensors_at(self._memory, block, card.inputs, shapes)
+        given = [Tensor(one[0], one[1], tuple(one[2]), bytes(one.data)) for one in found]
+        timeout = timeout_us * 1000 or None
+        call = InferCall(card.name, given, rows, received, timeout, priority, application)
         answer = await self._service.infer(call)
-        shapes = [((1, *one.shape[1:]), len(one.data) // call.rows) for one in answer.outputs]
-        room = block_bytes(shapes)
-        at = self._room(room * call.rows)
-        for row in range(call.rows):
-            place = at + row * room
-            for one, (_, size) in zip(answer.outputs, shapes, strict=True):
-                self.memory[place : place + size] = one.data[row * size : (row + 1) * size]
+        outputs = [((1, *one.shape[1:]), len(one.data) // rows) for one in answer.outputs]
+        for row in range(rows):
+            place = replies + row * room
+            for one, (_, size) in zip(answer.outputs, outputs, strict=True):
+                self._memory[place : place + size] = one.data[row * size : (row + 1) * size]
                 place += aligned(size)
         answer.release()
-        self.deliver([Delivery(client, packed, at, room, shapes)])
+        self._loopback.end(number, shapes=[outputs] * rows)
 
-    def _room(self, size: int) -> int:
-        at, self._at = self._at, self._at + aligned(size)
-        if self._at > len(self.memory):
-            at, self._at = 0, aligned(size)
-        return at
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._loopback.fd())
+
+
+class LoopbackFront:
+    """The native way to a loopback, which answers calls with their own inputs, or ends them as it is told."""
+
+    def __init__(
+        self, *cards: ModelCard, threads: int = 1, memory: int = 1 << 26, most_open: int = 10_000
+    ) -> None:
+        native: Any = import_module("astrarium._front")
+        self.threads, self.models = threads, list(cards)
+        self.memory = memoryview(mmap.mmap(-1, memory))
+        self.exchange = native.Exchange(self.memory, len(cards), most_open, threads)
+        self.loopback = native.Loopback(self.exchange)
+
+    def cards(self) -> list[tuple[int, ModelCard, str]]:
+        return [(index, card, "") for index, card in enumerate(self.models)]
+
+
+def _refuses(model: str) -> str:
+    return "refuses" if model in REFUSALS or model == "buggy" else ""
 
 
 Port = int
+Way = Literal["native", "long"]  # how requests come in: read by network threads, or by uvicorn
+WAYS: tuple[Way, ...] = ("native", "long")
 
 
 @dataclass(frozen=True)
@@ -227,10 +235,16 @@ class Served:
     """A FakeService behind both protocols, in a thread with an event loop of its own."""
 
     service: FakeService
-    express: FakeExpress
+    front: FakeFront | None  # where network threads read
     loop: asyncio.AbstractEventLoop
     http: Port
     grpc: Port
+    running: RunningHttp
+
+    @property
+    def taken(self) -> int:
+        """Calls that network threads have read."""
+        return 0 if self.front is None else self.front.taken
 
     @property
     def http_url(self) -> str:
@@ -246,28 +260,34 @@ async def serving(
     service: FakeService,
     limits: HttpLimits | None = None,
     security: Security | None = None,
-    short_way: bool = True,
+    way: Way = "native",
+    threads: int = 1,
 ) -> AsyncIterator[Served]:
     """Both protocols on any free port of loopback, inside the running loop."""
-    express = FakeExpress(service)
-    http = await serve_http(service, Address(), limits, security, express if short_way else None)
+    tls = security is not None and security.certificate is not None
+    front = FakeFront(service, threads) if way == "native" and not tls else None
+    http = await serve_http(service, Address(), limits, security, front)
+    if http.network is not None:
+        service.changed = http.network.look
     grpc = await serve_grpc(service, Address(), limits, security)
     try:
-        yield Served(service, express, asyncio.get_running_loop(), http.port, grpc.port)
+        yield Served(service, front, asyncio.get_running_loop(), http.port, grpc.port, http)
     finally:
         await http.stop(grace=1.0)
         await grpc.stop(grace=1.0)
+        if front is not None:
+            front.close()
 
 
 @contextmanager
 def served(
-    limits: HttpLimits | None = None, security: Security | None = None, short_way: bool = True
+    limits: HttpLimits | None = None, security: Security | None = None, way: Way = "native"
 ) -> Iterator[Served]:
     """The same in a thread, for clients that block."""
     started: Future[tuple[Served, asyncio.Event]] = Future()
 
     async def serve() -> None:
-        async with serving(FakeService(), limits, security, short_way) as both:
+        async with serving(FakeService(), limits, security, way) as both:
             stop = asyncio.Event()
             started.set_result((both, stop))
             await stop.wait()

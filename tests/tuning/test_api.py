@@ -27,10 +27,10 @@ from astrarium.tuning.optuna import optimize
 from astrarium.tuning.ray_tune import fit
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Configuration, RandomSampler
-from astrarium.tuning.scenario.read import load
 from astrarium.tuning.spaces import space_of
 from astrarium.tuning.state import Outcome
 from tests.support.paths import ROOT
+from tests.support.scenario_files import load_tuning as load
 from tests.support.tuning.trainings import Small, Troubled, build, one_fork_server
 
 SPACE = {"rate": {"low": 0.001, "high": 0.1, "log": True}, "pause": {"options": [0.005]}}
@@ -149,6 +149,7 @@ def hanging_objective(trial: Any) -> None:
         time.sleep(600)
 
 
+@pytest.mark.thorough
 def test_an_iteration_may_take_so_long_and_no_longer() -> None:
     one: dict[str, Any] = {"search": "random:candidates=1,iterations=3", "gpus": 1, "longest": "2s"}
     told = "no iteration ended within 2 s, the longest it may take"

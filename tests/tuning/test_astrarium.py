@@ -11,8 +11,9 @@ from astrarium.core.streams import stream
 from astrarium.core.units import SECOND, Time
 from astrarium.tuning.contract import GpusChanged, GroupArrived, Put, RuntimeMeasured, Trial
 from astrarium.tuning.policies import tuning_policies
+from astrarium.tuning.policies._widths import GpuBudget
 from astrarium.tuning.policies.astrarium.barrier import soonest, topped_up
-from astrarium.tuning.policies.astrarium.options import GpuBudget, TrialOptions, trial_options
+from astrarium.tuning.policies.astrarium.options import TrialOptions, trial_options
 from astrarium.tuning.policies.astrarium.progress import most_progress
 from astrarium.tuning.runtime import Place, Runtime, Width
 from astrarium.tuning.state import TuningState

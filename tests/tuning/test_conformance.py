@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from astrarium.testing.conformance import suites
 from astrarium.testing.tuning import TuningPolicyConformance
 from astrarium.tuning.contract import Action, Put
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.state import TuningState
-from tests.support.conformance import assert_caught
+from tests.support.conformance import assert_caught, suites
 
 globals().update(suites(TuningPolicyConformance, [(name, {}, {}) for name in tuning_policies.names()]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 from astrarium.core.level import Run
 from astrarium.core.units import SECOND
 from astrarium.tuning.contract import Trial
-from astrarium.tuning.level import LEVEL, run
+from astrarium.tuning.level import LEVEL
 from astrarium.tuning.record import Level, Stay, TuningRecord
 from astrarium.tuning.report.files import FILES, write
-from astrarium.tuning.report.plots import Drawn, boxes, draw_best, draw_heat, draw_trials
+from astrarium.tuning.report.plots import boxes, draw_best, draw_heat, draw_trials
 from astrarium.tuning.report.summary import summarize, summarize_candidates
 from astrarium.tuning.report.tables import (
     best_line,
@@ -33,8 +34,10 @@ from astrarium.tuning.runtime import Place
 from astrarium.tuning.samplers import Configuration, Goal, Standing
 from astrarium.tuning.scenario.read import TuningScenario, parse
 from astrarium.tuning.scenario.tasks import TASKS
-from astrarium.tuning.session import Best, Candidate, CandidateScore
+from astrarium.tuning.search.contract import Candidate, CandidateScore
+from astrarium.tuning.session import Best
 from astrarium.tuning.state import Outcome, TrialRow
+from astrarium_papers.fluid._searches import run
 
 
 def finished(record: TuningRecord, goal: Goal) -> Run[TuningScenario, TuningRecord]:
@@ -159,7 +162,7 @@ def test_a_run_that_ended_before_it_had_begun_has_a_report(tmp_path: Path) -> No
     assert len(heat_map("mine", nothing)) == 3
     assert "mine" in shown(overview_table({"fifo": [summary], "mine": [summary]}))
     write(finished(nothing, "min"), tmp_path, True)
-    drawn = [Drawn("mine", nothing, summary)]
+    drawn = [finished(nothing, "min")]
     for draw, name in ((draw_heat, "heat"), (draw_trials, "trials"), (draw_best, "best")):
         draw(drawn, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").is_file()
@@ -269,7 +272,8 @@ def test_boxes_of_one_gpu_do_not_overlap() -> None:
 
 
 def test_pictures_are_drawn(record: TuningRecord, tmp_path: Path) -> None:
-    drawn = [Drawn("mine $x$", record, summarize(record, "max", 3.0))]
+    summary = summarize(record, "max", 3.0)
+    drawn = [replace(finished(record, "max"), label="mine $x$", summary=summary)]
     for name, draw in (("heat", draw_heat), ("best", draw_best), ("trials", draw_trials)):
         path = tmp_path / f"{name}.png"
         draw([*drawn, *drawn], path)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.level import run
 from astrarium.tuning.samplers import Standing
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.spaces import space_of
+from astrarium_papers.fluid._searches import run
 
 CIFAR = TASKS["cifar10-alexnet"]
-SPACE = space_of(CIFAR.space)
+SPACE = CIFAR.space
 optuna = pytest.importorskip("optuna")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

@@ -14,10 +14,11 @@ from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.run.experiment import simulate
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.record import TuningRecord
-from astrarium.tuning.scenario.read import TuningScenario, load, parse
+from astrarium.tuning.scenario.read import TuningScenario, parse
 from astrarium.tuning.scenario.schema import sampler_of
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.spaces import Choice, Range
+from tests.support.scenario_files import load_tuning as load
 
 KNOWN: dict[str, Any] = {"task": "dcgan-cnn", "search": {"name": "hyperband", "iterations": 9}, "gpus": 2}
 OWN: dict[str, Any] = {

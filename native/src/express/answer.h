@@ -70,29 +70,15 @@ class AnswerWriter {
     head();
   }
 
-  // The refusal of a request that nobody had read in time.
-  void refuse_unread(std::string_view model, std::int64_t objective, std::int64_t waited) {
-    json_ = R"({"error":"overloaded: model )", escaped(model);
-    json_ += ": the request had waited ", milliseconds(waited), json_ += " ms before it was read, and what is left of ";
-    milliseconds(objective), json_ += R"( ms is too short"})";
-    overloaded();
-  }
-
-  // The refusal of a request that has too many others before it.
-  void refuse_for_others(std::string_view model, std::int64_t objective, std::int64_t open) {
-    json_ = R"({"error":"overloaded: model )", escaped(model);
-    json_ += " has ", number(open), json_ += " calls open, more than can be answered in ";
-    milliseconds(objective), json_ += R"( ms"})";
-    overloaded();
+  // A refusal; *status* is its number and phrase.
+  void refuse(std::string_view status, std::string_view reason, bool retry) {
+    json_ = R"({"error":")", told(reason), json_ += R"("})";
+    refusal(status, retry);
   }
 
   // Bytes that the socket took at once; what it did not take is for `rest`.
   std::size_t send(int socket) {
-    std::vector<iovec> pieces = this->pieces();
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = std::min<std::size_t>(pieces.size(), 1024);
-    const ssize_t sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t sent = size() <= kSmall ? send_joined(socket) : send_pieces(socket);
     return sent < 0 ? 0 : static_cast<std::size_t>(sent);
   }
 
@@ -104,34 +90,57 @@ class AnswerWriter {
 
   std::string rest(std::size_t sent) {
     std::string whole;
-    for (const iovec& piece : pieces()) whole.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
+    gather();
+    for (const iovec& piece : pieces_) whole.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
     return whole.substr(sent);
   }
 
  private:
-  void overloaded() {
-    binary_.clear();
-    head_ = "HTTP/1.1 429 Too Many Requests\r\ndate: ";
-    head_ += date();
-    head_ += "\r\ncontent-type: application/json\r\nretry-after: 1\r\nx-astrarium-retry-after-ms: 1000\r\ncontent-length: ";
-    head_ += std::to_string(json_.size()) + "\r\n\r\n";
+  static constexpr std::size_t kSmall = 4096;  // bytes: to copy fewer costs less than to tell the system of the pieces
+
+  ssize_t send_joined(int socket) {
+    char all[kSmall];
+    char* at = all;
+    const auto add = [&at](std::string_view piece) { at = std::copy(piece.begin(), piece.end(), at); };
+    add(head_), add(json_);
+    for (const auto piece : binary_) add(piece);
+    return ::send(socket, all, static_cast<std::size_t>(at - all), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 
-  std::vector<iovec> pieces() {
-    std::vector<iovec> found{{head_.data(), head_.size()}, {json_.data(), json_.size()}};
-    for (const auto piece : binary_) found.push_back({const_cast<char*>(piece.data()), piece.size()});
-    return found;
+  ssize_t send_pieces(int socket) {
+    gather();
+    msghdr message{};
+    message.msg_iov = pieces_.data();
+    message.msg_iovlen = std::min<std::size_t>(pieces_.size(), 1024);
+    return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+
+  void refusal(std::string_view status, bool retry) {
+    binary_.clear();
+    head_ = "HTTP/1.1 ", head_ += status;
+    head_ += "\r\ndate: ", head_ += date(), head_ += "\r\ncontent-type: application/json\r\n";
+    if (retry) head_ += "retry-after: 1\r\nx-astrarium-retry-after-ms: 1000\r\n";
+    head_ += "content-length: ", append(head_, json_.size()), head_ += "\r\n\r\n";
+  }
+
+  void gather() {
+    pieces_.clear();
+    pieces_.push_back({head_.data(), head_.size()});
+    pieces_.push_back({json_.data(), json_.size()});
+    for (const auto piece : binary_) pieces_.push_back({const_cast<char*>(piece.data()), piece.size()});
   }
 
   void head() {
     std::size_t body = json_.size();
     for (const auto piece : binary_) body += piece.size();
-    head_ = "HTTP/1.1 200 OK\r\ndate: ";
-    head_ += date();
-    head_ += binary_.empty() ? "\r\ncontent-type: application/json\r\n"
-                             : "\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: " +
-                                   std::to_string(json_.size()) + "\r\n";
-    head_ += "content-length: " + std::to_string(body) + "\r\n\r\n";
+    head_ = "HTTP/1.1 200 OK\r\ndate: ", head_ += date();
+    if (binary_.empty()) {
+      head_ += "\r\ncontent-type: application/json\r\n";
+    } else {
+      head_ += "\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: ";
+      append(head_, json_.size()), head_ += "\r\n";
+    }
+    head_ += "content-length: ", append(head_, body), head_ += "\r\n\r\n";
   }
 
   const std::string& date() {
@@ -205,13 +214,16 @@ class AnswerWriter {
   }
 
   template <class T>
-  void number(T value) {
+  static void append(std::string& text, T value) {
     char digits[24];
     const auto [end, _] = std::to_chars(digits, digits + sizeof digits, value);
-    json_.append(digits, end);
+    text.append(digits, end);
   }
 
-  void milliseconds(std::int64_t nanoseconds) { number((nanoseconds + 500'000) / 1'000'000); }
+  template <class T>
+  void number(T value) {
+    append(json_, value);
+  }
 
   void real(double value) {
     char digits[48];
@@ -232,8 +244,22 @@ class AnswerWriter {
     }
   }
 
+  // Any text in UTF-8, as msgspec writes it.
+  void told(std::string_view text) {
+    constexpr char kHex[] = "0123456789abcdef";
+    for (const char c : text) {
+      const auto code = static_cast<unsigned char>(c);
+      if (c == '"' || c == '\\') json_ += '\\', json_ += c;
+      else if (code >= ' ') json_ += c;
+      else if (const char* named = std::strchr(kNamed, c); c != '\0' && named != nullptr) json_ += '\\', json_ += kLetters[named - kNamed];
+      else json_ += "\\u00", json_ += kHex[code >> 4], json_ += kHex[code & 15];
+    }
+  }
+  static constexpr char kNamed[] = "\b\t\n\f\r", kLetters[] = "btnfr";
+
   std::string head_, json_, date_;
   std::vector<std::string_view> binary_;
+  std::vector<iovec> pieces_;
   std::time_t dated_ = -1;
 };
 

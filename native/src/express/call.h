@@ -32,16 +32,24 @@ struct Part {
 struct Wanted {
   std::size_t output;
   bool binary;
+  bool stated = true;  // of this output; else of all of them
 };
 
 struct Call {
   std::shared_ptr<const Model> model;
-  std::string id, application, authorization, api_key;
+  std::string id, application;
   std::vector<Part> inputs;  // in the model's order
   std::vector<Wanted> outputs;
   std::int64_t rows = 0;
   std::int64_t timeout_us = 0;  // 0: none was given
   std::int64_t priority = 0;
+
+  // Makes it as new, for another request of any model, and keeps what memory it has.
+  void clear() {
+    id.clear(), application.clear(), outputs.clear();
+    for (Part& part : inputs) part.shape.clear(), part.made.clear(), part.data = {}, part.given = false;
+    rows = timeout_us = priority = 0;
+  }
 
   std::size_t block_bytes() const {
     std::size_t size = 0;
@@ -77,7 +85,8 @@ class BodyReader {
   enum Parameter { kTimeout, kPriority, kApplication, kBinary, kParameterCount };
   struct Announced {
     std::string_view name, type;
-    Shape shape;
+    std::int64_t dimensions[kMostDimensions];  // no vector: a request in the steady state takes no memory
+    std::size_t axes = 0;
     std::optional<std::size_t> binary;
     bool has_name = false, has_type = false, has_shape = false, has_data = false, has_parameters = false;
   };
@@ -129,7 +138,7 @@ class BodyReader {
   bool input_field(Announced& given, std::string_view key) {
     if (key == "name") return once(given.has_name) && scan_.text(given.name);
     if (key == "datatype") return once(given.has_type) && scan_.text(given.type);
-    if (key == "shape") return once(given.has_shape) && scan_.list([&] { return dimension(given.shape); });
+    if (key == "shape") return once(given.has_shape) && scan_.list([&] { return dimension(given); });
     if (key == "data") return once(given.has_data) && json_data(given);
     if (key != "parameters" || !once(given.has_parameters)) return false;
     return scan_.object([&](std::string_view name) {
@@ -137,7 +146,9 @@ class BodyReader {
     });
   }
 
-  bool dimension(Shape& shape) { return shape.size() < kMostDimensions && scan_.whole(shape.emplace_back()); }
+  bool dimension(Announced& given) {
+    return given.axes < kMostDimensions && scan_.whole(given.dimensions[given.axes++]);
+  }
 
   // Where an input goes, once all is known of it but its elements; `size_` is then what it takes.
   Part* announced(const Announced& given) {
@@ -147,11 +158,12 @@ class BodyReader {
     const Spec& spec = call_.model->inputs[at];
     if (spec.type->bytes == 0) why_ = kText;
     if (spec.type->name != given.type || spec.type->bytes == 0) return nullptr;
-    const auto bytes = spec.bytes(given.shape, limit_);
-    if (!bytes || given.shape[0] > call_.model->max_batch) return nullptr;
-    if (call_.rows != 0 && given.shape[0] != call_.rows) return nullptr;
-    call_.rows = given.shape[0];
-    call_.inputs[at].shape = given.shape;
+    Shape& shape = call_.inputs[at].shape;
+    shape.assign(given.dimensions, given.dimensions + given.axes);
+    const auto bytes = spec.bytes(shape, limit_);
+    if (!bytes || shape[0] > call_.model->max_batch) return nullptr;
+    if (call_.rows != 0 && shape[0] != call_.rows) return nullptr;
+    call_.rows = shape[0];
     spec_ = &spec, size_ = *bytes;
     return &call_.inputs[at];
   }
@@ -162,7 +174,7 @@ class BodyReader {
     if (size_ / spec_->type->bytes > scan_.left()) return false;  // a short body must not ask for much memory
     part->made.resize(size_);
     out_ = part->made.data(), out_end_ = out_ + size_;
-    const bool read = scan_.nested_list() ? nested(given.shape, 0) : scan_.list([this] { return element(); });
+    const bool read = scan_.nested_list() ? nested(part->shape, 0) : scan_.list([this] { return element(); });
     part->data = part->made;
     return read && out_ == out_end_;
   }
@@ -238,9 +250,9 @@ class BodyReader {
     });
     const auto at = place_of(call_.model->outputs, name);
     if (!read || !has_name || at == call_.model->outputs.size()) return false;
-    for (const auto& [other, _] : asked_)
-      if (other == at) return false;
-    asked_.emplace_back(at, binary);
+    for (const Wanted& other : call_.outputs)
+      if (other.output == at) return false;
+    call_.outputs.push_back({at, binary.value_or(false), binary.has_value()});
     return true;
   }
 
@@ -248,13 +260,13 @@ class BodyReader {
     const auto given = [](const Part& part) { return part.given; };
     if (call_.rows == 0 || taken_ != binary_.size()) return false;
     if (!std::all_of(call_.inputs.begin(), call_.inputs.end(), given)) return false;
-    if (asked_.empty())
-      for (std::size_t at = 0; at < call_.model->outputs.size(); ++at) asked_.emplace_back(at, std::nullopt);
-    for (const auto& [at, binary] : asked_) {
-      call_.outputs.push_back({at, binary.value_or(all_binary_)});
-      const bool in_json = !call_.outputs.back().binary;
-      if (in_json && !call_.model->outputs[at].speaks_json()) return refused(kText);
-      if (in_json && expected_bytes(call_.model->outputs[at]) > kMostJson) return refused(kLargeJson);
+    if (call_.outputs.empty())
+      for (std::size_t at = 0; at < call_.model->outputs.size(); ++at) call_.outputs.push_back({at, false, false});
+    for (Wanted& wanted : call_.outputs) {
+      const Spec& output = call_.model->outputs[wanted.output];
+      if (!wanted.stated) wanted.binary = all_binary_;
+      if (!wanted.binary && !output.speaks_json()) return refused(kText);
+      if (!wanted.binary && expected_bytes(output) > kMostJson) return refused(kLargeJson);
     }
     return true;
   }
@@ -285,7 +297,6 @@ class BodyReader {
   bool all_binary_ = false;
   static constexpr std::string_view kText = "text", kBody = "body", kLargeJson = "large_json";
   std::string_view why_ = kBody;
-  std::vector<std::pair<std::size_t, std::optional<bool>>> asked_;
 };
 
 }  // namespace astrarium::express

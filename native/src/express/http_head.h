@@ -1,6 +1,8 @@
 // The head of an inference request over HTTP/1.1: what it must be to go the short way.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -34,27 +36,19 @@ inline bool whole_number(std::string_view text, std::size_t& found) {
 }
 
 inline constexpr int kMostHeaders = 256;  // as in server/settings.py
+inline constexpr std::string_view kInPieces = "head_in_pieces";
 
 class HeadReader {
  public:
   // Nothing where the head is not whole, or not of a request that goes the short way; *why* then says for what
   // reason: one of a few words, or the header that is in the way.
   static std::optional<Head> read(std::string_view data, std::size_t largest, std::string_view& why) {
-    const auto end = data.substr(0, largest).find("\r\n\r\n");
-    why = "head_in_pieces";
-    if (end == std::string_view::npos) return std::nullopt;
+    const std::string_view all = data.substr(0, largest);
     HeadReader reader;
-    reader.head_.size = end + 4;
-    std::string_view rest = data.substr(0, end + 2);
-    why = "path";
-    if (!reader.first_line(next_line(rest))) return std::nullopt;
-    for (int left = kMostHeaders; !rest.empty(); --left) {
-      if (left > 0 && reader.header(next_line(rest))) continue;
-      why = left > 0 ? reader.why_ : "too_large";
-      return std::nullopt;
-    }
-    why = kNames[kLength];
-    return reader.seen_[kLength] ? std::optional(reader.head_) : std::nullopt;
+    why = reader.lines(all);
+    if (why.empty()) return reader.head_;
+    if (all.find("\r\n\r\n") == std::string_view::npos) why = kInPieces;
+    return std::nullopt;
   }
 
  private:
@@ -66,11 +60,26 @@ class HeadReader {
   static constexpr std::string_view kUnusual[] = {"transfer-encoding", "content-encoding", "expect",
                                                   "upgrade",           "proxy-connection", "x-astrarium-timeline"};
 
-  static std::string_view next_line(std::string_view& rest) {
-    const auto end = rest.find("\r\n");
-    const auto line = rest.substr(0, end);
-    rest.remove_prefix(end + 2);
-    return line;
+  // Empty where all is well.
+  std::string_view lines(std::string_view all) {
+    std::size_t at = 0;
+    std::string_view line;
+    if (!next_line(all, at, line)) return kInPieces;
+    if (!first_line(line)) return "path";
+    for (int left = kMostHeaders; next_line(all, at, line); --left) {
+      if (line.empty()) return head_.size = at, seen_[kLength] ? std::string_view() : kNames[kLength];
+      if (left == 0) return "too_large";
+      if (!header(line)) return why_;
+    }
+    return kInPieces;
+  }
+
+  static bool next_line(std::string_view all, std::size_t& at, std::string_view& line) {
+    const auto end = all.find("\r\n", at);
+    if (end == std::string_view::npos) return false;
+    line = all.substr(at, end - at);
+    at = end + 2;
+    return true;
   }
 
   static bool strip(std::string_view& text, std::string_view prefix) {
@@ -100,25 +109,41 @@ class HeadReader {
   }
 
   static bool visible(std::string_view text) {
-    for (const char c : text)
-      if (c < ' ' || c > '~') return false;
-    return true;
+    bool all = true;
+    for (const char c : text) all &= c >= ' ' && c <= '~';  // no early end: so it is done for many at once
+    return all;
   }
+
+  // Of which characters names of headers are made.
+  static constexpr std::array<bool, 256> kToken = [] {
+    std::array<bool, 256> found{};
+    for (int c = '!'; c <= '~'; ++c) found[static_cast<std::size_t>(c)] = std::string_view("\"(),/:;<=>?@[\\]{}").find(static_cast<char>(c)) == std::string_view::npos;
+    return found;
+  }();
 
   bool header(std::string_view line) {
     why_ = "header";
-    const auto colon = line.find(':');
-    if (colon == 0 || colon == std::string_view::npos || !visible(line)) return false;
-    const auto name = line.substr(0, colon);
-    if (name.find_first_of(" \"(),/:;<=>?@[\\]{}") != std::string_view::npos) return false;
+    std::size_t colon = 0;
+    while (colon < line.size() && kToken[static_cast<unsigned char>(line[colon])]) ++colon;
+    if (colon == 0 || colon == line.size() || line[colon] != ':') return false;
     auto value = line.substr(colon + 1);
+    if (!visible(value)) return false;
     while (!value.empty() && value.front() == ' ') value.remove_prefix(1);
     while (!value.empty() && value.back() == ' ') value.remove_suffix(1);
-    return meant(name, value);
+    return meant(line.substr(0, colon), value);
   }
+
+  // Whether a name may be one of those that matter, by its length.
+  static constexpr std::uint64_t kLengths = [] {
+    std::uint64_t found = 0;
+    for (const auto name : kNames) found |= std::uint64_t{1} << name.size();
+    for (const auto name : kUnusual) found |= std::uint64_t{1} << name.size();
+    return found;
+  }();
 
   // Whether a header, and its value, change nothing that the short way would not do.
   bool meant(std::string_view name, std::string_view value) {
+    if (name.size() >= 64 || !(kLengths >> name.size() & 1)) return true;
     for (const std::string_view other : kUnusual)
       if (same_word(name, other)) return why_ = other, false;
     for (int known = 0; known < kCount; ++known)

@@ -1,8 +1,9 @@
-// The one message of a worker that is acted on here: a batch is done. MessagePack, as orders.py describes it.
+// The messages of a worker that are acted on here: how a batch ended. MessagePack, as serving/live/messages.py says.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -20,6 +21,12 @@ struct Written {
 struct BatchDone {
   std::int64_t run;
   std::optional<std::vector<std::vector<Written>>> shapes;  // by member; nothing: the model's own say it all
+  std::int64_t received = 0, started = 0, computing = 0, computed = 0, finished = 0;
+};
+
+struct BatchBroken {
+  std::int64_t run, started, finished;
+  std::string error;
 };
 
 class NewsScan {
@@ -29,16 +36,28 @@ class NewsScan {
   // Nothing for any other message.
   std::optional<BatchDone> batch_done() {
     constexpr std::string_view kStart = "\x99\xa9" "BatchDone";  // an array of nine, and its tag
-    constexpr int kTimes = 5;  // received, started, computing, computed, finished
-    if (rest_.substr(0, kStart.size()) != kStart) return std::nullopt;
-    rest_.remove_prefix(kStart.size());
+    if (!begins_with(kStart)) return std::nullopt;
     BatchDone done{number(), {}};
-    for (int i = 0; i < kTimes; ++i) number();
+    for (std::int64_t* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished}) *time = number();
     if (!rest_.empty() && rest_[0] != '\xc0') done.shapes = list([this] { return member(); });
     return good_ ? std::optional(std::move(done)) : std::nullopt;
   }
 
+  std::optional<BatchBroken> batch_broken() {
+    constexpr std::string_view kStart = "\x95\xab" "BatchBroken";
+    if (!begins_with(kStart)) return std::nullopt;
+    BatchBroken broken{number(), number(), number(), {}};
+    broken.error = text();
+    return good_ ? std::optional(std::move(broken)) : std::nullopt;
+  }
+
  private:
+  bool begins_with(std::string_view start) {
+    if (rest_.substr(0, start.size()) != start) return false;
+    rest_.remove_prefix(start.size());
+    return true;
+  }
+
   std::vector<Written> member() {
     return list([this] {
       if (size() != 2) good_ = false;
@@ -76,6 +95,16 @@ class NewsScan {
     if (kind == 0xdd) return bytes(4);
     good_ = false;
     return 0;
+  }
+
+  std::string_view text() {
+    const unsigned char kind = next();
+    const std::uint64_t length = kind >> 5 == 5 ? kind & 31 : kind >= 0xd9 && kind <= 0xdb ? bytes(1 << (kind - 0xd9)) : ~std::uint64_t{0};
+    if (length > rest_.size()) good_ = false;
+    if (!good_) return {};
+    const std::string_view found = rest_.substr(0, length);
+    rest_.remove_prefix(length);
+    return found;
   }
 
   // A whole number that is not negative.

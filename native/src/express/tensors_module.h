@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "batch_copy.h"
 #include "bytes_tensor.h"
 #include "json_outline.h"
 #include "json_tensor.h"
@@ -24,14 +25,18 @@ namespace nb = nanobind;
 // The bytes of anything that has some, for as long as this lives.
 class Bytes {
  public:
-  explicit Bytes(nb::handle from) {
-    if (PyObject_GetBuffer(from.ptr(), &buffer_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  explicit Bytes(nb::handle from, int flags = PyBUF_SIMPLE) {
+    if (PyObject_GetBuffer(from.ptr(), &buffer_, flags) != 0) throw nb::python_error();
   }
-  ~Bytes() { PyBuffer_Release(&buffer_); }
+  ~Bytes() {
+    if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
+  }
+  Bytes(Bytes&& other) noexcept : buffer_(std::exchange(other.buffer_, Py_buffer{})) {}
   Bytes(const Bytes&) = delete;
   Bytes& operator=(const Bytes&) = delete;
 
   std::string_view view() const { return {static_cast<const char*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)}; }
+  char* data() const { return static_cast<char*>(buffer_.buf); }
 
  private:
   Py_buffer buffer_{};
@@ -177,6 +182,44 @@ inline nb::object from_contents(nb::handle contents, const std::string& type, st
   return known->kind == Kind::kBytes ? copied(tensor.made) : made;
 }
 
+// The arrays that a batch's items go to or come from: one for each input or output.
+struct Arrays {
+  std::vector<Bytes> bytes;
+  std::vector<std::size_t> sizes;
+  std::vector<char*> data;
+
+  Arrays(nb::list given, int flags) {
+    bytes.reserve(given.size());
+    for (nb::handle one : given) {
+      const Bytes& each = bytes.emplace_back(one, flags);
+      sizes.push_back(each.view().size());
+      data.push_back(each.data());
+    }
+  }
+};
+
+// Copy the items of a batch from their blocks in *memory* into the arrays; *sizes* are the bytes of an item of each.
+inline void gather(nb::handle memory, nb::bytes members, const std::vector<std::size_t>& sizes, nb::list arrays) {
+  const Bytes from(memory);
+  const Arrays to(arrays, PyBUF_WRITABLE);
+  const std::string_view packed(members.c_str(), members.size());
+  nb::gil_scoped_release release;
+  const std::vector<Member> all = unpacked(packed);
+  check_arrays(sizes, to.sizes, all.size());
+  copy_all(gathering(from.view(), all, sizes, to.data));
+}
+
+// Copy the items of the arrays into the members' reply rooms in *memory*.
+inline void scatter(nb::handle memory, nb::bytes members, const std::vector<std::size_t>& sizes, nb::list arrays) {
+  const Bytes to(memory, PyBUF_WRITABLE);
+  const Arrays from(arrays, PyBUF_SIMPLE);
+  const std::string_view packed(members.c_str(), members.size());
+  nb::gil_scoped_release release;
+  const std::vector<Member> all = unpacked(packed);
+  check_arrays(sizes, from.sizes, all.size());
+  copy_all(scattering(to.data(), to.view().size(), all, sizes, from.data));
+}
+
 inline void bind_tensors(nb::module_& m) {
   using namespace nb::literals;
   m.def("bytes_elements", &count_elements, "data"_a, "most"_a);
@@ -186,6 +229,8 @@ inline void bind_tensors(nb::module_& m) {
   m.def("from_json", &from_json, "json"_a, "datatype"_a, "shape"_a);
   m.def("to_json", &to_json, "data"_a, "datatype"_a);
   m.def("message_outline", &message_outline, "message"_a, "most"_a);
+  m.def("gather", &gather, "memory"_a, "members"_a, "sizes"_a, "arrays"_a);
+  m.def("scatter", &scatter, "memory"_a, "members"_a, "sizes"_a, "arrays"_a);
   m.def("from_contents", &from_contents, "contents"_a, "datatype"_a, "elements"_a);
 }
 

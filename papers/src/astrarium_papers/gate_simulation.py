@@ -15,8 +15,9 @@ from astrarium.core.errors import InputError, extension, one_of
 from astrarium.core.processes import Floats, Stretch, Times
 from astrarium.core.streams import stream
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
-from astrarium.gate.kernel_profiles import KINDS, KernelTrace
+from astrarium.gate.kernel_profiles import KINDS
 from astrarium.serving.traces import read_trace
+from astrarium_papers.kernels.trace import KernelTrace
 
 EAGER_GAP: Time = 5 * MICROSECOND
 

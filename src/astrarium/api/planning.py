@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from astrarium.core.choice import as_choice
 from astrarium.core.errors import InputError
 from astrarium.core.level import Scenario
 from astrarium.levels import level_of
+from astrarium.run.report import columns
 from astrarium.run.results import Run, Shown, Table
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Goodput(Shown):
 
     def plot(self, path: str | Path) -> Path:
         """Draw the search, as a .png file."""
-        from astrarium.serving.report.goodput import draw_probes
+        from astrarium.serving.goodput import draw_probes
 
         draw_probes(self.found, _picture(path))
         return Path(path)
@@ -72,7 +73,7 @@ class Goodput(Shown):
         return f"<goodput of {self.policy}: {self.rate:,.0f} requests/s>"
 
     def _tables(self) -> list[Any]:
-        from astrarium.serving.report.goodput import goodput_table
+        from astrarium.serving.goodput import goodput_table
 
         return [goodput_table(self.policy, self.found)]
 
@@ -103,16 +104,10 @@ class Plan(Shown):
     def placement(self) -> Table:
         """One row for each replica: GPU, model, batch, share of the GPU, and why it is there."""
         uses = () if self.answer.chosen is None else self.answer.chosen.uses
-        rows = [(use.gpu.id, each.replica) for use in uses for each in use.replicas]
         models = [model.name for model in self.answer.chosen.problem.models] if self.answer.chosen else []
-        columns: dict[str, Sequence[Any]] = {
-            "gpu": [gpu for gpu, _ in rows],
-            "model": [models[replica.model] for _, replica in rows],
-            "batch": [replica.batch for _, replica in rows],
-            "share": [replica.share for _, replica in rows],
-            "why": [replica.why for _, replica in rows],
-        }
-        return Table(columns, "replicas")
+        placed = [(use.gpu.id, each.replica) for use in uses for each in use.replicas]
+        rows = [(gpu, models[one.model], one.batch, one.share, one.why) for gpu, one in placed]
+        return Table(columns(("gpu", "model", "batch", "share", "why"), rows), "replicas")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data: what `astrarium plan --json` prints."""
@@ -150,17 +145,9 @@ class Plan(Shown):
         return self.answer.chosen
 
     def _tables(self) -> list[Any]:
-        from astrarium.serving.planning import tables
+        from astrarium.serving.planning.tables import shown
 
-        answer, chosen = self.answer, self.answer.chosen
-        found: list[Any] = list(tables.headline(answer))
-        if chosen is not None:
-            found += [tables.placement_table(chosen.uses, chosen.problem)]
-            found += [tables.models_table(answer, chosen), *tables.missing_lines(chosen)]
-            found += [tables.growth_line(answer, chosen), tables.tried_line(answer)]
-            found += [tables.against_table(answer)] if answer.rivals else []
-            found += tables.rivals_missing(answer)
-        return [tables.line(each) if isinstance(each, str) else each for each in found if each != ""]
+        return shown(self.answer)
 
 
 def goodput(
@@ -242,12 +229,11 @@ def _to_plan(source: Source) -> Any:
 
 def _placing(given: Any) -> Any:
     from astrarium.placement.policies import placement_policies
-    from astrarium.serving.planning.search import PlacementChoice
 
     found = as_choice(given, placement_policies, "planner")
     if found is None:
         raise InputError("policy", given, "a placement policy: a name, name:key=value or a mapping")
-    return PlacementChoice(found.name, found.parameters)
+    return found
 
 
 def _picture(path: str | Path) -> Path:

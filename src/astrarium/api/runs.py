@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from astrarium.api.scenarios import Source, as_scenario, decider, load
 from astrarium.core.decode import read_yaml
+from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
-from astrarium.core.level import Scenario, Watching
+from astrarium.core.level import Level, Scenario, Watching
 from astrarium.core.trace import Step, read_trace
 from astrarium.core.units import Time
 from astrarium.levels import level_of, named_by
@@ -20,6 +21,7 @@ from astrarium.run.folder import SCENARIO, TRACE
 from astrarium.run.replay import Divergence
 from astrarium.run.replay import replay as feed
 from astrarium.run.results import Comparison, Run
+from astrarium.run.waiting import waiting
 
 Progress = bool | Callable[[float], None]
 
@@ -80,8 +82,8 @@ class Replay:
     was recorded (`recorded.actions`) and what it *decided*; None where there is none.
     """
 
-    def __init__(self, steps: int, divergence: Divergence | None) -> None:
-        self.steps, self.divergence = steps, divergence
+    def __init__(self, steps: int, divergence: Divergence | None, parts: int = 1) -> None:
+        self.steps, self.divergence, self.parts = steps, divergence, parts
 
     @property
     def same(self) -> bool:
@@ -99,7 +101,7 @@ class Replay:
             return f"the same decisions in all {self.steps:,} steps"
         recorded, decided = self.divergence
         return (
-            f"decided otherwise at {recorded.now / 1e9:.6f} s, in step {self.steps:,}\n"
+            f"decided otherwise at {recorded.now / 1e9:.6f} s, in step {self.steps:,} (part {self.parts})\n"
             f"  heard    {recorded.events}\n  recorded {recorded.actions}\n  replayed {decided}"
         )
 
@@ -111,13 +113,17 @@ def replay(source: str | Path | Run, policy: Any = None) -> Replay:
     --record` wrote. *policy* is the recorded one unless given: all that `simulate` takes.
     """
     if isinstance(source, Run):
-        return _replayed(source.scenario, _fresh(source, policy), source.trace)
-    path = Path(source)
-    if path.is_dir():
-        return _replay_folder(path, policy)
-    if not path.is_file():
-        raise InputError("source", str(path), "a recording; there is no such file")
-    return _replay_recording(path, policy)
+        return _replayed([_part(source.scenario, _fresh(source, policy), source.trace)])
+    return replay_file(Path(source), policy)
+
+
+def replay_file(
+    path: Path, policy: Any, tell: Callable[[Path, Level[Any, Any]], None] | None = None
+) -> Replay:
+    """Replay a recording or a run folder; *tell* hears of each scenario file and its level."""
+    if not path.exists():
+        raise InputError("source", str(path), "a recording or a run folder; there is no such file")
+    return _replayed(_folder_parts(path, policy, tell) if path.is_dir() else _served_parts(path, policy))
 
 
 def _simulated(scenario: Scenario, policy: Any, engine: EngineName, trace: bool, progress: Progress) -> Run:
@@ -131,8 +137,6 @@ def _simulated(scenario: Scenario, policy: Any, engine: EngineName, trace: bool,
 
 def _bar(progress: Progress) -> Bar | None:
     """Return what shows progress, as `run.experiment` asks for it."""
-    from astrarium.run.waiting import waiting
-
     if progress is False:
         return None
 
@@ -144,10 +148,7 @@ def _bar(progress: Progress) -> Bar | None:
         else:
             yield lambda now: progress(min(1.0, now / max(1, length)))
 
-    def bar(title: str, length: Time) -> AbstractContextManager[Callable[[Time], None] | None]:
-        return told(title, length)
-
-    return bar
+    return told
 
 
 def _checked_seed(seed: Any) -> int:
@@ -187,77 +188,74 @@ def _fresh(run: Run, policy: Any) -> Any:
     return own if policy is None else policy
 
 
-def _replay_folder(folder: Path, policy: Any) -> Replay:
-    """Replay every trace of a run folder; each belongs to the scenario beside it, or above it."""
+# A part of a recording is fresh books with a policy, and the steps that are fed into them.
+Part = tuple[Engine[Any, Any, Any], Iterable[Step]]
+
+
+def _replayed(parts: Iterable[Part]) -> Replay:
+    steps = number = 0
+
+    def counted(recorded: Iterable[Step]) -> Iterator[Step]:
+        nonlocal steps
+        for step in recorded:
+            steps += 1
+            yield step
+
+    for number, (engine, recorded) in enumerate(parts, 1):
+        with waiting(f"replaying part {number}"):
+            divergence = feed(engine, counted(recorded))
+        if divergence is not None:
+            return Replay(steps, divergence, number)
+    return Replay(steps, None, number)
+
+
+def _part(scenario: Scenario, policy: Any, steps: Iterable[Step]) -> Part:
+    level = level_of(scenario)
+    who = decider(level, scenario, policy)
+    fresh = level.policy(who.scenario) if who.policy is None else who.policy
+    return level.books(who.scenario, fresh), steps
+
+
+def _folder_parts(
+    folder: Path, policy: Any, tell: Callable[[Path, Level[Any, Any]], None] | None
+) -> Iterator[Part]:
+    """Yield every trace of a run folder; each belongs to the scenario beside it, or above it."""
     traces = sorted(folder.rglob(TRACE))
     if not traces:
-        raise InputError("source", str(folder), f"a folder of a run with a trace: it has no {TRACE}")
-    steps = 0
+        told = f"a folder with {TRACE}: `astrarium simulate --trace` keeps one, or simulate(..., trace=True)"
+        raise InputError("source", str(folder), told)
     for trace in traces:
-        scenario = _scenario_of(trace, policy)
+        file, scenario = _scenario_of(trace, policy)
         level = level_of(scenario)
-        found = _replayed(scenario, policy, read_trace(trace, level.events, level.actions))
-        steps += found.steps
-        if not found.same:
-            return Replay(steps, found.divergence)
-    return Replay(steps, None)
+        if tell is not None:
+            tell(file, level)
+        yield _part(scenario, policy, read_trace(trace, level.events, level.actions))
 
 
-def _scenario_of(trace: Path, policy: Any) -> Scenario:
+def _scenario_of(trace: Path, policy: Any) -> tuple[Path, Scenario]:
     """Return the scenario of a trace; a policy that is given stands in for one that no file can name."""
     file = next((each / SCENARIO for each in trace.parents if (each / SCENARIO).is_file()), None)
     if file is None:
         raise InputError("source", str(trace), f"a trace with {SCENARIO} beside it")
     usual = named_by(read_yaml(file), str(file)).default
-    return load(file, {} if policy is None else {"policy": usual})
+    return file, load(file, {} if policy is None else {"policy": usual})
 
 
-def _replayed(scenario: Scenario, policy: Any, steps: Iterable[Step]) -> Replay:
-    level = level_of(scenario)
-    who = decider(level, scenario, policy)
-    fresh = level.policy(who.scenario) if who.policy is None else who.policy
-    return _fed(level.books(who.scenario, fresh), steps)
-
-
-def _fed(engine: Any, steps: Iterable[Step]) -> Replay:
-    counted = _Counted(steps)
-    divergence = feed(engine, counted)
-    return Replay(counted.count, divergence)
-
-
-def _replay_recording(path: Path, policy: Any) -> Replay:
-    """Replay what a server recorded: each scheduler that was at work had a setup of its own."""
+def _served_parts(path: Path, policy: Any) -> Iterator[Part]:
+    """Yield what a server recorded: each scheduler that was at work had a setup of its own."""
     import yaml
 
     from astrarium.core.choice import made
-    from astrarium.core.engine import Engine
     from astrarium.server.recording import RecordingReader
     from astrarium.serving.scenario import build, parse
     from astrarium.serving.state import ServingState
 
     recorded = RecordingReader(path)
     scenario = parse(yaml.safe_load(recorded.header.scenario), f"{path} (its scenario)", serving=True)
-    steps = 0
     for setup, section in recorded.sections():
         who = decider(level_of(scenario), scenario, policy)
         if who.policy is None:
             fresh: Any = build.policy(who.scenario, setup)  # type: ignore[arg-type]
         else:
             fresh = made(policy, None, setup) if isinstance(policy, type) else policy
-        found = _fed(Engine(ServingState(setup), fresh), section)
-        steps += found.steps
-        if not found.same:
-            return Replay(steps, found.divergence)
-    return Replay(steps, None)
-
-
-class _Counted:
-    """Steps that are counted as they pass."""
-
-    def __init__(self, steps: Iterable[Step]) -> None:
-        self._steps, self.count = steps, 0
-
-    def __iter__(self) -> Iterator[Step]:
-        for step in self._steps:
-            self.count += 1
-            yield step
+        yield Engine(ServingState(setup), fresh), section

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from astrarium.core.choice import Choice, as_choice, parameters_of
+from astrarium.core.choice import Choice, as_choice, made, parameters_of
 from astrarium.core.decode import changed, plain, read_yaml
-from astrarium.core.errors import InputError
+from astrarium.core.errors import InputError, read_from
 from astrarium.core.level import Level, Scenario
 from astrarium.levels import level_of, named_by
 from astrarium.run.experiment import variants
@@ -31,13 +31,10 @@ def load(
     """
     raw, path = read(source)
     name = "" if isinstance(source, Mapping) else str(path)
-    try:
+    with read_from(name):
         level = named_by(raw, name)
-        scenario: Scenario = level.parse(
-            changed(raw, plain({**(overrides or {}), **fields}), level.named), path
-        )
-    except InputError as error:
-        raise error.read_from(name) from None
+        changes = plain({**(overrides or {}), **fields})
+        scenario: Scenario = level.parse(changed(raw, changes, level.named), path)
     return scenario
 
 
@@ -79,8 +76,9 @@ def decider(level: Level[Any, Any], scenario: Scenario, policy: Any) -> Decider:
         _check_decides(policy)
         name = type(policy).__name__
         return Decider(_renamed(scenario, name), name, policy)
-    _check_made(policy, level.told(scenario))
-    return Decider(_renamed(scenario, policy.__name__), policy.__name__, level.of_class(scenario, policy))
+    told = level.told(scenario)
+    _check_made(policy, told)
+    return Decider(_renamed(scenario, policy.__name__), policy.__name__, made(policy, None, *told))
 
 
 def _check_made(kind: type, told: tuple[Any, ...]) -> None:

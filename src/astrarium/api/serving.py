@@ -16,26 +16,21 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from astrarium.api.scenarios import Source, read
 from astrarium.core.decode import changed, plain
-from astrarium.core.errors import AstrariumError, InputError
-from astrarium.core.quantities import read_duration
+from astrarium.core.errors import AstrariumError, InputError, read_from
+from astrarium.core.quantities import duration_in
 from astrarium.run.waiting import waiting
+from astrarium.serving.live import tensors
 
 STARTING = 120.0  # seconds: workers import their frameworks and load models first
 ENDING = 30.0  # seconds for the requests that are under way
 MOST_SAID = 200  # lines of its log that are kept
 _ADDRESS = re.compile(r"HTTP +(https?://\S+)")
-_KINDS = {"b": "BOOL", "f": "FP", "i": "INT", "u": "UINT"}  # of NumPy, by the protocol's names
-_DTYPES: dict[str, Any] = {"BOOL": np.bool_, **{f"FP{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)}}
-_DTYPES |= {
-    f"{name}{bits}": f"<{name[0].lower()}{bits // 8}" for name in ("INT", "UINT") for bits in (8, 16, 32, 64)
-}
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # proxies know no loopback
 _HEADER = "Inference-Header-Content-Length"
 
@@ -56,9 +51,8 @@ class Server:
         self._said: deque[str] = deque(maxlen=MOST_SAID)
         self._ready = threading.Event()
         self.url = ""
-        self._readers = [
-            threading.Thread(target=self._read, args=(pipe,), daemon=True) for pipe in _pipes(process)
-        ]
+        pipes = (process.stdout, process.stderr)
+        self._readers = [threading.Thread(target=self._read, args=(pipe,), daemon=True) for pipe in pipes]
         for reader in self._readers:
             reader.start()
 
@@ -85,10 +79,10 @@ class Server:
             parameters["timeout"] = _microseconds(timeout)
         if priority is not None:
             parameters["priority"] = priority
-        tensors = [_tensor(name, value) for name, value in {**(inputs or {}), **named}.items()]
-        head = {"inputs": [entry for entry, _ in tensors], "parameters": parameters}
+        given = [_tensor(name, value) for name, value in {**(inputs or {}), **named}.items()]
+        head = {"inputs": [entry for entry, _ in given], "parameters": parameters}
         written = json.dumps(head).encode()
-        body = written + b"".join(data for _, data in tensors)
+        body = written + b"".join(data for _, data in given)
         headers = {_HEADER: str(len(written)), "Content-Type": "application/octet-stream"}
         answer, length = self._ask(f"/v2/models/{model}/infer", body, headers)
         return _outputs(answer, length)
@@ -130,9 +124,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -145,12 +137,9 @@ class Server:
             if self._process.poll() is not None or monotonic() > until:
                 for reader in self._readers:
                     reader.join(1.0)
-                ended = self._process.poll() is not None
-                raise (
-                    ServerError(self.log or "the server ended")
-                    if ended
-                    else ServerError(f"the server was not ready within {seconds:g} s\n{self.log}")
-                )
+                if self._process.poll() is not None:
+                    raise ServerError(self.log or "the server ended")
+                raise ServerError(f"the server was not ready within {seconds:g} s\n{self.log}")
 
     def _read(self, pipe: Any) -> None:
         for line in pipe:
@@ -232,45 +221,33 @@ def _written(source: Source, overrides: Mapping[str, Any]) -> str:
     else:
         raw, path = read(source)  # type: ignore[arg-type]
     name = str(path) if isinstance(source, str | Path) else ""
-    try:
+    with read_from(name):
         found = changed(raw, plain(overrides), {"models": written_out})
         return parse(found, name, path.parent, serving=True).to_yaml()
-    except InputError as error:
-        raise error.read_from(name) from None
-
-
-def _pipes(process: subprocess.Popen[str]) -> list[Any]:
-    return [process.stdout, process.stderr]
 
 
 def _microseconds(timeout: float | str) -> int:
     if not isinstance(timeout, str):
         return round(timeout * 1e6)
-    try:
-        return round(read_duration(timeout) / 1000)
-    except ValueError as error:
-        raise InputError("timeout", timeout, str(error)) from None
+    return round(duration_in("timeout", timeout) / 1000)
 
 
 def _tensor(name: str, value: Any) -> tuple[dict[str, Any], bytes]:
     """Return an array as the protocol writes it: what it is, and its bytes."""
     array = np.asarray(value)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.ndim == 0:
         raise InputError(name, value, "an array whose first dimension is the batch, such as [value]")
-    if array.dtype.kind in "OSU":
-        datatype, data = "BYTES", b"".join(_with_length(each) for each in array.ravel())
-    elif array.dtype.kind in _KINDS:
-        datatype = "BOOL" if array.dtype.kind == "b" else f"{_KINDS[array.dtype.kind]}{8 * array.itemsize}"
-        data = np.ascontiguousarray(array, dtype=_DTYPES[datatype]).tobytes()
-    else:
+    datatype = tensors.datatype_of(array)
+    if datatype not in tensors.DATATYPES:
         raise InputError(name, str(array.dtype), "an array of numbers, booleans, text or bytes")
+    if datatype == tensors.BYTES:
+        elements = array.ravel().tolist()
+        data = tensors.pack_bytes([each if isinstance(each, bytes) else str(each) for each in elements])
+    else:
+        data = bytes(tensors.to_bytes(array))
     entry = {"name": name, "shape": list(array.shape), "datatype": datatype}
     return {**entry, "parameters": {"binary_data_size": len(data)}}, data
-
-
-def _with_length(value: Any) -> bytes:
-    data = value if isinstance(value, bytes) else str(value).encode()
-    return len(data).to_bytes(4, "little") + data
 
 
 def _outputs(answer: bytes, length: int) -> dict[str, Any]:
@@ -284,20 +261,10 @@ def _outputs(answer: bytes, length: int) -> dict[str, Any]:
 
 
 def _array(output: Mapping[str, Any], data: bytes | None) -> Any:
-    datatype, shape = output["datatype"], output["shape"]
+    name, datatype, shape = output["name"], output["datatype"], tuple(output["shape"])
     if data is None:
-        kind: Any = object if datatype == "BYTES" else _DTYPES[datatype]
-        return np.array(output["data"], dtype=kind).reshape(shape)
-    if datatype != "BYTES":
-        return np.frombuffer(data, dtype=_DTYPES[datatype]).reshape(shape)
-    items, at = [], 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 4], "little")
-        items.append(data[at + 4 : at + 4 + size])
-        at += 4 + size
-    found = np.empty(len(items), dtype=object)
-    found[:] = items
-    return found.reshape(shape)
+        return np.array(output["data"], dtype=tensors.DATATYPES[datatype]).reshape(shape)
+    return tensors.to_array(tensors.Tensor(name, datatype, shape, data))
 
 
 def _message(body: bytes) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 
 import typer
 
+from astrarium.cli import output
 from astrarium.cli.options import Json, NoFolder, Out, Overwrite
+from astrarium.core.errors import AstrariumError, InputError
 
 
 def bench(
@@ -25,8 +27,6 @@ def bench(
 
     Options that are not listed here go to benchmarks/run.py.
     """
-    from astrarium.cli import output
-
     script = find_script([Path(__file__).resolve().parents[3], Path.cwd()])
     at = output.target("bench", "all", out, overwrite, no_folder)
     text = _run(script, [*context.args, *(["--json"] if json else [])], echo=not json)
@@ -38,8 +38,6 @@ def bench(
 
 def find_script(roots: list[Path]) -> Path:
     """Benchmarks are not installed: they compare one checkout with its peers."""
-    from astrarium.core.errors import InputError
-
     for root in roots:
         script = root / "benchmarks" / "run.py"
         if script.is_file() and (root / "src" / "astrarium").is_dir():
@@ -49,8 +47,6 @@ def find_script(roots: list[Path]) -> Path:
 
 def _run(script: Path, arguments: list[str], echo: bool) -> str:
     """What the script printed; its progress goes straight to our stderr."""
-    from astrarium.core.errors import AstrariumError
-
     lines = []
     with subprocess.Popen(
         [sys.executable, str(script), *arguments],
@@ -75,8 +71,6 @@ def _run(script: Path, arguments: list[str], echo: bool) -> str:
 
 def _decoded(text: str) -> dict[str, Any]:
     import msgspec
-
-    from astrarium.core.errors import AstrariumError
 
     try:
         return msgspec.json.decode(text, type=dict[str, Any])

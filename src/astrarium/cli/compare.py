@@ -6,19 +6,10 @@ from typing import Annotated
 
 import typer
 
-from astrarium.cli.options import (
-    EngineOption,
-    Json,
-    NoFolder,
-    NoOutcomes,
-    Out,
-    Overrides,
-    Overwrite,
-    PlanFile,
-    ScenarioFile,
-    Seed,
-)
+from astrarium.cli import options, output
+from astrarium.cli.opening import Asked, engine_option, opened, seeded, told_bar, variants
 from astrarium.cli.serving.plan_options import Interference
+from astrarium.core.errors import read_from
 
 Policies = Annotated[
     list[str] | None,
@@ -37,38 +28,43 @@ Seeds = Annotated[
 
 def compare(
     context: typer.Context,
-    file: ScenarioFile,
+    file: options.ScenarioFile,
     policy: Policies = None,
-    plan: PlanFile = None,
+    plan: options.PlanFile = None,
     interference: Interference = "none",
-    override: Overrides = None,
-    seed: Seed = None,
+    override: options.Overrides = None,
+    seed: options.Seed = None,
     seeds: Seeds = 1,
-    engine: EngineOption = "auto",
-    json: Json = False,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    no_outcomes: NoOutcomes = False,
-    no_folder: NoFolder = False,
+    engine: options.EngineOption = "auto",
+    json: options.Json = False,
+    out: options.Out = None,
+    overwrite: options.Overwrite = False,
+    no_outcomes: options.NoOutcomes = False,
+    no_folder: options.NoFolder = False,
 ) -> None:
     """Run several policies on the same scenario, of any level."""
-    from astrarium.cli import output
-    from astrarium.cli.opening import opened, read_from, seeded, told_bar, variants
-    from astrarium.cli.serving.planned import compare_planned
+    at = output.target("compare", file.stem, out, overwrite, no_folder)
+    asked = Asked(file, override, seed, engine)
+    if plan is not None or interference != "none":
+        from astrarium.cli.serving.planned import compare_planned
+
+        found = compare_planned(asked, policy, plan, interference, seeds)
+    else:
+        found = _compared(asked, policy, seeds)
+    output.finish(context, at, found, json, not no_outcomes)
+
+
+def _compared(asked: Asked, policy: list[str] | None, seeds: int) -> output.Results:
     from astrarium.run.experiment import simulate as run_one
 
-    at = output.target("compare", file.stem, out, overwrite, no_folder)
-    if plan is not None or interference != "none":
-        compare_planned(context, file, policy, plan, interference, override, seed, seeds, engine, at, json,
-                        not no_outcomes)  # fmt: skip
-        return
+    file, override, seed, engine = asked
     level, scenario = opened(file, override, seed)
     chosen = variants(level, scenario, policy or ["all"])
     shown = told_bar(file, level)
-    with read_from(file):
+    with read_from(file), engine_option():
         runs = [
             run_one(level, each, label=label, engine=engine, bar=shown)
             for label, each in seeded(chosen, seeds)
         ]
-    title = f"{file.name}: {level.report.title(runs[0])}, the same for each policy"
-    output.finish(context, at, runs, title, json, not no_outcomes, shown=output.by_policy(runs))
+    title = f"{file.name}: {level.title(runs[0])}, the same for each policy"
+    return output.Results(runs, title, shown=output.by_policy(runs))

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from astrarium.cli.opening import opened, refuse, told_bar
 from astrarium.cli.options import Json, OnePolicy, Overrides, ScenarioFile, Seed
+from astrarium.cli.output import emit
+from astrarium.core.errors import InputError, did_you_mean, read_from
+from astrarium.core.quantities import duration_in
 
 if TYPE_CHECKING:
     from astrarium.cluster.scenario.read import ClusterScenario
@@ -43,14 +47,12 @@ def explain(
     """
     from rich.text import Text
 
-    from astrarium.cli.opening import opened, read_from, refuse, told_bar
-    from astrarium.cli.output import emit
     from astrarium.run.experiment import simulate
 
     level, scenario = opened(file, override, seed, policy)
     refuse(level, "cluster", {"--at": at})
     if level.name == "cluster":
-        instant = None if at is None else _instant(at)
+        instant = None if at is None else duration_in("--at", at)
         facts, tables = _app(scenario, item, instant, told_bar(file, level))
     else:
         with read_from(file):
@@ -70,7 +72,6 @@ def _app(scenario: ClusterScenario, app: str, at: Time | None, bar: Bar) -> tupl
     from astrarium.cluster.report.words import Case, plain, sentences, tables
     from astrarium.cluster.scenario.build import build
     from astrarium.cluster.state import ClusterState
-    from astrarium.core.errors import InputError, did_you_mean
 
     built, found = build(scenario), list[ClusterView]()
     if app not in built.apps:
@@ -86,13 +87,3 @@ def _app(scenario: ClusterScenario, app: str, at: Time | None, bar: Bar) -> tupl
     place = next(place for place, row in enumerate(record.rows) if row.app.id == number)
     case = Case(record, record.rows[place], summarize_apps(record)[place], found[0] if found else None)
     return plain(case), [*(Text(line, no_wrap=True) for line in sentences(case)), *tables(case)]
-
-
-def _instant(text: str) -> Time:
-    from astrarium.core.errors import InputError
-    from astrarium.core.quantities import read_duration
-
-    try:
-        return read_duration(text)
-    except ValueError as error:
-        raise InputError("--at", text, str(error)) from None

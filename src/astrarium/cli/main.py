@@ -14,10 +14,13 @@ import typer
 from typer.core import TyperGroup
 
 from astrarium.cli.bench import bench
-from astrarium.cli.cluster.app import app as cluster
+from astrarium.cli.cluster.status import status
+from astrarium.cli.cluster.submit import submit, withdraw
 from astrarium.cli.compare import compare
 from astrarium.cli.explain import explain
-from astrarium.cli.gate.app import app as gate
+from astrarium.cli.gate import policy, top
+from astrarium.cli.gate import profile as gate_profile
+from astrarium.cli.gate import run as gate_run
 from astrarium.cli.policies import policies
 from astrarium.cli.replay import replay
 from astrarium.cli.run import run
@@ -69,10 +72,21 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
+verb: Any
 for verb in (simulate, compare, explain, replay, run, serve, goodput, plan, profile, policies, zoo):
     app.command()(verb)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
+cluster = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Talk to a cluster that `astrarium run` has started."
+)
+for verb in (submit, withdraw, status):
+    cluster.command()(verb)
 app.add_typer(cluster, name="cluster")
+gate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Share a GPU between programs.")
+for verb in (gate_run.run, gate_profile.profile):  # the options of the program that follows are its own
+    gate.command(context_settings={"allow_interspersed_args": False})(verb)
+for verb in (top.top, policy.policy, policy.policies, policy.mps):
+    gate.command()(verb)
 app.add_typer(gate, name="gate")
 if find_spec("astrarium_papers"):  # the papers' tables and figures are a package of their own
     from astrarium_papers.command import reproduce

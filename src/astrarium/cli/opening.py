@@ -6,12 +6,23 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astrarium.cli.progress import bar
-from astrarium.core.errors import InputError
-from astrarium.core.level import Level
-from astrarium.run.experiment import Bar
+from astrarium.core.errors import InputError, read_from
+
+if TYPE_CHECKING:
+    from astrarium.core.level import Level
+    from astrarium.run.experiment import Bar
+
+
+class Asked(NamedTuple):
+    """A file to run, with what the command line changes in it, and the engine that is wanted."""
+
+    file: Path
+    override: list[str] | None
+    seed: int | None
+    engine: str
 
 
 def opened(
@@ -44,15 +55,6 @@ def told_bar(file: Path, level: Level[Any, Any]) -> Bar:
     return shown
 
 
-@contextmanager
-def read_from(file: Path) -> Iterator[None]:
-    """Name the file in errors about what it says, which may show only when it is run."""
-    try:
-        yield
-    except InputError as error:
-        raise error if error.field.startswith("-") else error.read_from(str(file)) from None
-
-
 def given(override: Sequence[str] | None, seed: int | None) -> list[str]:
     return [*(override or []), *([] if seed is None else [f"seed={seed}"])]
 
@@ -76,10 +78,8 @@ def _checked(level: Level[Any, Any], scenario: Any, spec: str) -> dict[str, Any]
     from astrarium.core.choice import parse_choice
     from astrarium.run.experiment import variants as made
 
-    try:
+    with read_from(f"-p {spec}"):
         return made(level, scenario, [parse_choice(spec)])
-    except InputError as error:
-        raise error.read_from(f"-p {spec}") from None
 
 
 def seeded(chosen: Mapping[str, Any], seeds: int) -> Iterator[tuple[str, Any]]:
@@ -99,9 +99,19 @@ def check_served(file: Path, told: str) -> None:
         raise InputError("FILE", str(file), f"requests to models: {level(str(name)).subject} {told}")
 
 
+@contextmanager
+def engine_option() -> Iterator[None]:
+    """Show errors about the engine as errors about the option that it was chosen with."""
+    try:
+        yield
+    except InputError as error:
+        field = "--engine" if error.field == "engine" else error.field
+        raise InputError(field, error.value, error.expected, error.source) from None
+
+
 def refuse(level: Level[Any, Any], of: str, options: Mapping[str, Any]) -> None:
     """Refuse options that only files of another level have a use for."""
     for name, value in options.items():
         if level.name != of and value not in (None, False, "none"):
             shown = None if value is True else str(value)
-            raise InputError(name, shown, f"no such option for {level.subject}: it is for the {of} level")
+            raise InputError(name, shown, f"to be left out for {level.subject}: it is for the {of} level")

@@ -8,9 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
+
+from astrarium.run.waiting import waiting
 
 if TYPE_CHECKING:
     from astrarium.core.level import Run
@@ -25,7 +28,6 @@ class Target:
     @contextmanager
     def draft(self) -> Iterator[Path]:
         from astrarium.run.folder import run_folder
-        from astrarium.run.waiting import waiting
 
         assert self.path is not None
         home = self.path.parent
@@ -58,37 +60,38 @@ def command_line(context: typer.Context) -> str:
     return shlex.join(["astrarium", *(sys.argv[1:] if arguments is None else arguments)])
 
 
-def finish(
-    context: typer.Context,
-    at: Target,
-    runs: Sequence[Run[Any, Any]],
-    title: str,
-    as_json: bool,
-    outcomes: bool = True,
-    more: Sequence[Any] = (),
-    shown: Mapping[str, Any] | None = None,
-    files: Mapping[str, str | bytes] | None = None,
-    notes: Mapping[str, str] | None = None,
-    draw: Iterable[Any] = (),
-) -> None:
-    """Write the folder of finished runs, and show their tables.
+class Results(NamedTuple):
+    """Finished runs, and what is shown of them beside the tables and facts of their level.
 
     *more* tables and *shown* facts are put behind the level's own; *files* lie in the folder too, *notes* say
     what they are, and what is in *draw* is called with the folder of pictures.
     """
+
+    runs: Sequence[Run[Any, Any]]
+    title: str
+    more: Sequence[Any] = ()
+    shown: Mapping[str, Any] = MappingProxyType({})
+    files: Mapping[str, str | bytes] = MappingProxyType({})
+    notes: Mapping[str, str] = MappingProxyType({})
+    draw: Iterable[Any] = ()
+
+
+def finish(context: typer.Context, at: Target, found: Results, as_json: bool, outcomes: bool) -> None:
+    """Write the folder of finished runs, and show their tables."""
     from astrarium.run.folder import write_runs
 
-    report = runs[0].level.report
-    tables = [*report.tables(runs), *more]
-    facts = {**report.shown(runs), **(shown or {})}
+    runs, report = found.runs, found.runs[0].level.report
+    tables = [*report.tables(runs), *found.more]
+    facts = {**report.shown(runs), **found.shown}
     if at.path is not None:
         with at.draft() as draft:
-            for name, text in (files or {}).items():
+            for name, text in found.files.items():
                 (draft / name).write_bytes(text.encode() if isinstance(text, str) else text)
             (draft / "plots").mkdir()
-            for picture in draw:
+            for picture in found.draw:
                 picture(draft / "plots")
-            write_runs(draft, runs, title, command_line(context), outcomes, tables, facts, notes)
+            command = command_line(context)
+            write_runs(draft, runs, found.title, command, outcomes, tables, facts, found.notes)
     emit(as_json, {"level": runs[0].level.name, **facts}, tables, at.path)
 
 
@@ -97,6 +100,18 @@ def by_policy(runs: Sequence[Run[Any, Any]]) -> dict[str, Any]:
     from astrarium.run.report import plain
 
     return {"policies": {runs[0].label: plain(runs[0].summary)}} if len(runs) == 1 else {}
+
+
+def table(*left: str, right: Sequence[str] = (), rows: Iterable[Sequence[Any]] = ()) -> Any:
+    """Return a table without lines; the columns on the *right* hold numbers."""
+    from rich.table import Table
+
+    made = Table(*left, box=None, pad_edge=False)
+    for title in right:
+        made.add_column(title, justify="right")
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def emit(as_json: bool, result: Mapping[str, Any], tables: Iterable[Any], folder: Path | None) -> None:

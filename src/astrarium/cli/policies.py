@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
 
 from astrarium.cli.options import Json
+from astrarium.cli.output import emit, table
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.quantities import Duration, write_duration
 
 Name = Annotated[
     str | None,
@@ -52,7 +55,6 @@ def _shelves() -> dict[str, Shelf]:
 def policies(name: Name = None, json: Json = False) -> None:
     """List what can be chosen by name, at every level, or describe one."""
     from astrarium.cli.gate.policy import describe
-    from astrarium.cli.output import emit
 
     shelves = _shelves()
     if name is None:
@@ -80,8 +82,6 @@ def _names(shelf: Shelf) -> list[str]:
 
 def _place_of(name: str, shelves: dict[str, Shelf]) -> tuple[str, str]:
     """Return the kind of a policy and its own name; a bare name means the first kind that has it."""
-    from astrarium.core.errors import InputError, one_of
-
     kind, slash, own = name.partition("/")
     if slash and kind in shelves:
         if own not in _names(shelves[kind]):
@@ -128,8 +128,6 @@ def _parameter(field: Any) -> dict[str, Any]:
 def _default(field: Any) -> Any:
     import msgspec
 
-    from astrarium.core.quantities import Duration, write_duration
-
     value = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
     if getattr(field.type, "__origin__", field.type) is Duration:
         return write_duration(value)
@@ -137,8 +135,6 @@ def _default(field: Any) -> Any:
 
 
 def _type_name(type_: Any) -> str:
-    from typing import Literal, get_args, get_origin
-
     if hasattr(type_, "__metadata__"):
         return _type_name(type_.__origin__)
     if get_origin(type_) is Literal:
@@ -167,21 +163,28 @@ def _shown(default: Any) -> str:
 
 
 def _list(shelf: Shelf, found: dict[str, Any]) -> Any:
-    from rich.table import Table
-
-    table = Table(shelf.title, "what it does", "parameters", box=None, pad_edge=False)
-    for name, described in found.items():
-        label = f"{name} (default)" if name == shelf.default else name
-        table.add_row(label, described["summary"], ", ".join(described["parameters"]))
-    return table
+    rows = [
+        (
+            f"{name} (default)" if name == shelf.default else name,
+            described["summary"],
+            ", ".join(described["parameters"]),
+        )
+        for name, described in found.items()
+    ]
+    return table(shelf.title, "what it does", "parameters", rows=rows)
 
 
 def _page(described: dict[str, Any]) -> list[Any]:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("parameter", "type", "default", "meaning", box=None, pad_edge=False)
-    for name, parameter in described["parameters"].items():
-        default = "(required)" if parameter["required"] else _shown(parameter["default"])
-        table.add_row(name, parameter["type"], default, parameter["description"])
-    return [Text(f"{described['name']}\n", style="bold"), Text(described["about"] + "\n"), table]
+    rows = [
+        (
+            name,
+            parameter["type"],
+            "(required)" if parameter["required"] else _shown(parameter["default"]),
+            parameter["description"],
+        )
+        for name, parameter in described["parameters"].items()
+    ]
+    page = table("parameter", "type", "default", "meaning", rows=rows)
+    return [Text(f"{described['name']}\n", style="bold"), Text(described["about"] + "\n"), page]

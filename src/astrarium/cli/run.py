@@ -8,7 +8,9 @@ import typer
 
 from astrarium.cli.cluster.state import State
 from astrarium.cli.compare import Seeds
+from astrarium.cli.opening import opened, refuse, tell, variants
 from astrarium.cli.options import Json, NoFolder, Out, Overrides, Overwrite, ScenarioFile, Seed
+from astrarium.core.errors import InputError
 
 Policies = Annotated[
     list[str] | None,
@@ -21,8 +23,7 @@ Policies = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the search whose folder --out names.")]
 Stay = Annotated[
-    bool,
-    typer.Option("--stay", help="Wait for apps that are submitted later, when all others have ended."),
+    bool, typer.Option("--stay", help="Wait for apps that are submitted later, when all others have ended.")
 ]
 ELSEWHERE = {
     "serving": "requests to models are answered by `astrarium serve`",
@@ -49,8 +50,6 @@ def run(
 
     Ctrl-C has them write checkpoints, and says how to go on. `astrarium serve` is the same for models.
     """
-    from astrarium.cli.opening import opened, refuse, tell, variants
-    from astrarium.core.errors import InputError
 
     level, scenario = opened(file, override, seed)
     if level.name in ELSEWHERE:

@@ -7,121 +7,30 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import msgspec
 import typer
 
 from astrarium.cli import output
-from astrarium.core.errors import InputError
+from astrarium.core.errors import InputError, read_from
 from astrarium.core.level import Level, Run
 from astrarium.core.units import SECOND
 from astrarium.run.folder import file_name, write_runs
 from astrarium.run.waiting import waiting
 from astrarium.tuning.live.backend import LiveOptions
-from astrarium.tuning.live.run import folder_lock
+from astrarium.tuning.live.progress import SearchProgress
+from astrarium.tuning.live.run import SearchSpec, folder_lock
+from astrarium.tuning.live.training import Emulated
+from astrarium.tuning.live.tune import trained, with_checkpoint
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.files import FILES
-from astrarium.tuning.report.summary import TuningSummary
-from astrarium.tuning.report.tables import LINE, configuration, last_line
-from astrarium.tuning.samplers import Standing
 from astrarium.tuning.scenario.read import TuningScenario
 from astrarium.tuning.scenario.schema import sampler_of
-from astrarium.tuning.session import Session
-from astrarium.tuning.state import Outcome, TuningState
-
-# A live search tells how it is doing: in a changing line where somebody watches, else in lines.
-
-
-SELDOM = 10.0  # seconds between lines of a log
-MOST_FAILURES = 5  # that are told one by one
-
-
-class Live(Protocol):
-    """What a run shows of itself."""
-
-    session: Session
-    state: TuningState
-
-
-class Progress:
-    """*show* is called with the live run after each of its steps. Better ones are told at once."""
-
-    def __init__(self, label: str) -> None:
-        self._label, self._due = label, 0.0
-        self._began: float | None = None  # when the first step was over: processes take a while to come up
-        self._told = self._failed = 0  # best ones, and failed ones, so far
-        self._console: Any = None
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
-        if self._console is not None:
-            self._console.stop()
-
-    def show(self, live: Live) -> None:
-        now = time.monotonic()
-        if self._began is None:
-            self._began = now
-            self._begin()
-        seconds = now - self._began
-        self._tell_failures(live, seconds)
-        for best in live.session.best[self._told :]:
-            values = live.session.candidates[best.candidate].configuration.values
-            self._say(
-                f"{seconds:8.1f}s  best {best.value:.5g}, candidate {best.candidate}: {configuration(values)}"
-            )
-        self._told = len(live.session.best)
-        if self._console is not None:
-            self._console.update(f"{self._label}: {seconds:.0f} s, {line(live)}")
-        elif seconds >= self._due:
-            self._due = seconds + SELDOM
-            self._say(f"{seconds:8.1f}s  {line(live)}")
-
-    def _begin(self) -> None:
-        """Not before there is something to show: the start tells of itself."""
-        if sys.stderr.isatty():
-            from rich.console import Console
-
-            self._console = Console(stderr=True).status(self._label)
-            self._console.start()
-
-    def _tell_failures(self, live: Live, seconds: float) -> None:
-        """The first few: whoever watches may want to stop, and mend something."""
-        failed = [each for each in live.session.candidates.values() if each.standing is Standing.FAILED]
-        for each in failed[self._failed : MOST_FAILURES]:
-            self._say(f"{seconds:8.1f}s  candidate {each.number} failed: {last_line(each.reason, LINE)}")
-        self._failed = len(failed)
-
-    def _say(self, text: str) -> None:
-        if self._console is not None:
-            self._console.console.print(text, highlight=False, markup=False)
-        else:
-            print(text, file=sys.stderr, flush=True)
-
-
-def line(live: Live) -> str:
-    """Trials done, running and waiting; iterations; GPUs that are held; the best so far."""
-    state, session = live.state, live.session
-    rows = list(state.ledger.rows.values())
-    done = sum(row.outcome is not Outcome.OPEN for row in rows)
-    busy = sum((1 - state.strips.room(gpu) for gpu in state.strips.holders), start=0)
-    iterations = sum(row.done for row in rows)
-    best = f"best {session.best[-1].value:.5g}" if session.best else "no value yet"
-    return (
-        f"trials {done} done, {len(state.running())} running, {len(state.waiting())} waiting; "
-        f"{iterations} iterations; {float(busy):.3g} of {state.gpus} GPUs held; {best}"
-    )
-
 
 SearchRun = Run[TuningScenario, TuningRecord]
-CHECKPOINTS = "checkpoints"  # in the folder of a live run
 LIVE_STATE, EARLIER = "live", "earlier"
 CUT_SHORT = "it was interrupted"  # what a live run says of its end
 INTERRUPTED = 130  # the exit status
@@ -195,35 +104,19 @@ def _one(
     level: Level[TuningScenario, TuningRecord], label: str, scenario: TuningScenario, place: LivePlace
 ) -> SearchRun:
     state = place.state(label, scenario.seed)
-    try:
+    with read_from(scenario.source):
         record = _live(label, scenario, state, place.resume)
-    except InputError as error:
-        raise error.read_from(scenario.source) from None
-    summary = level.report.summarize(scenario, record)
-    summary = summary if state is None else _with_checkpoint(summary, state)
-    return Run(level, scenario, label, record, summary)
-
-
-def _with_checkpoint(summary: TuningSummary, state: Path) -> TuningSummary:
-    """Say where what the best has learnt is kept."""
-    from astrarium.tuning.live.backend import Checkpoint
-    from astrarium.tuning.live.checkpoints import path
-
-    if summary.best is None:
-        return summary
-    file = path(state / CHECKPOINTS, Checkpoint(summary.best.candidate, summary.best.iterations))
-    best = msgspec.structs.replace(summary.best, checkpoint=str(file) if file.is_file() else None)
-    return msgspec.structs.replace(summary, best=best)
+    summary = level.summarize(scenario, record)
+    return Run(level, scenario, label, record, with_checkpoint(summary, state))
 
 
 def _live(label: str, scenario: TuningScenario, state: Path | None, resume: bool) -> TuningRecord:
-
     where = f"; checkpoints in {state}" if state is not None else ""
     count = gpus(scenario) or "all"
     kind = "GPUs" if scenario.emulated is None else "emulated GPUs"
     print(f"{label}, seed {scenario.seed}: live on {count} {kind}{where}", file=sys.stderr, flush=True)
     resume = resume and state is not None and state.is_dir()  # of several runs, some had not begun
-    with Progress(label) as progress:
+    with SearchProgress(label) as progress:
         return run_live(scenario, state, resume, progress.show)
 
 
@@ -317,9 +210,6 @@ def run_live(
     scenario: TuningScenario, folder: Path | None, resume: bool, progress: Callable[[Any], None]
 ) -> TuningRecord:
     """*folder* keeps checkpoints and results, and *resume* goes on with what is there."""
-    from astrarium.tuning.live.run import SearchSpec, run_local, run_with
-    from astrarium.tuning.live.training import Emulated
-
     assert scenario.train is not None
     build: str = scenario.train
     spec = SearchSpec(
@@ -338,13 +228,8 @@ def run_live(
         else LiveOptions(longest=scenario.live.longest),
     )
     said = scenario.emulated
-    emulated = None if said is None else Emulated(packing=said.packing, scaling=said.scaling)
-    if scenario.engine == "local":
-        return run_local(build, spec, gpus(scenario), emulated, **settings(scenario))
-    from astrarium.tuning.live.ray.backend import RayTrialBackend
-
-    given = {"folder": folder, "seed": scenario.seed, **settings(scenario)}
-    return run_with(spec, lambda: RayTrialBackend(build, gpus(scenario), emulated, **given))
+    emulated = said is not None and Emulated(packing=said.packing, scaling=said.scaling)
+    return trained(build, spec, scenario.engine, None, gpus(scenario), emulated, **settings(scenario))
 
 
 def gpus(scenario: TuningScenario) -> int | None:

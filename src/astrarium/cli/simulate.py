@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from astrarium.cli.options import (
-    EngineOption,
-    Json,
-    NoFolder,
-    NoOutcomes,
-    OnePolicy,
-    Out,
-    Overrides,
-    Overwrite,
-    PlanFile,
-    ScenarioFile,
-    Seed,
-)
+from astrarium.cli import options, output
+from astrarium.cli.opening import Asked, engine_option, opened, refuse, told_bar
 from astrarium.cli.serving.plan_options import Interference, RouterWait, Stages
-
-if TYPE_CHECKING:
-    from astrarium.core.trace import Step
-
-
-class Traced:
-    """Hears every step of a run, and keeps it as the line of a trace for `astrarium replay`."""
-
-    def __init__(self) -> None:
-        import msgspec
-
-        from astrarium.core.level import Watching
-
-        self._lines: list[bytes] = []
-        self._encoder = msgspec.json.Encoder()
-        self.watching = Watching(trace=self._hear)
-
-    def _hear(self, step: Step) -> None:
-        self._lines.append(self._encoder.encode(step))
-
-    def files(self) -> dict[str, bytes]:
-        from astrarium.run.folder import TRACE
-
-        return {TRACE: b"".join(line + b"\n" for line in self._lines)}
-
+from astrarium.core.errors import InputError, read_from
 
 Trace = Annotated[
     bool, typer.Option("--trace", help="Keep every event and decision in the folder, for `replay`.")
@@ -53,48 +18,54 @@ Trace = Annotated[
 
 def simulate(
     context: typer.Context,
-    file: ScenarioFile,
-    policy: OnePolicy = None,
-    plan: PlanFile = None,
+    file: options.ScenarioFile,
+    policy: options.OnePolicy = None,
+    plan: options.PlanFile = None,
     interference: Interference = "none",
     stages: Stages = False,
     router: RouterWait = None,
-    override: Overrides = None,
-    seed: Seed = None,
-    engine: EngineOption = "auto",
+    override: options.Overrides = None,
+    seed: options.Seed = None,
+    engine: options.EngineOption = "auto",
     trace: Trace = False,
-    json: Json = False,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    no_outcomes: NoOutcomes = False,
-    no_folder: NoFolder = False,
+    json: options.Json = False,
+    out: options.Out = None,
+    overwrite: options.Overwrite = False,
+    no_outcomes: options.NoOutcomes = False,
+    no_folder: options.NoFolder = False,
 ) -> None:
     """Run a scenario of any level in the simulator."""
-    from astrarium.cli import output
-    from astrarium.cli.opening import opened, read_from, refuse, told_bar
-    from astrarium.cli.serving.planned import planned_run, staged
-    from astrarium.core.errors import InputError
-    from astrarium.run.experiment import simulate as run_one
-
+    at = output.target("simulate", file.stem, out, overwrite, no_folder)
+    asked = Asked(file, override, seed, engine)
     if plan is not None or router is not None or interference != "none":
         if trace:
             raise InputError("--trace", None, "no --plan beside it: its cells have a policy each")
-        at = output.target("simulate", file.stem, out, overwrite, no_folder)
-        planned_run(context, file, policy, plan, interference, stages, router, override, seed, engine, at,
-                    json, not no_outcomes)  # fmt: skip
-        return
+        from astrarium.cli.serving.planned import planned_run
+
+        found = planned_run(asked, policy, plan, interference, stages, router)
+    else:
+        found = _simulated(asked, policy, stages, trace)
+    output.finish(context, at, found, json, not no_outcomes)
+
+
+def _simulated(asked: Asked, policy: str | None, stages: bool, trace: bool) -> output.Results:
+    from astrarium.core.level import Watching
+    from astrarium.core.trace import Step, as_trace
+    from astrarium.run.experiment import simulate as run_one
+    from astrarium.run.folder import TRACE
+
+    file, override, seed, engine = asked
     level, scenario = opened(file, override, seed, policy)
     refuse(level, "serving", {"--stages": stages})
-    at = output.target("simulate", file.stem, out, overwrite, no_folder)
-    steps = Traced() if trace else None
-    with read_from(file):
-        watching = steps.watching if steps else None
+    steps = list[Step]()
+    with read_from(file), engine_option():
+        watching = Watching(steps.append) if trace else None
         run = run_one(level, scenario, engine=engine, bar=told_bar(file, level), watching=watching)
-    title = f"{file.name}: {run.label}, {level.report.title(run)}"
-    told = staged(run) if stages else None
-    output.finish(
-        context, at, [run], title, json, not no_outcomes,
-        more=[told.table] if told else [],
-        shown={"stages": told.plain} if told else None,
-        files=steps.files() if steps else None,
-    )  # fmt: skip
+    title = f"{file.name}: {run.label}, {level.title(run)}"
+    found = output.Results([run], title, files={TRACE: as_trace(steps)} if trace else {})
+    if not stages:
+        return found
+    from astrarium.cli.serving.planned import staged
+
+    told = staged(run)
+    return found._replace(more=[told.table], shown={"stages": told.plain})

@@ -39,8 +39,10 @@ def planned(row: AppRow, gpus: Collection[int], floor: Floor) -> Plan:
     used = {gpu for each in plan.values() for gpu in each}
     left = [gpu for gpu in gpus if gpu not in used]
     if left:
-        _hand_out(left, sorted(jobs, key=_left, reverse=True), plan, floor, _to_start)
-    while left and _hand_out(left, jobs, plan, floor, _to_grow):  # one each, again and again
+        longest_first = sorted(jobs, key=lambda job: job.job.forecast - job.done, reverse=True)
+        _hand_out(left, longest_first, plan, floor, lambda job, has: 0 if has else job.job.least)
+    # those that run grow by one each, again and again
+    while left and _hand_out(left, jobs, plan, floor, lambda job, has: int(0 < has < job.job.most)):
         pass
     return plan
 
@@ -81,19 +83,6 @@ def _hand_out(
             plan[job.job.id] = (*has, *taken)
             left[:] = [gpu for gpu in left if gpu not in taken]
     return len(left) < before
-
-
-def _left(job: JobRow) -> int:
-    """Return the work that is left of a job, as far as its owner knows."""
-    return job.job.forecast - job.done
-
-
-def _to_start(job: JobRow, has: int) -> int:
-    return 0 if has else job.job.least
-
-
-def _to_grow(job: JobRow, has: int) -> int:
-    return 1 if 0 < has < job.job.most else 0
 
 
 def closest(gpus: Iterable[int], count: int, floor: Floor, near: Iterable[int] = ()) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -46,6 +47,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 Action: TypeAlias = Grant | Revoke | Run | Stop | SetTimer
+Allocations: TypeAlias = Iterator[Grant | Revoke | SetTimer]  # what a policy decides: the rest is arranged
 
 
 # Apps and jobs, which share a cluster.

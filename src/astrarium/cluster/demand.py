@@ -95,6 +95,12 @@ def spare(row: AppRow) -> tuple[int, ...]:
     return tuple(sorted(row.leases.keys() - busy))[:count]
 
 
+def idle_first(row: AppRow) -> tuple[int, ...]:
+    """Return the GPUs that the app has a lease for: those first that nothing runs on."""
+    used = {gpu for job in row.jobs.values() for gpu in job.gpus}
+    return tuple(sorted(row.leases, key=lambda gpu: (gpu in used, gpu)))
+
+
 def just_expired(row: AppRow) -> list[int]:
     """Return the GPUs that the app's jobs still run on and whose lease has just ended."""
     return [gpu for job in row.jobs.values() for gpu in job.gpus if gpu not in row.leases]

@@ -4,7 +4,8 @@
 run that has gone on: whoever tells it says so.
 
 A policy may have a method `standing(now, state)` that names those who want GPUs in the order in which it
-would serve them, each with a few words. Of others, the order is the one in which they were served later.
+would serve them, each with a few words. Of others, the order is the one in which they were served later. It
+may also say itself when apps can expect GPUs, with a method `expects(now, state)`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from astrarium.cluster.demand import most_usable, wanted
 from astrarium.cluster.fairness import time_left, work_left
@@ -22,31 +23,15 @@ from astrarium.cluster.state import AppRow, ClusterState, Outcome
 from astrarium.core.units import FOREVER, Time
 
 
-@runtime_checkable
-class Expects(Protocol):
-    """A policy that says itself when apps can expect GPUs."""
-
-    def expects(self, now: Time, state: ClusterState) -> dict[int, Time]: ...
-
-
-@runtime_checkable
-class TakesTurns(Protocol):
-    """A policy whose apps have GPUs for no longer than a turn."""
-
-    @property
-    def turns(self) -> Time: ...
-
-
-def expected(now: Time, state: ClusterState, allocator: object, line: Sequence[int]) -> dict[int, Time]:
+def expected(now: Time, state: ClusterState, allocator: Any, line: Sequence[int]) -> dict[int, Time]:
     """Return when each app in *line* can expect GPUs; an app that cannot expect any has no entry. It goes by
     what is known now: who holds what until when, how long owners say that jobs take, and who comes before it.
     It knows no app that comes later, and no job that ends sooner than its owner says."""
-    if isinstance(allocator, Expects):
-        return allocator.expects(now, state)
-    turn = allocator.turns if isinstance(allocator, TakesTurns) else FOREVER
+    if hasattr(allocator, "expects"):
+        return dict(allocator.expects(now, state))
     frees = [(float(now), len(state.free))]
     for row in state.apps.values():
-        frees += _given_back(now, row, turn, state)
+        frees += _given_back(now, row, state)
     heapify(frees)
     found: dict[int, Time] = {}
     for app in line:
@@ -54,25 +39,22 @@ def expected(now: Time, state: ClusterState, allocator: object, line: Sequence[i
         at = _served(frees, _gang(row))
         if at is not None:
             found[app] = round(at)
-            heappush(frees, (at + min(turn, _span(now, row, state)), _gang(row)))
+            takes = work_left(now, row, state) / max(1, most_usable(row))
+            heappush(frees, (at + takes, _gang(row)))
     return found
 
 
-def _given_back(now: Time, row: AppRow, turn: Time, state: ClusterState) -> list[tuple[float, int]]:
+def _given_back(now: Time, row: AppRow, state: ClusterState) -> list[tuple[float, int]]:
     """Return when an app gives its GPUs back, lease by lease."""
     if not row.leases:
         return []
-    ends = now + min(time_left(now, row, tuple(row.leases), state), float(turn))
+    ends = now + time_left(now, row, tuple(row.leases), state)
     return [(min(ends, float(until)), 1) for until in row.leases.values()]
 
 
 def _gang(row: AppRow) -> int:
     """Return the fewest GPUs with which more of an app would run."""
     return min((job.job.least for job in row.unfinished() if not job.gpus), default=1)
-
-
-def _span(now: Time, row: AppRow, state: ClusterState) -> float:
-    return work_left(now, row, state) / max(1, most_usable(row))
 
 
 def _served(frees: list[tuple[float, int]], count: int) -> float | None:
@@ -89,13 +71,6 @@ def _served(frees: list[tuple[float, int]], count: int) -> float | None:
     if count < 0:
         heappush(frees, (at, -count))
     return at
-
-
-@runtime_checkable
-class Tells(Protocol):
-    """A policy that names those who want GPUs, in the order in which it would serve them."""
-
-    def standing(self, now: Time, state: ClusterState) -> Sequence[tuple[int, str]]: ...
 
 
 class AppView(NamedTuple):
@@ -127,11 +102,11 @@ class ClusterView(NamedTuple):
     expected: Mapping[int, Time]
 
 
-def view(now: Time, state: ClusterState, allocator: object) -> ClusterView:
+def view(now: Time, state: ClusterState, allocator: Any) -> ClusterView:
     """Return the cluster as it is now; a copy of the policy is asked, so that nothing changes."""
     apps = {app: _app_view(now, row, state) for app, row in state.apps.items()}
     asked = deepcopy(allocator)
-    told = tuple(asked.standing(now, state)) if isinstance(asked, Tells) else None
+    told = tuple(asked.standing(now, state)) if hasattr(asked, "standing") else None
     line = [app for app, _ in told or ()]
     return ClusterView(now, state.floor.size, len(state.free), apps, told, expected(now, state, asked, line))
 

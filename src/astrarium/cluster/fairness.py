@@ -24,13 +24,9 @@ Definition = Literal["share", "equation-1"]
 Forecast = Callable[[Job], Time]
 
 
-def _true(job: Job) -> Time:
-    return job.work
-
-
-def alone(app: App, gpus: float, work: Forecast = _true) -> Time:
+def alone(app: App, gpus: float) -> Time:
     """Return how long an app takes on so many GPUs of its own, close together and divided at will."""
-    return sum(phase_alone(phase, gpus, work) for phase in app.phases)
+    return sum(phase_alone(phase, gpus, lambda job: job.work) for phase in app.phases)
 
 
 def phase_alone(jobs: Sequence[Job], gpus: float, work: Forecast) -> Time:
@@ -42,17 +38,12 @@ def phase_alone(jobs: Sequence[Job], gpus: float, work: Forecast) -> Time:
     return round(max(longest, together))
 
 
-def ideal(app: App, size: int, contention: float, definition: Definition, work: Forecast = _true) -> Time:
+def ideal(app: App, size: int, contention: float, definition: Definition) -> Time:
     """Return T_id of an app, in a cluster of *size* GPUs that so many apps shared on average."""
-    if definition == "equation-1":
-        return round(_at_its_widest(app, size, work) * contention)
-    return alone(app, size / max(1.0, contention), work)
-
-
-def _at_its_widest(app: App, size: int, work: Forecast) -> float:
-    """Return T_cluster of Equations 1 and 2: the work of an app over the GPUs that it can use at most."""
-    demand = max(sum(job.most for job in phase) for phase in app.phases)
-    return sum(work(job) for phase in app.phases for job in phase) / min(size, demand)
+    if definition == "share":
+        return alone(app, size / max(1.0, contention))
+    demand = max(sum(job.most for job in phase) for phase in app.phases)  # GPUs that it can use at most
+    return round(app.work / min(size, demand) * contention)  # T_cluster of Equations 1 and 2, shared
 
 
 def rho(took: Time, app: App, size: int, contention: float, definition: Definition) -> float:

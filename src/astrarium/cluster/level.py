@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from astrarium.cluster.auction.partial import tally_of
@@ -14,12 +14,11 @@ from astrarium.cluster.report import files as report
 from astrarium.cluster.scenario.build import Built, build, slowdowns
 from astrarium.cluster.scenario.read import DEFAULT_POLICY, ClusterScenario, parse
 from astrarium.cluster.scenario.schema import Costs
-from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.state import ClusterState
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import chosen
 from astrarium.core.engine import Engine
-from astrarium.core.level import Level, Report, Simulation, Watching
-from astrarium.core.trace import Step
+from astrarium.core.level import Level, Simulation, Watching
 from astrarium.core.units import Time
 from astrarium.run.simulate import simulate
 
@@ -43,18 +42,13 @@ def prepare(
     state = _Watched(policy, look, believed, scenario.costs)
     watch = Watch(state, truth)
 
-    def hear(step: Step) -> None:
-        watch(step)
-        if watching.trace is not None:
-            watching.trace(step)
-
     def record(end: Time) -> ClusterRecord:
-        state.looked(end)
+        state.show()  # where nothing happened after the instant
         rows = state.ledger.rows.values()
         return watch.record(scenario.policy.name, rows, end, tally_of(policy))
 
     world = ClusterWorld(truth, scenario.costs.startup, scenario.costs.checkpoints)
-    engine: Engine[Any, Any, Any] = Engine(state, Arbiter(policy), watching.validate, hear)
+    engine: Engine[Any, Any, Any] = Engine(state, Arbiter(policy), watching.validate, watching.after(watch))
     return Simulation(engine, built.arrivals, world, record, built.work_ends)
 
 
@@ -70,14 +64,6 @@ def run(
     return ready.record(simulate(ready.engine, ready.arrivals, ready.world, progress))
 
 
-def ends(
-    policy: Allocator, arrivals: Iterable[tuple[Time, Event]], state: ClusterState, world: ClusterWorld
-) -> list[AppRow]:
-    """Return where apps ended up, and nothing else: for other worlds than those of scenarios."""
-    simulate(Engine(state, Arbiter(policy)), arrivals, world)
-    return list(state.ledger.rows.values())
-
-
 class _Watched(ClusterState):
     """Books that somebody looks into just before the first event after an instant: no step is added."""
 
@@ -85,23 +71,18 @@ class _Watched(ClusterState):
         self, policy: Allocator, look: tuple[Time, Look] | None, believed: Slowdowns | None, costs: Costs
     ) -> None:
         super().__init__(believed, costs.startup, checkpoints=costs.checkpoints)
-        self._policy, self._look_at = policy, look
+        self._policy, self._look = policy, look
 
     def apply(self, now: Time, event: Event) -> None:
-        if self._look_at is not None and now > self._look_at[0]:
-            self._show()
+        if self._look is not None and now > self._look[0]:
+            self.show()
         super().apply(now, event)
 
-    def looked(self, end: Time) -> None:
-        """Look now: nothing happened after the instant."""
-        if self._look_at is not None:
-            self._show()
-
-    def _show(self) -> None:
-        assert self._look_at is not None
-        at, look = self._look_at
-        self._look_at = None
-        look(at, self, self._policy)
+    def show(self) -> None:
+        """Let somebody look at the books, once."""
+        if self._look is not None:
+            (at, look), self._look = self._look, None
+            look(at, self, self._policy)
 
 
 LEVEL: Level[ClusterScenario, ClusterRecord] = Level(
@@ -115,16 +96,7 @@ LEVEL: Level[ClusterScenario, ClusterRecord] = Level(
     default=DEFAULT_POLICY,
     parse=parse,
     prepare=prepare,
-    report=Report(
-        summarize=report.summarize_run,
-        tables=report.tables,
-        shown=report.shown,
-        write=report.write,
-        draw=report.draw,
-        picture="fairness.png",
-        files=report.FILES,
-        rows=report.rows,
-        explain=report.explain,
-    ),
-    named={},
+    summarize=report.summarize_run,
+    report=report,
+    picture="fairness.png",
 )

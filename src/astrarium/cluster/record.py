@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from astrarium.cluster import contract
 from astrarium.cluster.auction.partial import AuctionTally
-from astrarium.cluster.contract import (
-    AppArrived,
-    AppWithdrawn,
-    Grant,
-    JobFinished,
-    JobStopped,
-    LeaseExpired,
-    MachineJoined,
-    MachineLost,
-    Revoke,
-)
 from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.policy import SetTimer
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
 
-OF_AN_APP = frozenset((LeaseExpired, JobStopped, JobFinished, AppWithdrawn))  # whose GPUs or runs may change
+OF_AN_APP = frozenset(
+    (contract.LeaseExpired, contract.JobStopped, contract.JobFinished, contract.AppWithdrawn)
+)  # whose GPUs or runs may change
 MANY = 8  # leases of an app that are remembered before those that have ended are looked for
 
 
@@ -74,13 +66,13 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusterRecord:
-    policy: str
-    rows: list[AppRow]  # in order of arrival
-    held: list[Held]
-    ran: list[Ran]
-    decisions: list[Decision]
-    levels: list[Level]
-    machines: dict[int, int]  # the machine of each GPU that there ever was
+    policy: str = ""
+    rows: list[AppRow] = field(default_factory=list)  # in order of arrival
+    held: list[Held] = field(default_factory=list)
+    ran: list[Ran] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    levels: list[Level] = field(default_factory=list)
+    machines: dict[int, int] = field(default_factory=dict)  # the machine of each GPU that there ever was
     end: Time = 0
     auctions: AuctionTally | None = None  # None: the policy holds none
     racks: dict[int, int] = field(default_factory=dict)  # of each machine that there ever was
@@ -103,12 +95,7 @@ class Watch:
         self._open: dict[int, _Open] = {}
         self._busy, self._holders = 0, set[int]()
         self._latest: dict[int, dict[frozenset[int], int]] = {}  # where an app's last grant of GPUs stands
-        self.held: list[Held] = []
-        self.ran: list[Ran] = []
-        self.decisions: list[Decision] = []
-        self.levels: list[Level] = []
-        self.machines: dict[int, int] = {}
-        self.racks: dict[int, int] = {}
+        self._seen = ClusterRecord()
 
     def __call__(self, step: Step) -> None:
         now, touched = step.now, dict[int, None]()
@@ -118,9 +105,9 @@ class Watch:
             else:
                 touched.update(dict.fromkeys(self._named(now, event)))
         for action in step.actions:
-            if type(action) is Grant:
+            if type(action) is contract.Grant:
                 self._granted(now, action)
-            elif type(action) is Revoke:
+            elif type(action) is contract.Revoke:
                 self._revoked(now, action)
             if type(action) is not SetTimer:
                 touched[action.app] = None
@@ -128,23 +115,23 @@ class Watch:
             self._look(now, app)
         self._note(now)
 
-    def _granted(self, now: Time, action: Grant) -> None:
+    def _granted(self, now: Time, action: contract.Grant) -> None:
         """Most leases renew others."""
         latest, gpus = self._latest.setdefault(action.app, {}), frozenset(action.gpus)
         place = latest.get(gpus, -1)
-        last = self.decisions[place] if place >= 0 else None
+        last = self._seen.decisions[place] if place >= 0 else None
         if last is not None and (last.until, last.why) == (now, action.why):
-            self.decisions[place] = last._replace(until=action.until, leases=last.leases + 1)
+            self._seen.decisions[place] = last._replace(until=action.until, leases=last.leases + 1)
         else:
             if len(latest) >= MANY:  # what has ended is renewed no more
                 self._latest[action.app] = latest = {
-                    own: there for own, there in latest.items() if self.decisions[there].until >= now
+                    own: there for own, there in latest.items() if self._seen.decisions[there].until >= now
                 }
-            latest[gpus] = len(self.decisions)
-            self.decisions.append(Decision(now, action.app, action.gpus, action.until, action.why))
+            latest[gpus] = len(self._seen.decisions)
+            self._seen.decisions.append(Decision(now, action.app, action.gpus, action.until, action.why))
 
-    def _revoked(self, now: Time, action: Revoke) -> None:
-        self.decisions.append(Decision(now, action.app, action.gpus, -1, action.why))
+    def _revoked(self, now: Time, action: contract.Revoke) -> None:
+        self._seen.decisions.append(Decision(now, action.app, action.gpus, -1, action.why))
         latest = self._latest.get(action.app, {})
         for gpus in [own for own in latest if not own.isdisjoint(action.gpus)]:
             del latest[gpus]
@@ -152,19 +139,19 @@ class Watch:
     def _lost(self, now: Time, machine: int) -> None:
         """Nobody decides that; but those who had GPUs there want to know."""
         for app, known in self._open.items():
-            gpus = tuple(sorted(gpu for gpu in known.gpus if self.machines[gpu] == machine))
+            gpus = tuple(sorted(gpu for gpu in known.gpus if self._seen.machines[gpu] == machine))
             if gpus:
-                self.decisions.append(Decision(now, app, gpus, -1, f"machine {machine} died"))
+                self._seen.decisions.append(Decision(now, app, gpus, -1, f"machine {machine} died"))
 
     def _named(self, now: Time, event: Any) -> Iterable[int]:
         """Apps whose GPUs or runs it may change."""
-        if isinstance(event, AppArrived):
+        if isinstance(event, contract.AppArrived):
             return (event.app.id,)
-        if isinstance(event, MachineJoined):
+        if isinstance(event, contract.MachineJoined):
             gpus = self._state.floor.gpus_of.get(event.machine.id, ())
-            self.machines.update(dict.fromkeys(gpus, event.machine.id))
-            self.racks[event.machine.id] = event.machine.rack
-        if isinstance(event, MachineLost):
+            self._seen.machines.update(dict.fromkeys(gpus, event.machine.id))
+            self._seen.racks[event.machine.id] = event.machine.rack
+        if isinstance(event, contract.MachineLost):
             self._lost(now, event.machine)
             return tuple(self._open)
         return ()
@@ -175,20 +162,10 @@ class Watch:
         """All that is still open ends with the run."""
         for app in list(self._open):
             self._close(end, app)
-        held = sorted(self.held, key=lambda each: (each.start, each.gpu))
-        ran = sorted(self.ran, key=lambda each: (each.start, each.app, each.job))
-        return ClusterRecord(
-            policy,
-            list(rows),
-            held,
-            ran,
-            self.decisions,
-            self.levels,
-            self.machines,
-            end,
-            auctions,
-            self.racks,
-        )
+        held = sorted(self._seen.held, key=lambda each: (each.start, each.gpu))
+        ran = sorted(self._seen.ran, key=lambda each: (each.start, each.app, each.job))
+        told = replace(self._seen, policy=policy, rows=list(rows), end=end, auctions=auctions)
+        return replace(told, held=held, ran=ran)
 
     def _look(self, now: Time, app: int) -> None:
         row = self._state.apps.get(app)
@@ -200,7 +177,7 @@ class Watch:
             known = self._open[app] = _Open()
         if known.gpus.keys() != row.leases.keys():
             for gpu in [gpu for gpu in known.gpus if gpu not in row.leases]:
-                self.held.append(Held(app, gpu, known.gpus.pop(gpu), now))
+                self._seen.held.append(Held(app, gpu, known.gpus.pop(gpu), now))
             for gpu in row.leases:
                 known.gpus.setdefault(gpu, now)
             (self._holders.add if known.gpus else self._holders.discard)(app)
@@ -225,19 +202,20 @@ class Watch:
         run = known.runs.pop(job)
         self._busy -= len(run.gpus)
         if now > run.start:
-            self.ran.append(run._replace(end=now))
+            self._seen.ran.append(run._replace(end=now))
 
     def _close(self, now: Time, app: int) -> None:
         known = self._open.pop(app, None)
         self._holders.discard(app)
         self._latest.pop(app, None)
         if known is not None:
-            self.held += [Held(app, gpu, since, now) for gpu, since in known.gpus.items() if now > since]
+            ended = (Held(app, gpu, since, now) for gpu, since in known.gpus.items() if now > since)
+            self._seen.held.extend(ended)
             for job in list(known.runs):
                 self._end(now, known, job)
 
     def _note(self, now: Time) -> None:
-        state, levels = self._state, self.levels
+        state, levels = self._state, self._seen.levels
         apps = len(state.apps)
         level = (state.floor.size, len(state.holder), self._busy, apps, apps - len(self._holders))
         if levels and levels[-1].at == now:

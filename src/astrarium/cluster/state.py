@@ -7,32 +7,15 @@ same step. Late news is recognized by run numbers and instants, and ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
 
-from astrarium.cluster.contract import (
-    Action,
-    App,
-    AppArrived,
-    AppWithdrawn,
-    Event,
-    Grant,
-    Job,
-    JobFinished,
-    JobProgressed,
-    JobStopped,
-    LeaseExpired,
-    MachineJoined,
-    MachineLost,
-    Revoke,
-    Run,
-    Stop,
-)
+from astrarium.cluster import contract
+from astrarium.cluster.contract import App, Job
 from astrarium.cluster.machines import Floor, Slowdowns
 from astrarium.core.errors import BrokenBooks, InvalidAction
-from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.policy import Handlers, LevelState
 from astrarium.core.units import Time
 
 
@@ -87,10 +70,22 @@ class Ledger:
     rows: dict[int, AppRow] = field(default_factory=dict)
 
 
-class Books:
-    """What a policy may read: apps, leases, runs, and what is believed of them. `ClusterState` changes it.
+def since(now: Time, job: JobRow) -> Time:
+    """Return the GPU time in which a job made progress since it was last heard of."""
+    return len(job.gpus) * max(0, now - job.since)
+
+
+NOT_WANTED = "its owner wants it no more"
+
+
+class ClusterState(LevelState[contract.Event, contract.Action]):
+    """The state holds the books of all apps: leases, runs, and what is believed of them.
+
     *slowdowns* is what is believed, and learnt from runs; *startup* how long a run is taken to need before it
-    gets anywhere, *checkpoints* how far apart they are (0: all is saved that is done)."""
+    gets anywhere, *checkpoints* how far apart they are (0: all is saved that is done).
+    """
+
+    level = "cluster"
 
     def __init__(
         self,
@@ -109,6 +104,29 @@ class Books:
             int, None
         ] = {}  # apps whose GPUs or jobs have changed: what runs is to be arranged
         self._crowd, self._crowd_at = 0.0, 0  # the integral of the number of apps
+        events: Handlers = {
+            contract.MachineJoined: self._joined,
+            contract.MachineLost: self._lost,
+            contract.AppArrived: self._arrived,
+            contract.AppWithdrawn: self._withdrawn,
+            contract.LeaseExpired: self._expired,
+            contract.JobStopped: self._stopped,
+            contract.JobProgressed: self._progressed,
+            contract.JobFinished: self._finished,
+        }
+        actions: Handlers = {
+            contract.Grant: self._grant,
+            contract.Revoke: self._revoke,
+            contract.Run: self._run,
+            contract.Stop: self._stop,
+        }
+        super().__init__(events, actions)
+
+    def close(self, now: Time) -> None:
+        for app in list(self.apps):
+            self._end(now, app, Outcome.WITHDRAWN, "the run ended before the app did")
+
+    # what a policy asks
 
     def pace(self, job: Job, gpus: Sequence[int]) -> float:
         """Return the work that a job is believed to do in a unit of time on these GPUs."""
@@ -150,101 +168,38 @@ class Books:
         """Return the integral of the number of apps over time."""
         return self._crowd + len(self.apps) * (now - self._crowd_at)
 
-    def validate(self) -> None:
-        held = {gpu: app for app, row in self.apps.items() for gpu in row.leases}
-        if held != self.holder or self.free & held.keys():
-            raise BrokenBooks("a GPU is leased twice, or both leased and free")
-        if len(held) + len(self.free) != self.floor.size:
-            raise BrokenBooks("a GPU is neither free nor leased")
-        for row in self.apps.values():
-            used = [gpu for job in row.jobs.values() for gpu in job.gpus]
-            if len(used) != len(set(used)) or not set(used) <= row.leases.keys():
-                raise BrokenBooks(f"app {row.app.name}: a job runs on a GPU that is another's")
-
-
-def since(now: Time, job: JobRow) -> Time:
-    """Return the GPU time in which a job made progress since it was last heard of."""
-    return len(job.gpus) * max(0, now - job.since)
-
-
-NOT_WANTED = "its owner wants it no more"
-
-
-class ClusterState(Books):
-    """The books as events and actions change them; actions that break their rules are refused."""
-
-    def __init__(
-        self,
-        slowdowns: Slowdowns | None = None,
-        startup: Time = 0,
-        ledger: Ledger | None = None,
-        checkpoints: Time = 0,
-    ) -> None:
-        super().__init__(slowdowns, startup, ledger, checkpoints)
-        self._on_event: dict[type, Callable[[Time, Any], None]] = {
-            MachineJoined: self._joined,
-            MachineLost: self._lost,
-            AppArrived: self._arrived,
-            AppWithdrawn: self._withdrawn,
-            LeaseExpired: self._expired,
-            JobStopped: self._stopped,
-            JobProgressed: self._progressed,
-            JobFinished: self._finished,
-            TimerFired: _nothing,
-        }
-        self._on_action: dict[type, Callable[[Time, Any], None]] = {
-            Grant: self._grant,
-            Revoke: self._revoke,
-            Run: self._run,
-            Stop: self._stop,
-            SetTimer: _nothing,
-        }
-
-    def apply(self, now: Time, event: Event) -> None:
-        self._on_event[type(event)](now, event)
-
-    def commit(self, now: Time, action: Action) -> None:
-        handler = self._on_action.get(type(action))
-        if handler is None:
-            raise InvalidAction(f"{action!r} is not an action of the cluster level")
-        handler(now, action)
-
-    def close(self, now: Time) -> None:
-        for app in list(self.apps):
-            self._end(now, app, Outcome.WITHDRAWN, "the run ended before the app did")
-
     # events
 
-    def _joined(self, now: Time, event: MachineJoined) -> None:
+    def _joined(self, now: Time, event: contract.MachineJoined) -> None:
         self.free.update(self.floor.join(event.machine))
 
-    def _lost(self, now: Time, event: MachineLost) -> None:
+    def _lost(self, now: Time, event: contract.MachineLost) -> None:
         gone = self.floor.leave(event.machine)
         self.free.difference_update(gone)
         for gpu in gone:
             if gpu in self.holder:
                 self._take(now, self.apps[self.holder[gpu]], (gpu,), back=False)
 
-    def _arrived(self, now: Time, event: AppArrived) -> None:
+    def _arrived(self, now: Time, event: contract.AppArrived) -> None:
         app = event.app
         row = AppRow(app, now, _phase_rows(app.phases[0]), counted=now, crowd=self.crowd_until(now))
         self._crowd, self._crowd_at = row.crowd, now
         self.apps[app.id] = self.ledger.rows[app.id] = row
         self.unsettled[app.id] = None
 
-    def _withdrawn(self, now: Time, event: AppWithdrawn) -> None:
+    def _withdrawn(self, now: Time, event: contract.AppWithdrawn) -> None:
         if event.app in self.apps:
             failed = bool(event.error)
             self._end(
                 now, event.app, Outcome.FAILED if failed else Outcome.WITHDRAWN, event.error or NOT_WANTED
             )
 
-    def _expired(self, now: Time, event: LeaseExpired) -> None:
+    def _expired(self, now: Time, event: contract.LeaseExpired) -> None:
         row = self.apps.get(event.app)
         if row is not None:
             self._take(now, row, [gpu for gpu in event.gpus if row.leases.get(gpu) == event.until])
 
-    def _stopped(self, now: Time, event: JobStopped) -> None:
+    def _stopped(self, now: Time, event: contract.JobStopped) -> None:
         """The books have the run as stopped already, unless it was lost."""
         row = self._job(event.app, event.job)
         if row is None or row.run != event.run:
@@ -254,14 +209,14 @@ class ClusterState(Books):
             self._end_run(now, event.app, row)
             self.unsettled[event.app] = None
 
-    def _progressed(self, now: Time, event: JobProgressed) -> None:
+    def _progressed(self, now: Time, event: contract.JobProgressed) -> None:
         row = self._job(event.app, event.job)
         if row is not None and row.run == event.run and row.gpus:
             self._learn(now, row, event.done)
             self.apps[event.app].ran += since(now, row)
             row.done, row.since = event.done, now
 
-    def _finished(self, now: Time, event: JobFinished) -> None:
+    def _finished(self, now: Time, event: contract.JobFinished) -> None:
         row = self._job(event.app, event.job)
         if row is None or row.run != event.run or not (row.gpus or event.late):  # it was stopped before
             return
@@ -273,7 +228,7 @@ class ClusterState(Books):
 
     # actions
 
-    def _grant(self, now: Time, action: Grant) -> None:
+    def _grant(self, now: Time, action: contract.Grant) -> None:
         row = self._open(action)
         for gpu in action.gpus:
             if gpu not in self.free and self.holder.get(gpu) != action.app:
@@ -287,13 +242,13 @@ class ClusterState(Books):
         row.started = now if row.started < 0 else row.started
         self.unsettled[action.app] = None
 
-    def _revoke(self, now: Time, action: Revoke) -> None:
+    def _revoke(self, now: Time, action: contract.Revoke) -> None:
         row = self._open(action)
         if any(gpu not in row.leases for gpu in action.gpus):
             raise InvalidAction(f"{action!r}: the app does not have all of them")
         self._take(now, row, action.gpus)
 
-    def _run(self, now: Time, action: Run) -> None:
+    def _run(self, now: Time, action: contract.Run) -> None:
         row, job = self._open(action), self._job(action.app, action.job)
         if job is None or job.finished:
             raise InvalidAction(f"{action!r}: there is no such job, or it has ended")
@@ -306,16 +261,27 @@ class ClusterState(Books):
         self._end_run(now, action.app, job)
         job.gpus, job.since, job.run = action.gpus, now + self.startup, job.run + 1
 
-    def _stop(self, now: Time, action: Stop) -> None:
+    def _stop(self, now: Time, action: contract.Stop) -> None:
         job = self._job(action.app, action.job)
         if job is None or not job.gpus:
             raise InvalidAction(f"{action!r}: it does not run")
         job.done = self.done(now, job)
         self._end_run(now, action.app, job)
 
-    # the books
+    def validate(self) -> None:
+        held = {gpu: app for app, row in self.apps.items() for gpu in row.leases}
+        if held != self.holder or self.free & held.keys():
+            raise BrokenBooks("a GPU is leased twice, or both leased and free")
+        if len(held) + len(self.free) != self.floor.size:
+            raise BrokenBooks("a GPU is neither free nor leased")
+        for row in self.apps.values():
+            used = [gpu for job in row.jobs.values() for gpu in job.gpus]
+            if len(used) != len(set(used)) or not set(used) <= row.leases.keys():
+                raise BrokenBooks(f"app {row.app.name}: a job runs on a GPU that is another's")
 
-    def _open(self, action: Grant | Revoke | Run) -> AppRow:
+    # helpers
+
+    def _open(self, action: contract.Grant | contract.Revoke | contract.Run) -> AppRow:
         if action.app not in self.apps:
             raise InvalidAction(f"{action!r}: there is no such app, or it has ended")
         return self.apps[action.app]
@@ -370,7 +336,3 @@ class ClusterState(Books):
 
 def _phase_rows(jobs: Sequence[Job]) -> dict[int, JobRow]:
     return {job.id: JobRow(job) for job in jobs}
-
-
-def _nothing(now: Time, _: Any) -> None:
-    pass

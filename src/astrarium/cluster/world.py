@@ -8,24 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from astrarium.cluster.contract import (
-    Action,
-    Event,
-    Grant,
-    JobFinished,
-    JobProgressed,
-    JobStopped,
-    LeaseExpired,
-    MachineLost,
-    Run,
-    Stop,
-)
+from astrarium.cluster import contract
 from astrarium.cluster.machines import Floor, Slowdowns
 from astrarium.cluster.state import ClusterState, JobRow
 from astrarium.core.units import Time
 
 Key = tuple[int, int, int]  # app, phase, job
+
+Later: TypeAlias = Iterator[tuple[Time, contract.Event]]  # what will happen, and when
 
 
 @dataclass
@@ -56,39 +48,39 @@ class ClusterWorld:
         self._short, self._saves = short, saves
         self._jobs: dict[Key, _Truth] = {}
 
-    def consequences(self, now: Time, action: Action, state: ClusterState) -> Iterator[tuple[Time, Event]]:
-        if type(action) is Grant:
-            yield action.until, LeaseExpired(action.app, action.gpus, action.until)
-        elif type(action) is Run:
+    def consequences(self, now: Time, action: contract.Action, state: ClusterState) -> Later:
+        if type(action) is contract.Grant:
+            yield action.until, contract.LeaseExpired(action.app, action.gpus, action.until)
+        elif type(action) is contract.Run:
             yield from self._run(now, action, state)
-        elif type(action) is Stop:
+        elif type(action) is contract.Stop:
             yield from self._stop(now, action, state)
 
-    def aftermath(self, now: Time, event: Event, state: ClusterState) -> Iterator[tuple[Time, Event]]:
-        if type(event) is MachineLost:
+    def aftermath(self, now: Time, event: contract.Event, state: ClusterState) -> Later:
+        if type(event) is contract.MachineLost:
             for key, truth in self._jobs.items():
                 if truth.pace and event.machine in truth.machines:
                     self._bank(now, truth, lost=True)
-                    yield now, JobStopped(key[0], key[2], truth.run, truth.done)
+                    yield now, contract.JobStopped(key[0], key[2], truth.run, truth.done)
 
-    def _run(self, now: Time, action: Run, state: ClusterState) -> Iterator[tuple[Time, Event]]:
+    def _run(self, now: Time, action: contract.Run, state: ClusterState) -> Later:
         app = state.apps[action.app]
         job, floor = app.jobs[action.job], state.floor
         truth = self._jobs.setdefault((action.app, app.phase, action.job), _Truth())
         if truth.pace:  # it moves
             self._bank(now, truth, lost=not self._saves)
-            yield now, JobProgressed(action.app, action.job, job.run, truth.done)
+            yield now, contract.JobProgressed(action.app, action.job, job.run, truth.done)
         truth.run, truth.pace = job.run, self._pace(job, action.gpus, floor)
         truth.machines = frozenset(floor.machine_of(gpu) for gpu in action.gpus)
         takes = max(1, round(max(0, job.job.work - truth.done) / truth.pace))
         truth.since = now + (self._startup if takes > self._short else 0)
-        yield truth.since + takes, JobFinished(action.app, action.job, job.run)
+        yield truth.since + takes, contract.JobFinished(action.app, action.job, job.run)
 
-    def _stop(self, now: Time, action: Stop, state: ClusterState) -> Iterator[tuple[Time, Event]]:
+    def _stop(self, now: Time, action: contract.Stop, state: ClusterState) -> Later:
         app = state.apps[action.app]
         truth = self._jobs[action.app, app.phase, action.job]
         self._bank(now, truth, lost=not self._saves)
-        yield now, JobStopped(action.app, action.job, truth.run, truth.done)
+        yield now, contract.JobStopped(action.app, action.job, truth.run, truth.done)
 
     def _bank(self, now: Time, truth: _Truth, lost: bool = False) -> None:
         worked = max(0, now - truth.since)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import Parameter, Signature
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
+import yaml
 
-from astrarium.core.decode import Decoder, parse_yaml, plain
-from astrarium.core.errors import InputError
+from astrarium.core.decode import Decoder, bare, parse_yaml, plain
+from astrarium.core.errors import InputError, written_in
 from astrarium.core.registry import Registry
 
+Seed = Annotated[int, msgspec.Meta(ge=0)]
 DEFAULT_SEED = 0  # of every level
 FORM = "a policy, with parameters if any: timeout or timeout:timeout=10%,gather=fcfs"
 
@@ -29,11 +31,32 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def label(self) -> str:
         """The choice as tables and folders show it: `timeout (timeout=10%)`."""
-        told = ",".join(f"{key}={value}" for key, value in self.parameters.items())
+        told = ",".join(f"{key}={value}" for key, value in self.parameters.items()).replace("'", "")
         return f"{self.name} ({told})" if told else self.name
 
     def plain(self) -> dict[str, Any]:
         return {"name": self.name, **self.parameters}
+
+
+class WrittenScenario(msgspec.Struct, frozen=True, kw_only=True):
+    """A scenario that can be written down again as its file has it, with another policy or seed."""
+
+    policies: ClassVar[Registry[Any]]
+    policy: Choice
+    seed: int
+    raw: dict[str, Any]  # as written, overrides included
+    source: str = ""
+
+    def with_policy(self, name: str, **parameters: Any) -> Self:
+        choice = Choice(name, parameters)
+        chosen(self.policies, choice)
+        return msgspec.structs.replace(self, policy=choice, raw={**self.raw, "policy": choice.plain()})
+
+    def with_seed(self, seed: int) -> Self:
+        return msgspec.structs.replace(self, seed=seed, raw={**self.raw, "seed": seed})
+
+    def to_yaml(self) -> str:
+        return str(yaml.safe_dump(self.raw, sort_keys=False))
 
 
 def parameters_of(kind: Any) -> type[msgspec.Struct]:
@@ -59,25 +82,15 @@ class Registered:
     @property
     def __signature__(self) -> Signature:
         """The parameters, with types and defaults, for `help` and editors."""
-        keyword = Parameter.KEYWORD_ONLY
-        fields = msgspec.structs.fields(self.parameters)
-        types = [
-            get_args(each.type)[0] if get_origin(each.type) is Annotated else each.type for each in fields
-        ]
         return Signature(
             [
-                Parameter(each.name, keyword, annotation=kind, default=each.default)
-                for each, kind in zip(fields, types, strict=True)
+                Parameter(each.name, Parameter.KEYWORD_ONLY, annotation=bare(each.type), default=each.default)
+                for each in msgspec.structs.fields(self.parameters)
             ]
         )
 
     def __repr__(self) -> str:
         return f"<the {self.registry.kind} {self.name}{self.__signature__}>"
-
-
-def registered(registry: Registry[Any], kind: Any) -> str | None:
-    """Return the name under which a registry has a class; None where it has not."""
-    return next((name for name, each in registry if each is kind), None)
 
 
 def read_choice(raw: Any, field: str, usual: str) -> Choice:
@@ -90,6 +103,13 @@ def read_choice(raw: Any, field: str, usual: str) -> Choice:
     if not isinstance(name, str):
         raise InputError(f"{field}.name", name, f"a name, such as {usual}")
     return Choice(name, given)
+
+
+def read_policy(raw: Any, registry: Registry[Any], usual: str, field: str = "policy") -> Choice:
+    """Read a choice as `read_choice` does, and check that it can be made."""
+    choice = read_choice(raw, field, usual)
+    chosen(registry, choice, field=field)
+    return choice
 
 
 def parse_choice(spec: str) -> Choice:
@@ -108,22 +128,19 @@ def as_choice(given: Any, registry: Registry[Any], usual: str, field: str = "pol
     if isinstance(given, Registered):
         return given()
     if isinstance(given, str):
-        try:
+        with written_in(field, given):
             return parse_choice(given)
-        except InputError as error:
-            raise InputError(field, given, error.expected) from None
     if isinstance(given, Mapping):
         return read_choice(plain(given), field, usual)
-    name = registered(registry, given) if isinstance(given, type) else None
-    return None if name is None else Choice(name)
+    if not isinstance(given, type):
+        return None
+    return next((Choice(name) for name, kind in registry if kind is given), None)
 
 
 def chosen(registry: Registry[Any], choice: Choice, *told: Any, field: str = "policy") -> Any:
     """Make a fresh policy: it hears what its level tells it before the first event, and its parameters."""
-    try:
+    with written_in(f"{field}.name", choice.name):
         kind = registry.get(choice.name)
-    except InputError as error:
-        raise InputError(f"{field}.name", choice.name, error.expected) from None
     return made(kind, choice.parameters, *told, field=field)
 
 

@@ -10,7 +10,7 @@ import copy
 import math
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 import yaml
 
-from astrarium.core.errors import InputError, one_of
+from astrarium.core.errors import InputError, one_of, read_from
 from astrarium.core.quantities import Bytes, Duration, Rate, read_bytes, read_duration, read_rate
 
 # YAML text as plain data; a key that stands twice is an error, since one of the two would be lost.
@@ -45,9 +45,8 @@ _Loader.add_implicit_resolver(
 
 def parse_yaml(text: str, source: str) -> Any:
     try:
-        return yaml.load(text, _Loader)
-    except InputError as error:
-        raise error.read_from(source) from None
+        with read_from(source):
+            return yaml.load(text, _Loader)
     except RecursionError:
         raise InputError("", None, "YAML that is not nested so deeply", source) from None
     except yaml.YAMLError as error:
@@ -57,14 +56,18 @@ def parse_yaml(text: str, source: str) -> Any:
         raise InputError(place, None, f"YAML: {problem}", source) from None
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path, what: str = "a scenario file") -> Any:
+    return parse_yaml(read_text(path, what), str(path))
+
+
+def read_text(path: Path, what: str) -> str:
+    """Read a text file; errors say *what* it should be."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise InputError("", None, f"a scenario file that can be read: {error.strerror}", str(path)) from None
+        raise InputError("", None, f"{what} that can be read: {error.strerror}", str(path)) from None
     except UnicodeDecodeError:
-        raise InputError("", None, "a scenario file in UTF-8", str(path)) from None
-    return parse_yaml(text, str(path))
+        raise InputError("", None, f"{what} in UTF-8", str(path)) from None
 
 
 # `-o policy.name=eager`: changes to a scenario file before it is checked.
@@ -86,6 +89,17 @@ def overridden(raw: Any, overrides: Sequence[str], named: Named | None = None) -
         if not equals or not all(_parts(key)):
             raise InputError("-o", text, FORM)
         _set_field(found, key, parse_yaml(value, f"-o {text}"), f"-o {text}", named or {})
+    return found
+
+
+def pairs(texts: Iterable[str], option: str, expected: str) -> dict[str, Any]:
+    """Read what stands behind an option that is repeated: KEY=VALUE."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key.strip() or not equals:
+            raise InputError(option, text, expected)
+        found[key.strip()] = parse_yaml(value, f"{option} {text}")
     return found
 
 
@@ -119,10 +133,7 @@ def _parts(key: str) -> list[str]:
 def _set_field(raw: Any, key: str, value: Any, source: str, named: Named) -> None:
     if not isinstance(raw, dict):
         raise InputError(key, value, "a scenario file that is a mapping")
-    _set(raw, _parts(key), value, source, named)
-
-
-def _set(raw: dict[str, Any], parts: list[str], value: Any, source: str, named: Named) -> None:
+    parts = _parts(key)
     if (section := parts[0]) in named and len(parts) > 2:
         raw[section] = named[section](raw.get(section))
     place: Any = raw
@@ -180,19 +191,20 @@ class Decoder:
         self._hooks = {**QUANTITIES, **hooks}
 
     def decode(self, kind: Any, raw: Any, field: str) -> Any:
-        bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-        if bare in self._hooks:
-            return self._decode_by_hook(self._hooks[bare], raw, field)
-        if get_origin(bare) in (Union, types.UnionType):
-            return self._decode_union(get_args(bare), raw, field)
-        if get_origin(bare) is Literal:
-            return _decode_literal([str(name) for name in get_args(bare)], raw, field)
-        if get_origin(bare) in (tuple, list):
-            return self._decode_list(get_args(bare)[0], raw, field)
-        if get_origin(bare) is dict:
-            return self._decode_map(get_args(bare), raw, field)
-        if isinstance(bare, type) and issubclass(bare, msgspec.Struct):
-            return self.decode_struct(bare, raw, field)
+        plain_kind = bare(kind)
+        origin, parts = get_origin(plain_kind), get_args(plain_kind)
+        if plain_kind in self._hooks:
+            return self._decode_by_hook(self._hooks[plain_kind], raw, field)
+        if origin in (Union, types.UnionType):
+            return self._decode_union(parts, raw, field)
+        if origin is Literal:
+            return _decode_literal([str(name) for name in parts], raw, field)
+        if origin in (tuple, list):
+            return self._decode_list(parts[0], raw, field)
+        if origin is dict:
+            return self._decode_map(parts, raw, field)
+        if isinstance(plain_kind, type) and issubclass(plain_kind, msgspec.Struct):
+            return self.decode_struct(plain_kind, raw, field)
         return _decode_leaf(kind, raw, field)
 
     def decode_struct(self, kind: type[S], raw: Any, field: str) -> S:
@@ -232,6 +244,11 @@ class Decoder:
         return {key: self.decode(kinds[1], value, joined(field, str(key))) for key, value in raw.items()}
 
 
+def bare(kind: Any) -> Any:
+    """Return a type without what `Annotated` says of it."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
 def joined(field: str, name: str) -> str:
     return f"{field}.{name}" if field else name
 
@@ -243,6 +260,21 @@ def check_keys(raw: Any, names: list[str], field: str) -> None:
         if key not in names:
             expected = one_of(names, key) if names else "no fields here"
             raise InputError(joined(field, str(key)), raw[key], expected)
+
+
+def check_names(entries: Iterable[Any], section: str, item: str) -> None:
+    """Refuse entries of a list, each with copies by other *names*, that share a name."""
+    taken: set[str] = set()
+    for place, entry in enumerate(entries):
+        for name in dict.fromkeys([entry.name, *entry.names]):
+            if name in taken:
+                raise InputError(f"{section}[{place}].name", name, f"a name that no other {item} has")
+            taken.add(name)
+
+
+def keys_of(raw: Any) -> Any:
+    """Return what a wrong file has, for an error: its keys where it is a mapping."""
+    return ", ".join(map(str, raw)) if isinstance(raw, dict) else _told(raw)
 
 
 def constructed(kind: type[S], raw: Any, field: str, /, **values: Any) -> S:
@@ -266,9 +298,9 @@ def _decode_literal(names: list[str], raw: Any, field: str) -> str:
 
 
 def _decode_leaf(kind: Any, raw: Any, field: str) -> Any:
-    if isinstance(raw, float) and raw.is_integer() and not _is_text(kind):
+    if isinstance(raw, float) and raw.is_integer() and bare(kind) is not str:
         raw = int(raw)  # 1e5 is a number with a fraction to YAML; where one is wanted, a whole one will do
-    if isinstance(raw, int | float) and not isinstance(raw, bool) and _is_text(kind):
+    if isinstance(raw, int | float) and not isinstance(raw, bool) and bare(kind) is str:
         raw = str(raw)  # YAML took it for a number; whoever reads the text says what is missing
     if isinstance(raw, float) and not math.isfinite(raw):
         raise InputError(field, raw, "a finite number")
@@ -278,10 +310,6 @@ def _decode_leaf(kind: Any, raw: Any, field: str) -> Any:
         raise InputError(field, _told(raw), _expected(str(error))) from None
 
 
-def _is_text(kind: Any) -> bool:
-    return kind is str or (get_origin(kind) is Annotated and get_args(kind)[0] is str)
-
-
 def _expected(message: str) -> str:
     """'Expected `int` >= 1 - at `$`' -> 'a whole number >= 1'."""
     text = re.sub(r" - at .*| *, got `.*`", "", message).removeprefix("Expected ")
@@ -289,9 +317,8 @@ def _expected(message: str) -> str:
 
 
 def _shape(kind: Any) -> str:
+    kind = bare(kind)
     origin = get_origin(kind)
-    if origin is Annotated:
-        return _shape(get_args(kind)[0])
     if origin in (tuple, list):
         return "list"
     is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)

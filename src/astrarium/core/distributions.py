@@ -34,6 +34,7 @@ Sigma = Annotated[float, msgspec.Meta(gt=0, le=20)]
 _GRID = 400  # points of the expected maximum's integral: relative error under 1e-3
 SLACK = 1e-6  # of weights that should sum to 1
 _TAIL = 20.0  # the integral's ends in logits: a chance of 2e-9 on either side
+_LOGITS = [_TAIL * (2 * point / (_GRID - 1) - 1) for point in range(_GRID)]
 
 
 class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,7 +68,7 @@ class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Their ends are even in the logit of the chance, so that both tails are resolved.
         """
         ends = [0]
-        for logit in _logits():
+        for logit in _LOGITS:
             chance, step = 1 / (1 + math.exp(-logit)), ends[-1] - ends[-2] if len(ends) > 1 else 1
             if self.cdf(ends[-1]) < chance:
                 ends.append(self.quantile(chance, ends[-1], step))
@@ -127,9 +128,7 @@ class LogNormal(Distribution, frozen=True):
         return _whole(generator.lognormal(math.log(self.median), self.sigma, count))
 
 
-class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    mean: Duration
-    std: Duration = Duration(0)
+class Mode(Normal, frozen=True):
     weight: Weight = 1.0
 
 
@@ -148,16 +147,10 @@ class Modes(Distribution, frozen=True):
 
     def cdf(self, time: Time) -> float:
         total = math.fsum(mode.weight for mode in self.modes)
-        return math.fsum(mode.weight * _bell(time, mode.mean, mode.std) for mode in self.modes) / total
+        return math.fsum(mode.weight * mode.cdf(time) for mode in self.modes) / total
 
     def sample(self, generator: Generator, count: int) -> Times:
-        return self._mixture().sample(generator, count)
-
-    def _mixture(self) -> Mixture:
-        return Mixture(
-            tuple(Normal(mode.mean, mode.std) for mode in self.modes),
-            tuple(mode.weight for mode in self.modes),
-        )
+        return Mixture(self.modes, tuple(mode.weight for mode in self.modes)).sample(generator, count)
 
 
 class Histogram(Distribution, frozen=True):
@@ -263,10 +256,6 @@ def _bell(time: Time, mean: Time, std: Time) -> float:
 
 def _normal_cdf(score: float) -> float:
     return 0.5 * math.erfc(-score / math.sqrt(2))
-
-
-def _logits() -> list[float]:
-    return [_TAIL * (2 * point / (_GRID - 1) - 1) for point in range(_GRID)]
 
 
 def _whole(times: npt.NDArray[Any]) -> Times:

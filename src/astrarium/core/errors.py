@@ -14,7 +14,7 @@ from typing import Any
 
 @cache
 def extension(name: str) -> Any | None:
-    """`_native` (simulation, policies), `_express` (servers), `_gate`, `_placement`, or None."""
+    """`_native` (simulation, policies), `_express`, `_front` (servers), `_gate`, `_placement`, or None."""
     try:
         return import_module(f"astrarium.{name}")
     except ImportError:
@@ -45,9 +45,6 @@ class InputError(AstrariumError):
         field = f"{prefix}.{self.field}" if self.field else prefix
         return InputError(field, self.value, self.expected, self.source)
 
-    def read_from(self, source: str) -> InputError:
-        return InputError(self.field, self.value, self.expected, self.source or source)
-
 
 class InvalidAction(AstrariumError):
     """A policy asked for something the present state does not allow: the policy's fault, ends the run."""
@@ -72,6 +69,28 @@ def did_you_mean(names: list[str], value: object) -> str:
     given = "" if value is None else str(value)
     close = get_close_matches(given, names, n=1) if 0 < len(given) <= _LONGEST_NAME else []
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+# Errors about a part of what a person wrote, seen from where that part stands.
+
+
+@contextmanager
+def read_from(source: object) -> Iterator[None]:
+    """Name the source, such as a file, in errors about what it says: not in those about an option, -o."""
+    try:
+        yield
+    except InputError as error:
+        named = error.source or ("" if error.field.startswith("-") else str(source))
+        raise InputError(error.field, error.value, error.expected, named) from None
+
+
+@contextmanager
+def written_in(field: str, value: object) -> Iterator[None]:
+    """Show errors about a name as errors about the field that it was written in, and its whole value."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(field, value, error.expected) from None
 
 
 # Packages that only some of us need: where one is missing, the error says how to get it.

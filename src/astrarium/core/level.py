@@ -7,11 +7,11 @@ conformance suites) is written once, and asks a `Level` for the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from astrarium.core.choice import Choice, chosen, made
+from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine
 from astrarium.core.registry import Registry
 from astrarium.core.trace import Step
@@ -58,6 +58,17 @@ class Watching:
     trace: Callable[[Step], None] | None = None
     validate: bool = False
 
+    def after(self, hear: Callable[[Step], None]) -> Callable[[Step], None]:
+        """Return what hears every step: *hear*, and then whoever asked for the trace."""
+        if (trace := self.trace) is None:
+            return hear
+
+        def both(step: Step) -> None:
+            hear(step)
+            trace(step)
+
+        return both
+
 
 @dataclass(frozen=True)
 class Run(Generic[S, R]):
@@ -86,20 +97,24 @@ def named(runs: Runs[S, R]) -> dict[str, Run[S, R]]:
 Columns = Mapping[str, Mapping[str, Sequence[Any]]]
 
 
-@dataclass(frozen=True)
-class Report(Generic[S, R]):
-    """How finished runs are shown: of one run in depth, of several side by side."""
+class Report(Protocol[S, R]):
+    """How finished runs are shown, of one run in depth, of several side by side: a module of each level."""
 
-    summarize: Callable[[S, R], Any]
-    tables: Callable[[Runs[S, R]], list[Any]]
-    shown: Callable[[Runs[S, R]], dict[str, Any]]  # what --json prints
-    write: Callable[[Run[S, R], Path, bool], None]  # its own files; the last says whether each item's row too
-    draw: Callable[[Runs[S, R], Path, str], None]  # pictures in a folder, under a title
-    picture: str  # which of those pictures tells most
-    files: Mapping[str, str]  # what each of its own files is
-    rows: Callable[[R], Columns]  # every kind of thing that a run has rows of, as columns
-    explain: Callable[[Run[S, R], str], list[str]]  # what became of one item, and why, in sentences
-    title: Callable[[Run[S, R]], str] = lambda run: run.label
+    FILES: dict[str, str]  # what each of its own files is
+
+    def tables(self, runs: Runs[S, R]) -> list[Any]: ...
+    def shown(self, runs: Runs[S, R]) -> dict[str, Any]:
+        """Return what --json prints."""
+
+    def write(self, run: Run[S, R], folder: Path, outcomes: bool) -> None:
+        """Write the level's own files; *outcomes*: a row for each item too."""
+
+    def draw(self, runs: Runs[S, R], plots: Path, title: str) -> None: ...
+    def rows(self, record: R) -> Columns:
+        """Return every kind of thing that a run has rows of, as columns."""
+
+    def explain(self, run: Run[S, R], item: str) -> list[str]:
+        """Say what became of one item, and why, in sentences."""
 
 
 @dataclass(frozen=True)
@@ -116,13 +131,16 @@ class Level(Generic[S, R]):
     default: str  # the policy unless a file names one
     parse: Callable[[Any, Path], S]  # plain data, and the file that it came from
     prepare: Callable[[S, Any, Watching], Simulation[R]]  # with a fresh policy
+    summarize: Callable[[S, R], Any]
     report: Report[S, R]
-    named: Mapping[str, Callable[[Any], Any]]  # sections whose entries -o may only change, not add
+    picture: str  # which of the report's pictures tells most
+    title: Callable[[Run[S, R]], str] = lambda run: run.label
+    # sections whose entries -o may only change, not add
+    named: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     told: Callable[[S], tuple[Any, ...]] = lambda scenario: ()  # to a policy's class, before its parameters
     twin: Callable[[S, Any, Callable[[Time], None] | None], R | None] | None = None
-    replayed: Callable[[S, Any], Engine[Any, Any, Any]] | None = (
-        None  # unless its simulation's engine will do
-    )
+    # unless the engine of its simulation will do
+    replayed: Callable[[S, Any], Engine[Any, Any, Any]] | None = None
 
     def books(self, scenario: S, policy: Any) -> Engine[Any, Any, Any]:
         """Return fresh books with a policy, to feed a recording into."""
@@ -133,7 +151,3 @@ class Level(Generic[S, R]):
     def policy(self, scenario: S) -> Any:
         """Make a fresh policy for one run: a policy remembers."""
         return chosen(self.policies, scenario.policy, *self.told(scenario))
-
-    def of_class(self, scenario: S, kind: Any, parameters: Mapping[str, Any] | None = None) -> Any:
-        """Make a policy of a class that no registry knows."""
-        return made(kind, parameters, *self.told(scenario))

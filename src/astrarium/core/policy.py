@@ -7,11 +7,12 @@ are committed to the books one by one as the policy yields them, so the state it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
+from astrarium.core.errors import InvalidAction
 from astrarium.core.units import Time
 
 
@@ -47,3 +48,32 @@ class State(Protocol[EventIn, ActionIn]):
         """End what is still open when the run ends: nothing vanishes."""
 
     def validate(self) -> None: ...
+
+
+Handlers = Mapping[type, Callable[[Time, Any], None]]
+
+
+class LevelState(Generic[EventIn, ActionIn]):
+    """The state of a level has a table of what each event and each action changes in its books.
+
+    Timers change nothing there: they concern the policy.
+    """
+
+    level: ClassVar[str]
+
+    def __init__(self, events: Handlers, actions: Handlers) -> None:
+        self._on_event = {TimerFired: nothing_changes, **events}
+        self._on_action = {SetTimer: nothing_changes, **actions}
+
+    def apply(self, now: Time, event: EventIn) -> None:
+        self._on_event[type(event)](now, event)
+
+    def commit(self, now: Time, action: ActionIn) -> None:
+        handler = self._on_action.get(type(action))
+        if handler is None:
+            raise InvalidAction(f"{action!r} is not an action of the {self.level} level")
+        handler(now, action)
+
+
+def nothing_changes(now: Time, what: object) -> None:
+    """Leave the books as they are."""

@@ -5,48 +5,114 @@ At run time they are plain numbers (nanoseconds, requests per second, bytes).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NewType
+import math
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import NewType
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import (
-    BYTES_FORM,
-    DURATION_FORM,
-    MICROSECOND,
-    MILLISECOND,
-    RATE_FORM,
-    SECOND,
-    Time,
-    parse_bytes,
-    parse_duration,
-    parse_rate,
-)
+from astrarium.core.units import LONGEST, MICROSECOND, MILLISECOND, SECOND, Time
 
 Duration = NewType("Duration", int)
 Rate = NewType("Rate", float)
 Bytes = NewType("Bytes", int)
 
-_UNITS = (("s", SECOND), ("ms", SECOND // 10**3), ("us", SECOND // 10**6))
-_SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+_DURATIONS = {
+    "ns": 1,
+    "us": MICROSECOND,
+    "µs": MICROSECOND,
+    "ms": MILLISECOND,
+    "s": SECOND,
+    "min": 60 * SECOND,
+    "h": 3600 * SECOND,
+}
+_PERIODS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_BYTES = {
+    "B": 1,
+    **{f"{prefix}B": 10 ** (3 * power) for power, prefix in enumerate("KMGT", 1)},
+    **{f"{prefix}iB": 2 ** (10 * power) for power, prefix in enumerate("KMGT", 1)},
+}
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/%]*)\s*\Z")
+
+
+DURATION_FORM = "a duration with its unit, such as 25ms, 100us or 30s"
+RATE_FORM = "a rate such as 5000/s or 90/min"
+BYTES_FORM = "a size with its unit, such as 16GiB"
 
 
 def read_duration(raw: object) -> Duration:
-    return Duration(_read(parse_duration, raw, DURATION_FORM))
+    """Read '1.053ms' as 1053000. A bare number other than zero is refused: its unit would be a guess."""
+    time = _scaled(raw, _DURATIONS, DURATION_FORM)
+    if time > LONGEST:
+        raise ValueError(f"{DURATION_FORM}, and at most 100 days")
+    return Duration(time)
 
 
-def read_rate(raw: object) -> Rate:
-    return Rate(_read(parse_rate, raw, RATE_FORM))
+def duration_in(field: str, raw: object) -> Duration:
+    """Read the duration that stands in a field, or raise an error that names the field."""
+    try:
+        return read_duration(raw)
+    except ValueError as error:
+        raise InputError(field, raw, str(error)) from None
 
 
 def read_bytes(raw: object) -> Bytes:
-    return Bytes(_read(parse_bytes, raw, BYTES_FORM))
+    return Bytes(_scaled(raw, _BYTES, BYTES_FORM))
+
+
+def read_rate(raw: object) -> Rate:
+    """Read '5000/s' as 5000.0 requests per second."""
+    if not isinstance(raw, str) or "/" not in raw:
+        raise ValueError(RATE_FORM)
+    amount, _, period = raw.partition("/")
+    number, unit = _split(amount, RATE_FORM)
+    scale = {"": 1, "k": 1000, "M": 1_000_000}.get(unit)
+    if scale is None or period.strip() not in _PERIODS:
+        raise ValueError(RATE_FORM)
+    return Rate(float(number * scale) / _PERIODS[period.strip()])
+
+
+def split_quantity(text: str) -> tuple[Decimal, str]:
+    """'25 ms' -> (25, 'ms'), exactly; raises ValueError on anything that is not number-then-unit."""
+    match = _QUANTITY.match(text)
+    if match is None:
+        raise ValueError(text)
+    number = Decimal(match.group(1))
+    if not math.isfinite(float(number)):
+        raise ValueError(text)
+    return number, match.group(2)
+
+
+def _split(text: str, form: str) -> tuple[Decimal, str]:
+    try:
+        number, unit = split_quantity(text)
+    except ValueError:
+        raise ValueError(form) from None
+    if number < 0:
+        raise ValueError(f"{form}, not below 0")
+    return number, unit
+
+
+def _scaled(raw: object, factors: dict[str, int], form: str) -> int:
+    if raw == 0 and not isinstance(raw, bool):  # zero needs no unit
+        return 0
+    if not isinstance(raw, str):
+        raise ValueError(form)
+    number, unit = _split(raw, form)
+    if number == 0 and not unit:
+        return 0
+    if unit not in factors:
+        raise ValueError(form)
+    return round(number * factors[unit])
 
 
 def write_duration(time: Time) -> str:
     """The form in the largest unit that reads back to the very same nanosecond."""
-    for unit, size in _UNITS:
+    for unit in ("s", "ms", "us"):
+        size = _DURATIONS[unit]
         text = f"{time / size:.15g}{unit}"
-        if time >= size and "e" not in text and parse_duration(text) == time:
+        if time >= size and "e" not in text and read_duration(text) == time:
             return text
     return f"{time}ns" if time else "0ms"
 
@@ -64,20 +130,10 @@ def write_rate(rate: float) -> str:
 
 
 def write_bytes(size: int) -> str:
-    for unit, factor in _SIZES:
-        if size and size % factor == 0:
-            return f"{size // factor}{unit}"
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size and size % _BYTES[unit] == 0:
+            return f"{size // _BYTES[unit]}{unit}"
     return f"{size}B"
-
-
-def _read(parse: Callable[[object], Any], raw: object, form: str) -> Any:
-    try:
-        return parse(raw)
-    except ValueError as error:
-        if "at most" in str(error):
-            raise
-        negative = isinstance(raw, str) and raw.lstrip().startswith("-")
-        raise ValueError(f"{form}, not below 0" if negative else form) from None
 
 
 def check_above_zero(field: str, duration: Duration) -> None:

@@ -18,13 +18,13 @@ class Step(NamedTuple):
     actions: tuple[Any, ...]
 
 
+def as_trace(steps: Iterable[Step]) -> bytes:
+    """Return steps as the text of a trace: one JSON line for each."""
+    return msgspec.json.Encoder().encode_lines(steps)
+
+
 def write_trace(path: Path, steps: Iterable[Step]) -> None:
-    """One JSON line for each step."""
-    encoder = msgspec.json.Encoder()
-    with path.open("wb") as file:
-        for step in steps:
-            file.write(encoder.encode(step))
-            file.write(b"\n")
+    path.write_bytes(as_trace(steps))
 
 
 def read_trace(path: Path, event: Any, action: Any) -> Iterator[Step]:

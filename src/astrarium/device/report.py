@@ -44,6 +44,9 @@ _MOST_SHOWN = 120  # bars that can still be told apart
 _MOST_NAMED = 40
 
 
+_TIMES = ("makespan", "mean_queueing", "mean_admission", "mean_completion", "p95_completion")
+
+
 class JobsSummary(msgspec.Struct, frozen=True):
     """Times over the jobs that finished."""
 
@@ -66,11 +69,7 @@ def summarize(record: DeviceRecord) -> JobsSummary:
         policy=record.policy,
         jobs=len(record.rows),
         outcomes={kind.name.lower(): outcomes.count(kind) for kind in Outcome if kind in outcomes},
-        makespan_s=found.makespan / SECOND,
-        mean_queueing_s=found.mean_queueing / SECOND,
-        mean_admission_s=found.mean_admission / SECOND,
-        mean_completion_s=found.mean_completion / SECOND,
-        p95_completion_s=found.p95_completion / SECOND,
+        **{f"{name}_s": getattr(found, name) / SECOND for name in _TIMES},
         switches=sum(row.switches for row in record.rows),
         lanes=_at_once(record),
     )
@@ -101,13 +100,14 @@ def overview_table(summaries: Mapping[str, JobsSummary]) -> Table:
 
 def jobs_table(record: DeviceRecord) -> Table:
     """In order of arrival; the first if there are very many."""
-    unit, size = unit_of(max((row.ended for row in record.rows), default=0) / SECOND)
-    instants = (f"{name} {unit}" for name in ("arrived", "admitted", "started", "ended"))
-    table = plain_table("job", *instants, "turns", "outcome")
+    unit, size = unit_of(_end(record) / SECOND)
+    names = (f"{name} {unit}" for name in ("arrived", "admitted", "started", "ended"))
+    table = plain_table("job", *names, "turns", "outcome")
     for row in record.rows[:_MOST_JOBS]:
         moments = (row.arrived, row.admitted, row.started, row.ended)
+        instants = ("-" if at < 0 else f"{at / SECOND / size:,.1f}" for at in moments)
         told = as_it_is(": ".join(part for part in (row.outcome.name.lower(), row.reason) if part))
-        table.add_row(as_it_is(row.job.name), *(_instant(at, size) for at in moments), f"{row.done:,}", told)
+        table.add_row(as_it_is(row.job.name), *instants, f"{row.done:,}", told)
     if len(record.rows) > _MOST_JOBS:
         table.caption = f"the first {_MOST_JOBS} of {len(record.rows)} jobs"
     return table
@@ -116,13 +116,13 @@ def jobs_table(record: DeviceRecord) -> Table:
 shown = side_by_side
 
 
-def run_tables(runs: Runs) -> list[Any]:
+def tables(runs: Runs) -> list[Any]:
     """Return the overview; of a single run its jobs too."""
     jobs = [jobs_table(runs[0].record)] if len(runs) == 1 else []
     return [overview_table({name: run.summary for name, run in named(runs).items()}), *jobs]
 
 
-def write_run(run: Run[JobScenario, DeviceRecord], folder: Path, outcomes: bool) -> None:
+def write(run: Run[JobScenario, DeviceRecord], folder: Path, outcomes: bool) -> None:
     """Write a row for each job, if *outcomes*, and who held the GPU when."""
     if outcomes:
         write_csv(folder / JOBS_FILE, _COLUMNS, map(_cells, run.record.rows))
@@ -167,7 +167,7 @@ def turns_timeline(record: DeviceRecord) -> Entry:
     return timeline([process(1, "GPU"), *tracks, *slices], shown)
 
 
-def draw_runs(runs: Runs, plots: Path, title: str) -> None:
+def draw(runs: Runs, plots: Path, title: str) -> None:
     draw_turns([(name, run.record) for name, run in named(runs).items()], plots / "turns.png")
 
 
@@ -225,7 +225,3 @@ def _side_by_side(spans: Sequence[Span]) -> dict[int, int]:
 
 def _end(record: DeviceRecord) -> Time:
     return max((row.ended for row in record.rows), default=0)
-
-
-def _instant(at: Time, size: float) -> str:
-    return "-" if at < 0 else f"{at / SECOND / size:,.1f}"

@@ -9,23 +9,21 @@ policy: {name: srtf}
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import msgspec
-import yaml
 
-from astrarium.core.choice import DEFAULT_SEED, Choice, chosen, read_choice
-from astrarium.core.decode import Decoder, check_keys, overridden, read_yaml
-from astrarium.core.errors import InputError
+from astrarium.core.choice import DEFAULT_SEED, Seed, WrittenScenario, read_policy
+from astrarium.core.decode import Decoder, check_keys, check_names
+from astrarium.core.errors import InputError, written_in
 from astrarium.core.quantities import Bytes, Duration
 from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.device import salus
-from astrarium.device import salus as salus_trace
+from astrarium.device import salus as workloads
 from astrarium.device.contract import Job
 from astrarium.device.policies import iteration_policies
-from astrarium.device.salus import SalusWorkload, TraceJob, lookup, trace
+from astrarium.device.salus import SalusWorkload, TraceJob
 
 DEFAULT_POLICY = "fair"
 SECTIONS = ("gpu", "jobs", "policy", "seed")
@@ -36,7 +34,6 @@ JobCount = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Overhead = Annotated[float, msgspec.Meta(ge=0, le=10)]
 Power = Annotated[float, msgspec.Meta(ge=-10, le=10)]
-Seed = Annotated[int, msgspec.Meta(ge=0)]
 
 _OF_A_WORKLOAD = ("persistent", "ephemeral", "iteration", "demand")
 _NEEDED = ("persistent", "ephemeral", "iteration")
@@ -47,7 +44,7 @@ class Gpu(msgspec.Struct, frozen=True):
     and `pause` how long a job then needs for its next data. Iterations shorter than a `turn` are run as many
     at a time as fill it."""
 
-    memory: Bytes = salus.GPU_MEMORY
+    memory: Bytes = workloads.GPU_MEMORY
     switch: Duration = Duration(0)
     overhead: Overhead = 0.0
     pause: Duration = Duration(0)
@@ -104,10 +101,8 @@ class JobEntry(msgspec.Struct, frozen=True):
     def _check_workload(self, workload: str) -> None:
         if not workload.startswith(FROM_SALUS):
             raise InputError("workload", workload, f"{FROM_SALUS}NAME, such as {FROM_SALUS}resnet50_50")
-        try:
-            salus.lookup(workload.removeprefix(FROM_SALUS))
-        except InputError as error:
-            raise InputError("workload", workload, error.expected) from None
+        with written_in("workload", workload):
+            workloads.lookup(workload.removeprefix(FROM_SALUS))
         for name in _OF_A_WORKLOAD:
             if getattr(self, name) is not None:
                 raise InputError(name, getattr(self, name), f"nothing here: {workload} says it")
@@ -117,38 +112,18 @@ class Mix(msgspec.Struct, frozen=True):
     """So many jobs of Salus's Table A.1, drawn as device/salus.py says."""
 
     salus: JobCount
-    interval: Duration = Duration(salus_trace.INTERVAL)
-    tail: Power = salus_trace.TAIL
-    early: Power = salus_trace.EARLY
+    interval: Duration = Duration(workloads.INTERVAL)
+    tail: Power = workloads.TAIL
+    early: Power = workloads.EARLY
 
 
-class JobScenario(msgspec.Struct, frozen=True):
+class JobScenario(WrittenScenario, frozen=True, kw_only=True):
     """Jobs on one GPU: what they need, when they come, and the policy that gives them turns."""
 
     level: ClassVar[str] = "device"
+    policies = iteration_policies
     gpu: Gpu
     jobs: tuple[JobEntry, ...] | Mix
-    policy: Choice
-    seed: int
-    raw: dict[str, Any]  # as written, overrides included
-
-    def with_policy(self, name: str, **parameters: Any) -> JobScenario:
-        choice = Choice(name, parameters)
-        chosen(iteration_policies, choice)
-        return msgspec.structs.replace(self, policy=choice, raw={**self.raw, "policy": choice.plain()})
-
-    def with_seed(self, seed: int) -> JobScenario:
-        return msgspec.structs.replace(self, seed=seed, raw={**self.raw, "seed": seed})
-
-    def to_yaml(self) -> str:
-        return str(yaml.safe_dump(self.raw, sort_keys=False))
-
-
-def load(path: str | Path, overrides: Sequence[str] = ()) -> JobScenario:
-    try:
-        return parse(overridden(read_yaml(Path(path)), overrides))
-    except InputError as error:
-        raise error.read_from(str(path)) from None
 
 
 def parse(raw: Any, path: Path = Path()) -> JobScenario:
@@ -159,9 +134,10 @@ def parse(raw: Any, path: Path = Path()) -> JobScenario:
     return JobScenario(
         gpu=decode(Gpu, {} if raw.get("gpu") is None else raw["gpu"], "gpu"),
         jobs=_jobs(raw.get("jobs"), decode),
-        policy=_policy(raw.get("policy")),
+        policy=read_policy(raw.get("policy"), iteration_policies, DEFAULT_POLICY),
         seed=decode(Seed, raw.get("seed", DEFAULT_SEED), "seed"),
         raw=raw,
+        source=str(path),
     )
 
 
@@ -174,19 +150,8 @@ def _jobs(raw: Any, decode: Any) -> tuple[JobEntry, ...] | Mix:
     if not isinstance(raw, list) or not raw:
         raise InputError("jobs", raw, "a list of jobs, or a mix such as {salus: 100}")
     entries: tuple[JobEntry, ...] = decode(tuple[JobEntry, ...], raw, "jobs")
-    taken: set[str] = set()
-    for place, entry in enumerate(entries):
-        for name in dict.fromkeys([entry.name, *entry.names]):
-            if name in taken:
-                raise InputError(f"jobs[{place}].name", name, "a name that no other job has")
-            taken.add(name)
+    check_names(entries, "jobs", "job")
     return entries
-
-
-def _policy(raw: Any) -> Choice:
-    choice = read_choice(raw, "policy", DEFAULT_POLICY)
-    chosen(iteration_policies, choice)
-    return choice
 
 
 # What is too much to simulate, said before it is tried: more turns than anybody waits for, and times beyond
@@ -275,7 +240,7 @@ def divided(iteration: Time, iterations: int, turn: Time) -> tuple[Time, int]:
 
 
 def _mix(mix: Mix, seed: int, turn: Time) -> list[Arrival]:
-    return arrivals_of(trace(mix.salus, seed, mix.interval, mix.tail, mix.early), turn)
+    return arrivals_of(workloads.trace(mix.salus, seed, mix.interval, mix.tail, mix.early), turn)
 
 
 def _copies(entry: JobEntry, turn: Time) -> Iterator[Arrival]:
@@ -288,6 +253,6 @@ def _copies(entry: JobEntry, turn: Time) -> Iterator[Arrival]:
 
 def _workload(entry: JobEntry) -> SalusWorkload:
     if entry.workload is not None:
-        return lookup(entry.workload.removeprefix(FROM_SALUS))
+        return workloads.lookup(entry.workload.removeprefix(FROM_SALUS))
     size = (entry.persistent or Bytes(0), entry.ephemeral or Bytes(0))
     return SalusWorkload(entry.name, "", "", "", *size, entry.iteration or Duration(1), entry.demand or 1.0)

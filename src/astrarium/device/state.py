@@ -7,31 +7,17 @@ iteration runs at a time. Run numbers identify late news, which is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
 
 import msgspec
 
 from astrarium.core.errors import BrokenBooks, InvalidAction
-from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.policy import Handlers, LevelState
 from astrarium.core.units import Time
-from astrarium.device.contract import (
-    NEW_LANE,
-    Action,
-    Admit,
-    Event,
-    IterationFailed,
-    IterationFinished,
-    IterationWanted,
-    Job,
-    JobArrived,
-    JobWithdrawn,
-    NeedsChanged,
-    Refuse,
-    RunIteration,
-)
+from astrarium.device import contract
+from astrarium.device.contract import Job
 from astrarium.device.lanes import Layout
 
 # The ledger says how each job ended.
@@ -113,9 +99,11 @@ class RunningIteration:
     job: int
 
 
-class DeviceState:
+class DeviceState(LevelState[contract.Event, contract.Action]):
     """The state holds the books of all jobs. *capacity* is the GPU's memory in bytes. Where jobs are
     *resident*, as live ones are, waiting jobs have their persistent memory on the GPU already."""
+
+    level = "device"
 
     def __init__(self, capacity: int, ledger: Ledger | None = None, resident: bool = False) -> None:
         self.layout, self._resident = Layout(capacity), resident
@@ -128,30 +116,20 @@ class DeviceState:
         self._credits = Credits(self.ledger)
         self._runs = 0
         self._last: dict[int, int] = {}  # by lane: the job of its last iteration
-        self._on_event: dict[type, Callable[[Time, Any], None]] = {
-            JobArrived: self._arrived,
-            IterationWanted: self._want,
-            IterationFinished: self._finished,
-            IterationFailed: self._failed,
-            NeedsChanged: self._needs_changed,
-            JobWithdrawn: self._withdraw,
-            TimerFired: _nothing,
+        events: Handlers = {
+            contract.JobArrived: self._arrived,
+            contract.IterationWanted: self._want,
+            contract.IterationFinished: self._finished,
+            contract.IterationFailed: self._failed,
+            contract.NeedsChanged: self._needs_changed,
+            contract.JobWithdrawn: self._withdraw,
         }
-        self._on_action: dict[type, Callable[[Time, Any], None]] = {
-            Admit: self._admit,
-            Refuse: self._refuse,
-            RunIteration: self._run,
-            SetTimer: _nothing,
+        actions: Handlers = {
+            contract.Admit: self._admit,
+            contract.Refuse: self._refuse,
+            contract.RunIteration: self._run,
         }
-
-    def apply(self, now: Time, event: Event) -> None:
-        self._on_event[type(event)](now, event)
-
-    def commit(self, now: Time, action: Action) -> None:
-        handler = self._on_action.get(type(action))
-        if handler is None:
-            raise InvalidAction(f"{action!r} is not an action of the device level")
-        handler(now, action)
+        super().__init__(events, actions)
 
     def close(self, now: Time) -> None:
         for job in [*self.waiting, *self.admitted]:
@@ -186,19 +164,19 @@ class DeviceState:
 
     # events
 
-    def _arrived(self, now: Time, event: JobArrived) -> None:
+    def _arrived(self, now: Time, event: contract.JobArrived) -> None:
         self.waiting[event.job.id] = event.job
         self.ledger.arrived(now, event.job).done = event.done
         if event.done >= event.job.iterations:
             self._end(now, event.job.id, Outcome.FINISHED)
 
-    def _want(self, now: Time, event: IterationWanted) -> None:
+    def _want(self, now: Time, event: contract.IterationWanted) -> None:
         if event.job in self.admitted or event.job in self.waiting:
             if event.job in self.admitted and event.job not in self._using():
                 self._credits.came_back(event.job)
             self.ready.add(event.job)
 
-    def _finished(self, now: Time, event: IterationFinished) -> None:
+    def _finished(self, now: Time, event: contract.IterationFinished) -> None:
         if self._take(event.job, event.run) is None:
             return
         row = self.row(event.job)
@@ -211,12 +189,12 @@ class DeviceState:
             self._end(now, event.job, *self._leaving[event.job])
         self.layout.settle(self.running)
 
-    def _failed(self, now: Time, event: IterationFailed) -> None:
+    def _failed(self, now: Time, event: contract.IterationFailed) -> None:
         if self._take(event.job, event.run) is not None:
             self._end(now, event.job, Outcome.FAILED, event.error)
             self.layout.settle(self.running)
 
-    def _needs_changed(self, now: Time, event: NeedsChanged) -> None:
+    def _needs_changed(self, now: Time, event: contract.NeedsChanged) -> None:
         """Change a job's needs; a job without room for them ends, and other jobs keep what they have."""
         job, layout = event.job, self.layout
         home = self.admitted if job in self.admitted else self.waiting
@@ -233,7 +211,7 @@ class DeviceState:
         home[job] = self.row(job).job = msgspec.structs.replace(home[job], **fields)
         layout.settle(self.running)
 
-    def _withdraw(self, now: Time, event: JobWithdrawn) -> None:
+    def _withdraw(self, now: Time, event: contract.JobWithdrawn) -> None:
         outcome = Outcome.FAILED if event.error else Outcome.WITHDRAWN
         if event.job in self.waiting or event.job in self.admitted:
             self._leave(now, event.job, outcome, event.error or NOT_WANTED)
@@ -248,10 +226,10 @@ class DeviceState:
 
     # actions
 
-    def _admit(self, now: Time, action: Admit) -> None:
+    def _admit(self, now: Time, action: contract.Admit) -> None:
         job = self._waiting(action, action.job)
         layout, claim = self.layout, self.claim(job)
-        if action.lane == NEW_LANE:
+        if action.lane == contract.NEW_LANE:
             if claim + job.ephemeral > layout.room:
                 raise InvalidAction(f"{action!r}: there is no room for another lane ({layout.room} bytes)")
             layout.open(job.id, job.persistent, job.ephemeral)
@@ -264,11 +242,11 @@ class DeviceState:
         self.admitted[job.id] = self.waiting.pop(job.id)
         self.row(job.id).admitted = now
 
-    def _refuse(self, now: Time, action: Refuse) -> None:
+    def _refuse(self, now: Time, action: contract.Refuse) -> None:
         self._waiting(action, action.job)
         self._end(now, action.job, Outcome.REFUSED, action.reason)
 
-    def _run(self, now: Time, action: RunIteration) -> None:
+    def _run(self, now: Time, action: contract.RunIteration) -> None:
         lane = self.layout.lane_of(action.job)
         if lane is None or not self.idle(lane.id) or action.job not in self.ready:
             raise InvalidAction(f"{action!r}: it is not on the GPU, not ready, or its lane is not free")
@@ -294,7 +272,7 @@ class DeviceState:
 
     # helpers
 
-    def _waiting(self, action: Action, job: int) -> Job:
+    def _waiting(self, action: contract.Action, job: int) -> Job:
         if job not in self.waiting:
             raise InvalidAction(f"{action!r}: job {job} is not waiting")
         return self.waiting[job]
@@ -322,12 +300,8 @@ class DeviceState:
         self.waiting.pop(job, None)
 
 
-def _no_room(event: NeedsChanged, room: int) -> str:
+def _no_room(event: contract.NeedsChanged, room: int) -> str:
     return (
         f"it needs more than was known of it ({event.persistent} bytes that stay, "
         f"{event.ephemeral} for an iteration), and the GPU has {room} left"
     )
-
-
-def _nothing(now: Time, what: object) -> None:
-    """Timers change nothing in the books."""

@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from astrarium.core.units import Time
-from astrarium.device.contract import (
-    Action,
-    Event,
-    IterationFinished,
-    IterationWanted,
-    JobArrived,
-    RunIteration,
-)
+from astrarium.device import contract
+from astrarium.device.contract import Action, Event, RunIteration
 from astrarium.device.state import DeviceState
 
 
@@ -34,8 +28,8 @@ class DeviceWorld:
         self._last: dict[int, int] = {}  # by lane: whose iteration was the last
 
     def aftermath(self, now: Time, event: Event, state: DeviceState) -> Iterator[tuple[Time, Event]]:
-        if type(event) is JobArrived:
-            yield now, IterationWanted(event.job.id)
+        if type(event) is contract.JobArrived:
+            yield now, contract.IterationWanted(event.job.id)
 
     def consequences(self, now: Time, action: Action, state: DeviceState) -> Iterator[tuple[Time, Event]]:
         if type(action) is RunIteration:
@@ -49,5 +43,5 @@ class DeviceWorld:
         switched = self._last.get(lane.id, action.job) != action.job
         self._last[lane.id] = action.job
         took = max(1, round(alone * max(1.0, demand))) + self._switch * switched
-        yield now + took, IterationFinished(action.job, state.running[lane.id].run, now)
-        yield now + took + self._pause(action.job), IterationWanted(action.job)
+        yield now + took, contract.IterationFinished(action.job, state.running[lane.id].run, now)
+        yield now + took + self._pause(action.job), contract.IterationWanted(action.job)

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from astrarium.core.errors import AstrariumError, InputError, extension, one_of
-from astrarium.core.quantities import write_bytes, write_duration
-from astrarium.core.units import Time, parse_bytes, parse_duration
+from astrarium.core.quantities import read_bytes, read_duration, write_bytes, write_duration
+from astrarium.core.units import Time
 
 SHARED_MEMORY = Path("/dev/shm")
 BOARD_VARIABLE = "ASTRARIUM_GATE_BOARD"
@@ -116,11 +116,6 @@ def settings_table() -> dict[str, BoardSetting]:
     return {each.name: each for each in msgspec.convert(native().setting_table(), list[BoardSetting])}
 
 
-def policy_names() -> list[str]:
-    names: list[str] = native().policy_names()
-    return names
-
-
 def board_path(gpu: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the path of a GPU's board. CUDA_VISIBLE_DEVICES names the *gpu*: a number or a UUID."""
     given = environ.get(BOARD_VARIABLE)
@@ -160,17 +155,6 @@ class Board:
         freed: int = self._board.sweep()
         return freed
 
-    def join(self, kind: str, name: str) -> int:
-        """Take a place for this process, as the preloaded library does."""
-        try:
-            place: int = self._board.join(kind, name)
-        except ValueError as error:
-            raise _refused(error, {"class": kind}) from None
-        return place
-
-    def leave(self, place: int) -> None:
-        self._board.leave(place)
-
 
 def _refused(error: ValueError, given: Mapping[str, object]) -> InputError:
     field, _, expected = str(error).partition(": expected ")
@@ -178,7 +162,7 @@ def _refused(error: ValueError, given: Mapping[str, object]) -> InputError:
     if expected.endswith("of this version"):
         expected += "; remove it when no program uses it any more"
     if expected.startswith("one of "):
-        value = field if field not in ("policy", "class") else value
+        value = field if field != "policy" else value
         expected = one_of(expected.removeprefix("one of ").split(", "), value)
     return InputError(field, value, expected)
 
@@ -231,8 +215,8 @@ def _shown(setting: BoardSetting, value: float) -> str:
 
 
 _READ: dict[str, Callable[[str], float]] = {
-    "ns": parse_duration,
-    "bytes": parse_bytes,
+    "ns": read_duration,
+    "bytes": read_bytes,
     "sms": _whole,
     "kernels": _whole,
 }

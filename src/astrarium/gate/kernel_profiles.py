@@ -1,34 +1,20 @@
-"""A kernel trace lists the kernels of one request or iteration, as `astrarium gate profile` writes them:
-text, with cells split by tabs.
+"""A kernel profile is one line of the file that `astrarium gate profile` writes, with cells split by tabs:
 
-    astrarium-kernels 1
-    device    NAME   SMS
-    kernel    INDEX  NAME  GX,GY,GZ  BX,BY,BZ  SHARED_BYTES  DURATION_NS  P95_NS  COUNT  SMS  KIND
-    launches  0 1 2 1 ...
-    phase     POSITION  forward | backward | update
-
-`launches` are the numbers of kernels in the order of their launches. A phase begins at a position in that
-order; everything is forward until one does, and a phase without a name is backward after forward, else
-forward. Lines that start with # are comments.
+kernel    INDEX  NAME  GX,GY,GZ  BX,BY,BZ  SHARED_BYTES  DURATION_NS  P95_NS  COUNT  SMS  KIND
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.units import Time
 
-HEADER = "astrarium-kernels 1"
 KINDS = ("unknown", "compute", "memory", "copy")  # in the gate's order
-PHASES = ("forward", "backward", "update")
 FIELDS = ("index", "name", "grid", "block", "shared_bytes", "duration_ns", "p95_ns", "count", "sms", "kind")
-
-Value = TypeVar("Value")
 
 
 class KernelUse(NamedTuple):
@@ -54,165 +40,39 @@ class KernelProfile(msgspec.Struct, frozen=True):
     use: KernelUse | None = None
 
 
-class KernelTrace(msgspec.Struct, frozen=True):
-    """A trace has the kernels of a request or iteration, by launch; `phases[i]` is that of launch i."""
-
-    device: str
-    sms: int
-    kernels: tuple[KernelProfile, ...]
-    launches: tuple[int, ...]
-    phases: tuple[str, ...]
-
-    @property
-    def duration(self) -> Time:
-        """Return the time of the kernels one after another."""
-        return sum(self.kernels[index].duration for index in self.launches)
-
-    def use(self, index: int) -> KernelUse:
-        kernel = self.kernels[index]
-        return kernel.use or modelled_use(kernel.kind, kernel.sms / self.sms)
-
-
-# The two kernels whose use Orion printed (section 3.2): a convolution that fills the GPU, and a batch
-# normalization that fills 40 % of its SMs.
-CONVOLUTION, NORMALIZATION, NORMALIZATION_SMS = KernelUse(0.89, 0.20), KernelUse(0.14, 0.80), 0.4
+def read_kernel(cells: Sequence[str]) -> tuple[int, KernelProfile]:
+    """Return a kernel's number in its file, and its profile, from the cells behind the word `kernel`."""
+    row = dict(zip(FIELDS, named_cells(cells, FIELDS), strict=True))
+    if row["kind"] not in KINDS:
+        raise InputError("kind", row["kind"], one_of(list(KINDS), row["kind"]))
+    return whole_number("index", row["index"]), KernelProfile(
+        name=row["name"],
+        duration=whole_number("duration_ns", row["duration_ns"]),
+        sms=whole_number("sms", row["sms"]),
+        kind=row["kind"],
+        grid=_three("grid", row["grid"]),
+        block=_three("block", row["block"]),
+        shared_bytes=whole_number("shared_bytes", row["shared_bytes"]),
+        p95=whole_number("p95_ns", row["p95_ns"]),
+        count=whole_number("count", row["count"]),
+    )
 
 
-def modelled_use(kind: str, sms: float) -> KernelUse:
-    """Return the use of a kernel for which none was recorded: a compute kernel is taken to be like Orion's
-    convolution on as many SMs, a memory kernel like its normalization (from 40 % of the SMs on it uses the
-    bandwidth as that does), an unknown one like half of a convolution. Copies use neither."""
-    share = min(1.0, sms)
-    if kind == "memory":
-        part = min(1.0, share / NORMALIZATION_SMS)
-        return KernelUse(NORMALIZATION.compute * part, NORMALIZATION.memory * part)
-    part = {"compute": share, "unknown": share / 2, "copy": 0.0}[kind]
-    return KernelUse(CONVOLUTION.compute * part, CONVOLUTION.memory * part)
+def named_cells(cells: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the cells of a line, which must be as many as their names."""
+    if len(cells) != len(names):
+        raise InputError("", "\t".join(cells), f"{len(names)} cells split by tabs: {', '.join(names)}")
+    return [cell.strip() for cell in cells]
 
 
-def read_kernels(path: str | Path) -> KernelTrace:
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError("", None, f"a file that can be read: {error.strerror}", str(path)) from None
-    except UnicodeDecodeError:
-        raise InputError("", None, "a text file in UTF-8", str(path)) from None
-    try:
-        return parse_kernels(lines)
-    except InputError as error:
-        raise error.read_from(str(path)) from None
+def whole_number(field: str, text: str, least: int = 0) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise InputError(field, text, f"a whole number of at least {least}")
+    return int(text)
 
 
-def parse_kernels(lines: Iterable[str]) -> KernelTrace:
-    reader = _Reader()
-    for number, line in enumerate(lines, 1):
-        if line.strip() and not line.startswith("#"):
-            reader.read(number, line)
-    return reader.finished()
-
-
-class _Reader:
-    """The reader goes line by line; its errors name the line, the field and its value."""
-
-    def __init__(self) -> None:
-        self.header = False
-        self.device: tuple[str, int] | None = None
-        self.kernels: dict[int, KernelProfile] = {}  # by their numbers in the file, which may have gaps
-        self.launches: tuple[int, ...] | None = None
-        self.phases: list[tuple[int, str]] = []
-        self.line = 0
-
-    def read(self, number: int, line: str) -> None:
-        self.line = number
-        if not self.header:
-            if line.strip() != HEADER:
-                raise InputError(f"line {number}", line.strip(), HEADER)
-            self.header = True
-            return
-        word, *cells = line.split("\t")
-        readers: dict[str, Callable[[list[str]], None]] = {
-            "device": self._device,
-            "kernel": self._kernel,
-            "launches": self._launches,
-            "phase": self._phase,
-        }
-        if word not in readers:
-            raise InputError(f"line {number}", word, one_of(list(readers), word))
-        readers[word](cells)
-
-    def finished(self) -> KernelTrace:
-        if self.device is None or self.launches is None:
-            missing = (
-                HEADER if not self.header else "a line `device`" if self.device is None else "`launches`"
-            )
-            raise InputError(f"line {self.line}", None, f"{missing} before the end")
-        phases = ["forward"] * len(self.launches)
-        for position, phase in self.phases:
-            phases[position:] = [phase] * (len(phases) - position)
-        places = {number: place for place, number in enumerate(self.kernels)}
-        launches = tuple(places[number] for number in self.launches)
-        return KernelTrace(*self.device, tuple(self.kernels.values()), launches, tuple(phases))
-
-    def _device(self, cells: list[str]) -> None:
-        name, sms = self._cells(cells, ("name", "sms"))
-        self.device = name, self._number("device sms", sms, 1)
-
-    def _kernel(self, cells: list[str]) -> None:
-        row = dict(zip(FIELDS, self._cells(cells, FIELDS), strict=True))
-        number = self._number("index", row["index"])
-        if number in self.kernels:
-            raise self._wrong("index", row["index"], "a number that no kernel above has")
-        if row["kind"] not in KINDS:
-            raise self._wrong("kind", row["kind"], one_of(list(KINDS), row["kind"]))
-        self.kernels[number] = KernelProfile(
-            name=row["name"],
-            duration=self._number("duration_ns", row["duration_ns"]),
-            sms=self._number("sms", row["sms"]),
-            kind=row["kind"],
-            grid=self._three("grid", row["grid"]),
-            block=self._three("block", row["block"]),
-            shared_bytes=self._number("shared_bytes", row["shared_bytes"]),
-            p95=self._number("p95_ns", row["p95_ns"]),
-            count=self._number("count", row["count"]),
-        )
-
-    def _launches(self, cells: list[str]) -> None:
-        (text,) = self._cells(cells, ("launches",))
-        numbers = tuple(self._number("launches", word) for word in text.split())
-        unknown = next((number for number in numbers if number not in self.kernels), None)
-        if unknown is not None or not numbers:
-            raise self._wrong("launches", unknown, "numbers of kernels above, at least one")
-        self.launches = numbers
-
-    def _phase(self, cells: list[str]) -> None:
-        position, phase = self._cells([*cells, self._next_phase()][:2], ("position", "phase"))
-        if phase not in PHASES:
-            raise self._wrong("phase", phase, one_of(list(PHASES), phase))
-        at = self._number("position", position)
-        least, most = self.phases[-1][0] if self.phases else 0, len(self.launches or ())
-        if self.launches is None or not least <= at <= most:
-            raise self._wrong("position", position, f"a place in the launches above, {least} to {most}")
-        self.phases.append((at, phase))
-
-    def _next_phase(self) -> str:
-        last = self.phases[-1][1] if self.phases else "forward"
-        return "backward" if last == "forward" else "forward"
-
-    def _cells(self, cells: list[str], names: tuple[str, ...]) -> list[str]:
-        if len(cells) != len(names):
-            raise self._wrong("", "\t".join(cells), f"{len(names)} cells split by tabs: {', '.join(names)}")
-        return [cell.strip() for cell in cells]
-
-    def _number(self, field: str, text: str, least: int = 0) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise self._wrong(field, text, f"a whole number of at least {least}")
-        return int(text)
-
-    def _three(self, field: str, text: str) -> tuple[int, int, int]:
-        parts = [self._number(field, part) for part in text.split(",")]  # a graph has zeros
-        if len(parts) != 3:
-            raise self._wrong(field, text, "three whole numbers such as 32,1,1")
-        return parts[0], parts[1], parts[2]
-
-    def _wrong(self, field: str, value: object, expected: str) -> InputError:
-        return InputError(f"line {self.line}" + (f": {field}" if field else ""), value, expected)
+def _three(field: str, text: str) -> tuple[int, int, int]:
+    parts = [whole_number(field, part) for part in text.split(",")]  # a graph has zeros
+    if len(parts) != 3:
+        raise InputError(field, text, "three whole numbers such as 32,1,1")
+    return parts[0], parts[1], parts[2]

@@ -87,13 +87,10 @@ class Daemon:
 
 
 def start(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
-    control = _control(environ)
-    if control is None:
-        return Mps(False, f"no MPS: {CONTROL} is not installed", {})
-    present = _present(control, environ)
-    if present is not None:
-        return present
-    daemon = _ours(control, environ, home)
+    """Return the daemon that is there, or one that is started now."""
+    found, daemon = _found(home, environ)
+    if daemon is None:
+        return found
     with _alone(home):
         if daemon.answers():
             return Mps(True, "MPS", daemon.variables)
@@ -101,6 +98,21 @@ def start(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
     return (
         Mps(False, f"no MPS: {problem}", {}) if problem else Mps(True, "MPS, started now", daemon.variables)
     )
+
+
+def status(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
+    """Return the state of MPS without starting anything."""
+    found, daemon = _found(home, environ)
+    return Mps(True, "MPS", daemon.variables) if daemon is not None and daemon.answers() else found
+
+
+def _found(home: Path, environ: Mapping[str, str]) -> tuple[Mps, Daemon | None]:
+    """Return the state of MPS without a daemon of ours, and ours where there could be one."""
+    control = _control(environ)
+    if control is None:
+        return Mps(False, f"no MPS: {CONTROL} is not installed", {}), None
+    present = _present(control, environ)
+    return (Mps(False, "no MPS", {}), _ours(control, environ, home)) if present is None else (present, None)
 
 
 def without(home: Path) -> Mps:
@@ -116,18 +128,6 @@ def stop(home: Path, environ: Mapping[str, str] = os.environ) -> bool:
     with _alone(home):
         daemon = _ours(control, environ, home)
         return daemon.answers() and daemon.quit()
-
-
-def status(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
-    """Return the state of MPS without starting anything."""
-    control = _control(environ)
-    if control is None:
-        return Mps(False, f"no MPS: {CONTROL} is not installed", {})
-    ours = _ours(control, environ, home)
-    present = _present(control, environ)
-    if present is not None:
-        return present
-    return Mps(True, "MPS", ours.variables) if ours.answers() else Mps(False, "no MPS", {})
 
 
 def _control(environ: Mapping[str, str]) -> str | None:

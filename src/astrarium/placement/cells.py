@@ -40,12 +40,6 @@ class Cells(msgspec.Struct, frozen=True):
     cells: tuple[Cell, ...]
     queued: tuple[Replica, ...] = ()
 
-    def unplaced(self, problem: Problem) -> tuple[int, ...]:
-        """Return the models that have no replica."""
-        placed = {replica.model for replica in self.queued}
-        placed.update(model for cell in self.cells for model in cell.models)
-        return tuple(model.index for model in problem.models if model.index not in placed)
-
 
 class Station(msgspec.Struct, frozen=True):
     """A station serves requests batch by batch, as many batches at a time as it has servers.
@@ -61,20 +55,17 @@ def cells(plan: Plan, problem: Problem) -> Cells:
     """Return the cells of a plan in the order of their first GPUs; GPUs without replicas are in none."""
     known = [gpu.id for gpu in problem.gpus]
     on_gpu = {gpu: list(plan.on_gpu(gpu)) for gpu in known}
-    taking_turns = {gpu for gpu in known if all(map(_is_whole, on_gpu[gpu]))}
+    taking_turns = {gpu for gpu in known if all(one.shape == ALONE and one.share >= 1 for one in on_gpu[gpu])}
     members: dict[Limits, list[int]] = {}
     for gpu in known:
         if gpu in taking_turns and on_gpu[gpu]:
-            members.setdefault(_limits(on_gpu[gpu]), []).append(gpu)
+            members.setdefault(limits_of(on_gpu[gpu]), []).append(gpu)
     queued = tuple(replica for replica in plan.replicas if not taking_turns.issuperset(replica.gpus))
     return Cells(tuple(Cell(tuple(gpus), limits) for limits, gpus in members.items()), queued)
 
 
-def _is_whole(replica: Replica) -> bool:
-    return replica.shape == ALONE and replica.share >= 1
-
-
-def _limits(replicas: Iterable[Replica]) -> Limits:
+def limits_of(replicas: Iterable[Replica]) -> Limits:
+    """Return the largest batch of each model among replicas."""
     largest: dict[int, int] = {}
     for replica in replicas:
         largest[replica.model] = max(replica.batch, largest.get(replica.model, 0))
@@ -130,9 +121,8 @@ def _cost(form: Form, limit: int) -> float:
 
 
 def _queued_cost(model: PlacedModel, replica: Replica, problem: Problem) -> float:
-    gpu = next(gpu for gpu in problem.gpus if gpu.id == replica.gpus[0])
     cost = _cost(model.forms[replica.shape], replica.batch)
-    return cost * share_factor(model, gpu, replica.batch, replica.share)
+    return cost * share_factor(model, problem.gpu(replica.gpus[0]), replica.batch, replica.share)
 
 
 # Which cell a request goes to: each model's requests are dealt out in turn, in fixed proportions.

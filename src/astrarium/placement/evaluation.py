@@ -8,24 +8,18 @@ their batches stage by stage, and slow each other where they share a GPU (`inter
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND, Time
+from astrarium.core.units import Time
 from astrarium.placement.interference import Interference, NoInterference
 from astrarium.placement.path import NEVER, Instants, Journeys, Path
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.problem import PlacedModel, PlacementRequests, Problem
 from astrarium.placement.worker_queues import Batching, PlanSimulation
-
-# What became of the requests of an evaluated plan: attainment, percentiles, and where time went.
-
-
-# In the order of the way. Without a path there are only gather, queue and execution.
-STAGES = ("client", "gather", "transfer", "node", "queue", "execution", "reply")
 
 
 class TimeSpread(msgspec.Struct, frozen=True):
@@ -46,10 +40,10 @@ class TimeSpread(msgspec.Struct, frozen=True):
 class ModelEvaluation(msgspec.Struct, frozen=True):
     """A model's evaluation says how its answered requests fared.
 
-    *latency* is the sum of *gather* (until the batch was complete, or had waited enough), *queue* (until its
-    replica was free) and *execution*; on a path also of *client* (to the router), *transfer* (to the node),
-    *node* (to the queue of the replica) and *reply*. *execution* of a pipeline has the waits between its
-    stages in it. *slowdown* is how many times as long as alone the batches took, on average over requests.
+    *latency* is the sum of its *stages*: gather (until the batch was complete, or had waited enough), queue
+    (until its replica was free) and execution; on a path also client (to the router), transfer (to the node),
+    node (to the queue of the replica) and reply. The execution of a pipeline has the waits between its stages
+    in it.
     """
 
     model: int
@@ -59,26 +53,12 @@ class ModelEvaluation(msgspec.Struct, frozen=True):
     late: int
     dropped: int
     latency: TimeSpread | None
-    gather: TimeSpread | None
-    queue: TimeSpread | None
-    execution: TimeSpread | None
-    slowdown: float | None
+    stages: dict[str, TimeSpread]  # in the order of the way; none where nobody was answered
     mean_batch: float | None
-    client: TimeSpread | None = None
-    transfer: TimeSpread | None = None
-    node: TimeSpread | None = None
-    reply: TimeSpread | None = None
 
     @property
     def attainment(self) -> float | None:
         return self.in_time / self.requests if self.requests else None
-
-    def stages(self) -> Iterator[tuple[str, TimeSpread]]:
-        """Return the times of the stages in their order."""
-        for name in STAGES:
-            spread: TimeSpread | None = getattr(self, name)
-            if spread is not None:
-                yield name, spread
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -111,7 +91,7 @@ def stage_report(evaluation: Evaluation) -> list[StageLine]:
         for model in evaluation.models
         if model.latency is not None
         for total in [model.latency.mean or 1.0]
-        for stage, spread in model.stages()
+        for stage, spread in model.stages.items()
     ]
 
 
@@ -128,9 +108,9 @@ def summarized(problem: Problem, found: Journeys, warmup: Time, on_path: bool) -
 
 def _of_model(model: PlacedModel, found: Journeys, numbers: Instants, on_path: bool) -> ModelEvaluation:
     answered = numbers[found.answered[numbers] != NEVER]
-    latency, execution = found.latency[answered], (found.done - found.start)[answered]
+    latency, sizes = found.latency[answered], found.batch[answered].tolist()
+    times = {name: TimeSpread.of(each[answered]) for name, each in found.stages(on_path).items()}
     in_time = int(np.count_nonzero(latency <= model.slo))
-    alone = found.alone[answered]
     return ModelEvaluation(
         model=model.index,
         name=model.name,
@@ -139,37 +119,9 @@ def _of_model(model: PlacedModel, found: Journeys, numbers: Instants, on_path: b
         late=len(answered) - in_time,
         dropped=len(numbers) - len(answered),
         latency=TimeSpread.of(latency),
-        gather=TimeSpread.of((found.ready - found.routed)[answered]),
-        queue=TimeSpread.of((found.start - found.here)[answered]),
-        execution=TimeSpread.of(execution),
-        slowdown=_mean((execution[alone > 0] / alone[alone > 0]).tolist()),
-        mean_batch=_mean(found.batch[answered].tolist()),
-        client=TimeSpread.of((found.routed - found.asked)[answered]) if on_path else None,
-        transfer=TimeSpread.of((found.moved - found.ready)[answered]) if on_path else None,
-        node=TimeSpread.of((found.here - found.moved)[answered]) if on_path else None,
-        reply=TimeSpread.of((found.answered - found.done)[answered]) if on_path else None,
+        stages={name: spread for name, spread in times.items() if spread is not None},
+        mean_batch=sum(sizes) / len(sizes) if sizes else None,
     )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
-
-
-__all__ = ["Batching", "evaluate", "poisson", "walked"]
-
-
-def poisson(problem: Problem, duration: Time, draw: Callable[[], float]) -> PlacementRequests:
-    """Return requests at the models' rates, drawn by chance: *draw* gives uniform numbers in [0, 1)."""
-    found: list[tuple[Time, int]] = []
-    for model in problem.models:
-        at = 0.0
-        while model.rate > 0:
-            at -= math.log1p(-draw()) * SECOND / model.rate
-            if at >= duration:
-                break
-            found.append((round(at), model.index))
-    found.sort()
-    return PlacementRequests(tuple(at for at, _ in found), tuple(model for _, model in found))
 
 
 def evaluate(

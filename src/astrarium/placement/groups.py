@@ -18,15 +18,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.errors import InputError
+from astrarium.core.errors import InputError, extension
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.placement.plan import Plan
 from astrarium.placement.problem import PlacedModel, PlacementRequests, Shape
 
 Ints = npt.NDArray[np.int64]
 Clocks = npt.NDArray[Any]  # int64 nanoseconds or float64 seconds
 SmallInts = npt.NDArray[np.int32]
 Hosts = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
 REJECTED = -1
 
 
@@ -36,14 +36,6 @@ class Group(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...]
     shape: Shape
     models: tuple[int, ...] = ()
-
-
-def groups_of(plan: Plan) -> tuple[Group, ...]:
-    """Return the groups that a plan's replicas make up: those on the same GPUs in the same shape."""
-    members: dict[tuple[tuple[int, ...], Shape], list[int]] = {}
-    for replica in plan.replicas:
-        members.setdefault((replica.gpus, replica.shape), []).append(replica.model)
-    return tuple(Group(gpus, shape, tuple(models)) for (gpus, shape), models in members.items())
 
 
 class GroupRuntime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,10 +83,7 @@ class GroupRuntime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.fixed_overhead if self.clock == "ns" else self.fixed_overhead / SECOND
 
 
-AS_PUBLISHED = GroupRuntime(clock="seconds")
-IMPROVED = GroupRuntime(dispatch="queue", another=True)
 DEFAULT = GroupRuntime()
-WITHOUT_OVERHEADS = GroupRuntime(stage_overhead=0.0, fixed_overhead=0)
 
 
 @dataclass(frozen=True)
@@ -196,6 +185,15 @@ class Served:
         return cls(finish, group, np.zeros(len(layout.kind), number))
 
 
+def through(clocks: Sequence[float], start: float, times: Sequence[float]) -> list[Any]:
+    """Return when each stage ends, for work that comes at *start*; *clocks* say when each is free."""
+    ends, now = [], start
+    for clock, took in zip(clocks, times, strict=False):
+        now = max(now, clock) + took
+        ends.append(now)
+    return ends
+
+
 class FirstCome:
     """First come, first served: requests are accepted or rejected at once; *clocks* are updated."""
 
@@ -223,7 +221,7 @@ class FirstCome:
         """Return when a request's last stage ends, and its group; if rejected, the last group tried."""
         tried = -1
         for tried in self._candidates(arrival, model):
-            ends = self._through(tried, arrival, model)
+            ends = through(self.clocks[tried], arrival, self.times[tried][model])
             if ends[-1] + self.runtime.fixed - arrival <= self.slo[model]:
                 self._accept(tried, model, ends)
                 return ends[-1], tried
@@ -240,13 +238,6 @@ class FirstCome:
         while queue and queue[0] <= now:
             queue.popleft()
         return len(queue)
-
-    def _through(self, group: int, arrival: float, model: int) -> list[float]:
-        ends, now = [], arrival
-        for clock, took in zip(self.clocks[group], self.times[group][model], strict=False):
-            now = max(now, clock) + took
-            ends.append(now)
-        return ends
 
     def _accept(self, group: int, model: int, ends: list[float]) -> None:
         self.clocks[group] = ends
@@ -366,8 +357,113 @@ class Waiting:
         return self._through(group, start, model, 1)[-1]
 
     def _through(self, group: int, start: Time, model: int, batch: int) -> list[Time]:
-        ends, now = [], start
-        for clock, took in zip(self.rooms[group].clocks, self.times[group][model][batch - 1], strict=False):
-            now = max(now, clock) + took
-            ends.append(now)
-        return ends
+        return through(self.rooms[group].clocks, start, self.times[group][model][batch - 1])
+
+
+# The simulation runs groups on requests, natively where that was built, and counts answers in time.
+
+
+Engine = Literal["native", "python"]
+
+
+@dataclass(frozen=True)
+class SimulatedRequests:
+    """Simulated requests are columns; *totals* counts them by place of a model."""
+
+    arrivals: Clocks
+    models: SmallInts
+    totals: Ints
+
+    @classmethod
+    def of(cls, tables: Tables, requests: PlacementRequests) -> SimulatedRequests:
+        return cls.from_columns(*tables.columns(requests), len(tables.slo))
+
+    @classmethod
+    def from_columns(cls, arrivals: Clocks, models: SmallInts, count: int) -> SimulatedRequests:
+        return SimulatedRequests(arrivals, models, np.bincount(models, minlength=count))
+
+    def __len__(self) -> int:
+        return len(self.arrivals)
+
+    def of_models(self, places: Bools) -> SimulatedRequests:
+        """Return only the requests of some models."""
+        kept = places[self.models]
+        return SimulatedRequests(self.arrivals[kept], self.models[kept], self.totals * places)
+
+    def beginning(self, share: float) -> SimulatedRequests:
+        """Return the first part of the requests: enough to tell bad placements from good ones."""
+        end = int(len(self) * share)
+        return self.from_columns(self.arrivals[:end], self.models[:end], len(self.totals))
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score counts requests in time by place of a model, and the work of each group's slowest stage."""
+
+    good: Ints
+    work: Clocks
+
+    @property
+    def served(self) -> int:
+        return int(self.good.sum())
+
+
+def score(layout: GroupLayout, workload: SimulatedRequests, engine: Engine = "native") -> Score:
+    """Simulate groups and return what a search needs: requests in time, and work."""
+    native = extension("_placement") if engine == "native" else None
+    if native is None or layout.tables.runtime.waits:
+        served = serve(layout, workload, engine=engine)
+        return Score(in_time(served, workload), served.work)
+    good = np.zeros(len(workload.totals), np.int64)
+    work = np.zeros(len(layout.kind), layout.tables.times.dtype)
+    runtime = layout.tables.runtime
+    native.attainment(
+        *_columns(layout, workload),
+        runtime.fixed,
+        runtime.dispatch == "queue",
+        runtime.another,
+        0,
+        len(workload),
+        good,
+        work,
+    )
+    return Score(good, work)
+
+
+def serve(
+    layout: GroupLayout, workload: SimulatedRequests, clocks: Clocks | None = None, engine: Engine = "native"
+) -> Served:
+    """Simulate groups and return the fate of every request; *clocks* of the stages are read and updated."""
+    native = extension("_placement") if engine == "native" else None
+    if native is None:
+        return _reference(layout, workload, clocks)
+    served = Served.empty(len(workload.arrivals), layout)
+    runtime, columns = layout.tables.runtime, _columns(layout, workload)
+    if runtime.waits:
+        by_deadline = runtime.order == "deadline"
+        rules = (runtime.fixed, by_deadline, runtime.another)
+        native.waiting(*columns, *rules, served.finish, served.group, served.work)
+        return served
+    rules = (runtime.fixed, runtime.dispatch == "queue", runtime.another)
+    kept = layout.clocks() if clocks is None else clocks
+    native.outcomes(*columns, *rules, kept, clocks is not None, served.finish, served.group, served.work)
+    return served
+
+
+def _columns(layout: GroupLayout, workload: SimulatedRequests) -> tuple[Any, ...]:
+    tables = layout.tables
+    groups = (tables.times, layout.kind, layout.stages, layout.hosts)
+    return (*groups, workload.arrivals, workload.models, tables.slo)
+
+
+def _reference(layout: GroupLayout, workload: SimulatedRequests, clocks: Clocks | None) -> Served:
+    if layout.tables.runtime.waits:
+        return Waiting(layout, workload.arrivals, workload.models).run()
+    runtime = FirstCome(layout, layout.clocks() if clocks is None else clocks)
+    return runtime.run(workload.arrivals, workload.models)
+
+
+def in_time(served: Served, workload: SimulatedRequests) -> Ints:
+    """Count requests in time by place of a model: all that are answered are."""
+    good = served.finish != REJECTED
+    return np.bincount(workload.models[good], minlength=len(workload.totals))

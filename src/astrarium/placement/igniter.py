@@ -20,16 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import FOREVER, MILLISECOND, Time, to_ms
-
-# iGniter's profile of four models on a V100: AlexNet, ResNet50, VGG19 and SSD.
-
+from astrarium.core.units import FOREVER, Time, to_ms
 
 SOURCE = "igniter.json"
 
 
 def profile() -> Any:
-    """Return the profile that comes along, as plain data."""
+    """Return the profile that comes along, of AlexNet, ResNet50, VGG19 and SSD on a V100, as plain data."""
     return json.loads(files("astrarium.placement").joinpath(SOURCE).read_text(encoding="utf-8"))
 
 
@@ -167,12 +164,6 @@ def _prediction(gpu: GpuTraits, load: TenantLoad, others: float, turn: float, sp
     return Prediction(latency, on_gpu, 1000 * batch / (on_gpu + answers))
 
 
-def whole_gpu_times(gpu: GpuTraits, traits: ModelTraits, max_batch: int) -> tuple[Time, ...]:
-    """Return the times of batches of 0, 1, ... of a model alone on a whole GPU, as a Form has them."""
-    alone = (predict(gpu, [TenantLoad(traits, batch, WHOLE)])[0].latency for batch in range(1, max_batch + 1))
-    return (0, *(round(latency * MILLISECOND) for latency in alone))
-
-
 def batch_for(gpu: GpuTraits, traits: ModelTraits, budget: float, rate: float) -> int:
     """Return the smallest batch that keeps up with a *rate* (a second) when each takes *budget* ms."""
     a_ms = rate / 1000
@@ -265,7 +256,9 @@ class IgniterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 _check_table(f"models.{name}.{table}", getattr(model, table), self)
             if len(model.l2_use) != min(len(self.batches), len(self.shares)):
                 raise InputError(f"models.{name}.l2_use", list(model.l2_use), "a number for each batch size")
-        _check_copies(self.gpu.copies)
+        copies = self.gpu.copies
+        if not 3 <= len(copies.power) == len(copies.frequency) == len(copies.idle):
+            raise InputError("gpu.copies", None, "power, frequency and idle for 1, 2, 3 copies at least")
 
 
 def _check_table(field: str, table: tuple[Row, ...], profile: IgniterProfile) -> None:
@@ -273,11 +266,6 @@ def _check_table(field: str, table: tuple[Row, ...], profile: IgniterProfile) ->
     if len(table) != rows or any(len(row) != columns for row in table):
         expected = f"{rows} rows (batch sizes) of {columns} numbers (shares)"
         raise InputError(field, [list(row) for row in table], expected)
-
-
-def _check_copies(copies: Copies) -> None:
-    if not 3 <= len(copies.power) == len(copies.frequency) == len(copies.idle):
-        raise InputError("gpu.copies", None, "power, frequency and idle for 1, 2, 3 copies at least")
 
 
 def fit_gpu(measured: GpuMeasured) -> GpuTraits:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Protocol
 
 import msgspec
 
-from astrarium.core.errors import InputError, one_of
+from astrarium.core.errors import InputError
 from astrarium.placement.igniter import WHOLE, GpuTraits, Inverse, ModelTraits, TenantLoad, predict
 from astrarium.placement.problem import GpuDemand, PlacedModel, PlacementGpu, Problem
 
@@ -192,16 +192,3 @@ class MeasuredInterference:
             expected = f"a model whose {sums.of} was measured: the table adds it up"
             raise InputError("sums.of", model.name, expected, self._table.source)
         return found
-
-
-NAMES = ["none", "igniter", "measured"]
-
-
-def interference_named(name: str, problem: Problem, table: SlowdownTable | None = None) -> Interference:
-    if name not in NAMES:
-        raise InputError("interference", name, one_of(NAMES, name))
-    if name == "measured":
-        if table is None:
-            raise InputError("interference", name, "a table of measured slowdowns with it")
-        return MeasuredInterference(problem, table)
-    return IgniterInterference(problem) if name == "igniter" else NoInterference()

@@ -23,10 +23,8 @@ from astrarium.core.units import MILLISECOND, Time
 from astrarium.placement.plan import Replica
 from astrarium.placement.problem import PlacementRequests
 
-# The way of each request: when it came to each stage of its path and when it left.
-
-
 NEVER: Time = -1
+STAGES = ("client", "gather", "transfer", "node", "queue", "execution", "reply")
 Instants = NDArray[np.int64]
 
 
@@ -34,14 +32,13 @@ Instants = NDArray[np.int64]
 class BatchJourney:
     """A batch's journey: when it was *complete*, came to its replica's queue (*here*), and began each stage.
 
-    It takes *alone* without others on its GPUs. *stays*: when it began at each stage and left."""
+    *stays*: when it began at each stage and left."""
 
     members: list[int]
     complete: Time
     here: Time = NEVER
     start: Time = NEVER
     done: Time = NEVER
-    alone: Time = 0
     transfer: Time = 0
     reply: Time = 0
     replica: Replica | None = None
@@ -50,7 +47,7 @@ class BatchJourney:
 
 @dataclass(frozen=True, eq=False)
 class Journeys:
-    """Journeys are arrays by request, in nanoseconds.
+    """Journeys are arrays by request: when each came to every stage of its path, in nanoseconds.
 
     `answered` is NEVER for dropped requests, whose other instants mean nothing. Without a path, `routed` is
     `asked`, and `moved` and `here` are `ready`.
@@ -65,12 +62,18 @@ class Journeys:
     start: Instants
     done: Instants
     answered: Instants  # the client has the answer
-    alone: Instants  # what its batch takes without company, all stages together
     batch: NDArray[np.int64]
 
     @property
     def latency(self) -> Instants:
         return self.answered - self.asked
+
+    def stages(self, on_path: bool) -> dict[str, Instants]:
+        """Return how long each stage took, in the order of the way; without a path there are only three."""
+        ends = (self.routed, self.ready, self.moved, self.here, self.start, self.done, self.answered)
+        legs = zip(STAGES, (self.asked, *ends[:-1]), ends, strict=True)
+        took = {name: end - begin for name, begin, end in legs}
+        return {name: took[name] for name in (STAGES if on_path else ("gather", "queue", "execution"))}
 
 
 def journeys(requests: PlacementRequests, batches: Sequence[BatchJourney], client: Instants) -> Journeys:
@@ -98,7 +101,6 @@ def journeys(requests: PlacementRequests, batches: Sequence[BatchJourney], clien
         start=start,
         done=done,
         answered=np.where(done == NEVER, NEVER, done + spread([batch.reply for batch in batches])),
-        alone=spread([batch.alone for batch in batches]),
         batch=spread(sizes.tolist()),
     )
 
@@ -136,9 +138,6 @@ class Path(msgspec.Struct, frozen=True):
 
     def payload(self, name: str) -> Payload:
         return self.payloads.get(name, Payload())
-
-    def to_router(self, name: str) -> Time:
-        return self.client.of(1, self.payload(name).input)
 
 
 def routed(

@@ -9,7 +9,7 @@ import msgspec
 
 from astrarium.core.errors import BrokenBooks, InputError, one_of
 from astrarium.core.quantities import write_bytes
-from astrarium.placement.problem import ALONE, Form, PlacedModel, Problem, Shape
+from astrarium.placement.problem import ALONE, PlacedModel, Problem, Shape
 
 ROUNDING = 1e-9  # shares are sums of floats
 
@@ -74,42 +74,91 @@ def shares_fit(shares: Collection[float]) -> bool:
 
 def check(plan: Plan, problem: Problem) -> None:
     """Check that a policy's plan is possible."""
-    known = {model.index: model for model in problem.models}
-    gpus = {gpu.id for gpu in problem.gpus}
-    for replica in plan.replicas:
-        if replica.model not in known:
-            raise BrokenBooks(f"{replica}: a model that is not there")
-        _check_replica(replica, known[replica.model].forms, gpus)
-    for gpu in problem.gpus:
-        used = memory_on(plan, problem, gpu.id)
-        if used > gpu.memory:
-            raise BrokenBooks(f"GPU {gpu.id} has {gpu.memory} bytes, and the plan puts {used} on it")
-        if not shares_fit(shares := shares_on(plan, gpu.id)):
-            raise BrokenBooks(f"GPU {gpu.id}: shares of {shares} are more than all of it")
-    _check_missing(plan, known)
+    try:
+        _check(plan, problem)
+    except InputError as error:
+        raise BrokenBooks(f"the plan of {plan.policy}: {error}") from None
 
 
-def _check_replica(replica: Replica, forms: Mapping[Shape, Form], gpus: Collection[int]) -> None:
-    if replica.shape not in forms or len(replica.gpus) != replica.shape.gpus:
-        raise BrokenBooks(f"{replica}: the model cannot run in this shape")
-    if not set(replica.gpus) <= set(gpus) or len(set(replica.gpus)) != len(replica.gpus):
-        raise BrokenBooks(f"{replica}: GPUs that are not there, or one of them twice")
-    largest = forms[replica.shape].max_batch
-    if not 0 < replica.share <= 1 or not 1 <= replica.batch <= largest:
-        raise BrokenBooks(f"{replica}: a share in (0, 1] and batches of 1 to {largest}")
+def _check(plan: Plan, problem: Problem) -> None:
+    """Raise an InputError with the field of a plan, as a file has it, that does not go with the problem."""
+    models = {model.index: model for model in problem.models}
+    for place, replica in enumerate(plan.replicas):
+        _check_replica(replica, f"replicas[{place}]", models, problem)
+    if plan.attainment is not None and not 0 <= plan.attainment <= 1:
+        raise InputError("attainment", plan.attainment, "a share from 0 to 1")
+    _check_models(plan, models)
+    _check_memory(plan, problem)
+    _check_shares(plan, problem)
 
 
-def _check_missing(plan: Plan, known: Mapping[int, PlacedModel]) -> None:
+def _check_replica(replica: Replica, field: str, models: Mapping[int, PlacedModel], problem: Problem) -> None:
+    model = models.get(replica.model)
+    if model is None:
+        raise InputError(f"{field}.model", replica.model, "a model that is there")
+    if replica.shape not in model.forms:
+        known = one_of([str(each) for each in sorted(model.forms)], str(replica.shape))
+        raise InputError(
+            f"{field}.shape", str(replica.shape), f"a shape that {model.name} can run in: {known}"
+        )
+    _check_gpus(replica.gpus, replica.shape, f"{field}.gpus", problem)
+    largest = model.forms[replica.shape].max_batch
+    if not 1 <= replica.batch <= largest:
+        raise InputError(f"{field}.batch", replica.batch, f"1 to {largest}, as {model.name} can run")
+    if not 0 < replica.share <= 1:
+        raise InputError(f"{field}.share", replica.share, "a share above 0 and up to 1")
+
+
+def _check_gpus(gpus: Sequence[int], shape: Shape, field: str, problem: Problem) -> None:
+    known = [gpu.id for gpu in problem.gpus]
+    for place, gpu in enumerate(gpus):
+        if gpu not in known:
+            raise InputError(f"{field}[{place}]", gpu, f"a GPU of the cluster: {_numbers(known)}")
+        if gpu in gpus[:place]:
+            raise InputError(f"{field}[{place}]", gpu, "another GPU: it stands in the list already")
+    if len(gpus) != shape.gpus:
+        raise InputError(field, list(gpus), f"{shape.gpus} GPUs, as {shape} says")
+
+
+def _numbers(known: list[int]) -> str:
+    if known and known == list(range(known[0], known[-1] + 1)):
+        return f"{known[0]} to {known[-1]}"
+    return one_of([str(each) for each in known])
+
+
+def _check_models(plan: Plan, models: Mapping[int, PlacedModel]) -> None:
     """Check that every model is placed or missing, and none is both."""
     placed = {replica.model for replica in plan.replicas}
-    for lost, why in (
-        (known.keys() - placed - plan.missing.keys(), "neither placed nor said to be missing"),
-        (placed & plan.missing.keys(), "placed and said to be missing"),
-    ):
-        if lost:
-            raise BrokenBooks(f"{why}: {', '.join(known[index].name for index in sorted(lost))}")
-    if strangers := sorted(plan.missing.keys() - known.keys()):
-        raise BrokenBooks(f"said to be missing, and nobody asked for them: {strangers}")
+    for index, model in models.items():
+        if index in placed and index in plan.missing:
+            raise InputError(f"missing.{model.name}", plan.missing[index], "no such entry: it has a replica")
+        if index not in placed and index not in plan.missing:
+            expected = f"a replica of {model.name}, or an entry under `missing` that says why there is none"
+            raise InputError("replicas", None, expected)
+    if strangers := sorted(plan.missing.keys() - models.keys()):
+        raise InputError("missing", strangers, "models that somebody asked for")
+
+
+def _check_memory(plan: Plan, problem: Problem) -> None:
+    """Check memory in the order of the file, so that the first replica that finds no room is named."""
+    left = {gpu.id: gpu.memory for gpu in problem.gpus}
+    forms = {model.index: model.forms for model in problem.models}
+    for place, replica in enumerate(plan.replicas):
+        for gpu in replica.gpus:
+            needed = forms[replica.model][replica.shape].memory(stage_of(replica, gpu), replica.batch)
+            if needed > left[gpu]:
+                room = f"at most {write_bytes(left[gpu])} on GPU {gpu}, what the replicas before it leave"
+                raise InputError(f"replicas[{place}]", write_bytes(needed), room)
+            left[gpu] -= needed
+
+
+def _check_shares(plan: Plan, problem: Problem) -> None:
+    for gpu in problem.gpus:
+        if not shares_fit(shares_on(plan, gpu.id)):
+            place, last = [(at, one) for at, one in enumerate(plan.replicas) if gpu.id in one.gpus][-1]
+            others = round(sum(shares_on(plan, gpu.id)) - last.share, 9)
+            expected = f"a share that goes with the {others:g} that others have of GPU {gpu.id}: 1 in all"
+            raise InputError(f"replicas[{place}].share", last.share, expected)
 
 
 # Plans as plain data, for files: models by name, shapes as op2pp4. Reading checks them against a problem.
@@ -151,17 +200,19 @@ def read(entry: PlanEntry, problem: Problem) -> Plan:
     """Return the plan of a file; InputError names the field that does not go with the problem."""
     models = {model.name: model for model in problem.models}
     replicas = tuple(
-        _replica(one, f"replicas[{place}]", models, problem) for place, one in enumerate(entry.replicas)
+        Replica(
+            _model(one.model, f"replicas[{place}].model", models).index,
+            one.gpus,
+            parse_shape(one.shape, f"replicas[{place}].shape"),
+            one.batch,
+            one.share,
+            one.why,
+        )
+        for place, one in enumerate(entry.replicas)
     )
-    for name in entry.missing:
-        _model(name, f"missing.{name}", models)
-    missing = {models[name].index: why for name, why in entry.missing.items()}
-    if entry.attainment is not None and not 0 <= entry.attainment <= 1:
-        raise InputError("attainment", entry.attainment, "a share from 0 to 1")
+    missing = {_model(name, f"missing.{name}", models).index: why for name, why in entry.missing.items()}
     plan = Plan(entry.policy, replicas, missing, entry.attainment)
-    _check_models(plan, problem)
-    _check_memory(plan, problem)
-    _check_shares(plan, problem)
+    _check(plan, problem)
     return plan
 
 
@@ -172,73 +223,7 @@ def parse_shape(text: str, field: str) -> Shape:
     return Shape(stages=int(found[2]), operators=int(found[1]))
 
 
-def _replica(one: ReplicaEntry, field: str, models: dict[str, PlacedModel], problem: Problem) -> Replica:
-    model = _model(one.model, f"{field}.model", models)
-    shape = parse_shape(one.shape, f"{field}.shape")
-    if shape not in model.forms:
-        known = one_of([str(each) for each in sorted(model.forms)], one.shape)
-        raise InputError(f"{field}.shape", one.shape, f"a shape that {model.name} can run in: {known}")
-    _check_gpus(one.gpus, shape, f"{field}.gpus", problem)
-    largest = model.forms[shape].max_batch
-    if not 1 <= one.batch <= largest:
-        raise InputError(f"{field}.batch", one.batch, f"1 to {largest}, as {model.name} can run")
-    if not 0 < one.share <= 1:
-        raise InputError(f"{field}.share", one.share, "a share above 0 and up to 1")
-    return Replica(model.index, tuple(one.gpus), shape, one.batch, one.share, one.why)
-
-
 def _model(name: str, field: str, models: dict[str, PlacedModel]) -> PlacedModel:
     if name not in models:
         raise InputError(field, name, f"a model of the scenario: {one_of(list(models), name)}")
     return models[name]
-
-
-def _check_gpus(gpus: Sequence[int], shape: Shape, field: str, problem: Problem) -> None:
-    known = [gpu.id for gpu in problem.gpus]
-    for place, gpu in enumerate(gpus):
-        if gpu not in known:
-            raise InputError(f"{field}[{place}]", gpu, f"a GPU of the cluster: {_numbers(known)}")
-        if gpu in gpus[:place]:
-            raise InputError(f"{field}[{place}]", gpu, "another GPU: it stands in the list already")
-    if len(gpus) != shape.gpus:
-        raise InputError(field, list(gpus), f"{shape.gpus} GPUs, as {shape} says")
-
-
-def _numbers(known: list[int]) -> str:
-    if known and known == list(range(known[0], known[-1] + 1)):
-        return f"{known[0]} to {known[-1]}"
-    return one_of([str(each) for each in known])
-
-
-def _check_models(plan: Plan, problem: Problem) -> None:
-    placed = {replica.model for replica in plan.replicas}
-    for model in problem.models:
-        if model.index in placed and model.index in plan.missing:
-            raise InputError(
-                f"missing.{model.name}", plan.missing[model.index], "no such entry: it has a replica"
-            )
-        if model.index not in placed and model.index not in plan.missing:
-            expected = f"a replica of {model.name}, or an entry under `missing` that says why there is none"
-            raise InputError("replicas", None, expected)
-
-
-def _check_memory(plan: Plan, problem: Problem) -> None:
-    """Check memory in the order of the file, so that the first replica that finds no room is named."""
-    left = {gpu.id: gpu.memory for gpu in problem.gpus}
-    forms = {model.index: model.forms for model in problem.models}
-    for place, replica in enumerate(plan.replicas):
-        for gpu in replica.gpus:
-            needed = forms[replica.model][replica.shape].memory(stage_of(replica, gpu), replica.batch)
-            if needed > left[gpu]:
-                room = f"at most {write_bytes(left[gpu])} on GPU {gpu}, what the replicas before it leave"
-                raise InputError(f"replicas[{place}]", write_bytes(needed), room)
-            left[gpu] -= needed
-
-
-def _check_shares(plan: Plan, problem: Problem) -> None:
-    for gpu in problem.gpus:
-        if not shares_fit(shares_on(plan, gpu.id)):
-            place, last = [(at, one) for at, one in enumerate(plan.replicas) if gpu.id in one.gpus][-1]
-            others = round(sum(shares_on(plan, gpu.id)) - last.share, 9)
-            expected = f"a share that goes with the {others:g} that others have of GPU {gpu.id}: 1 in all"
-            raise InputError(f"replicas[{place}].share", last.share, expected)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from astrarium.core.units import FOREVER, Time
 from astrarium.placement.igniter import GpuTraits, ModelTraits
+
+if TYPE_CHECKING:
+    from astrarium.core.processes import Ints
 
 
 class Shape(msgspec.Struct, frozen=True, order=True):
@@ -100,8 +104,12 @@ class PlacementGpu(msgspec.Struct, frozen=True):
 class PlacementRequests(msgspec.Struct, frozen=True):
     """Requests to plan with, in the order of arrival: an instant and the index of a model for each."""
 
-    times: tuple[Time, ...]
-    models: tuple[int, ...]
+    times: tuple[Time, ...] = ()
+    models: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, times: Ints, models: Ints) -> PlacementRequests:
+        return cls(tuple(times.tolist()), tuple(models.tolist()))
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -109,4 +117,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     models: tuple[PlacedModel, ...]
     gpus: tuple[PlacementGpu, ...]
-    requests: PlacementRequests = PlacementRequests((), ())
+    requests: PlacementRequests = PlacementRequests()
+
+    def gpu(self, id_: int) -> PlacementGpu:
+        return next(gpu for gpu in self.gpus if gpu.id == id_)

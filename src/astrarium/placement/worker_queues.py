@@ -12,7 +12,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -64,9 +63,9 @@ class Stage:
     """
 
     def __init__(
-        self, entrance: Entrance, replica: Replica, work: tuple[Time, ...], crowds: Sequence[Crowd]
+        self, worker: ReplicaWorker, replica: Replica, work: tuple[Time, ...], crowds: Sequence[Crowd]
     ) -> None:
-        self.entrance, self.replica, self.work = entrance, replica, work
+        self.worker, self.replica, self.work = worker, replica, work
         self.crowds = [(crowd, crowd.enter(self)) for crowd in crowds]
         self.first = True
         self.following: Stage | None = None
@@ -94,18 +93,6 @@ class Stage:
         return max(crowd.paces[place] for crowd, place in self.crowds)
 
 
-class Entrance(Protocol):
-    """An entrance stands before the first stage of a replica."""
-
-    def opened(self, now: Time) -> None:
-        """The first stage is free, or somebody has waited long enough."""
-        ...
-
-    def left(self, batch: BatchJourney) -> None:
-        """A batch has been through all stages."""
-        ...
-
-
 class StageEvents:
     """Stage events are run in the order of time, for all stages together."""
 
@@ -119,7 +106,7 @@ class StageEvents:
         while events and (events[0][0] < at or (events[0][0] == at and events[0][1] == FINISHED)):
             now, kind, _, turn, stage = heapq.heappop(events)
             if kind == WAITED:
-                stage.entrance.opened(now)
+                stage.worker.opened(now)
             elif turn == stage.turn:
                 self._finished(now, stage)
 
@@ -147,9 +134,9 @@ class StageEvents:
             self._next(now, stage.following)
         else:
             batch.done = now
-            stage.entrance.left(batch)
+            stage.worker.left(batch)
         if stage.first:
-            stage.entrance.opened(now)
+            stage.worker.opened(now)
         else:
             self._next(now, stage)
 
@@ -205,7 +192,6 @@ class ReplicaWorker:
         self.first = self.stages[0]
         self.batch = len(self.first.work) - 1
         self.slowest = max(stage.work[-1] for stage in self.stages)
-        self.alone = [sum(times) for times in zip(*(stage.work for stage in self.stages), strict=True)]
         self.inside = 0
         self.requests: deque[int] = deque()
         self.batches: deque[BatchJourney] = deque()
@@ -218,15 +204,16 @@ class ReplicaWorker:
         return (self.inside + 1) * self.slowest / self.batch
 
     def left(self, batch: BatchJourney) -> None:
+        """Hear that a batch has been through all stages."""
         self.inside -= len(batch.members)
 
     def opened(self, now: Time) -> None:
+        """Hear that the first stage is free, or that somebody has waited long enough."""
         if self.first.batch is not None:
             return
         batch = self._sent(now) if self.batches else self._gathered(now) if self.requests else None
         if batch is not None:
             batch.start, batch.replica = now, self.replica
-            batch.alone = self.alone[len(batch.members)]
             self.simulation.begun.append(batch)
             self.simulation.events.begin(now, self.first, batch)
 
@@ -317,7 +304,7 @@ class PlanSimulation:
         sent: list[tuple[ReplicaWorker, BatchJourney]] = []
         for model in self.problem.models:
             numbers = np.flatnonzero(models == model.index)
-            client[numbers] = path.to_router(model.name)
+            client[numbers] = path.client.of(1, path.payload(model.name).input)
             instants = (times[numbers] + client[numbers]).tolist()
             workers = self._of_model[model.index]
             sizes = [worker.batch for worker in workers]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
-from astrarium.core.level import Level, Run, S, Watching
+from astrarium.core.level import Level, R, Run, S, Watching
 from astrarium.core.units import Time
 from astrarium.run.simulate import simulate as drive
 
@@ -27,22 +28,43 @@ def simulate(
     bar: Bar | None = None,
     watching: Watching | None = None,
 ) -> Run[S, Any]:
-    """Run a scenario in virtual time, by its own policy unless another object is handed over.
+    """Run a scenario in virtual time, by its own policy unless another object is handed over."""
+    label = label or scenario.policy.label
+    shown = None if bar is None else partial(bar, f"simulating {label}")
+    record = recorded(level, scenario, policy, engine, shown, watching)
+    return Run(level, scenario, label, record, level.summarize(scenario, record))
+
+
+def recorded(
+    level: Level[S, R],
+    scenario: S,
+    policy: Any = None,
+    engine: EngineName | str = "auto",
+    bar: Callable[[Time], AbstractContextManager[Progress | None]] | None = None,
+    watching: Watching | None = None,
+) -> R:
+    """Return the record of a run in virtual time; *bar* shows progress, of a run of some length.
 
     The native twin decides where the policy has one and nobody watches; it decides the same, sooner.
     """
-    watching = watching or Watching()
+    watching, shown = watching or Watching(), bar or (lambda length: nullcontext())
     decider = level.policy(scenario) if policy is None else policy
-    label = label or scenario.policy.label
-    record = None
-    if _native_wanted(engine, level, decider, watching):
-        record = _by_twin(level, scenario, decider, label, engine, bar)
-    if record is None:
-        record = _by_reference(level, scenario, decider, label, bar, watching)
-    return Run(level, scenario, label, record, level.report.summarize(scenario, record))
+    if _native_wanted(engine, level, watching):
+        assert level.twin is not None
+        with shown(getattr(scenario, "length", 0)) as progress:
+            record = level.twin(scenario, decider, progress)
+        if record is not None:
+            return record
+        if engine == "native":
+            name = type(decider).__name__
+            raise InputError("engine", engine, f"python: {name} has no native twin for this scenario")
+    ready = level.prepare(scenario, decider, watching)
+    with shown(ready.length) as progress:
+        end = drive(ready.engine, ready.arrivals, ready.world, progress)
+    return ready.record(end)
 
 
-def _native_wanted(engine: str, level: Level[Any, Any], policy: Any, watching: Watching) -> bool:
+def _native_wanted(engine: str, level: Level[Any, Any], watching: Watching) -> bool:
     if engine not in ("auto", "python", "native"):
         raise InputError("engine", engine, "one of auto, python, native")
     watched = watching.trace is not None or watching.validate
@@ -50,29 +72,6 @@ def _native_wanted(engine: str, level: Level[Any, Any], policy: Any, watching: W
         told = REFERENCE_ONLY if watched else f"auto or python: {level.subject} have no native twin"
         raise InputError("engine", engine, told)
     return level.twin is not None and engine != "python" and not watched
-
-
-def _by_twin(level: Level[S, Any], scenario: S, policy: Any, label: str, engine: str, bar: Bar | None) -> Any:
-    assert level.twin is not None
-    with _shown(bar, label, getattr(scenario, "length", 0)) as progress:
-        record = level.twin(scenario, policy, progress)
-    if record is None and engine == "native":
-        name = type(policy).__name__
-        raise InputError("engine", engine, f"python: {name} has no native twin for this scenario")
-    return record
-
-
-def _by_reference(
-    level: Level[S, Any], scenario: S, policy: Any, label: str, bar: Bar | None, watching: Watching
-) -> Any:
-    ready = level.prepare(scenario, policy, watching)
-    with _shown(bar, label, ready.length) as progress:
-        end = drive(ready.engine, ready.arrivals, ready.world, progress)
-    return ready.record(end)
-
-
-def _shown(bar: Bar | None, label: str, length: Time) -> AbstractContextManager[Progress | None]:
-    return nullcontext() if bar is None else bar(f"simulating {label}", length)
 
 
 def variants(level: Level[S, Any], scenario: S, choices: Iterable[Choice]) -> dict[str, S]:

@@ -107,7 +107,7 @@ def write_runs(
     further files are.
     """
     report, named_runs = runs[0].level.report, named(runs)
-    known = {**report.files, **(notes or {})}
+    known = {**report.FILES, **(notes or {})}
     for name, run in named_runs.items():
         place = draft if len(runs) == 1 else unused(draft / file_name(name))
         _write_run(place, run, outcomes, alone=place == draft)

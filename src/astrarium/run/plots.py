@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,28 @@ def picture(
         FigureCanvasAgg(figure)
         yield figure, figure.subplots(rows, columns, squeeze=False, **grid)
         figure.savefig(path, dpi=dpi, pil_kwargs={"compress_level": 1})  # small enough, and fast
+
+
+def color_of(place: int) -> str:
+    return COLORS[place % len(COLORS)]
+
+
+def draw_six(
+    path: Path, panels: Sequence[Callable[[Any, Any], None]], runs: Any, labels: Sequence[str], title: str
+) -> None:
+    """Draw six panels about the same runs, with a legend below where there are several."""
+    from matplotlib.lines import Line2D
+
+    several = len(labels) > 1
+    with picture(path, 15, 8, 2, 3) as (figure, axes):
+        margins(figure, left=0.75, right=0.2, bottom=1.0 if several else 0.6, top=0.8, w=0.95, h=0.85)
+        for draw, ax in zip(panels, axes.flat, strict=True):
+            draw(ax, runs)
+        if several:
+            lines = [Line2D([], [], color=color_of(place), lw=3) for place in range(len(labels))]
+            figure.legend(lines, labels, loc="lower center", ncols=9, fontsize=10)
+        shown = title.replace("$", r"\$")  # no formulas
+        figure.suptitle(shown, x=0.012, y=0.985, ha="left", fontsize=12, color=INK)
 
 
 def margins(figure: Any, left: float, right: float, bottom: float, top: float, w: float, h: float) -> None:

@@ -1,12 +1,13 @@
-"""Several pieces of work at a time, which an interrupt ends at once."""
+"""Several pieces of work at a time, which an interrupt ends at once; and who hears of interrupts."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
+from types import FrameType
 
 PIECE = "piece of work"  # the names of threads begin so
 
@@ -46,3 +47,18 @@ def left_behind() -> bool:
 def _leave_interrupts_to_the_parent() -> None:
     """Ctrl-C reaches every process of a terminal, and each would print a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+@contextmanager
+def signals_to(handler: Handler) -> Iterator[None]:
+    """Inside the block, a handler hears of Ctrl-C and of SIGTERM, unless code outside of Python does."""
+    ours = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not None]
+    before = {number: signal.signal(number, handler) for number in ours}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -33,11 +33,11 @@ def plain_table(first: str, *others: str) -> Table:
     return table
 
 
-def as_it_is(text: str) -> Text:
+def as_it_is(text: str, no_wrap: bool = False) -> Text:
     """What people call their apps is no markup."""
     from rich.text import Text
 
-    return Text(text)
+    return Text(text, no_wrap=no_wrap or None)
 
 
 def number(value: float | None) -> str:
@@ -45,6 +45,17 @@ def number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return whole numbers as people write them: 0, 1, 2, 5 is '0-2, 5'."""
+    parts: list[list[int]] = []
+    for each in sorted(numbers):
+        if parts and each == parts[-1][-1] + 1:
+            parts[-1][1:] = [each]
+        else:
+            parts.append([each])
+    return ", ".join("-".join(map(str, part)) for part in parts)
 
 
 def unit_of(seconds: float) -> tuple[str, float]:
@@ -60,6 +71,7 @@ def moment(at: Time) -> str:
 
 
 T = TypeVar("T")
+NamedRows = tuple[Sequence[str], Iterable[Sequence[Any]]]  # names of columns, and the cells of each row
 
 
 def plain(struct: Any) -> dict[str, Any]:

@@ -66,13 +66,10 @@ class Table(dict[str, Any]):
 
         places, table = _places(len(self)), plain_table("", *self)
         for place in places:
-            cells = ["..."] * len(self.keys()) if place is None else self._cells(place)
+            cells = ["..." if place is None else _told(values[place]) for values in self.values()]
             table.add_row("" if place is None else f"{place:,}", *map(as_it_is, cells))
         table.caption = f"{len(self):,} {self.name}" if None in places else None
         return table
-
-    def _cells(self, place: int) -> Iterable[str]:
-        return (_told(values[place]) for values in self.values())
 
 
 class Shown:
@@ -292,7 +289,7 @@ def _is_cell(value: Any) -> bool:
 
 def _plot(runs: Sequence[CoreRun[Any, Any]], path: Path) -> Path:
     report = runs[0].level.report
-    title = report.title(runs[0])
+    title = runs[0].level.title(runs[0])
     if path.suffix == "":
         path.mkdir(parents=True, exist_ok=True)
         report.draw(runs, path, title)
@@ -302,7 +299,7 @@ def _plot(runs: Sequence[CoreRun[Any, Any]], path: Path) -> Path:
     with tempfile.TemporaryDirectory() as drawn:
         report.draw(runs, Path(drawn), title)
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(str(Path(drawn) / report.picture), path)
+        shutil.move(str(Path(drawn) / runs[0].level.picture), path)
     return path
 
 
@@ -317,7 +314,7 @@ def _save(
         with run_folder(Path(folder), overwrite) as draft:
             if trace is not None:
                 write_trace(draft / TRACE, trace)
-            write_runs(draft, runs, runs[0].level.report.title(runs[0]), _command(runs), outcomes)
+            write_runs(draft, runs, runs[0].level.title(runs[0]), _command(runs), outcomes)
     except InputError as error:
         raise _in_python(error) from None
     return Path(folder)

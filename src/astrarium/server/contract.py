@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from astrarium.core.errors import AstrariumError
 from astrarium.core.units import Time
-from astrarium.serving.live.messages import Shapes
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 
 
@@ -60,86 +59,19 @@ class InferCall:
     patience: Time | None = None
 
 
-class PackedCall(Protocol):
-    """A packed call was read and checked by native code; its tensors are ready to be placed, once."""
+class NativeFront(Protocol):
+    """A native front is where calls go that threads without Python have read."""
 
     @property
-    def model(self) -> int: ...
-    @property
-    def rows(self) -> int: ...
-    @property
-    def timeout_us(self) -> int:
-        """Return the timeout in microseconds; 0 where none was given."""
+    def exchange(self) -> object:
+        """Return the `Exchange` of `astrarium._front` that the network threads share with the scheduler."""
 
     @property
-    def priority(self) -> int: ...
-    @property
-    def application(self) -> str: ...
-    @property
-    def block_bytes(self) -> int: ...
-    @property
-    def shapes(self) -> Shapes: ...
-    def place(self, offset: int) -> None:
-        """Copy the call's tensors, each aligned, to this offset of the shared memory."""
-
-
-class ExpressClient(Protocol):
-    """An express client waits for the answer to a packed call, and hears of it exactly once."""
-
-    packed: PackedCall
-
-    @property
-    def line(self) -> object:
-        """Return the client's connection, as native code knows it."""
-
-    def sent(self, unsent: bytes) -> None:
-        """The answer is on its way, but for these bytes that the socket did not take at once."""
-
-    def turn_down(self, refused: Refused) -> None: ...
-
-
-class Delivery(NamedTuple):
-    """A delivery says where a packed call's answer lies: a room for each row, and shapes that vary."""
-
-    client: ExpressClient
-    packed: PackedCall
-    offset: int
-    room: int
-    shapes: Shapes | None
-
-
-Deliver = Callable[[Sequence[Delivery]], None]
-# A model, and how many calls of it are open: too many for a further one to be in time; 0: not any more.
-Full = Callable[[int, int], None]
-
-
-class Express(Protocol):
-    """The express interface is what a service offers to a protocol that reads requests in native code."""
-
-    memory: memoryview
-    deliver: Deliver  # set by the protocol: sends the answers, all at once
-    full: Full  # set by the protocol: refuses further calls of a model, or no longer
+    def threads(self) -> int:
+        """Return how many threads read calls; they are the first origins of the exchange."""
 
     def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
         """Return the models, their numbers, and why requests may not come this way (empty: they may)."""
-
-    def card(self, model: int) -> ModelCard:
-        """Return a model's card: the same object as long as nothing changes."""
-
-    def take(self, client: ExpressClient, received: Time) -> None:
-        """Take a client's call, or raise Refused; the client hears how the call ended."""
-
-    def keep_pace(self, now: Time) -> None:
-        """Let decisions go on; called after each read, since much may be read before the loop turns."""
-
-    def needed(self, model: int) -> Time:
-        """Return the time of a lone request from when it is read until its client has the answer."""
-
-    def planned(self) -> object:
-        """Return what `needed` follows from: the same object as long as nothing changes."""
-
-    def hopeless(self, model: int) -> None:
-        """Note in the books a call that was refused as soon as it was read: it could not be in time."""
 
 
 class Stages(NamedTuple):

@@ -45,6 +45,9 @@ class Sources(Protocol):
     def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
         """Return values that only grow, by a label: name to explanation, label and counts."""
 
+    def facts(self) -> dict[str, tuple[str, Mapping[str, str]]]:
+        """Return what holds as long as the server runs: name to explanation and labels."""
+
     def clock(self) -> Time: ...
 
 
@@ -76,6 +79,10 @@ class Metrics(Collector):
             for kind, number in sorted(counts.items()):
                 family.add_metric([kind], number)
             yield family
+        for name, (explanation, labels) in self._sources.facts().items():
+            fact = GaugeMetricFamily(f"astrarium_{name}", explanation, labels=list(labels))
+            fact.add_metric(list(labels.values()), 1)
+            yield fact
 
     def _calls(self) -> Iterator[Metric]:
         accepted = CounterMetricFamily("astrarium_accepted", "Calls let in.", labels=["model"])

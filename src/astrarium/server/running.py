@@ -16,6 +16,7 @@ from types import FrameType
 from astrarium import __version__
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_bytes
+from astrarium.run.pools import signals_to
 from astrarium.server.control.plan import plan
 from astrarium.server.grpc.server import RunningGrpc, serve_grpc
 from astrarium.server.http.server import RunningHttp, serve_http
@@ -27,9 +28,6 @@ from astrarium.serving.scenario import Scenario
 from astrarium.serving.scenario.schema import ServerOptions
 
 # What Ctrl-C (SIGINT) and SIGTERM mean to a server, whatever it is doing.
-
-
-_Handler = Callable[[int, FrameType | None], object]
 
 
 @contextmanager
@@ -48,7 +46,7 @@ def ends_at_once() -> Iterator[None]:
             raise _ending(number)
         loop.call_soon_threadsafe(main.cancel)
 
-    with _handled_by(end):
+    with signals_to(end):
         try:
             yield
         except asyncio.CancelledError:
@@ -60,18 +58,8 @@ def ends_at_once() -> Iterator[None]:
 async def told_to_stop() -> None:
     """Wait until a signal comes."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    with _handled_by(lambda number, frame: loop.call_soon_threadsafe(stop.set)):
+    with signals_to(lambda number, frame: loop.call_soon_threadsafe(stop.set)):
         await stop.wait()
-
-
-@contextmanager
-def _handled_by(handler: _Handler) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 def _ending(number: int) -> BaseException:
@@ -190,10 +178,20 @@ def _recording(scenario: Scenario) -> Recording | None:
     return Recording(Path(place), Header(scenario.to_yaml(), __version__)) if place else None
 
 
+class NativeWay:
+    """The native way into a service is for calls that network threads have read."""
+
+    def __init__(self, service: LiveService) -> None:
+        self.exchange, self.threads, self.cards = service.exchange, service.plan.threads, service.calls.cards
+
+
 async def _listen(service: LiveService, options: ServerOptions) -> RunningServer:
     limits, security = HttpLimits(body_bytes=options.payload), _security(options)
     where = Address(options.host, options.http)
-    http = await serve_http(service, where, limits, security, service.calls)
+    native = None if service.plan.uvicorn else NativeWay(service)
+    http = await serve_http(service, where, limits, security, native, service.plan.uvicorn)
+    if http.network is not None:
+        service.listen_to(http.network)
     grpc = None
     if options.grpc is not None:
         grpc = await serve_grpc(service, Address(options.host, options.grpc), limits, security)
@@ -201,7 +199,7 @@ async def _listen(service: LiveService, options: ServerOptions) -> RunningServer
 
 
 async def _finish(running: RunningServer) -> None:
-    log.info("draining: %d calls are open", running.service.desk.open)
+    log.info("draining: %d calls are open", running.service.control.admission.open())
     await running.service.drain(DRAIN_SECONDS)
     await running.http.stop(CLOSE_SECONDS)
     if running.grpc is not None:

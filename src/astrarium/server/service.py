@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from astrarium.core.errors import InputError
+from astrarium.core.errors import InputError, extension
 from astrarium.core.quantities import rounded_duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.server.contract import InferAnswer, InferCall, ModelCard, ModelStatistics, Refused
+from astrarium.server.contract import InferAnswer, InferCall, ModelCard, ModelStatistics, Refused, Stages
 from astrarium.server.control.books import LastMinute, ModelBooks
 from astrarium.server.control.bounds import around, tightest
+from astrarium.server.control.bridge import Bridge
 from astrarium.server.control.calls import Calls, Preprocessor
 from astrarium.server.control.control_room import Control, Recorder
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import LOOK_EVERY, Fleet
+from astrarium.server.control.native import HearingScheduler, NativeControl
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.scheduler import EventLoop
@@ -30,7 +33,7 @@ from astrarium.serving.contract import Network
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.garbage import GarbageKeeper
 from astrarium.serving.live.messages import Ping
-from astrarium.serving.live.workers import EarlyReplies, Listener, Workers, new_early_replies
+from astrarium.serving.live.workers import Listener, NativeEars, Workers
 
 POLL = 0.01
 _DELAYS_CUT = (
@@ -38,7 +41,18 @@ _DELAYS_CUT = (
     "%(planned_ms).2f ms for them: answers may be late"
 )
 log = logging.getLogger("astrarium.service")
-NewWorkers = Callable[[SharedMemory, Listener, EarlyReplies | None], Workers]
+NewWorkers = Callable[[SharedMemory, Listener, NativeEars | None], Workers]
+
+
+class NativeNetwork(Protocol):
+    """The native network counts the calls that its threads have read."""
+
+    def look(self) -> None: ...
+    def settle(self) -> None: ...
+
+    def tally(self, model: int) -> tuple[Any, ...]: ...
+    def new_calls(self) -> Iterable[tuple[int, int, int, int, bool, tuple[Time, ...]]]:
+        """Return the last answered calls that were not returned before, each with its stages."""
 
 
 class LiveService:
@@ -48,32 +62,42 @@ class LiveService:
         self.plan = plan
         loop = EventLoop()
         self.clock = loop.clock
+        front: Any = extension("_front")
         self._tensor_store = TensorStore(plan.memory)
         self.desk = Desk(self._tensor_store, lambda ticket: self.calls.ticket_ended(ticket))
-        self.control = Control(plan, self.desk, loop, recorder)
+        self.exchange: Any = None  # of calls, where native threads read them or decide on them
+        self._network: NativeNetwork | None = None
+        self._bridge: Bridge | None = None
+        if not plan.uvicorn or not plan.python_scheduler:
+            memory = self._tensor_store.memory.view
+            self.exchange = front.Exchange(memory, len(plan.models), plan.queue, origins=plan.threads + 1)
+            self._tensor_store.arena = self.exchange.arena
+        self.control: Control | NativeControl
+        ears: NativeEars | None = None
+        if plan.python_scheduler:
+            self.control = Control(plan, self.desk, loop, recorder, self.exchange)
+        else:
+            scheduler = front.Scheduler(self.exchange, len(plan.workers))
+            self.control = NativeControl(plan, self.desk, scheduler, loop.clock)
+            ears = HearingScheduler(scheduler, self.control.collect)
+            scheduler.start()
         self.fleet = self.control.fleet = Fleet(plan.workers, self.control, loop.clock, loop.later)
+        if isinstance(self.control, NativeControl):
+            self.fleet.oldest = self.control.oldest
         self.repository = self.control.repository = Repository(plan.models, self.fleet)
-        self._early_replies = new_early_replies(self._tensor_store.memory.view)
-        if self._early_replies is not None:
-            self.control.has_news = self._early_replies.has_news
-        self.workers = new_workers(self._tensor_store.memory, self.fleet, self._early_replies)
+        if isinstance(self.control, Control) and self.exchange is not None:
+            self._bridge = Bridge(front.Bridge(self.exchange), self.control, self.repository)
+        self.workers = new_workers(self._tensor_store.memory, self.fleet, ears)
         self._calibration = self.control.calibration = Calibration(self._ping, loop.clock)
-        self._preprocessor = Preprocessor(self._tensor_store, self.fleet.pump_all)
+        self._preprocessor = Preprocessor(self._tensor_store, self.control.inputs_made)
         self._timelines = Timelines()
         self._metrics = Metrics(self)
-        pinged = self._calibration.delays if plan.measured_delays else None
+        pinged = self._measured_delays if plan.measured_delays else None
         self._drift = DriftWatch(plan.setup, loop.clock(), pinged)
         self.control.listeners.append(self._drift.saw)
         self._refusals = RefusalWatch(self.control.books, loop.clock())
-        self.calls = Calls(
-            self.control,
-            self.repository,
-            self._preprocessor,
-            self._timelines,
-            loop.clock,
-            self._closed,
-            self._early_replies,
-        )
+        given = self.control, self.repository, self._preprocessor, self._timelines
+        self.calls = Calls(*given, loop.clock, self._closed)
         self.garbage = GarbageKeeper()
         self.long_way: Counter[str] = Counter()  # calls that did not go the short way, by reason
         self._accepted = 0  # calls, when the watch last looked
@@ -88,6 +112,8 @@ class LiveService:
             if model.preprocess is not None:
                 self._preprocessor.hook(model.preprocess, f"models.{model.name}.preprocess")
         self.repository.start()
+        if self._bridge is not None:
+            self._bridge.start()
         self.fleet.start(self.workers)
         await self._until_workers_are_up()
         await self._begin()
@@ -96,7 +122,8 @@ class LiveService:
     async def drain(self, grace: float) -> None:
         """Take no more calls and end those that were taken, for at most *grace* seconds."""
         self.draining = True
-        await self._until(lambda: not self.desk.open, grace)
+        self.control.takes_calls(False)
+        await self._until(lambda: not self.control.admission.open(), grace)
 
     async def stop(self, grace: float = 2.0) -> None:
         """End what is still open, with a reason, and stop the workers within *grace* seconds."""
@@ -104,7 +131,9 @@ class LiveService:
         if self._watch is not None:
             self._watch.cancel()
         self.workers.hush()
-        if self.control.scheduler is not None:
+        if self._bridge is not None:
+            self._bridge.stop()
+        if self.control.began:
             self.control.close()
         await self.workers.stop(grace)
         self._preprocessor.close()
@@ -121,7 +150,7 @@ class LiveService:
         """Return why no call is taken now; empty where they are."""
         if self.draining:
             return "the server is draining"
-        return "" if self.control.present and self.control.scheduler is not None else "no worker is up"
+        return "" if self.control.present and self.control.began else "no worker is up"
 
     # calls
 
@@ -140,6 +169,7 @@ class LiveService:
         entry = self.repository.find(model)
         async with entry.turn:
             await self.repository.load(entry)
+            self._tell_network()
 
     async def unload(self, model: str) -> None:
         entry = self.repository.find(model)
@@ -151,11 +181,25 @@ class LiveService:
     async def _finish(self, entry: Entry) -> None:
         """Answer the accepted calls of a model and take no new ones; a waiter that gives up has it back."""
         entry.state, entry.reason = "UNLOADING", "it is being unloaded"
+        self._tell_network()
         try:
-            await self._until(lambda: not self.books[entry.plan.index].open)
+            await self._until(lambda: not self.control.admission.open_of(entry.plan.index))
         except asyncio.CancelledError:
             entry.state, entry.reason = "READY", ""
+            self._tell_network()
             raise
+
+    # network threads
+
+    def listen_to(self, network: NativeNetwork) -> None:
+        """Bring what network threads count into the books, and their calls on the timeline."""
+        self.control.tally, self._network = network.tally, network
+
+    def _tell_network(self) -> None:
+        """Let network threads know which models are ready, before anything else happens."""
+        if self._network is not None:
+            self._network.look()
+            self._network.settle()
 
     # numbers
 
@@ -166,12 +210,18 @@ class LiveService:
         self.long_way[reason] += 1
 
     def statistics(self, model: str) -> ModelStatistics:
+        self.control.sync()
         return self.books[self.repository.find(model).plan.index].statistics()
 
     def metrics(self) -> bytes:
+        self.control.sync()
         return self._metrics.text()
 
     def timeline(self, last: int) -> bytes:
+        if self._network is not None:
+            for model, gpu, batch, size, in_time, stages in self._network.new_calls():
+                name = self.plan.models[model].name
+                self._timelines.add(name, gpu, batch, size, in_time, Stages(*stages))
         return self._timelines.trace(last)
 
     @property
@@ -187,7 +237,7 @@ class LiveService:
         return self.control.gpu_busy
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        unaccounted = sum(books.open for books in self.books) - self.desk.open
+        unaccounted = sum(books.open for books in self.books) - self.control.admission.open()
         arena = self._tensor_store.arena
         return {
             "workers": ("Workers that can run batches.", len(self.control.present)),
@@ -201,11 +251,7 @@ class LiveService:
         return {
             "worker_restarts": ("Workers that died and were started again.", self.fleet.restarts),
             "policy_errors": ("Times that the policy failed.", self.control.policy_errors),
-            "express_calls": ("Accepted calls that came the short way.", self.calls.taken),
-            "courier_answers": (
-                "Of these, how many a thread of its own answered.",
-                self.calls.answered_early,
-            ),
+            "express_calls": ("Accepted calls that came the short way.", self._taken_the_short_way()),
             "plan_revisions": ("Times that batches or delays had drifted.", self._drift.revisions),
         }
 
@@ -216,7 +262,20 @@ class LiveService:
             "collections": ("Garbage collections of the frontend.", "moment", self.garbage.collections),
         }
 
+    def facts(self) -> dict[str, tuple[str, Mapping[str, str]]]:
+        uvicorn, python = self.plan.uvicorn, self.plan.python_scheduler
+        path = {
+            "network": "uvicorn" if uvicorn else "native",
+            "scheduler": "python" if python else "native",
+            "reason": python or uvicorn,
+        }
+        return {"path": ("Who reads calls and who decides on them, and why Python does.", path)}
+
     # helpers
+
+    def _taken_the_short_way(self) -> int:
+        network = self._network
+        return 0 if network is None else sum(network.tally(one.index)[0] for one in self.plan.models)
 
     async def _until_workers_are_up(self) -> None:
         limit = self.plan.start_limit
@@ -252,7 +311,18 @@ class LiveService:
     async def _delays(self) -> Network:
         if not self.plan.measured_delays:
             return self.plan.setup.network
-        return await self._calibration.measure(sorted(self.control.present))
+        await self._calibration.measure(sorted(self.control.present))
+        return self._measured_delays()
+
+    def _measured_delays(self) -> Network:
+        """Return what messages take, and on the way there also the inputs.
+
+        Where inputs travel while the batch before is computed, its end is heard late too: by as much the
+        next one must leave earlier, or the GPU would wait for it.
+        """
+        delays, (first, each) = self._calibration.delays(), self.repository.lead
+        heard_late = delays.response if first else 0
+        return replace(delays, control=delays.control + first + heard_late, data=each)
 
     def _ping(self, worker: int) -> None:
         self.workers.send(worker, Ping(self.clock()))
@@ -261,6 +331,7 @@ class LiveService:
         while True:
             await asyncio.sleep(LOOK_EVERY / SECOND)
             try:
+                self.control.sync()
                 self.fleet.check_for_stuck()
                 self._calibration.ping_one(self.fleet.idle())
                 self._follow_drift()
@@ -279,7 +350,7 @@ class LiveService:
     def _collect_garbage(self) -> None:
         """Collect garbage in an idle moment: nothing is open, and nothing came since the last look."""
         before, self._accepted = self._accepted, sum(books.accepted for books in self.books)
-        if self._accepted == before and not self.desk.open:
+        if self._accepted == before and not self.control.admission.open():
             self.garbage.idle_moment()
         else:
             self.garbage.busy_moment()

@@ -34,20 +34,11 @@ class Advice(msgspec.Struct, frozen=True):
     release: float
 
 
-def gpus_to_allocate(gpus: int, bad_rate: float, threshold: float = BAD_RATE_THRESHOLD) -> float:
-    if bad_rate <= threshold:
-        return 0.0
-    return gpus * bad_rate / (1 - bad_rate) if bad_rate < 1 else math.inf
-
-
-def gpus_to_release(gpus: int, idle_fraction: float) -> float:
-    return gpus * idle_fraction
-
-
-def advise(gpus: int, bad_rate: float, idle_fraction: float, threshold: float = BAD_RATE_THRESHOLD) -> Advice:
-    allocate = gpus_to_allocate(gpus, bad_rate, threshold)
-    release = 0.0 if allocate else gpus_to_release(gpus, idle_fraction)
-    return Advice(bad_rate, idle_fraction, allocate, release)
+def advise(gpus: int, bad_rate: float, idle_fraction: float) -> Advice:
+    if bad_rate <= BAD_RATE_THRESHOLD:
+        return Advice(bad_rate, idle_fraction, 0.0, gpus * idle_fraction)
+    allocate = gpus * bad_rate / (1 - bad_rate) if bad_rate < 1 else math.inf
+    return Advice(bad_rate, idle_fraction, allocate, 0.0)
 
 
 @dataclass(frozen=True)

@@ -165,13 +165,5 @@ class RequestProfiled(msgspec.Struct, frozen=True, tag=True, gc=False):
     time: Time
 
 
-Event: TypeAlias = (
-    RequestArrived
-    | BatchFinished
-    | BatchFailed
-    | BatchPreempted
-    | GpuJoined
-    | GpuLeft
-    | RequestProfiled
-    | TimerFired
-)
+GpuEvent: TypeAlias = BatchFinished | BatchFailed | BatchPreempted | GpuJoined | GpuLeft
+Event: TypeAlias = RequestArrived | GpuEvent | RequestProfiled | TimerFired

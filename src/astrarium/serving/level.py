@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 from astrarium.core.engine import Engine
-from astrarium.core.errors import InputError
-from astrarium.core.level import Level, Report, Simulation, Watching
+from astrarium.core.level import Level, Simulation, Watching
 from astrarium.core.processes import Arrivals
-from astrarium.core.trace import Step
 from astrarium.core.units import Time
-from astrarium.run.simulate import simulate
+from astrarium.run.experiment import EngineName, Progress, recorded
 from astrarium.serving import twin as native
 from astrarium.serving.contract import Action, Event, Request, RequestArrived, Setup
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.record import Ints, ServingRecord, batches_of, requests_of
+from astrarium.serving.record import recorded as made_record
 from astrarium.serving.report import files as report
+from astrarium.serving.report.summary import summarize
 from astrarium.serving.scenario import Scenario, build, parse
 from astrarium.serving.scenario.models import written_out
 from astrarium.serving.scenario.schema import DEFAULT_POLICY
 from astrarium.serving.state import ServingState
 from astrarium.serving.world import ServingWorld
 
-EngineName = Literal["auto", "python", "native"]
-
 
 def run(
     scenario: Scenario,
     engine: EngineName = "auto",
-    progress: Callable[[Time], None] | None = None,
-    trace: Callable[[Step], None] | None = None,
-    validate: bool = False,
+    progress: Progress | None = None,
+    watching: Watching | None = None,
 ) -> ServingRecord:
-    """Simulate on the native twin where the policy has one, else (or with a trace) on the reference."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    setup = build.setup(scenario)
-    record = serve(scenario, setup, build.arrivals(scenario), engine, progress, trace, validate)
-    return timed(record, time.perf_counter() - wall, time.process_time() - cpu)
+    """Simulate on the native twin where the policy has one, else (or where somebody watches) in Python."""
+    return recorded(LEVEL, scenario, None, engine, lambda length: nullcontext(progress), watching)
 
 
 def serve(
@@ -46,41 +42,16 @@ def serve(
     setup: Setup,
     arrivals: Arrivals,
     engine: EngineName = "auto",
-    progress: Callable[[Time], None] | None = None,
-    trace: Callable[[Step], None] | None = None,
-    validate: bool = False,
+    progress: Progress | None = None,
 ) -> ServingRecord:
-    """These arrivals, with the scenario's policy."""
+    """Simulate these arrivals, with the scenario's policy."""
+    level = replace(
+        LEVEL,
+        prepare=lambda scenario, policy, watching: prepared(scenario, setup, policy, arrivals, watching),
+        twin=lambda scenario, policy, progress: by_twin(scenario, policy, progress, setup, arrivals),
+    )
     policy = build.policy(scenario, setup)
-    if _choose(engine, policy, trace is not None or validate) == "native":
-        return native.simulate(scenario, setup, policy, arrivals, progress)
-    return simulate_reference(scenario, setup, policy, arrivals, progress, trace, validate)
-
-
-def _choose(engine: EngineName, policy: Any, reference_only: bool) -> EngineName:
-    if engine not in ("auto", "python", "native"):
-        raise InputError("engine", engine, "one of auto, python, native")
-    twin = native.has_twin(policy)
-    if engine == "native" and not twin:
-        name = type(policy).__name__
-        raise InputError("engine", engine, f"python: {name} has no native twin for this scenario")
-    if engine == "native" and reference_only:
-        raise InputError("engine", engine, "python: only the reference engine records traces")
-    return "native" if twin and engine != "python" and not reference_only else "python"
-
-
-def simulate_reference(
-    scenario: Scenario,
-    setup: Setup,
-    policy: Any,
-    arrivals: Arrivals,
-    progress: Callable[[Time], None] | None = None,
-    trace: Callable[[Step], None] | None = None,
-    validate: bool = False,
-) -> ServingRecord:
-    """Simulate with the Python reference."""
-    ready = prepared(scenario, setup, policy, arrivals, Watching(trace, validate))
-    return ready.record(simulate(ready.engine, ready.arrivals, ready.world, progress))
+    return recorded(level, scenario, policy, engine, lambda length: nullcontext(progress))
 
 
 def prepared(
@@ -92,18 +63,9 @@ def prepared(
     truth, profiler = build.truth(scenario, setup, arrivals), build.profiler(scenario, arrivals, policy)
 
     def record(end: Time) -> ServingRecord:
-        return ServingRecord(
-            policy=scenario.policy.name,
-            setup=setup,
-            seed=scenario.seed,
-            requests=requests_of(
-                state.ledger, arrivals.time, deadlines, arrivals.model, arrivals.application
-            ),
-            batches=batches_of(state.ledger),
-            reasons=tuple(state.ledger.reasons),
-            warmup=scenario.workload.warmup,
-            duration=scenario.duration,
-        )
+        ledger = state.ledger
+        requests = requests_of(ledger, arrivals.time, deadlines, arrivals.model, arrivals.application)
+        return made_record(scenario, setup, requests, batches_of(ledger), ledger.reasons, "python")
 
     return Simulation(
         Engine(state, policy, watching.validate, watching.trace),
@@ -116,23 +78,25 @@ def prepared(
 
 def prepare(scenario: Scenario, policy: Any, watching: Watching) -> Simulation[ServingRecord]:
     """Make the books, the world and the arrivals of a scenario."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    took = Stopwatch()
     ready = prepared(scenario, build.setup(scenario), policy, build.arrivals(scenario), watching)
-
-    def record(end: Time) -> ServingRecord:
-        return timed(ready.record(end), time.perf_counter() - wall, time.process_time() - cpu)
-
-    return Simulation(ready.engine, ready.arrivals, ready.world, record, ready.length)
+    return replace(ready, record=lambda end: took.by(ready.record(end)))
 
 
-def by_twin(scenario: Scenario, policy: Any, progress: Callable[[Time], None] | None) -> ServingRecord | None:
+def by_twin(
+    scenario: Scenario,
+    policy: Any,
+    progress: Progress | None,
+    setup: Setup | None = None,
+    arrivals: Arrivals | None = None,
+) -> ServingRecord | None:
     """Simulate on the native twin, where the policy has one."""
     if not native.has_twin(policy):
         return None
-    wall, cpu = time.perf_counter(), time.process_time()
-    setup = build.setup(scenario)
-    record = native.simulate(scenario, setup, policy, build.arrivals(scenario), progress)
-    return timed(record, time.perf_counter() - wall, time.process_time() - cpu)
+    took = Stopwatch()
+    setup = build.setup(scenario) if setup is None else setup
+    arrivals = build.arrivals(scenario) if arrivals is None else arrivals
+    return took.by(native.simulate(scenario, setup, policy, arrivals, progress))
 
 
 def events(arrivals: Arrivals, deadlines: Ints) -> Iterator[tuple[Time, RequestArrived]]:
@@ -153,10 +117,15 @@ def events(arrivals: Arrivals, deadlines: Ints) -> Iterator[tuple[Time, RequestA
 _BLOCK = 65_536
 
 
-def timed(record: ServingRecord, wall_s: float, cpu_s: float) -> ServingRecord:
-    from dataclasses import replace
+class Stopwatch:
+    """A stopwatch tells a record how long it took since the stopwatch was made."""
 
-    return replace(record, wall_s=wall_s, cpu_s=cpu_s)
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def by(self, record: ServingRecord) -> ServingRecord:
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return replace(record, wall_s=wall, cpu_s=cpu)
 
 
 LEVEL: Level[Scenario, ServingRecord] = Level(
@@ -173,17 +142,9 @@ LEVEL: Level[Scenario, ServingRecord] = Level(
     replayed=lambda scenario, policy: Engine(ServingState(build.setup(scenario)), policy),
     told=lambda scenario: (build.setup(scenario),),
     twin=by_twin,
-    report=Report(
-        summarize=lambda scenario, record: report.summarize_run(record),
-        tables=report.tables,
-        shown=report.shown,
-        write=report.write,
-        draw=report.draw,
-        picture="overview.png",
-        files=report.FILES,
-        rows=report.rows,
-        explain=report.explain,
-        title=report.title,
-    ),
+    summarize=lambda scenario, record: summarize(record),
+    report=report,
+    picture="overview.png",
+    title=report.title,
     named={"models": written_out},
 )

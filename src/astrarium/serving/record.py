@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ import numpy.typing as npt
 from astrarium.core.units import Time
 from astrarium.serving.contract import Setup
 from astrarium.serving.state import Ledger
+
+if TYPE_CHECKING:
+    from astrarium.serving.scenario.schema import Scenario
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 
@@ -62,16 +65,42 @@ class ServingRecord:
     engine: str = "python"
 
 
-def batches_of(ledger: Ledger) -> Batches:
-    return Batches(
-        model=_column(ledger.batch_model, np.int32),
-        gpu=_column(ledger.batch_gpu, np.int32),
-        size=_column(ledger.batch_size, np.int32),
-        dispatched=_column(ledger.batch_dispatched, np.int64),
-        started=_column(ledger.batch_started, np.int64),
-        finished=_column(ledger.batch_finished, np.int64),
-        fate=_column(ledger.batch_fate, np.int8),
+BATCHES: dict[str, type[np.signedinteger[Any]]] = {
+    "model": np.int32,
+    "gpu": np.int32,
+    "size": np.int32,
+    "dispatched": np.int64,
+    "started": np.int64,
+    "finished": np.int64,
+    "fate": np.int8,
+}
+
+
+def recorded(
+    scenario: Scenario,
+    setup: Setup,
+    requests: Requests,
+    batches: Batches,
+    reasons: Sequence[str],
+    engine: str,
+) -> ServingRecord:
+    """Return the record of a scenario's run."""
+    return ServingRecord(
+        policy=scenario.policy.name,
+        setup=setup,
+        seed=scenario.seed,
+        requests=requests,
+        batches=batches,
+        reasons=tuple(reasons),
+        warmup=scenario.workload.warmup,
+        duration=scenario.duration,
+        engine=engine,
     )
+
+
+def batches_of(ledger: Ledger) -> Batches:
+    columns = {name: _column(getattr(ledger, f"batch_{name}"), kind) for name, kind in BATCHES.items()}
+    return Batches(**columns)
 
 
 def requests_of(ledger: Ledger, arrival: Ints, deadline: Ints, model: Ints, application: Ints) -> Requests:

@@ -8,30 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
 
 from astrarium.core.errors import BrokenBooks, InvalidAction
-from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.policy import Handlers, LevelState, nothing_changes
 from astrarium.core.units import Time
-from astrarium.serving.contract import (
-    UNSERVED,
-    Action,
-    BatchFailed,
-    BatchFinished,
-    BatchPreempted,
-    Dispatch,
-    Drop,
-    Event,
-    GpuJoined,
-    GpuLeft,
-    Preempt,
-    Request,
-    RequestArrived,
-    RequestProfiled,
-    Setup,
-)
+from astrarium.serving import contract
+from astrarium.serving.contract import Request, Setup
 
 # Where requests and batches end up: compact columns, one row each, in the order of their numbers.
 
@@ -135,7 +118,9 @@ class Gpu:
         return self.present and not self.batches and self.recovering < 0
 
 
-class ServingState:
+class ServingState(LevelState[contract.Event, contract.Action]):
+    level = "serving"
+
     def __init__(self, setup: Setup, ledger: Ledger | None = None) -> None:
         self.setup = setup
         self.ledger = ledger or Ledger()
@@ -144,47 +129,37 @@ class ServingState:
         self._arrived = 0
         self._ended = 0
         self._network, self._response = setup.network, setup.network.response
-        self._on_event: dict[type, Callable[[Time, Any], None]] = {
-            RequestArrived: self._request_arrived,
-            BatchFinished: self._batch_finished,
-            BatchFailed: self._batch_failed,
-            BatchPreempted: self._batch_preempted,
-            GpuJoined: self._gpu_joined,
-            GpuLeft: self._gpu_left,
-            RequestProfiled: _nothing,
-            TimerFired: _nothing,
+        events: Handlers = {
+            contract.RequestArrived: self._request_arrived,
+            contract.BatchFinished: self._batch_finished,
+            contract.BatchFailed: self._batch_failed,
+            contract.BatchPreempted: self._batch_preempted,
+            contract.GpuJoined: self._gpu_joined,
+            contract.GpuLeft: self._gpu_left,
+            contract.RequestProfiled: nothing_changes,
         }
-        self._on_action: dict[type, Callable[[Time, Any], None]] = {
-            Dispatch: self._dispatch,
-            Drop: self._drop,
-            Preempt: self._preempt,
-            SetTimer: _nothing,
+        actions: Handlers = {
+            contract.Dispatch: self._dispatch,
+            contract.Drop: self._drop,
+            contract.Preempt: self._preempt,
         }
-
-    def apply(self, now: Time, event: Event) -> None:
-        self._on_event[type(event)](now, event)
-
-    def commit(self, now: Time, action: Action) -> None:
-        handler = self._on_action.get(type(action))
-        if handler is None:
-            raise InvalidAction(f"{action!r} is not an action of the serving level")
-        handler(now, action)
+        super().__init__(events, actions)
 
     def close(self, now: Time) -> None:
         for request in list(self.waiting):
-            self._drop(now, Drop(request, UNSERVED))
+            self._drop(now, contract.Drop(request, contract.UNSERVED))
         for gpu in self.gpus:
             self._fail_all(now, gpu, "the run ended before the batch did")
 
     # events
 
-    def _request_arrived(self, now: Time, event: RequestArrived) -> None:
+    def _request_arrived(self, now: Time, event: contract.RequestArrived) -> None:
         request = event.request
         self.waiting[request.id] = request
         self.ledger.open_request(request.id)
         self._arrived += 1
 
-    def _batch_finished(self, now: Time, event: BatchFinished) -> None:
+    def _batch_finished(self, now: Time, event: contract.BatchFinished) -> None:
         batch = self._take_batch(now, event.gpu, event.run)
         if batch is None:
             return
@@ -195,30 +170,30 @@ class ServingState:
         self._ended += len(batch.requests)
         self.ledger.end_batch(batch.run, Fate.FINISHED, event.started, now)
 
-    def _batch_failed(self, now: Time, event: BatchFailed) -> None:
+    def _batch_failed(self, now: Time, event: contract.BatchFailed) -> None:
         gpu = self.gpus[event.gpu]
         started = self._begun(now, gpu)
         batch = self._take_batch(now, event.gpu, event.run)
         if batch is not None:
             self._fail(now, batch, started, event.error)
 
-    def _batch_preempted(self, now: Time, event: BatchPreempted) -> None:
+    def _batch_preempted(self, now: Time, event: contract.BatchPreempted) -> None:
         gpu = self.gpus[event.gpu]
         if gpu.recovering == event.run:
             gpu.recovering, gpu.since = -1, now
             self.ledger.end_batch(event.run, Fate.PREEMPTED, event.started, event.stopped)
 
-    def _gpu_joined(self, now: Time, event: GpuJoined) -> None:
+    def _gpu_joined(self, now: Time, event: contract.GpuJoined) -> None:
         self.gpus[event.gpu].present = True
 
-    def _gpu_left(self, now: Time, event: GpuLeft) -> None:
+    def _gpu_left(self, now: Time, event: contract.GpuLeft) -> None:
         gpu = self.gpus[event.gpu]
         gpu.present, gpu.recovering = False, -1
         self._fail_all(now, gpu, f"GPU {gpu.id} left")
 
     # actions
 
-    def _dispatch(self, now: Time, action: Dispatch) -> None:
+    def _dispatch(self, now: Time, action: contract.Dispatch) -> None:
         gpu = self._present(now, action)
         try:
             requests = [self.waiting.pop(id_) for id_ in action.requests]
@@ -234,13 +209,13 @@ class ServingState:
         run = self.ledger.open_batch(model.index, gpu.id, len(requests), now)
         gpu.batches.append(Batch(run, model.index, gpu.id, requests, action.start))
 
-    def _drop(self, now: Time, action: Drop) -> None:
+    def _drop(self, now: Time, action: contract.Drop) -> None:
         if self.waiting.pop(action.request, None) is None:
             raise InvalidAction(f"at {now} ns: {action!r}: request {action.request} is not waiting")
         self.ledger.end_request(action.request, Outcome.DROPPED, action.reason, now)
         self._ended += 1
 
-    def _preempt(self, now: Time, action: Preempt) -> None:
+    def _preempt(self, now: Time, action: contract.Preempt) -> None:
         gpu = self._present(now, action)
         if len(gpu.batches) != 1:
             raise InvalidAction(f"at {now} ns: {action!r}: the GPU holds {len(gpu.batches)} batches, not one")
@@ -252,7 +227,7 @@ class ServingState:
 
     # helpers
 
-    def _present(self, now: Time, action: Dispatch | Preempt) -> Gpu:
+    def _present(self, now: Time, action: contract.Dispatch | contract.Preempt) -> Gpu:
         if not 0 <= action.gpu < len(self.gpus) or not self.gpus[action.gpu].present:
             raise InvalidAction(f"at {now} ns: {action!r}: there is no GPU {action.gpu}")
         return self.gpus[action.gpu]
@@ -298,7 +273,3 @@ class ServingState:
         for batch in batches:
             if any(request.model != batch.model for request in batch.requests):
                 raise BrokenBooks(f"batch {batch.run} mixes models")
-
-
-def _nothing(now: Time, message: object) -> None:
-    """Ignore timers and measurements: they concern the policy, not the books."""

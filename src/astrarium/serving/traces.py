@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from astrarium.core.errors import InputError
+from astrarium.core.decode import read_text
+from astrarium.core.errors import InputError, read_from
 from astrarium.core.quantities import Duration, read_duration
 from astrarium.core.units import LONGEST, MICROSECOND, MILLISECOND, SECOND, Time
 
@@ -53,18 +54,15 @@ def read_trace(path: str) -> Trace:
     """Read a trace, kept for a while: a scenario asks for its duration first, then for its arrivals."""
     try:
         status = Path(path).stat()
-        return _read(path, status.st_mtime_ns, status.st_size)
+        with read_from(path):
+            return _read(path, status.st_mtime_ns, status.st_size)
     except OSError as error:
         raise InputError("", None, f"a trace file that can be read: {error.strerror}", path) from None
-    except UnicodeDecodeError:
-        raise InputError("", None, "a text file in UTF-8", path) from None
-    except InputError as error:
-        raise error.read_from(path) from None
 
 
 @lru_cache(maxsize=2)
 def _read(path: str, _modified: int, _size: int) -> Trace:
-    text = Path(path).read_text(encoding="utf-8-sig")
+    text = read_text(Path(path), "a text file")
     trace = Trace(path)
     if path.endswith(".json"):
         _read_json(text, trace)
@@ -132,10 +130,7 @@ def _time(raw: object, unit: Time) -> Time | None:
 
 def read_samples(path: str) -> list[Duration]:
     """Read measured times, one a line, in milliseconds unless a header (time_s, ...) or the value says so."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError("", None, f"a text file of measured times: {error}", path) from None
+    lines = read_text(Path(path), "a text file of measured times").splitlines()
     header = lines[0].strip() if lines else ""
     unit = header.removeprefix("time_") if header in UNITS else "ms"
     times = []

@@ -6,7 +6,7 @@ join and everything else work as with the policy itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,27 +15,13 @@ from astrarium.core.errors import extension
 from astrarium.core.policy import SetTimer
 from astrarium.core.processes import Arrivals
 from astrarium.core.profiles import Dynamic
-from astrarium.core.units import Time
-from astrarium.serving.contract import (
-    Action,
-    BatchFailed,
-    BatchFinished,
-    BatchPreempted,
-    Dispatch,
-    Drop,
-    Event,
-    GpuJoined,
-    GpuLeft,
-    ModelSpec,
-    RequestArrived,
-    Setup,
-)
+from astrarium.run.experiment import Progress
+from astrarium.serving import contract
+from astrarium.serving.contract import Action, Event, ModelSpec, Setup
 from astrarium.serving.policies import ServingPolicy
-from astrarium.serving.record import Batches, Ints, Requests, ServingRecord
+from astrarium.serving.record import BATCHES, Batches, Ints, Requests, ServingRecord, recorded
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.state import ServingState
-
-_GPU_EVENTS = (BatchFinished, BatchFailed, BatchPreempted, GpuJoined, GpuLeft)
 
 
 def has_twin(policy: Any) -> bool:
@@ -66,70 +52,52 @@ def faster(policy: ServingPolicy, setup: Setup) -> ServingPolicy:
 
 
 class LiveTwin:
-    preempts = False
-
     def __init__(self, policy: Any, setup: Setup) -> None:
         module = extension("_native")
         assert module is not None
-        parameters = module.Parameters(policy.native, *policy.native_parameters())
-        self._native = module.LivePolicy(native_setup(module, setup), parameters)
+        self.parameters = module.Parameters(policy.native, *policy.native_parameters())
+        self._native = module.LivePolicy(native_setup(module, setup), self.parameters)
         self._reasons = module.reasons()
 
     def decide(self, now: int, events: Sequence[Event], state: ServingState) -> list[Action]:
         arrivals, news = [], []
         for event in events:
-            if type(event) is RequestArrived:
+            if type(event) is contract.RequestArrived:
                 request = event.request
                 arrivals.append((request.id, request.model, request.arrival, request.deadline))
-            elif isinstance(event, _GPU_EVENTS):
+            elif isinstance(event, contract.GpuEvent):
                 gpu = state.gpus[event.gpu]
                 news.append((event.gpu, gpu.present, len(gpu.batches), gpu.recovering >= 0))
         return [self._action(*decision) for decision in self._native.decide(now, arrivals, news)]
 
     def _action(self, kind: int, first: int, second: Any, third: int) -> Action:
         if kind == 0:
-            return Dispatch(first, second, third)
-        return Drop(first, self._reasons[second]) if kind == 1 else SetTimer(first, "wake")
+            return contract.Dispatch(first, second, third)
+        return contract.Drop(first, self._reasons[second]) if kind == 1 else SetTimer(first, "wake")
 
 
 # The bridge to the native twin: the same setup, truth and arrivals as arrays, the same record back.
 
 
 def simulate(
-    scenario: Scenario,
-    setup: Setup,
-    policy: Any,
-    arrivals: Arrivals,
-    progress: Callable[[Time], None] | None = None,
+    scenario: Scenario, setup: Setup, policy: Any, arrivals: Arrivals, progress: Progress | None = None
 ) -> ServingRecord:
-    deadlines = build.deadlines(arrivals, setup)
-    columns = _call(scenario, setup, policy, arrivals, deadlines, [], progress)
+    columns = _call(scenario, setup, policy, arrivals, [], progress)
     requests = Requests(
         arrival=arrivals.time,
-        deadline=deadlines,
+        deadline=columns["deadline"],
         model=arrivals.model,
         application=arrivals.application,
         **{name: columns[name] for name in ("outcome", "reason", "done", "batch")},
     )
-    names = ("model", "gpu", "size", "dispatched", "started", "finished", "fate")
-    return ServingRecord(
-        policy=scenario.policy.name,
-        setup=setup,
-        seed=scenario.seed,
-        requests=requests,
-        batches=Batches(**{name: columns[f"batch_{name}"] for name in names}),
-        reasons=tuple(columns["reasons"]),
-        warmup=scenario.workload.warmup,
-        duration=scenario.duration,
-        engine="native",
-    )
+    batches = Batches(**{name: columns[f"batch_{name}"] for name in BATCHES})
+    return recorded(scenario, setup, requests, batches, columns["reasons"], "native")
 
 
 def timed_columns(scenario: Scenario) -> Any:
     """Return a run's columns, with `decision_at` and `decision_ns` of each decision that dispatched."""
     setup, arrivals = build.setup(scenario), build.arrivals(scenario)
-    policy, deadlines = build.policy(scenario, setup), build.deadlines(arrivals, setup)
-    return _call(scenario, setup, policy, arrivals, deadlines, [], timed=True)
+    return _call(scenario, setup, build.policy(scenario, setup), arrivals, [], timed=True)
 
 
 def worst_bad(
@@ -138,14 +106,13 @@ def worst_bad(
     policy: Any,
     arrivals: Arrivals,
     allowed: float,
-    progress: Callable[[Time], None] | None = None,
+    progress: Progress | None = None,
 ) -> float:
     """Return the largest share of bad requests of any model, or just over *allowed* once that is certain."""
-    deadlines = build.deadlines(arrivals, setup)
     measured = arrivals.time >= scenario.workload.warmup
     totals = np.bincount(arrivals.model[measured], minlength=len(setup.models))
     limits = np.floor(totals * allowed).astype(int).tolist()
-    columns = _call(scenario, setup, policy, arrivals, deadlines, limits, progress)
+    columns = _call(scenario, setup, policy, arrivals, limits, progress)
     return worst_share(columns["bad"], totals)
 
 
@@ -159,12 +126,11 @@ def _call(
     setup: Setup,
     policy: Any,
     arrivals: Arrivals,
-    deadlines: Ints,
     bad_limits: list[int],
-    progress: Callable[[Time], None] | None = None,
+    progress: Progress | None = None,
     timed: bool = False,
 ) -> Any:
-    module = extension("_native")
+    module, deadlines = extension("_native"), build.deadlines(arrivals, setup)
     assert module is not None
     columns = module.simulate_serving(
         native_setup(module, setup),
@@ -182,7 +148,7 @@ def _call(
         scenario.profiling.delay,
         timed,
     )
-    columns["reasons"] = module.reasons()
+    columns |= {"reasons": module.reasons(), "deadline": deadlines}
     return columns
 
 

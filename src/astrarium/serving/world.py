@@ -11,17 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from astrarium.core.units import Time
-from astrarium.serving.contract import (
-    Action,
-    BatchFinished,
-    BatchPreempted,
-    Dispatch,
-    Event,
-    Preempt,
-    Request,
-    RequestProfiled,
-    Setup,
-)
+from astrarium.serving import contract
+from astrarium.serving.contract import Action, Event, Request, Setup
 from astrarium.serving.state import Batch, Fate, Gpu, ServingState
 
 
@@ -62,7 +53,7 @@ class Profiler:
         heard = ended + max(1, self.delay)
         for request in requests:
             id_ = request.id
-            yield heard, RequestProfiled(id_, request.model, request.application, self.work[id_])
+            yield heard, contract.RequestProfiled(id_, request.model, request.application, self.work[id_])
 
 
 class ServingWorld:
@@ -77,7 +68,7 @@ class ServingWorld:
         self._to_profile: dict[int, list[Request]] = {}  # by run, while it has not ended
 
     def consequences(self, now: Time, action: Action, state: ServingState) -> Iterator[tuple[Time, Event]]:
-        if type(action) is Dispatch:
+        if type(action) is contract.Dispatch:
             seen = self._last_run[action.gpu]
             gpu = state.gpus[action.gpu]
             for batch in gpu.batches:
@@ -86,12 +77,12 @@ class ServingWorld:
                         self._free[gpu.id] = min(self._free[gpu.id], now)  # it may have left and come back
                     yield self._run(now, batch)
                     break
-        elif type(action) is Preempt:
+        elif type(action) is contract.Preempt:
             yield self._stop(now, state.gpus[action.gpu])
 
     def aftermath(self, now: Time, event: Event, state: ServingState) -> Iterator[tuple[Time, Event]]:
         """Profile requests once their batch has ended well: news of a cancelled one counts nothing."""
-        if self._profiler is None or type(event) is not BatchFinished:
+        if self._profiler is None or type(event) is not contract.BatchFinished:
             return
         chosen = self._to_profile.pop(event.run, None)
         if chosen and state.ledger.batch_fate[event.run] == Fate.FINISHED:
@@ -105,8 +96,9 @@ class ServingWorld:
         start = self._started[gpu] = max(ready, batch.start, self._free[gpu])
         finish = self._free[gpu] = start + self._truth.execution(batch)
         self._last_run[gpu] = batch.run
-        return finish, BatchFinished(gpu, batch.run, start)
+        return finish, contract.BatchFinished(gpu, batch.run, start)
 
     def _stop(self, now: Time, gpu: Gpu) -> tuple[Time, Event]:
         recovered = self._free[gpu.id] = now + self._preemption_cost
-        return recovered, BatchPreempted(gpu.id, gpu.recovering, min(now, self._started[gpu.id]), now)
+        started = min(now, self._started[gpu.id])
+        return recovered, contract.BatchPreempted(gpu.id, gpu.recovering, started, now)

@@ -12,24 +12,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from astrarium.core.trace import Step
 from astrarium.core.units import Time
-from astrarium.serving.contract import (
-    UNSERVED,
-    Action,
-    BatchFailed,
-    BatchFinished,
-    BatchPreempted,
-    Dispatch,
-    Drop,
-    Event,
-    GpuJoined,
-    GpuLeft,
-    Preempt,
-    Request,
-    RequestArrived,
-    RequestProfiled,
-)
+from astrarium.serving import contract
+from astrarium.serving.contract import Request
+from astrarium.serving.record import BATCHES
 from astrarium.serving.state import Batch, Fate, Outcome
 from astrarium.testing.cases import Run
 from astrarium.testing.conformance import check_steps, ensure
@@ -69,50 +55,47 @@ class Auditor:
 
     def hear_all(self) -> None:
         for step in self.run.steps:
-            self.hear_step(step)
+            for event in step.events:
+                self.hear(step.now, event)
+            for action in step.actions:
+                self.obey(step.now, action)
         self.close()
 
-    def hear_step(self, step: Step) -> None:
-        for event in step.events:
-            self.hear(step.now, event)
-        for action in step.actions:
-            self.obey(step.now, action)
-
-    def hear(self, now: Time, event: Event) -> None:
+    def hear(self, now: Time, event: contract.Event) -> None:
         match event:
-            case RequestArrived(request):
+            case contract.RequestArrived(request):
                 ensure(request.id not in self.waiting | self.endings, f"request {request.id} arrived twice")
                 self.waiting[request.id] = request
-            case BatchFinished(gpu, run) if self.holds(gpu, run):
+            case contract.BatchFinished(gpu, run) if self.holds(gpu, run):
                 self.finished(now, self.on_gpu[gpu].popleft())
-            case BatchFailed(gpu, run, error) if self.holds(gpu, run):
+            case contract.BatchFailed(gpu, run, error) if self.holds(gpu, run):
                 self.failed(now, self.on_gpu[gpu].popleft(), error)
-            case GpuLeft(gpu):
+            case contract.GpuLeft(gpu):
                 self.absent.add(gpu)
                 while self.on_gpu[gpu]:
                     self.failed(now, self.on_gpu[gpu].popleft(), None)
                 self.free[gpu] = now
-            case GpuJoined(gpu):
+            case contract.GpuJoined(gpu):
                 self.absent.discard(gpu)
-            case RequestProfiled(request):
+            case contract.RequestProfiled(request):
                 ended = self.endings.get(request)
                 answered = ended is not None and ended.outcome in (Outcome.IN_TIME, Outcome.LATE)
                 ensure(answered, f"request {request} was profiled at {now} ns without having finished")
-            case BatchPreempted() | BatchFinished() | BatchFailed():
+            case contract.BatchPreempted() | contract.BatchFinished() | contract.BatchFailed():
                 pass  # stale news, or news of what the auditor foresaw
 
-    def obey(self, now: Time, action: Action) -> None:
+    def obey(self, now: Time, action: contract.Action) -> None:
         match action:
-            case Dispatch():
+            case contract.Dispatch():
                 self.dispatched(now, action)
-            case Drop(request, reason):
+            case contract.Drop(request, reason):
                 ensure(request in self.waiting, f"request {request} was dropped while it did not wait")
                 del self.waiting[request]
                 self.endings[request] = Expected(Outcome.DROPPED, now, reason=reason)
-            case Preempt(gpu):
+            case contract.Preempt(gpu):
                 self.preempted(now, gpu)
 
-    def dispatched(self, now: Time, action: Dispatch) -> None:
+    def dispatched(self, now: Time, action: contract.Dispatch) -> None:
         ensure(action.gpu not in self.absent, f"{action} at {now} ns goes to a GPU that is not there")
         ensure(len(set(action.requests)) == len(action.requests), f"{action} holds a request twice")
         lost = [request for request in action.requests if request not in self.waiting]
@@ -170,7 +153,7 @@ class Auditor:
         running = [batch.run for batches in self.on_gpu.values() for batch in batches]
         ensure(not running, f"the run ended, yet nobody heard how batches {running} ended")
         for request in self.waiting:
-            self.endings[request] = Expected(Outcome.DROPPED, self.run.end, reason=UNSERVED)
+            self.endings[request] = Expected(Outcome.DROPPED, self.run.end, reason=contract.UNSERVED)
 
 
 def audit(run: Run) -> Auditor:
@@ -201,16 +184,7 @@ def _compare_requests(auditor: Auditor) -> None:
 
 def _compare_batches(auditor: Auditor) -> None:
     ledger = auditor.run.state.ledger
-    columns = zip(
-        ledger.batch_model,
-        ledger.batch_gpu,
-        ledger.batch_size,
-        ledger.batch_dispatched,
-        ledger.batch_started,
-        ledger.batch_finished,
-        ledger.batch_fate,
-        strict=True,
-    )
+    columns = zip(*(getattr(ledger, f"batch_{name}") for name in BATCHES), strict=True)
     expected = [
         (b.requests[0].model, b.gpu, len(b.requests), b.ordered, b.started, b.ended, b.fate)
         for b in auditor.sent
@@ -264,17 +238,10 @@ def endings(run: Run, shift: Time = 0) -> list[tuple[tuple[int, str], Time]]:
 
 def batches(run: Run, shift: Time = 0) -> list[tuple[Any, ...]]:
     """GPU, members, order, start, end and fate of every batch, whatever their numbers."""
-    found = [
-        (
-            b.gpu,
-            sorted(r.id for r in b.requests),
-            b.ordered - shift,
-            b.started - shift,
-            b.ended - shift,
-            b.fate,
-        )
-        for b in audit(run).sent
-    ]
+    found = []
+    for batch in audit(run).sent:
+        times = (at - shift for at in (batch.ordered, batch.started, batch.ended))
+        found.append((batch.gpu, sorted(request.id for request in batch.requests), *times, batch.fate))
     return sorted(found, key=lambda batch: batch[2:])
 
 

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TypeAlias
 
-from astrarium.core.units import FOREVER, MICROSECOND, Time
-from astrarium.run.simulate import World
-from astrarium.serving.contract import (
-    Action,
-    DynamicSpec,
-    Event,
-    GpuJoined,
-    GpuLeft,
-    GpuSpec,
-    ModelSpec,
-    Network,
-    Request,
-    RequestArrived,
-    Setup,
-    latency_table,
-)
-from astrarium.serving.policies import ServingPolicy
-from astrarium.serving.state import Batch, ServingState
-from astrarium.serving.world import ServingWorld, TableTruth, Truth
-from astrarium.testing.conformance import Played, play
+from msgspec.structs import replace as altered
 
-GpuEvent = GpuJoined | GpuLeft
+from astrarium.core.units import FOREVER, MICROSECOND, Time
+from astrarium.serving import contract
+from astrarium.serving.contract import ModelSpec, Network, Request, Setup
+from astrarium.serving.state import Batch, ServingState
+from astrarium.serving.world import TableTruth, Truth
+from astrarium.testing.conformance import Played
+
+GpuChange = contract.GpuJoined | contract.GpuLeft
 
 
 @dataclass(frozen=True)
@@ -37,71 +25,57 @@ class Case:
 
     setup: Setup
     requests: tuple[Request, ...] = ()
-    gpu_events: tuple[tuple[Time, GpuEvent], ...] = ()
+    gpu_events: tuple[tuple[Time, GpuChange], ...] = ()
     truth: Truth | None = None  # None: batches take exactly what the policy was told
 
     @property
     def exact(self) -> Truth:
         return self.truth or TableTruth.of(self.setup)
 
-    def events(self) -> list[tuple[Time, Event]]:
+    def events(self) -> list[tuple[Time, contract.Event]]:
         """In order of time; at one instant GPUs come before requests."""
-        arrivals = [(request.arrival, RequestArrived(request)) for request in self.requests]
+        arrivals = [(request.arrival, contract.RequestArrived(request)) for request in self.requests]
         return sorted([*self.gpu_events, *arrivals], key=lambda pair: pair[0])
 
     def delayed(self, by: Time) -> Case:
         """The same case, all of it later."""
-        requests = [_moved(request, request.arrival + by, request.deadline + by) for request in self.requests]
-        gpu_events = [(at + by, event) for at, event in self.gpu_events]
-        return replace(self, requests=tuple(requests), gpu_events=tuple(gpu_events))
+        return self._moved(lambda at: at + by)
 
     def stretched(self, factor: int) -> Case:
         """The same case in slow motion: every duration and instant is *factor* times as long."""
-        requests = [
-            _moved(request, request.arrival * factor, request.deadline * factor) for request in self.requests
-        ]
-        gpu_events = [(at * factor, event) for at, event in self.gpu_events]
-        setup = _stretched_setup(self.setup, factor)
-        return replace(self, setup=setup, requests=tuple(requests), gpu_events=tuple(gpu_events))
+        return replace(self._moved(lambda at: at * factor), setup=_stretched_setup(self.setup, factor))
 
     def relabelled(self, order: Sequence[int]) -> Case:
         """The same case with model i of the new setup being model order[i] of this one."""
         place = {old: new for new, old in enumerate(order)}
-        models = tuple(_renumbered(self.setup.models[old], new) for new, old in enumerate(order))
-        setup = Setup(models, self.setup.gpus, self.setup.network, self.setup.preemption_cost)
+        models = tuple(altered(self.setup.models[old], index=new) for new, old in enumerate(order))
+        requests = tuple(altered(request, model=place[request.model]) for request in self.requests)
+        return replace(self, setup=altered(self.setup, models=models), requests=requests)
+
+    def _moved(self, instant: Callable[[Time], Time]) -> Case:
         requests = tuple(
-            Request(r.id, place[r.model], r.arrival, r.deadline, r.application) for r in self.requests
+            altered(request, arrival=instant(request.arrival), deadline=instant(request.deadline))
+            for request in self.requests
         )
-        return replace(self, setup=setup, requests=requests)
+        gpu_events = tuple((instant(at), event) for at, event in self.gpu_events)
+        return replace(self, requests=requests, gpu_events=gpu_events)
 
 
 Run: TypeAlias = Played[Case, ServingState]
-
-
-def run_case(
-    case: Case,
-    policy: ServingPolicy,
-    world: World[Action, Event, ServingState] | None = None,
-    state: ServingState | None = None,
-) -> Run:
-    """Simulate the case with the books validated after every step."""
-    return play(
-        case, policy, state or ServingState(case.setup), world or ServingWorld(case.setup, case.exact)
-    )
 
 
 def linear_model(
     alpha: Time, beta: Time, slo: Time, max_batch: int = 32, index: int = 0, name: str = ""
 ) -> ModelSpec:
     """A model whose batch of b takes alpha * b + beta."""
-    table = latency_table([alpha * size + beta for size in range(1, max_batch + 1)])
+    table = contract.latency_table([alpha * size + beta for size in range(1, max_batch + 1)])
     return ModelSpec(index, name or f"model{index}", slo, table)
 
 
 def cluster(models: Iterable[ModelSpec], gpus: int, network: Network | None = None, cost: Time = 0) -> Setup:
     """A setup of the models, renumbered in the order given, on equal GPUs."""
-    renumbered = tuple(_renumbered(model, index) for index, model in enumerate(models))
-    return Setup(renumbered, tuple(GpuSpec(id_) for id_ in range(gpus)), network or Network(), cost)
+    renumbered = tuple(altered(model, index=index) for index, model in enumerate(models))
+    return Setup(renumbered, tuple(contract.GpuSpec(id_) for id_ in range(gpus)), network or Network(), cost)
 
 
 def requests_at(setup: Setup, arrivals: Iterable[tuple[Time, int]]) -> tuple[Request, ...]:
@@ -125,7 +99,7 @@ class UnevenTruth:
 
 def with_truth(case: Case, percents: Sequence[int]) -> Case:
     """The case in a world where batches take *percents* of their estimates, in turn."""
-    return Case(case.setup, case.requests, case.gpu_events, UnevenTruth(case.setup, percents))
+    return replace(case, truth=UnevenTruth(case.setup, percents))
 
 
 def roomy(index: int) -> ModelSpec:
@@ -141,22 +115,13 @@ def crowd(models: int, gpus: int, requests: int) -> Case:
     return Case(setup, requests_at(setup, arrivals))
 
 
-def _moved(request: Request, arrival: Time, deadline: Time) -> Request:
-    return Request(request.id, request.model, arrival, deadline, request.application)
-
-
-def _renumbered(model: ModelSpec, index: int) -> ModelSpec:
-    return ModelSpec(index, model.name, model.slo, model.latency, model.dynamic)
-
-
 def _stretched_setup(setup: Setup, factor: int) -> Setup:
     models = tuple(
-        ModelSpec(
-            model.index,
-            model.name,
-            model.slo * factor,
-            tuple(time if time >= FOREVER else time * factor for time in model.latency),
-            _stretched_dynamic(model.dynamic, factor),
+        altered(
+            model,
+            slo=model.slo * factor,
+            latency=tuple(time if time >= FOREVER else time * factor for time in model.latency),
+            dynamic=_stretched_dynamic(model.dynamic, factor),
         )
         for model in setup.models
     )
@@ -164,8 +129,8 @@ def _stretched_setup(setup: Setup, factor: int) -> Setup:
     return Setup(models, setup.gpus, network, setup.preemption_cost * factor)
 
 
-def _stretched_dynamic(known: DynamicSpec | None, factor: int) -> DynamicSpec | None:
+def _stretched_dynamic(known: contract.DynamicSpec | None, factor: int) -> contract.DynamicSpec | None:
     if known is None:
         return None
     history = tuple(tuple(time * factor for time in times) for times in known.history)
-    return DynamicSpec(known.c0 * factor, known.c1, history)
+    return contract.DynamicSpec(known.c0 * factor, known.c1, history)

@@ -15,20 +15,8 @@ from typing import Any, TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.cluster.contract import (
-    App,
-    AppArrived,
-    AppWithdrawn,
-    Job,
-    JobFinished,
-    JobProgressed,
-    JobStopped,
-    LeaseExpired,
-    MachineJoined,
-    MachineLost,
-    Run,
-    single,
-)
+from astrarium.cluster import contract
+from astrarium.cluster.contract import App, AppArrived, Job, Run, single
 from astrarium.cluster.level import LEVEL
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import Allocator, Arbiter, ClusterPolicy
@@ -50,7 +38,7 @@ class Case:
     machines: tuple[Machine, ...] = MACHINES
 
     def events(self) -> list[Timed]:
-        joined = [(0, MachineJoined(machine)) for machine in self.machines]
+        joined = [(0, contract.MachineJoined(machine)) for machine in self.machines]
         return sorted([*joined, *self.later], key=lambda each: each[0])
 
     @property
@@ -106,17 +94,17 @@ class ClusterPolicyConformance(PolicyConformance[Case, ClusterState]):
         return Case(tuple((app.id * MINUTE, AppArrived(app)) for app in apps))
 
     def quiet_case(self) -> Case:
-        joined = MachineJoined(Machine(9, 8, 2))
-        return Case(((MINUTE, MachineLost(0)), (2 * MINUTE, joined)))
+        joined = contract.MachineJoined(Machine(9, 8, 2))
+        return Case(((MINUTE, contract.MachineLost(0)), (2 * MINUTE, joined)))
 
     def unknown(self) -> list[Any]:
         return [
-            AppWithdrawn(UNKNOWN),
-            JobFinished(UNKNOWN, 0, 1),
-            JobStopped(UNKNOWN, 0, 1, 0),
-            JobProgressed(UNKNOWN, 0, 1, 0),
-            LeaseExpired(UNKNOWN, (0,), 0),
-            MachineLost(UNKNOWN),
+            contract.AppWithdrawn(UNKNOWN),
+            contract.JobFinished(UNKNOWN, 0, 1),
+            contract.JobStopped(UNKNOWN, 0, 1, 0),
+            contract.JobProgressed(UNKNOWN, 0, 1, 0),
+            contract.LeaseExpired(UNKNOWN, (0,), 0),
+            contract.MachineLost(UNKNOWN),
         ]
 
     def items(self, case: Case) -> set[int]:
@@ -157,13 +145,13 @@ class ClusterPolicyConformance(PolicyConformance[Case, ClusterState]):
     @BOUNDED
     @given(case=cases(), at=st.integers(1, 60))
     def test_machines_may_die_and_join(self, case: Case, at: int) -> None:
-        joined = MachineJoined(Machine(9, 8, 2))
-        self.observe(case, also=[(at * MINUTE, MachineLost(0)), ((at + 5) * MINUTE, joined)])
+        joined = contract.MachineJoined(Machine(9, 8, 2))
+        self.observe(case, also=[(at * MINUTE, contract.MachineLost(0)), ((at + 5) * MINUTE, joined)])
 
     @BOUNDED
     @given(case=cases(), at=st.integers(1, 60))
     def test_owners_may_change_their_minds(self, case: Case, at: int) -> None:
-        rows = self.observe(case, also=[(at * MINUTE, AppWithdrawn(0))]).state.ledger.rows
+        rows = self.observe(case, also=[(at * MINUTE, contract.AppWithdrawn(0))]).state.ledger.rows
         ensure(rows[0].outcome in (Outcome.FINISHED, Outcome.WITHDRAWN), "it has neither ended nor gone")
 
     def test_an_app_alone_runs_at_once_and_unbroken(self) -> None:

@@ -338,11 +338,7 @@ class PolicyConformance(Conformance, Generic[C, S]):
         return self.decider(self.make(*self.told(case)))
 
     def play(
-        self,
-        case: C,
-        alter: Alter | None = None,
-        also: Iterable[Timed] = (),
-        read_only: bool = False,
+        self, case: C, alter: Alter | None = None, also: Iterable[Timed] = (), read_only: bool = False
     ) -> Played[C, S]:
         """Run the case with a fresh policy; *alter* changes the world's news, *also* comes on top."""
         world, policy = self.make_world(case), self.fresh(case)
@@ -432,17 +428,3 @@ class PolicyConformance(Conformance, Generic[C, S]):
         for engine in engines:
             engine.close(played.end)
             same("endings", self.endings(engine.state), self.endings(played.state))
-
-
-Choice = tuple[str, Mapping[str, Any], Mapping[str, Any]]  # name, parameters, what it promises
-
-
-def suites(base: type[Conformance], choices: Iterable[Choice]) -> dict[str, type[Conformance]]:
-    """Return a test class for each choice of a registered policy, by names that a test runner collects."""
-    found: dict[str, type[Conformance]] = {}
-    for name, parameters, promises in choices:
-        label = "".join(part.title() for part in [name.replace("+", "Plus"), *map(str, parameters.values())])
-        title = "Test" + "".join(letter for letter in label if letter.isalnum())
-        ensure(title not in found, f"there are two of {title}")
-        found[title] = type(title, (base,), {**promises, "policy": name, "parameters": parameters})
-    return found

@@ -18,29 +18,13 @@ from hypothesis import strategies as st
 
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, Time
-from astrarium.device.contract import (
-    IterationFailed,
-    IterationFinished,
-    IterationWanted,
-    Job,
-    JobArrived,
-    JobWithdrawn,
-    NeedsChanged,
-    RunIteration,
-)
+from astrarium.device import contract
+from astrarium.device.contract import IterationFailed, IterationFinished, IterationWanted, Job
 from astrarium.device.level import LEVEL
 from astrarium.device.state import DeviceState, JobRow, Outcome
 from astrarium.device.world import DeviceWorld
-from astrarium.testing.conformance import (
-    BOUNDED,
-    UNKNOWN,
-    ContractError,
-    Played,
-    PolicyConformance,
-    Timed,
-    ensure,
-    same,
-)
+from astrarium.testing import conformance
+from astrarium.testing.conformance import BOUNDED, UNKNOWN, Played, PolicyConformance, Timed, ensure, same
 
 CAPACITY = 100  # bytes: small numbers read well when a failure is printed
 
@@ -55,7 +39,7 @@ class Case:
     pause: Time = 0
 
     def events(self) -> list[Timed]:
-        return [(at, JobArrived(job)) for at, job in self.arrivals]
+        return [(at, contract.JobArrived(job)) for at, job in self.arrivals]
 
     @property
     def jobs(self) -> list[Job]:
@@ -117,7 +101,7 @@ class CheckedState(DeviceState):
             ensure(needed <= lane.size, f"an iteration needs {needed} bytes of {lane}")
 
 
-class IdleError(ContractError):
+class IdleError(conformance.ContractError):
     """Somebody wanted a turn and could have had it."""
 
 
@@ -148,7 +132,7 @@ class Auditor:
             if isinstance(event, IterationFinished | IterationFailed) and event.run in self.running:
                 self._ended(step.now, event)
         for action in step.actions:
-            if isinstance(action, RunIteration):
+            if isinstance(action, contract.RunIteration):
                 busy = [run for run in self.running if self.runs[run][1] == action.job]
                 ensure(not busy, f"at {step.now} ns: two iterations of job {action.job} at once")
                 self.running.add(len(self.runs))
@@ -192,8 +176,8 @@ class DevicePolicyConformance(PolicyConformance[Case, DeviceState]):
             IterationWanted(UNKNOWN),
             IterationFinished(UNKNOWN, UNKNOWN, 0),
             IterationFailed(UNKNOWN, UNKNOWN, "out of memory"),
-            NeedsChanged(UNKNOWN, 1, 1),
-            JobWithdrawn(UNKNOWN),
+            contract.NeedsChanged(UNKNOWN, 1, 1),
+            contract.JobWithdrawn(UNKNOWN),
         ]
 
     def items(self, case: Case) -> set[int]:
@@ -268,7 +252,7 @@ class DevicePolicyConformance(PolicyConformance[Case, DeviceState]):
     )
     def test_needs_may_turn_out_otherwise(self, case: Case, changes: list[tuple[int, int, int, int]]) -> None:
         """A job for which there is no room any more ends; nobody else is harmed."""
-        also = [(at * MILLISECOND, NeedsChanged(*needs)) for at, *needs in changes]
+        also = [(at * MILLISECOND, contract.NeedsChanged(*needs)) for at, *needs in changes]
         self._observe_disturbed(case, also, {id_ for _, id_, *_ in changes})
 
     # jobs that do not end well
@@ -295,7 +279,7 @@ class DevicePolicyConformance(PolicyConformance[Case, DeviceState]):
         gone=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 7), st.sampled_from(["", "broken"]))),
     )
     def test_owners_may_change_their_minds(self, case: Case, gone: list[tuple[int, int, str]]) -> None:
-        also = [(at * MILLISECOND, JobWithdrawn(id_, error)) for at, id_, error in gone]
+        also = [(at * MILLISECOND, contract.JobWithdrawn(id_, error)) for at, id_, error in gone]
         self._observe_disturbed(case, also, {id_ for _, id_, _ in gone})
 
     def _observe_disturbed(self, case: Case, also: list[Timed], concerned: set[int]) -> None:

@@ -6,25 +6,10 @@ import ast
 from collections.abc import Iterable, Iterator
 
 # What no deciding module may reach: clocks, chance, threads, sockets, files.
-IMPURE = frozenset(
-    {
-        "asyncio",
-        "concurrent",
-        "datetime",
-        "io",
-        "multiprocessing",
-        "numpy.random",
-        "os",
-        "pathlib",
-        "random",
-        "secrets",
-        "socket",
-        "subprocess",
-        "threading",
-        "time",
-        "uuid",
-    }
-)
+IMPURE = frozenset((
+    "asyncio", "concurrent", "datetime", "io", "multiprocessing", "numpy.random", "os", "pathlib", "random",
+    "secrets", "socket", "subprocess", "threading", "time", "uuid",
+))  # fmt: skip
 
 
 def imported_modules(source: str, package: str = "", types: bool = True) -> set[str]:

@@ -23,7 +23,7 @@ from astrarium.core.registry import Registry
 from astrarium.core.units import MICROSECOND, MILLISECOND, Time, to_ms
 from astrarium.placement.interference import share_factor
 from astrarium.placement.plan import ROUNDING, Plan, PlanEntry, Replica, check, read, written
-from astrarium.placement.policies import placement_policies
+from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import ALONE, Form, GpuDemand, PlacedModel, PlacementGpu, Problem, Shape
 from astrarium.testing.conformance import BOUNDED, Conformance, ContractError, ensure, same
 
@@ -92,17 +92,18 @@ def problems(draw: st.DrawFn, max_models: int = 4, max_gpus: int = 4) -> Problem
     return Problem(drawn, tuple(cluster))
 
 
-class Watched:
+class Watched(Search):
     """Keeps what a search reports, and ends it after *most* looks."""
 
     def __init__(self, most: int | None = None) -> None:
+        super().__init__()
         self.plans: list[Plan] = []
         self._most, self._asked = most, 0
 
-    def improved(self, plan: Plan, tried: int) -> None:
+    def improved(self, plan: Plan) -> None:
         self.plans.append(plan)
 
-    def tried(self, count: int) -> bool:
+    def goes_on(self) -> bool:
         self._asked += 1
         return self._most is None or self._asked <= self._most
 
@@ -236,7 +237,6 @@ def examine(plan: Plan, problem: Problem) -> None:
     except BrokenBooks as error:
         raise ContractError(f"{error}\nin {plan}\nfor {problem}") from error
     ensure(all(plan.missing.values()), f"missing without a word: {plan.missing}")
-    ensure(plan.attainment is None or 0 <= plan.attainment <= 1, f"an attainment of {plan.attainment}")
     for replica in plan.replicas:
         _examine_time(replica, problem)
 
@@ -244,7 +244,7 @@ def examine(plan: Plan, problem: Problem) -> None:
 def _examine_time(replica: Replica, problem: Problem) -> None:
     """Its largest batch, on its share, alone."""
     served = next(each for each in problem.models if each.index == replica.model)
-    gpu = next(each for each in problem.gpus if each.id == replica.gpus[0])
+    gpu = problem.gpu(replica.gpus[0])
     time = served.forms[replica.shape].latency(replica.batch)
     if replica.shape == ALONE:
         time = round(time * share_factor(served, gpu, replica.batch, replica.share))

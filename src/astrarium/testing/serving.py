@@ -19,35 +19,13 @@ from hypothesis import strategies as st
 from astrarium.core.streams import stream
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.run.simulate import World
-from astrarium.serving.contract import (
-    UNSERVED,
-    Action,
-    BatchFailed,
-    BatchFinished,
-    BatchPreempted,
-    Event,
-    GpuJoined,
-    GpuLeft,
-    ModelSpec,
-    Network,
-    Request,
-    Setup,
-)
+from astrarium.serving import contract
+from astrarium.serving.contract import GpuJoined, GpuLeft, ModelSpec, Network, Request, Setup
 from astrarium.serving.level import LEVEL
 from astrarium.serving.state import Fate, Outcome, ServingState
 from astrarium.serving.world import ServingWorld
 from astrarium.testing.audit import all_in_time, audit, batches, endings, first_batch, members, outcomes
-from astrarium.testing.cases import (
-    Case,
-    GpuEvent,
-    Run,
-    cluster,
-    crowd,
-    linear_model,
-    requests_at,
-    roomy,
-    with_truth,
-)
+from astrarium.testing.cases import Case, Run, cluster, crowd, linear_model, requests_at, roomy, with_truth
 from astrarium.testing.conformance import BOUNDED, UNKNOWN, Ending, PolicyConformance, Timed, ensure, same
 
 # Hypothesis strategies for the serving level: setups, and requests that arrive at them.
@@ -113,25 +91,17 @@ def arrivals(draw: st.DrawFn, setup: Setup, max_requests: int = 60, own_deadline
 
 
 @st.composite
-def cases(
-    draw: st.DrawFn,
-    max_models: int = 4,
-    max_gpus: int = 4,
-    max_requests: int = 60,
-    own_deadlines: bool = False,
-    min_models: int = 1,
-    delays: st.SearchStrategy[Network] | None = None,
-) -> Case:
-    setup = draw(setups(max_models, max_gpus, min_models, delays))
-    return draw(arrivals(setup, max_requests, own_deadlines))
+def cases(draw: st.DrawFn, /, max_requests: int = 60, own_deadlines: bool = False, **limits: Any) -> Case:
+    """Requests that arrive at a setup; *limits* are those of `setups`."""
+    return draw(arrivals(draw(setups(**limits)), max_requests, own_deadlines))
 
 
 @st.composite
-def gpu_changes(draw: st.DrawFn, case: Case, most: int = 8) -> tuple[tuple[Time, GpuEvent], ...]:
+def gpu_changes(draw: st.DrawFn, case: Case, most: int = 8) -> tuple[tuple[Time, GpuJoined | GpuLeft], ...]:
     """GPUs that leave and join, in order of time; some leave twice or join while they are there."""
     horizon = max((request.deadline for request in case.requests), default=MILLISECOND)
     gpus = st.integers(0, len(case.setup.gpus) - 1)
-    change: st.SearchStrategy[GpuEvent] = st.one_of(st.builds(GpuLeft, gpus), st.builds(GpuJoined, gpus))
+    change = st.one_of(st.builds(GpuLeft, gpus), st.builds(GpuJoined, gpus))
     drawn = draw(st.lists(st.tuples(st.integers(0, horizon), change), min_size=1, max_size=most))
     return tuple(sorted(drawn, key=lambda pair: pair[0]))
 
@@ -165,9 +135,9 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
 
     def unknown(self) -> list[Any]:
         return [
-            BatchFinished(0, UNKNOWN, 0),
-            BatchFailed(0, UNKNOWN, "out of memory"),
-            BatchPreempted(0, UNKNOWN, 0, 0),
+            contract.BatchFinished(0, UNKNOWN, 0),
+            contract.BatchFailed(0, UNKNOWN, "out of memory"),
+            contract.BatchPreempted(0, UNKNOWN, 0, 0),
         ]
 
     def items(self, case: Case) -> set[int]:
@@ -176,7 +146,7 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
     def make_state(self, case: Case) -> ServingState:
         return ServingState(case.setup)
 
-    def make_world(self, case: Case) -> World[Action, Event, ServingState]:
+    def make_world(self, case: Case) -> World[contract.Action, contract.Event, ServingState]:
         return ServingWorld(case.setup, case.exact)
 
     def told(self, case: Case) -> tuple[Any, ...]:
@@ -193,9 +163,9 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
     def forgotten(self, played: Run) -> list[int]:
         """Nobody can be served where no GPU is left."""
         ledger, served = played.state.ledger, any(gpu.present for gpu in played.state.gpus)
-        if not served or UNSERVED not in ledger.reasons:
+        if not served or contract.UNSERVED not in ledger.reasons:
             return []
-        code = ledger.reasons.index(UNSERVED)
+        code = ledger.reasons.index(contract.UNSERVED)
         return [request for request, reason in enumerate(ledger.reason) if reason == code]
 
     def examine(self, played: Run) -> None:
@@ -272,9 +242,9 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
     @BOUNDED
     @given(case=cases(), every=st.integers(1, 4))
     def test_a_failing_batch_fails_its_requests_only(self, case: Case, every: int) -> None:
-        def sabotage(now: Time, at: Time, event: Event) -> Iterable[Timed]:
-            if isinstance(event, BatchFinished) and event.run % every == 0:
-                yield at, BatchFailed(event.gpu, event.run, "out of memory")
+        def sabotage(now: Time, at: Time, event: contract.Event) -> Iterable[Timed]:
+            if isinstance(event, contract.BatchFinished) and event.run % every == 0:
+                yield at, contract.BatchFailed(event.gpu, event.run, "out of memory")
             else:
                 yield at, event
 

@@ -18,18 +18,8 @@ from hypothesis import strategies as st
 
 from astrarium.core.units import SECOND
 from astrarium.testing.conformance import BOUNDED, UNKNOWN, Played, PolicyConformance, Timed, ensure
-from astrarium.tuning.contract import (
-    GpusChanged,
-    GroupArrived,
-    RuntimeMeasured,
-    Trial,
-    TrialFailed,
-    TrialFinished,
-    TrialMoved,
-    TrialPaused,
-    TrialStepped,
-    TrialWithdrawn,
-)
+from astrarium.tuning import contract
+from astrarium.tuning.contract import GpusChanged, GroupArrived, Trial
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.state import Outcome, TuningState
@@ -70,7 +60,7 @@ def cases(draw: st.DrawFn) -> Case:
     for number, sizes in enumerate(draw(st.lists(SIZES, min_size=1, max_size=3))):
         at = draw(st.integers(0, 60)) * SECOND
         later.append((at, group(number, first, sizes)))
-        later.append((at + draw(st.integers(0, 9)) * SECOND, RuntimeMeasured(first, runtime)))
+        later.append((at + draw(st.integers(0, 9)) * SECOND, contract.RuntimeMeasured(first, runtime)))
         first += len(sizes)
     return Case(tuple(later), runtime, draw(st.integers(1, 9)))
 
@@ -90,12 +80,12 @@ class TuningPolicyConformance(PolicyConformance[Case, TuningState]):
 
     def unknown(self) -> list[Any]:
         return [
-            TrialStepped(UNKNOWN, 1, 1),
-            TrialMoved(UNKNOWN, 1, 1),
-            TrialPaused(UNKNOWN, 1, 1),
-            TrialFinished(UNKNOWN, 1),
-            TrialFailed(UNKNOWN, 1, "out of memory"),
-            TrialWithdrawn(UNKNOWN),
+            contract.TrialStepped(UNKNOWN, 1, 1),
+            contract.TrialMoved(UNKNOWN, 1, 1),
+            contract.TrialPaused(UNKNOWN, 1, 1),
+            contract.TrialFinished(UNKNOWN, 1),
+            contract.TrialFailed(UNKNOWN, 1, "out of memory"),
+            contract.TrialWithdrawn(UNKNOWN),
         ]
 
     def items(self, case: Case) -> set[int]:
@@ -133,13 +123,13 @@ class TuningPolicyConformance(PolicyConformance[Case, TuningState]):
     @BOUNDED
     @given(case=cases(), at=st.integers(0, 60), trial=st.integers(0, 20))
     def test_who_is_withdrawn_frees_its_share(self, case: Case, at: int, trial: int) -> None:
-        self.observe(case, also=[(at * SECOND, TrialWithdrawn(trial))])
+        self.observe(case, also=[(at * SECOND, contract.TrialWithdrawn(trial))])
 
     @BOUNDED
     @given(case=cases(), at=st.integers(0, 60), trial=st.integers(0, 20))
     def test_who_fails_frees_its_share(self, case: Case, at: int, trial: int) -> None:
         """At its first run, wherever that is."""
-        self.observe(case, also=[(at * SECOND, TrialFailed(trial, 1, "out of memory"))])
+        self.observe(case, also=[(at * SECOND, contract.TrialFailed(trial, 1, "out of memory"))])
 
     # what is easy
 

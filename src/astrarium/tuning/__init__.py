@@ -9,6 +9,7 @@ training is made of, options, and every search and policy, to be configured by k
 """
 
 from importlib import import_module
+from re import sub
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,31 +58,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "live.training": {
-        "Build": "",
-        "Emulated": "",
-        "Training": "",
-        "Workers": "",
-        "workers": "current_workers",
-    },
-    "live.tune": {"Best": "", "Live": "", "Tuned": "", "tune": ""},
-    "optuna.objective": {"iterations": ""},
-}
-_SEARCHES = {
-    "Asha": "asha",
-    "Bohb": "bohb",
-    "Grid": "grid",
-    "Hyperband": "hyperband",
-    "Pbt": "pbt",
-    "Random": "random",
-    "SuccessiveHalving": "successive-halving",
-    "SyncBohb": "sync-bohb",
-}
-_POLICIES = {
-    "Astrarium": "astrarium",
-    "DynamicFluid": "dynamic-fluid",
-    "Fifo": "fifo",
-    "StaticFluid": "static-fluid",
+    "live.training": ("Build", "Emulated", "Training", "Workers"),
+    "live.tune": ("Best", "Live", "Tuned", "tune"),
+    "optuna.objective": ("iterations",),
 }
 
 
@@ -90,15 +69,19 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and no other names
     def __getattr__(name: str) -> Any:
         for home, names in _HOMES.items():
             if name in names:
-                return getattr(import_module(f"{__name__}.{home}"), names[name] or name)
-        if name in _SEARCHES or name in _POLICIES:
+                return getattr(import_module(f"{__name__}.{home}"), name)
+        if name == "workers":
+            return import_module(f"{__name__}.live.training").current_workers
+        if name in __all__:
             return _registered(name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _registered(name: str) -> Any:
+    """Return the search or the policy of a class name: SyncBohb is registered as sync-bohb."""
     from astrarium.core.choice import Registered
     from astrarium.tuning.policies import searches, tuning_policies
 
-    registry: Any = searches if name in _SEARCHES else tuning_policies
-    return Registered(registry, _SEARCHES.get(name) or _POLICIES[name])
+    written = sub("(?<!^)(?=[A-Z])", "-", name).lower()
+    registry: Any = searches if written in searches.names() else tuning_policies
+    return Registered(registry, written)

@@ -6,39 +6,23 @@ from collections.abc import Callable, Iterator, Mapping
 from math import ceil
 from typing import Any
 
-import msgspec
-
-from astrarium.core.choice import chosen, made
+from astrarium.core.choice import chosen
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
-from astrarium.core.level import Level, Report, Simulation, Watching
-from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.run.simulate import simulate
+from astrarium.core.level import Level, Simulation, Watching
+from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Event, GpusChanged, Put, RuntimeMeasured, Trial, TrialStepped
 from astrarium.tuning.policies import TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord, Watch
 from astrarium.tuning.report import files as report
 from astrarium.tuning.runtime import Runtime
-from astrarium.tuning.samplers import RandomSampler, Sampler
 from astrarium.tuning.scenario.read import DEFAULT_POLICY, TuningScenario, parse
-from astrarium.tuning.scenario.schema import sampler_of
+from astrarium.tuning.scenario.schema import CostsSection, sampler_of
 from astrarium.tuning.scenario.tasks import Task
-from astrarium.tuning.search.contract import Search
 from astrarium.tuning.session import Session, SessionEngine
 from astrarium.tuning.spaces import Space, space_of
 from astrarium.tuning.state import TuningState
 from astrarium.tuning.world import TuningWorld
-
-Settings = Mapping[str, Any]
-
-
-class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """*starting* a trial, *moving* one to other GPUs, and iterations after which a candidate's are known."""
-
-    starting: Time = 500 * MILLISECOND
-    moving: Time = 2 * SECOND
-    profile: int = 1
 
 
 class Truth:
@@ -47,7 +31,7 @@ class Truth:
     def __init__(self, task: Task, seed: int) -> None:
         self.task, self.seed = task, seed
         self.space: Space = space_of(task.space)
-        self.values: Callable[[int], Mapping[str, Any]] = _unknown
+        self.values: Callable[[int], Mapping[str, Any]]  # of candidates, once a session has begun
         self._runtimes: dict[int, Runtime] = {}
 
     @property
@@ -71,7 +55,7 @@ class Truth:
 class ProfiledWorld(TuningWorld):
     """How long a candidate's iterations take is known once it has trained for some."""
 
-    def __init__(self, truth: Truth, costs: Costs) -> None:
+    def __init__(self, truth: Truth, costs: CostsSection) -> None:
         super().__init__(truth.runtime, costs.moving, costs.starting)
         self._truth, self._costs, self._known = truth, costs, set[int]()
 
@@ -97,7 +81,7 @@ def prepared(
     session: Session,
     policy: TuningPolicy,
     gpus: int,
-    costs: Costs,
+    costs: CostsSection,
     watching: Watching,
     label: str,
 ) -> Simulation[TuningRecord]:
@@ -106,12 +90,7 @@ def prepared(
     state = TuningState(costs.moving, truth.usual)
     watch = Watch(state)
 
-    def hear(step: Step) -> None:
-        watch(step)
-        if watching.trace is not None:
-            watching.trace(step)
-
-    engine = SessionEngine(state, policy, watching.validate, hear, session)
+    engine = SessionEngine(state, policy, watching.validate, watching.after(watch), session)
     first: list[Event] = [GpusChanged(tuple(range(gpus))), *session.begin(gpus)]
     return Simulation(
         engine,
@@ -121,43 +100,10 @@ def prepared(
     )
 
 
-def run(
-    task: Task,
-    search: str,
-    policy: str,
-    gpus: int = 8,
-    seed: int = 0,
-    search_settings: Settings | None = None,
-    policy_settings: Settings | None = None,
-    sampler: Sampler | None = None,
-    costs: Costs | None = None,
-    stop_at_target: bool = False,
-    validate: bool = False,
-    space: Space | None = None,
-    target: float | None = None,
-    progress: Callable[[Time], None] | None = None,
-) -> TuningRecord:
-    """Simulate a search for a task, without a scenario.
-
-    Same seed: the same candidates, with the same iteration times and values, under every policy. *space*: a
-    part of the task's. *target*: the search ends there, or at the task's own if *stop_at_target*.
-    """
-    truth = Truth(task, seed)
-    searching: Search = made(searches.get(search), search_settings, field="search")
-    wanted = task.target if stop_at_target else target
-    space = truth.space if space is None else space
-    session = Session(searching, sampler or RandomSampler(space, seed), truth.worth, task.goal, wanted, space)
-    deciding = made(tuning_policies.get(policy), policy_settings)
-    watching = Watching(validate=validate)
-    ready = prepared(truth, session, deciding, gpus, costs or Costs(), watching, policy)
-    return ready.record(simulate(ready.engine, ready.arrivals, ready.world, progress))
-
-
 def prepare(scenario: TuningScenario, policy: TuningPolicy, watching: Watching) -> Simulation[TuningRecord]:
     """Make the books, the world and the first events of a scenario's search."""
     task = _task_of(scenario)
     truth = Truth(task, scenario.seed)
-    costs = Costs(scenario.costs.starting, scenario.costs.moving, scenario.costs.profile)
     session = Session(
         chosen(searches, scenario.search, field="search"),
         sampler_of(scenario.sampler, scenario.space, scenario.goal, scenario.seed),
@@ -166,7 +112,7 @@ def prepare(scenario: TuningScenario, policy: TuningPolicy, watching: Watching) 
         scenario.target,
         scenario.space,
     )
-    return prepared(truth, session, policy, scenario.gpus, costs, watching, scenario.policy.name)
+    return prepared(truth, session, policy, scenario.gpus, scenario.costs, watching, scenario.policy.name)
 
 
 def replayed(scenario: TuningScenario, policy: TuningPolicy) -> Engine[Any, Any, Any]:
@@ -182,10 +128,6 @@ def _task_of(scenario: TuningScenario) -> Task:
     return scenario.task
 
 
-def _unknown(candidate: int) -> Mapping[str, Any]:
-    raise InputError("candidate", candidate, "a candidate of a session that has begun")
-
-
 LEVEL: Level[TuningScenario, TuningRecord] = Level(
     name="tuning",
     subject="trials of a search",
@@ -198,16 +140,7 @@ LEVEL: Level[TuningScenario, TuningRecord] = Level(
     parse=parse,
     prepare=prepare,
     replayed=replayed,
-    report=Report(
-        summarize=report.summarize_run,
-        tables=report.tables,
-        shown=report.shown,
-        write=report.write,
-        draw=report.draw,
-        picture="utilization.png",
-        files=report.FILES,
-        rows=report.rows,
-        explain=report.explain,
-    ),
-    named={},
+    summarize=report.summarize_run,
+    report=report,
+    picture="utilization.png",
 )

@@ -10,7 +10,8 @@ from astrarium.core.trace import Step
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Pause, Put
 from astrarium.tuning.runtime import Place
-from astrarium.tuning.session import Best, Candidate, Session
+from astrarium.tuning.search.contract import Candidate
+from astrarium.tuning.session import Best, Session
 from astrarium.tuning.state import TrialRow, TuningState
 
 

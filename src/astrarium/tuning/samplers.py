@@ -54,8 +54,8 @@ class Sampler(Protocol):
         """Hear that a candidate has ended. *value* is its last value, if it ever had one."""
 
 
-class _OwnSampler:
-    """A sampler of ours learns nothing from results."""
+class CountingSampler:
+    """A counting sampler numbers configurations itself. It learns nothing from results."""
 
     goal: Goal | None = None
 
@@ -73,7 +73,7 @@ class _OwnSampler:
         """There is nothing to learn."""
 
 
-class RandomSampler(_OwnSampler):
+class RandomSampler(CountingSampler):
     """The sampler draws each configuration from its own random stream: calls in between change none."""
 
     def __init__(self, space: Space, seed: int = 0) -> None:
@@ -87,7 +87,7 @@ class RandomSampler(_OwnSampler):
         return self.adopt({name: dimension.at(float(part)) for (name, dimension), part in chosen})
 
 
-class GridSampler(_OwnSampler):
+class GridSampler(CountingSampler):
     """The sampler returns every combination of the grid once."""
 
     def __init__(self, space: Space) -> None:

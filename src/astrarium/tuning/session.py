@@ -10,145 +10,26 @@ finished: a simulation knows the truth, a live run what the trial has reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import NamedTuple
 
 from astrarium.core.engine import Engine
 from astrarium.core.errors import BrokenBooks, InputError
-from astrarium.core.streams import stream
 from astrarium.core.units import Time
-from astrarium.tuning.contract import (
-    Action,
-    Event,
-    GpusChanged,
-    GroupArrived,
-    Trial,
-    TrialFailed,
-    TrialFinished,
-    TrialWithdrawn,
-)
-from astrarium.tuning.samplers import Configuration, Goal, Sampler, Standing
-from astrarium.tuning.search.contract import Results, Search, Want
-from astrarium.tuning.spaces import STEP, Space
+from astrarium.tuning import contract
+from astrarium.tuning.samplers import Goal, Sampler, Standing
+from astrarium.tuning.search.contract import Candidate, Pool, Results, Search, Want
+from astrarium.tuning.spaces import Space
 from astrarium.tuning.state import TuningState
 
-
-class CandidateScore(NamedTuple):
-    at: Time
-    iterations: int  # in all
-    value: float
-
-
-@dataclass
-class Candidate:
-    number: int
-    configuration: Configuration
-    source: int | None = None  # the candidate whose checkpoint it began with
-    done: int = 0  # iterations in its checkpoint
-    history: list[CandidateScore] = field(default_factory=list)
-    standing: Standing = Standing.OPEN
-    reason: str = ""
-
-    @property
-    def values(self) -> dict[str, Any]:
-        return self.configuration.values
-
-    @property
-    def value(self) -> float | None:
-        """Return the candidate's last value; None before the first."""
-        return self.history[-1].value if self.history else None
-
-
-class Candidates:
-    """The candidates are what a search algorithm sees as its pool. *space* limits the values of a copy;
-    without one, the numbers of a copy are changed and everything else stays."""
-
-    def __init__(self, sampler: Sampler, goal: Goal, space: Space | None = None) -> None:
-        self.all: dict[int, Candidate] = {}
-        self.workers = 1  # GPUs, as far as is known
-        self._sampler, self._sign, self._space = sampler, 1 if goal == "min" else -1, space or {}
-        self._groups = 0
-
-    # what a search asks
-
-    def group(self) -> int:
-        self._groups += 1
-        return self._groups - 1
-
-    def new(self) -> int | None:
-        found = self._sampler.ask()
-        return None if found is None else self._add(found).number
-
-    def copy(self, source: int, seed: int) -> int:
-        model = self.all[source]
-        chance = stream(seed, "copy", len(self.all)).random(len(model.values))
-        added = self._add(self._sampler.adopt(self._changed(model.values, chance)))
-        added.source, added.done = source, model.done
-        return added.number
-
-    def stop(self, candidates: Iterable[int]) -> None:
-        self._end_all(candidates, Standing.STOPPED, "others were better")
-
-    def complete(self, candidates: Iterable[int]) -> None:
-        self._end_all(candidates, Standing.COMPLETE, "")
-
-    def ranked(self, results: Results) -> list[int]:
-        worth = {number: value for number, value in results.items() if value is not None}
-        return sorted(worth, key=lambda number: (self._sign * worth[number], number))
-
-    # what its session does
-
-    def better(self, value: float, than: float | None) -> bool:
-        return than is None or self._sign * value < self._sign * than
-
-    def reached(self, value: float, target: float) -> bool:
-        return self._sign * value <= self._sign * target
-
-    def score(self, candidate: Candidate, now: Time, iterations: int, value: float) -> None:
-        candidate.done = iterations
-        candidate.history.append(CandidateScore(now, iterations, value))
-
-    def report(self, candidate: Candidate) -> bool:
-        """Tell the sampler the candidate's last value; return True if the sampler's library would stop it."""
-        _, iterations, value = candidate.history[-1]
-        return self._sampler.report(candidate.configuration.id, iterations, value)
-
-    def end(self, candidate: Candidate, standing: Standing, reason: str) -> None:
-        """Record how a candidate ended; only its first end counts."""
-        if candidate.standing is Standing.OPEN:
-            candidate.standing, candidate.reason = standing, reason
-            self._sampler.tell(candidate.configuration.id, candidate.value, standing)
-
-    # helpers
-
-    def _add(self, configuration: Configuration) -> Candidate:
-        number = len(self.all)
-        self.all[number] = Candidate(number, configuration)
-        return self.all[number]
-
-    def _end_all(self, numbers: Iterable[int], standing: Standing, reason: str) -> None:
-        for number in numbers:
-            self.end(self.all[number], standing, reason)
-
-    def _changed(self, values: Mapping[str, Any], chance: Iterable[float]) -> dict[str, Any]:
-        pairs = zip(values.items(), chance, strict=True)
-        return {name: self._near(name, value, up=part < 0.5) for (name, value), part in pairs}
-
-    def _near(self, name: str, value: Any, up: bool) -> Any:
-        if name in self._space:
-            return self._space[name].near(value, up)
-        if isinstance(value, float):
-            return value * STEP if up else value / STEP
-        return value
-
-
-ENDS = TrialFinished | TrialFailed | TrialWithdrawn
+ENDS = contract.TrialFinished | contract.TrialFailed | contract.TrialWithdrawn
 
 # A candidate's value at the end of the trial; None where nothing was reported.
-Worth = Callable[[Trial], float | None]
+Worth = Callable[[contract.Trial], float | None]
 
 
 class Best(NamedTuple):
@@ -172,12 +53,12 @@ class Session:
     ) -> None:
         if sampler.goal not in (None, goal):
             raise InputError("goal", goal, f"{sampler.goal}, as the sampler was told")
-        self.pool = Candidates(sampler, goal, space)
+        self.pool = Pool(sampler, goal, space)
         self.best: list[Best] = []  # each better than those before
         self.over = ""  # why the search is over; empty while it is not
         self._course, self._worth, self._target = search.run(self.pool), worth, target
         self._each = False
-        self._open: dict[int, Trial] = {}
+        self._open: dict[int, contract.Trial] = {}
         self._results: dict[int, _Result] = {}  # by candidate, that the search has not heard
         self._trials = 0
 
@@ -185,17 +66,17 @@ class Session:
     def candidates(self) -> dict[int, Candidate]:
         return self.pool.all
 
-    def begin(self, gpus: int | None = None) -> list[Event]:
+    def begin(self, gpus: int | None = None) -> list[contract.Event]:
         """Return the events with which the search begins. *gpus* is their number, for searches that ask."""
         if gpus is not None:
             self.pool.workers = max(1, gpus)
         return [*self._ask_search(None), *self._advance()]
 
-    def hear(self, now: Time, events: Sequence[Event], state: TuningState) -> list[Event]:
+    def hear(self, now: Time, events: Sequence[contract.Event], state: TuningState) -> list[contract.Event]:
         """Return the events that follow from *events*, which the books have not heard yet."""
         before = len(self._results)
         for event in events:
-            if isinstance(event, GpusChanged):
+            if isinstance(event, contract.GpusChanged):
                 self.pool.workers = max(1, len(event.gpus))
             trial = self._ended(event, state)
             if trial is not None:
@@ -213,19 +94,19 @@ class Session:
 
     # results
 
-    def _ended(self, event: Event, state: TuningState) -> Trial | None:
+    def _ended(self, event: contract.Event, state: TuningState) -> contract.Trial | None:
         """Return the trial that ends with this event; None for late news."""
         if not isinstance(event, ENDS):
             return None
         row = state.open.get(event.trial)
-        if row is None or (not isinstance(event, TrialWithdrawn) and row.run != event.run):
+        if row is None or (not isinstance(event, contract.TrialWithdrawn) and row.run != event.run):
             return None
         return self._open.pop(event.trial, None)
 
-    def _result(self, now: Time, trial: Trial, event: Event) -> _Result:
-        if isinstance(event, TrialFailed):
+    def _result(self, now: Time, trial: contract.Trial, event: contract.Event) -> _Result:
+        if isinstance(event, contract.TrialFailed):
             return _Result(None, Standing.FAILED, event.error)
-        if isinstance(event, TrialWithdrawn):
+        if isinstance(event, contract.TrialWithdrawn):
             return _Result(None, Standing.WITHDRAWN, "it was withdrawn")
         value = self._worth(trial)
         if value is None or not isfinite(value):
@@ -251,33 +132,34 @@ class Session:
 
     # what comes next
 
-    def _advance(self) -> Iterator[Event]:
+    def _advance(self) -> Iterator[contract.Event]:
         """Yield what the search wants until it has to wait."""
         while not self.over and (not self._open or (self._each and self._results)):
             if self._each and not self._results:
                 raise BrokenBooks("the search waits for results, and nothing runs")
             yield from self._ask_search(self._tell_sampler())
 
-    def _ask_search(self, results: Results | None) -> Iterator[Event]:
+    def _ask_search(self, results: Results | None) -> Iterator[contract.Event]:
         try:
             wanted = next(self._course) if results is None else self._course.send(results)
         except StopIteration:
             yield from self._stop("the search is done")
             return
         self._each = wanted.each
-        for group, wants in groupby(sorted(wanted.trials, key=_group), _group):
-            yield GroupArrived(group, tuple(self._trial(want) for want in wants))
+        by_group = attrgetter("group")
+        for group, wants in groupby(sorted(wanted.trials, key=by_group), by_group):
+            yield contract.GroupArrived(group, tuple(self._trial(want) for want in wants))
 
-    def _trial(self, want: Want) -> Trial:
+    def _trial(self, want: Want) -> contract.Trial:
         candidate = self.candidates[want.candidate]
         source = None if candidate.history else candidate.source
         missing = want.total - candidate.done
-        trial = Trial(self._trials, want.group, want.candidate, missing, candidate.done, source)
+        trial = contract.Trial(self._trials, want.group, want.candidate, missing, candidate.done, source)
         self._open[trial.id] = trial
         self._trials += 1
         return trial
 
-    def _stop(self, why: str) -> Iterator[Event]:
+    def _stop(self, why: str) -> Iterator[contract.Event]:
         self.over = why
         self._tell_sampler()
         self._course.close()
@@ -285,7 +167,7 @@ class Session:
             self.pool.complete([self.best[-1].candidate])
         for trial in self._open.values():
             self.pool.end(self.candidates[trial.candidate], Standing.WITHDRAWN, why)
-            yield TrialWithdrawn(trial.id)
+            yield contract.TrialWithdrawn(trial.id)
         self._open.clear()
         for candidate in self.candidates.values():
             if candidate.value is None:
@@ -299,12 +181,8 @@ class _Result(NamedTuple):
     reason: str = ""
 
 
-def _group(want: Want) -> int:
-    return want.group
-
-
 @dataclass
-class SessionEngine(Engine[TuningState, Event, Action]):
+class SessionEngine(Engine[TuningState, contract.Event, contract.Action]):
     """The engine of a search begins with the events of `session.begin()`, at the instant at which its driver
     passes them.
 
@@ -314,7 +192,7 @@ class SessionEngine(Engine[TuningState, Event, Action]):
 
     session: Session | None = None
 
-    def step(self, now: Time, events: Sequence[Event]) -> list[Action]:
+    def step(self, now: Time, events: Sequence[contract.Event]) -> list[contract.Action]:
         assert self.session is not None
         ordered = sorted(events, key=lambda event: not isinstance(event, ENDS))
         return super().step(now, [*ordered, *self.session.hear(now, ordered, self.state)])

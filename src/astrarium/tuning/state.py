@@ -6,35 +6,19 @@ identify late news, which is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from fractions import Fraction
-from typing import Any
+
+import msgspec
 
 from astrarium.core.errors import BrokenBooks, InvalidAction
-from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.policy import Handlers, LevelState
 from astrarium.core.units import Time
-from astrarium.tuning.contract import (
-    Action,
-    Event,
-    GpusChanged,
-    GroupArrived,
-    MovingMeasured,
-    Pause,
-    Put,
-    RuntimeMeasured,
-    Trial,
-    TrialFailed,
-    TrialFinished,
-    TrialMoved,
-    TrialPaused,
-    TrialStepped,
-    TrialWithdrawn,
-)
+from astrarium.tuning import contract
+from astrarium.tuning.contract import Trial
 from astrarium.tuning.runtime import Place, Runtime, Width
-
-# The ledger says how each trial ended.
 
 
 class Outcome(IntEnum):
@@ -142,41 +126,33 @@ class Strips:
         return Place(tuple(sorted(found))) if len(found) == count else None
 
 
-class TuningState:
+class TuningState(LevelState[contract.Event, contract.Action]):
     """The state holds the books of all trials; *moving* is the estimated cost of a change of place."""
+
+    level = "tuning"
 
     def __init__(self, moving: Time = 0, runtime: Runtime | None = None) -> None:
         self.moving, self._usual = moving, runtime or Runtime()
         self.strips, self.ledger = Strips(), Ledger()
         self.open: dict[int, TrialRow] = {}
         self._runtimes: dict[int, Runtime] = {}  # by candidate
-        self._on_event: dict[type, Callable[[Time, Any], None]] = {
-            GpusChanged: self._gpus_changed,
-            GroupArrived: self._arrived,
-            RuntimeMeasured: self._measured,
-            MovingMeasured: self._moving_measured,
-            TrialStepped: self._stepped,
-            TrialMoved: self._moved,
-            TrialPaused: self._paused,
-            TrialFinished: self._finished,
-            TrialFailed: self._failed,
-            TrialWithdrawn: self._withdrawn,
-            TimerFired: _nothing,
+        events: Handlers = {
+            contract.GpusChanged: self._gpus_changed,
+            contract.GroupArrived: self._arrived,
+            contract.RuntimeMeasured: self._measured,
+            contract.MovingMeasured: self._moving_measured,
+            contract.TrialStepped: self._stepped,
+            contract.TrialMoved: self._moved,
+            contract.TrialPaused: self._paused,
+            contract.TrialFinished: self._finished,
+            contract.TrialFailed: self._failed,
+            contract.TrialWithdrawn: self._withdrawn,
         }
-        self._on_action: dict[type, Callable[[Time, Any], None]] = {
-            Put: self._put,
-            Pause: self._pause,
-            SetTimer: _nothing,
+        actions: Handlers = {
+            contract.Put: self._put,
+            contract.Pause: self._pause,
         }
-
-    def apply(self, now: Time, event: Event) -> None:
-        self._on_event[type(event)](now, event)
-
-    def commit(self, now: Time, action: Action) -> None:
-        handler = self._on_action.get(type(action))
-        if handler is None:
-            raise InvalidAction(f"{action!r} is not an action of the tuning level")
-        handler(now, action)
+        super().__init__(events, actions)
 
     def close(self, now: Time) -> None:
         for row in list(self.open.values()):
@@ -213,16 +189,16 @@ class TuningState:
 
     # events
 
-    def _gpus_changed(self, now: Time, event: GpusChanged) -> None:
+    def _gpus_changed(self, now: Time, event: contract.GpusChanged) -> None:
         for trial in self.strips.change(event.gpus):
             self.open[trial].run += 1  # the run is over: news of its end would be late
             self._stop(now, self.open[trial])
 
-    def _arrived(self, now: Time, event: GroupArrived) -> None:
+    def _arrived(self, now: Time, event: contract.GroupArrived) -> None:
         for trial in event.trials:
             self.open[trial.id] = self.ledger.rows[trial.id] = TrialRow(trial, now, since=now)
 
-    def _measured(self, now: Time, event: RuntimeMeasured) -> None:
+    def _measured(self, now: Time, event: contract.RuntimeMeasured) -> None:
         """Book the iterations done so far at the old estimate, then change it. A trial that is moving has
         done nothing meanwhile."""
         for row in self.running():
@@ -231,19 +207,21 @@ class TuningState:
                 self._report(now, row, int(done), done % 1)
         self._runtimes[event.candidate] = event.runtime
         known = list(self._runtimes.values())
-        means = (sum(values) / len(known) for values in zip(*map(_numbers, known), strict=True))
+        means = (
+            sum(values) / len(known) for values in zip(*map(msgspec.structs.astuple, known), strict=True)
+        )
         iteration, packing, scaling = means
         self._usual = Runtime(round(iteration), packing, scaling)
 
-    def _moving_measured(self, now: Time, event: MovingMeasured) -> None:
+    def _moving_measured(self, now: Time, event: contract.MovingMeasured) -> None:
         self.moving = event.moving
 
-    def _stepped(self, now: Time, event: TrialStepped) -> None:
+    def _stepped(self, now: Time, event: contract.TrialStepped) -> None:
         row = self._heard(event.trial, event.run)
         if row is not None and row.place is not None:
             self._report(now, row, event.done)
 
-    def _moved(self, now: Time, event: TrialMoved) -> None:
+    def _moved(self, now: Time, event: contract.TrialMoved) -> None:
         row = self._heard(event.trial, event.run)
         if row is None or row.going is None:
             return
@@ -253,32 +231,32 @@ class TuningState:
         row.moves += 1
         self.strips.settle(event.trial, row.place)
 
-    def _paused(self, now: Time, event: TrialPaused) -> None:
+    def _paused(self, now: Time, event: contract.TrialPaused) -> None:
         """A trial whose GPUs were lost pauses too: only then the iterations it keeps are known."""
         row = self._heard(event.trial, event.run)
         if row is not None:
             self._stop(now, row)
             row.done = event.done
 
-    def _finished(self, now: Time, event: TrialFinished) -> None:
+    def _finished(self, now: Time, event: contract.TrialFinished) -> None:
         row = self._heard(event.trial, event.run)
         if row is not None:
             self._report(now, row, row.trial.iterations)
             self._end(now, row, Outcome.FINISHED)
 
-    def _failed(self, now: Time, event: TrialFailed) -> None:
+    def _failed(self, now: Time, event: contract.TrialFailed) -> None:
         row = self._heard(event.trial, event.run)
         if row is not None:
             self._end(now, row, Outcome.FAILED, event.error)
 
-    def _withdrawn(self, now: Time, event: TrialWithdrawn) -> None:
+    def _withdrawn(self, now: Time, event: contract.TrialWithdrawn) -> None:
         row = self.open.get(event.trial)
         if row is not None:
             self._end(now, row, Outcome.WITHDRAWN, "the search wants it no more")
 
     # actions
 
-    def _put(self, now: Time, action: Put) -> None:
+    def _put(self, now: Time, action: contract.Put) -> None:
         row = self._own(action, action.trial)
         if not self.strips.fits(action.trial, action.place):
             raise InvalidAction(f"{action!r}: there is no room")
@@ -290,7 +268,7 @@ class TuningState:
         else:
             row.going = action.place
 
-    def _pause(self, now: Time, action: Pause) -> None:
+    def _pause(self, now: Time, action: contract.Pause) -> None:
         row = self._own(action, action.trial)
         if row.place is None:
             raise InvalidAction(f"{action!r}: it does not run")
@@ -319,7 +297,7 @@ class TuningState:
         row = self.open.get(trial)
         return row if row is not None and row.run == run else None
 
-    def _own(self, action: Action, trial: int) -> TrialRow:
+    def _own(self, action: contract.Action, trial: int) -> TrialRow:
         row = self.open.get(trial)
         if row is None or row.going is not None or row.pausing:
             raise InvalidAction(f"{action!r}: it has ended, or is about to move or to pause")
@@ -340,11 +318,3 @@ class TuningState:
         self._stop(now, row)
         row.ended, row.outcome, row.reason = now, outcome, reason
         del self.open[row.trial.id]
-
-
-def _numbers(runtime: Runtime) -> tuple[float, float, float]:
-    return runtime.iteration, runtime.packing, runtime.scaling
-
-
-def _nothing(now: Time, what: object) -> None:
-    """Timers change nothing in the books."""

@@ -8,34 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
+from typing import TypeAlias
 
 from astrarium.core.units import Time
-from astrarium.tuning.contract import (
-    Action,
-    Event,
-    GpusChanged,
-    Pause,
-    Put,
-    Trial,
-    TrialFinished,
-    TrialMoved,
-    TrialPaused,
-)
-from astrarium.tuning.runtime import Place, Runtime
+from astrarium.tuning import contract
+from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.state import TuningState
 
 NEARLY = 1e-6  # of an iteration
+
+Later: TypeAlias = Iterator[tuple[Time, contract.Event]]  # what will happen, and when
 
 
 @dataclass
 class _Truth:
     """A trial had truly done `done` iterations at the instant `since`; each one then takes `iteration`."""
 
-    trial: Trial
+    trial: contract.Trial
     done: float = 0.0
     since: Time = 0
     iteration: float = 0.0  # 0 while the trial does not run
-    place: Place | None = None
 
     def at(self, now: Time) -> float:
         ran = max(0, now - self.since) / self.iteration if self.iteration else 0.0
@@ -52,63 +44,56 @@ class _Truth:
 
 class TuningWorld:
     """The world turns a policy's actions into future events. *runtime* is the truth for each candidate,
-    *moving* the cost of a change of place, *starting* that of the first place. Checkpoints are so many
-    iterations apart, for trials whose GPUs are lost."""
+    *moving* the cost of a change of place, *starting* that of the first place. A trial whose GPUs are lost
+    keeps the iterations that it had ended."""
 
-    def __init__(
-        self,
-        runtime: Callable[[int], Runtime],
-        moving: Time = 0,
-        starting: Time = 0,
-        checkpoints: int = 1,
-    ) -> None:
+    def __init__(self, runtime: Callable[[int], Runtime], moving: Time = 0, starting: Time = 0) -> None:
         self._runtime, self._moving, self._starting = runtime, moving, starting
-        self._checkpoints = checkpoints
         self._trials: dict[int, _Truth] = {}
 
-    def consequences(self, now: Time, action: Action, state: TuningState) -> Iterator[tuple[Time, Event]]:
-        if type(action) is Put:
+    def consequences(self, now: Time, action: contract.Action, state: TuningState) -> Later:
+        if type(action) is contract.Put:
             yield from self._put(now, action, state)
-        elif type(action) is Pause:
+        elif type(action) is contract.Pause:
             yield from self._pause(now, action, state)
 
-    def aftermath(self, now: Time, event: Event, state: TuningState) -> Iterator[tuple[Time, Event]]:
+    def aftermath(self, now: Time, event: contract.Event, state: TuningState) -> Later:
         """Send trials on GPUs that are gone back to their last checkpoints."""
-        if type(event) is not GpusChanged:
+        if type(event) is not contract.GpusChanged:
             return
         for number, truth in self._trials.items():
             row = state.open.get(number)
             if row is not None and truth.iteration and row.place is None:
-                done = self._saved(now, truth)
+                done = int(truth.at(now))
                 self._rest(truth, done)
-                yield now, TrialPaused(number, row.run, done)
+                yield now, contract.TrialPaused(number, row.run, done)
 
-    def _put(self, now: Time, action: Put, state: TuningState) -> Iterator[tuple[Time, Event]]:
+    def _put(self, now: Time, action: contract.Put, state: TuningState) -> Later:
         row = state.open[action.trial]
         truth = self._trials.setdefault(action.trial, _Truth(row.trial, row.done))
         if truth.iteration and row.going is None:  # the trial lost its GPUs, and was given others at once
-            self._rest(truth, self._saved(now, truth))
+            self._rest(truth, int(truth.at(now)))
         at, done, cost = now, int(truth.done), self._starting
         if truth.iteration:
             at, done = truth.boundary(now)
             cost = self._moving
         if done < row.trial.iterations and truth.iteration:
-            yield at, TrialMoved(action.trial, row.run, done)
+            yield at, contract.TrialMoved(action.trial, row.run, done)
         truth.done, truth.since = done, at + cost
         truth.iteration = self._runtime(row.trial.candidate).at(action.place.width)
-        yield (truth.end() if done < row.trial.iterations else at), TrialFinished(action.trial, row.run)
+        yield (
+            (truth.end() if done < row.trial.iterations else at),
+            contract.TrialFinished(action.trial, row.run),
+        )
 
-    def _pause(self, now: Time, action: Pause, state: TuningState) -> Iterator[tuple[Time, Event]]:
+    def _pause(self, now: Time, action: contract.Pause, state: TuningState) -> Later:
         row, truth = state.open[action.trial], self._trials[action.trial]
         at, done = truth.boundary(now)
         self._rest(truth, done)
         if done < row.trial.iterations:
-            yield at, TrialPaused(action.trial, row.run, done)
+            yield at, contract.TrialPaused(action.trial, row.run, done)
         else:
-            yield at, TrialFinished(action.trial, row.run)
-
-    def _saved(self, now: Time, truth: _Truth) -> int:
-        return int(truth.at(now)) // self._checkpoints * self._checkpoints
+            yield at, contract.TrialFinished(action.trial, row.run)
 
     def _rest(self, truth: _Truth, done: int) -> None:
         truth.done, truth.iteration = done, 0.0

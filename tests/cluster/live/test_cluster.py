@@ -47,12 +47,12 @@ class Play:
     ) -> None:
         self.clock, self.notes = Clock(), Notebook()
         self.tasks = tasks or {app.id: TASK for app in apps}
-        self._never = {app for app, task in self.tasks.items() if task.on_stop == "never"}
+        self._lasts = {app for app, task in self.tasks.items() if task.on_stop == "never"}.__contains__
         work = {app.id: app.phases[0][0].work for app in apps}
         machines = {name: MachineStatus(2) for name in ("left", "right")}
         self.backend = FakeBackend(self.clock, machines, work, round(leaving * SECOND))
         self.backend.breaks = {app.id for app in apps if breaks}
-        self.options, self.arbiter = options, Arbiter(NonPreemptibleAllocator(allocator, self._never))
+        self.options, self.arbiter = options, Arbiter(NonPreemptibleAllocator(allocator, self._lasts))
         self.notes.allocator = allocator
         self.live = self._made(ClusterState(FixedSlowdowns()), Memory())
         self.live.step(0, [AppArrived(app) for app in apps])
@@ -72,7 +72,7 @@ class Play:
         state.unsettled.clear()
         kept = TakeoverAllocator(other) if other else unpickled_policy(self.notes.policy, state)
         self.notes.allocator = other or kept
-        self.arbiter = Arbiter(NonPreemptibleAllocator(kept, self._never))
+        self.arbiter = Arbiter(NonPreemptibleAllocator(kept, self._lasts))
         self.live = self._made(state, msgspec.msgpack.decode(self.notes.memory, type=Memory))
 
     def go(self, seconds: float, tick: float = 0.5, until: Callable[[], bool] | None = None) -> None:

@@ -121,6 +121,7 @@ def alive(home: Path) -> list[Path]:
     ]
 
 
+@pytest.mark.thorough
 def test_apps_are_submitted_asked_about_and_withdrawn(
     call: Any, home: Path, script: Path, tmp_path: Path
 ) -> None:
@@ -300,7 +301,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("status",), "--state: expected the state folder"),
         (("submit", "--name", "x"), "--command: expected a command"),
-        (("submit", "some.yaml", "--gpus", "2"), "--gpus: expected no such option beside a file"),
+        (("submit", "some.yaml", "--gpus", "2"), "--gpus: expected to be left out beside a file"),
         (("submit", "--command", "x", "--gpus", "0"), "app.gpus"),
         (("submit", "--command", "x", "--on-stop", "y"), "app.on_stop"),
         (("submit", "--command", "x", "--length", "5"), "app.length"),

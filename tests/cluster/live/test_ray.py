@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.live.fleet import free_port
+from astrarium.cluster.live.fleet import free_ports
 from tests.support.cluster.jobs import LONGEST, arbiter, check_accounts, results
 from tests.support.paths import ROOT
 from tests.support.tuning.ray_cluster import QUIET
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.thorough]
 pytest_plugins = ("tests.support.cluster.fixtures",)
 
 TRAIN = ROOT / "examples" / "cluster" / "train.py"
@@ -89,7 +89,7 @@ class Alone:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1"))}
+        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(*free_ports("127.0.0.1", 1))}
         self.processes = [self._begun("1,2,4,5,6", {})]
         self.processes += [self._begun("3", {**master, "WORLD_SIZE": "2", "RANK": rank}) for rank in "01"]
 

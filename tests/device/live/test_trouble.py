@@ -20,8 +20,7 @@ from astrarium.device.live.backend import Excess, Needs, Reading, Turn
 from astrarium.device.live.jobs import Charges
 from astrarium.device.live.shared_gpu import MEASURED, JobEnded, LiveJob, OutOfTurn, SharedGpu
 from astrarium.device.policies import iteration_policies
-from astrarium.device.policies.fair import Fair
-from astrarium.device.policies.srtf import Srtf
+from astrarium.device.policies.turns import Fair, Srtf
 from astrarium.device.state import DeviceState, Outcome
 from astrarium.testing.plain_backend import PlainLaneBackend
 

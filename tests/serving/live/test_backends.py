@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -65,7 +67,7 @@ class Clock:
     def __init__(self, arrives: bool = True) -> None:
         self.arrives, self.instants = arrives, list[int]()
 
-    def __call__(self, instant: int) -> bool:
+    def __call__(self, instant: int, ready: Any = None) -> bool:
         self.instants.append(instant)
         return self.arrives
 
@@ -223,6 +225,59 @@ def test_the_end_of_a_long_wait_is_announced_once(span: int, calls: int) -> None
     assert all(moment >= instant - precise_wait.NEARLY for moment in announced)
     os.close(reading)
     os.close(writing)
+
+
+class VirtualTime:
+    """A clock that runs only while somebody pauses, and at least 2 us for each time somebody asks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, orders: Sequence[int] = ()) -> None:
+        self.now, self.asked, self.orders, self.heard = 0, 0, list(orders), list[int]()
+        clock = SimpleNamespace(monotonic_ns=lambda: self.now, sleep=self._pause)
+        monkeypatch.setattr(precise_wait, "time", clock)
+        monkeypatch.setattr(precise_wait, "select", SimpleNamespace(select=self._select))
+
+    def ready_at(self, instant: int) -> Callable[[], bool]:
+        def ready() -> bool:
+            self.asked += 1
+            return self.now >= instant
+
+        return ready
+
+    def hear(self, until: int) -> bool:
+        self.heard.append(self.orders.pop(0))
+        return True  # which ends no wait for something that gets ready
+
+    def _pause(self, seconds: float) -> None:
+        self.now += max(2000, round(seconds * 1e9))
+
+    def _select(self, readers: Any, writers: Any, others: Any, seconds: float) -> tuple[Any, Any, Any]:
+        end = self.now + max(2000, round(seconds * 1e9))
+        self.now = max(self.now, min(end, *self.orders, end))
+        return readers if self.orders and self.orders[0] <= self.now else [], [], []
+
+
+@pytest.mark.parametrize("late", [-20, 0, 50, 400, 5000])
+@pytest.mark.parametrize("listens", [False, True])
+def test_what_gets_ready_is_found_soon_and_not_asked_for_all_the_time(
+    late: int, listens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is expected after 5 ms, and ready that many microseconds later."""
+    clock = VirtualTime(monkeypatch)
+    wait = precise_wait.watching(0, clock.hear, lambda: None) if listens else precise_wait.wait_until
+    end = 5 * MS + late * 1000
+    assert wait(5 * MS, clock.ready_at(end))
+    assert end <= clock.now <= end + max(2000, late * 1000 // 8 + 2000)
+    assert clock.asked < 150
+
+
+def test_orders_are_heard_while_something_gets_ready_and_do_not_end_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, announced = VirtualTime(monkeypatch, [MS, MS, 4 * MS + 970_000]), list[int]()
+    wait = precise_wait.watching(0, clock.hear, lambda: announced.append(clock.now))
+    assert wait(5 * MS, clock.ready_at(5 * MS))
+    assert clock.heard == [MS, MS, 4 * MS + 970_000]
+    assert announced == [5 * MS - precise_wait.NEARLY], "the end is near"
 
 
 # unequal items

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +14,11 @@ import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.serving.live.backends import backends, checked_options
+from astrarium.serving.live.backends import torch as torch_backend
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place
-from astrarium.serving.live.backends.torch import graph_sizes
+from astrarium.serving.live.backends.torch import graph_sizes, runners
 from astrarium.serving.live.backends.torch.programs import Program
-from astrarium.serving.live.backends.torch.runners import CudaRunner
+from astrarium.serving.live.backends.torch.runners import CudaBatch, CudaRunner
 from astrarium.serving.live.tensors import TensorSpec
 
 torch = pytest.importorskip("torch")
@@ -184,7 +185,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("bad.pt2", {}, "a file of torch.export.save"),
     ("zip.pt2", {}, "a file of torch.export.save; .*not in a subdirectory"),
     ("bad.pt", {}, "a file of torch.jit.save"),
-    ("bad.pt2", {"dtype": "fp16"}, "dtype: expected no such option for a .pt2"),
+    ("bad.pt2", {"dtype": "fp16"}, "dtype: expected to be left out for a .pt2"),
     ("net.py:Fails", {}, "outputs: expected a list of the outputs: a trial run"),
 ]
 
@@ -244,7 +245,11 @@ def test_which_sizes_become_graphs(graphs: Any, largest: int, sizes: list[int]) 
     assert graph_sizes(ModelFiles("m", "torch", {"graphs": graphs}, max_batch=largest)) == sizes
 
 
-# The logic around CUDA graphs, without CUDA: a graph is what the model did while it was captured.
+# The logic around CUDA graphs and streams, without CUDA: a graph is what the model did while it was captured,
+# and streams take virtual time.
+
+MS = 1_000_000
+COMPUTING, COPYING = 5 * MS, MS
 
 
 class Graph:
@@ -256,17 +261,59 @@ class Graph:
             step()
 
 
+class Stream:
+    """Whatever it is given is done one by one; one that *copies* takes COPYING for each batch."""
+
+    def __init__(self, fake: FakeCuda, copies: bool) -> None:
+        self.fake, self.copies, self.free = fake, copies, 0
+
+    def spend(self, time: int) -> None:
+        self.free = max(self.free, self.fake.now) + time
+
+    def wait_event(self, event: Event) -> None:
+        self.free = max(self.free, event.at)
+
+    def synchronize(self) -> None:
+        self.fake.now = max(self.fake.now, self.free)
+
+
+class Event:
+    def __init__(self, fake: FakeCuda) -> None:
+        self.fake, self.at = fake, 0
+
+    def record(self, stream: Stream) -> None:
+        stream.spend(COPYING if stream.copies else 0)
+        self.at = stream.free
+
+    def query(self) -> bool:
+        return self.at <= self.fake.now
+
+    def synchronize(self) -> None:
+        self.fake.now = max(self.fake.now, self.at)
+
+    def elapsed_time(self, later: Event) -> float:
+        assert self.query(), "it has not happened yet"
+        assert later.query(), "it has not happened yet"
+        return (later.at - self.at) / MS
+
+
 class FakeCuda:
-    """Real tensors in main memory; streams do nothing; capturing remembers what the model below did."""
+    """Real tensors in main memory, and streams in virtual time; capturing remembers what the model did."""
 
     def __init__(self) -> None:
+        self.now = 1000 * MS
         self.capturing: Graph | None = None
+        self.streams: list[Stream] = []
+        self.current: Stream | None = None
         self.cuda = SimpleNamespace(
-            Stream=lambda device: SimpleNamespace(synchronize=lambda: None),
-            stream=lambda stream: nullcontext(),
+            Stream=self._new_stream,
+            Event=lambda enable_timing=False: Event(self),
+            stream=self._on,
             CUDAGraph=Graph,
             graph=self._capture,
             graph_pool_handle=lambda: None,
+            is_available=lambda: True,
+            device_count=lambda: 1,
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -279,10 +326,27 @@ class FakeCuda:
         return torch.zeros(shape, **options)
 
     def empty(self, shape: Any, pin_memory: bool = False, **options: Any) -> Any:
-        return torch.empty(shape, **options)
+        return torch.full(shape, 77, **options)
+
+    def compute(self) -> None:
+        """Take the time that a model takes."""
+        assert self.current is not None, "models run in a stream"
+        self.current.spend(COMPUTING)
+
+    def _new_stream(self, device: Any, priority: int = 0) -> Stream:
+        """Return a stream; of the first three, which all models share, the outer ones copy."""
+        assert (priority < 0) == (len(self.streams) < 3), "none that models are captured in"
+        self.streams.append(Stream(self, len(self.streams) in (0, 2)))
+        return self.streams[-1]
 
     @contextmanager
-    def _capture(self, graph: Graph, pool: Any, stream: Any) -> Iterator[None]:
+    def _on(self, stream: Stream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    @contextmanager
+    def _capture(self, graph: Graph, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
         self.capturing = graph
         try:
             yield
@@ -294,15 +358,19 @@ class Doubles:
     """A model that counts how often Python calls it, and how many rows it then saw."""
 
     def __init__(self, fake: FakeCuda, fails_at: int = 0) -> None:
-        self.fake, self.fails_at, self.calls = fake, fails_at, list[int]()
+        self.fake, self.fails_at, self.calls, self.fails = fake, fails_at, list[int](), False
 
     def __call__(self, x: Any) -> Any:
         self.calls.append(len(x))
+        if self.fails:
+            raise RuntimeError("no such row")
         if self.fake.capturing is not None and len(x) == self.fails_at:
             raise RuntimeError("operation not permitted when stream is capturing")
         out = x * 2 + (x.sum() * 0 if x.abs().sum() >= 0 else 0)
         if self.fake.capturing is not None:
-            self.fake.capturing.steps.append(lambda: out.copy_(x * 2))
+            self.fake.capturing.steps += [lambda: out.copy_(x * 2), self.fake.compute]
+        else:
+            self.fake.compute()
         return out
 
 
@@ -311,6 +379,12 @@ def runner(fails_at: int = 0, shape: tuple[int, ...] = (4,)) -> tuple[CudaRunner
     model = Doubles(fake, fails_at)
     program = Program(model, (TensorSpec("x", "FP32", shape),))
     return CudaRunner(fake, program, ["Y"], "cuda:0", 8), model
+
+
+@pytest.fixture(autouse=True)
+def host_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's clock is the one of the streams; it stands still where there are none."""
+    monkeypatch.setattr(runners, "monotonic_ns", lambda: 0)
 
 
 def check(cuda: CudaRunner, size: int) -> None:
@@ -332,9 +406,7 @@ def test_the_rest_of_a_graph_holds_zeros_not_earlier_batches() -> None:
     cuda.capture([8], "m")
     check(cuda, 8)
     check(cuda, 3)
-    room = cuda._inputs[0]
-    assert room is not None
-    static = room.static
+    (static,) = cuda._static
     assert static[3:].abs().sum() == 0
     assert static[:3].abs().sum() > 0
 
@@ -372,3 +444,140 @@ def test_open_dimensions_run_without_graphs() -> None:
     check(cuda, 2)
     check(cuda, 3)
     assert model.calls == [2, 3]
+
+
+def launched(cuda: CudaRunner, value: float, size: int = 2) -> CudaBatch:
+    return cuda.launch([np.full((size, 4), value, np.float32)], size)
+
+
+def moments(batch: CudaBatch, start: int) -> list[int]:
+    """When it had been copied to the GPU, when it was computed, and when it was back, in ms."""
+    return [(event.at - start) // MS for event in (batch.copied, batch.computed, batch.done)]
+
+
+def test_copies_of_other_batches_do_not_stop_the_computing() -> None:
+    cuda, model = runner()
+    start = model.fake.now = max(stream.free for stream in model.fake.streams) + MS
+    first, second = launched(cuda, 1), launched(cuda, 2)
+    assert [moments(batch, start) for batch in (first, second)] == [[1, 6, 7], [2, 11, 12]]
+    first.done.synchronize()
+    third = launched(cuda, 3)
+    assert moments(third, start) == [8, 16, 17], "its inputs were copied while the second was computed"
+    assert_own_answers(first, second, third)
+
+
+def test_a_batch_alone_takes_one_stream_and_those_behind_it_are_copied_while_it_runs() -> None:
+    cuda, model = runner()
+    cuda.capture([8], "m")
+    start = model.fake.now = max(stream.free for stream in model.fake.streams) + MS
+    first, second = launched(cuda, 1), launched(cuda, 2)
+    assert moments(first, start)[1:] == [5, 5], "copies within the stream of computing take no time here"
+    assert moments(second, start) == [1, 10, 11]
+    first.done.synchronize()
+    third = launched(cuda, 3)
+    assert moments(third, start) == [6, 15, 16]
+    assert_own_answers(first, second, third)
+
+
+def assert_own_answers(first: Any, second: Any, third: Any) -> None:
+    """Slots are two: the third has the memory of the first."""
+    assert first.arrays()["Y"].tolist() != second.arrays()["Y"].tolist()
+    assert (second.arrays()["Y"] == 4).all()
+    assert (third.arrays()["Y"] == 6).all()
+
+
+def test_a_slot_is_not_used_again_before_its_batch_has_left_it() -> None:
+    cuda, _ = runner()
+    first, _ = launched(cuda, 1), launched(cuda, 2)
+    assert not first.done.query()
+    (staged,) = cuda.staging(2)
+    assert first.done.query(), "nobody waited for it, so this did"
+    assert staged is not None
+    staged[:] = 3
+    batch = cuda.launch([staged], 2)
+    assert (batch.arrays()["Y"] == 6).all()
+
+
+def test_every_model_of_a_gpu_computes_in_the_same_stream() -> None:
+    cuda, model = runner()
+    other = CudaRunner(model.fake, Program(model, (X,)), ["Y"], "cuda:0", 8)
+    first, second = launched(cuda, 1), launched(other, 2)
+    assert second.began.at == first.computed.at
+
+
+def test_a_batch_that_breaks_while_it_is_launched_leaves_its_slot_to_the_next() -> None:
+    cuda, model = runner()
+    model.fails = True
+    with pytest.raises(RuntimeError, match="no such row"):
+        launched(cuda, 1)
+    model.fails = False
+    assert (launched(cuda, 2).arrays()["Y"] == 4).all()
+
+
+@pytest.mark.parametrize("late", [0, 3 * MS])
+def test_times_are_those_of_the_gpu_even_if_the_host_looks_late(late: int) -> None:
+    cuda, model = runner()
+    fake = model.fake
+    first = launched(cuda, 1)
+    first.done.synchronize()
+    assert cuda.spans(first, fake.now) == (first.began.at, first.computed.at)
+    second = launched(cuda, 2)
+    second.done.synchronize()
+    began, ended = cuda.spans(second, fake.now + late)
+    assert 0 <= began - second.began.at <= 2000
+    assert ended - began == COMPUTING
+
+
+def test_the_time_that_a_batch_takes_is_learnt_by_its_graph() -> None:
+    cuda, model = runner()
+    cuda.capture([8], "m")
+    assert cuda.expected(3) == 0
+    batch = launched(cuda, 1, size=5)
+    batch.done.synchronize()
+    cuda.spans(batch, model.fake.now)
+    assert cuda.expected(3) == COMPUTING
+    assert cuda.expected(9) == 0
+
+
+def test_a_model_on_a_gpu_is_launched_ahead_and_tells_the_times_of_the_gpu(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeCuda()
+    program = Program(Doubles(fake), (X,))
+    monkeypatch.setattr(torch_backend, "package", lambda *names: fake)
+    monkeypatch.setattr(torch_backend.programs, "load", lambda *given: program)
+    for module in (torch_backend, runners):
+        monkeypatch.setattr(module, "monotonic_ns", lambda: fake.now)
+    outputs = (TensorSpec("Y", "FP32", (4,)),)
+    model: Any = backends.get("torch")(files(home, "net.py:Net", outputs=outputs), Place(device="cuda:0"))
+    model.warm_up([1, 8])
+    expected: list[int] = []
+
+    def wait_until(instant: int, ready: Any) -> bool:
+        expected.append(instant)
+        fake.now = instant
+        if not ready():
+            fake.now += COPYING
+        assert ready(), "it was expected when it had been computed"
+        return True
+
+    model.wait_until, start = wait_until, fake.now
+    launched = []
+    for value in (1, 2):
+        (staged,) = model.staging(8).values()
+        staged[:] = value
+        launched.append(model.launch(Batch(8, {"x": staged}), 0))
+    first = launched[0].wait(fake.now)
+    second = launched[1].wait(first.ended)
+    assert (first.began, first.ended) == (start, start + COMPUTING)
+    assert (second.began, second.ended) == (first.ended, first.ended + COMPUTING)
+    assert expected == [one.ended for one in (first, second)]
+    answers = [ran.result.outputs["Y"] for ran in (first, second)]
+    assert [set(answer.ravel().tolist()) for answer in answers] == [{2.0}, {4.0}]
+    model.close()
+
+
+def test_a_model_on_the_processor_has_the_host_to_itself(home: Path) -> None:
+    model = load(home, "net.py:Net")
+    assert not hasattr(model, "launch")
+    assert not hasattr(model, "in_flight")

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from astrarium.serving.live import worker as worker_module
 from astrarium.serving.live.arena import SharedMemory
-from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place, Result
+from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place, Ran, Result
 from astrarium.serving.live.backends.emulated import EmulatedBatch, EmulatedModel
-from astrarium.serving.live.backends.precise_wait import Heard, Wait
+from astrarium.serving.live.backends.precise_wait import Heard, Ready, Wait
 from astrarium.serving.live.messages import (
     BatchBroken,
     BatchCancelled,
@@ -37,6 +37,7 @@ from astrarium.serving.live.messages import (
     UnloadModel,
     decode_news,
     encode,
+    packed,
 )
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import Worker, files_to
@@ -59,6 +60,7 @@ class World:
         self._loaded.set()
         self.memory = SharedMemory.create(1 << 16)
         self.news: list[News] = []
+        self.gpu_free = 0  # when a real GPU has done all that it was given
 
     def serve(self) -> list[News]:
         """Everything that is said about batches and models once they are loaded."""
@@ -77,16 +79,20 @@ class World:
         if isinstance(self.news[-1], ModelLoaded):
             self._loaded.set()
 
-    def recv(self, size: int) -> bytes:
+    def recv_into(self, buffer: memoryview) -> int:
         assert self._loaded.wait(30)  # a thread does it, in real time
         at, order = self._script.pop(0)
         if isinstance(order, LoadModel):
             self._loaded.clear()
         self.now = max(self.now, at)
-        return encode(order)
+        packet = encode(order)
+        buffer[: len(packet)] = packet
+        return len(packet)
 
     def watch(self, descriptor: int, heard: Heard, nearly: Callable[[], None]) -> Wait:
-        def wait(instant: int) -> bool:
+        def wait(instant: int, ready: Ready | None = None) -> bool:
+            if ready is not None:
+                return self._wait_for(ready, lambda: heard(instant))
             while self._script and max(self.now, self._script[0][0]) < instant:
                 if heard(instant):
                     return False
@@ -97,11 +103,19 @@ class World:
 
         return wait
 
+    def _wait_for(self, ready: Ready, heard: Callable[[], bool]) -> bool:
+        while not ready():
+            if self._script and self._script[0][0] <= self.now:
+                heard()
+            else:
+                self.now += 10 * US
+        self.now += self._late
+        return True
+
 
 def run(number: int, size: int = 1, start: int = 0, model: int = 0) -> RunBatch:
-    return RunBatch(
-        number, model, [BatchMember(i * 512, 1, 0, i * 512 + 256, 64) for i in range(size)], start
-    )
+    members = packed([BatchMember(i * 512, 1, 0, i * 512 + 256, 64) for i in range(size)])
+    return RunBatch(number, model, members, start)
 
 
 def told(*script: tuple[int, Order], work: int = 0, late: int = 0) -> list[News]:
@@ -313,6 +327,115 @@ def test_a_model_is_closed_once_nobody_needs_it(serve: Serve) -> None:
     assert [what for _, what in log if what != "launched"] == ["ran", "closed"]
     assert [done(one).run for one in news] == [1, 2, 3]
     assert done(news[2]).computed - done(news[2]).started == TABLE[1]
+
+
+# a real GPU, which begins what it is given as soon as it can
+
+
+class RealBatch:
+    def __init__(self, gpu: Real, result: Result, began: int) -> None:
+        self._gpu, self._result, self._began, self._ended = gpu, result, began, began + TABLE[1]
+
+    def wait(self, free: int) -> Ran:
+        assert self._gpu.wait_until(self._ended, lambda: self._gpu.world.now >= self._ended)
+        return Ran(self._result, max(free, self._began), self._ended)
+
+
+class Real:
+    """Takes two batches at once, whatever their size, and TABLE[1] for each."""
+
+    in_flight = 2
+
+    def __init__(self, world: World, log: Log) -> None:
+        self.inputs, self.outputs = FILES.inputs, FILES.outputs
+        self.world, self._log = world, log
+        self.wait_until: Wait = world.watch(-1, lambda until: False, lambda: None)
+
+    def warm_up(self, sizes: Sequence[int]) -> None:
+        pass
+
+    def run(self, batch: Batch) -> Result:
+        raise AssertionError("it is launched")
+
+    def launch(self, batch: Batch, not_before: int) -> RealBatch:
+        self._log.append((self.world.now, "launched"))
+        began = max(self.world.gpu_free, self.world.now)
+        self.world.gpu_free = began + TABLE[1]
+        return RealBatch(self, Result({"OUTPUT": batch.inputs["INPUT"]}), began)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Models 0 and 2 are on a real GPU, and model 1 needs the host."""
+
+    def serve(*script: tuple[int, Order], late: int = 0) -> tuple[list[News], Log]:
+        log: Log = []
+        loads = [(0, LoadModel(n, files_to(replace(FILES, backend=f"{n}")), [1])) for n in range(3)]
+        world = World([*loads, *script, (1_000 * MS, Stop())], 0, late)
+
+        def get(name: str) -> Callable[..., Any]:
+            return lambda files, place: (Slow if name == "1" else Real)(world, log)
+
+        monkeypatch.setattr(worker_module, "backends", SimpleNamespace(get=get))
+        return world.serve(), log
+
+    return serve
+
+
+def times_of(log: Log) -> list[int]:
+    return [at for at, _ in log]
+
+
+def test_a_gpu_has_the_next_batch_before_it_needs_it(on_gpu: Serve) -> None:
+    news, log = on_gpu((8 * MS, run(1)), (9 * MS, run(2)), (9 * MS, run(3)), late=200 * US)
+    first, second, third = map(done, news)
+    assert times_of(log) == [8 * MS, 9 * MS, first.finished], "two at once"
+    assert (second.started, third.started) == (first.computed, second.computed)
+    assert first.finished == first.computed + 200 * US
+
+
+def test_a_gpu_is_given_the_next_batch_even_shortly_before_it_needs_it(on_gpu: Serve) -> None:
+    news, log = on_gpu((8 * MS, run(1)), (13 * MS - 50 * US, run(2)))
+    assert times_of(log) == [8 * MS, 13 * MS - 50 * US]
+    assert done(news[1]).started == done(news[0]).computed
+
+
+def test_a_gpu_that_is_done_early_does_not_wait_for_a_planned_start(on_gpu: Serve) -> None:
+    news, _ = on_gpu((8 * MS, run(1)), (9 * MS, run(2, start=14 * MS)))
+    assert done(news[1]).started == done(news[0]).computed == 13 * MS
+
+
+def test_an_idle_gpu_is_given_no_batch_before_its_start(on_gpu: Serve) -> None:
+    """Nor those behind it, which must not overtake it."""
+    news, log = on_gpu((8 * MS, run(1, start=30 * MS)), (9 * MS, run(2)))
+    assert times_of(log) == [30 * MS, 30 * MS]
+    assert [done(one).started for one in news] == [30 * MS, 35 * MS]
+
+
+def test_orders_are_heard_while_a_gpu_computes(on_gpu: Serve) -> None:
+    pong, first = on_gpu((8 * MS, run(1)), (9 * MS, Ping(5)))[0]
+    assert pong == Pong(5, 9 * MS)
+    assert done(first).computed == 13 * MS
+
+
+def test_a_batch_that_a_gpu_computes_cannot_be_stopped(on_gpu: Serve) -> None:
+    """Nobody is told that the GPU is free before it is."""
+    stopped, second = on_gpu((8 * MS, run(1)), (9 * MS, run(2)), (WHILE_IT_RUNS, CancelBatch(1)))[0]
+    assert stopped == BatchCancelled(1, 8 * MS, 13 * MS)
+    assert done(second).started == 13 * MS
+
+
+def test_batches_of_several_models_keep_their_order_on_a_gpu(on_gpu: Serve) -> None:
+    models = [0, 2, 1, 0]
+    news, log = on_gpu(*((8 * MS, run(n, model=model)) for n, model in enumerate(models)))
+    first, second, third, fourth = map(done, news)
+    assert [what for _, what in log] == ["launched", "launched", "ran", "launched"]
+    assert second.started == first.computed
+    assert third.started == second.finished
+    assert fourth.started == third.finished
 
 
 # whatever comes

@@ -25,6 +25,7 @@ from astrarium.serving.live.messages import (
     WorkerUp,
     decode_news,
     encode,
+    packed,
 )
 from astrarium.serving.live.worker import Worker
 
@@ -64,7 +65,7 @@ def test_an_order_to_stop_a_batch_that_has_ended_is_passed_over(line: Line) -> N
 
 
 def test_a_batch_for_a_model_that_is_not_there_is_broken_and_says_so(line: Line) -> None:
-    line.say(RunBatch(3, 5, [BatchMember(0, 1, 0, 0, 0)]))
+    line.say(RunBatch(3, 5, packed([BatchMember(0, 1, 0, 0, 0)])))
     news = line.hear()
     assert isinstance(news, BatchBroken)
     assert "model 5 is not loaded" in news.error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -14,16 +13,18 @@ from astrarium.core.errors import BrokenBooks, InputError
 from astrarium.core.units import MILLISECOND, Time
 from astrarium.placement.interference import Interference, Tenant
 from astrarium.placement.plan import Plan, Replica
-from astrarium.placement.problem import ALONE, Form, PlacementGpu, Problem, Shape
+from astrarium.placement.problem import ALONE, PlacementGpu, Problem, Shape
+from astrarium.run.report import ranges
 from astrarium.serving.level import run
 from astrarium.serving.planned.parts import NO_REPLICA
-from astrarium.serving.planned.run import PlannedRun, Routes, judge, run_planned
+from astrarium.serving.planned.run import PlanJudge, PlannedRun, Routes, run_planned
 from astrarium.serving.planning import plans
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.summary import busy_time, summarize
-from astrarium.serving.report.tables import ranges, summarize_plan
+from astrarium.serving.report.tables import summarize_plan
 from astrarium.serving.scenario import Scenario, build, parse
 from astrarium.serving.state import Fate, Outcome
+from tests.support.pipelines import halved
 
 HALVES = Shape(stages=2)
 SCENARIO: dict[str, Any] = {
@@ -46,13 +47,8 @@ def scenario(**changes: Any) -> Scenario:
     return parse({**SCENARIO, **changes}, planning=True)
 
 
-def halves(name: str, alone: Form) -> Mapping[Shape, Form]:
-    times = tuple(time // 2 for time in alone.stage_times[0])
-    return {HALVES: Form(HALVES, (times, times), (alone.weights[0] // 2,) * 2)}
-
-
 def posed(made: Scenario) -> Problem:
-    return plans.problem(made, halves)
+    return halved(plans.problem(made))
 
 
 def everywhere(problem: Problem) -> Plan:
@@ -154,7 +150,7 @@ def test_a_plan_without_replicas_answers_nobody() -> None:
     assert (done.record.requests.outcome == Outcome.DROPPED).all()
     assert done.parts == ()
     assert summarize(done.record).attainment == 0
-    assert judge(made, problem)(nothing, problem.requests) == [0.0, 0.0, 0.0]
+    assert PlanJudge(made, problem)(nothing, problem.requests) == [0.0, 0.0, 0.0]
 
 
 def test_replicas_stay_within_their_gpus_and_limits() -> None:
@@ -210,11 +206,11 @@ def test_shared_gpus_have_worker_queues() -> None:
     problem = posed(made)
     done = run_planned(made, BESIDE, problem)
     check_books(done, made)
-    told = [(part.run_by, part.gpus, part.models, part.limits) for part in done.parts]
+    told = [(part.run_by, part.cell.gpus, part.cell.limits) for part in done.parts]
     assert told == [
-        ("deferred", (3,), (2,), (8,)),
-        ("worker queues", (0, 1), (0,), (8,)),
-        ("worker queues", (2,), (1, 2), (4, 4)),
+        ("deferred", (3,), ((2, 8),)),
+        ("worker queues", (0, 1), ((0, 8),)),
+        ("worker queues", (2,), ((1, 4), (2, 4))),
     ]
     batches = done.record.batches
     assert set(batches.gpu[batches.model == 0].tolist()) == {0, 1}  # a row for each stage
@@ -305,7 +301,7 @@ def test_dynamic_models_in_cells() -> None:
 
 
 def test_a_plan_that_is_impossible_is_refused() -> None:
-    with pytest.raises(BrokenBooks, match="bytes"):
+    with pytest.raises(BrokenBooks, match="on GPU 0"):
         run_planned(
             scenario(cluster={"gpus": 1, "memory": "5GiB"}),
             Plan("", (*APART.replicas[:1], Replica(1, (0,))), {2: ""}),
@@ -321,14 +317,14 @@ def test_the_judge_says_what_the_run_says(plan: Plan) -> None:
         problem.requests, times=tuple(arrivals.time.tolist()), models=tuple(arrivals.model.tolist())
     )
     summary = summarize(run_planned(made, plan, problem).record)
-    found = judge(made, problem, warmup=made.workload.warmup)(plan, requests)
+    found = PlanJudge(made, problem, warmup=made.workload.warmup)(plan, requests)
     assert list(found) == [summary.models[name].attainment for name in made.models]
 
 
 def test_the_judge_remembers_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     made = scenario()
     problem, ran = posed(made), []
-    asked = judge(made, problem)
+    asked = PlanJudge(made, problem)
     original = Routes.run
 
     def counted(self: Routes, place: int, *rest: Any) -> Any:
@@ -356,13 +352,13 @@ def test_the_judge_remembers_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran == []  # words change nothing
     other = plans.problem(made.with_seed(77)).requests
     assert asked(APART, other) != first
-    assert asked(APART, other) == judge(made, problem)(APART, other)
+    assert asked(APART, other) == PlanJudge(made, problem)(APART, other)
 
 
 def test_a_model_nobody_asks_for_is_content() -> None:
     made = scenario(workload={**SCENARIO["workload"], "rate": {"bert": "5/s", "vgg": "0/s", "alex": "9/s"}})
     problem = posed(made)
-    assert judge(made, problem)(APART, problem.requests) == [1.0, 1.0, 0.0]
+    assert PlanJudge(made, problem)(APART, problem.requests) == [1.0, 1.0, 0.0]
 
 
 def test_cells_in_numbers() -> None:

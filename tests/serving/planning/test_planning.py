@@ -8,23 +8,31 @@ from typing import Any
 
 import pytest
 
+from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Judge
-from astrarium.placement.problem import ALONE, Form, PlacementRequests, Problem, Shape
+from astrarium.placement.problem import ALONE, PlacementRequests, Problem, Shape
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.answer import Question, answered
 from astrarium.serving.planning.clusters import fewest_possible, sized
 from astrarium.serving.planning.growth import growth, narrowed, reason
 from astrarium.serving.planning.known import interference_named, measured_on_v100s
 from astrarium.serving.planning.load import PlanningLoad, grown, with_rates
-from astrarium.serving.planning.search import Attempt, PlacementChoice, Planning, PlanningGoals, PlanningWatch
+from astrarium.serving.planning.search import (
+    Attempt,
+    Planning,
+    PlanningGoals,
+    PlanningWatch,
+    placement_policy,
+)
 from astrarium.serving.planning.tables import draw_placement
 from astrarium.serving.planning.use import uses
 from astrarium.serving.scenario import Scenario, parse
+from tests.support.pipelines import PIPELINE, halved
 
-REPLICATION = PlacementChoice("selective-replication")
+REPLICATION = Choice("selective-replication")
 
 
 def scenario(**changes: Any) -> Scenario:
@@ -130,7 +138,7 @@ def test_of_unequal_gpus_those_are_taken_that_do(slow: int, gpus: list[int], bus
     """At 5 and 10 ms on a B, 50/s and 30/s keep 0.55 of one busy, 50/s and 120/s 1.45."""
     workload = {"arrivals": "poisson", "rate": {"quick": "50/s", "slow": f"{slow}/s"}, "duration": "10s"}
     found = Planning(
-        scenario(**MIXED, workload=workload), PlacementChoice("planner"), PlanningGoals(), PlanningWatch()
+        scenario(**MIXED, workload=workload), Choice("planner"), PlanningGoals(), PlanningWatch()
     ).fewest()
     assert found is not None
     assert [gpu.id for gpu in found.problem.gpus] == gpus
@@ -349,7 +357,7 @@ def test_rivals_stand_on_as_many_gpus_and_the_same_requests() -> None:
 
         return judge
 
-    question = Question(gpus=2, rivals=(PlacementChoice("round-robin", {"stages": 1}),), grow=False)
+    question = Question(gpus=2, rivals=(Choice("round-robin", {"stages": 1}),), grow=False)
     answer = answered(scenario(**EASY), REPLICATION, PlanningGoals(make_judge=make), question)
     [rival] = answer.rivals
     assert (rival.same.gpus, rival.same.plan.policy, rival.choice.label) == (
@@ -366,8 +374,8 @@ def test_rivals_stand_on_as_many_gpus_and_the_same_requests() -> None:
 @pytest.mark.parametrize(
     ("made", "field"),
     [
-        (lambda: PlacementChoice("planer").made(), "--policy"),
-        (lambda: PlacementChoice("alpaserve", {"beem": 2}).made(), "-p beem"),
+        (lambda: placement_policy(Choice("planer")), "--policy"),
+        (lambda: placement_policy(Choice("alpaserve", {"beem": 2})), "-p beem"),
         (lambda: PlanningGoals(target=1.5), "--target"),
         (lambda: PlanningGoals(most=0), "--most"),
         (lambda: Question(gpus=0), "--gpus"),
@@ -439,16 +447,10 @@ def test_measured_slowdowns_come_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_picture_of_turns_shares_and_pipelines(tmp_path: Path) -> None:
-    pipeline = Shape(stages=2)
-
-    def spread(name: str, alone: Form) -> dict[Shape, Form]:
-        times = tuple(time // 2 for time in alone.stage_times[0])
-        return {pipeline: Form(pipeline, (times, times), (alone.weights[0] // 2,) * 2)}
-
-    problem = plans.problem(scenario(**TWO, cluster={"gpus": 5, "memory": "10GiB"}), spread)
+    problem = halved(plans.problem(scenario(**TWO, cluster={"gpus": 5, "memory": "10GiB"})))
     replicas = (
         Replica(0, (0,)), Replica(1, (0,)), Replica(0, (1,), share=0.25), Replica(1, (1,), share=0.5),
-        Replica(1, (2, 3), pipeline), Replica(0, (2, 3), pipeline),
+        Replica(1, (2, 3), PIPELINE), Replica(0, (2, 3), PIPELINE),
     )  # fmt: skip
     found = uses(Plan("by hand", replicas), problem)
     assert [len(use.replicas) for use in found] == [2, 2, 2, 2, 0]

@@ -30,10 +30,10 @@ from astrarium.serving.policies.astrarium.applications import (
     Applications,
     Group,
     cheapest_cut,
-    per_time,
 )
 from astrarium.testing.audit import all_in_time, audit
-from astrarium.testing.cases import Case, cluster, linear_model, run_case
+from astrarium.testing.cases import Case, cluster, linear_model
+from tests.support.cases import run_case
 from tests.support.rival_runs import MS, Desk, ms
 
 
@@ -289,8 +289,8 @@ def test_evenly_spaced_requests_have_no_dispersion_and_batches_of_ten_have_ten_t
     assert even.dispersion() == 0
     assert single.dispersion() == pytest.approx(1, abs=0.35)
     assert tens.dispersion() == pytest.approx(10 * single.dispersion())
-    assert per_time(even) == pytest.approx(140 / SECOND)
-    assert per_time(RateMeter()) == 0
+    assert even.rate() == pytest.approx(140 / SECOND)
+    assert RateMeter().rate() == 0
 
 
 # in the policy

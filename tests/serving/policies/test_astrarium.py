@@ -25,19 +25,20 @@ from astrarium.serving.contract import (
     Request,
     latency_table,
 )
-from astrarium.serving.policies._queue import gather_window
+from astrarium.serving.policies._queue import Backlog
 from astrarium.serving.policies.astrarium import Astrarium
 from astrarium.serving.policies.astrarium.line import RequestLine
 from astrarium.serving.policies.astrarium.pressure import Climate
 from astrarium.serving.scenario import build, parse
 from astrarium.serving.state import Outcome, ServingState
-from astrarium.testing.cases import Case, Run, cluster, linear_model, run_case, with_truth
+from astrarium.testing.cases import Case, Run, cluster, linear_model, with_truth
 from astrarium.testing.serving import NO_DELAY, cases, gpu_changes
 from astrarium_papers.orloj import _finish
 from astrarium_papers.orloj._settings import SYSTEMS, System
 from astrarium_papers.orloj._tables import TABLE_4_1
 from astrarium_papers.orloj._workloads import Case as Workload
 from astrarium_papers.orloj._workloads import modes, real
+from tests.support.cases import run_case
 from tests.support.rival_runs import Desk, bad_rate, ms, resnet50, simulated
 
 
@@ -68,8 +69,8 @@ def test_a_line_gathers_as_a_window_does(
     line = RequestLine(spec, network, Astrarium.Parameters(lookahead=False))
     for place, deadline in enumerate(due):
         line.insert(Request(place, 0, 0, deadline))
-    told = (sorted(due), line.stance.hold, [network.delay(b) + t for b, t in enumerate(spec.latency)])
-    expected = gather_window(*told, spec.latency, 5, free)
+    ready = [network.delay(b) + t for b, t in enumerate(spec.latency)]
+    expected = Backlog(sorted(due), ready, spec.latency).gather_window(line.stance.hold, 5, free)
     assert (len(line.gather(5, free)), line.size) == expected
 
 

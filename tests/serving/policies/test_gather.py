@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND
 from astrarium.serving.contract import ModelSpec, Network, Request, latency_table
-from astrarium.serving.policies._queue import ModelQueue, gather_fcfs, gather_window
+from astrarium.serving.policies._queue import Backlog, ModelQueue
 from astrarium.serving.policies._rates import BIN
 from astrarium.testing.cases import linear_model
 
@@ -43,8 +43,9 @@ class Gathering:
         drop = min(drop for drop, size in self.feasible() if size == goal)
         return drop, max(size for at, size in self.feasible() if at == drop)
 
-    def arguments(self, target: int) -> tuple[list[int], int, list[int], tuple[int, ...], int, int]:
-        return self.deadlines, target, self.ready, self.latency, self.now, self.free
+    @property
+    def backlog(self) -> Backlog:
+        return Backlog(self.deadlines, self.ready, self.latency)
 
 
 gatherings = st.builds(
@@ -62,7 +63,7 @@ gatherings = st.builds(
 def test_fcfs_drops_only_the_hopeless_and_then_takes_all_it_can(gathering: Gathering) -> None:
     feasible = gathering.feasible()
     expected = gathering.fewest_dropped_for(1) if feasible else (len(gathering.deadlines), 0)
-    assert gather_fcfs(*gathering.arguments(1)) == expected
+    assert gathering.backlog.gather_fcfs(1, gathering.now, gathering.free) == expected
 
 
 @BOUNDED
@@ -74,10 +75,10 @@ def test_window_drops_as_few_as_allow_the_target_or_the_best(gathering: Gatherin
         expected = gathering.fewest_dropped_for(min(target, best))
     else:
         expected = len(gathering.deadlines), 0
-    assert gather_window(*gathering.arguments(target)) == expected
+    assert gathering.backlog.gather_window(target, gathering.now, gathering.free) == expected
 
 
-@pytest.mark.parametrize("gather", [gather_fcfs, gather_window])
+@pytest.mark.parametrize("gather", [Backlog.gather_fcfs, Backlog.gather_window])
 @pytest.mark.parametrize(
     ("deadlines", "expected"),
     [
@@ -90,15 +91,15 @@ def test_window_drops_as_few_as_allow_the_target_or_the_best(gathering: Gatherin
 )
 def test_edges(gather: object, deadlines: list[int], expected: tuple[int, int]) -> None:
     latency = latency_table([10, 11, 12])
-    assert gather(deadlines, 5, latency, latency, 0, 0) == expected  # type: ignore[operator]
+    assert gather(Backlog(deadlines, latency, latency), 5, 0, 0) == expected  # type: ignore[operator]
 
 
 def test_window_gives_up_heads_that_fcfs_keeps() -> None:
     latency = latency_table([10, 11, 12, 13])
-    deadlines = [10, 10, 13, 13, 13, 13]
-    assert gather_fcfs(deadlines, 4, latency, latency, 0, 0) == (0, 1)
-    assert gather_window(deadlines, 4, latency, latency, 0, 0) == (2, 4)
-    assert gather_window(deadlines, 1, latency, latency, 0, 0) == (0, 1)
+    backlog = Backlog([10, 10, 13, 13, 13, 13], latency, latency)
+    assert backlog.gather_fcfs(4, 0, 0) == (0, 1)
+    assert backlog.gather_window(4, 0, 0) == (2, 4)
+    assert backlog.gather_window(1, 0, 0) == (0, 1)
 
 
 # the target size

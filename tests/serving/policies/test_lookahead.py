@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.core.units import FOREVER, Time
+from astrarium.serving.policies._queue import Backlog
 from astrarium.serving.policies.astrarium.lookahead import (
     MOST_GIVEN_UP,
-    Backlog,
     LineProspect,
     due,
     give_up,

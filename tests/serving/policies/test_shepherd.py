@@ -191,6 +191,7 @@ def test_network_delays_count() -> None:
     assert other.arrive(0, 0, slo=9.4) == [Drop(0, EXPIRED)]
 
 
+@pytest.mark.thorough
 def test_goodput_has_a_cliff() -> None:
     """Symphony's paper: 4445 and 778 requests/s on 8 GPUs; its code without delays: 5043 and 807."""
     assert bad_rate("shepherd", resnet50(), 4300, 6) <= 0.01

@@ -33,12 +33,11 @@ from astrarium.serving.contract import (
 )
 from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.policies.astrarium import Astrarium
-from astrarium.serving.policies.deferred import Deferred
-from astrarium.serving.policies.eager import Eager
-from astrarium.serving.policies.timeout import Timeout, timeout_for
+from astrarium.serving.policies.window import Deferred, Eager, Timeout, timeout_for
 from astrarium.serving.state import Outcome, ServingState
-from astrarium.testing.cases import Case, Run, UnevenTruth, cluster, linear_model, run_case
+from astrarium.testing.cases import Case, Run, UnevenTruth, cluster, linear_model
 from astrarium.testing.serving import NO_DELAY, cases
+from tests.support.cases import run_case
 
 UNIT = MILLISECOND
 GAP = UNIT * 3 // 4

@@ -12,23 +12,20 @@ from astrarium.serving.autoscale import (
     advice_over_time,
     advise,
     busy_before,
-    gpus_to_allocate,
-    gpus_to_release,
 )
 from astrarium.serving.state import Outcome
 from tests.support.report_runs import by_hand, simulated
 
 
 def test_allocate_what_the_bad_requests_need() -> None:
-    assert gpus_to_allocate(8, 0.2) == pytest.approx(2)  # 8 GPUs serve 80 %, so 10 serve all
-    assert gpus_to_allocate(8, 0.5) == pytest.approx(8)
-    assert gpus_to_allocate(8, 0.01) == 0  # at the threshold, not above it
-    assert gpus_to_allocate(8, 0.011) > 0
-    assert gpus_to_allocate(8, 1.0) == math.inf
+    assert advise(8, 0.2, 0.0).allocate == pytest.approx(2)  # 8 GPUs serve 80 %, so 10 serve all
+    assert advise(8, 0.5, 0.0).allocate == pytest.approx(8)
+    assert advise(8, 0.01, 0.0).allocate == 0  # at the threshold, not above it
+    assert advise(8, 0.011, 0.0).allocate > 0
+    assert advise(8, 1.0, 0.0).allocate == math.inf
 
 
 def test_release_what_is_idle_unless_requests_are_bad() -> None:
-    assert gpus_to_release(8, 0.25) == 2
     assert advise(8, 0.0, 0.25).release == 2
     assert advise(8, 0.2, 0.25).release == 0
     assert advise(8, 0.2, 0.25).allocate == pytest.approx(2)
@@ -59,7 +56,7 @@ def test_over_time_against_loops() -> None:
             busy[gpu] += max(0, min(int(b), end) - max(int(a), start))
         assert found.idle_fraction[i] == pytest.approx(1 - sum(busy) / (3 * (end - start)))
         assert found.used[i] == sum(time > 0 for time in busy)
-        assert found.allocate[i] == pytest.approx(gpus_to_allocate(3, float(found.bad_rate[i])))
+        assert found.allocate[i] == pytest.approx(advise(3, float(found.bad_rate[i]), 0.0).allocate)
     assert found.allocate.max() > 0
 
 

@@ -152,7 +152,7 @@ def test_a_folder_holds_what_its_readme_says(tmp_path: Path) -> None:
     record = simulated()
     write_all(tmp_path / "runs" / "a", record)
     files = sorted(p.name for p in (tmp_path / "runs" / "a").iterdir())
-    assert files == sorted({*folder._FILES, *LEVEL.report.files, "README.txt"} - {folder.TRACE})
+    assert files == sorted({*folder._FILES, *LEVEL.report.FILES, "README.txt"} - {folder.TRACE})
     text = (tmp_path / "runs" / "a" / "README.txt").read_text()
     assert all(name in text for name in files if name != "README.txt")
     assert "astrarium simulate x.yaml" in text
@@ -240,6 +240,7 @@ def test_unused_names(tmp_path: Path) -> None:
     assert folder.unused(tmp_path / "a") == tmp_path / "a-3"
 
 
+@pytest.mark.thorough
 def test_a_folder_of_a_million_requests_is_cheap(tmp_path: Path) -> None:
     from dataclasses import replace
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ import yaml
 from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND
 from astrarium.placement.plan import Plan, Replica, check
-from astrarium.placement.policies import Patient, placement_policies
-from astrarium.placement.problem import ALONE, Form, Problem, Shape
+from astrarium.placement.policies import Search, placement_policies
+from astrarium.placement.problem import ALONE, Problem, Shape
 from astrarium.serving.planning import plans
 from astrarium.serving.scenario import build, load, parse, schema
+from tests.support.pipelines import PIPELINE, halved
 
 GIB = 2**30
 BY_KIND = {"A100": {"alpha": "1ms", "beta": "4ms"}, "T4": {"alpha": "2ms", "beta": "4ms"}}
@@ -38,17 +38,11 @@ SCENARIO: dict[str, Any] = {
     "workload": {"arrivals": "poisson", "rate": {"bert": "20/s", "vgg": "30/s"}, "duration": "10s"},
     "seed": 3,
 }
-PIPELINE = Shape(stages=2, operators=1)
-
-
-def halves(name: str, alone: Form) -> Mapping[Shape, Form]:
-    times = tuple(time // 2 for time in alone.stage_times[0])
-    return {PIPELINE: Form(PIPELINE, (times, times), (alone.weights[0] // 2,) * 2)}
 
 
 @pytest.fixture
 def problem() -> Problem:
-    return plans.problem(parse(SCENARIO, planning=True), halves)
+    return halved(plans.problem(parse(SCENARIO, planning=True)))
 
 
 PLAN = Plan(
@@ -109,7 +103,7 @@ def test_models_that_do_not_fit_together_can_be_planned() -> None:
         parse(tight)
     found = plans.problem(parse(tight, planning=True))
     factory: Any = placement_policies.get("selective-replication")
-    plan = factory(factory.Parameters()).place(found, Patient())
+    plan = factory(factory.Parameters()).place(found, Search())
     check(plan, found)
     assert not plan.missing
     assert plans.parse(plans.plain(plan, found), found) == plan
@@ -178,7 +172,7 @@ def test_what_is_missing_comes_back_too(problem: Problem) -> None:
 def test_a_plan_goes_by_names_not_by_numbers(problem: Problem) -> None:
     """The same plan, used with a scenario that lists its models the other way round."""
     turned = changed(models=dict(reversed(SCENARIO["models"].items())))
-    other = plans.problem(parse(turned, planning=True), halves)
+    other = halved(plans.problem(parse(turned, planning=True)))
     found = plans.parse(plans.plain(PLAN, problem), other)
     assert [replica.model for replica in found.replicas] == [1, 1, 0]
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from random import Random
 
-from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece, option
-from astrarium.cluster.auction.partial import AuctionResult
+from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece
+from astrarium.cluster.auction.partial import AuctionResult, Share, kept
 from astrarium.cluster.auction.program import BILLION, program
 from astrarium.cluster.auction.search import Assignment, best
 
 EMPTY = BidOption((), 1.0)
+
+
+def option(sizes: Iterable[int], rho: float) -> BidOption:
+    """An option with pieces of these sizes, on any machines."""
+    return BidOption(tuple(GpuPiece(size) for size in sizes), rho)
 
 
 def machines(*free: int, racks: Sequence[int] = ()) -> list[FreeMachine]:
@@ -123,13 +127,35 @@ def check_hands(goods: Sequence[FreeMachine], bids: Sequence[Bid], outcome: Auct
     there = [gpu for machine in goods for gpu in machine.gpus]
     won = [gpu for share in outcome.shares for gpu in share.won]
     assert len(set(won)) == len(won)
-    handed = [gpu for share in outcome.shares for gpu in share.gpus] + list(outcome.leftover)
-    assert Counter(handed) == Counter(there)
+    assert set(won) <= set(there)
     for share, bid in zip(outcome.shares, bids, strict=True):
-        assert set(share.gpus) <= set(share.won)
-        assert len(share.gpus) <= share.fraction * len(share.won) + 1e-9 or not share.won
+        keeps = kept_of(share, goods)
+        assert set(keeps) <= set(share.won)
+        assert len(keeps) <= share.fraction * len(share.won) + 1e-9 or not share.won
         assert 0 < share.fraction <= 1
         chosen = None if share.option is None else bid.options[share.option]
         assert len(share.won) == (chosen.gpus if chosen else 0)
         mine = [m._replace(gpus=tuple(gpu for gpu in m.gpus if gpu in share.won), slots=()) for m in goods]
         assert together([chosen], mine)
+
+
+# What winners keep after the hidden payment, rounded down.
+
+
+def kept_of(share: Share, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
+    return kept(share.won, math.floor(share.fraction * len(share.won) + 1e-9), goods)
+
+
+Rho = Callable[[tuple[int, ...]], float]
+
+
+def best_kept(share: Share, goods: Sequence[FreeMachine], rho: Rho) -> tuple[int, ...]:
+    """The best by the winner's own numbers, of all subsets: however many of each machine."""
+    count = math.floor(share.fraction * len(share.won) + 1e-9)
+    piles = [[gpu for gpu in machine.ordered() if gpu in share.won] for machine in goods]
+    subsets = {
+        tuple(sorted(gpu for pile, n in zip(piles, counts, strict=True) for gpu in pile[:n]))
+        for counts in product(*(range(len(pile) + 1) for pile in piles))
+    }
+    fitting = [*(each for each in subsets if len(each) <= count), kept_of(share, goods)]
+    return min(fitting, key=lambda gpus: (rho(gpus), len(gpus), gpus))

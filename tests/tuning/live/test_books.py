@@ -18,17 +18,20 @@ from astrarium.core.trace import Step, read_trace, write_trace
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.run.replay import replay
 from astrarium.tuning.contract import Action, Event, MovingMeasured, Pause, Put
-from astrarium.tuning.level import Costs, Truth
-from astrarium.tuning.level import run as simulated
+from astrarium.tuning.level import Truth
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Journal, LiveOptions, RunEnded
 from astrarium.tuning.live.books import LiveTuning, live_tuning
+from astrarium.tuning.live.checkpoints import Checkpoints
 from astrarium.tuning.live.estimates import Estimates
-from astrarium.tuning.live.run import CheckpointFolder, FileJournal
+from astrarium.tuning.live.run import FileJournal
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.runtime import Place, Runtime
 from astrarium.tuning.samplers import RandomSampler, Standing
+from astrarium.tuning.scenario.schema import CostsSection
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.state import Outcome, TuningState
+from astrarium_papers.fluid._searches import costs_of
+from astrarium_papers.fluid._searches import run as simulated
 from tests.support.tuning.fakes import Clock, FakeBackend, play
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
@@ -43,18 +46,18 @@ SMALL: dict[str, dict[str, Any]] = {
 SYNCHRONOUS = ["random", "successive-halving", "hyperband", "pbt"]
 
 
-class Told:
+class Told(Estimates):
     """Beliefs that are the truth, once a candidate has trained."""
 
     def __init__(self, truth: Truth) -> None:
-        self._truth, self._known, self._new = truth, set[int](), set[int]()
+        self._truth, self._met, self._unheard = truth, set[int](), set[int]()
 
-    def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool) -> None:
-        self._new |= {candidate} - self._known
+    def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool = False) -> None:
+        self._unheard |= {candidate} - self._met
 
     def news(self) -> dict[int, Runtime]:
-        new, self._new = self._new, set()
-        self._known |= new
+        new, self._unheard = self._unheard, set()
+        self._met |= new
         return {number: self._truth.runtime(number) for number in sorted(new)}
 
 
@@ -71,12 +74,12 @@ class Play:
         journal: Journal | None = None,
         told: bool = True,
         options: LiveOptions | None = None,
-        costs: Costs | None = None,
+        costs: CostsSection | None = None,
         settings: dict[str, Any] | None = None,
         moving: Time | None = None,
         **more: Any,
     ) -> None:
-        self.truth, self.clock, self.costs = Truth(TASK, seed), Clock(), costs or Costs(0, 0)
+        self.truth, self.clock, self.costs = Truth(TASK, seed), Clock(), costs or costs_of(0, 0)
         self.steps: list[Step] = []
         self.backend = FakeBackend(
             self.clock, self.truth.runtime, self._worth, gpus, self.costs.starting, self.costs.moving, **more
@@ -144,7 +147,7 @@ def all_ended_well(played: Play) -> None:
 @pytest.mark.parametrize("search", SMALL)
 def test_live_is_as_simulated(search: str, policy: str) -> None:
     """The same candidates with the same values; asynchronous ones where the order of ends is the same."""
-    costs = Costs(starting=500 * MILLISECOND, moving=2 * SECOND)
+    costs = costs_of(starting=500 * MILLISECOND, moving=2 * SECOND)
     played = Play(search, policy, costs=costs).go()
     expected = simulated(TASK, search, policy, 4, 1, SMALL[search], costs=costs)
     all_ended_well(played)
@@ -165,15 +168,15 @@ def test_live_is_as_simulated(search: str, policy: str) -> None:
 def test_a_run_with_nothing_to_wait_for_is_the_simulated_one_to_the_nanosecond() -> None:
     for search in ("successive-halving", "asha"):
         played = Play(search, "fifo").go()
-        expected = simulated(TASK, search, "fifo", 4, 1, SMALL[search], costs=Costs(0, 0))
+        expected = simulated(TASK, search, "fifo", 4, 1, SMALL[search], costs=costs_of(0, 0))
         assert [row.ended for row in played.rows.values()] == [row.ended for row in expected.rows]
 
 
 @pytest.mark.parametrize("search", ["successive-halving", "hyperband"])
 def test_with_what_it_measures_it_does_as_well_as_with_the_truth(search: str) -> None:
     """Trials are slowed by those who share their GPUs; nothing is known before it was seen."""
-    known = Play(search, "dynamic-fluid", shared=True, costs=Costs(0, 100 * MILLISECOND)).go()
-    learnt = Play(search, "dynamic-fluid", shared=True, told=False, costs=Costs(0, 100 * MILLISECOND)).go()
+    known = Play(search, "dynamic-fluid", shared=True, costs=costs_of(0, 100 * MILLISECOND)).go()
+    learnt = Play(search, "dynamic-fluid", shared=True, told=False, costs=costs_of(0, 100 * MILLISECOND)).go()
     fifo = Play(search, "fifo", shared=True).go()
     ends = [played.live.record("").end for played in (known, learnt, fifo)]
     assert ends[1] < 1.15 * ends[0]
@@ -188,7 +191,7 @@ def test_with_what_it_measures_it_does_as_well_as_with_the_truth(search: str) ->
 
 def test_a_recording_replays(tmp_path: Path) -> None:
     """What was learnt of moves and iterations is among the events."""
-    costs = Costs(SECOND, 3 * SECOND)
+    costs = costs_of(SECOND, 3 * SECOND)
     played = Play("hyperband", "dynamic-fluid", told=False, shared=True, costs=costs, moving=SECOND)
     played.backend.at(30, lambda: played.backend.change((0, 1)))
     played.backend.at(90, lambda: played.backend.change((0, 1, 2, 5)))
@@ -431,7 +434,7 @@ def test_moves_and_pauses_are_carried_out_at_the_end_of_iterations() -> None:
         "random",
         mover,
         leaving=2 * SECOND,
-        costs=Costs(SECOND, 3 * SECOND),
+        costs=costs_of(SECOND, 3 * SECOND),
         settings={"candidates": 1, "iterations": 40},
         options=LiveOptions(patience=SECOND),
         told=False,
@@ -477,7 +480,7 @@ def test_copies_begin_with_the_checkpoints_of_others() -> None:
 # a run that was killed
 
 
-class Shelf:
+class Shelf(Checkpoints):
     def __init__(self) -> None:
         self.all: set[Checkpoint] = set()
 
@@ -556,7 +559,7 @@ def test_checkpoints_are_files_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "4").mkdir()
     for name in ("1.pt", "12.pt", "3.pt.tmp", "best.pt"):
         (tmp_path / "4" / name).write_bytes(b"")
-    folder = CheckpointFolder(tmp_path)
+    folder = Checkpoints(tmp_path)
     assert folder.kept(4) == [1, 12]
     assert folder.kept(5) == []
     folder.clear(4)

@@ -140,6 +140,7 @@ def test_policies_that_spread_are_bounded() -> None:
     assert bounded_spread(Choice("fifo"), 1) == Choice("fifo")
 
 
+@pytest.mark.thorough
 def test_the_guide_can_be_followed(tmp_path: Path) -> None:
     found = BLOCK.findall(GUIDE.read_text())
     assert len(found) == 4

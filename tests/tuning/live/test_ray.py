@@ -18,14 +18,17 @@ from astrarium.tuning.state import Outcome
 from tests.support.tuning.ray_cluster import ray_cluster
 from tests.support.tuning.ray_training import build
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.thorough]
 ray: Any = pytest.importorskip("ray")
 pytest.importorskip("torch")
 
 from astrarium.core.streams import stream  # noqa: E402
 from astrarium.tuning.live.checkpoints import seed_all  # noqa: E402
-from astrarium.tuning.live.ray.backend import RayTrialBackend  # noqa: E402
-from astrarium.tuning.live.ray.slots import GROUP, agent_placement  # noqa: E402
+from astrarium.tuning.live.ray.backend import (  # noqa: E402
+    GROUP,
+    RayTrialBackend,
+    agent_placement,
+)
 from astrarium.tuning.live.run import SearchSpec, run_with  # noqa: E402
 from astrarium.tuning.live.training import Emulated, Workers  # noqa: E402
 

@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("ray")
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.messages import Beat, Gone, Leave, MemberEnded, SlotSetup, Started
+from astrarium.tuning.live.messages import Beat, Gone, Leave, MemberEnded, SlotSetup
 from astrarium.tuning.live.ray import agent as tuning_ray_agent
-from astrarium.tuning.live.ray import slots as tuning_ray_slots
+from astrarium.tuning.live.ray import backend as ray_backend
 from astrarium.tuning.live.ray.agent import AgentAnswer, AgentSettings, SlotAgent
-from astrarium.tuning.live.ray.slots import AGAIN, AgentPlacement, RaySlots
+from astrarium.tuning.live.ray.backend import AGAIN, AgentPlacement, RaySlots
 from astrarium.tuning.live.slots import SlotMessage
 
 PATIENCE = 3.0
@@ -35,8 +35,8 @@ class FakeCall:
         self.arguments = arguments
         self.answer: AgentAnswer | None = None
 
-    def of(self, clock: float, *heard: SlotMessage, usable: bool = True) -> None:
-        self.answer = AgentAnswer(clock, list(heard), usable)
+    def of(self, *heard: SlotMessage, usable: bool = True) -> None:
+        self.answer = AgentAnswer(list(heard), usable)
 
 
 class FakeActor:
@@ -58,7 +58,7 @@ class FakeRay:
     def __init__(self) -> None:
         self.actors: list[FakeActor] = []
         self.now = 0.0
-        self.at_first: Callable[[FakeCall], None] = lambda call: call.of(self.now)
+        self.at_first: Callable[[FakeCall], None] = lambda call: call.of()
         self.removed: list[Any] = []
         self.util = SimpleNamespace(remove_placement_group=self.removed.append)
 
@@ -95,8 +95,8 @@ class FakeRay:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
-    monkeypatch.setattr(tuning_ray_slots, "the_ray", lambda: fake)
-    monkeypatch.setattr(tuning_ray_slots, "monotonic", lambda: fake.now)
+    monkeypatch.setattr(ray_backend, "the_ray", lambda: fake)
+    monkeypatch.setattr(ray_backend, "monotonic", lambda: fake.now)
     return fake
 
 
@@ -132,19 +132,19 @@ def test_a_silent_agent_is_gone_with_what_it_ran_and_another_comes(ray: FakeRay)
     lease, other = mine.take(0), mine.take(1)
     silent, busy = ray.actors
     ray.now = PATIENCE * 0.9
-    busy.asked[-1].of(ray.now)
+    busy.asked[-1].of()
     assert mine.hear(0) == []
     ray.now = PATIENCE * 1.1
     assert mine.hear(0) == [SlotMessage(lease, Gone("its agent gave no sign of life for 3 s"))]
     assert silent.killed
     assert mine.gpus() == (1,)
-    silent.asked[-1].of(0, SlotMessage(lease, MemberEnded(0, 1, 0, "finished", 9)))
-    busy.asked[-1].of(ray.now)
+    silent.asked[-1].of(SlotMessage(lease, MemberEnded(0, 1, 0, "finished", 9)))
+    busy.asked[-1].of()
     assert mine.hear(0) == []  # what it says late is heard by nobody
     ray.now += AGAIN
-    busy.asked[-1].of(ray.now)
+    busy.asked[-1].of()
     mine.hear(0)
-    busy.asked[-1].of(ray.now)
+    busy.asked[-1].of()
     mine.hear(0)
     assert mine.gpus() == (0, 1)
     assert len(ray.actors) == 3
@@ -166,7 +166,7 @@ def test_an_agent_that_died_is_gone_at_once(ray: FakeRay) -> None:
 def test_an_agent_that_can_start_nothing_is_of_no_use(ray: FakeRay) -> None:
     mine = slots(1)
     lease = mine.take(0)
-    ray.actors[0].asked[-1].of(0, SlotMessage(lease, Gone("x")), usable=False)
+    ray.actors[0].asked[-1].of(SlotMessage(lease, Gone("x")), usable=False)
     assert [slot for slot, _ in mine.hear(0)] == [lease]
     assert mine.gpus() == ()
 
@@ -175,25 +175,8 @@ def test_a_lease_that_was_given_back_is_not_heard_of(ray: FakeRay) -> None:
     mine = slots(1)
     lease = mine.take(0)
     mine.give_back(lease)
-    ray.actors[0].asked[-1].of(0, SlotMessage(lease, Gone("x")))
+    ray.actors[0].asked[-1].of(SlotMessage(lease, Gone("x")))
     assert mine.hear(0) == []
-
-
-def test_instants_of_another_machine_are_told_by_our_clock(ray: FakeRay) -> None:
-    ray.now = 1000.0
-    ray.at_first = lambda call: call.of(50.0)
-    mine = slots(1)
-    lease = mine.take(0)
-    said = [
-        SlotMessage(lease, Started(0, 1, 0, 51.0, {})),
-        SlotMessage(lease, MemberEnded(0, 1, 0, "left", 3, last=52.0)),
-    ]
-    ray.now = 1003.5  # half a second on the way
-    ray.actors[0].asked[-1].of(53.0, *said)
-    started, ended = (each.said for each in mine.hear(0))
-    assert isinstance(started, Started)
-    assert isinstance(ended, MemberEnded)
-    assert (started.at, ended.last) == (1001.0, 1002.0)
 
 
 def test_no_agent_in_time_is_an_error_that_leaves_nothing(ray: FakeRay) -> None:

@@ -28,12 +28,13 @@ from astrarium.tuning.live.messages import Gone, SlotSetup
 from astrarium.tuning.live.run import SearchSpec, check_same_search, run_with
 from astrarium.tuning.live.slot import ProcessSettings
 from astrarium.tuning.live.slots import TRIES, LocalSlots, SlotMessage, SlotTemplate
-from astrarium.tuning.live.training import Emulated, packed
+from astrarium.tuning.live.training import Emulated, ParkedFunction, packed
 from astrarium.tuning.optuna import optimize
-from astrarium.tuning.optuna.objective import ObjectiveLoop, ObjectiveTraining
+from astrarium.tuning.optuna.objective import ObjectiveTraining
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from astrarium.tuning.runtime import Place
 from tests.support.tuning.fakes import Clock, FakeBackend
+from tests.support.tuning.processes import pids_of
 from tests.support.tuning.trainings import attributed, odd, one_fork_server
 
 pytestmark = pytest.mark.long
@@ -97,12 +98,13 @@ def until(happened: Callable[[], bool]) -> None:
 # runs after others
 
 
+@pytest.mark.thorough
 def test_what_one_training_changes_the_next_does_not_find(backend: LocalTrialBackend) -> None:
     backend.warm_up(LIMIT)
-    before = set(backend.pids())
+    before = set(pids_of(backend))
     assert end(backend, begun(backend, "untidy")).ending == "finished"
     assert end(backend, begun(backend, "looks")).value == 0.0
-    assert set(backend.pids()) == before  # it was the same process
+    assert set(pids_of(backend)) == before  # it was the same process
 
 
 def test_habits_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,13 +149,14 @@ def test_who_leads_a_gang_does_not_wait_for_those_who_will_not_leave(backend: Lo
     assert end(backend, begun(backend, "looks", BOTH)).ending == "finished"
 
 
+@pytest.mark.thorough
 def test_a_fork_server_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "ForkServer", ForkServer)
     with LocalTrialBackend(odd, 1, Emulated()) as backend:
         trial = begun(backend, "stays", total=100_000)
         heard(backend, lambda news: isinstance(news, Iterated))
         backend.warm_up(LIMIT)  # with the spare one
-        pids = backend.pids()
+        pids = pids_of(backend)
         os.kill(backend._local._made[0].fork_server._process.pid, signal.SIGKILL)
         assert end(backend, trial).ending == "lost"
         until(lambda: all(map(gone, pids)))
@@ -299,10 +302,11 @@ def test_attributes_go_on_with_the_checkpoint_and_must_be_what_optuna_can_keep()
 
 
 def test_one_that_is_dropped_before_its_loop_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dropped(loop: ObjectiveLoop) -> None:
+    def dropped(parked: ParkedFunction) -> None:
+        parked._thread.start()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ObjectiveLoop, "_await", dropped)
+    monkeypatch.setattr(ParkedFunction, "next", dropped)
     before = threading.enumerate()
     with pytest.raises(KeyboardInterrupt):
         ObjectiveTraining(attributed, {"rate": 0.5}, tuning.Workers())

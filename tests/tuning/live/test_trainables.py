@@ -254,6 +254,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_started(changed: Any, to
         fit(Falling, **usual | changed)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trainable", [Falling, falling])
 def test_trainables_are_searched_as_they_are(trainable: Any) -> None:
     """The smaller it starts, the smaller it ends."""

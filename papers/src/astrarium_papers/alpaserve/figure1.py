@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 
 from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.placement.groups import WITHOUT_OVERHEADS, Group
+from astrarium.placement.groups import Group, SimulatedRequests
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
-from astrarium.placement.simulation import SimulatedRequests
 from astrarium_papers.alpaserve._common.settings import (
     COLORS,
     PARALLEL,
     SIMPLE,
+    WITHOUT_OVERHEADS,
     outcome,
     pipelined,
     replicated,

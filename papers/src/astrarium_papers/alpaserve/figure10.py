@@ -13,11 +13,17 @@ from statistics import mean
 from typing import Any
 
 from astrarium.core.units import FOREVER, SECOND
-from astrarium.placement.groups import WITHOUT_OVERHEADS
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
-from astrarium.placement.simulation import SimulatedRequests
 from astrarium_papers.alpaserve._common import queueing
-from astrarium_papers.alpaserve._common.settings import fared, pipelined, replicated, spread, traffic
+from astrarium_papers.alpaserve._common.served import TrimmedRequests
+from astrarium_papers.alpaserve._common.settings import (
+    WITHOUT_OVERHEADS,
+    fared,
+    pipelined,
+    replicated,
+    spread,
+    traffic,
+)
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "The most overhead that model parallelism may have, by queueing theory (Figure 10)"
@@ -46,7 +52,7 @@ def run(effort: Effort) -> Findings:
     return Findings(_rows(data), _claims(data), data)
 
 
-def _workloads(effort: Effort, load: float, cv: float = 1.0) -> list[SimulatedRequests]:
+def _workloads(effort: Effort, load: float, cv: float = 1.0) -> list[TrimmedRequests]:
     """A request takes a second on one GPU."""
     requests, seeds = effort.pick((60_000, 3), (400_000, 10))
     rates = [load / 2] * 2
@@ -67,7 +73,7 @@ def stages(overhead: float, kind: str) -> tuple[float, float]:
     return (overhead / 2, overhead / 2) if kind == "communication" else (overhead / 2, 1 - overhead / 2)
 
 
-def _latency(workload: SimulatedRequests, divided: tuple[float, float] | None = None) -> float:
+def _latency(workload: TrimmedRequests, divided: tuple[float, float] | None = None) -> float:
     """Return the mean latency, in seconds, of a pipeline with these stages, or of the simple placement."""
     models = [_model(index, divided or (0.5, 0.5)) for index in range(2)]
     groups = pipelined(2, 2, 2) if divided else replicated(2, 1)

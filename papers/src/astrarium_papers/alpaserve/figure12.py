@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from astrarium.placement import alpaserve
+from astrarium_papers.alpaserve._common import workloads
 from astrarium_papers.alpaserve._common.cases import Case
 from astrarium_papers.alpaserve._common.panels import (
     ALPASERVE,
@@ -69,7 +69,7 @@ def run(effort: Effort) -> Findings:
 
 
 def _sweep(name: str, knob: str, curves: list[tuple[str, str]], effort: Effort) -> Sweep:
-    models, values = alpaserve.SETS[name], VALUES[knob][name] if knob == "gpus" else VALUES[knob]
+    models, values = workloads.SETS[name], VALUES[knob][name] if knob == "gpus" else VALUES[knob]
     if effort.quick:
         return Sweep(Case(models[:8], 4, 16.0, slo=SLO, seconds=60.0), knob, QUICK[knob], curves)
     return Sweep(Case(models, GPUS[name], RATE, slo=SLO), knob, values, curves, seeds=3)

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from astrarium.core.streams import stream
-from astrarium.placement import alpaserve
 from astrarium.placement.problem import PlacementRequests, Problem
+from astrarium_papers.alpaserve._common import workloads
 from astrarium_papers.alpaserve._common.cases import Case, Outcome
 from astrarium_papers.alpaserve._common.panels import (
     ALPASERVE,
@@ -57,7 +57,7 @@ def run(effort: Effort) -> Findings:
         REPLICATION: _dealt(lambda knows: placing("selective-replication", None, knows), effort),
         **{FORESEEN[system]: SYSTEMS[system] for system in FORESEEN},
     }
-    case = Case(alpaserve.SETS["S2"], 64, 64.0, seconds=effort.pick(40.0, 200.0))
+    case = Case(workloads.SETS["S2"], 64, 64.0, seconds=effort.pick(40.0, 200.0))
     curves = [(system, "fair") for system in placers]
     step = effort.pick(4, 1)
     sweeps = {

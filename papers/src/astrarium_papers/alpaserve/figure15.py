@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from astrarium.placement.groups import GroupRuntime
-from astrarium.placement.policies import Patient, PlacementPolicy, placement_policies
+from astrarium.placement.policies import PlacementPolicy, Search, placement_policies
 from astrarium_papers.alpaserve._common.cases import FAIR, Case, judge, problem
 from astrarium_papers.alpaserve._common.panels import ALPASERVE, NOISE, REPLICATION
 from astrarium_papers.alpaserve._common.sweeps import HISTORY
@@ -70,7 +70,7 @@ def _attained(system: str, growth: str, batch: int, scale: float, effort: Effort
     case = _case(growth, batch, scale, effort.pick(30.0, 200.0))
     ways = msgspec.structs.replace(FAIR, runtime=GroupRuntime(dispatch="queue", max_batch=batch))
     past = msgspec.structs.replace(case, seconds=case.seconds * HISTORY)
-    plan = _policy(system, ways.runtime).place(problem(past, ways), Patient())
+    plan = _policy(system, ways.runtime).place(problem(past, ways), Search())
     return fmean(judge(case, plan, ways, seed).attainment for seed in range(effort.pick(1, 3)))
 
 

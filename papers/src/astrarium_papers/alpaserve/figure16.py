@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.core.units import SECOND
-from astrarium.placement import alpaserve
-from astrarium_papers.alpaserve._common import transformer
+from astrarium.placement.problem import Shape
+from astrarium_papers.alpaserve._common import transformer, workloads
 from astrarium_papers.alpaserve._common.parallel import cut
 from astrarium_papers.alpaserve._common.transformer import MODELS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
@@ -51,8 +51,8 @@ def by_program(model: str, stages: int) -> list[float]:
 
 
 def measured(model: str, stages: int) -> list[float]:
-    (form,) = (form for form in alpaserve.measured(model) if form.operators == 1 and form.stages == stages)
-    return [time / SECOND for time in form.times]
+    form = workloads.measured(model)[Shape(stages)]
+    return [time / SECOND for _, time in form.stage_times]
 
 
 def _alone(model: str) -> float:

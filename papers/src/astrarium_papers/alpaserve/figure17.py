@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from astrarium.placement import alpaserve
+from astrarium_papers.alpaserve._common import workloads
 from astrarium_papers.alpaserve._common.cases import Case
 from astrarium_papers.alpaserve._common.panels import (
     GOAL,
@@ -111,7 +111,7 @@ def run(effort: Effort) -> Findings:
     placers = {**PAPER, EXCHANGES: placing("alpaserve"), **planner(effort)}
     curves = [(system, ways) for ways in WAYS for system in (PAPER if ways != "fair" else placers)]
     models, gpus, seconds = effort.pick((12, 8, 40.0), (60, 32, 200.0))
-    case = Case(alpaserve.SETS["S3"][:models], gpus, 64.0 * gpus / 32, seconds=seconds)
+    case = Case(workloads.SETS["S3"][:models], gpus, 64.0 * gpus / 32, seconds=seconds)
     sweeps = {
         knob: Sweep(case, knob, values[:: effort.pick(5, 1)], curves, effort.pick(1, 3))
         for knob, values in VALUES.items()

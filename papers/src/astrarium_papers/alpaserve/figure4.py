@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from astrarium.placement import alpaserve
 from astrarium.placement.problem import Shape
-from astrarium.placement.simulation import Statistics
-from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common import cases, workloads
+from astrarium_papers.alpaserve._common.served import Statistics
 from astrarium_papers.alpaserve._common.settings import (
     COLORS,
     COUNT,
@@ -36,7 +35,7 @@ from astrarium_papers.findings import Claim, Effort, Findings, Row
 TITLE = "Latency against the memory of a GPU, 8 models on 8 GPUs (Figure 4)"
 STAGES = (8, 4, 2, 1)
 COPIES = tuple(range(1, COUNT + 1))
-BOUND = alpaserve.GPU_MEMORY / GIB  # of a V100, in GiB
+BOUND = workloads.GPU_MEMORY / GIB  # of a V100, in GiB
 GAIN = 1.05  # what counts as better
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from astrarium.core.units import SECOND
 from astrarium.placement.groups import DEFAULT
 from astrarium.placement.problem import ALONE
-from astrarium.placement.simulation import Statistics
 from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common.served import Statistics
 from astrarium_papers.alpaserve._common.settings import (
     COUNT,
     CV,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from astrarium.placement.simulation import Statistics
+from astrarium_papers.alpaserve._common.served import Statistics
 from astrarium_papers.alpaserve._common.settings import (
     RATE,
     compared,

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from astrarium.placement.simulation import Statistics
 from astrarium_papers.alpaserve._common.alphas import (
     BUSY_RATE,
     TIGHT,
@@ -23,6 +22,7 @@ from astrarium_papers.alpaserve._common.alphas import (
     overhead_claims,
     with_overheads,
 )
+from astrarium_papers.alpaserve._common.served import Statistics
 from astrarium_papers.alpaserve._common.settings import (
     CV,
     PARALLEL,

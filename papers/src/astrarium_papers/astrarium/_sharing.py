@@ -24,9 +24,9 @@ import numpy as np
 
 from astrarium.core.processes import Times
 from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
-from astrarium.gate.kernel_profiles import KernelTrace
 from astrarium_papers.gate_simulation import Outcome, Party, Sharing, alone, profiled, share
 from astrarium_papers.kernels import RECORDED, kernel_set
+from astrarium_papers.kernels.trace import KernelTrace
 
 WINDOW = 2 * SECOND
 GRACE = 2 * SECOND  # in which requests that have come are still answered

@@ -10,11 +10,11 @@ import msgspec
 
 from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.placement.evaluation import Evaluation, evaluate, poisson
+from astrarium.placement.evaluation import Evaluation, evaluate
 from astrarium.placement.plan import Plan, check
-from astrarium.placement.policies import Judge, Patient, placement_policies
+from astrarium.placement.policies import Judge, Search, placement_policies
 from astrarium.placement.problem import PlacementRequests, Problem
-from astrarium_papers.elvinger._world import WARMUP, SharedSms, path
+from astrarium_papers.elvinger._world import WARMUP, SharedSms, path, poisson
 from astrarium_papers.findings import Effort, Row
 
 VISION = ("alexnet", "densenet121", "efficientnet_b7", "resnet50", "vgg19")
@@ -55,11 +55,11 @@ def planned(line: Line, problem: Problem, effort: Effort) -> Plan:
     factory: Any = placement_policies.get(line.policy)
     parameters = line.parameters | (QUICK_PLANNER if effort.quick and line.policy == PLANNER else {})
     policy = factory(msgspec.convert(parameters, factory.Parameters))
-    search = Patient()
+    search = Search()
     if line.policy == PLANNER:
         arrivals = poisson(problem, PLANNED_WITH, stream(PLANNING_SEED, "planning").random)
         problem = msgspec.structs.replace(problem, requests=arrivals)
-        search = Patient(judge(problem))
+        search = Search(judge(problem))
     plan: Plan = policy.place(_with_sizes(problem, line.sizes), search)
     if not line.shares:
         replicas = tuple(msgspec.structs.replace(replica, share=1.0) for replica in plan.replicas)
@@ -134,7 +134,7 @@ def bar(line: Line, problem: Problem, requests: PlacementRequests, effort: Effor
         "placement": stands(plan, problem),
         "promised": plan.attainment,
         "execution_ms": {
-            model.name: model.execution.mean / MILLISECOND for model in found.models if model.execution
+            model.name: model.stages["execution"].mean / MILLISECOND for model in found.models if model.stages
         },
     }
 

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND, Time
@@ -53,6 +53,20 @@ def clients(problem: Problem, each: int, seed: int) -> PlacementRequests:
         while counted < each:
             at += SUBMITTING - math.log1p(-draw()) * SECOND / model.rate
             counted += at >= WARMUP
+            found.append((round(at), model.index))
+    found.sort()
+    return PlacementRequests(tuple(at for at, _ in found), tuple(model for _, model in found))
+
+
+def poisson(problem: Problem, duration: Time, draw: Callable[[], float]) -> PlacementRequests:
+    """Return requests at the models' rates, drawn by chance: *draw* gives uniform numbers in [0, 1)."""
+    found: list[tuple[Time, int]] = []
+    for model in problem.models:
+        at = 0.0
+        while model.rate > 0:
+            at -= math.log1p(-draw()) * SECOND / model.rate
+            if at >= duration:
+                break
             found.append((round(at), model.index))
     found.sort()
     return PlacementRequests(tuple(at for at, _ in found), tuple(model for _, model in found))

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.core.units import MILLISECOND
-from astrarium.placement.v100 import problem
 from astrarium_papers.drawing import axes_row, save
 from astrarium_papers.elvinger import _lines
 from astrarium_papers.elvinger._bars import draw_groups, legend
 from astrarium_papers.elvinger._lines import JUDGING_SEED, VISION, bar, gpus_in_words, sizes_of, total, used
+from astrarium_papers.elvinger._v100 import problem
 from astrarium_papers.elvinger._world import clients
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 

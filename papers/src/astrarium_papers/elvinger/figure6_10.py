@@ -10,7 +10,6 @@ from typing import Any
 
 from astrarium.core.units import MILLISECOND
 from astrarium.placement.interference import share_factor
-from astrarium.placement.v100 import placed_model, problem
 from astrarium_papers.drawing import axes_row, save
 from astrarium_papers.elvinger import _lines
 from astrarium_papers.elvinger._bars import draw_groups, legend
@@ -25,6 +24,7 @@ from astrarium_papers.elvinger._lines import (
     travelled,
     used,
 )
+from astrarium_papers.elvinger._v100 import placed_model, problem
 from astrarium_papers.elvinger._world import clients
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
@@ -61,8 +61,8 @@ def _queues(gpus: int, effort: Effort) -> dict[str, float]:
     asked = problem(MIXED, RATE, SLO, gpus)
     requests = clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED)
     found = travelled(asked, planned(_lines.WSM_SMALLER, asked, effort), requests)
-    queues = {name: found.of(name).queue for name in LANGUAGE}
-    return {name: queue.p95 / MILLISECOND for name, queue in queues.items() if queue is not None}
+    stages = {name: found.of(name).stages for name in LANGUAGE}
+    return {name: each["queue"].p95 / MILLISECOND for name, each in stages.items() if each}
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:

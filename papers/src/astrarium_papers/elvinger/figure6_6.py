@@ -18,9 +18,9 @@ from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.placement.evaluation import TimeSpread, stage_report, walked
 from astrarium.placement.path import Journeys
 from astrarium.placement.problem import PlacementRequests, Problem
-from astrarium.placement.v100 import problem
 from astrarium_papers.drawing import axes_row, save
 from astrarium_papers.elvinger._lines import AO_PRINTED, JUDGING_SEED, USHER, VISION, Line, planned, travelled
+from astrarium_papers.elvinger._v100 import problem
 from astrarium_papers.elvinger._world import WARMUP, SharedSms, clients, path
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 

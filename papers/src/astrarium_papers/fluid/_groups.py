@@ -11,11 +11,11 @@ from astrarium.core.trace import Step
 from astrarium.core.units import Time
 from astrarium.run.simulate import simulate
 from astrarium.tuning.contract import Event, GpusChanged, GroupArrived, Put
-from astrarium.tuning.level import Settings
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.state import TrialRow, TuningState
 from astrarium.tuning.world import TuningWorld
+from astrarium_papers.fluid._searches import Settings
 
 
 class GroupsPlayed(NamedTuple):

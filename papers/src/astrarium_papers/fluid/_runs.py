@@ -16,10 +16,10 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from astrarium.core.units import SECOND
-from astrarium.tuning.level import run
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.scenario.tasks import TASKS, Task
 from astrarium_papers.findings import Effort
+from astrarium_papers.fluid._searches import run
 
 ALONE, STATIC, DYNAMIC = "fifo", "static-fluid", "dynamic-fluid"
 NAMES = {ALONE: "without Fluid", STATIC: "StaticFluid, as printed", DYNAMIC: "Fluid"}

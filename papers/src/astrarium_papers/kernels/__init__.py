@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from astrarium.core.errors import InputError, one_of
-from astrarium.gate.kernel_profiles import KernelTrace, parse_kernels
+from astrarium.core.errors import InputError, one_of, read_from
 from astrarium_papers.kernels import v100_like
+from astrarium_papers.kernels.trace import KernelTrace, parse_kernels
 
 GENERATED, RECORDED = "v100-like", "recorded"
 SUFFIX = ".tsv"
@@ -59,7 +59,5 @@ def recordings() -> list[str]:
 @cache
 def _recorded(name: str) -> KernelTrace:
     file = files("astrarium_papers.kernels").joinpath("recorded", name + SUFFIX)
-    try:
+    with read_from(name + SUFFIX):
         return parse_kernels(file.read_text(encoding="utf-8").splitlines())
-    except InputError as error:
-        raise error.read_from(name + SUFFIX) from None

@@ -33,7 +33,8 @@ import numpy as np
 from astrarium.core.processes import Floats
 from astrarium.core.streams import stream
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.gate.kernel_profiles import KernelProfile, KernelTrace, KernelUse, modelled_use
+from astrarium.gate.kernel_profiles import KernelProfile, KernelUse
+from astrarium_papers.kernels.trace import KernelTrace, modelled_use
 
 SMS = 80
 SEED = 1

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from astrarium.core.units import SECOND, Time
-from astrarium.gate.kernel_profiles import KernelProfile, KernelTrace, KernelUse
+from astrarium.gate.kernel_profiles import KernelProfile, KernelUse
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.gate_simulation import Party, alone, profiled, share
+from astrarium_papers.kernels.trace import KernelTrace
 from astrarium_papers.orion._inference import EAGER_WHY, REEF_WHY, on_v100
 from astrarium_papers.orion._pairs import over_ideal, p99_bars, per_system
 from astrarium_papers.orion._settings import CHOSEN, COLORS, MODELS, SYSTEMS, Kernels

@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 
 from astrarium.core.units import MILLISECOND
-from astrarium.gate.kernel_profiles import CONVOLUTION, NORMALIZATION, KernelProfile, KernelTrace
+from astrarium.gate.kernel_profiles import KernelProfile
 from astrarium_papers.findings import Effort, Findings, Row
 from astrarium_papers.gate_simulation import Party, Sharing, share
+from astrarium_papers.kernels.trace import CONVOLUTION, NORMALIZATION, KernelTrace
 
 TITLE = "Convolution beside batch normalization (Table 2)"
 SMS = 80

@@ -12,8 +12,7 @@ from itertools import count, islice
 
 from astrarium.core.streams import stream
 from astrarium.core.units import Time
-from astrarium.device.policies._turns import OneLane
-from astrarium.device.policies.srtf import Srtf
+from astrarium.device.policies.turns import OneLane, Srtf
 from astrarium.device.salus import TraceJob, trace
 from astrarium_papers.salus._settings import MINUTE
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.device import salus
-from astrarium.device.contract import IterationFinished, Job
-from astrarium.device.level import Arrival, play
+from astrarium.device.contract import IterationFinished, Job, JobArrived
+from astrarium.device.level import Arrival
+from astrarium.device.policies import IterationPolicy, iteration_policies
 from astrarium.device.scenario import divided
+from astrarium.device.state import DeviceState, JobRow
+from astrarium.device.world import DeviceWorld
+from astrarium.run.simulate import simulate
 
 POLICIES = ("fifo", "srtf", "pack", "fair")
 COLORS = {"fifo": "#999999", "srtf": "#0072B2", "pack": "#009E73", "fair": "#D55E00"}
@@ -24,6 +30,21 @@ def named(number: int, name: str, iterations: int, together: int = 1) -> Job:
     found = salus.lookup(name)
     turns = divided(found.iteration, iterations, found.iteration * together)
     return Job(number, name, found.persistent, found.ephemeral, *turns, demand=found.demand)
+
+
+def play(
+    policy: str | IterationPolicy,
+    arrivals: Iterable[Arrival],
+    memory: int,
+    world: DeviceWorld | None = None,
+    record: Callable[[Step], None] | None = None,
+) -> list[JobRow]:
+    """Return one row for each job, in the order of arrival. *memory* is the GPU's, in bytes."""
+    chosen = iteration_policies.get(policy)() if isinstance(policy, str) else policy
+    state = DeviceState(memory)
+    engine: Engine[Any, Any, Any] = Engine(state, chosen, record=record)
+    simulate(engine, [(at, JobArrived(job)) for at, job in arrivals], world or DeviceWorld())
+    return list(state.ledger.rows.values())
 
 
 def iterations_of(policy: str, arrivals: list[Arrival]) -> list[Iteration]:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.device import salus
-from astrarium.device.level import play
 from astrarium.device.record import summary
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.salus._settings import MEMORY, minutes, named
+from astrarium_papers.salus._settings import MEMORY, minutes, named, play
 
 TITLE = "300 trials, one after another or packed (Figure 2.10)"
 PAPER = {"resnet50_50": 1.07, "superres_128": 2.38}  # makespan of FIFO over that of PACK

@@ -18,19 +18,20 @@ from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
 from astrarium.device import salus
 from astrarium.device.contract import IterationFinished, IterationWanted, Job
-from astrarium.device.level import Arrival, play
+from astrarium.device.level import Arrival
 from astrarium.device.state import JobRow
 from astrarium.device.world import DeviceWorld
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.salus._settings import MEMORY, milliseconds
+from astrarium_papers.salus import _workloads
+from astrarium_papers.salus._settings import MEMORY, milliseconds, play
 
 TITLE = "42 inference models on one GPU (Figure 2.11)"
-MODELS = tuple(name for name in salus.ARCHITECTURES if name != "speech")
+MODELS = tuple(name for name in _workloads.ARCHITECTURES if name != "speech")
 INSTANCES = 3
 INTERVALS_S = (10.0, 3.0, 1.0, 0.4)
 PAPER_GPUS = {"one model a GPU": 42, "MPS": 6, "Salus": 1}
 PAPER_ADDED_MS = 5.0  # "less than"
-CONTEXT = 300 * salus.MB  # of a process, on such a GPU
+CONTEXT = 300 * _workloads.MB  # of a process, on such a GPU
 MPS_CLIENTS = 16  # at most, on such a GPU
 
 
@@ -51,7 +52,7 @@ def run(effort: Effort) -> Findings:
 
 
 def _instances() -> list[salus.SalusWorkload]:
-    return [salus.inference(model) for model in MODELS for _ in range(INSTANCES)]
+    return [_workloads.inference(model) for model in MODELS for _ in range(INSTANCES)]
 
 
 def _jobs(requests: int) -> list[Job]:

@@ -21,14 +21,13 @@ from statistics import mean
 from typing import Any
 
 from astrarium.core.units import SECOND
-from astrarium.device.level import play
 from astrarium.device.record import summary
 from astrarium.device.salus import trace
 from astrarium.device.scenario import arrivals_of
 from astrarium.device.state import JobRow
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.salus._readings import SPREADS, EagerSrtf, unequal
-from astrarium_papers.salus._settings import COLORS, MEMORY, POLICIES, minutes
+from astrarium_papers.salus._settings import COLORS, MEMORY, POLICIES, minutes, play
 
 TITLE = "100 jobs on one GPU under four policies (Table 2.1, Figure 2.7)"
 COLUMNS = ("makespan", "mean queueing", "mean completion", "95% completion")

@@ -19,15 +19,16 @@ from typing import Any
 
 import msgspec
 
-from astrarium.cluster import level
 from astrarium.cluster.contract import App, AppArrived, Event, MachineJoined
 from astrarium.cluster.machines import Machine, Slowdowns, Spread
-from astrarium.cluster.policies import cluster_policies
+from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.cluster.workloads.apps import read_shockwave, single_apps
+from astrarium.cluster.workloads.apps import read_trace, single_apps
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import Choice, chosen
+from astrarium.core.engine import Engine
 from astrarium.core.units import SECOND, Time
+from astrarium.run.simulate import simulate
 from astrarium_papers.findings import Effort, Findings, Row
 
 TITLE = "Max-min and finish-time fairness against recorded runs, 120 jobs on 32 GPUs (no figure of a paper)"
@@ -55,7 +56,7 @@ def run(effort: Effort) -> Findings:
     trace = Path(os.environ.get(FOLDER, "")) / TRACE
     if not os.environ.get(FOLDER) or not trace.is_file():
         return Findings([], skipped=f"{TRACE} is not at hand: {FOLDER} names the folder that it is in")
-    apps = single_apps(read_shockwave(trace))
+    apps = single_apps(read_trace(trace, "shockwave"))
     arrivals = [(each.arrival, msgspec.convert(each, App, from_attributes=True)) for each in apps]
     data = {policy: list(measured(policy, arrivals)) for policy in RECORDED}
     return Findings([row for policy in RECORDED for row in _rows(policy, data[policy])], data=data)
@@ -67,7 +68,8 @@ def measured(policy: str, arrivals: Sequence[tuple[Time, App]]) -> tuple[float, 
     world = ClusterWorld(flat, STARTUP, short=SHORT)
     events: list[tuple[Time, Event]] = [(0, MachineJoined(Machine(number, 1))) for number in range(GPUS)]
     events += [(at, AppArrived(app)) for at, app in arrivals]
-    rows = level.ends(chosen(cluster_policies, Choice(policy)), events, state, world)
+    simulate(Engine(state, Arbiter(chosen(cluster_policies, Choice(policy)))), events, world)
+    rows = list(state.ledger.rows.values())
     took = [(row.ended - row.arrived) / SECOND for row in rows]
     static, share = ([_rho(row, len(rows), shared) for row in rows] for shared in (False, True))
     return max(row.ended for row in rows) / SECOND, sum(took) / len(took), max(static), max(share)

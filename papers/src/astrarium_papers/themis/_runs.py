@@ -15,7 +15,7 @@ from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import AppSummary, summarize_apps
 from astrarium.cluster.scenario.build import Built
 from astrarium.cluster.scenario.read import ClusterScenario, parse
-from astrarium.cluster.workloads import themis as cluster_machines
+from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import DrawnApp
 from astrarium.core.units import Time
 from astrarium.run.pools import processes
@@ -42,11 +42,11 @@ COLORS = {
     "Optimus": "#56B4E9",
 }
 STARTUP = "40s"  # section 6.2.3: 35 s for another allocation, and 5 s for the checkpoint before it
-CLUSTERS: dict[str, tuple[cluster_machines.DrawnMachine, ...]] = {
-    "testbed": cluster_machines.themis_testbed(),
-    "half of the testbed": cluster_machines.machines(((4, 2, 2), (6, 4, 2)), network="k80"),
-    "quarter of the testbed": cluster_machines.machines(((2, 2, 2), (3, 4, 2)), network="k80"),
-    "simulator": cluster_machines.themis_simulator(),
+CLUSTERS: dict[str, tuple[Machine, ...]] = {
+    "testbed": themis.MACHINES["themis-testbed"],
+    "half of the testbed": themis.machines(((4, 2, 2), (6, 4, 2))),
+    "quarter of the testbed": themis.machines(((2, 2, 2), (3, 4, 2))),
+    "simulator": themis.MACHINES["themis-simulator"],
 }
 
 Parameters = tuple[tuple[str, Any], ...]
@@ -105,8 +105,12 @@ def _gather(tasks: Sequence[Task], found: Iterable[Measured], effort: Effort) ->
 
 def measure(task: Task) -> Measured:
     sized = CLUSTERS[task.sized_for or task.cluster]
-    apps = drawn(task.drawing, cluster_machines.gpus(sized))
+    apps = drawn(task.drawing, gpus(sized))
     return summed(record_of(task, apps))
+
+
+def gpus(cluster: Sequence[Machine]) -> int:
+    return sum(machine.gpus for machine in cluster)
 
 
 def record_of(task: Task, apps: Sequence[DrawnApp]) -> ClusterRecord:
@@ -127,14 +131,14 @@ def scenario(policy: str, parameters: Mapping[str, Any], startup: str = STARTUP)
 
 
 def built(apps: Sequence[DrawnApp], where: str) -> Built:
-    machines = [msgspec.convert(each, Machine, from_attributes=True) for each in CLUSTERS[where]]
-    gpus = sum(machine.gpus for machine in machines)
+    machines = CLUSTERS[where]
+    size = gpus(machines)
     arrivals = [(app.arrival, _numbered(app, number)) for number, app in enumerate(apps)]
     events: list[tuple[Time, Event]] = [(0, MachineJoined(machine)) for machine in machines]
     events += [(at, AppArrived(app)) for at, app in arrivals]
-    ends = arrivals[-1][0] + sum(app.work for _, app in arrivals) // gpus
+    ends = arrivals[-1][0] + sum(app.work for _, app in arrivals) // size
     named = {app.name: app for _, app in arrivals}
-    return Built(events, named, {machine.id: machine for machine in machines}, gpus, ends)
+    return Built(events, named, {machine.id: machine for machine in machines}, size, ends)
 
 
 def _numbered(app: DrawnApp, number: int) -> App:

@@ -1,8 +1,14 @@
 """Themis's apps at the size at which they were run.
 
-The traces are not public, nor is how they were made smaller. `workloads.themis.on_testbed` says what is
-printed of the runs, and draws apps that agree with it: 1,000 GPU-hours, tasks as in Table 5, half of the apps
-at work for about 4.9 hours. On other clusters they come as much faster as there are more GPUs.
+The traces are not public, nor is how they were made smaller. `on_testbed` draws apps as the 64 GPUs of the
+paper must have seen them. Section 2.2 tells of the trace: 24,000 GPU-hours at its medians. Figure 11 ends at
+1,200. Were tasks made shorter by as much, half of them would end within one lease. But Table 5 has tasks of
+41 and 145 minutes (83 and 580 GPU-minutes on 2 and 4 GPUs), and section 6.2.3 has 35 seconds as 0.2% of the
+median app's life and 50 as 2% at the 95th percentile: lives of 4.9 hours, and of 42 minutes at the short end.
+So tasks lie between those of Table 5 (lognormal around their geometric mean) and apps have a tenth of the
+trace's jobs: that makes 1,000 GPU-hours. They come so fast that half of the apps live about 4.9 hours, which
+makes some 20 at a time. In workload 2 a single job stays one. On other clusters they come as much faster as
+there are more GPUs.
 
 `as_drawn`: what is printed of the trace (section 2.2) in their place, made shorter until it is 1,000
 GPU-hours. Its shortest apps take seconds, and their rho is how long one start takes.
@@ -14,8 +20,12 @@ import msgspec
 
 from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import DrawnApp, scaled
+from astrarium.core.errors import InputError
+from astrarium.core.units import SECOND
 
 TESTBED_GPUS = 64
+TESTBED = themis.Sizes(3, 9.5, 10, 77 * 60 * SECOND, 0.5, 0.3)
+TESTBED_HOURS, TESTBED_LOAD = 1000.0, 90.0
 TRACE_LOAD = 50.0  # GPUs wanted on average, of section 2.2
 
 
@@ -30,7 +40,7 @@ class Drawing(msgspec.Struct, frozen=True):
 
     @property
     def gpu_hours(self) -> float:
-        return themis.TESTBED_HOURS * self.apps / themis.APPS
+        return TESTBED_HOURS * self.apps / themis.APPS
 
 
 def drawn(drawing: Drawing, gpus: int) -> tuple[DrawnApp, ...]:
@@ -38,10 +48,27 @@ def drawn(drawing: Drawing, gpus: int) -> tuple[DrawnApp, ...]:
     if drawing.as_drawn:
         apps = _as_drawn(drawing, gpus)
     else:
-        load = themis.TESTBED_LOAD * gpus / TESTBED_GPUS
+        load = TESTBED_LOAD * gpus / TESTBED_GPUS
         share = drawing.network_share
-        apps = themis.on_testbed(drawing.workload, drawing.seed, drawing.apps, load, share)
+        apps = on_testbed(drawing.workload, drawing.seed, drawing.apps, load, share)
     return tuple(sorted(apps, key=lambda app: app.arrival))
+
+
+def on_testbed(
+    workload: int = 1,
+    seed: int = 1,
+    apps: int = themis.APPS,
+    load: float = TESTBED_LOAD,
+    network_share: float | None = None,
+    network: str = "k80",
+) -> tuple[DrawnApp, ...]:
+    """Return a workload as the 64 GPUs of the paper must have seen it. Fewer apps are as much less work."""
+    if workload not in (1, 2):
+        raise InputError("workload", workload, "1 (sweeps) or 2 (successive halving)")
+    found = themis.parametric(seed, apps, network_share, network, TESTBED)
+    if workload == 2:
+        found = tuple(themis.halving([app], seed)[0] if len(app.jobs) > 1 else app for app in found)
+    return scaled(found, TESTBED_HOURS * apps / themis.APPS, load)
 
 
 def _as_drawn(drawing: Drawing, gpus: int) -> tuple[DrawnApp, ...]:

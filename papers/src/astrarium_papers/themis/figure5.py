@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from astrarium.cluster import level
+from astrarium.cluster.machines import Spread
 from astrarium.cluster.report.summary import summarize_apps
 from astrarium.cluster.scenario.read import parse
-from astrarium.cluster.workloads.themis import slowdown
+from astrarium.cluster.workloads.themis import SLOWDOWNS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Two apps that care, or not, about where they run (Figure 5)"
@@ -24,7 +25,7 @@ INSTANCES = {
     "instance 2": ((4, 2, 2), ("Inception-v3", "VGG16")),
 }
 NO_AUCTION = "there are enough GPUs for both, so that ours holds no auction, and does not ask who cares"
-APART = slowdown("VGG16", "p100").machines  # Table 1: 103.6 / 80.4
+APART = SLOWDOWNS["VGG16", "p100"][Spread.RACK]  # Table 1: 103.6 / 80.4
 
 
 def run(effort: Effort) -> Findings:

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
+from astrarium.cluster.contract import Job
 from astrarium.cluster.report.summary import DEFINITIONS, summarize_apps
-from astrarium.cluster.workloads.apps import DrawnApp, DrawnJob
-from astrarium.cluster.workloads.themis import gpus
+from astrarium.cluster.workloads.apps import DrawnApp
 from astrarium.core.units import SECOND
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.themis._runs import CLUSTERS, COLORS, THEMIS, Task, over, record_of
+from astrarium_papers.themis._runs import CLUSTERS, COLORS, THEMIS, Task, gpus, over, record_of
 from astrarium_papers.themis._workloads import Drawing, drawn
 
 TITLE = "A long and a short app under Themis and Tiresias (Table 5)"
@@ -74,8 +74,8 @@ def with_pairs(apps: Sequence[DrawnApp]) -> tuple[DrawnApp, ...]:
 
 def _single(kind: str, number: int, arrival: int) -> DrawnApp:
     facts = KINDS[kind]
-    job = DrawnJob(0, facts.gpu_minutes * MINUTE, 1, facts.gpus, facts.model)
-    return DrawnApp(0, f"{kind} {number}", arrival, ((job,),))
+    job = Job(0, facts.gpu_minutes * MINUTE, 1, facts.gpus, facts.model, iterations=1)
+    return DrawnApp(0, f"{kind} {number}", ((job,),), arrival=arrival)
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 import typer
 
 from astrarium.cli.cluster.state import disk_errors
-
-if TYPE_CHECKING:
-    from astrarium.cluster.live.arbiter import ArbiterProcess, ArbiterSetup
-    from astrarium.cluster.live.backend import Backend
-    from astrarium.cluster.scenario.read import ClusterScenario
+from astrarium.cli.cluster.status import told
+from astrarium.cli.output import command_line, emit
+from astrarium.cluster.contract import MachineJoined
+from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
+from astrarium.cluster.live.backend import Backend, MachineStatus, Options
+from astrarium.cluster.live.fleet import LocalBackend
+from astrarium.cluster.policies import cluster_policies
+from astrarium.cluster.scenario.build import build, live_apps, slowdowns
+from astrarium.cluster.scenario.read import ClusterScenario
+from astrarium.cluster.state import AppRow
+from astrarium.core.choice import chosen
+from astrarium.core.errors import InputError, read_from
+from astrarium.core.units import to_seconds
+from astrarium.run.pools import signals_to
+from astrarium.run.report import ranges
+from astrarium.run.waiting import waiting
 
 
 def arbitrate(
     context: typer.Context, file: Path, scenario: ClusterScenario, state: Path | None, stay: bool, json: bool
 ) -> None:
     """Run the apps of a file on real machines. Ctrl-C has them write checkpoints; run it again to go on."""
-    from astrarium.cli.cluster.status import told
-    from astrarium.cli.output import command_line, emit
-    from astrarium.cluster.live.arbiter import ArbiterProcess
-    from astrarium.run.waiting import waiting
-
     home = (state or Path(scenario.live.state or file.with_suffix(".state").name)).resolve()
     setting = settings(scenario)
     jobs = Path(scenario.live.jobs or home).resolve()
@@ -36,9 +43,10 @@ def arbitrate(
             backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
             arbiter = ArbiterProcess(home, setting, backend)
         # Who is interrupted before leaves all as it is: agents that have not answered may have jobs to keep.
-        closing.callback(getattr(backend, "close", _nothing_to_close))
+        closing.callback(getattr(backend, "close", lambda: None))  # not all backends hold something
         closing.callback(arbiter.close)
-        with _Drain() as drain:
+        drain = _Drain()
+        with signals_to(drain.ask):
             _announce(scenario, home, arbiter)
             _turns(arbiter, stay, scenario.live.look / 1e9, drain)
             status = arbiter.status(alive=False)
@@ -49,20 +57,8 @@ def arbitrate(
         raise typer.Exit(1)
 
 
-def _nothing_to_close() -> None:
-    """Not all backends hold something."""
-
-
 def settings(scenario: ClusterScenario) -> ArbiterSetup:
     """All that an arbiter needs of a file; every app is checked before the first is started."""
-    import msgspec
-
-    from astrarium.cluster.live.arbiter import ArbiterSetup, ChosenPolicy, PlannedApp
-    from astrarium.cluster.live.backend import Options
-    from astrarium.cluster.policies import cluster_policies
-    from astrarium.cluster.scenario.build import live_apps, slowdowns
-    from astrarium.core.choice import chosen
-
     live, home = scenario.live, Path(scenario.source).parent
     written = scenario.raw["apps"] if isinstance(scenario.raw["apps"], list) else []
     planned = []
@@ -85,8 +81,6 @@ def settings(scenario: ClusterScenario) -> ArbiterSetup:
 
 
 def _listed(scenario: ClusterScenario) -> Any:
-    from astrarium.core.errors import InputError
-
     if not isinstance(scenario.apps, tuple):
         told = "a list of apps with commands: what is drawn, or comes from a trace, can only be simulated"
         raise InputError("apps", None, told, scenario.source)
@@ -94,26 +88,14 @@ def _listed(scenario: ClusterScenario) -> Any:
 
 
 def _checked(raw: dict[str, Any], scenario: ClusterScenario, home: Path, field: str) -> None:
-    from astrarium.cluster.live.arbiter import ANY
-    from astrarium.cluster.scenario.build import live_apps
-    from astrarium.core.errors import InputError
-
-    try:
-        live_apps(raw, ANY if scenario.live.backend == "ray" else _size(scenario), home, field)
-    except InputError as error:
-        raise error.read_from(scenario.source) from None
-
-
-def _size(scenario: ClusterScenario) -> int:
-    return sum(machine.gpus for machine in machines_of(scenario).values())
+    ray = scenario.live.backend == "ray"
+    largest = ANY if ray else sum(machine.gpus for machine in machines_of(scenario).values())
+    with read_from(scenario.source):
+        live_apps(raw, largest, home, field)
 
 
 def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
     """Those of the file, by names that they keep."""
-    from astrarium.cluster.contract import MachineJoined
-    from astrarium.cluster.live.backend import MachineStatus
-    from astrarium.cluster.scenario.build import build
-
     first = [
         event.machine
         for at, event in build(scenario).arrivals
@@ -132,8 +114,6 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
         from astrarium.cluster.live.ray import RayBackend
 
         return RayBackend(home, live.address or "auto", grace, least, live.patience / 1e9, env)
-    from astrarium.cluster.live.fleet import LocalBackend
-
     return LocalBackend(home, machines_of(scenario), grace, least, env)
 
 
@@ -149,9 +129,6 @@ def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) ->
 
 
 def _turns(arbiter: ArbiterProcess, stay: bool, look: float, drain: _Drain) -> None:
-
-    from astrarium.cli.cluster.progress import Lines
-
     lines = Lines(arbiter)
     while not drain.asked and (stay or not arbiter.idle):
         arbiter.turn()
@@ -166,16 +143,59 @@ class _Drain:
 
     asked = False
 
-    def __enter__(self) -> _Drain:
-        self._before = {one: signal.signal(one, self._ask) for one in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, *_: object) -> None:
+    def ask(self, *_: object) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
         print("draining: jobs write checkpoints", file=sys.stderr, flush=True)
+
+
+# What happens on a live cluster is told line by line, on stderr.
+
+
+class Lines:
+    """Only what has changed since the last look."""
+
+    def __init__(self, office: ArbiterProcess) -> None:
+        self._office = office
+        self._apps: dict[int, tuple[bool, tuple[int, ...]]] = {}
+        self._machines: dict[int, str] = {}
+
+    def show(self) -> None:
+        now = to_seconds(self._office.now())
+        for line in (*self._of_machines(), *self._of_runs(), *self._of_apps()):
+            print(f"{now:8.1f}s  {line}", file=sys.stderr, flush=True)
+
+    def _of_machines(self) -> Iterator[str]:
+        there = dict(self._office.live.memory.machines)
+        for number in self._machines.keys() - there.keys():
+            yield f"machine {number} ({self._machines[number]}) is gone"
+        for number in there.keys() - self._machines.keys():
+            gpus = self._office.state.floor.gpus_of[number]
+            yield f"machine {number} ({there[number]}) is there: GPUs {ranges(gpus)}"
+        self._machines = there
+
+    def _of_runs(self) -> Iterator[str]:
+        """Those that did not end as they should have."""
+        for (app, job, run), seen in self._office.live.ended:
+            if seen.ended in ("failed", "lost"):
+                why = f": {seen.error}" if seen.error else ""
+                yield f"{self._office.state.ledger.rows[app].app.name} job {job}, run {run} {seen.ended}{why}"
+
+    def _of_apps(self) -> Iterator[str]:
+        for number, row in self._office.state.ledger.rows.items():
+            holds = row.open, tuple(sorted(row.leases))
+            if self._apps.get(number) != holds:
+                known = number in self._apps
+                self._apps[number] = holds
+                yield _told(row, known)
+
+
+def _told(row: AppRow, known: bool) -> str:
+    if not row.open:
+        after = to_seconds(row.ended - row.arrived)
+        why = f": {row.reason}" if row.reason else ""
+        return f"{row.app.name} {row.outcome.name.lower()} after {after:.1f}s{why}"
+    if row.leases:
+        return f"{row.app.name} holds {ranges(sorted(row.leases))}"
+    return f"{row.app.name} waits" if known else f"{row.app.name} has come, and waits"

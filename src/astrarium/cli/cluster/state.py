@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from astrarium.core.errors import AstrariumError, InputError
+
 VARIABLE = "ASTRARIUM_STATE"
 State = Annotated[
     Path | None,
@@ -26,8 +28,6 @@ def disk_errors(home: Path) -> Iterator[None]:
     """A disk that is full or cannot be written to is the operator's to see to, and nothing is lost by it."""
     import sqlite3
 
-    from astrarium.core.errors import AstrariumError
-
     try:
         yield
     except sqlite3.Error as error:
@@ -43,7 +43,6 @@ def disk_errors(home: Path) -> Iterator[None]:
 def state_folder(given: Path | None) -> Path:
     """One that an arbiter has written."""
     from astrarium.cluster.live.store import FILE
-    from astrarium.core.errors import InputError
 
     named = given or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     found = [named] if named else sorted(path.parent for path in Path().glob(f"*.state/{FILE}"))

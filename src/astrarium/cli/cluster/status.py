@@ -13,6 +13,9 @@ import typer
 
 from astrarium.cli.cluster.state import State, disk_errors, state_folder
 from astrarium.cli.options import Json
+from astrarium.cli.output import emit
+from astrarium.core.errors import InputError, did_you_mean
+from astrarium.core.units import FOREVER
 
 AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="All about one app.")]
 SILENT = 10  # seconds after which an arbiter is taken to be gone
@@ -20,8 +23,6 @@ SILENT = 10  # seconds after which an arbiter is taken to be gone
 
 def status(state: State = None, app: AppName = None, json: Json = False) -> None:
     """Show apps, who holds what until when, why others wait, and machines."""
-    from astrarium.cli.output import emit
-
     home = state_folder(state)
     found = read(home)
     if app is None:
@@ -34,7 +35,6 @@ def status(state: State = None, app: AppName = None, json: Json = False) -> None
 def about(home: Path, found: dict[str, Any], name: str) -> dict[str, Any]:
     """One app: every decision with its reason, and its runs."""
     from astrarium.cluster.live.store import rows
-    from astrarium.core.errors import InputError, did_you_mean
 
     names = [each["app"] for each in found["apps"]]
     if name not in names:
@@ -57,31 +57,27 @@ def _reading(home: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _about(story: dict[str, Any]) -> Iterator[Any]:
-    from astrarium.run.report import plain_table
+    from astrarium.run.report import as_it_is, plain_table
 
     yield _apps([story["app"]])
     table = plain_table("at s", "what", "GPUs", "until s", "why")
     for each in story["decisions"]:
-        table.add_row(_at(each["at"]), each["what"], each["gpus"], _at(each["until"]), _text(each["why"]))
+        table.add_row(_at(each["at"]), each["what"], each["gpus"], _at(each["until"]), as_it_is(each["why"]))
     yield table
     table = plain_table("job", "run", "GPUs", "ordered s", "ended s", "is", "error")
     for each in story["runs"]:
         cells = (each["gpus"], _at(each["ordered"]), _at(each["ended"]), each["outcome"])
-        table.add_row(str(each["job"]), str(each["run"]), *cells, _text(each["error"] or ""))
+        table.add_row(str(each["job"]), str(each["run"]), *cells, as_it_is(each["error"] or ""))
     yield table
 
 
 def _at(time: int | None) -> str:
-    from astrarium.core.units import FOREVER
-
     return "" if time is None else "its end" if time >= FOREVER else f"{time / 1e9:.1f}"
 
 
 def read(home: Path) -> dict[str, Any]:
     """As the arbiter last wrote it, and how long ago that was."""
     import msgspec
-
-    from astrarium.core.errors import InputError
 
     with _reading(home) as db:
         row = db.execute("SELECT value FROM meta WHERE key = 'status'").fetchone()
@@ -106,17 +102,16 @@ def told(found: dict[str, Any]) -> Iterator[Any]:
 
 
 def _apps(apps: list[dict[str, Any]]) -> Any:
-    from astrarium.cluster.report.words import ranges
-    from astrarium.run.report import plain_table
+    from astrarium.run.report import as_it_is, plain_table, ranges
 
     table = plain_table("app", "is", "GPUs", "until s", "done", "took s", "waited s", "GPU-s", "rho", "why")
     for app in apps:
         until = "" if app["until_s"] is None else f"{app['until_s']:.1f}"
         rho = "" if app["rho"] is None else f"{app['rho']:.2f}"
         table.add_row(
-            _text(app["app"]), _is(app), ranges(app["gpus"]), until, f"{app['done']:.0%}",
+            as_it_is(app["app"]), _is(app), ranges(app["gpus"]), until, f"{app['done']:.0%}",
             f"{app['took_s']:.1f}", f"{app['waited_s']:.1f}", f"{app['gpu_s']:.1f}", rho,
-            _text(app["why"] or app["reason"]),
+            as_it_is(app["why"] or app["reason"]),
         )  # fmt: skip
     return table
 
@@ -128,18 +123,10 @@ def _is(app: dict[str, Any]) -> str:
 
 
 def _machines(machines: list[dict[str, Any]]) -> Any:
-    from astrarium.cluster.report.words import ranges
-    from astrarium.run.report import plain_table
+    from astrarium.run.report import as_it_is, plain_table, ranges
 
     table = plain_table("machine", "name", "GPUs", "held by")
     for one in machines:
-        holders = dict.fromkeys(one["held"].values())
-        table.add_row(str(one["machine"]), _text(one["name"]), ranges(one["gpus"]), _text(", ".join(holders)))
+        name, holders = as_it_is(one["name"]), as_it_is(", ".join(dict.fromkeys(one["held"].values())))
+        table.add_row(str(one["machine"]), name, ranges(one["gpus"]), holders)
     return table
-
-
-def _text(words: str) -> Any:
-    """Names are not markup."""
-    from rich.text import Text
-
-    return Text(words)

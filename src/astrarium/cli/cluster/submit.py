@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from astrarium.cli.cluster.state import State, disk_errors, state_folder
+from astrarium.core.errors import InputError
 
 AppFile = Annotated[
     Path | None, typer.Argument(metavar="[FILE]", help="YAML: one app as in a cluster file, or several.")
@@ -73,8 +74,6 @@ def withdraw(
 
 
 def _of_options(options: dict[str, Any]) -> dict[str, Any]:
-    from astrarium.core.errors import InputError
-
     if "command" not in options:
         raise InputError("--command", None, "a command, or a file with an app")
     name = _name_of(options["command"])
@@ -92,11 +91,10 @@ def _name_of(command: str) -> str:
 
 def _of_file(file: Path, options: dict[str, Any]) -> list[dict[str, Any]]:
     from astrarium.core.decode import read_yaml
-    from astrarium.core.errors import InputError
 
     for field, value in options.items():
         raise InputError(
-            f"--{field.replace('_', '-')}", value, f"no such option beside a file: {file} says it"
+            f"--{field.replace('_', '-')}", value, f"to be left out beside a file: {file} says it"
         )
     raw = read_yaml(file)
     apps = raw.get("apps", [raw]) if isinstance(raw, dict) else raw
@@ -116,7 +114,6 @@ def _check(body: dict[str, Any]) -> None:
 
 def _send(kind: str, body: dict[str, Any], home: Path, wait: float, name: str) -> None:
     from astrarium.cluster.live.store import Store
-    from astrarium.core.errors import InputError
 
     with disk_errors(home):
         store = Store(home)

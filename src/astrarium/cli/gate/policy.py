@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from astrarium.cli.options import Json
+from astrarium.cli.output import emit, table
+from astrarium.core.errors import AstrariumError, InputError, one_of
 
 if TYPE_CHECKING:
     from astrarium.gate.board import Board, BoardView
@@ -44,9 +47,6 @@ def name_of(command: list[str], given: str | None) -> str:
 
 def check_command(command: list[str]) -> None:
     """Before anything is set up."""
-    import shutil
-
-    from astrarium.core.errors import InputError
 
     if shutil.which(command[0]) is None:
         raise InputError("COMMAND", command[0], "a program that can be run")
@@ -83,7 +83,6 @@ Action = Annotated[str, typer.Argument(metavar="[ACTION]", help="status, start o
 
 def mps(action: Action = "status") -> None:
     """Look at, start or stop the MPS daemon that `gate run` uses. Programs that run under it end with it."""
-    from astrarium.core.errors import InputError, one_of
     from astrarium.gate import mps as daemon
     from astrarium.gate.launch import private_home
 
@@ -118,8 +117,6 @@ Wanted = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one p
 
 def policy(name: Name = None, settings: Set = None, gpu: Gpu = 0, json: Json = False) -> None:
     """Show the policy of a GPU's board, or change it for all who share the GPU."""
-    from astrarium.cli.output import emit
-    from astrarium.core.errors import AstrariumError
     from astrarium.gate.board import read_settings
     from astrarium.run.report import plain
 
@@ -135,30 +132,24 @@ def policy(name: Name = None, settings: Set = None, gpu: Gpu = 0, json: Json = F
 
 def policies(name: Wanted = None, json: Json = False) -> None:
     """List the policies of the gate, or describe one."""
-    from astrarium.cli.output import emit
-
     if name is not None:
         describe(name, json)
         return
     listed = {each: {"summary": said} for each, said in KERNEL_POLICIES.items()}
-    emit(json, {"policies": listed}, [table()], None)
+    titles = {DEFAULT: f"{DEFAULT} (default)"}
+    rows = [(titles.get(each, each), said) for each, said in KERNEL_POLICIES.items()]
+    emit(json, {"policies": listed}, [table("kernel policy", "what it does", rows=rows)], None)
 
 
 def describe(name: str, json: bool) -> None:
-    from rich.table import Table
     from rich.text import Text
-
-    from astrarium.cli.output import emit
-    from astrarium.core.errors import InputError, one_of
 
     if name not in KERNEL_POLICIES:
         raise InputError("kernel policy", name, one_of(list(KERNEL_POLICIES), name))
     own = _settings_of(name)
-    found = Table("setting", "meaning", box=None, pad_edge=False)
-    for setting, about in own.items():
-        found.add_row(setting, about)
     title = Text(f"{name}: {KERNEL_POLICIES[name]}", style="bold")
-    emit(json, {"name": name, "summary": KERNEL_POLICIES[name], "settings": own}, [title, found], None)
+    shown = {"name": name, "summary": KERNEL_POLICIES[name], "settings": own}
+    emit(json, shown, [title, table("setting", "meaning", rows=own.items())], None)
 
 
 def _settings_of(policy: str) -> dict[str, str]:
@@ -170,23 +161,14 @@ def _settings_of(policy: str) -> dict[str, str]:
     return {name: said.removeprefix(prefix) for name, said in found.items() if said.startswith(prefix)}
 
 
-def table() -> Any:
-    from rich.table import Table
-
-    found = Table("kernel policy", "what it does", box=None, pad_edge=False)
-    for name, said in KERNEL_POLICIES.items():
-        found.add_row(f"{name} (default)" if name == DEFAULT else name, said)
-    return found
-
-
 def _page(view: BoardView) -> list[Any]:
-    from rich.table import Table
     from rich.text import Text
 
     from astrarium.gate.board import settings_table, write_setting
 
-    found = Table("setting", "value", "meaning", box=None, pad_edge=False)
-    for name, setting in settings_table().items():
-        found.add_row(name, write_setting(name, view.settings[name]), setting.about)
-    said = KERNEL_POLICIES.get(view.policy, "")
-    return [Text(f"{view.policy}: {said}", style="bold"), Text(f"board {view.path}\n"), found]
+    rows = [
+        (name, write_setting(name, view.settings[name]), setting.about)
+        for name, setting in settings_table().items()
+    ]
+    said = Text(f"{view.policy}: {KERNEL_POLICIES.get(view.policy, '')}", style="bold")
+    return [said, Text(f"board {view.path}\n"), table("setting", "value", "meaning", rows=rows)]

@@ -13,6 +13,9 @@ import typer
 
 from astrarium.cli.gate.policy import ClientName, Command, Gpu, check_command, name_of
 from astrarium.cli.options import Json
+from astrarium.cli.output import emit, table
+from astrarium.core.errors import AstrariumError, InputError
+from astrarium.run.waiting import waiting
 
 if TYPE_CHECKING:
     from astrarium.gate.kernel_profiles import KernelProfile
@@ -39,7 +42,6 @@ def profile(
 
     Needs no Nsight. `gate run --profile FILE` then knows them from the start; the simulator can replay them.
     """
-    from astrarium.cli.output import emit
     from astrarium.run.report import plain
 
     check_command(command)
@@ -57,7 +59,6 @@ def profile(
 
 def _place(out: Path | None, name: str) -> Path:
     """Only a profile is ever written over."""
-    from astrarium.core.errors import InputError
     from astrarium.run.folder import file_name
 
     place = out or Path(f"{file_name(name)}.kernels")
@@ -70,10 +71,8 @@ def _place(out: Path | None, name: str) -> Path:
 
 def _record(command: list[str], name: str, gpu: int, place: Path) -> int:
     """The program's exit code. The file appears when it is whole."""
-    from astrarium.core.errors import AstrariumError
     from astrarium.gate.driver import chosen_gpu
     from astrarium.gate.launch import Client, alone
-    from astrarium.run.waiting import waiting
 
     draft = place.absolute().with_name(f".{place.name}.{os.getpid()}")
     with waiting(f"asking the driver for GPU {gpu}"):
@@ -89,28 +88,22 @@ def _record(command: list[str], name: str, gpu: int, place: Path) -> int:
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
     """Signals are for the program, which has them from the keyboard already. It writes when it ends."""
+    from astrarium.run.pools import signals_to
+
     program = subprocess.Popen(command, env=environment)
-    handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: program.terminate()}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
+    with signals_to(lambda number, _: program.terminate() if number == signal.SIGTERM else None):
         code = program.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return code if code >= 0 else 128 - code
 
 
 def read(place: Path) -> tuple[list[KernelProfile], bool]:
     """The kernels, and whether an iteration was found that the launches repeat."""
-    from astrarium.gate.kernel_profiles import parse_kernels
+    from astrarium.gate.kernel_profiles import read_kernel
 
     lines = place.read_text(encoding="utf-8", errors="replace").splitlines()
-    repeats = any(line.startswith("launches\t") for line in lines)
-    known = [line for line in lines if not line.startswith(("launches\t", "phase\t"))]
-    numbers = [line.split("\t")[1] for line in known if line.startswith("kernel\t")]
-    if not numbers:
-        return [], False
-    return list(parse_kernels([*known, "launches\t" + " ".join(numbers)]).kernels), repeats
+    rows = [line.split("\t") for line in lines]
+    kernels = [read_kernel(cells)[1] for word, *cells in rows if word == "kernel"]
+    return kernels, any(word == "launches" for word, *_ in rows)
 
 
 def tables(kernels: list[KernelProfile], rows: int) -> list[Any]:
@@ -121,22 +114,15 @@ def _total(kernel: KernelProfile) -> int:
     return kernel.duration * kernel.count
 
 
-def _by_kernel(kernels: list[KernelProfile], rows: int) -> Any:
-    from rich.table import Table
-
-    table = Table("kernel", "grid", "block", "kind", box=None, pad_edge=False)
-    for title in ("SMs", "launches", "median us", "p95 us", "total ms", "share"):
-        table.add_column(title, justify="right")
+def _by_kernel(kernels: list[KernelProfile], most: int) -> Any:
     whole = sum(map(_total, kernels)) or 1
     longest = sorted(kernels, key=_total, reverse=True)
-    for kernel in longest[:rows]:
-        table.add_row(*_row(kernel, whole))
-    if len(longest) > rows:
-        rest = longest[rows:]
-        spent = sum(map(_total, rest))
-        launches = sum(kernel.count for kernel in rest)
-        table.add_row(f"{len(rest)} others", "", "", "", "", f"{launches:,}", "", "", *_spent(spent, whole))
-    return table
+    rows = [_row(kernel, whole) for kernel in longest[:most]]
+    if rest := longest[most:]:
+        launches, spent = sum(kernel.count for kernel in rest), _spent(sum(map(_total, rest)), whole)
+        rows.append([f"{len(rest)} others", "", "", "", "", f"{launches:,}", "", "", *spent])
+    right = ("SMs", "launches", "median us", "p95 us", "total ms", "share")
+    return table("kernel", "grid", "block", "kind", right=right, rows=rows)
 
 
 def _row(kernel: KernelProfile, whole: int) -> list[str]:
@@ -152,14 +138,9 @@ def _spent(time: int, whole: int) -> list[str]:
 
 
 def _by_kind(kernels: list[KernelProfile]) -> Any:
-    from rich.table import Table
-
-    table = Table("kind", box=None, pad_edge=False)
-    for title in ("kernels", "launches", "total ms", "share"):
-        table.add_column(title, justify="right")
-    whole = sum(map(_total, kernels)) or 1
+    whole, rows = sum(map(_total, kernels)) or 1, []
     for kind in sorted({kernel.kind for kernel in kernels}):
         own = [kernel for kernel in kernels if kernel.kind == kind]
         launches = sum(kernel.count for kernel in own)
-        table.add_row(kind, str(len(own)), f"{launches:,}", *_spent(sum(map(_total, own)), whole))
-    return table
+        rows.append((kind, str(len(own)), f"{launches:,}", *_spent(sum(map(_total, own)), whole)))
+    return table("kind", right=("kernels", "launches", "total ms", "share"), rows=rows)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from astrarium.cli.gate.policy import KERNEL_POLICIES, ClientName, Command, Gpu, Set, check_command, name_of
+from astrarium.core.errors import InputError, one_of
+from astrarium.run.waiting import waiting
 
 if TYPE_CHECKING:
     from astrarium.gate.launch import Client
@@ -47,17 +49,18 @@ def run(
     allow_no_gpu: AllowNoGpu = False,
 ) -> None:
     """Run a program under the gate, on a GPU that it shares with others."""
-    from astrarium.gate.driver import NoGpu
-    from astrarium.run.waiting import waiting
+    from astrarium.gate.board import board_path
+    from astrarium.gate.driver import NoGpu, chosen_gpu
+    from astrarium.gate.launch import Client
 
     _check(kind, profile, policy, no_mps)
     check_command(command)
     called = name_of(command, name)
     try:
         with waiting(f"asking the driver for GPU {gpu}"):
-            environment = _environment(
-                called, kind, gpu, policy, profile, coverage, settings or [], not no_mps
-            )
+            chosen = chosen_gpu(gpu)
+            client = Client(called, chosen, kind, board_path(chosen), policy, profile, coverage=coverage)
+            environment = _environment(client, settings or [], not no_mps)
     except NoGpu as error:
         if not allow_no_gpu:
             raise
@@ -67,7 +70,6 @@ def run(
 
 
 def _check(kind: str, profile: Path | None, policy: str | None, no_mps: bool) -> None:
-    from astrarium.core.errors import InputError, one_of
     from astrarium.gate.marking import CLASSES
 
     if kind not in CLASSES:
@@ -80,26 +82,7 @@ def _check(kind: str, profile: Path | None, policy: str | None, no_mps: bool) ->
         raise InputError("--policy", policy, "another policy: --no-mps leaves nothing of this one")
 
 
-def _environment(
-    name: str,
-    kind: str,
-    gpu: int,
-    policy: str | None,
-    profile: Path | None,
-    coverage: bool,
-    settings: list[str],
-    with_mps: bool,
-) -> dict[str, str]:
-    from astrarium.gate.board import board_path
-    from astrarium.gate.driver import chosen_gpu
-    from astrarium.gate.launch import Client
-
-    chosen = chosen_gpu(gpu)
-    client = Client(name, chosen, kind, board_path(chosen), policy, profile, coverage=coverage)
-    return _shared(client, settings, with_mps)
-
-
-def _shared(client: Client, settings: list[str], with_mps: bool) -> dict[str, str]:
+def _environment(client: Client, settings: list[str], with_mps: bool) -> dict[str, str]:
     from astrarium.gate.board import read_settings
     from astrarium.gate.launch import Carrier, shared
 

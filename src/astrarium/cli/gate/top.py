@@ -9,6 +9,8 @@ import typer
 
 from astrarium.cli.gate.policy import Gpu, board_of, no_board
 from astrarium.cli.options import Json
+from astrarium.cli.output import emit
+from astrarium.core.units import SECOND, counted
 
 if TYPE_CHECKING:
     from astrarium.gate.board import Board, BoardView, ClientView
@@ -41,8 +43,6 @@ def top(once: Once = False, json: Json = False, interval: Interval = 1.0, gpu: G
 
 
 def _absent(gpu: int, json: bool) -> None:
-    from astrarium.cli.output import emit
-
     if json:
         emit(True, {"board": None, "clients": []}, [], None)
         return
@@ -51,8 +51,6 @@ def _absent(gpu: int, json: bool) -> None:
 
 
 def _once(board: Board, json: bool) -> None:
-    from astrarium.cli.output import emit
-
     view = board.view()
     emit(json, shown(view), [clients_table(view, None)], None)
 
@@ -117,23 +115,23 @@ def _title(view: BoardView) -> str:
 
     own = [name for name, setting in settings_table().items() if setting.about.startswith(f"{view.policy}:")]
     settings = [f"{name}={write_setting(name, view.settings[name])}" for name in own]
-    who = f"{len(view.clients)} client{'' if len(view.clients) == 1 else 's'}"
-    return f"policy {view.policy}, {who}\n{'  '.join(settings)}".rstrip()
+    return f"policy {view.policy}, {counted(len(view.clients), 'client')}\n{'  '.join(settings)}".rstrip()
 
 
 def _row(client: ClientView, past: ClientView | None, since: Since) -> list[str]:
     counts = client.counts
+    rate, busy, free = _since(client, past, since) if past and since.passed > 0 else ("-", "-", "-")
     return [
         client.name or "-",
         str(client.pid),
         client.kind,
         f"{client.launches:,}",
-        _rate(client, past, since.passed),
+        rate,
         _share(counts.held, client.launches),
         _time(counts.held_ns),
         f"{counts.fences:,}" if counts.fences else "-",
-        _share_busy(client, past, since),
-        _free(client, past, since),
+        busy,
+        free,
         _share(counts.beside, client.launches),
         "-" if client.coverage is None else f"{client.coverage:.1%}",
         f"{client.in_flight} ({_time(client.in_flight_ns)})" if client.in_flight else "-",
@@ -143,27 +141,15 @@ def _row(client: ClientView, past: ClientView | None, since: Since) -> list[str]
     ]
 
 
-def _rate(client: ClientView, past: ClientView | None, passed: int) -> str:
-    from astrarium.core.units import SECOND
-
-    if past is None or passed <= 0:
-        return "-"
-    return f"{(client.launches - past.launches) * SECOND / passed:,.0f}"
-
-
-def _share_busy(client: ClientView, past: ClientView | None, since: Since) -> str:
-    if client.kind != "latency" or past is None or since.passed <= 0:
-        return "-"
-    return f"{_busy(client, past) / since.passed:.0%}"
-
-
-def _free(client: ClientView, past: ClientView | None, since: Since) -> str:
-    """The share of the last interval in which it was not held, nor stopped by requests at its fences."""
-    if client.kind == "latency" or past is None or since.passed <= 0:
-        return "-"
+def _since(client: ClientView, past: ClientView, since: Since) -> tuple[str, str, str]:
+    """Return launches a second; the share of the last interval that requests took; and, of others, the share
+    in which they were not held, nor stopped by requests at their fences."""
+    rate = f"{(client.launches - past.launches) * SECOND / since.passed:,.0f}"
+    if client.kind == "latency":
+        return rate, f"{_busy(client, past) / since.passed:.0%}", "-"
     stopped = since.busy if client.counts.fences > past.counts.fences else 0
     held = client.counts.held_ns - past.counts.held_ns
-    return f"{max(0.0, 1.0 - (held + stopped) / since.passed):.0%}"
+    return rate, "-", f"{max(0.0, 1.0 - (held + stopped) / since.passed):.0%}"
 
 
 def _share(part: int, whole: int) -> str:

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from astrarium.cli import output
+from astrarium.cli.opening import check_served, opened, tell
 from astrarium.cli.options import Json, NoFolder, NoOutcomes, Out, Overrides, Overwrite, Seed, ServingFile
+from astrarium.cli.progress import bar, status
 
 if TYPE_CHECKING:
     from astrarium.serving.goodput import Goodput
@@ -36,33 +39,24 @@ def goodput(
     Every model must have 99 % of its requests answered in time. The goodput is the mean over the seeds; the
     run folder, and the rest of --json, show the first seed's run at the rate found for it.
     """
-    from astrarium.cli import output
-    from astrarium.cli.opening import opened, tell
-    from astrarium.cli.progress import bar
-    from astrarium.core.errors import InputError
     from astrarium.run.experiment import simulate
     from astrarium.run.report import plain
-    from astrarium.serving.report.goodput import draw_probes, goodput_table
+    from astrarium.serving.goodput import draw_probes, goodput_table
 
+    check_served(file, "have no goodput")
     level, scenario = opened(file, override, seed)
-    if level.name != "serving":
-        raise InputError("FILE", str(file), f"requests to models: {level.subject} have no goodput")
     at = output.target("goodput", file.stem, out, overwrite, no_folder)
     tell(file, level)
     found = _search(scenario, seeds, tolerance, jobs)
     own = found.per_seed[0]  # the run that is shown keeps what the search found for its seed
     run = simulate(level, scenario.with_rate(own) if own > 0 else scenario, bar=bar)
     title = f"{file.name}: {run.label} at its goodput, {own:,.0f} requests/s"
-    output.finish(
-        context, at, [run], title, json, not no_outcomes,
-        more=[goodput_table(run.label, found)],
-        shown=plain(found),
-        draw=[lambda plots: draw_probes(found, plots / "goodput.png")],
-    )  # fmt: skip
+    table, drawn = goodput_table(run.label, found), [lambda plots: draw_probes(found, plots / "goodput.png")]
+    results = output.Results([run], title, [table], plain(found), draw=drawn)
+    output.finish(context, at, results, json, not no_outcomes)
 
 
 def _search(scenario: Scenario, seeds: int, tolerance: float, jobs: int) -> Goodput:
-    from astrarium.cli.progress import status
     from astrarium.serving.goodput import Probe, search
 
     with status(f"goodput of {scenario.policy.name}") as say:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
+from astrarium.cli import output
 from astrarium.cli.progress import bar
-from astrarium.core.decode import parse_yaml
-from astrarium.core.errors import InputError, one_of
+from astrarium.core.decode import parse_yaml, read_yaml
+from astrarium.core.errors import InputError, one_of, written_in
 from astrarium.core.quantities import write_duration
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import profiling
-
-if TYPE_CHECKING:
-    from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles
-    from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
-    from astrarium.serving.live.tensors import TensorSpec
-    from astrarium.serving.scenario import Scenario
-
+from astrarium.serving.live.backends import backends, placed
+from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Place, package
+from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
+from astrarium.serving.live.tensors import DATATYPES, TensorSpec
+from astrarium.serving.scenario import Scenario, load
+from astrarium.serving.scenario.build import model_files
 
 # Puts a model's profile into the text of a scenario file and leaves all else, comments too, as it is.
 
@@ -107,17 +107,17 @@ def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted:
     sizes = profiling.sizes_up_to(wanted.largest)
     with waiting(f"warming up {wanted.name}"):
         model.warm_up([1])
-    measured: list[MeasuredTimes] = []
+    measure, measured = profiling.measuring(model, specs, care), list[MeasuredTimes]()
 
     def enough(found: MeasuredTimes) -> bool:
         return wanted.limit is not None and found.quantile(wanted.chance) > wanted.limit
 
     with bar(f"profiling {wanted.name}", len(sizes)) as progress:
-        for found in profiling.by_size(model, specs, sizes, care, enough):
+        for found in profiling.by_size(measure, sizes, enough):
             measured.append(found)
             if progress is not None:
                 progress(len(measured))
-    measured = profiling.in_order(model, specs, measured, care, wanted.chance)
+    measured = profiling.in_order(measure, measured, wanted.chance)
     table = profiling.rising(measured, wanted.chance, wanted.slack)
     times = {size: write_duration(time) for size, time in table.items()}
     return Outcome({"table": times}, _size_table(measured, table))
@@ -137,27 +137,21 @@ def by_application(model: LoadedModel, care: Care, wanted: Wanted) -> Outcome:
 
 
 def _size_table(measured: list[MeasuredTimes], table: dict[int, int]) -> Any:
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False)
-    for title in ("batch", "p50 ms", "p95 ms", "p99 ms", "max ms", "profile ms", "items/s at p50"):
-        shown.add_column(title, justify="right")
+    titles = ("batch", "p50 ms", "p95 ms", "p99 ms", "max ms", "profile ms", "items/s at p50")
+    rows = []
     for found in measured:
         spread = [f"{found.quantile(chance) / 1e6:.3f}" for chance in (0.5, 0.95, 0.99, 1.0)]
         rate = f"{found.size * 1e9 / found.quantile(0.5):,.0f}"
-        shown.add_row(str(found.size), *spread, f"{table[found.size] / 1e6:.3f}", rate)
-    return shown
+        rows.append((str(found.size), *spread, f"{table[found.size] / 1e6:.3f}", rate))
+    return output.table(right=titles, rows=rows)
 
 
 def _application_table(fit: Fit) -> Any:
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False)
-    for title in ("application", "p50 ms", "p99 ms", "max ms"):
-        shown.add_column(title, justify="right")
+    rows = []
     for name, times in fit.alone.items():
         spread = [times[int((len(times) - 1) * chance)] / 1e6 for chance in (0.5, 0.99, 1.0)]
-        shown.add_row(name, *(f"{time:.3f}" for time in spread))
+        rows.append((name, *(f"{time:.3f}" for time in spread)))
+    shown = output.table(right=("application", "p50 ms", "p99 ms", "max ms"), rows=rows)
     shown.caption = (
         f"batches of k: c0 {fit.c0 / 1e6:.3f} ms + {fit.c1:.3f} k max, off by {fit.error:.0%} on average"
     )
@@ -199,13 +193,11 @@ def find(
     return _by_itself(text, backend or _guessed(text), inputs, options)
 
 
-_IN_THE_FILE = "no such option: a scenario says it in the model's `backend`"
+_IN_THE_FILE = "to be left out: a scenario says it in the model's `backend`"
 
 
 def tensor_of(text: str) -> TensorSpec:
     """'IMAGE:FP32:3,224,224' as a spec."""
-    from astrarium.serving.live.tensors import DATATYPES, TensorSpec
-
     parts = text.rsplit(":", 2)
     if len(parts) != 3 or not parts[0]:
         raise InputError("--input", text, INPUT_FORM)
@@ -226,21 +218,14 @@ def _guessed(text: str) -> str:
 
 
 def _by_itself(text: str, backend: str, inputs: Sequence[TensorSpec], options: Mapping[str, Any]) -> Target:
-    from astrarium.serving.live.backends import backends
-    from astrarium.serving.live.backends.contract import ModelFiles
-
-    try:
+    with written_in("--backend", backend):
         backends.get(backend)
-    except InputError as error:
-        raise InputError("--backend", backend, error.expected) from None
     name = Path(text.rpartition(":")[0] or text).stem
     given = {"model": text, **options}
     return Target(name, ModelFiles(name, backend, given, tuple(inputs), base=Path.cwd()))
 
 
 def _of_scenario(path: Path, wanted: str | None) -> Target:
-    from astrarium.serving.scenario.build import model_files
-
     scenario = _loaded(path)
     name = wanted or _only_real(scenario)
     if name not in scenario.models:
@@ -255,9 +240,6 @@ def _of_scenario(path: Path, wanted: str | None) -> Target:
 
 def _loaded(path: Path) -> Scenario:
     """Models that nobody has measured yet may have no profile."""
-    from astrarium.core.decode import read_yaml
-    from astrarium.serving.scenario import load
-
     raw = read_yaml(path)
     models = raw.get("models") if isinstance(raw, dict) else None
     entries = models.items() if isinstance(models, dict) else ()
@@ -271,6 +253,39 @@ def _only_real(scenario: Scenario) -> str:
         expected = f"{one_of(real)}" if real else "a scenario with a model that is not emulated"
         raise InputError("--model", None, expected)
     return real[0]
+
+
+def load_model(target: Target, device: str, largest: int) -> LoadedModel:
+    files = replace(target.files, max_batch=largest)
+    place = Place(device=_device(device, files.backend))
+    try:
+        return backends.get(files.backend)(files, place)
+    except InputError as error:
+        raise (placed(error, target.name, files.backend) if target.scenario else error.at("MODEL")) from None
+
+
+def _device(wanted: str, backend: str) -> str:
+    if wanted == "auto":
+        return "cuda:0" if backend == "torch" and package("torch", "torch").cuda.is_available() else "cpu"
+    number = wanted.removeprefix("cuda:")
+    if wanted != "cpu" and (number == wanted or not number.isdigit()):
+        raise InputError("--device", wanted, "cpu, auto, or a GPU such as cuda:0")
+    return wanted
+
+
+def shaped(loaded: LoadedModel, given: list[TensorSpec]) -> list[TensorSpec]:
+    """The model's inputs, with the sizes that were given on the command line."""
+    known = {spec.name: spec for spec in loaded.inputs}
+    for spec in given:
+        if spec.name not in known:
+            raise InputError("--input", spec.name, one_of(list(known), spec.name))
+        if spec.datatype != known[spec.name].datatype or not known[spec.name].admits(spec.shape):
+            expected = f"{known[spec.name].datatype} with the shape {list(known[spec.name].shape)}"
+            raise InputError("--input", f"{spec.datatype} {list(spec.shape)}", expected)
+    chosen = {**known, **{spec.name: spec for spec in given}}
+    if not chosen:
+        raise InputError("--input", None, "the inputs: this model cannot tell them")
+    return list(chosen.values())
 
 
 # Where a measured profile goes: a file of its own, the scenario, or the screen.
@@ -313,21 +328,16 @@ def show(profile: dict[str, Any], places: list[str]) -> None:
 
 
 def _edited(target: Target, profile: str) -> str:
-
     assert target.scenario is not None
     text = target.scenario.read_text(encoding="utf-8")
     return with_profile(text, target.name, profile, str(target.scenario))
 
 
 def _line(profile: dict[str, Any]) -> str:
-    import yaml
-
     return str(yaml.safe_dump(profile, default_flow_style=True, sort_keys=False, width=10**9)).strip()
 
 
 def _block(profile: dict[str, Any]) -> str:
-    import yaml
-
     return str(yaml.safe_dump(profile, default_flow_style=None, sort_keys=False, width=100))
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
+from astrarium.cli.opening import check_served, given
 from astrarium.cli.options import Json, Overrides, Seed, ServingFile
+from astrarium.cli.output import emit
+from astrarium.cli.progress import status
 from astrarium.cli.serving import plan_options as options
+from astrarium.core.errors import read_from
 
 if TYPE_CHECKING:
+    from astrarium.core.choice import Choice
     from astrarium.serving.planning.answer import PlanningAnswer, Question
-    from astrarium.serving.planning.search import Attempt, PlacementChoice, PlanningGoals
+    from astrarium.serving.planning.search import PlanningGoals
     from astrarium.serving.scenario import Scenario
 
 INTERRUPTED = 130
@@ -42,8 +47,6 @@ def plan(
     Plans are judged on fresh requests, never on those that they were made with. `astrarium simulate FILE
     --plan PLAN` runs one. An interrupt (Ctrl-C) keeps the best plan so far.
     """
-    from astrarium.cli.opening import check_served
-    from astrarium.core.errors import InputError
     from astrarium.serving.planning.answer import Question
     from astrarium.serving.planning.known import interference_named
     from astrarium.serving.planning.search import PlanningGoals
@@ -55,22 +58,16 @@ def plan(
     goals = PlanningGoals(options.share(target), seeds, most, known, slowing)
     question = Question(gpus, options.rivals(against or []), growth, each)
     choice = options.chosen(policy, parameter or [])
-    seeded = [] if seed is None else [f"seed={seed}"]
-    scenario = load(file, [*(override or []), *seeded], planning=True)
-    try:
+    scenario = load(file, given(override, seed), planning=True)
+    with read_from(file):
         answer = _answered(scenario, choice, goals, question)
-    except InputError as error:
-        raise error if error.field.startswith("-") else error.read_from(str(file)) from None
     _write(answer, out, plot, file.name)
     _emit(answer, json, out, plot)
     if answer.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def _answered(
-    scenario: Scenario, choice: PlacementChoice, goals: PlanningGoals, question: Question
-) -> PlanningAnswer:
-    from astrarium.cli.progress import status
+def _answered(scenario: Scenario, choice: Choice, goals: PlanningGoals, question: Question) -> PlanningAnswer:
     from astrarium.serving.planning.answer import answered
     from astrarium.serving.planning.search import PlanningWatch
 
@@ -89,30 +86,17 @@ def _write(answer: PlanningAnswer, out: Path | None, plot: Path | None, name: st
         plans.save(out, chosen.plan, chosen.problem)
     if plot is not None:
         names = [model.name for model in chosen.problem.models]
-        title = f"{name}: {answer.choice.label} on {chosen.gpus} GPUs{_in_time(chosen)}"
+        in_time = "" if chosen.judged is None else f", {chosen.judged.overall.mean:.2%} in time"
+        title = f"{name}: {answer.choice.label} on {chosen.gpus} GPUs{in_time}"
         draw_placement(chosen.uses, names, plot, title)
 
 
-def _in_time(chosen: Attempt) -> str:
-    return "" if chosen.judged is None else f", {chosen.judged.overall.mean:.2%} in time"
-
-
 def _emit(answer: PlanningAnswer, json: bool, out: Path | None, plot: Path | None) -> None:
-    from astrarium.cli.output import emit
     from astrarium.serving.planning import tables
     from astrarium.serving.planning.answer import told
 
     if answer.interrupted:
         typer.echo("interrupted", err=True)
-    chosen = answer.chosen
-    shown: list[Any] = list(tables.headline(answer))
-    if chosen is not None:
-        shown += [tables.placement_table(chosen.uses, chosen.problem)]
-        shown += [tables.models_table(answer, chosen), *tables.missing_lines(chosen)]
-        shown += [tables.growth_line(answer, chosen), tables.tried_line(answer)]
-        shown += [tables.against_table(answer)] if answer.rivals else []
-        shown += tables.rivals_missing(answer)
-        shown += [f"written to {path}" for path in (out, plot) if path is not None]
     files = {"out": str(out) if out else None, "plot": str(plot) if plot else None}
-    lines = (tables.line(each) if isinstance(each, str) else each for each in shown if each != "")
-    emit(json, {**told(answer), **files}, lines, None)
+    written = [f"written to {path}" for path in (out, plot) if path is not None and answer.chosen is not None]
+    emit(json, {**told(answer), **files}, [*tables.shown(answer), *map(tables.line, written)], None)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import duration_in
+
 if TYPE_CHECKING:
-    from astrarium.serving.planning.search import PlacementChoice
+    from astrarium.core.choice import Choice
 
 Gpus = Annotated[
     int | None,
     typer.Option("--gpus", metavar="N", help="Plan for N GPUs: the best attainment, not the fewest GPUs."),
 ]
 Policy = Annotated[
-    str,
-    typer.Option("--policy", metavar="NAME", help="The policy; `astrarium policies` lists them."),
+    str, typer.Option("--policy", metavar="NAME", help="The policy; `astrarium policies` lists them.")
 ]
 Parameters = Annotated[
     list[str] | None,
@@ -32,8 +34,7 @@ Against = Annotated[
     ),
 ]
 Target = Annotated[
-    str,
-    typer.Option("--target", metavar="SHARE", help="How many of every model's requests must be in time."),
+    str, typer.Option("--target", metavar="SHARE", help="How many of every model's requests must be in time.")
 ]
 Seeds = Annotated[
     int, typer.Option("--seeds", metavar="N", help="Draws of fresh requests that every plan is judged on.")
@@ -86,23 +87,15 @@ _PICTURES = (".png",)
 
 
 def router_wait(text: str | None, planned: bool) -> int | None:
-    from astrarium.core.errors import InputError
-    from astrarium.core.quantities import read_duration
-
     if text is None:
         return None
     if not planned:
         raise InputError("--router-wait", text, "a --plan beside it, whose replicas have queues")
-    try:
-        return read_duration(text)
-    except (InputError, ValueError):
-        raise InputError("--router-wait", text, "a time such as 100ms") from None
+    return duration_in("--router-wait", text)
 
 
 def share(text: str) -> float:
     """'99%' or '0.99'"""
-    from astrarium.core.errors import InputError
-
     number, percent, rest = text.strip().partition("%")
     try:
         value = float(number) / (100 if percent else 1)
@@ -113,26 +106,16 @@ def share(text: str) -> float:
     return value
 
 
-def chosen(name: str, parameters: list[str], option: str = "-p") -> PlacementChoice:
-    from astrarium.core.decode import parse_yaml
-    from astrarium.core.errors import InputError
-    from astrarium.serving.planning.search import PlacementChoice
+def chosen(name: str, parameters: list[str], option: str = "-p") -> Choice:
+    from astrarium.core.choice import Choice
+    from astrarium.core.decode import pairs
 
-    found: dict[str, Any] = {}
-    for text in parameters:
-        key, equals, value = text.partition("=")
-        if not key.strip() or not equals:
-            raise InputError(
-                option, text, f"KEY=VALUE, a parameter of {name}: see `astrarium policies {name}`"
-            )
-        found[key.strip()] = parse_yaml(value, f"{option} {text}")
-    return PlacementChoice(name, found)
+    expected = f"KEY=VALUE, a parameter of {name}: see `astrarium policies {name}`"
+    return Choice(name, pairs(parameters, option, expected))
 
 
-def rivals(texts: list[str]) -> tuple[PlacementChoice, ...]:
+def rivals(texts: list[str]) -> tuple[Choice, ...]:
     """'alpaserve,usher:cluster=open,group=2' are two, the second with parameters."""
-    from astrarium.core.errors import InputError
-
     found: list[tuple[str, list[str]]] = []
     for text in texts:
         for piece in _pieces(text):
@@ -160,7 +143,6 @@ def _pieces(text: str) -> list[str]:
 
 def check_files(scenario: Path, out: Path | None, plot: Path | None, overwrite: bool) -> None:
     """Before the work begins."""
-    from astrarium.core.errors import InputError
     from astrarium.serving.planning.plans import ENDINGS
 
     if out is not None and out.resolve() == scenario.resolve():
@@ -170,8 +152,6 @@ def check_files(scenario: Path, out: Path | None, plot: Path | None, overwrite: 
 
 
 def _check_file(option: str, path: Path | None, endings: tuple[str, ...], overwrite: bool) -> None:
-    from astrarium.core.errors import InputError
-
     if path is None:
         return
     if path.suffix not in endings:

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
-
-import typer
+from typing import Any, NamedTuple, cast
 
 from astrarium.cli import output
-from astrarium.cli.opening import given, refuse, seeded, tell, variant, variants
+from astrarium.cli.opening import Asked, given, refuse, seeded, tell, variant, variants
 from astrarium.cli.progress import bar
 from astrarium.cli.serving.plan_options import router_wait
+from astrarium.core.decode import read_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.level import Level, Run
+from astrarium.core.units import Time
+from astrarium.levels import named_by
+from astrarium.placement.evaluation import Evaluation, stage_report
+from astrarium.placement.interference import Interference
+from astrarium.placement.plan import Plan
+from astrarium.placement.problem import Problem
+from astrarium.run.experiment import EngineName
 from astrarium.run.report import plain
+from astrarium.serving.level import LEVEL
+from astrarium.serving.planned.run import PlannedRun, run_planned
+from astrarium.serving.planning import plans
+from astrarium.serving.planning.known import interference_named
+from astrarium.serving.planning.stages import on_path, stages_of
+from astrarium.serving.record import ServingRecord
+from astrarium.serving.report import tables
+from astrarium.serving.report.files import PLAN
+from astrarium.serving.report.summary import summarize
+from astrarium.serving.scenario import Scenario, build, load
 
-if TYPE_CHECKING:
-    from astrarium.core.units import Time
-    from astrarium.placement.evaluation import Evaluation
-    from astrarium.placement.interference import Interference
-    from astrarium.placement.plan import Plan
-    from astrarium.placement.problem import Problem
-    from astrarium.run.experiment import EngineName
-    from astrarium.serving.planned.run import PlannedRun
-    from astrarium.serving.record import ServingRecord
-    from astrarium.serving.report.tables import PlanSummary
-    from astrarium.serving.scenario import Scenario
-
-    ServingRun = Run[Scenario, ServingRecord]
+ServingRun = Run[Scenario, ServingRecord]
 
 
 class Told(NamedTuple):
@@ -46,9 +51,6 @@ class PlanTaken(NamedTuple):
 
     @classmethod
     def read(cls, file: Path | None, scenario: Scenario, interference: str) -> PlanTaken:
-        from astrarium.serving.planning import plans
-        from astrarium.serving.planning.known import interference_named
-
         if file is None:
             raise InputError("--interference", interference, "a --plan beside it, which shares GPUs")
         known, slowing = interference_named(interference)
@@ -56,106 +58,64 @@ class PlanTaken(NamedTuple):
         return cls(plans.load(file, problem), problem, slowing(problem) if slowing else None)
 
     def to_yaml(self) -> str:
-        from astrarium.serving.planning import plans
-
         return plans.to_yaml(self.plan, self.problem)
 
     def run(self, scenario: Scenario, engine: str, label: str) -> tuple[PlannedRun, ServingRun]:
-        from astrarium.serving.level import LEVEL
-        from astrarium.serving.planned.run import run_planned
-        from astrarium.serving.report.summary import summarize
-
         chosen = cast("EngineName", engine)
         with bar(f"simulating {label}", scenario.length) as progress:
             done = run_planned(scenario, self.plan, self.problem, self.interference, chosen, progress)
         return done, Run(LEVEL, scenario, label, done.record, summarize(done.record))
 
-    def summary(self, done: PlannedRun) -> PlanSummary:
-        from astrarium.serving.report.tables import summarize_plan
-
+    def summary(self, done: PlannedRun) -> tables.PlanSummary:
         plan = self.plan
         missing = {self.problem.models[index].name: why for index, why in plan.missing.items()}
-        return summarize_plan(plan.policy, len(plan.replicas), missing, done.parts, done.record)
+        return tables.summarize_plan(plan.policy, len(plan.replicas), missing, done.parts, done.record)
 
     def on_path(self, scenario: Scenario, max_wait: Time) -> Evaluation:
-        from astrarium.serving.planning.stages import on_path
-
         return on_path(scenario, self.plan, self.problem, max_wait, self.interference)
 
 
 def planned_run(
-    context: typer.Context,
-    file: Path,
-    policy: str | None,
-    plan: Path | None,
-    interference: str,
-    stages: bool,
-    router: str | None,
-    override: list[str] | None,
-    seed: int | None,
-    engine: str,
-    at: output.Target,
-    json: bool,
-    outcomes: bool,
-) -> None:
+    asked: Asked, policy: str | None, plan: Path | None, interference: str, stages: bool, router: str | None
+) -> output.Results:
     """Run a scenario by a plan: models live only where it says."""
-    from astrarium.serving.report.tables import cell_table
-
     max_wait = router_wait(router, plan is not None)
-    scenario, taken = _opened(file, plan, interference, override, seed)
+    scenario, taken = _opened(asked, plan, interference)
     if policy is not None:
         scenario = variant(_placed(), scenario, policy)
-    done, run = taken.run(scenario, engine, scenario.policy.label)
+    done, run = taken.run(scenario, asked.engine, scenario.policy.label)
     placed = taken.summary(done)
-    more, shown = [cell_table(placed)], {"plan": plain(placed)}
+    more, shown = [tables.cell_table(placed)], {"plan": plain(placed)}
     for name, told in (
         ("stages", staged(run, done) if stages else None),
         ("router", routed(taken.on_path(scenario, max_wait), router or "") if max_wait is not None else None),
     ):
         if told is not None:
             more, shown = [*more, told.table], {**shown, name: told.plain}
-    title = f"{file.name}: {run.label}, {run.level.report.title(run)}"
-    output.finish(context, at, [run], title, json, outcomes, more, shown, *_plan_file(taken))
+    title = f"{asked.file.name}: {run.label}, {run.level.title(run)}"
+    return output.Results([run], title, more, shown, *_plan_file(taken))
 
 
 def compare_planned(
-    context: typer.Context,
-    file: Path,
-    policy: list[str] | None,
-    plan: Path | None,
-    interference: str,
-    override: list[str] | None,
-    seed: int | None,
-    seeds: int,
-    engine: str,
-    at: output.Target,
-    json: bool,
-    outcomes: bool,
-) -> None:
+    asked: Asked, policy: list[str] | None, plan: Path | None, interference: str, seeds: int
+) -> output.Results:
     """Run several policies by the same plan."""
-    scenario, taken = _opened(file, plan, interference, override, seed)
+    scenario, taken = _opened(asked, plan, interference)
     chosen = variants(_placed(), scenario, policy or ["all"])
-    runs = [taken.run(each, engine, label)[1] for label, each in seeded(chosen, seeds)]
-    title = f"{file.name}: {runs[0].level.report.title(runs[0])}, the same arrivals for each policy"
-    output.finish(context, at, runs, title, json, outcomes, (), output.by_policy(runs), *_plan_file(taken))
+    runs = [taken.run(each, asked.engine, label)[1] for label, each in seeded(chosen, seeds)]
+    title = f"{asked.file.name}: {runs[0].level.title(runs[0])}, the same arrivals for each policy"
+    return output.Results(runs, title, (), output.by_policy(runs), *_plan_file(taken))
 
 
 def _plan_file(taken: PlanTaken) -> tuple[dict[str, str], dict[str, str]]:
-    from astrarium.serving.report.files import PLAN
-
     return {PLAN: taken.to_yaml()}, {PLAN: "the plan that was run: which models live on which GPUs"}
 
 
-def _opened(
-    file: Path, plan: Path | None, interference: str, override: list[str] | None, seed: int | None
-) -> tuple[Scenario, PlanTaken]:
-    from astrarium.core.decode import read_yaml
-    from astrarium.levels import named_by
-    from astrarium.serving.scenario import load
-
+def _opened(asked: Asked, plan: Path | None, interference: str) -> tuple[Scenario, PlanTaken]:
+    file = asked.file
     level = named_by(read_yaml(file), str(file))
     refuse(level, "serving", {"--plan": plan, "--interference": interference})
-    scenario = load(file, given(override, seed), planning=True)
+    scenario = load(file, given(asked.override, asked.seed), planning=True)
     taken = PlanTaken.read(plan, scenario, interference)
     tell(file, level)
     return scenario, taken
@@ -163,34 +123,26 @@ def _opened(
 
 def _placed() -> Level[Scenario, ServingRecord]:
     """Return the level for models that need not fit all together on every GPU."""
-    from dataclasses import replace
-
-    from astrarium.serving.level import LEVEL
-    from astrarium.serving.scenario import build
 
     return replace(LEVEL, told=lambda each: (build.setup(each, placed=True),))
 
 
 def staged(run: ServingRun, done: PlannedRun | None = None) -> Told:
     """Return where time went in a run, stage by stage."""
-    from astrarium.serving.planning.stages import stages_of
-    from astrarium.serving.report.tables import plain_lines, stage_table
-
     lines = stages_of(run.record, done.parts if done else ())
     attained = {name: model.attainment for name, model in run.summary.models.items()}
-    return Told(stage_table(lines, attained), plain_lines(lines))
+    return Told(tables.stage_table(lines, attained), tables.plain_lines(lines))
 
 
 def routed(found: Evaluation, wait: str) -> Told:
-    """Return where time went by the way of a router."""
-    from astrarium.serving.report.tables import path_attained, path_lines, plain_lines, stage_table
-
-    lines, attained = path_lines(found), path_attained(found)
+    """Return where time went by the way of a router, without stages that take no time at all."""
+    lines = [line for line in stage_report(found) if line.part > 0]
+    attained = {model.name: model.attainment for model in found.models}
     title = f"where time went with a router that waits {wait} at most"
     data = {
         "max_wait": wait,
         "attainment": found.attainment,
         "models": attained,
-        "stages": plain_lines(lines),
+        "stages": tables.plain_lines(lines),
     }
-    return Told(stage_table(lines, attained, title), data)
+    return Told(tables.stage_table(lines, attained, title), data)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from astrarium.cli.opening import check_served
 from astrarium.cli.options import Overrides, ServingFile
+from astrarium.core.errors import InputError, read_from
+from astrarium.core.units import counted
 
 if TYPE_CHECKING:
     from astrarium.server.running import RunningServer
@@ -36,16 +41,13 @@ def serve(
     given = {"http": http, "grpc": grpc, "host": host, "log": log}
     given["record"] = None if record is None else str(record.absolute())
     options = [f"server.{name}={value}" for name, value in given.items() if value is not None]
-    from astrarium.cli.opening import check_served
     from astrarium.serving.scenario import load
 
     check_served(file, "are not served; `astrarium run` runs searches and clusters")
-    _run(load(file, [*(override or []), *options], serving=True), str(file))
+    _run(load(file, [*(override or []), *options], serving=True), file)
 
 
-def _run(scenario: Scenario, source: str) -> None:
-    from astrarium.core.errors import InputError
-
+def _run(scenario: Scenario, source: Path) -> None:
     try:
         from contextlib import ExitStack
         from logging import getLogger
@@ -66,16 +68,14 @@ def _run(scenario: Scenario, source: str) -> None:
             starting.close()
             _announce(scenario, running)
 
-        try:
+        with read_from(source):
             uvloop.run(run(scenario, started))
-        except InputError as error:
-            raise error.read_from(source) from None
 
 
 def _starting(scenario: Scenario) -> str:
     names = list(scenario.models)
     shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
-    return f"starting {_number(scenario.cluster.size, 'worker')}, which load {shown}"
+    return f"starting {counted(scenario.cluster.size, 'worker')}, which load {shown}"
 
 
 def _announce(scenario: Scenario, running: RunningServer) -> None:
@@ -84,11 +84,12 @@ def _announce(scenario: Scenario, running: RunningServer) -> None:
     address = f"{scheme}://{running.http.host}:{running.http.port}"
     network = running.service.control.setup.network
     delays = f"control {network.control / 1e6:.2f} ms, response {network.response / 1e6:.2f} ms"
-    served = f"{_number(len(scenario.models), 'model')} on {_number(scenario.cluster.size, 'GPU')}"
+    served = f"{counted(len(scenario.models), 'model')} on {counted(scenario.cluster.size, 'GPU')}"
     print(f"serving {served} with {scenario.policy.name} (planned with {delays})")
     print(f"  HTTP  {address}")
     if running.grpc is not None:
         print(f"  gRPC  {running.grpc.host}:{running.grpc.port}")
+    print(f"  {running.service.plan.told_path}")
     if long_way := running.http.always_long():
         named = ", ".join(f"{name} ({why})" for name, why in long_way.items())
         print(f"  the long way, about ten times dearer over HTTP: {named}")
@@ -97,13 +98,8 @@ def _announce(scenario: Scenario, running: RunningServer) -> None:
     print(f"  {curl_line(running, address, scenario.server)}", flush=True)
 
 
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def curl_line(running: RunningServer, address: str, options: ServerOptions) -> str:
     """A request for a model that is loaded, preferably a real one."""
-    from shlex import quote
 
     import msgspec
 
@@ -121,7 +117,5 @@ def curl_line(running: RunningServer, address: str, options: ServerOptions) -> s
 
 
 def _example(datatype: str, shape: list[int]) -> list[object]:
-    from math import prod
-
     fill: object = {"BYTES": "hello", "BOOL": True}.get(datatype, 1)
     return [fill] * prod(shape)

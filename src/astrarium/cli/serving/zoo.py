@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from astrarium.cli.options import Json
+from astrarium.cli.output import emit, table
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.units import to_ms
 
 if TYPE_CHECKING:
     from astrarium.serving.zoo import ZooModel
@@ -19,8 +22,6 @@ def zoo(gpu: GpuFilter = None, json: Json = False) -> None:
 
     The latency of a batch of b requests is alpha b + beta.
     """
-    from astrarium.cli.output import emit
-    from astrarium.core.errors import InputError, one_of
     from astrarium.serving import zoo as shelf
 
     kinds = shelf.gpus()
@@ -32,8 +33,6 @@ def zoo(gpu: GpuFilter = None, json: Json = False) -> None:
 
 
 def _shown(model: ZooModel) -> dict[str, Any]:
-    from astrarium.core.units import to_ms
-
     return {
         "profile": f"zoo:{model.gpu}/{model.model}",
         "alpha_ms": to_ms(model.alpha),
@@ -43,13 +42,9 @@ def _shown(model: ZooModel) -> dict[str, Any]:
 
 
 def _table(shown: dict[str, dict[str, Any]]) -> Any:
-    from rich.table import Table
-
-    table = Table("profile", box=None, pad_edge=False)
-    for name in ("alpha ms", "beta ms", "SLO ms"):
-        table.add_column(name, justify="right")
-    for models in shown.values():
-        for model in models.values():
-            numbers = (f"{model['alpha_ms']:.3f}", f"{model['beta_ms']:.3f}", f"{model['slo_ms']:g}")
-            table.add_row(model["profile"], *numbers)
-    return table
+    models = [model for kind in shown.values() for model in kind.values()]
+    rows = [
+        (each["profile"], f"{each['alpha_ms']:.3f}", f"{each['beta_ms']:.3f}", f"{each['slo_ms']:g}")
+        for each in models
+    ]
+    return table("profile", right=("alpha ms", "beta ms", "SLO ms"), rows=rows)

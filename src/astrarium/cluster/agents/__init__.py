@@ -6,8 +6,8 @@ it kept them to its end; T_id is that of `fairness`, under either name.
 With no GPUs an app would never end. `UNSERVED` is what stands for it: ten times as bad as with the fewest
 GPUs that it can run on, so that a first GPU is always worth more than one more.
 
-Truth-telling: a table is what the app reported when it was offered GPUs, before it saw what others bid, and
-nobody changes it afterwards. How badly it fares until the next offer is read from the same report.
+Truth-telling: an agent reports once what its app is like, before it sees what others bid. Bids, and how badly
+the app fares, are read from that report.
 """
 
 from __future__ import annotations
@@ -200,14 +200,8 @@ class AppAgent:
     """The agent speaks for one app: it says how the app fares, and bids for it."""
 
     def __init__(self, app: App, definition: Definition = "share", report: SelfReport = HONEST) -> None:
-        self._app, self._definition = app, definition
+        self.report, self._ideal = report, Ideal(app, definition, report.work)
         self._estimate: _FinishEstimate | None = None
-        self.table: Bid | None = None  # of the last auction that it took part in
-        self._use(report)
-
-    def _use(self, report: SelfReport) -> None:
-        self.report = report
-        self._ideal = Ideal(self._app, self._definition, report.work)
 
     def changed(self) -> None:
         """Forget the estimate: the app has other GPUs or other jobs than before."""
@@ -227,31 +221,15 @@ class AppAgent:
             return (ends - row.arrived) / ideal
         return UNSERVED * (now - row.arrived + left) / ideal
 
-    def ideal(self, now: Time, row: AppRow, state: ClusterState) -> float:
-        """Return T_id as of now."""
-        return self._ideal(max(1, state.floor.size), state.contention(now, row))
-
-    def bid(
-        self,
-        now: Time,
-        row: AppRow,
-        state: ClusterState,
-        goods: list[FreeMachine],
-        report: SelfReport | None = None,
-    ) -> Bid:
-        """Return a bid: a rho for every pattern that is better than those which are easier to have. It is
-        pure but for what the agent remembers: a *report* that is other than the last, and the table."""
-        if report is not None and report != self.report:
-            self._use(report)
+    def bid(self, now: Time, row: AppRow, state: ClusterState, goods: list[FreeMachine]) -> Bid:
+        """Return a bid: a rho for every pattern that is better than those which are easier to have."""
         self.changed()
         remaining = remaining_work(now, row, state, self.report)
         before = self._rho(now, row, state, _finish_estimate(now, tuple(row.leases), remaining, state))
         context = bid_context(goods, state.floor, held(state.floor, row.leases))
-        options = _Table(row, remaining, context, now - row.arrived, self.ideal(now, row, state)).options(
-            before
-        )
-        self.table = Bid(row.app.id, before, tuple(options))
-        return self.table
+        ideal = self._ideal(max(1, state.floor.size), state.contention(now, row))
+        options = _Table(row, remaining, context, now - row.arrived, ideal).options(before)
+        return Bid(row.app.id, before, tuple(options))
 
 
 class _Table:

@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from astrarium.cluster import contract
 from astrarium.cluster.agents import AppAgent
 from astrarium.cluster.agents.remaining_work import SelfReport
-from astrarium.cluster.contract import (
-    AppArrived,
-    Event,
-    JobFinished,
-    JobProgressed,
-    JobStopped,
-    LeaseExpired,
-    MachineJoined,
-    MachineLost,
-)
 from astrarium.cluster.demand import GpuDemand, most_usable
 from astrarium.cluster.fairness import Definition
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time
 
-OF_AN_APP = (LeaseExpired, JobFinished, JobStopped, JobProgressed)
-OF_ALL = (MachineJoined, MachineLost)
+OF_AN_APP = (contract.LeaseExpired, contract.JobFinished, contract.JobStopped, contract.JobProgressed)
+OF_ALL = (contract.MachineJoined, contract.MachineLost)
 
 
 @dataclass(eq=False)
@@ -60,11 +51,11 @@ class Participant:
             self.starved = now
 
 
-def touched(events: Sequence[Event], state: ClusterState) -> set[int]:
+def touched(events: Sequence[contract.Event], state: ClusterState) -> set[int]:
     """Return the apps whose GPUs or jobs have changed; with the machines, all do."""
     if any(isinstance(event, OF_ALL) for event in events):
         return set(state.apps)
-    arrived = {event.app.id for event in events if type(event) is AppArrived}
+    arrived = {event.app.id for event in events if type(event) is contract.AppArrived}
     return arrived | {event.app for event in events if isinstance(event, OF_AN_APP)}
 
 
@@ -74,9 +65,6 @@ class Participants:
     def __init__(self, definition: Definition, report: Callable[[int], SelfReport]) -> None:
         self._definition, self._report = definition, report
         self._participants: dict[int, Participant] = {}
-
-    def __getitem__(self, app: int) -> Participant:
-        return self._participants[app]
 
     def changed(self, now: Time, apps: Iterable[int], state: ClusterState) -> None:
         for app in sorted(apps):
@@ -106,6 +94,3 @@ class Participants:
             if participant.most > len(row.leases):
                 found.append(participant)
         return found
-
-    def rho(self, now: Time, participant: Participant, state: ClusterState) -> float:
-        return participant.agent.rho(now, participant.row, state)

@@ -43,7 +43,9 @@ class GpuLayout(NamedTuple):
 
 
 def gpu_layout(parts: Iterable[MachineGpus], slot: int = 1) -> GpuLayout:
-    return GpuLayout(tuple(sorted(parts, key=_largest_first)), slot)
+    """Return the layout of GPUs on these machines: the most first, then by rack."""
+    ordered = sorted(parts, key=lambda part: (-part.gpus, -1 if part.rack is None else part.rack))
+    return GpuLayout(tuple(ordered), slot)
 
 
 def held(floor: Floor, gpus: Iterable[int]) -> dict[int, MachineGpus]:
@@ -87,10 +89,6 @@ def _apart(parts: Sequence[MachineGpus]) -> Spread:
     if len(parts) > 1 and (len(racks) > 1 or None in racks):
         return Spread.CLUSTER
     return Spread.RACK if len(parts) > 1 else Spread.MACHINE
-
-
-def _largest_first(part: MachineGpus) -> tuple[int, int]:
-    return -part.gpus, -1 if part.rack is None else part.rack
 
 
 # How long the jobs of an app take on GPUs that it keeps until it ends: T_sh of Themis, without the past.
@@ -211,14 +209,10 @@ class ReportedSlowdowns:
     def of(self, model: str, spread: Spread) -> float:
         found = self._found.get((model, spread))
         if found is None:
-            found = self._found[model, spread] = self._looked_up(model, spread)
+            known, report = self._known.of(model, self._network, spread), self._report
+            found = known * report.near if spread <= Spread.MACHINE else max(1.0, known * report.apart)
+            self._found[model, spread] = found
         return found
-
-    def _looked_up(self, model: str, spread: Spread) -> float:
-        known = self._known.of(model, self._network, spread)
-        if spread <= Spread.MACHINE:
-            return known * self._report.near
-        return max(1.0, known * self._report.apart)
 
 
 class RemainingWork(NamedTuple):
@@ -245,10 +239,8 @@ class RemainingWork(NamedTuple):
         return _phase(phase, layout, self.slowdowns)
 
     def placement_matters(self) -> bool:
-        return any(
-            job.most > 1 and self.slowdowns.of(job.model, Spread.CLUSTER) > self._nearest(job)
-            for job in self.jobs()
-        )
+        of, wide = self.slowdowns.of, [job for job in self.jobs() if job.most > 1]
+        return any(of(job.model, Spread.CLUSTER) > of(job.model, Spread.MACHINE) for job in wide)
 
     def racks_matter(self) -> bool:
         of = self.slowdowns.of
@@ -261,9 +253,6 @@ class RemainingWork(NamedTuple):
             for each in ([phase.each] if isinstance(phase, LaterPhase) else phase)
         ]
         return self.present + guessed
-
-    def _nearest(self, job: RemainingJob) -> float:
-        return self.slowdowns.of(job.model, Spread.MACHINE)
 
 
 def remaining_work(now: Time, row: AppRow, state: ClusterState, report: SelfReport) -> RemainingWork:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import inf
 from typing import NamedTuple
 
 from astrarium.cluster.machines import Floor
-from astrarium.core.errors import InputError
 
 
 class FreeMachine(NamedTuple):
@@ -68,20 +66,6 @@ def classes(goods: Sequence[FreeMachine], racks_matter: bool, named: Iterable[in
     return [MachineClass(*key, tuple(own)) for key, own in members.items()]
 
 
-def check_goods(goods: Sequence[FreeMachine]) -> None:
-    for position, machine in enumerate(goods):
-        if machine.slots and len(machine.slots) != len(machine.gpus):
-            raise InputError(f"goods[{position}].slots", machine.slots, "a slot for each GPU, or none")
-    _check_once("machine", [machine.id for machine in goods])
-    _check_once("GPU", [gpu for machine in goods for gpu in machine.gpus])
-
-
-def _check_once(what: str, ids: Sequence[int]) -> None:
-    if len(set(ids)) < len(ids):
-        twice = next(each for each in ids if ids.count(each) > 1)
-        raise InputError("goods", twice, f"every {what} once")
-
-
 # Bids: what GPUs are worth to an app, as a table of options.
 
 
@@ -111,32 +95,3 @@ class Bid(NamedTuple):
     bidder: int
     rho_old: float
     options: tuple[BidOption, ...]
-
-
-def option(sizes: Iterable[int], rho: float) -> BidOption:
-    """Return an option with pieces of these sizes, on any machines."""
-    return BidOption(tuple(GpuPiece(size) for size in sizes), rho)
-
-
-def check_bids(bids: Sequence[Bid], goods: Sequence[FreeMachine]) -> None:
-    bidders, machines = [bid.bidder for bid in bids], {machine.id for machine in goods}
-    if len(set(bidders)) < len(bidders):
-        raise InputError("bids", bidders, "one bid of each bidder")
-    for position, bid in enumerate(bids):
-        _check_rho(f"bids[{position}].rho_old", bid.rho_old)
-        for number, each in enumerate(bid.options):
-            _check_option(f"bids[{position}].options[{number}]", each, machines)
-
-
-def _check_option(where: str, each: BidOption, machines: set[int]) -> None:
-    _check_rho(f"{where}.rho", each.rho)
-    for piece in each.pieces:
-        if piece.gpus < 1:
-            raise InputError(f"{where}.pieces", piece.gpus, "at least one GPU in a piece")
-        if piece.machine is not None and piece.machine not in machines:
-            raise InputError(f"{where}.pieces", piece.machine, "a machine that is among the goods")
-
-
-def _check_rho(where: str, rho: float) -> None:
-    if not 0 < rho < inf:
-        raise InputError(where, rho, "a finite number above 0")

@@ -145,13 +145,6 @@ class Slack:
 STEPS = 200  # back and forth; after that, what is next in value is tried instead
 
 
-class Packed(NamedTuple):
-    """Machines of each need, one for each of its pieces. None: they do not fit, or it was *given_up*."""
-
-    machines: list[list[int]] | None
-    given_up: bool = False
-
-
 class Packer:
     """The packer answers many questions about the same pieces and machines, and remembers its answers."""
 
@@ -166,12 +159,14 @@ class Packer:
             self._answers[counts] = search.run() or (None if search.given_up else False)
         return self._answers[counts]
 
-    def packed(self, counts: Sequence[int]) -> Packed:
+    def packed(self, counts: Sequence[int]) -> list[list[int]] | None:
+        """Return the machines of each need, one for each of its pieces. None: they do not fit, or the search
+        was given up."""
         search = self._search(counts)
         if not search.run():
-            return Packed(None, search.given_up)
+            return None
         last = [(number, None) for number in self._easy for _ in range(counts[number])]
-        return Packed(self._machines([*search.placed(), *last]))
+        return self._machines([*search.placed(), *last])
 
     def _search(self, counts: Sequence[int]) -> _Search:
         pieces = [number for number in self._order for _ in range(counts[number])]

@@ -1,9 +1,9 @@
 """The partial allocation auction is the proportionally fair assignment, less a hidden payment (Pseudocode 1).
 
 Bidder i keeps the fraction c_i of what it has won: by what factor the others' product of 1/rho is smaller
-because i is there. GPUs are indivisible, so c_i x GPUs is rounded, down unless told otherwise; the rest is
-left over. Rounding down leaves nothing of a lot of one GPU that anybody else wanted: where there are more
-bidders than GPUs, all of them may be left over. Rounding by chance keeps the fraction on average.
+because i is there. GPUs are indivisible, so whoever holds the auction rounds c_i x GPUs; the rest is left
+over. Rounding down leaves nothing of a lot of one GPU that anybody else wanted: where there are more bidders
+than GPUs, all of them may be left over.
 
 What holds, and is tested:
 - The assignment before payments is Pareto efficient among the options bid. After them it is not: GPUs are
@@ -22,31 +22,29 @@ What holds, and is tested:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
-from math import exp, floor, fsum, log, prod
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from math import exp, fsum, log
+from typing import NamedTuple
 
 import msgspec
 
-from astrarium.cluster.auction.goods import Bid, FreeMachine, check_bids, check_goods
+from astrarium.cluster.auction.goods import Bid, FreeMachine
 from astrarium.cluster.auction.program import BILLION, NOTHING, AuctionProgram, program
 from astrarium.cluster.auction.search import USUAL, Assignment, Hint, SearchEffort, best
 from astrarium.core.errors import BrokenBooks
-
-# From pieces to GPUs: which GPUs of which machine each winner's pieces are. No GPU is handed out twice.
 
 
 def won_gpus(
     program: AuctionProgram, rows: Sequence[int], goods: Sequence[FreeMachine]
 ) -> list[tuple[int, ...]]:
-    """Return the GPUs of each bidder, whose pieces lie on one machine or in one rack where they can."""
+    """Return the GPUs of each bidder, none of them twice; pieces lie on one machine or in one rack where they
+    can."""
     counts = [table.counts[row] for table, row in zip(program.tables, rows, strict=True)]
     total = [sum(int(own[need]) for own in counts) for need in range(len(program.needs))]
     packed = program.packer.packed(total)
-    if packed.machines is None:
+    if packed is None:
         raise BrokenBooks("what the search has found does not fit")
-    hand = _Handout(goods, packed.machines, len(counts))
+    hand = _Handout(goods, packed, len(counts))
     for need in sorted(range(len(program.needs)), key=lambda number: -program.needs[number].gpus):
         for bidder, own in enumerate(counts):
             for _ in range(int(own[need])):
@@ -75,68 +73,20 @@ class _Handout:
         return position not in self._at[bidder], self._goods[position].rack not in racks, position
 
 
-# What a winner keeps of its GPUs after the hidden payment: so many of them, placed as well as can be.
-
-
-Rho = Callable[[tuple[int, ...]], float]  # what GPUs lead to; the smaller, the better
-ALL_OF = 300  # subsets: up to so many are all looked at
-
-
-def kept(
-    won: Sequence[int], count: int, goods: Sequence[FreeMachine], rho: Rho | None = None
-) -> tuple[int, ...]:
-    """Return at most *count* of the GPUs *won*, on as few machines as can be. With *rho*, fewer where more
-    are worth no more, such as a part of a gang."""
+def kept(won: Sequence[int], count: int, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
+    """Return what a winner keeps after the hidden payment: at most *count* of the GPUs *won*, on as few
+    machines as can be: whole machines from the largest, and the smallest that holds the rest. GPUs of a
+    machine are taken where they lie closest."""
     if count >= len(won):
         return tuple(won)
-    piles = _piles(won, goods)
-    packed = _packed(piles, count)
-    if rho is None:
-        return packed
-    subsets = {
-        packed,
-        (),
-        *(_all(piles) if prod(len(p) + 1 for p in piles) <= ALL_OF else _dropping(piles, rho)),
-    }
-    return min((s for s in subsets if len(s) <= count), key=lambda gpus: (rho(gpus), len(gpus), gpus))
-
-
-def _piles(won: Sequence[int], goods: Sequence[FreeMachine]) -> list[list[int]]:
-    """Return the GPUs by machine, so that the first so many of a pile are the closest together."""
-    mine = set(won)
-    piles = [[gpu for gpu in machine.ordered() if gpu in mine] for machine in goods]
-    return [pile for pile in piles if pile]
-
-
-def _packed(piles: list[list[int]], count: int) -> tuple[int, ...]:
-    """Return GPUs on few machines: whole piles from the largest, and the smallest that holds the rest."""
-    taken: list[int] = []
-    left = sorted(piles, key=len)
+    mine, taken = set(won), list[int]()
+    left = sorted(([gpu for gpu in machine.ordered() if gpu in mine] for machine in goods), key=len)
     while len(taken) < count:
         rest = count - len(taken)
         pile = next((pile for pile in left if len(pile) >= rest), left[-1])
         left.remove(pile)
         taken += pile[:rest]
     return tuple(sorted(taken))
-
-
-def _all(piles: list[list[int]]) -> Iterator[tuple[int, ...]]:
-    """Yield every subset: however many of each pile."""
-    for counts in product(*(range(len(pile) + 1) for pile in piles)):
-        yield _first(piles, counts)
-
-
-def _dropping(piles: list[list[int]], rho: Rho) -> Iterator[tuple[int, ...]]:
-    """Yield subsets as one GPU after another is given up: always the one that is missed least."""
-    counts = [len(pile) for pile in piles]
-    while any(counts):
-        fewer = [tuple(n - (k == pile) for k, n in enumerate(counts)) for pile, n in enumerate(counts) if n]
-        counts = list(min(fewer, key=lambda each: (rho(_first(piles, list(each))), each)))
-        yield _first(piles, counts)
-
-
-def _first(piles: list[list[int]], counts: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(gpu for pile, n in zip(piles, counts, strict=True) for gpu in pile[:n]))
 
 
 class AuctionTally(msgspec.Struct, frozen=True):
@@ -154,47 +104,27 @@ class AuctionTally(msgspec.Struct, frozen=True):
         )
 
 
-@runtime_checkable
-class HoldsAuctions(Protocol):
-    """A policy that holds auctions, and counts them."""
-
-    @property
-    def tally(self) -> AuctionTally: ...
-
-
 def tally_of(policy: object) -> AuctionTally | None:
-    """Return how well the auctions of a policy were solved. None: it holds no auctions."""
-    return policy.tally if isinstance(policy, HoldsAuctions) else None
-
-
-Value = Callable[[int, tuple[int, ...]], float]  # the rho that a bidder gets to with these GPUs
-Rounding = Callable[[float], int]  # c_i x GPUs to whole GPUs; may hold the caller's chance
-HAIR = 1e-9  # a product that should be a whole number may come out this much below
-
-
-def down(gpus: float) -> int:
-    return floor(gpus + HAIR)
+    """Return how well the auctions of a policy were solved, which it has as `tally`. None: it holds none."""
+    return getattr(policy, "tally", None)
 
 
 class Share(NamedTuple):
-    """What one bidder has won and keeps. *option* is the number in the bid of what was won, None if nothing;
-    *rho* what all of it leads to."""
+    """What one bidder has won, of which it keeps a fraction. *option* is the number in the bid of what was
+    won, None if nothing; *rho* what all of it leads to."""
 
     bidder: int
     option: int | None
     rho: float
     fraction: float  # c_i; 1 if nothing was won
     won: tuple[int, ...]
-    gpus: tuple[int, ...]  # kept
 
 
 class AuctionResult(NamedTuple):
-    """The shares of all bidders, and the GPUs that are left over. *exact*: every program was solved to the
-    end. If not, *gap* is how much larger the sum of log(1/rho) could be at most; fractions may then be off as
-    well."""
+    """The shares of all bidders. *exact*: every program was solved to the end. If not, *gap* is how much
+    larger the sum of log(1/rho) could be at most; fractions may then be off as well."""
 
     shares: tuple[Share, ...]
-    leftover: tuple[int, ...]
     exact: bool
     gap: float = 0.0
 
@@ -208,27 +138,14 @@ class FairAssignment(NamedTuple):
     gap: float = 0.0
 
 
-def auction(
-    goods: Sequence[FreeMachine],
-    bids: Sequence[Bid],
-    value: Value | None = None,
-    rounding: Rounding = down,
-    effort: SearchEffort = USUAL,
-) -> AuctionResult:
-    """Hold an auction. *value* says what parts of a lot are worth; else the fewest machines are kept."""
-    check_goods(goods)
-    check_bids(bids, goods)
+def auction(goods: Sequence[FreeMachine], bids: Sequence[Bid], effort: SearchEffort = USUAL) -> AuctionResult:
+    """Hold an auction."""
     numbers = program(goods, bids)
     fair = fractions(numbers, bids, effort)
     won = won_gpus(numbers, fair.rows, goods)
     options = [int(table.option[row]) for table, row in zip(numbers.tables, fair.rows, strict=True)]
-    shares = tuple(
-        _share(bid, option, gpus, fraction, _Keep(goods, value, rounding))
-        for bid, option, gpus, fraction in zip(bids, options, won, fair.fractions, strict=True)
-    )
-    given = {gpu for share in shares for gpu in share.gpus}
-    leftover = tuple(gpu for machine in goods for gpu in machine.gpus if gpu not in given)
-    return AuctionResult(shares, leftover, fair.exact, fair.gap)
+    shares = tuple(map(_share, bids, options, won, fair.fractions))
+    return AuctionResult(shares, fair.exact, fair.gap)
 
 
 def fractions(numbers: AuctionProgram, bids: Sequence[Bid], effort: SearchEffort = USUAL) -> FairAssignment:
@@ -282,21 +199,7 @@ def _log(numbers: AuctionProgram, bids: Sequence[Bid], bidder: int, row: int) ->
     return 0.0 if option == NOTHING else log(bids[bidder].rho_old / bids[bidder].options[option].rho)
 
 
-class _Keep(NamedTuple):
-    """How a winner chooses what it keeps."""
-
-    goods: Sequence[FreeMachine]
-    value: Value | None
-    rounding: Rounding
-
-    def of(self, bidder: int, won: tuple[int, ...], fraction: float) -> tuple[int, ...]:
-        value = self.value
-        rho = None if value is None else lambda gpus: value(bidder, gpus)
-        return kept(won, min(len(won), max(0, self.rounding(fraction * len(won)))), self.goods, rho)
-
-
-def _share(bid: Bid, option: int, won: tuple[int, ...], fraction: float, keep: _Keep) -> Share:
+def _share(bid: Bid, option: int, won: tuple[int, ...], fraction: float) -> Share:
     if option == NOTHING:
-        return Share(bid.bidder, None, bid.rho_old, 1.0, (), ())
-    rho = bid.options[option].rho
-    return Share(bid.bidder, option, rho, fraction, won, keep.of(bid.bidder, won, fraction))
+        return Share(bid.bidder, None, bid.rho_old, 1.0, ())
+    return Share(bid.bidder, option, bid.options[option].rho, fraction, won)

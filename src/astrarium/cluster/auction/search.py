@@ -55,7 +55,8 @@ def are_few(tables: Sequence[BidTable], room: Ints) -> bool:
 
 def all_of_few(tables: Sequence[BidTable], regrets: Sequence[Ints], room: Ints) -> list[PartialAssignment]:
     """Return all assignments, the best first; of those with the same pieces, the first that loses least."""
-    there, limit = [_nothing(tables[0], room)], room.tolist()
+    there = [PartialAssignment(0, 0, (0,) * len(room), (0,) * tables[0].key.shape[1], ())]
+    limit = room.tolist()
     for table, own in zip(tables, regrets, strict=True):
         rows = list(_rows(table, own))
         found: dict[tuple[int, ...], PartialAssignment] = {}
@@ -66,10 +67,6 @@ def all_of_few(tables: Sequence[BidTable], regrets: Sequence[Ints], room: Ints) 
                 found[one.key] = one
         there = list(found.values())
     return sorted(there, key=lambda each: each[:2])
-
-
-def _nothing(table: BidTable, room: Ints) -> PartialAssignment:
-    return PartialAssignment(0, 0, (0,) * len(room), (0,) * table.key.shape[1], ())
 
 
 def _rows(table: BidTable, regrets: Ints) -> Iterator[_OptionRow]:
@@ -95,7 +92,10 @@ def prices(tables: Sequence[BidTable], room: Ints, columns: Sequence[Ints] | Non
     are exact. With *columns*, only these rows of each table are asked: prices are nearly as good, and found
     much sooner."""
     if columns is not None:
-        return prices([_only(table, own) for table, own in zip(tables, columns, strict=True)], room)
+        pairs = zip(tables, columns, strict=True)
+        return prices(
+            [one._replace(gain=one.gain[own], weights=one.weights[own]) for one, own in pairs], room
+        )
     with from_extra("plan"):
         from scipy.optimize import linprog
         from scipy.sparse import csr_array, vstack
@@ -112,10 +112,6 @@ def prices(tables: Sequence[BidTable], room: Ints, columns: Sequence[Ints] | Non
     found = -np.asarray(solved.ineqlin.marginals[: len(room)]) * BILLION
     whole: Ints = np.maximum(np.rint(found), 0).astype(np.int64)
     return whole
-
-
-def _only(table: BidTable, rows: Ints) -> BidTable:
-    return table._replace(gain=table.gain[rows], weights=table.weights[rows])
 
 
 FIRST_LOSS, GROWTH = BILLION // 100, 4

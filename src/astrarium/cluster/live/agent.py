@@ -19,24 +19,31 @@ import msgspec
 
 from astrarium.cluster.live import keeper as keeper_script
 from astrarium.cluster.live.backend import Ending, Order, RunKey, RunPart
-from astrarium.cluster.live.session import READY, STOPPED, part_folder, read_progress, run_folder
+from astrarium.cluster.live.session import READY, STOPPED, part_folder, read_file, read_progress, run_folder
 
 LAST_WORDS = 300
 LOG_END = 1 << 16  # bytes
 
 
-def ending(outcome: dict[str, Any] | None, folder: Path) -> tuple[Ending, str]:
+class Outcome(msgspec.Struct, frozen=True):
+    """What a keeper has left behind: the exit codes of its processes, and which of them failed *first*."""
+
+    codes: list[int]
+    asked: bool
+    first: int
+
+
+def ending(outcome: Outcome | None, folder: Path) -> tuple[Ending, str]:
     """Return how a part of a run has ended, from what its keeper has left behind, and with which error."""
     if outcome is None:
         return "lost", "its keeper was killed"
-    codes = outcome["codes"]
+    codes = outcome.codes
     if codes and all(code == 0 for code in codes):
         return "finished", ""
-    if outcome["asked"] or not codes or all(code in (0, STOPPED) for code in codes):
+    if outcome.asked or not codes or all(code in (0, STOPPED) for code in codes):
         return "stopped", ""
-    bad = int(outcome["first"])
-    words = _last_words(folder, bad)
-    return "failed", f"{_exit(codes[bad])}{f', {words}' if words else ''}"
+    words = _last_words(folder, outcome.first)
+    return "failed", f"{_exit(codes[outcome.first])}{f', {words}' if words else ''}"
 
 
 def _exit(code: int) -> str:
@@ -100,8 +107,9 @@ class MachineAgent:
         self._home, self._machine, self._with_agent = Path(home), machine, with_agent
         self._parts: dict[RunKey, tuple[PartOrder, Path]] = {}
         self._keepers: dict[RunKey, subprocess.Popen[bytes]] = {}
-        if not with_agent:
-            self._find()
+        if not with_agent:  # it takes over the parts that an agent before it has left
+            mine = [each for each in left_behind(self._home) if each[0].part.machine == machine]
+            self._parts = {part.order.key: (part, folder) for part, folder in mine}
 
     def start(self, part: PartOrder) -> None:
         key = part.order.key
@@ -128,12 +136,6 @@ class MachineAgent:
 
     def look(self) -> dict[RunKey, PartStatus]:
         return {key: self._status(part, folder) for key, (part, folder) in self._parts.items()}
-
-    def _find(self) -> None:
-        """Take over the parts that an agent before this one has left."""
-        for part, folder in left_behind(self._home):
-            if part.part.machine == self._machine:
-                self._parts[part.order.key] = part, folder
 
     def _launch(self, part: PartOrder, folder: Path) -> None:
         """Start a keeper with a lock that is held already: nobody sees it started and not alive."""
@@ -174,7 +176,7 @@ class MachineAgent:
         progress, kept = _progress(run_folder(self._home, part.order), part)
         keeper = self._keepers.get(part.order.key)
         alive = _held(folder / keeper_script.ALIVE) if keeper is None else keeper.poll() is None
-        outcome = _read(folder / keeper_script.OUTCOME)
+        outcome = read_file(folder / keeper_script.OUTCOME, Outcome)
         if outcome is None and alive:
             return PartStatus(part.order, part.place, "", progress, kept)
         ended, error = ending(outcome, folder)
@@ -188,17 +190,9 @@ class _Written(msgspec.Struct):
 def left_behind(home: Path) -> Iterator[tuple[PartOrder, Path]]:
     """Yield parts of runs whose end is in no books yet."""
     for path in home.glob(f"apps/*/*/*/part-*/{keeper_script.ORDER}"):
-        found = None if (path.parent / CLOSED).exists() else _written_in(path)
+        found = None if (path.parent / CLOSED).exists() else read_file(path, _Written)
         if found is not None:
-            yield found, path.parent
-
-
-def _written_in(path: Path) -> PartOrder | None:
-    """Return the order in a file; None where a power failure has left half of it."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Written).part
-    except msgspec.MsgspecError:
-        return None
+            yield found.part, path.parent
 
 
 def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
@@ -248,11 +242,3 @@ def _held(path: Path) -> bool:
         except OSError:
             return True
     return False
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-    return found

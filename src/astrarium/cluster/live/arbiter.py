@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event
-from astrarium.cluster.demand import most_usable
 from astrarium.cluster.explain import AppView, ClusterView, view
-from astrarium.cluster.fairness import phase_alone, rho
+from astrarium.cluster.fairness import forecast, phase_alone, rho
 from astrarium.cluster.live.backend import Backend, FixedSlowdowns, JobCommand, Options
 from astrarium.cluster.live.cluster import LiveCluster
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
@@ -79,20 +78,11 @@ def _rho(now: Time, row: AppRow, state: ClusterState) -> float | None:
     if not row.open:
         finished = row.outcome.name == "FINISHED"
         return rho(row.ended - row.arrived, row.app, size, row.contention, "share") if finished else None
-    later = sum(
-        phase_alone(phase, size, lambda job: job.forecast) for phase in row.app.phases[row.phase + 1 :]
-    )
-    took = now - row.arrived + alone_left(now, row, state, size) + later
+    left = {job.job.id: max(1, job.job.forecast - state.done(now, job)) for job in row.unfinished()}
+    present = phase_alone([job.job for job in row.unfinished()], size, lambda job: left[job.id])
+    later = sum(phase_alone(phase, size, forecast) for phase in row.app.phases[row.phase + 1 :])
+    took = now - row.arrived + present + later
     return rho(took, row.app, size, state.contention(now, row), "share")
-
-
-def alone_left(now: Time, row: AppRow, state: ClusterState, size: int) -> Time:
-    """Return how long the rest of the present phase takes, on as many GPUs as it can use."""
-    jobs = row.unfinished()
-    left = [max(1, job.job.forecast - state.done(now, job)) for job in jobs]
-    longest = max((work / min(job.job.most, size) for work, job in zip(left, jobs, strict=True)), default=0)
-    together = sum(left) / max(1, min(size, most_usable(row)))
-    return round(max(longest, together))
 
 
 def why(row: AppRow, app_view: AppView, overview: ClusterView) -> str:
@@ -158,7 +148,7 @@ class ArbiterProcess:
         self.store.put("policy_spec", setup.policy.spec)
         backend.enter(self.epoch)
         known = allocator if allocator is not setup.policy.allocator else TakeoverAllocator(allocator)
-        policy = Arbiter(NonPreemptibleAllocator(known, _NonPreemptible(self._tasks)))
+        policy = Arbiter(NonPreemptibleAllocator(known, self._lasts))
         memory = self.store.memory()
         self.live = LiveCluster(self.state, policy, backend, self.store, self._tasks, setup.options, memory)
         self._coming: dict[str, int] = {}  # apps that arrive in this very turn, by name
@@ -177,7 +167,9 @@ class ArbiterProcess:
         """Take one step and return whether anything has happened."""
         now = self.now()
         happened = self.live.step(now, list(self._news(now)))
-        self._show(now, happened)
+        if happened or now - self._shown_at >= SECOND:
+            self._shown_at = now
+            self.store.put("status", msgspec.json.encode(self.status()).decode())
         return happened
 
     def drain(self) -> bool:
@@ -213,6 +205,11 @@ class ArbiterProcess:
         policy = self._setup.policy
         same = self.store.get("policy_spec") == policy.spec
         return (self.store.policy(self.state) if same else None) or policy.allocator
+
+    def _lasts(self, app: int) -> bool:
+        """Return whether an app is not to be stopped."""
+        task = self._tasks.get(app)
+        return task is not None and task.on_stop == "never"
 
     def _news(self, now: Time) -> Iterator[Event]:
         self._coming, self._going = {}, set()
@@ -266,26 +263,10 @@ class ArbiterProcess:
         known = {row.app.name for row in self.state.ledger.rows.values()}
         return known | self._coming.keys() | {each.name for each in self._planned}
 
-    def _show(self, now: Time, happened: bool) -> None:
-        if happened or now - self._shown_at >= SECOND:
-            self._shown_at = now
-            self.store.put("status", msgspec.json.encode(self.status()).decode())
-
     def status(self, alive: bool = True) -> dict[str, Any]:
         told = status(self.now(), self.state, self._allocator_now, self.live.memory.machines)
         return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
                 "wall": self._setup.wall()}  # fmt: skip
-
-
-class _NonPreemptible:
-    """The apps that are not to be stopped, those of later included."""
-
-    def __init__(self, tasks: dict[int, JobCommand]) -> None:
-        self._tasks = tasks
-
-    def __contains__(self, app: object) -> bool:
-        task = self._tasks.get(app) if isinstance(app, int) else None
-        return task is not None and task.on_stop == "never"
 
 
 def _locked(home: Path) -> Any:

@@ -13,17 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from astrarium.cluster.contract import (
-    Action,
-    AppWithdrawn,
-    Event,
-    JobFinished,
-    JobProgressed,
-    JobStopped,
-    LeaseExpired,
-    MachineJoined,
-    MachineLost,
-)
+from astrarium.cluster import contract
 from astrarium.cluster.live.backend import (
     Backend,
     EndedRun,
@@ -48,7 +38,9 @@ from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, Time
 
 
-def expired(now: Time, state: ClusterState, memory: Memory, handover: Time) -> Iterator[LeaseExpired]:
+def expired(
+    now: Time, state: ClusterState, memory: Memory, handover: Time
+) -> Iterator[contract.LeaseExpired]:
     """Yield the leases that have ended; time until others had left their GPUs does not count."""
     for app, row in state.apps.items():
         if all(until > now for until in row.leases.values()):
@@ -56,7 +48,7 @@ def expired(now: Time, state: ClusterState, memory: Memory, handover: Time) -> I
         extra = _waited(now, row, memory, handover)
         over = [gpu for gpu, until in row.leases.items() if until + extra.get(gpu, 0) <= now]
         for until in sorted({row.leases[gpu] for gpu in over}):
-            yield LeaseExpired(app, tuple(gpu for gpu in over if row.leases[gpu] == until), until)
+            yield contract.LeaseExpired(app, tuple(gpu for gpu in over if row.leases[gpu] == until), until)
 
 
 def _waited(now: Time, row: AppRow, memory: Memory, handover: Time) -> dict[int, Time]:
@@ -87,18 +79,20 @@ class LiveCluster:
         memory: Memory | None = None,
     ) -> None:
         self.state, self._backend, self._journal, self._tasks = state, backend, journal, tasks
-        self._engine: Engine[ClusterState, Event, Action] = Engine(state, policy, validate=True)
+        self._engine: Engine[ClusterState, contract.Event, contract.Action] = Engine(
+            state, policy, validate=True
+        )
         self._options, self.memory = options or Options(), memory or Memory()
         self._told_at: dict[RunKey, Time] = {}
         self._asked: set[RunKey] = set()  # to leave, by us
         self._ours: set[RunKey] = set()  # runs that we have started
         self.ended: list[EndedRun] = []  # in the last step
 
-    def step(self, now: Time, news: Sequence[Event] = ()) -> bool:
+    def step(self, now: Time, news: Sequence[contract.Event] = ()) -> bool:
         """Look, decide and give orders; return whether anything happened. *news*: apps that came or went."""
         snapshot, ended = self._backend.look(), list[EndedRun]()
         self.ended = ended
-        events: list[Event] = [
+        events: list[contract.Event] = [
             *news,
             *self._runs(now, snapshot, ended),
             *self._machines(snapshot),
@@ -127,18 +121,20 @@ class LiveCluster:
 
     # what is seen
 
-    def _machines(self, snapshot: Snapshot) -> Iterator[Event]:
+    def _machines(self, snapshot: Snapshot) -> Iterator[contract.Event]:
         memory = self.memory
         for number, name in list(memory.machines.items()):
             if not self._as_it_was(number, snapshot.machines.get(name)):
                 del memory.machines[number]
-                yield MachineLost(number)
+                yield contract.MachineLost(number)
                 yield from self._lost(number)
         known = set(memory.machines.values())
         for name in sorted(snapshot.machines.keys() - known):
             status, number = snapshot.machines[name], memory.joined
             memory.machines[number], memory.joined = name, number + 1
-            yield MachineJoined(Machine(number, status.gpus, status.rack, status.slot, status.network))
+            yield contract.MachineJoined(
+                Machine(number, status.gpus, status.rack, status.slot, status.network)
+            )
 
     def _as_it_was(self, number: int, status: MachineStatus | None) -> bool:
         """Return whether a machine is the one that was known; with other GPUs it is another one."""
@@ -147,14 +143,14 @@ class LiveCluster:
             number, status.gpus, status.rack, status.slot, status.network
         )
 
-    def _lost(self, machine: int) -> Iterator[JobStopped]:
+    def _lost(self, machine: int) -> Iterator[contract.JobStopped]:
         """Yield the runs on a lost machine, back at their last checkpoints, unless seen to end before."""
         gone = set(self.state.floor.gpus_of.get(machine, ()))
         for key, row in self._wanted().items():
             if gone & set(row.gpus) and key not in self.memory.closed:
-                yield JobStopped(*key, _of(row, self.memory.kept.get(key, row.done / row.job.work)))
+                yield contract.JobStopped(*key, _of(row, self.memory.kept.get(key, row.done / row.job.work)))
 
-    def _runs(self, now: Time, snapshot: Snapshot, ended: list[EndedRun]) -> Iterator[Event]:
+    def _runs(self, now: Time, snapshot: Snapshot, ended: list[EndedRun]) -> Iterator[contract.Event]:
         memory, wanted = self.memory, self._wanted()
         memory.closed &= snapshot.runs.keys()
         memory.kept = {key: part for key, part in memory.kept.items() if key in wanted}
@@ -182,20 +178,20 @@ class LiveCluster:
         for key in [key for key in self.memory.open if key not in snapshot.runs and key not in wanted]:
             yield EndedRun(key, RunStatus((), "lost" if self.memory.open.pop(key) else "unstarted"))
 
-    def _ended(self, key: RunKey, status: RunStatus) -> Iterator[Event]:
+    def _ended(self, key: RunKey, status: RunStatus) -> Iterator[contract.Event]:
         row = self._row(key)
         if row is None or row.finished:
             return
         if status.ended == "finished":  # whatever the books wanted of it meanwhile
-            yield JobFinished(key.app, key.job, row.run, late=not row.gpus)
+            yield contract.JobFinished(key.app, key.job, row.run, late=not row.gpus)
         elif row.run != key.run:  # a newer run waits for it, and begins where it ended
             if row.gpus:
-                yield JobProgressed(key.app, key.job, row.run, _of(row, status.kept))
+                yield contract.JobProgressed(key.app, key.job, row.run, _of(row, status.kept))
         else:
-            yield JobStopped(*key, _of(row, status.kept))
+            yield contract.JobStopped(*key, _of(row, status.kept))
             failed = self._failed(key, status) if row.gpus else ""
             if failed and self._too_often(key, status):
-                yield AppWithdrawn(key.app, f"job {key.job} failed: {failed}")
+                yield contract.AppWithdrawn(key.app, f"job {key.job} failed: {failed}")
 
     def _failed(self, key: RunKey, status: RunStatus) -> str:
         """Return why a run has failed, or ""; a job that leaves again and again unasked fails too."""
@@ -211,12 +207,12 @@ class LiveCluster:
         self.memory.failures[job] = times, max(far, status.kept)
         return times > self._options.retries
 
-    def _progress(self, now: Time, key: RunKey, status: RunStatus) -> Iterator[JobProgressed]:
+    def _progress(self, now: Time, key: RunKey, status: RunStatus) -> Iterator[contract.JobProgressed]:
         row = self._row(key)
         told = self._told_at.setdefault(key, now)
         if row is not None and now - told >= self._options.progress:
             self._told_at[key] = now
-            yield JobProgressed(*key, _of(row, status.progress))
+            yield contract.JobProgressed(*key, _of(row, status.progress))
 
     # what is ordered
 

@@ -139,7 +139,7 @@ class LocalAgent(MachineAgent):
         self.machine, self.device_base, self.address = machine, device_base, LOOPBACK
 
     def port(self) -> int:
-        return free_port(LOOPBACK)
+        return free_ports(LOOPBACK, 1)[0]
 
 
 class LocalBackend(MachineFleet):
@@ -166,10 +166,6 @@ class LocalBackend(MachineFleet):
 
     def reachable(self) -> Mapping[str, AgentHandle]:
         return self._agents
-
-
-def free_port(address: str) -> int:
-    return free_ports(address, 1)[0]
 
 
 def free_ports(address: str, count: int) -> list[int]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from astrarium.cluster.contract import AppArrived, Event, Grant, LeaseExpired, MachineJoined, Revoke
+from astrarium.cluster.contract import Allocations, AppArrived, Event, Grant, LeaseExpired, MachineJoined
 from astrarium.cluster.policies import Allocator
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.policy import SetTimer
 from astrarium.core.units import FOREVER, Time
 
 
@@ -26,9 +25,7 @@ class TakeoverAllocator:
     def __init__(self, allocator: Allocator) -> None:
         self.allocator, self._knows = allocator, False
 
-    def decide(
-        self, now: Time, events: Sequence[Event], state: ClusterState
-    ) -> Iterator[Grant | Revoke | SetTimer]:
+    def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
         if not self._knows:
             self._knows, fresh = True, {event for event in events if isinstance(event, MachineJoined)}
             arrived = {event.app.id for event in events if isinstance(event, AppArrived)}
@@ -42,27 +39,21 @@ WHY = "its command cannot be stopped without losing all it has done"
 
 
 class NonPreemptibleAllocator:
-    """A policy is asked only about GPUs which the *apps* that cannot be stopped do not run on. Those apps
+    """A policy is asked only about GPUs on which no *lasting* app runs (that cannot be stopped). Those apps
     keep their GPUs to their end. A policy that takes GPUs back before leases end is not held up: then the
     books say that the job was stopped, and whoever is given its GPUs waits until it has ended."""
 
-    def __init__(self, allocator: Allocator, apps: Container[int]) -> None:
-        self.allocator, self._apps = allocator, apps
+    def __init__(self, allocator: Allocator, lasting: Callable[[int], bool]) -> None:
+        self.allocator, self._lasting = allocator, lasting
 
-    def decide(
-        self, now: Time, events: Sequence[Event], state: ClusterState
-    ) -> Iterator[Grant | Revoke | SetTimer]:
+    def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
         for event in events:
-            if isinstance(event, LeaseExpired) and event.app in self._apps and event.app in state.apps:
-                gpus = _stands_on(state.apps[event.app], event.gpus, state)
+            if isinstance(event, LeaseExpired) and event.app in state.apps and self._lasting(event.app):
+                used = {gpu for job in state.apps[event.app].jobs.values() for gpu in job.gpus}
+                gpus = tuple(gpu for gpu in event.gpus if gpu in used and gpu in state.free)
                 if gpus:
                     yield Grant(event.app, gpus, FOREVER, WHY)
         yield from self.allocator.decide(now, events, state)
-
-
-def _stands_on(row: AppRow, gpus: Sequence[int], state: ClusterState) -> tuple[int, ...]:
-    used = {gpu for job in row.jobs.values() for gpu in job.gpus}
-    return tuple(gpu for gpu in gpus if gpu in used and gpu in state.free)
 
 
 Name = tuple[Any, ...]

@@ -140,11 +140,8 @@ class RayBackend(MachineFleet):
         super().__init__(home, grace, least, env)
         with from_extra("ray"):
             import ray
-            from ray.util import placement_group
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
         self._ray: Any = ray
-        self._group_module: Any = ray.util
-        self._make_group: Any = placement_group
         self._on_node: Any = NodeAffinitySchedulingStrategy
         self._patience, self._epoch = patience, 0
         self._prefix = f"astrarium-{hashlib.sha256(str(home).encode()).hexdigest()[:8]}"
@@ -199,7 +196,7 @@ class RayBackend(MachineFleet):
     def stop(self, key: RunKey) -> None:
         if key in self._waiting:
             order, group = self._waiting.pop(key)
-            self._group_module.remove_placement_group(group)
+            self._ray.util.remove_placement_group(group)
             self._given_up[key] = order
         else:
             super().stop(key)
@@ -292,7 +289,7 @@ class RayBackend(MachineFleet):
 
     def _group(self, order: Order) -> Any:
         nodes = [self._agents[part.machine].node for part in order.parts for _ in part.gpus]
-        return self._make_group(
+        return self._ray.util.placement_group(
             [{"GPU": 1.0} for _ in nodes], strategy="PACK", name=self._group_name(order.key),
             lifetime="detached", bundle_label_selector=[{"ray.io/node-id": node} for node in nodes],
         )  # fmt: skip
@@ -300,7 +297,7 @@ class RayBackend(MachineFleet):
     def _begin(self) -> None:
         """Start the runs that have their placement groups."""
         for key, (order, group) in list(self._waiting.items()):
-            if self._group_module.placement_group_table(group).get("state") == "CREATED":
+            if self._ray.util.placement_group_table(group).get("state") == "CREATED":
                 del self._waiting[key]
                 super().start(order)
             elif any(part.machine not in self._agents for part in order.parts):
@@ -313,13 +310,13 @@ class RayBackend(MachineFleet):
     def _clear_groups(self) -> None:
         """Remove the groups of runs that no agent knows: an arbiter before us did not get further."""
         known = {self._group_name(key) for agent in self._agents.values() for key in agent.look()}
-        for group in self._group_module.placement_group_table().values():
+        for group in self._ray.util.placement_group_table().values():
             ours = group["name"].startswith(f"{self._prefix}/") and group["state"] != "REMOVED"
             if ours and group["name"] not in known:
                 self._remove_group(group["name"])
 
     def _remove_group(self, name: str) -> None:
         try:
-            self._group_module.remove_placement_group(self._group_module.get_placement_group(name))
+            self._ray.util.remove_placement_group(self._ray.util.get_placement_group(name))
         except ValueError:
             return  # there is none any more

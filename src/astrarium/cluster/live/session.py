@@ -10,7 +10,6 @@ wherever ASTRARIUM_FOLDER says.
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import re
@@ -22,11 +21,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from astrarium.cluster.live.backend import Order
+from astrarium.cluster.live.keeper import write_whole
 
 STOPPED = 75  # the exit code of a job that left with a checkpoint: EX_TEMPFAIL, try again
 CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
@@ -92,7 +92,7 @@ class Session:
     def result(self, value: Any) -> None:
         """Write what came out, as JSON, beside the checkpoint."""
         if self.rank == 0:
-            _write_json(self.folder / RESULT, value)
+            write_whole(self.folder / RESULT, value)
 
     def ask(self, number: int = 0, frame: FrameType | None = None) -> None:
         self.asked = True
@@ -112,7 +112,7 @@ class Session:
         if self.rank == 0 and self._total:
             self._kept = kept if kept is not None else self._kept
             told = {"progress": self._done / self._total, "kept": self._kept / self._total}
-            _write_json(self.folder / PROGRESS, told)
+            write_whole(self.folder / PROGRESS, told)
 
     def _agreed(self, mine: bool) -> bool:
         """Return whether one of a gang says so: it stops after the same step everywhere, or nowhere."""
@@ -164,12 +164,6 @@ def _load(file: Any) -> Any:
 
         return torch.load(file, weights_only=False)
     return pickle.load(file)
-
-
-def _write_json(path: Path, content: Any) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(content), encoding="utf-8")
-    draft.replace(path)
 
 
 # The files of a job lie in folders that all machines see: apps/APP/job-J/run-R/part-P.
@@ -227,7 +221,15 @@ class RunProgress(msgspec.Struct, frozen=True):
 
 def read_progress(run: Path) -> RunProgress:
     """Return the progress of a run; none where its file is missing, or holds something else."""
+    return read_file(run / PROGRESS, RunProgress) or RunProgress()
+
+
+T = TypeVar("T")
+
+
+def read_file(path: Path, kind: type[T]) -> T | None:
+    """Return what a file holds; None where it is missing, or a power failure has left half of it."""
     try:
-        return msgspec.json.decode((run / PROGRESS).read_bytes(), type=RunProgress)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError):
-        return RunProgress()
+        return None

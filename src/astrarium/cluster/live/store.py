@@ -18,17 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from astrarium.cluster.contract import (
-    Action,
-    AppArrived,
-    Event,
-    Grant,
-    JobFinished,
-    MachineJoined,
-    MachineLost,
-    Revoke,
-    Run,
-)
+from astrarium.cluster import contract
 from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
 from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
@@ -87,21 +77,21 @@ class Rows:
         """Write jobs that have finished, before a next phase takes their place in the books."""
         query = "UPDATE jobs SET outcome = 'finished', done = work WHERE app = ? AND job = ? AND run = ?"
         for event in step.events:
-            if isinstance(event, JobFinished):
+            if isinstance(event, contract.JobFinished):
                 self._db.execute(query, (event.app, event.job, event.run))
 
     def _joined(self, step: Step, state: ClusterState) -> None:
         for event in step.events:
-            if isinstance(event, MachineJoined):
+            if isinstance(event, contract.MachineJoined):
                 gpus = state.floor.gpus_of.get(event.machine.id, ())
                 self._machines.update(dict.fromkeys(gpus, event.machine.id))
 
     def _touched(self, step: Step, state: ClusterState) -> set[int]:
         found: set[int] = set()
         for each in (*step.events, *step.actions):
-            if isinstance(each, MachineLost):
+            if isinstance(each, contract.MachineLost):
                 found |= state.ledger.rows.keys()
-            elif isinstance(each, AppArrived):
+            elif isinstance(each, contract.AppArrived):
                 found.add(each.app.id)
             elif hasattr(each, "app"):
                 found.add(each.app)
@@ -113,18 +103,14 @@ class Rows:
         self._db.execute("UPDATE apps SET arrived=?, ended=?, outcome=?, reason=? WHERE id=?", values)
         finished = row.outcome is Outcome.FINISHED
         for job in row.jobs.values():
-            self._job(app, row.phase - finished, job, _job_outcome(row, job))
-
-    def _job(self, app: int, phase: int, row: JobRow, outcome: str) -> None:
-        self._db.execute(
-            "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (app, row.job.id, phase, outcome, row.run, row.done, row.job.work),
-        )
+            told = (job.job.id, row.phase - finished, _job_outcome(row, job), job.run, job.done, job.job.work)
+            self._db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?)", (app, *told))
 
     def _begun(self, step: Step, state: ClusterState) -> None:
         for action in step.actions:
-            row = state.ledger.rows[action.app].jobs.get(action.job) if isinstance(action, Run) else None
-            if row is not None:
+            if isinstance(action, contract.Run) and (
+                row := state.ledger.rows[action.app].jobs.get(action.job)
+            ):
                 self._db.execute(
                     "INSERT OR IGNORE INTO runs (app, job, run, gpus, ordered) VALUES (?, ?, ?, ?, ?)",
                     (action.app, action.job, row.run, _written(action.gpus), step.now),
@@ -132,11 +118,11 @@ class Rows:
 
     def _decisions(self, step: Step) -> None:
         for action in step.actions:
-            if isinstance(action, Grant | Revoke):
-                until = action.until if isinstance(action, Grant) else None
+            if isinstance(action, contract.Grant | contract.Revoke):
+                until = action.until if isinstance(action, contract.Grant) else None
                 self._decided(step.now, action.app, type(action).__name__, action.gpus, until, action.why)
         for event in step.events:
-            if isinstance(event, MachineLost):
+            if isinstance(event, contract.MachineLost):
                 self._lost(step.now, event.machine)
 
     def _lost(self, now: Time, machine: int) -> None:
@@ -162,16 +148,16 @@ class Rows:
                 self._db.execute("UPDATE leases SET ended=?, outcome=? WHERE id=?", (step.now, how, row))
                 del self._held[gpu]
         for action in step.actions:
-            if isinstance(action, Grant):
+            if isinstance(action, contract.Grant):
                 self._granted(step.now, action, state)
 
     def _how(self, step: Step, state: ClusterState, gpu: int, app: int) -> str:
         if gpu not in state.free and gpu not in state.holder:
             return "lost"
-        revoked = any(isinstance(a, Revoke) and a.app == app and gpu in a.gpus for a in step.actions)
+        revoked = any(isinstance(a, contract.Revoke) and a.app == app and gpu in a.gpus for a in step.actions)
         return "returned" if app not in state.apps else "revoked" if revoked else "expired"
 
-    def _granted(self, now: Time, action: Grant, state: ClusterState) -> None:
+    def _granted(self, now: Time, action: contract.Grant, state: ClusterState) -> None:
         for gpu in action.gpus:
             if state.holder.get(gpu) != action.app:
                 continue  # granted and taken back in one step
@@ -203,8 +189,8 @@ FILE = "cluster.db"
 FORM = "1"  # of the tables
 ANSWER = "UPDATE inbox SET answer = ? WHERE id = ?"
 
-_events = msgspec.json.Decoder(tuple[Event, ...])
-_actions = msgspec.json.Decoder(tuple[Action, ...])
+_events = msgspec.json.Decoder(tuple[contract.Event, ...])
+_actions = msgspec.json.Decoder(tuple[contract.Action, ...])
 
 
 class Superseded(AstrariumError):

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from astrarium.cluster.arrange import arrangements
-from astrarium.cluster.contract import Action, Event, Grant, Revoke
+from astrarium.cluster.contract import Action, Allocations, Event
 from astrarium.cluster.state import ClusterState
-from astrarium.core.policy import Policy, SetTimer
+from astrarium.core.policy import Policy
 from astrarium.core.registry import Registry
 from astrarium.core.units import Time
 
@@ -22,12 +22,10 @@ ClusterPolicy = Policy[ClusterState, Event, Action]
 class Allocator(Protocol):
     """What makes one policy different from another. Pure, as all that decides.
 
-    It may also tell who is next, with a method `standing` (`explain.Tells`).
+    It may also tell who is next, with a method `standing` (`explain`).
     """
 
-    def decide(
-        self, now: Time, events: Sequence[Event], state: ClusterState
-    ) -> Iterator[Grant | Revoke | SetTimer]: ...
+    def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations: ...
 
 
 class Arbiter:

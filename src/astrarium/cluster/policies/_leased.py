@@ -14,24 +14,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from astrarium.cluster import contract
 from astrarium.cluster.arrange import closest
-from astrarium.cluster.contract import (
-    AppArrived,
-    AppWithdrawn,
-    Event,
-    Grant,
-    JobFinished,
-    JobStopped,
-    LeaseExpired,
-    MachineJoined,
-    MachineLost,
-    Revoke,
-)
-from astrarium.cluster.demand import most_usable, usable
+from astrarium.cluster.demand import idle_first, most_usable, usable
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.errors import InputError
-from astrarium.core.policy import SetTimer
-from astrarium.core.quantities import Duration, write_duration
+from astrarium.core.quantities import Duration, check_above_zero
 from astrarium.core.units import FOREVER, SECOND, Time
 
 Entry = tuple[float, Time, int]  # rank, arrival, app
@@ -118,8 +105,8 @@ class RankedQueue:
 
 SPARE = "it has no use for them any more"
 RENEWED = "nobody else wants them"
-OF_AN_APP = (LeaseExpired, JobFinished, JobStopped, AppWithdrawn)
-OF_ALL = (MachineJoined, MachineLost)
+OF_AN_APP = (contract.LeaseExpired, contract.JobFinished, contract.JobStopped, contract.AppWithdrawn)
+OF_ALL = (contract.MachineJoined, contract.MachineLost)
 
 
 class LeaseParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,8 +117,7 @@ class LeaseParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "wait"
 
     def __post_init__(self) -> None:
-        if self.lease < 1:
-            raise InputError("lease", write_duration(self.lease), "a duration above 0")
+        check_above_zero("lease", self.lease)
 
 
 class Offer:
@@ -179,12 +165,13 @@ class Leased:
     what others have taken meanwhile. *in_order*: of two apps that hold nothing and whose jobs are alike, the
     one with the smaller `at_best` has the smaller rank too, whatever is offered."""
 
+    Parameters: type[msgspec.Struct] = LeaseParameters
     fixed = True
     in_order = True
     why = ""
 
-    def __init__(self, lease: Time, skips: bool) -> None:
-        self._lease, self._skips = lease, skips
+    def __init__(self, parameters: LeaseParameters) -> None:
+        self._lease, self._skips = parameters.lease, parameters.gangs == "skip"
         self._wanting: dict[int, None] = {}  # apps that may want GPUs, besides those in line
         self._line = WaitingLine()
 
@@ -218,16 +205,17 @@ class Leased:
         return True
 
     def decide(
-        self, now: Time, events: Sequence[Event], state: ClusterState
-    ) -> Iterator[Grant | Revoke | SetTimer]:
+        self, now: Time, events: Sequence[contract.Event], state: ClusterState
+    ) -> contract.Allocations:
         if not self._wanting and not self._line and self._can_renew(events, state):
             for event in events:
-                if type(event) is LeaseExpired:
-                    yield Grant(event.app, event.gpus, now + self._lease, RENEWED)
+                if type(event) is contract.LeaseExpired:
+                    yield contract.Grant(event.app, event.gpus, now + self._lease, RENEWED)
             return
         touched = self._heard(events, state)
-        yield from self._spared(touched - _expired(events), state)
-        warm = [gpu for event in events if type(event) is LeaseExpired for gpu in event.gpus]
+        expired = [event for event in events if type(event) is contract.LeaseExpired]
+        yield from self._spared(touched - {event.app for event in expired}, state)
+        warm = [gpu for event in expired for gpu in event.gpus]
         while True:
             yield from self._hand_out(now, state, warm)
             returned = list(self._spared(touched, state))  # gangs that have lost a part
@@ -235,22 +223,19 @@ class Leased:
             if not returned:
                 return
 
-    def _can_renew(self, events: Sequence[Event], state: ClusterState) -> bool:
+    def _can_renew(self, events: Sequence[contract.Event], state: ClusterState) -> bool:
         """Return whether leases have ended, nothing else happened, and jobs still stand on all GPUs."""
         for event in events:
-            if type(event) is not LeaseExpired:
+            if type(event) is not contract.LeaseExpired:
                 return False
-            row = state.apps.get(event.app)
-            if row is None or not state.free.issuperset(event.gpus) or not self.stays(row, state):
-                return False
-            if not {gpu for job in row.jobs.values() for gpu in job.gpus}.issuperset(event.gpus):
+            if not stood_on(event, state) or not self.stays(state.apps[event.app], state):
                 return False
         return True
 
-    def _heard(self, events: Sequence[Event], state: ClusterState) -> set[int]:
+    def _heard(self, events: Sequence[contract.Event], state: ClusterState) -> set[int]:
         named: set[int] = set()
         for event in events:
-            if type(event) is AppArrived:
+            if type(event) is contract.AppArrived:
                 named.add(event.app.id)
             elif type(event) in OF_ALL:
                 named.update(state.apps)
@@ -265,16 +250,14 @@ class Leased:
         self._line.drop(app)
         self._wanting[app] = None
 
-    def _spared(self, apps: Iterable[int], state: ClusterState) -> Iterator[Revoke]:
+    def _spared(self, apps: Iterable[int], state: ClusterState) -> Iterator[contract.Revoke]:
         for app in sorted(apps):
             row = state.apps.get(app)
             spare = len(row.leases) - usable(row, len(row.leases)) if row is not None else 0
             if row is not None and spare:
-                used = {gpu for job in row.jobs.values() for gpu in job.gpus}
-                idle = sorted(row.leases, key=lambda gpu: (gpu in used, gpu))
-                yield Revoke(app, tuple(idle[:spare]), SPARE)
+                yield contract.Revoke(app, idle_first(row)[:spare], SPARE)
 
-    def _hand_out(self, now: Time, state: ClusterState, warm: Sequence[int]) -> Iterator[Grant]:
+    def _hand_out(self, now: Time, state: ClusterState, warm: Sequence[int]) -> Iterator[contract.Grant]:
         offer = Offer(state, warm)
         if offer:
             self._fill(now, offer)
@@ -284,7 +267,7 @@ class Leased:
             self._look_at(app)
             if most_usable(row) <= len(row.leases) + len(gpus):
                 del self._wanting[app]
-            yield Grant(app, tuple(gpus), until, self.why)
+            yield contract.Grant(app, tuple(gpus), until, self.why)
 
     def _fill(self, now: Time, offer: Offer) -> None:
         queue = self._queue(now, offer)
@@ -319,8 +302,20 @@ class Leased:
         return RankedQueue(self._line, ranked)
 
 
-def _expired(events: Sequence[Event]) -> set[int]:
-    return {event.app for event in events if type(event) is LeaseExpired}
+def lease_end(now: Time, lease: Time, grid: int) -> Time:
+    """Return the instant of the grid that is nearest to a whole lease from now."""
+    if not grid:
+        return now + lease
+    step = max(1, lease // grid)
+    return -(-(now + lease - step // 2) // step) * step
+
+
+def stood_on(event: contract.LeaseExpired, state: ClusterState) -> bool:
+    """Return whether jobs of the app still stand on all GPUs of a lease that has just ended."""
+    row = state.apps.get(event.app)
+    if row is None or not state.free.issuperset(event.gpus):
+        return False
+    return {gpu for job in row.jobs.values() for gpu in job.gpus}.issuperset(event.gpus)
 
 
 def _could_run(row: AppRow, offer: Offer) -> bool:

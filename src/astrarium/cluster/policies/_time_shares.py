@@ -18,13 +18,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from astrarium.cluster.contract import Event, Grant, Revoke
-from astrarium.cluster.demand import most_usable, usable, wanted
+from astrarium.cluster.contract import Allocations, Event, Grant, Revoke
+from astrarium.cluster.demand import idle_first, most_usable, usable, wanted
 from astrarium.cluster.policies._leased import SPARE, Offer
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
-from astrarium.core.quantities import Duration, write_duration
+from astrarium.core.quantities import Duration, check_above_zero
 from astrarium.core.units import FOREVER, SECOND, Time
 
 # Parts of time for gangs on GPUs that are all alike: Gavel's programs then need no solver.
@@ -126,8 +125,7 @@ class RoundParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
 
     def __post_init__(self) -> None:
-        if self.round < 1:
-            raise InputError("round", write_duration(self.round), "a duration above 0")
+        check_above_zero("round", self.round)
 
 
 @dataclass
@@ -158,9 +156,7 @@ class TimeShares:
         """Return the part of the time that each app should have its GPUs."""
         raise NotImplementedError
 
-    def decide(
-        self, now: Time, events: Sequence[Event], state: ClusterState
-    ) -> Iterator[Grant | Revoke | SetTimer]:
+    def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
         if not self._rounds.begins(now, state):
             yield self._rounds.next(now)
             return
@@ -243,9 +239,7 @@ class TimeShares:
             row = state.apps[app]
             excess = len(row.leases) - chosen.get(app, 0)
             if excess > 0:
-                used = {gpu for job in row.jobs.values() for gpu in job.gpus}
-                gpus = sorted(row.leases, key=lambda gpu: (gpu in used, gpu))[:excess]
-                yield Revoke(app, tuple(gpus), SPARE if app in chosen else AHEAD)
+                yield Revoke(app, idle_first(row)[:excess], SPARE if app in chosen else AHEAD)
 
 
 def capped_demand(row: AppRow, state: ClusterState) -> int:

@@ -7,12 +7,12 @@ wait (Themis 3.1.1).
 
 from __future__ import annotations
 
-import msgspec
-
 from astrarium.cluster.demand import smallest_step
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, Offer
+from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
 from astrarium.cluster.state import AppRow
+from astrarium.core.choice import NoParameters
+from astrarium.core.quantities import Duration
 from astrarium.core.units import FOREVER, Time
 
 
@@ -20,11 +20,10 @@ from astrarium.core.units import FOREVER, Time
 class DominantResourceFairness(Leased):
     why = "it has the smallest share"
 
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        pass
+    Parameters = NoParameters
 
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(FOREVER, skips=True)
+    def __init__(self, parameters: NoParameters) -> None:
+        super().__init__(LeaseParameters(Duration(FOREVER), "skip"))
 
     def rank_in_words(self, rank: float) -> str:
         return f"it has {rank:.0f} GPUs"

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
-import msgspec
+from collections.abc import Sequence
 
 from astrarium.cluster.arrange import closest
-from astrarium.cluster.contract import Event, Grant, Revoke
+from astrarium.cluster.contract import Allocations, Event, Grant, Revoke
 from astrarium.cluster.demand import usable, wanted
 from astrarium.cluster.policies import cluster_policies
+from astrarium.cluster.policies._leased import SPARE
 from astrarium.cluster.state import ClusterState
-from astrarium.core.policy import SetTimer
+from astrarium.core.choice import NoParameters
 from astrarium.core.units import FOREVER, Time
 
 
 @cluster_policies.register("fifo")
 class Fifo:
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        pass
+    Parameters = NoParameters
 
-    def __init__(self, parameters: Parameters) -> None:
-        pass
+    def __init__(self, parameters: NoParameters) -> None:
+        """There is nothing to set."""
 
-    def decide(
-        self, now: Time, events: Sequence[Event], state: ClusterState
-    ) -> Iterator[Grant | Revoke | SetTimer]:
+    def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
         for row in state.apps.values():
             spare = len(row.leases) - usable(row, len(row.leases))
             if spare:
                 idle = sorted(row.leases.keys() - {gpu for job in row.jobs.values() for gpu in job.gpus})
-                yield Revoke(row.app.id, tuple(idle[:spare]), "it has no use for them any more")
+                yield Revoke(row.app.id, tuple(idle[:spare]), SPARE)
         for row in state.apps.values():
             more = usable(row, len(row.leases) + len(state.free)) - len(row.leases)
             if more > 0:

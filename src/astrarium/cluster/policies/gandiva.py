@@ -11,19 +11,15 @@ from astrarium.cluster.arrange import closest
 from astrarium.cluster.fairness import throughput
 from astrarium.cluster.machines import Floor, Spread
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
+from astrarium.cluster.policies._leased import Leased, Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time
 
 
 @cluster_policies.register("gandiva")
 class Gandiva(Leased):
-    Parameters = LeaseParameters
     fixed = False
     why = "its jobs run closest together there"
-
-    def __init__(self, parameters: LeaseParameters) -> None:
-        super().__init__(parameters.lease, parameters.gangs == "skip")
 
     def rank_in_words(self, rank: float) -> str:
         return f"its jobs would run at {-rank:.2f} of their speed" if rank else "there is no place for it now"
@@ -41,7 +37,8 @@ class Gandiva(Leased):
 
     def pick(self, now: Time, row: AppRow, count: int, offer: Offer) -> list[int]:
         stays = offer.best(row, count)
-        settled = stays == _runs_on(row) and self.stays(row, offer.state)
+        runs_on = [gpu for job in row.jobs.values() for gpu in job.gpus]
+        settled = stays == runs_on and self.stays(row, offer.state)
         if settled or self._score(row, stays, offer) >= 1.0:
             return stays
         moves = list(closest(offer.state.free - offer.taken, count, offer.state.floor, offer.held(row)))
@@ -51,10 +48,6 @@ class Gandiva(Leased):
         """Return the speed of an app with these GPUs; 1: all that it would use lies together."""
         own = [*offer.held(row), *gpus]
         return throughput(row, own, offer.state) / max(1, len(own))
-
-
-def _runs_on(row: AppRow) -> list[int]:
-    return [gpu for job in row.jobs.values() for gpu in job.gpus]
 
 
 def _lies_well(gpus: tuple[int, ...], floor: Floor) -> bool:

@@ -12,19 +12,15 @@ import math
 from astrarium.cluster.demand import smallest_step
 from astrarium.cluster.fairness import throughput
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
+from astrarium.cluster.policies._leased import Leased, Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time
 
 
 @cluster_policies.register("optimus")
 class Optimus(Leased):
-    Parameters = LeaseParameters
     fixed = False
     why = "its throughput grows by the largest ratio"
-
-    def __init__(self, parameters: LeaseParameters) -> None:
-        super().__init__(parameters.lease, parameters.gangs == "skip")
 
     def rank_in_words(self, rank: float) -> str:
         return (

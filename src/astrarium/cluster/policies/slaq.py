@@ -29,7 +29,7 @@ class Slaq(Leased):
         steepness: Annotated[float, msgspec.Meta(gt=0, description="how fast losses fall at first")] = 9.0
 
     def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters.lease, parameters.gangs == "skip")
+        super().__init__(parameters)
         self._steepness = parameters.steepness
 
     def rank_in_words(self, rank: float) -> str:

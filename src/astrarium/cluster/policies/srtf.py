@@ -11,20 +11,15 @@ from math import inf
 from astrarium.cluster.demand import most_usable, smallest_step
 from astrarium.cluster.fairness import time_left, work_left
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
+from astrarium.cluster.policies._leased import Leased, Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import SECOND, Time
 
+
 # Shortest remaining service first serves the app with the least GPU time left, as its owner forecasts it.
-
-
 @cluster_policies.register("srsf")
 class ShortestRemainingService(Leased):
-    Parameters = LeaseParameters
     why = "it has the least GPU time left"
-
-    def __init__(self, parameters: LeaseParameters) -> None:
-        super().__init__(parameters.lease, parameters.gangs == "skip")
 
     def rank_in_words(self, rank: float) -> str:
         return f"it has {rank / SECOND / 3600:.2f} GPU-hours left"
@@ -38,12 +33,8 @@ class ShortestRemainingService(Leased):
 
 @cluster_policies.register("srtf")
 class ShortestRemainingTime(Leased):
-    Parameters = LeaseParameters
     fixed = False
     why = "it is the first to end with them"
-
-    def __init__(self, parameters: LeaseParameters) -> None:
-        super().__init__(parameters.lease, parameters.gangs == "skip")
 
     def rank_in_words(self, rank: float) -> str:
         return f"it would end in {rank / SECOND / 3600:.2f} hours"

@@ -6,16 +6,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 
-from astrarium.cluster.contract import Event, Grant, Revoke
-from astrarium.cluster.demand import most_usable, usable, wanted
+from astrarium.cluster.contract import Allocations, Event, Grant, Revoke
+from astrarium.cluster.demand import idle_first, most_usable, usable, wanted
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
+from astrarium.cluster.policies._leased import Leased, Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
@@ -26,10 +26,9 @@ NAME = "queue"
 
 @dataclass
 class QueuePosition:
-    """The queue of an app, since when it is there, and its service when it began in the first queue."""
+    """The queue of an app, its place there, and its service when it began in the first queue."""
 
     queue: int
-    entered: Time
     order: int
     base: Time = 0
     waits: Time = -1  # since when; -1: it runs
@@ -62,15 +61,14 @@ class Tiresias2d:
         self._places: dict[int, QueuePosition] = {}
         self._entered = 0  # counts moves: who moves at the same instant keeps the order
 
-    def decide(
-        self, now: Time, events: Sequence[Event], state: ClusterState
-    ) -> Iterator[Grant | Revoke | SetTimer]:
+    def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
         self._move(now, state)
         chosen = self._chosen(state)
         for row in state.apps.values():
             excess = len(row.leases) - chosen.get(row.app.id, 0)
             if excess > 0:
-                yield self._taken(row, excess)
+                why = "others come before it, or it has no use for them any more"
+                yield Revoke(row.app.id, idle_first(row)[:excess], why)
         for app, count in chosen.items():
             row = state.apps[app]
             if count > len(row.leases):
@@ -98,23 +96,17 @@ class Tiresias2d:
         places = self._places
         self._places = {}
         for app, row in state.apps.items():
-            place = places.get(app) or self._enter(now, 0)
-            if self._starves(now, place, row, state):
-                place = self._enter(now, 0, state.service(now, row))
-            queue = self._queue(state.service(now, row) - place.base)
+            place = places.get(app) or self._enter(0)
+            if now >= self._starves_at(place, row, state):
+                place = self._enter(0, state.service(now, row))
+            queue = sum(state.service(now, row) - place.base >= limit for limit in self._limits)
             if queue != place.queue:
-                place = self._enter(now, queue, place.base, place.waits)
+                place = self._enter(queue, place.base, place.waits)
             self._places[app] = place
 
-    def _enter(self, now: Time, queue: int, base: Time = 0, waits: Time = -1) -> QueuePosition:
+    def _enter(self, queue: int, base: Time = 0, waits: Time = -1) -> QueuePosition:
         self._entered += 1
-        return QueuePosition(queue, now, self._entered, base, waits)
-
-    def _queue(self, attained: Time) -> int:
-        return sum(attained >= limit for limit in self._limits)
-
-    def _starves(self, now: Time, place: QueuePosition, row: AppRow, state: ClusterState) -> bool:
-        return place.waits >= 0 and now >= self._starves_at(place, row, state)
+        return QueuePosition(queue, self._entered, base, waits)
 
     def _starves_at(self, place: QueuePosition, row: AppRow, state: ClusterState) -> Time:
         """Return when an app has been stopped for too long; it must have run before."""
@@ -134,11 +126,6 @@ class Tiresias2d:
                 chosen[app] = count
                 left -= count
         return chosen
-
-    def _taken(self, row: AppRow, excess: int) -> Revoke:
-        used = {gpu for job in row.jobs.values() for gpu in job.gpus}
-        gpus = sorted(row.leases, key=lambda gpu: (gpu in used, gpu))[:excess]
-        return Revoke(row.app.id, tuple(gpus), "others come before it, or it has no use for them any more")
 
     def _wait(self, now: Time, chosen: dict[int, int], state: ClusterState) -> None:
         for app, place in self._places.items():
@@ -165,11 +152,7 @@ class Tiresias2d:
 class Tiresias(Leased):
     """Tiresias as Themis compares with it (6.1) gives GPUs to the app that has had the least GPU time."""
 
-    Parameters = LeaseParameters
     why = "it has had the least GPU time"
-
-    def __init__(self, parameters: LeaseParameters) -> None:
-        super().__init__(parameters.lease, parameters.gangs == "skip")
 
     def rank_in_words(self, rank: float) -> str:
         return f"it has had {rank / SECOND / 3600:.2f} GPU-hours"

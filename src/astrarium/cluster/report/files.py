@@ -7,15 +7,16 @@ and counters of how full the cluster was. Of a long run it holds the beginning; 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astrarium.cluster.record import ClusterRecord, Ran
-from astrarium.cluster.report.summary import ClusterSummary, summarize, summarize_apps
+from astrarium.cluster.record import ClusterRecord
+from astrarium.cluster.report.summary import AppSummary, ClusterSummary, summarize, summarize_apps
 from astrarium.cluster.report.tables import APP_COLUMNS, app_cells, apps_table, overview_table
 from astrarium.core.level import Run, named
 from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.run.report import columns, picked, plain, write_csv
+from astrarium.run.report import NamedRows, columns, picked, plain, write_csv
 from astrarium.run.timeline import Entry, counter, process, slice_of, thread, timeline, write_timeline
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ FILES = {
 
 
 def summarize_run(scenario: ClusterScenario, record: ClusterRecord) -> ClusterSummary:
-    return summarize(record, summarize_apps(record))
+    return summarize(record)
 
 
 def tables(runs: Runs) -> list[Any]:
@@ -54,28 +55,31 @@ def shown(runs: Runs) -> dict[str, Any]:
 
 def write(run: Run[ClusterScenario, ClusterRecord], folder: Path, outcomes: bool) -> None:
     """Write apps, leases and decisions, if *outcomes*, and the timeline."""
-    if outcomes:
-        record = run.record
-        write_csv(folder / "apps.csv", APP_COLUMNS, map(app_cells, run.summary.by_app))
-        write_csv(folder / "leases.csv", LEASE_COLUMNS, _leases(record))
-        write_csv(folder / "decisions.csv", DECISION_COLUMNS, _decisions(record))
+    for name, (names, cells) in _rows(run.record, run.summary.by_app).items() if outcomes else ():
+        write_csv(folder / f"{name}.csv", names, cells)
     write_timeline(folder / "timeline.json", cluster_timeline(run.record))
 
 
 def draw(runs: Runs, plots: Path, title: str) -> None:
-    from astrarium.cluster.report.plots import Drawn, draw_fairness, draw_holders
+    from astrarium.cluster.report.plots import draw_fairness, draw_holders
 
-    drawn = [Drawn(name, run.record, run.summary, run.summary.by_app) for name, run in named(runs).items()]
+    drawn = [replace(run, label=name) for name, run in named(runs).items()]
     draw_fairness(drawn, plots / "fairness.png", title)
     draw_holders(drawn, plots / "holders.png")
 
 
 def rows(record: ClusterRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
     """Return apps, leases and decisions as columns; times in seconds."""
+    found = _rows(record, summarize_apps(record))
+    return {name: columns(names, cells) for name, (names, cells) in found.items()}
+
+
+def _rows(record: ClusterRecord, apps: Sequence[AppSummary]) -> dict[str, NamedRows]:
+    """Return the rows of each kind, with the names of their columns."""
     return {
-        "apps": columns(APP_COLUMNS, map(app_cells, summarize_apps(record))),
-        "leases": columns(LEASE_COLUMNS, _leases(record)),
-        "decisions": columns(DECISION_COLUMNS, _decisions(record)),
+        "apps": (APP_COLUMNS, map(app_cells, apps)),
+        "leases": (LEASE_COLUMNS, _leases(record)),
+        "decisions": (DECISION_COLUMNS, _decisions(record)),
     }
 
 
@@ -139,7 +143,7 @@ def _slices(record: ClusterRecord, most: int) -> Iterator[Entry]:
     for each in record.held[:most]:
         app = rows[each.app]
         yield {
-            **_slice(app.name, record.machines[each.gpu], each.gpu, each.start, each.end),
+            **slice_of(app.name, record.machines[each.gpu] + 1, each.gpu, each.start, each.end),
             "cat": app.team or app.name,
             "args": {"app": app.name, "team": app.team},
         }
@@ -149,16 +153,9 @@ def _runs(record: ClusterRecord, end: Time) -> Iterator[Entry]:
     for run in record.ran:
         if run.start <= end:
             for gpu in run.gpus:
-                shown = _slice(_told(run), record.machines[gpu], gpu, run.start, run.end)
+                told = f"job {run.job} on {len(run.gpus)}"
+                shown = slice_of(told, record.machines[gpu] + 1, gpu, run.start, run.end)
                 yield {**shown, "cat": "run", "args": {"gpus": list(run.gpus), "placement_score": run.score}}
-
-
-def _told(run: Ran) -> str:
-    return f"job {run.job} on {len(run.gpus)}"
-
-
-def _slice(name: str, machine: int, gpu: int, start: Time, end: Time) -> Entry:
-    return slice_of(name, machine + 1, gpu, start, end)
 
 
 def _counters(record: ClusterRecord, end: Time) -> Iterator[Entry]:

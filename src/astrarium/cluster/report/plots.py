@@ -4,50 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from astrarium.cluster.record import ClusterRecord
-from astrarium.cluster.report.summary import DEFINITIONS, AppSummary, ClusterSummary
+from astrarium.cluster.report.summary import DEFINITIONS
+from astrarium.core.level import Run
 from astrarium.core.units import SECOND, Time
-from astrarium.run.plots import COLORS, margins, picture
+from astrarium.run.plots import color_of, draw_six, margins, picture
 from astrarium.run.report import unit_of
 
 _MOST_BARS = 20_000  # times that a GPU was held
 _MOST_NAMED = 12
 
 
-class Drawn(NamedTuple):
-    label: str
-    record: ClusterRecord
-    summary: ClusterSummary
-    apps: Sequence[AppSummary]
+Drawn = Run[Any, ClusterRecord]
 
 
 def draw_fairness(runs: Sequence[Drawn], path: Path, title: str = "") -> None:
     """How fair, how fast, at what price, how close together, how full: one line or bar for each run."""
     panels = (*(_rho_panel(name) for name in DEFINITIONS), _completion, _gpu_time, _scores, _utilization)
-    with picture(path, 15, 8, 2, 3) as (figure, axes):
-        margins(figure, left=0.75, right=0.2, bottom=1.0 if len(runs) > 1 else 0.6, top=0.8, w=0.95, h=0.85)
-        for draw, ax in zip(panels, axes.flat, strict=True):
-            draw(ax, runs)
-        if len(runs) > 1:
-            _legend(figure, runs)
-        figure.suptitle(title.replace("$", r"\$"), x=0.012, y=0.985, ha="left", fontsize=12)
-
-
-def _legend(figure: Any, runs: Sequence[Drawn]) -> None:
-    from matplotlib.lines import Line2D
-
-    lines = [Line2D([], [], color=_color(place), lw=3) for place in range(len(runs))]
-    figure.legend(lines, [run.label for run in runs], loc="lower center", ncols=7, fontsize=10)
+    draw_six(path, panels, runs, [run.label for run in runs], title)
 
 
 def _rho_panel(name: str) -> Any:
     def draw(ax: Any, runs: Sequence[Drawn]) -> None:
         for place, run in enumerate(runs):
-            _cdf(ax, [app.rho[name] for app in run.apps if name in app.rho], place)
+            _cdf(ax, [app.rho[name] for app in run.summary.by_app if name in app.rho], place)
         ax.axvline(1.0, color="#333333", lw=1, ls="--")
         ax.set(title=f"Finish-time fairness ({name})", xlabel="rho (dashed: as fast as alone)")
         ax.set(ylabel="apps (%)", ylim=(0, 102), xlim=(0, None))
@@ -58,14 +42,15 @@ def _rho_panel(name: str) -> Any:
 def _completion(ax: Any, runs: Sequence[Drawn]) -> None:
     unit, size = unit_of(max(run.summary.makespan_s for run in runs))
     for place, run in enumerate(runs):
-        _cdf(ax, [app.took_s / size for app in run.apps if app.rho and app.took_s is not None], place)
+        ended = [app for app in run.summary.by_app if app.rho and app.took_s is not None]
+        _cdf(ax, [app.took_s / size for app in ended], place)
     ax.set(title="Completion times", xlabel=f"from arrival to end ({unit})", ylabel="apps (%)")
     ax.set(ylim=(0, 102), xlim=(0, None))
 
 
 def _gpu_time(ax: Any, runs: Sequence[Drawn]) -> None:
     rows = range(len(runs))
-    ax.barh(rows, [run.summary.gpu_hours for run in runs], 0.6, color=[_color(place) for place in rows])
+    ax.barh(rows, [run.summary.gpu_hours for run in runs], 0.6, color=[color_of(place) for place in rows])
     ax.axvline(runs[0].summary.work_gpu_hours, color="#333333", lw=1, ls="--")
     ax.set_yticks(rows, [run.label for run in runs], fontsize=8.5)
     ax.set(
@@ -87,7 +72,7 @@ def _utilization(ax: Any, runs: Sequence[Drawn]) -> None:
     for place, run in enumerate(runs):
         at = np.array([level.at for level in run.record.levels] + [run.record.end]) / SECOND / size
         busy = [100 * level.busy / max(1, level.gpus) for level in run.record.levels]
-        ax.stairs(busy, at, color=_color(place), lw=1.2, baseline=None)
+        ax.stairs(busy, at, color=color_of(place), lw=1.2, baseline=None)
     ax.set(title="Utilization over time", xlabel=f"time ({unit})", ylabel="GPUs at work (%)", ylim=(0, 102))
     ax.set(xlim=(0, max(_last_end(run) for run in runs) / SECOND / size))
 
@@ -100,7 +85,7 @@ def _last_end(run: Drawn) -> Time:
 def _cdf(ax: Any, values: Sequence[float], place: int) -> None:
     if values:
         shares = np.arange(1, len(values) + 1) * 100 / len(values)
-        ax.step(np.sort(values), shares, where="post", color=_color(place), lw=1.7)
+        ax.step(np.sort(values), shares, where="post", color=color_of(place), lw=1.7)
 
 
 def draw_holders(runs: Sequence[Drawn], path: Path) -> None:
@@ -126,7 +111,7 @@ def _holders(ax: Any, run: Drawn, size: float) -> None:
     colors: dict[int, list[str]] = {}
     for each in run.record.held[:_MOST_BARS]:
         bars.setdefault(each.gpu, []).append((each.start / size, (each.end - each.start) / size))
-        colors.setdefault(each.gpu, []).append(_color(each.app))
+        colors.setdefault(each.gpu, []).append(color_of(each.app))
     for gpu, parts in bars.items():
         ax.broken_barh(parts, (gpu - 0.45, 0.9), facecolors=colors[gpu])
     first = {machine: gpu for gpu, machine in reversed(run.record.machines.items())}
@@ -143,10 +128,6 @@ def _names(ax: Any, run: Drawn) -> None:
     from matplotlib.patches import Patch
 
     patches = [
-        Patch(color=_color(row.app.id), label=row.app.name.replace("$", r"\$")) for row in run.record.rows
+        Patch(color=color_of(row.app.id), label=row.app.name.replace("$", r"\$")) for row in run.record.rows
     ]
     ax.legend(handles=patches, loc="upper left", bbox_to_anchor=(1.0, 1.02))
-
-
-def _color(place: int) -> str:
-    return COLORS[place % len(COLORS)]

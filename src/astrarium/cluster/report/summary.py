@@ -6,9 +6,8 @@ the size of the cluster is its mean over the app's life.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from statistics import fmean, median
 from typing import get_args
 
@@ -78,8 +77,8 @@ class ClusterSummary(msgspec.Struct, frozen=True):
     by_app: list[AppSummary] = []  # in order of arrival
 
 
-def summarize(record: ClusterRecord, by_app: Sequence[AppSummary] | None = None) -> ClusterSummary:
-    apps = summarize_apps(record) if by_app is None else by_app
+def summarize(record: ClusterRecord) -> ClusterSummary:
+    apps = summarize_apps(record)
     finished = [app for app in apps if app.rho]
     begin, end = _life(record)
     total = _integral(record.levels, begin, end, "gpus")
@@ -91,9 +90,7 @@ def summarize(record: ClusterRecord, by_app: Sequence[AppSummary] | None = None)
         outcomes={kind: outcomes.count(kind) for kind in dict.fromkeys(outcomes)},
         makespan_s=(end - begin) / SECOND,
         rho={name: _spread([app.rho[name] for app in finished]) for name in DEFINITIONS if finished},
-        completion_s=_spread([app.took_s for app in finished if app.took_s is not None])
-        if finished
-        else None,
+        completion_s=_spread_of(app.took_s for app in finished),
         waited_s=_spread_of(app.waited_s for app in apps),
         gpu_hours=sum(app.gpu_hours for app in apps),
         work_gpu_hours=sum(app.work_gpu_hours for app in apps),
@@ -102,7 +99,7 @@ def summarize(record: ClusterRecord, by_app: Sequence[AppSummary] | None = None)
         busy=_integral(record.levels, begin, end, "busy") / total if total else 0.0,
         runs=len(record.ran),
         auctions=record.auctions,
-        by_app=list(apps),
+        by_app=apps,
     )
 
 
@@ -111,11 +108,12 @@ def summarize_apps(record: ClusterRecord) -> list[AppSummary]:
     runs: dict[int, list[Ran]] = {}
     for run in record.ran:
         runs.setdefault(run.app, []).append(run)
-    sizes = _Sizes(record.levels)
-    return [_app(row, runs.get(row.app.id, []), sizes, record.end) for row in record.rows]
+    levels = record.levels
+    sizes = [*levels[:1], *(after for before, after in pairwise(levels) if after.gpus != before.gpus)]
+    return [_app(row, runs.get(row.app.id, []), sizes) for row in record.rows]
 
 
-def _app(row: AppRow, runs: Sequence[Ran], sizes: _Sizes, end: Time) -> AppSummary:
+def _app(row: AppRow, runs: Sequence[Ran], sizes: Sequence[Level]) -> AppSummary:
     ended = row.ended if row.outcome is not Outcome.OPEN else -1
     return AppSummary(
         name=row.app.name,
@@ -137,30 +135,14 @@ def _app(row: AppRow, runs: Sequence[Ran], sizes: _Sizes, end: Time) -> AppSumma
     )
 
 
-def _rho(row: AppRow, sizes: _Sizes) -> dict[str, float]:
+def _rho(row: AppRow, sizes: Sequence[Level]) -> dict[str, float]:
+    """Return rho by each definition; *sizes* has the levels at which the number of GPUs changed."""
     if row.outcome is not Outcome.FINISHED:
         return {}
-    size, took = max(1, round(sizes.mean(row.arrived, row.ended))), row.ended - row.arrived
+    took = row.ended - row.arrived
+    mean = _integral(sizes, row.arrived, row.ended, "gpus") / took if took else sizes[-1].gpus
+    size = max(1, round(mean))
     return {name: rho(took, row.app, size, row.contention, name) for name in DEFINITIONS}
-
-
-class _Sizes:
-    """How many GPUs there were, on the mean of a time."""
-
-    def __init__(self, levels: Sequence[Level]) -> None:
-        changes = [levels[0], *(b for a, b in pairwise(levels) if b.gpus != a.gpus)] if levels else []
-        self._at, self._gpus = [each.at for each in changes], [each.gpus for each in changes]
-        areas = (a.gpus * (b.at - a.at) for a, b in pairwise(changes))
-        self._before = list(accumulate(areas, initial=0))
-
-    def mean(self, start: Time, end: Time) -> float:
-        if end <= start:
-            return float(self._gpus[-1])
-        return (self._until(end) - self._until(start)) / (end - start)
-
-    def _until(self, at: Time) -> int:
-        place = bisect_right(self._at, at) - 1
-        return self._before[place] + self._gpus[place] * (at - self._at[place]) if place >= 0 else 0
 
 
 def _life(record: ClusterRecord) -> tuple[Time, Time]:

@@ -60,7 +60,8 @@ def _use(each: ClusterSummary) -> list[str]:
 
 def apps_table(apps: Sequence[AppSummary]) -> Table:
     """In order of arrival; those who fared worst if there are very many."""
-    shown = apps if len(apps) <= _MOST_APPS else sorted(apps, key=_worst_first)[:_MOST_APPS]
+    worst = sorted(apps, key=lambda app: (bool(app.rho), -app.rho.get(DEFINITIONS[0], 0.0)))
+    shown = apps if len(apps) <= _MOST_APPS else worst[:_MOST_APPS]
     unit, size = unit_of(max((app.ended_s or 0.0 for app in apps), default=0.0))
     instants = [f"{name} {unit}" for name in ("arrived", "waited", "ended", "took")]
     rho = [f"rho {name}" for name in DEFINITIONS]
@@ -76,26 +77,10 @@ def apps_table(apps: Sequence[AppSummary]) -> Table:
     return table
 
 
-def _worst_first(app: AppSummary) -> tuple[bool, float]:
-    return bool(app.rho), -app.rho.get(DEFINITIONS[0], 0.0)
-
-
 def app_cells(app: AppSummary) -> list[Any]:
-    instants = [app.arrived_s, app.waited_s, app.ended_s, app.took_s]
-    numbers = [app.gpu_hours, app.ran_gpu_hours, app.work_gpu_hours, app.contention]
-    rho = [app.rho.get(name) for name in DEFINITIONS]
-    return [
-        app.name,
-        app.team,
-        app.kind,
-        *instants,
-        app.outcome,
-        app.reason,
-        *numbers,
-        *rho,
-        app.score,
-        app.runs,
-    ]
+    fields = {"app": "name", "placement_score": "score"}  # others are called as their columns are
+    rho = {f"rho_{name}": app.rho.get(name) for name in DEFINITIONS}
+    return [rho[name] if name in rho else getattr(app, fields.get(name, name)) for name in APP_COLUMNS]
 
 
 def _number(value: float | None, places: int = 2) -> str:

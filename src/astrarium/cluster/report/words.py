@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from astrarium.cluster.explain import (
-    AppView,
-    ClusterView,
-    LinePosition,
-    has_ended,
-    last_reasons,
-    line,
-    story,
-    waits,
-)
+from astrarium.cluster import explain
 from astrarium.cluster.record import ClusterRecord, Decision
 from astrarium.cluster.report.summary import AppSummary
 from astrarium.cluster.state import AppRow, Outcome
-from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.run.report import as_it_is, moment, plain_table
+from astrarium.core.units import FOREVER, SECOND, Time, counted
+from astrarium.run.report import as_it_is, moment, plain_table, ranges
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,7 +26,7 @@ class Case(NamedTuple):
     record: ClusterRecord
     row: AppRow
     summary: AppSummary
-    seen: ClusterView | None
+    seen: explain.ClusterView | None
 
     @property
     def names(self) -> dict[int, str]:
@@ -53,10 +44,10 @@ def sentences(case: Case) -> list[str]:
 
 def _whole(case: Case) -> Iterator[str]:
     row, phases = case.row, case.row.app.phases
-    jobs = _count(sum(map(len, phases)), "job") + (f" in {len(phases)} phases" if len(phases) > 1 else "")
+    jobs = counted(sum(map(len, phases)), "job") + (f" in {len(phases)} phases" if len(phases) > 1 else "")
     work = f"{case.summary.work_gpu_hours:.1f} GPU-hours of work"
     yield f"It arrives at {moment(row.arrived)}, with {jobs} and {work}."
-    for wait in waits(case.record, row) if case.seen is None else ():
+    for wait in explain.waits(case.record, row) if case.seen is None else ():
         yield (
             f"It waits from {moment(wait.start)} to {moment(wait.end)}{_meanwhile(wait.others, case.names)}."
         )
@@ -76,43 +67,40 @@ def _moment(case: Case) -> Iterator[str]:
     at = moment(seen.at)
     if seen.at < row.arrived:
         yield f"At {at} it has not come yet."
-    elif has_ended(row, seen.at) or row.app.id not in seen.apps:
+    elif explain.has_ended(row, seen.at) or row.app.id not in seen.apps:
         yield f"At {at} it has ended."
     else:
         yield from _holding(case, seen, seen.apps[row.app.id])
         yield from _waiting(case, seen, seen.apps[row.app.id])
 
 
-def _holding(case: Case, seen: ClusterView, seat: AppView) -> Iterator[str]:
+def _holding(case: Case, seen: explain.ClusterView, seat: explain.AppView) -> Iterator[str]:
     if not seat.holds:
         yield f"At {moment(seen.at)} it holds no GPU. {_free(seen, seat)}"
         return
     phase = f"phase {seat.phase + 1} of {len(case.row.app.phases)}"
     yield (
-        f"At {moment(seen.at)} it holds {_count(len(seat.holds), 'GPU')}, in {phase}: "
-        f"{seat.running} of {_count(seat.jobs, 'job')} run."
+        f"At {moment(seen.at)} it holds {counted(len(seat.holds), 'GPU')}, in {phase}: "
+        f"{seat.running} of {counted(seat.jobs, 'job')} run."
     )
-    for decision in last_reasons(case.record, case.row.app.id, seen.at):
+    for decision in explain.last_reasons(case.record, case.row.app.id, seen.at):
         leases = f"{decision.leases} leases, " if decision.leases > 1 else ""
         until = "to its end" if decision.until >= FOREVER else f"{leases}until {moment(decision.until)}"
         why = f", because {decision.why}" if decision.why else ""
-        where = f"GPU {ranges(decision.gpus)} of machine {_machines(case, decision.gpus)}"
+        machines = ranges({case.record.machines[gpu] for gpu in decision.gpus})
+        where = f"GPU {ranges(decision.gpus)} of machine {machines}"
         yield f"  {where}, given at {moment(decision.at)} ({until}){why}."
 
 
-def _machines(case: Case, gpus: Sequence[int]) -> str:
-    return ranges(sorted({case.record.machines[gpu] for gpu in gpus}))
-
-
-def _free(seen: ClusterView, seat: AppView) -> str:
+def _free(seen: explain.ClusterView, seat: explain.AppView) -> str:
     if not seat.needs:
         return "It could use none."
     needs = f"needs {seat.needs} at once" if seat.needs > 1 else "needs one"
     return f"It {needs}; {seen.free} of {seen.gpus} are free."
 
 
-def _waiting(case: Case, seen: ClusterView, seat: AppView) -> Iterator[str]:
-    places = line(seen, case.record)
+def _waiting(case: Case, seen: explain.ClusterView, seat: explain.AppView) -> Iterator[str]:
+    places = explain.line(seen, case.record)
     apps = [place.app_view.app for place in places]
     if seat.app not in apps:
         yield "It wants no more than it has."
@@ -125,14 +113,14 @@ def _waiting(case: Case, seen: ClusterView, seat: AppView) -> Iterator[str]:
     )
     more = f" {_free(seen, seat)}" if seat.holds else ""
     own = f" ({places[rank].told})" if places[rank].told else ""
-    yield f"It wants {_count(seat.wants, 'more GPU' if seat.holds else 'GPU')}.{more}"
+    yield f"It wants {counted(seat.wants, 'more GPU' if seat.holds else 'GPU')}.{more}"
     yield f"It is number {rank + 1} of {len(apps)} in line, {how}{own}."
     others = [_has(other) for other in seen.apps.values() if other.holds and other.app != seat.app]
     if others:
         yield f"GPUs are held by {_some(others)}."
 
 
-def _has(seat: AppView) -> str:
+def _has(seat: explain.AppView) -> str:
     until = "to its end" if seat.until >= FOREVER else f"the first until {moment(seat.until)}"
     return f"{seat.name} ({len(seat.holds)}, {until})"
 
@@ -144,13 +132,16 @@ def _some(told: Sequence[str]) -> str:
 
 def _future(case: Case) -> Iterator[str]:
     row, seen = case.row, case.seen
-    if seen is not None and not has_ended(row, seen.at) and row.app.id in seen.apps:
-        place = next((each for each in line(seen, case.record) if each.app_view.app == row.app.id), None)
+    if seen is not None and not explain.has_ended(row, seen.at) and row.app.id in seen.apps:
+        place = next(
+            (each for each in explain.line(seen, case.record) if each.app_view.app == row.app.id), None
+        )
         if place is not None:
             what = "more" if place.app_view.holds else "GPUs"
             known = seen.expected.get(row.app.id)
             if known is not None:
-                yield f"From what is known then, it can expect {what} {_at_about(known, seen)}."
+                when = "at once" if known <= seen.at else f"at about {moment(known)}"
+                yield f"From what is known then, it can expect {what} {when}."
             yield f"What comes of it ({FORESEEN}): {_served(place)}."
     if row.outcome is Outcome.FINISHED:
         rho = ", ".join(f"{value:.2f} ({name})" for name, value in case.summary.rho.items())
@@ -160,31 +151,12 @@ def _future(case: Case) -> Iterator[str]:
         yield f"It does not finish: {row.reason}."
 
 
-def _at_about(known: Time, seen: ClusterView) -> str:
-    return "at once" if known <= seen.at else f"at about {moment(known)}"
-
-
-def _served(place: LinePosition) -> str:
+def _served(place: explain.LinePosition) -> str:
     if place.served is None:
         return "it is never given more"
-    count = _count(len(place.served.gpus), "GPU")
+    count = counted(len(place.served.gpus), "GPU")
     why = f", because {place.served.why}" if place.served.why else ""
     return f"at {moment(place.served.at)} it is given {count}{why}"
-
-
-def ranges(gpus: Sequence[int]) -> str:
-    """0, 1, 2, 5 -> 0-2, 5."""
-    parts: list[list[int]] = []
-    for gpu in sorted(gpus):
-        if parts and gpu == parts[-1][-1] + 1:
-            parts[-1].append(gpu)
-        else:
-            parts.append([gpu])
-    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 # What `explain` shows of an app beside sentences: tables for people, the same facts for --json.
@@ -196,13 +168,13 @@ _MOST_ROWS = 40
 def tables(case: Case) -> list[Table]:
     """Of its whole life, what was decided; of an instant, who is before it."""
     if case.seen is None:
-        return [story_table(story(case.record, case.row.app.id))]
-    places = line(case.seen, case.record)
+        return [story_table(explain.story(case.record, case.row.app.id))]
+    places = explain.line(case.seen, case.record)
     in_line = any(place.app_view.app == case.row.app.id for place in places)
     return [line_table(places, case.row.app.id)] if in_line else []
 
 
-def line_table(places: Sequence[LinePosition], app: int) -> Table:
+def line_table(places: Sequence[explain.LinePosition], app: int) -> Table:
     """Those before it, and itself."""
     apps = [place.app_view.app for place in places]
     shown = places[: apps.index(app) + 1]
@@ -260,11 +232,11 @@ def plain(case: Case) -> dict[str, Any]:
             {
                 "from_s": wait.start / SECOND,
                 "to_s": wait.end / SECOND,
-                "given_to": _named(wait.others, case.names),
+                "given_to": {case.names[app]: count for app, count in wait.others.items()},
             }
-            for wait in waits(case.record, row)
+            for wait in explain.waits(case.record, row)
         ],
-        "decisions": [_plain_decision(each) for each in story(case.record, row.app.id)],
+        "decisions": [_plain_decision(each) for each in explain.story(case.record, row.app.id)],
     }
     if seen is not None:
         seat = seen.apps.get(row.app.id)
@@ -272,13 +244,9 @@ def plain(case: Case) -> dict[str, Any]:
         found |= {"wants": seat.wants if seat else 0, "free": seen.free, "gpus": seen.gpus}
         known = seen.expected.get(row.app.id)
         found |= {"expected_s": None if known is None else known / SECOND}
-        found |= {"line": [_plain_place(each) for each in line(seen, case.record)]}
+        found |= {"line": [_plain_place(each) for each in explain.line(seen, case.record)]}
         found |= {"line_by": "policy" if seen.standing is not None else "served next in the simulation"}
     return found
-
-
-def _named(others: dict[int, int], names: dict[int, str]) -> dict[str, int]:
-    return {names[app]: count for app, count in others.items()}
 
 
 def _plain_decision(decision: Decision) -> dict[str, Any]:
@@ -288,7 +256,7 @@ def _plain_decision(decision: Decision) -> dict[str, Any]:
     return {**told, "leases": decision.leases, "why": decision.why}
 
 
-def _plain_place(place: LinePosition) -> dict[str, Any]:
+def _plain_place(place: explain.LinePosition) -> dict[str, Any]:
     seat, served = place.app_view, place.served
     return {
         "app": seat.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,34 +13,12 @@ import numpy as np
 from astrarium.cluster.contract import App, AppArrived, Event, Job, MachineJoined, MachineLost
 from astrarium.cluster.live.backend import JobCommand
 from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.scenario import schema
 from astrarium.cluster.scenario.read import ClusterScenario
-from astrarium.cluster.scenario.schema import (
-    AppEntry,
-    Change,
-    MachineKind,
-    ModelSlowdown,
-    PhaseJob,
-    ThemisApps,
-    TraceApps,
-    Unknown,
-    simulated,
-    task_entry,
-)
 from astrarium.cluster.workloads import themis
-from astrarium.cluster.workloads import themis as drawn
-from astrarium.cluster.workloads.apps import (
-    DrawnApp,
-    RecordedJob,
-    read_philly,
-    read_shockwave,
-    read_tiresias,
-    scaled,
-    single_apps,
-    stretched,
-)
-from astrarium.cluster.workloads.themis import SLOWDOWNS
+from astrarium.cluster.workloads.apps import DrawnApp, read_trace, scaled, single_apps, stretched
 from astrarium.core.decode import Decoder
-from astrarium.core.errors import InputError
+from astrarium.core.errors import InputError, read_from
 from astrarium.core.streams import stream
 from astrarium.core.units import FOREVER, Time
 
@@ -48,11 +26,6 @@ from astrarium.core.units import FOREVER, Time
 
 
 MOST_JOBS = 1_000_000
-READERS: dict[str, Callable[[str], Sequence[RecordedJob]]] = {
-    "philly": read_philly,
-    "shockwave": read_shockwave,
-    "tiresias": read_tiresias,
-}
 
 Arrival = tuple[Time, App]
 
@@ -60,9 +33,9 @@ Arrival = tuple[Time, App]
 def app_arrivals(scenario: ClusterScenario, largest: int) -> list[Arrival]:
     """In order of time; apps are numbered in that order. None needs more GPUs at once than *largest*."""
     apps = scenario.apps
-    if isinstance(apps, ThemisApps):
+    if isinstance(apps, schema.ThemisApps):
         found = [_converted(each) for each in _themis(apps, scenario.seed)]
-    elif isinstance(apps, TraceApps):
+    elif isinstance(apps, schema.TraceApps):
         found = [_converted(each) for each in _trace(apps)]
     else:
         found = [
@@ -87,7 +60,7 @@ def _converted(drawn: DrawnApp) -> Arrival:
     return drawn.arrival, msgspec.convert(drawn, App, from_attributes=True)
 
 
-def _themis(apps: ThemisApps, seed: int) -> tuple[DrawnApp, ...]:
+def _themis(apps: schema.ThemisApps, seed: int) -> tuple[DrawnApp, ...]:
     try:
         drawn = _sweeps(apps, seed)
         if apps.themis == 2:
@@ -97,21 +70,22 @@ def _themis(apps: ThemisApps, seed: int) -> tuple[DrawnApp, ...]:
         raise error if error.source else error.at("apps") from None
 
 
-def _sweeps(apps: ThemisApps, seed: int) -> tuple[DrawnApp, ...]:
+def _sweeps(apps: schema.ThemisApps, seed: int) -> tuple[DrawnApp, ...]:
     if apps.sweeps is None:
         return themis.parametric(seed, apps.count, apps.network_share, apps.network)
-    return themis.from_philly(read_philly(apps.sweeps), seed, apps.count, apps.network_share, apps.network)
+    jobs = read_trace(apps.sweeps, "philly")
+    return themis.from_philly(jobs, seed, apps.count, apps.network_share, apps.network)
 
 
-def _trace(apps: TraceApps) -> tuple[DrawnApp, ...]:
-    found = READERS[apps.format](apps.trace)
-    rows = [row for row in found if apps.largest is None or row.gpus <= apps.largest]
-    if not rows:
+def _trace(apps: schema.TraceApps) -> tuple[DrawnApp, ...]:
+    found = read_trace(apps.trace, apps.format)
+    jobs = [job for job in found if apps.largest is None or job.gpus <= apps.largest]
+    if not jobs:
         raise InputError("apps.largest", apps.largest, "GPUs of at least one job of the trace")
-    return stretched(single_apps(rows)[: apps.first], apps.work, apps.arrivals)
+    return stretched(single_apps(jobs)[: apps.first], apps.work, apps.arrivals)
 
 
-def copies(entry: AppEntry, place: int, seed: int, largest: int) -> Iterator[Arrival]:
+def copies(entry: schema.AppEntry, place: int, seed: int, largest: int) -> Iterator[Arrival]:
     needed = entry.gpus if entry.phases is None else max(job.gpus for phase in entry.phases for job in phase)
     if needed > largest:
         field = f"apps[{place}].{'gpus' if entry.phases is None else 'phases'}"
@@ -121,7 +95,7 @@ def copies(entry: AppEntry, place: int, seed: int, largest: int) -> Iterator[Arr
         yield entry.arrival + number * entry.every, App(0, name, phases, entry.team, entry.kind)
 
 
-def _phases(entry: AppEntry, seed: int, name: str) -> Iterator[tuple[Job, ...]]:
+def _phases(entry: schema.AppEntry, seed: int, name: str) -> Iterator[tuple[Job, ...]]:
     numbers = itertools.count()
     if entry.phases is not None:
         for phase in entry.phases:
@@ -132,19 +106,19 @@ def _phases(entry: AppEntry, seed: int, name: str) -> Iterator[tuple[Job, ...]]:
         yield tuple(_alike(next(numbers), entry, factor) for factor in _factors(entry, seed, name))
 
 
-def _job(number: int, job: PhaseJob, model: str) -> Job:
+def _job(number: int, job: schema.PhaseJob, model: str) -> Job:
     expected = None if job.expected is None else job.expected * job.gpus
     most, model = job.most or job.gpus, model if job.model is None else job.model
     return Job(number, job.length * job.gpus, job.gpus, most, model, expected, job.iterations)
 
 
-def _alike(number: int, entry: AppEntry, factor: float) -> Job:
+def _alike(number: int, entry: schema.AppEntry, factor: float) -> Job:
     work = max(1, round((entry.length or 0) * entry.gpus * factor))
     expected = None if entry.expected is None else entry.expected * entry.gpus
     return Job(number, work, entry.gpus, entry.most or entry.gpus, entry.model, expected)
 
 
-def _factors(entry: AppEntry, seed: int, name: str) -> list[float]:
+def _factors(entry: schema.AppEntry, seed: int, name: str) -> list[float]:
     """How long each of its jobs is, over what the file says."""
     if not entry.spread:
         return [1.0] * entry.jobs
@@ -152,7 +126,9 @@ def _factors(entry: AppEntry, seed: int, name: str) -> list[float]:
     return [float(each) for each in np.asarray(drawn)]
 
 
-def _halving(entry: AppEntry, factors: list[float], numbers: Iterable[int]) -> Iterator[tuple[Job, ...]]:
+def _halving(
+    entry: schema.AppEntry, factors: list[float], numbers: Iterable[int]
+) -> Iterator[tuple[Job, ...]]:
     """Equal parts of the budget for each phase; those who go on are the first of the file's order."""
     rounds = themis.iterations_of_phases(entry.jobs)
     counting = iter(numbers)
@@ -167,10 +143,10 @@ def _halving(entry: AppEntry, factors: list[float], numbers: Iterable[int]) -> I
 
 def live_apps(raw: Any, largest: int, home: Path, field: str = "app") -> Sequence[tuple[App, JobCommand]]:
     """An app as written, with its command. It comes when it is submitted, whatever its arrival says."""
-    task = task_entry(raw, field)
+    task = schema.task_entry(raw, field)
     if task is None:
         raise InputError(f"{field}.command", None, "a command: live, an app is what it runs")
-    entry: AppEntry = Decoder().decode(AppEntry, simulated(raw, field), field)
+    entry: schema.AppEntry = Decoder().decode(schema.AppEntry, schema.simulated(raw, field), field)
     if entry.kind == "halving":
         told = "jobs or curve: live, only the app itself knows who is in its next phase"
         raise InputError(f"{field}.kind", entry.kind, told)
@@ -182,12 +158,6 @@ def live_apps(raw: Any, largest: int, home: Path, field: str = "app") -> Sequenc
 
 MOST_GPUS = 200_000
 LONGEST: Time = FOREVER // 4  # nine years
-NAMED: dict[str, Callable[[], Sequence[drawn.DrawnMachine]]] = {
-    "themis-testbed": drawn.themis_testbed,
-    "themis-simulator": drawn.themis_simulator,
-    "themis-printed": lambda: drawn.themis_simulator("printed"),
-    "themis-truth-telling": drawn.themis_truth_telling,
-}
 
 
 class Built(NamedTuple):
@@ -201,10 +171,8 @@ class Built(NamedTuple):
 
 
 def build(scenario: ClusterScenario) -> Built:
-    try:
+    with read_from(scenario.source):
         return _built(scenario)
-    except InputError as error:
-        raise error.read_from(scenario.source) from None
 
 
 def slowdowns(scenario: ClusterScenario, believed: bool = False) -> Slowdowns:
@@ -214,12 +182,12 @@ def slowdowns(scenario: ClusterScenario, believed: bool = False) -> Slowdowns:
         return Slowdowns()
     known: dict[tuple[str, str], dict[Spread, float]] = {}
     if section.table == "themis":
-        known = {key: dict(zip(Spread, found.by_spread(), strict=True)) for key, found in SLOWDOWNS.items()}
+        known = {key: dict(found) for key, found in themis.SLOWDOWNS.items()}
     known |= {(each.model, each.network): _by_spread(each) for each in section.models}
     return Slowdowns(known, _by_spread(section.others))
 
 
-def _by_spread(of: ModelSlowdown | Unknown) -> dict[Spread, float]:
+def _by_spread(of: schema.Unknown) -> dict[Spread, float]:
     return dict(zip(Spread, (1.0, of.machine, of.rack, of.cluster), strict=True))
 
 
@@ -239,7 +207,7 @@ def _built(scenario: ClusterScenario) -> Built:
 
 def _machines(scenario: ClusterScenario) -> list[Machine]:
     if isinstance(scenario.machines, str):
-        return [msgspec.convert(each, Machine, from_attributes=True) for each in NAMED[scenario.machines]()]
+        return list(themis.MACHINES[scenario.machines])
     found: list[Machine] = []
     for place, kind in enumerate(scenario.machines):
         found += _of_kind(kind, len(found))
@@ -248,7 +216,7 @@ def _machines(scenario: ClusterScenario) -> list[Machine]:
     return found
 
 
-def _of_kind(kind: MachineKind, first: int) -> list[Machine]:
+def _of_kind(kind: schema.MachineKind, first: int) -> list[Machine]:
     return [
         Machine(
             first + place,
@@ -262,7 +230,7 @@ def _of_kind(kind: MachineKind, first: int) -> list[Machine]:
 
 
 def _changes(
-    changes: tuple[Change, ...], first: list[Machine]
+    changes: tuple[schema.Change, ...], first: list[Machine]
 ) -> tuple[list[tuple[Time, Event]], dict[int, Machine], int]:
     """Machines that come have the next numbers."""
     known, there = {machine.id: machine for machine in first}, {machine.id for machine in first}

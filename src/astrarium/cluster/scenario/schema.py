@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from astrarium.cluster.live.backend import JobCommand, OnStop, Processes
-from astrarium.cluster.workloads.apps import Kind
 from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
@@ -69,7 +68,7 @@ class AppEntry(msgspec.Struct, frozen=True):
     """
 
     name: str
-    kind: Kind = "jobs"
+    kind: Literal["jobs", "halving", "curve"] = "jobs"
     team: str = ""
     model: str = ""
     arrival: Duration = Duration(0)
@@ -175,20 +174,17 @@ class TraceApps(msgspec.Struct, frozen=True):
     arrivals: Factor = 1.0
 
 
-class ModelSlowdown(msgspec.Struct, frozen=True):
+class Unknown(msgspec.Struct, frozen=True, kw_only=True):
     """How many times longer an iteration takes over slots of a machine, machines of a rack, and racks."""
 
+    machine: Times = 1.0
+    rack: Times = 1.1
+    cluster: Times = 1.3
+
+
+class ModelSlowdown(Unknown, frozen=True, kw_only=True):
     model: str
     network: str = ""
-    machine: Times = 1.0
-    rack: Times = 1.1
-    cluster: Times = 1.3
-
-
-class Unknown(msgspec.Struct, frozen=True):
-    machine: Times = 1.0
-    rack: Times = 1.1
-    cluster: Times = 1.3
 
 
 class SlowdownSection(msgspec.Struct, frozen=True):

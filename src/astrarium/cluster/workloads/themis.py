@@ -15,14 +15,6 @@ With unlike ones the median app would be several times the printed one. One app 
 
 Workload 2, `halving`: the apps of workload 1 with the same arrival, model and budget, as successive halving.
 
-`on_testbed`: as the 64 GPUs of the paper must have seen them. Section 2.2 tells of the trace: 24,000
-GPU-hours at its medians. Figure 11 ends at 1,200. Were tasks made shorter by as much, half of them would end
-within one lease. But Table 5 has tasks of 41 and 145 minutes (83 and 580 GPU-minutes on 2 and 4 GPUs), and
-section 6.2.3 has 35 seconds as 0.2% of the median app's life and 50 as 2% at the 95th percentile: lives of
-4.9 hours, and of 42 minutes at the short end. So tasks lie between those of Table 5 (lognormal around their
-geometric mean) and apps have a tenth of the trace's jobs: that makes 1,000 GPU-hours. They come so fast that
-half of the apps live about 4.9 hours, which makes some 20 at a time. In workload 2 a single job stays one.
-
 What comes out has real lengths: `apps.scaled` makes it as small as the paper's testbed needed.
 An iteration of workload 1 is a minute of such a task. That is ours, as is: 80 to 120% of the median for an
 iteration in workload 2, as in the example of section 4.3.3.
@@ -34,13 +26,15 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
-from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, DrawnJob, PhillyJob, scaled
-from astrarium.core.errors import InputError, one_of
+from astrarium.cluster.contract import Job
+from astrarium.cluster.machines import Machine, Spread
+from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, TraceJob
+from astrarium.core.errors import InputError
 from astrarium.core.processes import Floats
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND, Time
@@ -68,65 +62,42 @@ INTENSIVE: Final = 1.15  # from this S on, a model is network-intensive
 INSENSITIVE: Final = 1.02  # up to this one, it is compute-intensive
 
 
-class Slowdown(msgspec.Struct, frozen=True):
-    """How much slower a model gets on GPUs of several machines of a rack, and of several racks."""
-
-    machines: float
-    racks: float
-    source: str
-
-    def by_spread(self) -> tuple[float, float, float, float]:
-        """Return the slowdown inside a slot, over slots of a machine, machines of a rack, and racks."""
-        return 1.0, 1.0, self.machines, self.racks
-
-
+# How many times slower models get on GPUs of several machines, and who says so.
 _ANYWHERE = {
-    "Inception-v3": (1.0, "table 1"),
-    "AlexNet": (1.29, "like VGG16"),
-    "VGG16": (1.29, "table 1"),
-    "VGG19": (1.29, "like VGG16"),
-    "DeepSpeech": (1.155, "sia"),
-    **dict.fromkeys(["Bi-Att-Flow", "GNMT", "WaveNet"], (DEFAULT, "default")),
+    **dict.fromkeys(["Bi-Att-Flow", "GNMT", "WaveNet"], DEFAULT),
+    "Inception-v3": 1.0,  # Table 1
+    "VGG16": 1.29,  # Table 1; AlexNet and VGG19 are taken to be like it
+    **dict.fromkeys(["AlexNet", "VGG19"], 1.29),
+    "DeepSpeech": 1.155,  # Sia
 }
-_GAVEL = {
+_BY_NETWORK = {  # medians of what Gavel measured; on a fast network, nothing gets slower (Sia)
     "k80": {"LangModel": 1.198, "Transformer": 1.09, "ResNet50": 1.0},
     "p100": {"LangModel": 1.931, "Transformer": 1.375, "ResNet50": 1.017},
     "v100": {"LangModel": 4.343, "Transformer": 1.86, "ResNet50": 1.062},
+    "fast": dict.fromkeys(MODELS, 1.0),
 }
 
 
-def _table() -> dict[tuple[str, str], Slowdown]:
-    table = {(model, "fast"): _slowdown(1.0, "sia") for model in MODELS}
-    for network, measured in _GAVEL.items():
-        found = {**_ANYWHERE, **{model: (times, f"gavel {network}") for model, times in measured.items()}}
-        table |= {(model, network): _slowdown(*found[model]) for model in MODELS}
-    return table
+def _by_spread(times: float) -> dict[Spread, float]:
+    racks = times * ACROSS_RACKS if times > INSENSITIVE else times
+    return {Spread.SLOT: 1.0, Spread.MACHINE: 1.0, Spread.RACK: times, Spread.CLUSTER: racks}
 
 
-def _slowdown(times: float, source: str) -> Slowdown:
-    return Slowdown(times, times * ACROSS_RACKS if times > INSENSITIVE else times, source)
-
-
-SLOWDOWNS = _table()
-NETWORKS = ["k80", "p100", "v100", "fast"]
-
-
-def slowdown(model: str, network: str) -> Slowdown:
-    if model not in MODELS:
-        raise InputError("model", model, f"a model of Themis: {one_of(list(MODELS), model)}")
-    if network not in NETWORKS:
-        raise InputError("network", network, one_of(NETWORKS, network))
-    return SLOWDOWNS[model, network]
+SLOWDOWNS = {
+    (model, network): _by_spread({**_ANYWHERE, **own}[model])
+    for network, own in _BY_NETWORK.items()
+    for model in MODELS
+}
 
 
 def network_intensive(network: str) -> list[str]:
     """Return the models that suffer from being spread."""
-    return [model for model in MODELS if slowdown(model, network).machines >= INTENSIVE]
+    return [model for model in MODELS if SLOWDOWNS[model, network][Spread.RACK] >= INTENSIVE]
 
 
 def compute_intensive(network: str) -> list[str]:
     """Return the models that do not mind being spread. Some are neither."""
-    return [model for model in MODELS if slowdown(model, network).machines <= INSENSITIVE]
+    return [model for model in MODELS if SLOWDOWNS[model, network][Spread.RACK] <= INSENSITIVE]
 
 
 def pick(models: list[str], category: float, inside: float) -> str:
@@ -146,69 +117,23 @@ def pick(models: list[str], category: float, inside: float) -> str:
 # The clusters of Themis (Mahajan et al., NSDI 2020, section 6.1).
 
 
-Mix = Literal["printed", "more-of-8", "more-of-4"]
-
-# How many machines have how many GPUs, in slots of how many.
-MIXES: dict[str, tuple[tuple[int, int, int], ...]] = {
-    "printed": ((16, 8, 2), (6, 4, 1), (16, 1, 1)),
-    "more-of-8": ((27, 8, 2), (6, 4, 1), (16, 1, 1)),
-    "more-of-4": ((16, 8, 2), (28, 4, 1), (16, 1, 1)),
-}
-TESTBED_KINDS = ((8, 2, 2), (12, 4, 2))
-TRUTH_TELLING = ((1, 8, 2), (28, 2, 2))
-NETWORK = "k80"  # of SLOWDOWNS
-RACKS = 4
-
-
-class DrawnMachine(msgspec.Struct, frozen=True):
-    """A machine of a workload. *slot*: GPUs that are closest to each other. *network* names what connects it
-    to others.
-
-    The names are those of the cluster level's machine.
-    """
-
-    id: int
-    gpus: int
-    rack: int = 0
-    slot: int = 0
-    network: str = ""
-
-
-def themis_testbed(network: str = NETWORK) -> tuple[DrawnMachine, ...]:
-    return machines(TESTBED_KINDS, racks=1, network=network)
-
-
-def themis_simulator(
-    mix: Mix = "more-of-8", racks: int = RACKS, network: str = NETWORK
-) -> tuple[DrawnMachine, ...]:
-    """Return the machines of the paper's simulator: `printed` has 168 GPUs, the others 256."""
-    if mix not in MIXES:
-        raise InputError("mix", mix, one_of(list(MIXES), mix))
-    return machines(MIXES[mix], racks, network)
-
-
-def themis_truth_telling(network: str = NETWORK) -> tuple[DrawnMachine, ...]:
-    return machines(TRUTH_TELLING, racks=1, network=network)
-
-
 def machines(
-    kinds: tuple[tuple[int, int, int], ...], racks: int = 1, network: str = ""
-) -> tuple[DrawnMachine, ...]:
+    kinds: tuple[tuple[int, int, int], ...], racks: int = 1, network: str = "k80"
+) -> tuple[Machine, ...]:
     """Return so many machines of each of *kinds*, with so many GPUs in slots of so many, over racks in
     turn."""
-    if racks < 1:
-        raise InputError("racks", racks, "at least 1 rack")
-    for kind in kinds:
-        if min(kind) < 1 or kind[1] % kind[2]:
-            raise InputError("kinds", kind, "numbers of at least 1: machines, their GPUs, and a part as slot")
     shapes = [(gpus, slot) for count, gpus, slot in kinds for _ in range(count)]
-    return tuple(
-        DrawnMachine(id_, gpus, id_ % racks, slot, network) for id_, (gpus, slot) in enumerate(shapes)
-    )
+    return tuple(Machine(id_, gpus, id_ % racks, slot, network) for id_, (gpus, slot) in enumerate(shapes))
 
 
-def gpus(cluster: tuple[DrawnMachine, ...]) -> int:
-    return sum(machine.gpus for machine in cluster)
+# By the names that files have for them. The machines that are printed for the simulator have 168 GPUs, not
+# the 256 that it is said to have: with more machines of 8 it has them.
+MACHINES = {
+    "themis-testbed": machines(((8, 2, 2), (12, 4, 2))),
+    "themis-simulator": machines(((27, 8, 2), (6, 4, 1), (16, 1, 1)), racks=4),
+    "themis-printed": machines(((16, 8, 2), (6, 4, 1), (16, 1, 1)), racks=4),
+    "themis-truth-telling": machines(((1, 8, 2), (28, 2, 2))),
+}
 
 
 # Hyper-parameter sweeps in a trace of Philly's virtual clusters, which names no users and no apps.
@@ -219,23 +144,23 @@ WINDOW: Time = 14 * DAY
 CLUSTERS = 6
 FEWEST_JOBS, MOST_JOBS = 10, 100
 
-Sweep: TypeAlias = Sequence[PhillyJob]
+Sweep: TypeAlias = Sequence[TraceJob]
 
 
-def best_windows(jobs: Iterable[PhillyJob]) -> tuple[list[Sweep], list[Sweep]]:
+def best_windows(jobs: Iterable[TraceJob]) -> tuple[list[Sweep], list[Sweep]]:
     """Return sweeps, and jobs on their own, of the clusters with the most sweeps in two weeks.
 
     Arrivals count from the start of these weeks. Of clusters with as many, those whose names come first.
     """
-    clusters: dict[str, list[PhillyJob]] = {}
+    clusters: dict[str, list[TraceJob]] = {}
     for job in jobs:
-        clusters.setdefault(job.vc, []).append(job)
+        clusters.setdefault(job.team, []).append(job)
     found = sorted((_best_window(clusters[vc]) for vc in sorted(clusters)), key=lambda each: -len(each[0]))
     sweeps = [sweep[:MOST_JOBS] for large, _ in found[:CLUSTERS] for sweep in large]
     return sweeps, [sweep for _, lone in found[:CLUSTERS] for sweep in lone]
 
 
-def sweeps_of(jobs: Sequence[PhillyJob]) -> list[Sweep]:
+def sweeps_of(jobs: Sequence[TraceJob]) -> list[Sweep]:
     """Return the jobs of one cluster, in order of arrival, cut where a sweep ends; most are alone."""
     cuts = [
         place
@@ -245,7 +170,7 @@ def sweeps_of(jobs: Sequence[PhillyJob]) -> list[Sweep]:
     return [jobs[first:last] for first, last in pairwise([0, *cuts, len(jobs)])]
 
 
-def _best_window(jobs: Sequence[PhillyJob]) -> tuple[list[Sweep], list[Sweep]]:
+def _best_window(jobs: Sequence[TraceJob]) -> tuple[list[Sweep], list[Sweep]]:
     """Return the two weeks that begin with a sweep and hold the most of them; the earliest of such."""
     parts = sweeps_of(jobs)
     starts = [part[0].arrival for part in parts if len(part) >= FEWEST_JOBS]
@@ -288,8 +213,6 @@ class Sizes(NamedTuple):
 
 
 TRACE = Sizes(30, 95, MOST_JOBS, 3.75 * HOUR, 1.6, 0.5)
-TESTBED = Sizes(3, 9.5, 10, 77 * MINUTE, 0.5, 0.3)
-TESTBED_HOURS, TESTBED_LOAD = 1000.0, 90.0
 
 
 def parametric(
@@ -314,23 +237,6 @@ def parametric(
         )
     ]
     return with_models(drawn, seed, network_share, network)
-
-
-def on_testbed(
-    workload: int = 1,
-    seed: int = 1,
-    apps: int = APPS,
-    load: float = TESTBED_LOAD,
-    network_share: float | None = None,
-    network: str = "k80",
-) -> tuple[DrawnApp, ...]:
-    """Return a workload as the 64 GPUs of the paper must have seen it. Fewer apps are as much less work."""
-    if workload not in (1, 2):
-        raise InputError("workload", workload, "1 (sweeps) or 2 (successive halving)")
-    drawn = parametric(seed, apps, network_share, network, TESTBED)
-    if workload == 2:
-        drawn = tuple(_halved(app, seed) if len(app.jobs) > 1 else app for app in drawn)
-    return scaled(drawn, TESTBED_HOURS * apps / APPS, load)
 
 
 def _gaps(seed: int, count: int) -> Floats:
@@ -361,7 +267,7 @@ def _whole(time: float) -> Time:
 
 
 def from_philly(
-    jobs: Iterable[PhillyJob],
+    jobs: Iterable[TraceJob],
     seed: int = 1,
     apps: int = APPS,
     network_share: float | None = None,
@@ -378,25 +284,23 @@ def from_philly(
     taken = sorted([*largest, *(lone[place] for place in chosen)], key=lambda sweep: sweep[0].arrival)
     start = taken[0][0].arrival
     drawn = [
-        _sweep(id_, sweep[0].arrival - start, [job.duration for job in sweep], _clipped(sweep))
+        _sweep(id_, sweep[0].arrival - start, [job.duration for job in sweep], min(sweep[0].gpus, MOST_GPUS))
         for id_, sweep in enumerate(taken)
     ]
     return with_models(drawn, seed, network_share, network)
 
 
-def _clipped(sweep: Sweep) -> int:
-    return min(sweep[0].gpus, MOST_GPUS)
-
-
 def _sweep(id_: int, arrival: Time, tasks: Sequence[Time], gpus: int) -> DrawnApp:
     """Return an app whose jobs run for the length of their tasks, on all of their GPUs."""
     jobs = tuple(_job(number, task * gpus, gpus) for number, task in enumerate(tasks))
-    return DrawnApp(id_, f"app {id_}", arrival, (jobs,), "curve" if len(jobs) > 1 else "jobs")
+    tuned = len(jobs) > 1
+    return DrawnApp(id_, f"app {id_}", (jobs,), kind="curve" if tuned else "jobs", arrival=arrival)
 
 
-def _job(number: int, work: Time, gpus: int) -> DrawnJob:
+def _job(number: int, work: Time, gpus: int) -> Job:
     iterations = max(1, round(work / (gpus * ITERATION)))
-    return DrawnJob(number, iterations * round(work / iterations), gpus, gpus, "", iterations, number)
+    whole = iterations * round(work / iterations)
+    return Job(number, whole, gpus, gpus, iterations=iterations)
 
 
 def with_models(
@@ -447,17 +351,13 @@ def _halved(app: DrawnApp, seed: int) -> DrawnApp:
     factors = random.uniform(1 - ITERATION_SPREAD, 1 + ITERATION_SPREAD, count).tolist()
     times = [max(1, round(usual * factor)) for factor in factors]
     best_first = random.permutation(count).tolist()
-    numbers = itertools.count()
+    numbers, model = itertools.count(), app.phases[0][0].model
     phases = tuple(
         tuple(
-            DrawnJob(next(numbers), each * times[place], 1, _most(phase), app.model, each, place)
+            # it can use twice as many GPUs as in the phase before
+            Job(next(numbers), each * times[place], 1, min(1 << phase, MOST_GPUS_HALVING), model, None, each)
             for place in sorted(best_first[: count >> phase])
         )
         for phase, each in enumerate(rounds)
     )
     return msgspec.structs.replace(app, phases=phases, kind="halving")
-
-
-def _most(phase: int) -> int:
-    """Return the GPUs that a job can use: twice as many as in the phase before."""
-    return min(1 << phase, MOST_GPUS_HALVING)

@@ -11,14 +11,8 @@ from typing import Protocol, TypeVar
 
 from astrarium.core.errors import AstrariumError
 from astrarium.core.units import Time
-from astrarium.device.contract import (
-    Event,
-    IterationFailed,
-    IterationFinished,
-    Job,
-    JobWithdrawn,
-    NeedsChanged,
-)
+from astrarium.device import contract
+from astrarium.device.contract import Event, Job, NeedsChanged
 from astrarium.device.live.backend import Excess, LaneBackend, Needs, Reading, Turn
 
 MEASURED = 3  # iterations of a job that does not say what it needs; the first makes what stays
@@ -79,7 +73,10 @@ class Charges:
         if excess.leaks in self._warned or not (excess.leaks or excess.lane > turn.size):
             return ""
         self._warned.add(excess.leaks)
-        return _leak(excess) if excess.leaks else _growth(turn, excess)
+        if excess.leaks:
+            return _leak(excess)
+        told = f"an iteration took {excess.lane} bytes, and its lane had {turn.size}"
+        return f"{told}: the job is charged the more"
 
 
 def _leak(excess: Excess) -> str:
@@ -88,10 +85,6 @@ def _leak(excess: Excess) -> str:
         f"{excess.held} bytes more than at first outlive its iterations, in {excess.blocks} blocks{where}; "
         f"they are charged to the job: {KEEP}"
     )
-
-
-def _growth(turn: Turn, excess: Excess) -> str:
-    return f"an iteration took {excess.lane} bytes, and its lane had {turn.size}: the job is charged the more"
 
 
 Kept = TypeVar("Kept")
@@ -194,7 +187,7 @@ class LiveJob:
         """Remove the job. A job that ended while it was measured has its row in the books too, with its own
         error: in one step, since the policy might refuse it."""
         if not self._arrived:
-            self._arrive(self._charges.so_far(), JobWithdrawn(self.id, error))
+            self._arrive(self._charges.so_far(), contract.JobWithdrawn(self.id, error))
         self._gpu.leave(self.id, error)
 
     def _begin_turn(self) -> None:
@@ -215,18 +208,19 @@ class LiveJob:
         try:
             excess = self._gpu.backend.end(turn, error)
         except BaseException as failure:
-            self._gpu.turn_over(self.id, IterationFailed(self.id, turn.run, told(failure)))
+            self._gpu.turn_over(self.id, contract.IterationFailed(self.id, turn.run, told(failure)))
             raise
         if error is not None and not survives:
-            self._gpu.turn_over(self.id, IterationFailed(self.id, turn.run, told(error)))
+            self._gpu.turn_over(self.id, contract.IterationFailed(self.id, turn.run, told(error)))
         elif excess is None:
             self._gpu.turn_over(self.id, self._finished(turn))
         else:
             self._exceeded(turn, excess)
 
-    def _finished(self, turn: Turn) -> IterationFinished:
+    def _finished(self, turn: Turn) -> contract.IterationFinished:
         took = self._gpu.backend.took()
-        return IterationFinished(self.id, turn.run, self._started if took is None else self._gpu.now() - took)
+        started = self._started if took is None else self._gpu.now() - took
+        return contract.IterationFinished(self.id, turn.run, started)
 
     def _exceeded(self, turn: Turn, excess: Excess) -> None:
         """Charge the excess in the same step, before another job can be given the memory."""

@@ -29,16 +29,8 @@ from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
-from astrarium.device.contract import (
-    Action,
-    Event,
-    IterationFailed,
-    IterationWanted,
-    Job,
-    JobArrived,
-    JobWithdrawn,
-    RunIteration,
-)
+from astrarium.device import contract
+from astrarium.device.contract import Action, Event, Job
 from astrarium.device.live.backend import LaneBackend, Needs, Reading, Turn
 from astrarium.device.live.jobs import MEASURED, Charges, JobEnded, LiveJob, MemoryWarning, OutOfTurn, told
 from astrarium.device.policies import IterationPolicy
@@ -303,7 +295,7 @@ class SharedGpu:
         with self._changed:
             self._estimates.booked(job.id, measured=charges.done > 0)
             self._charges[job.id] = charges
-            gone = self._step((JobArrived(job, charges.done), *events))
+            gone = self._step((contract.JobArrived(job, charges.done), *events))
         self._close(gone)
 
     def await_turn(self, job: int) -> Turn:
@@ -311,7 +303,7 @@ class SharedGpu:
         with self._changed:
             self.check()
             answer = self._grants.wait(job)
-            gone = self._step((IterationWanted(job),))
+            gone = self._step((contract.IterationWanted(job),))
         self._close(gone)
         found = answer.get()
         if isinstance(found, str):
@@ -334,7 +326,8 @@ class SharedGpu:
         with self._changed:
             turn = self._grants.abandon(job)
             self._changed.notify_all()
-            gone = self._step((IterationFailed(job, turn.run, error) if turn else JobWithdrawn(job, error),))
+            withdrawn = contract.JobWithdrawn(job, error)
+            gone = self._step((contract.IterationFailed(job, turn.run, error) if turn else withdrawn,))
         self._close(gone)
 
     def leave(self, job: int, error: str) -> None:
@@ -398,7 +391,7 @@ class SharedGpu:
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
-            if type(action) is RunIteration:
+            if type(action) is contract.RunIteration:
                 self._grant(action.job)
             elif type(action) is SetTimer:
                 self._timers.set(action.name, action.at)

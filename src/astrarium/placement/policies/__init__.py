@@ -7,7 +7,7 @@ set). It is pure: when a search should end, a `Search` tells, and chance comes a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from astrarium.core.registry import Registry
 from astrarium.placement.plan import Plan
@@ -19,35 +19,28 @@ Judge = Callable[[Plan, PlacementRequests], Sequence[float]]
 plan and requests get the same answer. A search calls it many times, so it should be quick."""
 
 
-class Search(Protocol):
-    """What a search reports to, and who ends it. The best plan so far is always kept.
+class Search:
+    """A search counts the candidates that a policy has looked at, and tells it when to stop; this one never.
 
-    It may also have a `judge: Judge | None`, for policies that ask (`judge_of`): whoever runs the plan with a
-    batching policy of its own hands in what that policy makes of a plan.
+    *judge* is for policies that ask: whoever runs the plan with a batching policy of its own hands in what
+    that policy makes of a plan.
     """
 
-    def improved(self, plan: Plan, tried: int) -> None: ...
-
-    def tried(self, count: int) -> bool:
-        """So many candidates were looked at. False: stop here and answer with the best."""
-        ...
-
-
-class Patient:
-    """Never ends a search."""
-
     def __init__(self, judge: Judge | None = None) -> None:
-        self.judge = judge
+        self.judge, self.count, self.on = judge, 0, True
 
-    def improved(self, plan: Plan, tried: int) -> None: ...
+    def tried(self, more: int = 1) -> bool:
+        """Count candidates. False: the policy stops here, and answers with the best."""
+        self.count += more
+        self.on = self.on and self.goes_on()
+        return self.on
 
-    def tried(self, count: int) -> bool:
+    def goes_on(self) -> bool:
+        """Return whether to go on, asked after each try until the answer is no."""
         return True
 
-
-def judge_of(search: Search) -> Judge | None:
-    """Searches need not know of judges: without one, a policy judges by itself."""
-    return cast("Judge | None", getattr(search, "judge", None))
+    def improved(self, plan: Plan) -> None:
+        """Hear of the best plan so far."""
 
 
 class PlacementPolicy(Protocol):

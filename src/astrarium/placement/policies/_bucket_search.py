@@ -5,47 +5,43 @@ Buckets share neither models nor GPUs, so a bucket on so many GPUs is searched o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
-from astrarium.placement.groups import Group, GroupLayout
-from astrarium.placement.policies._search_context import (
-    Bools,
-    SearchContext,
-    SearchProgress,
-    device_buckets,
-    grouped,
-    largest_node,
-    model_buckets,
-    shapes,
-    size,
-)
+from astrarium.core.units import Time
+from astrarium.placement.groups import Group, GroupLayout, SimulatedRequests, score
+from astrarium.placement.policies import Search
+from astrarium.placement.policies._search_context import Bools, SearchContext, grouped, largest_node
 from astrarium.placement.policies._selection import GroupAssignment, Selected
-from astrarium.placement.problem import PlacementGpu
-from astrarium.placement.simulation import SimulatedRequests, score
+from astrarium.placement.problem import PlacedModel, PlacementGpu, Shape
 
-Select = Callable[[GroupAssignment, SimulatedRequests, SearchProgress], Selected]
+Select = Callable[[GroupAssignment, SimulatedRequests, Search], Selected]
 Report = Callable[[Selected], None]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 Look = tuple[tuple[int, int], ...]  # memory and node of GPUs: what matters about them
 
 
-@dataclass(frozen=True)
-class BucketLimits:
+class BucketLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """These limits bound a bucket search.
 
     So many *finalists* among shapes are searched with all requests, after a look with a part of them
-    (*glance*).
+    (*glance*). Without *buckets*, all models stay together.
     """
 
-    max_stages: int
-    max_operators: int
-    bucket_threshold: float
-    imbalance: float
-    device_buckets: int
-    glance: float
-    finalists: int
+    buckets: bool = True
+    bucket_threshold: Annotated[float, msgspec.Meta(ge=0)] = 0.38
+    imbalance: Annotated[float, msgspec.Meta(ge=1)] = 2.0
+    device_buckets: Positive = 100
+    max_stages: Positive = 8
+    max_operators: Positive = 4
+    glance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.3
+    finalists: Positive = 2
 
 
 @dataclass
@@ -53,7 +49,7 @@ class BucketSearch:
     context: SearchContext
     limits: BucketLimits
     select: Select
-    progress: SearchProgress
+    search: Search
     report: Report
     told: int = -1  # what the best that was reported serves
     found: list[Selected] = field(default_factory=list)
@@ -61,9 +57,10 @@ class BucketSearch:
 
     def run(self) -> list[Selected]:
         """Return all selections that were searched to the end, the best first."""
-        for buckets in model_buckets(self.context.models, self.limits.bucket_threshold):
+        threshold = self.limits.bucket_threshold if self.limits.buckets else math.inf
+        for buckets in model_buckets(self.context.models, threshold):
             for counts in self._device_buckets(buckets):
-                if self.progress.on and self._promising(buckets, counts):
+                if self.search.on and self._promising(buckets, counts):
                     self._offer(self._joined(buckets, counts))
         return sorted(self.found, key=lambda each: -each.served)
 
@@ -84,13 +81,11 @@ class BucketSearch:
             self.told = found.served
             self.report(found)
 
-    def _best(self) -> int:
-        return max((each.served for each in self.found), default=-1)
-
     def _promising(self, buckets: Sequence[Sequence[int]], counts: Sequence[int]) -> bool:
         """Whether buckets might beat the best so far, given that fewer GPUs serve no more."""
         pairs = zip(buckets, counts, strict=True)
-        return sum(self._at_most(tuple(bucket), count) for bucket, count in pairs) > self._best()
+        best = max((each.served for each in self.found), default=-1)
+        return sum(self._at_most(tuple(bucket), count) for bucket, count in pairs) > best
 
     def _at_most(self, bucket: tuple[int, ...], gpus: int) -> int:
         totals = int(self.context.workload.totals[list(bucket)].sum())
@@ -124,12 +119,12 @@ class BucketSearch:
         partitions = self._partitions(bucket, gpus)
         if len(partitions) > self.limits.finalists and self.limits.glance < 1:
             looks = self._glanced(partitions, workload.beginning(self.limits.glance), among)
-            if not self.progress.on:  # ended on the way: what was seen so far must do
+            if not self.search.on:  # ended on the way: what was seen so far must do
                 return self._rescored(looks[0], workload)
             partitions = [look.groups for look in looks[: self.limits.finalists]]
         best = Selected((), -1)
         for groups in partitions:
-            found = self.select(GroupAssignment(self.context, groups, among), workload, self.progress)
+            found = self.select(GroupAssignment(self.context, groups, among), workload, self.search)
             best = found if found.served > best.served else best
             if among.all():
                 self._tell(best)
@@ -140,7 +135,7 @@ class BucketSearch:
     ) -> list[Selected]:
         """Return selections of all partitions, searched with a part of the requests, the best first."""
         found = [
-            self.select(GroupAssignment(self.context, groups, among), part, self.progress)
+            self.select(GroupAssignment(self.context, groups, among), part, self.search)
             for groups in partitions
         ]
         return sorted(found, key=lambda each: -each.served)
@@ -169,3 +164,52 @@ def _renamed(selected: Selected, names: dict[int, int]) -> Selected:
 
 def _look(gpus: Sequence[PlacementGpu]) -> Look:
     return tuple((gpu.memory, gpu.node - gpus[0].node) for gpu in gpus)
+
+
+# How GPUs may be divided: into buckets for models of similar size, and into groups of one shape.
+
+
+def shapes(models: Sequence[PlacedModel], largest: int, max_stages: int, max_operators: int) -> list[Shape]:
+    """Return the shapes of groups worth trying: powers of two in which some model can run."""
+    known = {shape for model in models for shape in model.forms}
+    return sorted(
+        shape
+        for shape in known
+        if shape.stages <= max_stages
+        and shape.operators <= max_operators
+        and shape.gpus <= largest
+        and shape.gpus & (shape.gpus - 1) == 0
+    )
+
+
+def size(model: PlacedModel) -> Time:
+    """Return a model's latency on one GPU, or the shortest there is."""
+    forms = [model.alone] if model.alone else list(model.forms.values())
+    return min((form.latency(1) for form in forms), default=0)
+
+
+def model_buckets(models: Sequence[PlacedModel], threshold: float) -> list[list[list[int]]]:
+    """Return ways to divide models (by their places) into buckets of similar size.
+
+    One way is all together; the other cuts wherever the next model is larger by more than *threshold*.
+    """
+    order = sorted(range(len(models)), key=lambda place: (size(models[place]), place))
+    buckets: list[list[int]] = [[order[0]]] if order else [[]]
+    for smaller, larger in pairwise(order):
+        if size(models[larger]) > (1 + threshold) * size(models[smaller]):
+            buckets.append([])
+        buckets[-1].append(larger)
+    together = [sorted(order)]
+    return [together] if len(buckets) == 1 else [together, [sorted(bucket) for bucket in buckets]]
+
+
+def device_buckets(demands: Sequence[float], gpus: int, imbalance: float, most: int) -> list[tuple[int, ...]]:
+    """Return ways to divide GPUs among buckets, the most even first; loads differ by *imbalance* at most."""
+    found: list[tuple[float, tuple[int, ...]]] = []
+    for cuts in combinations(range(1, gpus), len(demands) - 1):
+        counts = tuple(b - a for a, b in zip((0, *cuts), (*cuts, gpus), strict=True))
+        loads = [max(demand, 1e-12) / count for demand, count in zip(demands, counts, strict=True)]
+        uneven = max(loads) / min(loads)
+        if uneven <= imbalance:
+            found.append((uneven, counts))
+    return [counts for _, counts in sorted(found)[:most]]

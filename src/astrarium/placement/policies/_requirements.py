@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
 from astrarium.core.units import SECOND, gib
-from astrarium.placement.problem import Form, GpuDemand, PlacedModel, Problem
+from astrarium.placement.problem import Form, PlacedModel, Problem
 
 WHOLE = 10_000
 ROUNDING = 1e-4  # of a unit: what conversions of floats and whole bytes add at most
@@ -76,18 +76,15 @@ def why_unusable(needs: ModelNeeds, metric: Metric, gpus: Sequence[object]) -> s
     return f"a GPU with {gib(min(option.memory for option in in_time))} or more"
 
 
-def share_of(option: BatchOption) -> float:
-    return option.compute / WHOLE
-
-
 def _needs(model: PlacedModel, metric: Metric, largest: int) -> ModelNeeds:
     form = model.alone
     if form is None or not largest:
         return ModelNeeds(model, (), ())
+    shares = {batch: getattr(demand, metric) for batch, demand in sorted(model.demands.items())}
     profiled = tuple(
         _option(form, batch, share, largest)
-        for batch, demand in sorted(model.demands.items())
-        if (share := measured_share(demand, metric)) is not None and 1 <= batch <= form.max_batch
+        for batch, share in shares.items()
+        if share is not None and 1 <= batch <= form.max_batch
     )
     usable = (
         option
@@ -95,10 +92,6 @@ def _needs(model: PlacedModel, metric: Metric, largest: int) -> ModelNeeds:
         if form.latency(option.batch) <= model.slo and option.memory <= largest and option.compute <= WHOLE
     )
     return ModelNeeds(model, profiled, tuple(usable))
-
-
-def measured_share(demand: GpuDemand, metric: Metric) -> float | None:
-    return cast("float | None", getattr(demand, metric))
 
 
 def _option(form: Form, batch: int, share: float, largest: int) -> BatchOption:

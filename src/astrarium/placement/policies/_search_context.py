@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
 from typing import Literal
 
 import numpy as np
@@ -13,26 +12,18 @@ import numpy.typing as npt
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import FOREVER, SECOND, Time, gib, to_ms
-from astrarium.placement.groups import REJECTED, Group, GroupLayout, GroupRuntime, Ints, Tables
+from astrarium.placement.groups import (
+    REJECTED,
+    Group,
+    GroupLayout,
+    GroupRuntime,
+    Ints,
+    SimulatedRequests,
+    Tables,
+    serve,
+)
 from astrarium.placement.plan import Plan, Replica
-from astrarium.placement.policies import Search
 from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem, Shape
-from astrarium.placement.simulation import SimulatedRequests, serve
-
-# How GPUs may be divided: into buckets for models of similar size, and into groups of one shape.
-
-
-def shapes(models: Sequence[PlacedModel], largest: int, max_stages: int, max_operators: int) -> list[Shape]:
-    """Return the shapes of groups worth trying: powers of two in which some model can run."""
-    known = {shape for model in models for shape in model.forms}
-    return sorted(
-        shape
-        for shape in known
-        if shape.stages <= max_stages
-        and shape.operators <= max_operators
-        and shape.gpus <= largest
-        and shape.gpus & (shape.gpus - 1) == 0
-    )
 
 
 def grouped(gpus: Sequence[PlacementGpu], shape: Shape) -> tuple[Group, ...]:
@@ -60,39 +51,6 @@ def _of_node(ids: list[int], shape: Shape) -> Iterator[Group]:
 def largest_node(gpus: Sequence[PlacementGpu]) -> int:
     nodes = [gpu.node for gpu in gpus]
     return max(nodes.count(node) for node in set(nodes))
-
-
-def size(model: PlacedModel) -> Time:
-    """Return a model's latency on one GPU, or the shortest there is."""
-    forms = [model.alone] if model.alone else list(model.forms.values())
-    return min((form.latency(1) for form in forms), default=0)
-
-
-def model_buckets(models: Sequence[PlacedModel], threshold: float) -> list[list[list[int]]]:
-    """Return ways to divide models (by their places) into buckets of similar size.
-
-    One way is all together; the other cuts wherever the next model is larger by more than *threshold*.
-    """
-    order = sorted(range(len(models)), key=lambda place: (size(models[place]), place))
-    buckets: list[list[int]] = [[order[0]]] if order else [[]]
-    for smaller, larger in pairwise(order):
-        if size(models[larger]) > (1 + threshold) * size(models[smaller]):
-            buckets.append([])
-        buckets[-1].append(larger)
-    together = [sorted(order)]
-    return [together] if len(buckets) == 1 else [together, [sorted(bucket) for bucket in buckets]]
-
-
-def device_buckets(demands: Sequence[float], gpus: int, imbalance: float, most: int) -> list[tuple[int, ...]]:
-    """Return ways to divide GPUs among buckets, the most even first; loads differ by *imbalance* at most."""
-    found: list[tuple[float, tuple[int, ...]]] = []
-    for cuts in combinations(range(1, gpus), len(demands) - 1):
-        counts = tuple(b - a for a, b in zip((0, *cuts), (*cuts, gpus), strict=True))
-        loads = [max(demand, 1e-12) / count for demand, count in zip(demands, counts, strict=True)]
-        uneven = max(loads) / min(loads)
-        if uneven <= imbalance:
-            found.append((uneven, counts))
-    return [counts for _, counts in sorted(found)[:most]]
 
 
 def capacities(groups: Sequence[Group], gpus: Sequence[PlacementGpu], width: int) -> Ints:
@@ -184,11 +142,10 @@ class GroupExplainer:
 
 def _answered(context: SearchContext, groups: Sequence[Group]) -> Ints:
     counts = np.zeros((len(groups), len(context.models)), np.int64)
-    if groups and context.workload.counted:
+    if groups and len(context.workload):
         served = serve(GroupLayout.of(context.tables, groups), context.workload)
-        counted = slice(context.workload.first, context.workload.last)
-        good = served.finish[counted] != REJECTED
-        np.add.at(counts, (served.group[counted][good], context.workload.models[counted][good]), 1)
+        good = served.finish != REJECTED
+        np.add.at(counts, (served.group[good], context.workload.models[good]), 1)
     return counts
 
 
@@ -293,21 +250,6 @@ def steady_requests(models: Sequence[PlacedModel], over: Time = STEADY) -> Place
     return PlacementRequests(tuple(time for time, _ in arrivals), tuple(model for _, model in arrivals))
 
 
-class SearchProgress:
-    """A search's progress counts what was tried, and asks after each try whether to go on (`on`)."""
-
-    def __init__(self, search: Search) -> None:
-        self.search, self.count, self.on = search, 0, True
-
-    def tried(self, count: int = 1) -> bool:
-        self.count += count
-        self.on = self.on and self.search.tried(self.count)
-        return self.on
-
-    def improved(self, plan: Plan) -> None:
-        self.search.improved(plan, self.count)
-
-
 def plan_of(name: str, context: SearchContext, groups: Iterable[Group], served: int | None) -> Plan:
     """Return the plan of groups with their models; *served* of the requests were answered in time."""
     groups = tuple(groups)
@@ -329,6 +271,6 @@ def plan_of(name: str, context: SearchContext, groups: Iterable[Group], served: 
         for place, model in enumerate(context.models)
         if model.index not in placed
     }
-    counted = context.workload.counted
-    attainment = None if served is None else (served / counted if counted else 1.0)
+    asked = len(context.workload)
+    attainment = None if served is None else (served / asked if asked else 1.0)
     return Plan(name, replicas, missing, attainment)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrarium.placement.groups import Group, GroupLayout, Hosts, Ints
-from astrarium.placement.policies._search_context import Bools, SearchContext, SearchProgress, capacities
-from astrarium.placement.simulation import Score, SimulatedRequests, score
+from astrarium.placement.groups import Group, GroupLayout, Hosts, Ints, Score, SimulatedRequests, score
+from astrarium.placement.policies import Search
+from astrarium.placement.policies._search_context import Bools, SearchContext, capacities
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,16 @@ def with_idle(context: SearchContext, selected: Selected) -> Selected:
     return assignment.selected(assignment.hosts, selected.served)
 
 
-def fast(assignment: GroupAssignment, workload: SimulatedRequests, progress: SearchProgress) -> Selected:
+def fast(assignment: GroupAssignment, workload: SimulatedRequests, search: Search) -> Selected:
     """Add the model with most unserved requests to the idlest group with room, one simulation a step."""
     best, best_served = assignment.hosts.copy(), -1
     while True:
         found = score(assignment.layout, workload)
         if found.served > best_served:
             best, best_served = assignment.hosts.copy(), found.served
-        if not progress.tried() or not _add_where_needed(assignment, workload.totals, found):
+        if not search.tried() or not _add_where_needed(assignment, workload.totals, found):
             break
-    if progress.on and _fill(assignment, workload.totals, found):
+    if search.on and _fill(assignment, workload.totals, found):
         filled = score(assignment.layout, workload).served
         if filled >= best_served:
             best, best_served = assignment.hosts.copy(), filled
@@ -147,17 +147,17 @@ def _fill(assignment: GroupAssignment, totals: Ints, found: Score) -> bool:
 
 
 def whole(
-    assignment: GroupAssignment, workload: SimulatedRequests, progress: SearchProgress, beam: int = 1
+    assignment: GroupAssignment, workload: SimulatedRequests, search: Search, beam: int = 1
 ) -> Selected:
     """Simulate every model on every group at each step, and keep the best few (*beam*)."""
     assignments, best = [assignment], assignment.selected(assignment.hosts, 0)
     while assignments:
-        tried = [(found, one) for one in assignments for found in _scored(one, workload, progress)]
+        tried = [(found, one) for one in assignments for found in _scored(one, workload, search)]
         ranked = _distinct(sorted(tried, key=lambda each: -each[0][0]), beam)
         assignments = [one.with_model(group, model) for (_, group, model), one in ranked]
         if ranked and ranked[0][0][0] > best.served:
             best = assignments[0].selected(assignments[0].hosts, ranked[0][0][0])
-        if not progress.on:
+        if not search.on:
             break
     return best
 
@@ -165,15 +165,13 @@ def whole(
 Tried = tuple[int, int, int]  # served, group, model
 
 
-def _scored(
-    assignment: GroupAssignment, workload: SimulatedRequests, progress: SearchProgress
-) -> Iterator[Tried]:
+def _scored(assignment: GroupAssignment, workload: SimulatedRequests, search: Search) -> Iterator[Tried]:
     for group, model in assignment.candidates():
         assignment.hosts[group, model] = 1
         served = score(assignment.layout, workload).served
         assignment.hosts[group, model] = 0
         yield served, group, model
-        if not progress.tried():
+        if not search.tried():
             return
 
 

@@ -17,12 +17,11 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from astrarium.core.units import Time
-from astrarium.placement.groups import GroupRuntime
+from astrarium.placement.groups import GroupRuntime, Score, score
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search, placement_policies
-from astrarium.placement.policies._bucket_search import BucketLimits, BucketSearch, Select
-from astrarium.placement.policies._search_context import Counting, SearchContext, SearchProgress, plan_of
+from astrarium.placement.policies._bucket_search import BucketLimits, BucketSearch, Positive, Select
+from astrarium.placement.policies._search_context import Counting, SearchContext, plan_of
 from astrarium.placement.policies._selection import (
     GroupAssignment,
     Selected,
@@ -32,8 +31,6 @@ from astrarium.placement.policies._selection import (
     with_idle,
 )
 from astrarium.placement.problem import Problem
-from astrarium.placement.simulation import Score, score
-from astrarium.placement.timeline import Source, Timeline, read_window, replanned
 
 # Models with the most unserved requests, and replicas that may make room on a group, those that are missed
 # least first: a narrow look finds most, a wide one the rest.
@@ -42,7 +39,7 @@ LOOKS = ((12, 4), (1000, 1000))
 Move = tuple[int, int, int]  # a group, the model that goes (-1: none) and the model that comes
 
 
-def refined(context: SearchContext, start: Selected, tries: int, progress: SearchProgress) -> Selected:
+def refined(context: SearchContext, start: Selected, tries: int, search: Search) -> Selected:
     """Exchange single replicas while that answers more requests in time, with at most *tries* simulations.
 
     The first exchange that is better is taken.
@@ -51,8 +48,8 @@ def refined(context: SearchContext, start: Selected, tries: int, progress: Searc
     found = score(assignment.layout, context.workload)
     left = tries
     for look in LOOKS:
-        while left > 0 and progress.on:
-            better, used = _first_better(assignment, found, look, left, progress)
+        while left > 0 and search.on:
+            better, used = _first_better(assignment, found, look, left, search)
             left -= used
             if better is None:
                 break
@@ -61,7 +58,7 @@ def refined(context: SearchContext, start: Selected, tries: int, progress: Searc
 
 
 def _first_better(
-    assignment: GroupAssignment, found: Score, look: tuple[int, int], tries: int, progress: SearchProgress
+    assignment: GroupAssignment, found: Score, look: tuple[int, int], tries: int, search: Search
 ) -> tuple[Score | None, int]:
     """Make the first exchange that is better; return its score and the number of simulations used."""
     used = 0
@@ -71,7 +68,7 @@ def _first_better(
         if tried.served > found.served:
             assignment.exchange(*move)
             return tried, used
-        if not progress.tried():
+        if not search.tried():
             break
     return None, used
 
@@ -110,61 +107,36 @@ def _who_may_go(assignment: GroupAssignment, group: int, come: int, missed: list
     return sorted(enough, key=lambda model: (missed[model], model))
 
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-
-
 @placement_policies.register("alpaserve")
 class AlpaServe:
     """Places models on groups of GPUs that share pipelines, guided by a simulator."""
 
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    class Parameters(BucketLimits, frozen=True, forbid_unknown_fields=True):
         """*selection*: one simulation a step, or all choices (with a *beam*). *memory*: each stage counts for
         itself, or as much as the model's largest stage, as the authors count. *refine*: so many simulations
         may be spent at the end on exchanging single replicas of each of the best few (*refined*) placements;
-        the paper has no such step. *window*, such as 60s: planned again so often, with the requests of the
-        window before (`history`) or with its own; models move for free."""
+        the paper has no such step."""
 
         selection: Literal["fast", "whole"] = "fast"
         beam: Positive = 1
-        buckets: bool = True
-        bucket_threshold: Annotated[float, msgspec.Meta(ge=0)] = 0.38
-        imbalance: Annotated[float, msgspec.Meta(ge=1)] = 2.0
-        device_buckets: Positive = 100
-        max_stages: Positive = 8
-        max_operators: Positive = 4
-        glance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.3
-        finalists: Positive = 2
         refine: Annotated[int, msgspec.Meta(ge=0)] = 300
         refined: Positive = 4
         memory: Counting = "stage"
-        window: str = ""
-        plan_with: Source = "history"
         runtime: GroupRuntime = GroupRuntime()
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
 
-        if parameters.window:  # only then: whoever finds a timeline lets its plans follow each other
-            self.timeline = partial(self._timeline, window=read_window(parameters.window))
-
     def place(self, problem: Problem, search: Search) -> Plan:
-        return self._place(problem, SearchProgress(search))
-
-    def _timeline(self, problem: Problem, search: Search, window: Time) -> Timeline:
-        progress = SearchProgress(search)
-        place = partial(self._place, progress=progress)
-        return replanned(place, problem, window, self.parameters.plan_with, lambda: progress.on)
-
-    def _place(self, problem: Problem, progress: SearchProgress) -> Plan:
         context = SearchContext.of(problem, self.parameters.runtime, self.parameters.memory)
 
         def report(found: Selected) -> None:
-            progress.improved(plan_of("alpaserve", context, found.groups, found.served))
+            search.improved(plan_of("alpaserve", context, found.groups, found.served))
 
-        leaders = BucketSearch(context, self._limits(), self._select(), progress, report).run()
+        leaders = BucketSearch(context, self.parameters, self._select(), search, report).run()
         best = leaders[0] if leaders else Selected((), 0)
         for leader in leaders[: self.parameters.refined]:
-            better = refined(context, leader, self.parameters.refine, progress)
+            better = refined(context, leader, self.parameters.refine, search)
             if better.served > best.served:
                 best = better
                 report(best)
@@ -173,15 +145,3 @@ class AlpaServe:
 
     def _select(self) -> Select:
         return fast if self.parameters.selection == "fast" else partial(whole, beam=self.parameters.beam)
-
-    def _limits(self) -> BucketLimits:
-        chosen = self.parameters
-        return BucketLimits(
-            max_stages=chosen.max_stages,
-            max_operators=chosen.max_operators,
-            bucket_threshold=chosen.bucket_threshold if chosen.buckets else float("inf"),
-            imbalance=chosen.imbalance,
-            device_buckets=chosen.device_buckets,
-            glance=chosen.glance,
-            finalists=chosen.finalists,
-        )

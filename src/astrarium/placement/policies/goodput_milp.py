@@ -51,13 +51,6 @@ class Holding(msgspec.Struct, frozen=True):
     most: int = 1
 
 
-class SolverLimits(msgspec.Struct, frozen=True):
-    """The solver stops at these limits: counts, not seconds, so that machines agree."""
-
-    nodes: int
-    gap: float
-
-
 class GoodputProgram:
     """The program maximizes goodput; columns are holdings, then (model, batch size), then each goodput."""
 
@@ -84,11 +77,13 @@ class GoodputProgram:
         if row:
             self.rows.append((row, most))
 
-    def solve_in_turn(self, objectives: Sequence[Row], limits: SolverLimits, search: Search) -> list[Holding]:
+    def solve_in_turn(
+        self, objectives: Sequence[Row], limits: MilpParameters, search: Search
+    ) -> list[Holding]:
         """Minimize each objective among the best answers to those before it; return the chosen holdings.
 
         To place nobody is an answer too, so that there is always one. A holding is there as often as it was
-        chosen.
+        chosen. *limits* are counts, not seconds, so that machines agree.
         """
         chosen: list[Holding] = []
         for objective in objectives:
@@ -97,11 +92,11 @@ class GoodputProgram:
                 break
             chosen, value = found
             self.keep(objective, value + SLACK * max(1.0, abs(value)))
-            if not search.tried(1):
+            if not search.tried():
                 break
         return chosen
 
-    def _solve(self, minimize: Row, limits: SolverLimits) -> tuple[list[Holding], float] | None:
+    def _solve(self, minimize: Row, limits: MilpParameters) -> tuple[list[Holding], float] | None:
         """Minimize one objective; return the holdings and its value, or None if the limits came first."""
         import numpy as np
 
@@ -298,7 +293,7 @@ class GoodputMilp:
         usable = [each for each in needs if each.usable]
         contents = self._contents(problem, usable, search) if usable else {}
         plan = self._plan(problem, needs, usable, contents)
-        search.improved(plan, 1)
+        search.improved(plan)
         return plan
 
     def _contents(self, problem: Problem, needs: list[ModelNeeds], search: Search) -> Contents:
@@ -306,8 +301,8 @@ class GoodputMilp:
         most = self.parameters.replicas or len(memory)
         compact = by_contents(needs, memory, most, self.parameters.sets)
         program = compact or by_gpu(needs, memory, most)
-        limits = SolverLimits(self.parameters.nodes, self.parameters.gap)
-        chosen = program.solve_in_turn([program.less_goodput(), *self._tie_breakers(program)], limits, search)
+        objectives = [program.less_goodput(), *self._tie_breakers(program)]
+        chosen = program.solve_in_turn(objectives, self.parameters, search)
         located = contents_by_kind if compact else contents_by_gpu
         return located(chosen, memory)
 
@@ -352,17 +347,12 @@ class GoodputMilp:
 
 def _attainment(needs: list[ModelNeeds], replicas: Sequence[Replica]) -> float | None:
     """Return the attainment that the program expects: without waiting and interference."""
-    asked = sum(each.rate for each in needs)
-    serves = sum(min(each.rate, _goodput(each, replicas)) for each in needs)
+    asked = serves = 0
+    for each in needs:
+        by_batch = {option.batch: option.goodput for option in each.usable}
+        mine = (by_batch[replica.batch] for replica in replicas if replica.model == each.model.index)
+        asked, serves = asked + each.rate, serves + min(each.rate, sum(mine))
     return serves / asked if asked else None
-
-
-def _goodput(needs: ModelNeeds, replicas: Sequence[Replica]) -> int:
-    by_batch = {option.batch: option.goodput for option in needs.usable}
-    return sum(by_batch[replica.batch] for replica in replicas if replica.model == needs.model.index)
-
-
-# AO-MILP: the most goodput by a mixed-integer program, where replicas need their achieved occupancy.
 
 
 @placement_policies.register("ao-milp")
@@ -371,9 +361,6 @@ class AoMilp(GoodputMilp):
 
     name = "ao-milp"
     metric: Metric = "occupancy"
-
-
-# WSM-MILP: the most goodput by a mixed-integer program, where replicas need their weighted SM utilization.
 
 
 @placement_policies.register("wsm-milp")

@@ -30,17 +30,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from astrarium.core.units import gib, to_ms
-from astrarium.placement.igniter import (
-    WHOLE,
-    GpuTraits,
-    Inverse,
-    ModelTraits,
-    Prediction,
-    TenantLoad,
-    batch_for,
-    predict,
-    share_for,
-)
+from astrarium.placement import igniter
 from astrarium.placement.interference import traits_of
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search, placement_policies
@@ -59,7 +49,7 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     """
 
     model: int
-    traits: ModelTraits
+    traits: igniter.ModelTraits
     batch: int
     rate: float
     budget: float
@@ -79,9 +69,9 @@ class ShareTrial(msgspec.Struct, frozen=True):
 
 
 class IgniterGpu:
-    def __init__(self, id_: int, memory: int, traits: GpuTraits) -> None:
+    def __init__(self, id_: int, memory: int, traits: igniter.GpuTraits) -> None:
         self.id, self.memory, self.traits = id_, memory, traits
-        self.capacity = int(WHOLE / traits.unit)
+        self.capacity = int(igniter.WHOLE / traits.unit)
         self.pieces: list[ReplicaLoad] = []
         self.units: tuple[int, ...] = ()
 
@@ -93,8 +83,8 @@ class IgniterGpu:
         """Return the units that a piece needs alone; more than the capacity where it cannot be in time."""
         if piece.whole:
             return self.capacity
-        share = share_for(self.traits, piece.traits, piece.batch, piece.budget)
-        return round(min(share, 2 * WHOLE) / self.traits.unit)
+        share = igniter.share_for(self.traits, piece.traits, piece.batch, piece.budget)
+        return round(min(share, 2 * igniter.WHOLE) / self.traits.unit)
 
     def tried(self, piece: ReplicaLoad) -> ShareTrial | None:
         """Return the shares with one more piece, if all can be in time; else None."""
@@ -120,22 +110,22 @@ class IgniterGpu:
         """Return a replica's share in percent."""
         return self.units[place] * self.traits.unit
 
-    def predictions(self) -> list[Prediction]:
+    def predictions(self) -> list[igniter.Prediction]:
         return self._predicted(self.pieces, self.units)
 
     def _late(self, pieces: Sequence[ReplicaLoad], units: Sequence[int]) -> list[int]:
         found = zip(pieces, self._predicted(pieces, units), strict=True)
         return [place for place, (piece, expected) in enumerate(found) if not _in_time(piece, expected)]
 
-    def _predicted(self, pieces: Sequence[ReplicaLoad], units: Sequence[int]) -> list[Prediction]:
+    def _predicted(self, pieces: Sequence[ReplicaLoad], units: Sequence[int]) -> list[igniter.Prediction]:
         loads = [
-            TenantLoad(piece.traits, piece.batch, count * self.traits.unit)
+            igniter.TenantLoad(piece.traits, piece.batch, count * self.traits.unit)
             for piece, count in zip(pieces, units, strict=True)
         ]
-        return predict(self.traits, loads)
+        return igniter.predict(self.traits, loads)
 
 
-def _in_time(piece: ReplicaLoad, expected: Prediction) -> bool:
+def _in_time(piece: ReplicaLoad, expected: igniter.Prediction) -> bool:
     """Whether a piece is in time and does not fall behind.
 
     On the kind of GPU that it was sized for, one follows from the other.
@@ -154,7 +144,7 @@ class ModelLoad(msgspec.Struct, frozen=True):
 
     model: PlacedModel
     form: Form
-    traits: ModelTraits
+    traits: igniter.ModelTraits
     budget: float
     limit: int
 
@@ -181,16 +171,16 @@ def workload(model: PlacedModel, gpu: IgniterGpu) -> ModelLoad | str:
     return ModelLoad(model, form, traits, budget, limit)
 
 
-def _latency(gpu: IgniterGpu, form: Form, traits: ModelTraits, batch: int) -> float:
+def _latency(gpu: IgniterGpu, form: Form, traits: igniter.ModelTraits, batch: int) -> float:
     """Return the latency on a whole GPU, in ms: the larger of what coefficients and profile say."""
-    [alone] = predict(gpu.traits, [TenantLoad(traits, batch, WHOLE)])
+    [alone] = igniter.predict(gpu.traits, [igniter.TenantLoad(traits, batch, igniter.WHOLE)])
     return max(alone.latency, to_ms(form.latency(batch)))
 
 
 def split(work: ModelLoad, gpu: IgniterGpu, headroom: float) -> Iterator[ReplicaLoad]:
     """Split a load into a replica that keeps up with its rate, after as many on whole GPUs as that takes."""
     rate = work.model.rate
-    [alone] = predict(gpu.traits, [TenantLoad(work.traits, work.limit, WHOLE)])
+    [alone] = igniter.predict(gpu.traits, [igniter.TenantLoad(work.traits, work.limit, igniter.WHOLE)])
     while True:
         piece = _sized(work, gpu, rate)
         if gpu.tried(piece):
@@ -204,7 +194,7 @@ def split(work: ModelLoad, gpu: IgniterGpu, headroom: float) -> Iterator[Replica
 
 
 def _sized(work: ModelLoad, gpu: IgniterGpu, rate: float) -> ReplicaLoad:
-    batch = min(work.limit, batch_for(gpu.traits, work.traits, work.budget, rate))
+    batch = min(work.limit, igniter.batch_for(gpu.traits, work.traits, work.budget, rate))
     return work.piece(batch, rate, min(work.budget, _time_to_keep_up(work, gpu, batch, rate)))
 
 
@@ -217,7 +207,7 @@ def _time_to_keep_up(work: ModelLoad, gpu: IgniterGpu, batch: int, rate: float) 
 
 def parts(work: ModelLoad, gpu: IgniterGpu, rate: float) -> Iterator[ReplicaLoad]:
     """Yield pieces that do as much of a rate as their batches can, the largest first."""
-    largest = min(work.limit, batch_for(gpu.traits, work.traits, work.budget, rate))
+    largest = min(work.limit, igniter.batch_for(gpu.traits, work.traits, work.budget, rate))
     for batch in range(largest, 0, -1):
         running = work.budget - batch * work.traits.input_bytes / gpu.traits.bandwidth
         if running > 0:
@@ -270,11 +260,11 @@ class Igniter:
             return truncated
         by_yield = sorted(pieces, key=lambda piece: -piece.rate / largest.least_units(piece))
         plans = [_squeezed(_empty_gpus(problem), order, loads, largest) for order in (pieces, by_yield)]
-        return max(plans, key=_served)
+        return max(plans, key=lambda gpus: math.fsum(piece.rate for gpu in gpus for piece in gpu.pieces))
 
 
 def _empty_gpus(problem: Problem) -> list[IgniterGpu]:
-    return [IgniterGpu(gpu.id, gpu.memory, gpu.igniter or GpuTraits()) for gpu in problem.gpus]
+    return [IgniterGpu(gpu.id, gpu.memory, gpu.igniter or igniter.GpuTraits()) for gpu in problem.gpus]
 
 
 def _in_order(loads: Mapping[int, ModelLoad], gpu: IgniterGpu, headroom: float) -> list[ReplicaLoad]:
@@ -332,10 +322,6 @@ def _squeezed(
     return gpus
 
 
-def _served(gpus: Sequence[IgniterGpu]) -> float:
-    return math.fsum(piece.rate for gpu in gpus for piece in gpu.pieces)
-
-
 def _largest_part(
     load: ModelLoad, rate: float, gpus: Sequence[IgniterGpu], largest: IgniterGpu
 ) -> tuple[IgniterGpu, ShareTrial] | None:
@@ -365,10 +351,10 @@ def _plan(problem: Problem, gpus: Sequence[IgniterGpu], missing: Mapping[int, st
     return Plan("igniter", tuple(replicas), unplaced, attainment)
 
 
-def _why(gpu: IgniterGpu, piece: ReplicaLoad, expected: Prediction, rate: float) -> str:
+def _why(gpu: IgniterGpu, piece: ReplicaLoad, expected: igniter.Prediction, rate: float) -> str:
     alone = gpu.least_units(piece) * gpu.traits.unit
     told = f"batches of {piece.batch} take {expected.latency:.2f} of {piece.budget:.2f} ms"
     told += "; a GPU for itself" if piece.whole else f"; alone {alone:g} % would do"
     if piece.rate < rate - _NOTHING:
         told += f"; {piece.rate:.1f} of {rate:.1f} requests a second"
-    return told + ("; without coefficients" if isinstance(piece.traits.active, Inverse) else "")
+    return told + ("; without coefficients" if isinstance(piece.traits.active, igniter.Inverse) else "")

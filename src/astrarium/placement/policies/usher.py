@@ -35,7 +35,6 @@ from astrarium.placement.policies._requirements import (
     Metric,
     ModelNeeds,
     all_needs,
-    share_of,
     why_unusable,
 )
 from astrarium.placement.problem import Problem
@@ -109,18 +108,10 @@ class FreeCapacity:
 def placing_order(choices: Sequence[ReplicaChoice]) -> list[ReplicaChoice]:
     """Sort memory- and compute-heavy models by turns, neutral ones last, the most demanding of each first."""
     ranked = sorted(choices, key=lambda choice: -(choice.option.compute + choice.option.memory_share))
-    by_memory = [choice for choice in ranked if is_memory_heavy(choice.option)]
-    by_compute = [choice for choice in ranked if is_compute_heavy(choice.option)]
+    by_memory = [one for one in ranked if one.option.memory_share >= HEAVY * one.option.compute]
+    by_compute = [one for one in ranked if one.option.compute >= HEAVY * one.option.memory_share]
     neutral = [choice for choice in ranked if choice not in by_memory and choice not in by_compute]
     return _by_turns(by_memory, by_compute) + neutral
-
-
-def is_memory_heavy(option: BatchOption) -> bool:
-    return option.memory_share >= HEAVY * option.compute
-
-
-def is_compute_heavy(option: BatchOption) -> bool:
-    return option.compute >= HEAVY * option.memory_share
 
 
 def _by_turns(first: list[ReplicaChoice], second: list[ReplicaChoice]) -> list[ReplicaChoice]:
@@ -220,7 +211,7 @@ class GroupSearch:
             self._descend([*chosen, choice], promised + choice.goodput)
 
     def _try(self, chosen: list[ReplicaChoice]) -> None:
-        self.left = self.left - 1 if self.search.tried(1) else 0
+        self.left = self.left - 1 if self.search.tried() else 0
         capacity = self.start.copy()
         placed = [(choice, capacity.put(choice)) for choice in placing_order(chosen)]
         serves = sum(choice.of(len(gpus)) for choice, gpus in placed)
@@ -265,7 +256,7 @@ class Usher:
             found = GroupSearch(capacity, wanted, search, self.parameters.tried).run()
             capacity, placed = found.capacity, placed + found.placed
         plan = self._plan(problem, needs, placed)
-        search.improved(plan, len(needs))
+        search.improved(plan)
         return plan
 
     def groups(self, needs: list[ModelNeeds]) -> list[Group]:
@@ -318,12 +309,10 @@ def _replica(problem: Problem, choice: ReplicaChoice, gpu: int, count: int) -> R
     serves, which = option.goodput / MICRO, f"{count} replicas" if count > 1 else "the only replica"
     why = f"{which} with batches of {option.batch}: {serves:.1f} requests/s each, {model.rate:g} asked"
     ids = (problem.gpus[gpu].id,)
-    return Replica(model.index, ids, batch=option.batch, share=share_of(option), why=why)
+    return Replica(model.index, ids, batch=option.batch, share=option.compute / WHOLE, why=why)
 
 
 # Usher by the weighted achieved occupancy: the average over a batch's time, not its busiest moment.
-
-
 @placement_policies.register("wao-usher")
 class WaoUsher(Usher):
     """Place like Usher, by weighted achieved occupancy."""

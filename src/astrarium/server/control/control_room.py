@@ -10,99 +10,133 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from time import time_ns
-from typing import Protocol
+from typing import Any
 
+from astrarium.core.errors import extension
 from astrarium.core.trace import Step
-from astrarium.core.units import MICROSECOND, MILLISECOND, Time
-from astrarium.server.control.books import LastMinute, ModelBooks
+from astrarium.core.units import MILLISECOND, Time
+from astrarium.server.control.admission import Admission
+from astrarium.server.control.books import LastMinute, ModelBooks, Tally, enter, growth
 from astrarium.server.control.bounds import alone, bounded
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Repository
 from astrarium.server.control.scheduler import Scheduler, SchedulerLoop
-from astrarium.server.control.tickets import InFlightBatch, Ticket
+from astrarium.server.control.tickets import EndedBatch, FinishedBatch, InFlightBatch, Ticket
 from astrarium.server.control.watches import Calibration
 from astrarium.serving.contract import Setup
 from astrarium.serving.live.messages import (
     BatchBroken,
     BatchCancelled,
     BatchDone,
-    BatchMember,
     ModelLoaded,
     ModelRefused,
     ModelUnloaded,
     Pong,
+    RunBatch,
 )
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.state import Fate, Outcome
+from astrarium.serving.twin import native_setup
 
-PUNCTUAL = 0.9  # the share of answers that are to come within the margin
-STEP = 100 * MICROSECOND  # how far one answer can move it, nearly: a millisecond in eleven answers
-LARGEST = 0.4  # of an objective: with less than the rest of it, hardly a batch could be planned
-
-
-class Margins:
-    """Deadlines are planned with a margin by model: how much later than planned answers have lately been.
-
-    Each late answer widens a margin by nine times what each punctual one narrows it.
-    """
-
-    def __init__(self, models: int) -> None:
-        self._margins = [0.0] * models
-
-    def answered(self, flight: InFlightBatch, now: Time) -> None:
-        setup = flight.scheduler.setup
-        slip = now - flight.planned_end - setup.network.response
-        margin = self._margins[flight.model]
-        margin += PUNCTUAL * STEP if slip > margin else (PUNCTUAL - 1.0) * STEP
-        self._margins[flight.model] = min(max(0.0, margin), LARGEST * setup.models[flight.model].slo)
-
-    def planned(self, model: int, deadline: Time, setup: Setup, now: Time) -> Time:
-        """Return the deadline to plan with; by it a lone request can still be tried, if it can be at all."""
-        soonest = now + alone(setup.models[model], setup.network)
-        return max(deadline - round(self._margins[model]), min(deadline, soonest))
-
-
-PACE = MILLISECOND  # that arrivals and news may wait while the event loop reads
 WORKER_LOST, MODEL_ERROR, POLICY_ERROR = "worker_lost", "model_error", "policy_error"
 Recorder = Callable[[Setup], Callable[[Step], None]]  # given anew to every scheduler
 log = logging.getLogger("astrarium.control")
 
 
-class AnswerSender(Protocol):
-    """An answer sender answers calls as soon as their batch is done, before the books hear of it."""
+class ControlRoom:
+    """A control room has a scheduler, native or in Python; this is what both kinds have in common.
 
-    def sending(self, flight: InFlightBatch) -> None:
-        """Prepare for a batch that is about to be sent; its rows are known."""
+    All who read calls ask the *admission*.
+    """
 
-    def returned(self, flight: InFlightBatch, answer: bool) -> None:
-        """Send what is ready, if there is an *answer* at all."""
-
-
-class Control:
     def __init__(
-        self, plan: ServingPlan, desk: Desk, loop: SchedulerLoop, recorder: Recorder | None = None
+        self, plan: ServingPlan, desk: Desk, clock: Callable[[], Time], admission: Admission
     ) -> None:
-        self.plan, self.desk, self._loop, self._recorder = plan, desk, loop, recorder
+        self.plan, self.desk, self.clock, self.admission = plan, desk, clock, admission
         self.setup = plan.setup
         self.books = [ModelBooks(model.name) for model in plan.models]
         self.recent = LastMinute()
         self.gpu_busy = [0] * len(plan.workers)  # nanoseconds
-        self.scheduler: Scheduler | None = None
         self.fleet: Fleet | None = None  # these three need a control room before they can be made
         self.repository: Repository | None = None
         self.calibration: Calibration | None = None
         self.present: set[int] = set()  # GPUs whose workers can run batches
         self.policy_errors = 0
-        self.margins = Margins(len(plan.models))
-        self.has_news: Callable[[], bool] = lambda: False  # whether workers have said what nobody heard yet
-        self._kept_pace: Time = 0
+        self.listeners: list[Callable[[FinishedBatch], None]] = []
+        self.began, self._taking = False, True
+        self.tally: Callable[[int], tuple[Any, ...]] | None = None  # what network threads counted of a model
+        self._counted = [Tally()] * len(plan.models)
+
+    # who is let in
+
+    def takes_calls(self, takes: bool) -> None:
+        self._taking = takes
+        self._publish()
+
+    def _publish(self) -> None:
+        """Tell those who read calls whether any are taken now."""
+        self.admission.close(not (self._taking and self.began and self.present))
+
+    def answered(self, model: int, batch: EndedBatch, now: Time) -> None:
+        self.admission.answered(model, now - batch.planned_end - self.setup.network.response)
+
+    def count_answer(self, model: int) -> None:
+        self.admission.count_answer(model)
+
+    # news and books
+
+    def model_news(self, gpu: int, news: ModelLoaded | ModelRefused | ModelUnloaded) -> None:
+        assert self.repository is not None
+        self.repository.heard(gpu, news)
+
+    def pong(self, gpu: int, news: Pong) -> None:
+        assert self.calibration is not None
+        self.calibration.pong(news.sent, news.received)
+
+    def note(self, batch: FinishedBatch) -> None:
+        """Enter a batch that ended well in its model's books, and tell those who listen."""
+        gathering, computing = batch.computing - batch.started, batch.computed - batch.computing
+        spans = gathering, computing, batch.finished - batch.computed
+        self.books[batch.model].batch_done(batch.size, *spans, time_ns() // MILLISECOND)
+        for listener in self.listeners:
+            listener(batch)
+
+    def sync(self) -> None:
+        """Bring what was counted elsewhere into the books."""
+        if self.tally is None:
+            return
+        now = self.clock()
+        for model, books in enumerate(self.books):
+            before, tally = self._counted[model], Tally(*self.tally(model))
+            self._counted[model], new = tally, Tally(*growth(before, tally))
+            enter(books, new)
+            if ended := sum(new.ended.values()):
+                self.recent.add(now, ended=ended, good=new.ended.get(("in_time", ""), 0))
+
+    @property
+    def _fleet(self) -> Fleet:
+        assert self.fleet is not None, "the control room has no fleet yet"
+        return self.fleet
+
+
+class Control(ControlRoom):
+    """This control room decides in Python; with an *exchange*, also on calls of network threads."""
+
+    def __init__(
+        self,
+        plan: ServingPlan,
+        desk: Desk,
+        loop: SchedulerLoop,
+        recorder: Recorder | None = None,
+        exchange: Any = None,
+    ) -> None:
+        admission = exchange.admission if exchange else Admission(plan.setup, plan.queue)
+        super().__init__(plan, desk, loop.clock, admission)
+        self._loop, self._recorder, self._exchange = loop, recorder, exchange
+        self.scheduler: Scheduler | None = None
         self._in_flight: list[set[InFlightBatch]] = [set() for _ in plan.workers]  # by GPU
-        self.answer_sender: AnswerSender | None = None
-        self.listeners: list[
-            Callable[[InFlightBatch, BatchDone], None]
-        ] = []  # who wants to see finished batches
 
     # one scheduler after the other
 
@@ -112,10 +146,20 @@ class Control:
         policy = self.plan.new_policy(setup)  # a setup that no policy takes changes nothing
         old, new = self.scheduler, self._scheduler(setup, policy)
         handed = [] if old is None else [(old.base, request) for request in old.retire()]
-        self.setup, self.scheduler = setup, new
+        self.setup, self.scheduler, self.began = setup, new, True
+        self._replan()
         for base, request in handed:
             moments = base + request.arrival, base + request.deadline
             self.scheduler.arrived(request.id, request.model, *moments, request.application)
+
+    def _replan(self) -> None:
+        """Tell those who read calls what is planned now."""
+        planned: Any = self.setup
+        if self._exchange is not None:
+            self._exchange.response = self.setup.network.response
+            planned = native_setup(extension("_native"), self.setup)
+        self.admission.plan(planned, len(self.present), self.clock())
+        self._publish()
 
     def _scheduler(self, setup: Setup, policy: ServingPolicy) -> Scheduler:
         free = {gpu for gpu in self.present if not self._in_flight[gpu]}
@@ -135,6 +179,14 @@ class Control:
             reason = f"the policy {self.plan.policy_name} failed: {type(error).__name__}: {error}"
             self.desk.part_ended(request.id, Outcome.FAILED, POLICY_ERROR, reason, None)
 
+    def sync(self) -> None:
+        super().sync()
+        self.admission.look(self.clock())
+
+    def inputs_made(self) -> None:
+        """Send the batches that waited for inputs that a hook has made."""
+        self._fleet.pump_all()
+
     @property
     def waiting(self) -> int:
         return len(self.scheduler.state.waiting) if self.scheduler is not None else 0
@@ -145,7 +197,9 @@ class Control:
         for scheduler in [*(schedulers - {self.scheduler}), self.scheduler]:  # the last takes second tries
             if scheduler is not None:
                 scheduler.close()
-        self.scheduler = None
+        self._fleet.drop_unsent()
+        self.scheduler, self.began = None, False
+        self.takes_calls(False)
 
     # what the scheduler wants done
 
@@ -182,19 +236,18 @@ class Control:
     def inputs_ready(self, flight: InFlightBatch) -> bool:
         return self.desk.inputs_ready(flight)
 
-    def members(self, flight: InFlightBatch) -> list[BatchMember]:
-        members = self.desk.members(flight)
-        if self.answer_sender is not None:
-            self.answer_sender.sending(flight)
-        return members
+    def order(self, flight: InFlightBatch) -> RunBatch:
+        return self.desk.order(flight)
 
     def worker_ready(self, gpu: int) -> None:
         self.present.add(gpu)
+        self._replan()
         if self.scheduler is not None:
             self.scheduler.gpu_joined(gpu)
 
     def worker_lost(self, gpu: int, flights: Sequence[InFlightBatch], reason: str) -> None:
         self.present.discard(gpu)
+        self._replan()
         if self.repository is not None:
             self.repository.lost(gpu)
         concerned = {flight.scheduler for flight in flights} | {self.scheduler}
@@ -220,27 +273,14 @@ class Control:
                 flight.scheduler.preempted(flight, started, stopped)
         self._free(flight)
 
-    def model_news(self, gpu: int, news: ModelLoaded | ModelRefused | ModelUnloaded) -> None:
-        assert self.repository is not None
-        self.repository.heard(gpu, news)
-
-    def pong(self, gpu: int, news: Pong) -> None:
-        assert self.calibration is not None
-        self.calibration.pong(news.sent, news.received)
-
     # helpers
 
-    @property
-    def _fleet(self) -> Fleet:
-        assert self.fleet is not None, "the control room has no fleet yet"
-        return self.fleet
-
     def _unload(self, flight: InFlightBatch, done: BatchDone | None) -> None:
-        """Free a batch's calls and send their answers, before the books hear of them."""
+        """Free a batch's calls and let network threads answer theirs, before the policy hears of it."""
         self.desk.returned(flight, done)
         try:
-            if self.answer_sender is not None:
-                self.answer_sender.returned(flight, answer=done is not None and not flight.cancelled)
+            if done is not None and not flight.cancelled:
+                self.desk.answer_early(flight)
         except Exception:  # the books must hear of this batch whatever became of its answers
             log.exception("the answers of batch %d could not be sent", flight.tag)
         flight.rows = []  # its tickets point back at it: a cycle would be left to the garbage collector
@@ -257,31 +297,31 @@ class Control:
     def _may_retry(self, request: int) -> bool:
         ticket = self.desk.ticket_of(request)
         soonest = self._loop.clock() + alone(self.setup.models[ticket.model], self.setup.network)
-        again = not ticket.retried and not ticket.answered
-        return again and self.scheduler is not None and soonest <= ticket.deadline
+        return not ticket.retried and self.scheduler is not None and soonest <= ticket.deadline
 
     def _retry(self, request: int) -> None:
         ticket = self.desk.ticket_of(request)
         self.books[ticket.model].retried += 1
         self.arrive(self.desk.again(request), ticket)
 
+    def take(self, ticket: Ticket) -> None:
+        """Take a call whose inputs lie in shared memory, or are on their way there."""
+        for request in self.desk.open_parts(ticket):
+            self.arrive(request, ticket)
+
+    def planned(self, model: int, deadline: Time) -> Time:
+        """Return the deadline to plan with; by it a lone request can still be tried, if it can be at all."""
+        soonest = self.clock() + alone(self.setup.models[model], self.setup.network)
+        return max(deadline - self.admission.margin(model), min(deadline, soonest))
+
     def arrive(self, request: int, ticket: Ticket) -> None:
         assert self.scheduler is not None
-        deadline = self.margins.planned(ticket.model, ticket.deadline, self.setup, self._loop.clock())
+        deadline = self.planned(ticket.model, ticket.deadline)
         self.scheduler.arrived(request, ticket.model, ticket.call.received, deadline, ticket.application)
 
-    def keep_pace(self, now: Time) -> None:
-        """Hear news and decide between reads: an event loop with much to read would leave GPUs idle."""
-        if (now - self._kept_pace > PACE or self.has_news()) and self.scheduler is not None:
-            self._kept_pace = now
-            self._fleet.hear()
-            self.scheduler.decide_now()
-
     def _count(self, flight: InFlightBatch, done: BatchDone) -> None:
-        spans = done.computing - done.started, done.computed - done.computing, done.finished - done.computed
-        self.books[flight.model].batch_done(len(flight.requests), *spans, time_ns() // MILLISECOND)
-        for listener in self.listeners:
-            listener(flight, done)
+        moments = flight.dispatched, done.started, done.computing, done.computed, done.finished
+        self.note(FinishedBatch(flight.tag, flight.gpu, flight.model, flight.size, *moments))
         if flight.scheduler.listens:
             self._profile(flight, done)
 

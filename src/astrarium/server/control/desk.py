@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 from astrarium.server.control.tickets import InFlightBatch, TensorStore, Ticket
-from astrarium.serving.live.messages import BatchDone, BatchMember
+from astrarium.serving.live.messages import BatchDone, BatchMember, RunBatch, packed
 from astrarium.serving.state import Outcome
 
 INPUTS = "inputs"  # the cause of a failure while the inputs were made
 # A call is as bad as its worst part.
 _WORSE = {Outcome.OPEN: 0, Outcome.IN_TIME: 1, Outcome.LATE: 2, Outcome.DROPPED: 3, Outcome.FAILED: 4}
+_ANSWERED = (Outcome.OPEN, Outcome.IN_TIME, Outcome.LATE)  # of a call whose last part is answered
 
 
 class Desk:
-    """The desk tells *ended* of every ticket exactly once, when its last part has ended."""
+    """The desk tells *ended* once of every ticket that Python has read, when its last part has ended."""
 
     def __init__(self, tensor_store: TensorStore, ended: Callable[[Ticket], None]) -> None:
         self.tensor_store, self._ended = tensor_store, ended
@@ -43,13 +44,15 @@ class Desk:
     def inputs_ready(self, flight: InFlightBatch) -> bool:
         return all(self._parts[request.id][0].inputs_ready for request in flight.requests)
 
-    def members(self, flight: InFlightBatch) -> list[BatchMember]:
-        """Return the batch's members whose inputs could be made; the worker may write for them from now."""
+    def order(self, flight: InFlightBatch) -> RunBatch:
+        """Return the order to run parts whose inputs could be made; the worker may write for them now."""
         parts = (self._parts[request.id] for request in flight.requests)
         flight.rows = [(ticket, row) for ticket, row in parts if not ticket.broken]
         for ticket, _ in flight.rows:
             ticket.holders += 1
-        return [_member(ticket, row) for ticket, row in flight.rows]
+        members = packed([_member(ticket, row) for ticket, row in flight.rows])
+        shapes = [ticket.shapes for ticket, _ in flight.rows]
+        return RunBatch(flight.tag, flight.model, members, flight.start, shapes if any(shapes) else None)
 
     def returned(self, flight: InFlightBatch, done: BatchDone | None) -> None:
         """Note that the worker writes no more for a batch; *done* tells what it wrote."""
@@ -60,6 +63,14 @@ class Desk:
             for (ticket, row), shapes in zip(flight.rows, done.shapes, strict=True):
                 ticket.reply_shapes[row] = shapes
 
+    def answer_early(self, flight: InFlightBatch) -> None:
+        """Let network threads answer calls that this batch was the last of, before the books hear of it."""
+        for ticket, _ in flight.rows:
+            last = ticket.open_parts == 1 and not ticket.holders
+            if last and ticket.send_home is not None and ticket.outcome in _ANSWERED:
+                ticket.outcome, ticket.batch = Outcome.IN_TIME, flight
+                self.release(ticket)
+
     def part_ended(
         self, request: int, outcome: Outcome, cause: str, reason: str, flight: InFlightBatch | None
     ) -> None:
@@ -68,11 +79,18 @@ class Desk:
             outcome, cause, reason = Outcome.FAILED, INPUTS, ticket.broken
         if _WORSE[outcome] > _WORSE[ticket.outcome]:
             ticket.outcome, ticket.cause, ticket.reason = outcome, cause, reason
-        ticket.flight = flight or ticket.flight
+        ticket.batch = flight or ticket.batch
         ticket.open_parts -= 1
         if not ticket.open_parts:
-            self.open -= 1
+            self.ended(ticket)
+
+    def ended(self, ticket: Ticket) -> None:
+        """Tell that a call has ended; one that a network thread has read goes back to it."""
+        self.open -= 1
+        if ticket.send_home is None:
             self._ended(ticket)
+        else:
+            self.release(ticket)
 
     def release(self, ticket: Ticket) -> None:
         ticket.released = True
@@ -86,6 +104,4 @@ class Desk:
 
 def _member(ticket: Ticket, row: int) -> BatchMember:
     reply = ticket.replies + row * ticket.room
-    return BatchMember(
-        ticket.block, ticket.call.rows, row, reply, ticket.room, ticket.application, ticket.shapes
-    )
+    return BatchMember(ticket.block, ticket.call.rows, row, reply, ticket.room, ticket.application)

@@ -16,14 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.server.control.tickets import InFlightBatch
 from astrarium.serving.live.backends.contract import ModelFiles
 from astrarium.serving.live.messages import (
     BatchBroken,
     BatchCancelled,
     BatchDone,
-    BatchMember,
     CancelBatch,
     LoadModel,
     ModelLoaded,
@@ -42,6 +41,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 100 * MILLISECOND, 10 * SECOND
 GOOD_LIFE = 30 * SECOND  # after this a death counts as the first
 LOOK_EVERY = 100 * MILLISECOND  # between two calls of `check_for_stuck`, as planned
 LATE_FOR = 30 * SECOND  # how long a late look is remembered
+_NO_BATCH = -1, FOREVER
+Oldest = Callable[[int], tuple[int, Time] | None]  # of a worker: the batch it has held longest, and its limit
 log = logging.getLogger("astrarium.fleet")
 
 
@@ -49,7 +50,7 @@ class FleetController(Protocol):
     """The fleet reports to its controller, which also tells what batches consist of."""
 
     def inputs_ready(self, flight: InFlightBatch) -> bool: ...
-    def members(self, flight: InFlightBatch) -> list[BatchMember]: ...
+    def order(self, flight: InFlightBatch) -> RunBatch: ...
     def worker_ready(self, gpu: int) -> None: ...
     def worker_lost(self, gpu: int, flights: Sequence[InFlightBatch], reason: str) -> None: ...
     def returned(self, flight: InFlightBatch, news: BatchDone | BatchBroken | BatchCancelled) -> None: ...
@@ -68,7 +69,8 @@ class _WorkerEntry:
     pause: Time = 0
     unsent: deque[InFlightBatch] = field(default_factory=deque)  # inputs still being made
     sent: deque[InFlightBatch] = field(default_factory=deque)
-    held: Time = 0  # how long the first of `sent` has been there, by the looks since
+    oldest: int = -1  # the batch that it held at the last look, and for how long by then
+    held: Time = 0
 
 
 class Fleet:
@@ -90,6 +92,7 @@ class Fleet:
         self.closing = False
         self._looked = 0  # 0: not yet
         self._late, self._late_at = 0, 0  # how late the latest look came, and when that was
+        self.oldest: Oldest = self._oldest_sent
 
     def start(self, workers: Workers) -> None:
         self.workers = workers
@@ -106,7 +109,8 @@ class Fleet:
 
     def idle(self) -> list[int]:
         """Return the workers that are ready and run no batch."""
-        return [entry.spec.worker for entry in self._entries if entry.ready and not entry.sent]
+        ready = self.ready()
+        return [worker for worker in ready if self.oldest(worker) is None]
 
     # orders
 
@@ -123,6 +127,11 @@ class Fleet:
     def pump_all(self) -> None:
         for gpu in range(len(self._entries)):
             self.pump(gpu)
+
+    def drop_unsent(self) -> None:
+        """Forget batches that no worker knows of; their requests have ended."""
+        for entry in self._entries:
+            entry.unsent.clear()
 
     def cancel(self, flight: InFlightBatch, recovery: Time) -> None:
         flight.cancelled = True
@@ -155,10 +164,17 @@ class Fleet:
         """
         passed = self._look()
         for entry in self._entries:
-            if entry.sent and entry.held > entry.sent[0].limit + self._late:
+            tag, limit = self.oldest(entry.spec.worker) or _NO_BATCH
+            if tag != entry.oldest:
+                entry.oldest, entry.held = tag, 0
+            elif entry.held > limit + self._late:
                 reason = f"was stuck: it held a batch for {entry.held / SECOND:.1f} s"
                 self._workers.kill(entry.spec.worker, reason)
             entry.held += passed
+
+    def _oldest_sent(self, worker: int) -> tuple[int, Time] | None:
+        sent = self._entries[worker].sent
+        return (sent[0].tag, sent[0].limit) if sent else None
 
     def _look(self) -> Time:
         """Return how much of the time since the last look counts; remember how late this one comes."""
@@ -171,9 +187,6 @@ class Fleet:
         return min(since, LOOK_EVERY)
 
     # news
-
-    def hear(self) -> None:
-        self._workers.hear()
 
     def heard(self, worker: int, news: News) -> None:
         entry = self._entries[worker]
@@ -241,17 +254,12 @@ class Fleet:
             self._controller.worker_ready(entry.spec.worker)
 
     def _send(self, entry: _WorkerEntry, flight: InFlightBatch) -> None:
-        flight.sent = self._clock()
-        if not entry.sent:
-            entry.held = 0
         entry.sent.append(flight)
-        members = self._controller.members(flight)
-        self._order(flight.gpu, RunBatch(flight.tag, flight.model, members, flight.start))
+        self._order(flight.gpu, self._controller.order(flight))
 
     def _take(self, entry: _WorkerEntry, tag: int) -> InFlightBatch | None:
         if not entry.sent or entry.sent[0].tag != tag:
             return None
-        entry.held = 0
         return entry.sent.popleft()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astrarium.core.errors import InputError
+from astrarium.core.errors import InputError, extension
 from astrarium.core.profiles import Dynamic
 from astrarium.core.quantities import write_duration
 from astrarium.core.units import Time
@@ -21,7 +21,7 @@ from astrarium.serving.live.workers import WorkerSpec
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.schema import ServerOptions
-from astrarium.serving.twin import faster
+from astrarium.serving.twin import LiveTwin, faster
 
 # Which of this machine's devices a GPU of the scenario stands for. No driver is loaded to find out.
 
@@ -80,6 +80,56 @@ class ServingPlan:
     memory: int
     measured_delays: bool  # the scenario says nothing of delays: measure them
     start_limit: Time = ServerOptions().start_limit
+    threads: int = 1  # that read calls, where uvicorn does not
+    uvicorn: str = ""  # one of WHY_UVICORN: why uvicorn reads the calls; empty: network threads do
+    python_scheduler: str = ""  # why the policy decides in Python; empty: its native twin does
+
+    @property
+    def told_path(self) -> str:
+        """Return who reads calls and who decides, and why it is Python where it is."""
+        threads = f"{self.threads} network thread{'s' * (self.threads > 1)}"
+        readers = f"uvicorn ({WHY_UVICORN[self.uvicorn]})" if self.uvicorn else threads
+        why = self.python_scheduler
+        return f"calls are read by {readers} and scheduled {f'in Python ({why})' if why else 'natively'}"
+
+
+_SAID = "server.path says so"
+WHY_UVICORN = {
+    "server_path": _SAID,
+    "no_extension": "the native extension was not built",
+    "tls": "TLS is ended there",
+}
+_MOST_THREADS = 4  # that read calls, where nobody says: one reads more small calls than a GPU answers
+
+
+def _why_uvicorn(server: ServerOptions) -> str:
+    """Return why network threads cannot read calls, or are not to; empty where they do."""
+    obstacles = {
+        "server_path": server.path == "python",
+        "no_extension": extension("_front") is None,
+        "tls": server.tls is not None,
+    }
+    return next((why for why, there in obstacles.items() if there), "")
+
+
+def _why_python(scenario: Scenario, policy: ServingPolicy) -> str:
+    """Return why the native scheduler cannot decide, or is not to; empty where it does."""
+    obstacles = {
+        _SAID: scenario.server.path == "python",
+        WHY_UVICORN["no_extension"]: extension("_front") is None,
+        f"policy {scenario.policy.name} has no live native twin": not isinstance(policy, LiveTwin),
+        "what is recorded is decided in Python": scenario.server.record is not None,
+    }
+    return next((why for why, there in obstacles.items() if there), "")
+
+
+def _path(scenario: Scenario, policy: ServingPolicy) -> tuple[str, str]:
+    """Return why uvicorn reads the calls, and why Python decides on them."""
+    uvicorn, python = _why_uvicorn(scenario.server), _why_python(scenario, policy)
+    if scenario.server.path == "native" and (uvicorn or python):
+        why = python or f"uvicorn reads the calls: {WHY_UVICORN[uvicorn]}"
+        raise InputError("server.path", "native", f"auto or python, since {why}")
+    return uvicorn, python
 
 
 def plan(scenario: Scenario) -> ServingPlan:
@@ -88,17 +138,25 @@ def plan(scenario: Scenario) -> ServingPlan:
     files = {kind: build.model_files(scenario, kind) for kind in scenario.cluster.kinds}
     device = device_chooser(scenario.server.device, visible_gpus())
     names = enumerate(scenario.models)
+
+    def new_policy(setup: Setup) -> ServingPolicy:
+        return faster(build.policy(scenario, setup), setup)
+
+    uvicorn, python_scheduler = _path(scenario, new_policy(setup))
     return ServingPlan(
         setup=setup,
         models=tuple(_model(scenario, setup, files, index, name) for index, name in names),
         workers=tuple(WorkerSpec(gpu.id, Place(gpu.id, gpu.kind, device(gpu.id))) for gpu in setup.gpus),
         policy_name=scenario.policy.name,
-        new_policy=lambda new: faster(build.policy(scenario, new), new),
+        new_policy=new_policy,
         profiled_share=scenario.profiling.share,
         queue=scenario.server.queue,
         memory=scenario.server.memory,
         start_limit=scenario.server.start_limit,
         measured_delays=scenario.network == type(scenario.network)(),
+        threads=scenario.server.threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 4)),
+        uvicorn=uvicorn,
+        python_scheduler=python_scheduler,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from astrarium.core.errors import one_of
+from astrarium.core.units import Time
 from astrarium.server.contract import Kind, ModelCard, ModelState, Refused
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ModelPlan
@@ -22,6 +23,7 @@ class Entry:
     reason: str = "it was not loaded"
     tensors: Tensors = field(default_factory=lambda: Tensors((), ()))
     failure: str = ""  # of the last load
+    lead: tuple[Time, Time] = 0, 0  # how long inputs take to reach a GPU: of one item, and of each more
     refusing: str = ""  # why it is said to refuse everybody, although it is ready; it goes on taking calls
     holders: set[int] = field(default_factory=set)  # GPUs that have it, perhaps an older one
     waiting: set[int] = field(default_factory=set)  # GPUs that have not answered yet
@@ -63,6 +65,11 @@ class Repository:
             files = next(iter(entry.plan.files.values()))
             entry.tensors = Tensors(files.inputs, files.outputs)
 
+    @property
+    def lead(self) -> tuple[Time, Time]:
+        """Return the longest that inputs of any model take to reach a GPU: of one item, and of each more."""
+        return max(one.lead[0] for one in self.entries), max(one.lead[1] for one in self.entries)
+
     def find(self, name: str) -> Entry:
         entry = self._by_name.get(name)
         if entry is None:
@@ -96,8 +103,9 @@ class Repository:
     def heard(self, gpu: int, news: ModelLoaded | ModelRefused | ModelUnloaded) -> None:
         entry = self.entries[news.model]
         match news:
-            case ModelLoaded(_, inputs, outputs):
+            case ModelLoaded(_, inputs, outputs, lead):
                 entry.holders.add(gpu)
+                entry.lead = lead
                 entry.tensors = Tensors(_specs(inputs), _specs(outputs))
                 if entry.state in ("LOADING", "READY"):
                     entry.state, entry.reason = "READY", ""

@@ -131,7 +131,6 @@ class Scheduler:
         self.setup, self._executor, self._loop = setup, executor, loop
         self.base = loop.clock()
         self.listens = listens_to_profiler(policy)
-        self.preempts = bool(getattr(policy, "preempts", True))  # one that does not say may
         self.state = ServingState(setup, LiveLedger(self._request_ended, self._batch_ended))
         self.engine: Engine[ServingState, Any, Any] = Engine(self.state, policy, record=record)
         self._alarm = _Shifted(loop.alarm(lambda: self._guarded(self._driver.step)), self.base)
@@ -171,10 +170,6 @@ class Scheduler:
 
     def profiled(self, request: Request, time: Time) -> None:
         self._driver.post(RequestProfiled(request.id, request.model, request.application, time))
-
-    def decide_now(self) -> None:
-        """Decide now what would be decided at the loop's next turn; never call this inside a decision."""
-        self._guarded(self._driver.step)
 
     # its end
 
@@ -234,8 +229,6 @@ class Scheduler:
             if type(action) is Dispatch:
                 self._launch_new(now, action.gpu)
             elif type(action) is Preempt:
-                if not self.preempts:
-                    raise RuntimeError("it preempts, and says of itself that it does not")
                 self._executor.cancel(self._flights[self.state.gpus[action.gpu].recovering])
         self._tell()
 

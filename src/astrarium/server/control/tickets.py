@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from astrarium.core.units import Time
-from astrarium.server.contract import ExpressClient, InferCall, PackedCall
+from astrarium.server.contract import InferCall
 from astrarium.serving.contract import Request, Setup
 from astrarium.serving.live.arena import (
     Arena,
@@ -55,7 +55,6 @@ class Waiter(Protocol):
 class Decider(Protocol):
     """A decider is what an in-flight batch knows of the scheduler that sent it."""
 
-    preempts: bool
     listens: bool
 
     @property
@@ -66,6 +65,54 @@ class Decider(Protocol):
     def profiled(self, request: Request, time: Time) -> None: ...
     def gpu_left(self, gpu: int) -> None: ...
     def close(self) -> None: ...
+
+
+class EndedBatch(Protocol):
+    """An ended batch is what a call remembers of the batch that carried its last part."""
+
+    @property
+    def tag(self) -> int: ...
+    @property
+    def gpu(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def dispatched(self) -> Time: ...
+    @property
+    def planned_end(self) -> Time: ...
+    @property
+    def started(self) -> Time: ...
+    @property
+    def finished(self) -> Time: ...
+
+
+class FinishedBatch(NamedTuple):
+    """A finished batch is one that ended well, with the times of its stages on the monotonic clock."""
+
+    tag: int
+    gpu: int
+    model: int
+    size: int
+    dispatched: Time
+    started: Time
+    computing: Time  # inputs gathered
+    computed: Time
+    finished: Time
+
+    @property
+    def busy(self) -> Time:
+        """Return how long the batch had its GPU; answers are the host's work."""
+        return max(0, self.computed - max(self.started, self.dispatched))
+
+    @property
+    def kept_gpu(self) -> Time:
+        """Return for how long no other batch could have the GPU.
+
+        The answers of a batch that was launched are written while the next one runs; its inputs were there
+        when it started.
+        """
+        launched = self.computing == self.started
+        return (self.computed if launched else self.finished) - self.started
 
 
 @dataclass(slots=True, eq=False)
@@ -85,11 +132,27 @@ class InFlightBatch:
     dispatched: Time
     planned_end: Time  # when the policy expects its worker to be done
     limit: Time  # a worker that takes longer than this is stuck
-    sent: Time = 0
     done: BatchDone | None = None
     cancelled: bool = False
     lost: str = ""
     rows: list[tuple[Ticket, int]] = field(default_factory=list)  # since it was sent: whose, and which row
+
+    @property
+    def size(self) -> int:
+        return len(self.requests)
+
+    @property
+    def started(self) -> Time:
+        return self._done.started
+
+    @property
+    def finished(self) -> Time:
+        return self._done.finished
+
+    @property
+    def _done(self) -> BatchDone:
+        assert self.done is not None, "the batch did not end well"
+        return self.done
 
 
 @dataclass(slots=True, eq=False)
@@ -104,9 +167,7 @@ class Ticket:
     tensors: Tensors
     application: int
     deadline: Time
-    answer: Waiter
-    client: ExpressClient | None = None  # of a packed call
-    packed: PackedCall | None = None
+    answer: Waiter | None = None  # None: nobody waits in Python
     open_parts: int = field(init=False)
     reply_shapes: list[Shapes | None] = field(init=False)  # by row; None: the model's own
     block: int = -1  # -1: no memory yet, or none any more
@@ -114,27 +175,39 @@ class Ticket:
     replies: int = 0  # where the first reply room begins
     room: int = 0
     admitted: Time = 0
-    answered: Time = 0  # 0: not yet
     outcome: Outcome = Outcome.OPEN
     cause: str = ""  # one of a few words: what metrics count
     reason: str = ""  # what the client is told
-    flight: InFlightBatch | None = None  # the last one that carried a part to its end
+    batch: EndedBatch | None = None  # the last one that carried a part to its end
     holders: int = 0  # batches that a worker may still be writing for
     released: bool = False
     retried: bool = False
     inputs_ready: bool = True
     broken: str = ""  # what went wrong while its inputs were made
+    # Of a call that a network thread has read: goes back to it, which answers it and gives the block back.
+    send_home: Callable[[Ticket], None] | None = None
 
     def __post_init__(self) -> None:
         self.open_parts = self.call.rows
         self.reply_shapes = [None] * self.call.rows
 
 
+class Blocks(Protocol):
+    """Blocks of shared memory are handed out by an arena: ours, or its native twin."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def used(self) -> int: ...
+    def take(self, size: int) -> int | None: ...
+    def give_back(self, offset: int) -> None: ...
+
+
 class TensorStore:
     """The tensor store gives each call a block: its inputs first, then a reply room for each of its rows."""
 
     def __init__(self, size: int) -> None:
-        self.arena = Arena(size)
+        self.arena: Blocks = Arena(size)
         self.memory = SharedMemory.create(self.arena.size)
 
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
@@ -144,14 +217,6 @@ class TensorStore:
             return False
         ticket.shapes = None if ticket.tensors.fixed_inputs else shapes
         self._write(ticket.block, given)
-        return True
-
-    def take_packed(self, ticket: Ticket, packed: PackedCall) -> bool:
-        """Place inputs that native code has read, as `take_in` does others."""
-        if not self._take(ticket, packed.block_bytes):
-            return False
-        ticket.shapes = None if ticket.tensors.fixed_inputs else packed.shapes
-        packed.place(ticket.block)
         return True
 
     def _take(self, ticket: Ticket, size: int) -> bool:
@@ -182,8 +247,11 @@ class TensorStore:
     def settle(self, ticket: Ticket) -> None:
         """Give the block back if nobody needs it any more."""
         if ticket.released and not ticket.holders and ticket.block >= 0:
-            self.arena.give_back(ticket.block)
-            ticket.block = -1
+            block, ticket.block = ticket.block, -1
+            if ticket.send_home is None:
+                self.arena.give_back(block)
+            else:
+                ticket.send_home(ticket)
 
     def _write(self, at: int, given: Iterable[Tensor]) -> None:
         view = self.memory.view

@@ -23,9 +23,8 @@ from msgspec.structs import replace
 from astrarium.core.units import MICROSECOND, SECOND, Time
 from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.bounds import bounded, scaled
-from astrarium.server.control.tickets import InFlightBatch
+from astrarium.server.control.tickets import FinishedBatch
 from astrarium.serving.contract import ModelSpec, Network, Setup
-from astrarium.serving.live.messages import BatchDone
 
 # The refusal watch finds models that are loaded and refuse every call.
 
@@ -118,7 +117,7 @@ class Calibration:
         self._back.append(self._clock() - received)
         self._heard.set()
 
-    async def measure(self, workers: Sequence[int]) -> Network:
+    async def measure(self, workers: Sequence[int]) -> None:
         for _ in range(PINGS):
             self._heard.clear()
             self.ping_one(workers)
@@ -126,7 +125,6 @@ class Calibration:
                 await asyncio.wait_for(self._heard.wait(), 1.0)
             except TimeoutError:
                 continue  # that worker is gone; the others tell enough
-        return self.delays()
 
     def ping_one(self, idle: Sequence[int]) -> None:
         """Ping one of these workers, in turn: one that runs a batch would answer after it."""
@@ -169,11 +167,10 @@ class DriftWatch:
         self._judged, self._pause = now, FIRST
         self.revisions = 0
 
-    def saw(self, flight: InFlightBatch, done: BatchDone) -> None:
-        spec = self._stated.models[flight.model]
+    def saw(self, batch: FinishedBatch) -> None:
+        spec = self._stated.models[batch.model]
         if spec.dynamic is None:  # others vary by nature, and their policies learn how
-            took = done.finished - done.started
-            self._ratios[flight.model].append((done.finished, took / spec.latency[len(flight.requests)]))
+            self._ratios[batch.model].append((batch.finished, batch.kept_gpu / spec.latency[batch.size]))
 
     def revised(self, setup: Setup, now: Time) -> Setup | None:
         """Return a setup that fits better, or None where nothing has drifted far enough."""
@@ -201,7 +198,7 @@ class DriftWatch:
             return planned
         pinged = self._pinged()
         control, response = _lower(planned.control, pinged.control), _lower(planned.response, pinged.response)
-        return replace(planned, control=control, response=response)
+        return replace(planned, control=control, data=pinged.data, response=response)
 
 
 def _found(samples: Samples, quantile: float, planned: float, least: float, now: Time) -> float:

@@ -58,7 +58,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.refuse(*self._head_too_large())
 
     def _too_slow(self) -> None:
-        self.refuse(408, f"request: expected whole within {self.limits.request_seconds} s")
+        self.refuse(*too_slow(self.limits))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -124,11 +124,19 @@ class BoundedProtocol(HttpToolsProtocol):
     def _close_with(self, refusal: Refusal) -> None:
         if self.transport.is_closing():
             return
-        status, reason = refusal
-        body = msgspec.json.encode(ErrorAnswer(reason))
-        head = STATUS_LINE[status] + b"content-type: application/json\r\nconnection: close\r\n"
-        self.transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        self.transport.write(last_answer(refusal))
         self.transport.close()
+
+
+def too_slow(limits: HttpLimits) -> Refusal:
+    return Refusal(408, f"request: expected whole within {limits.request_seconds} s")
+
+
+def last_answer(refusal: Refusal) -> bytes:
+    """Return an answer after which the connection is closed."""
+    body = msgspec.json.encode(ErrorAnswer(refusal.reason))
+    head = STATUS_LINE[refusal.status] + b"content-type: application/json\r\nconnection: close\r\n"
+    return head + b"content-length: %d\r\n\r\n" % len(body) + body
 
 
 def bounded_protocol(limits: HttpLimits, long_way: str = "") -> type[BoundedProtocol]:

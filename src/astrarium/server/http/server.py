@@ -12,9 +12,9 @@ from typing import Any
 import uvicorn
 
 from astrarium.core.errors import InputError, extension
-from astrarium.server.contract import Express, Service
+from astrarium.server.contract import NativeFront, Service
 from astrarium.server.http.app import HttpFront
-from astrarium.server.http.express import ExpressLane, ExpressProtocol, express_protocol
+from astrarium.server.http.network import NativeNetwork, NativeProtocol, native_protocol
 from astrarium.server.http.protocol import BoundedProtocol, bounded_protocol
 from astrarium.server.settings import Address, HttpLimits, Security
 
@@ -41,22 +41,32 @@ class RunningHttp:
     """A running HTTP server answers on `host` and `port` until it is stopped."""
 
     def __init__(
-        self, server: _Server, task: asyncio.Task[None], host: str, port: int, protocol: type[BoundedProtocol]
+        self,
+        server: _Server,
+        task: asyncio.Task[None],
+        host: str,
+        port: int,
+        protocol: type[BoundedProtocol],
+        network: NativeNetwork | None = None,
     ) -> None:
         self._server, self._task, self._protocol = server, task, protocol
-        self.host, self.port = host, port
+        self.host, self.port, self.network = host, port, network
 
     def always_long(self) -> dict[str, str]:
         """Return what always goes the long way, with the reason: some models, or `all models`."""
-        if issubclass(self._protocol, ExpressProtocol):
-            return self._protocol.lane.always_long()
+        if self.network is not None:
+            return self.network.always_long()
         return {"all models": self._protocol.long_way} if self._protocol.long_way else {}
 
     async def stop(self, grace: float) -> None:
         """Take no more connections; requests under way get *grace* seconds to be answered."""
         self._server.config.timeout_graceful_shutdown = grace  # type: ignore[assignment]
         self._server.should_exit = True
+        if self.network is not None:
+            self.network.drain()
         await self._task
+        if self.network is not None:
+            await self.network.stop()
 
 
 async def serve_http(
@@ -64,12 +74,18 @@ async def serve_http(
     address: Address | None = None,
     limits: HttpLimits | None = None,
     security: Security | None = None,
-    express: Express | None = None,
+    native_front: NativeFront | None = None,
+    long_way: str = "",
 ) -> RunningHttp:
-    """Serve HTTP; return once it listens. *express* is the short way into the service, where it has one."""
+    """Serve HTTP; return once it listens. With a *native_front* network threads serve the connections.
+
+    Without one, *long_way* says why all calls go that way.
+    """
     address, limits, security = address or Address(), limits or HttpLimits(), security or Security()
     front = HttpFront(service, limits, security)
-    protocol = _protocol(front, limits, security, express)
+    if native_front is not None:
+        return await _serve_natively(front, native_front, address, limits, security)
+    protocol = bounded_protocol(limits, long_way)
     config = _config(front, protocol, limits, security)
     listener = _listener(address)
     server = _Server(config)
@@ -79,14 +95,27 @@ async def serve_http(
     return RunningHttp(server, task, host, port, protocol)
 
 
-def _protocol(
-    front: HttpFront, limits: HttpLimits, security: Security, express: Express | None
-) -> type[BoundedProtocol]:
-    """Return the connections' protocol; the short way needs the native extension, and no TLS."""
-    native = extension("_express")
-    if express is None or native is None or security.certificate is not None:
-        return bounded_protocol(limits, "no_extension" if native is None else "tls" if express else "")
-    return express_protocol(limits, ExpressLane(express, native, front.bodies, front.keys))
+async def _serve_natively(
+    front: HttpFront, native_front: NativeFront, address: Address, limits: HttpLimits, security: Security
+) -> RunningHttp:
+    """Serve with uvicorn behind the native network: it has no socket of its own."""
+    protocol = native_protocol(limits)
+    server = _Server(_config(front, protocol, limits, security))
+    listeners = _listeners(address, native_front.threads)
+    host, port = listeners[0].getsockname()[:2]
+    descriptors = [listener.fileno() for listener in listeners]
+    network = NativeNetwork(extension("_front"), native_front, descriptors, limits, security.keys)
+    for listener in listeners:
+        listener.close()  # the network has descriptors of its own
+    server.server_state.connections = network.connections
+    task = asyncio.create_task(server.serve(sockets=[]), name="http")
+    await _until_listening(server, task)
+
+    def new_protocol() -> NativeProtocol:
+        return protocol(server.config, server.server_state, server.lifespan.state)
+
+    network.start(new_protocol)
+    return RunningHttp(server, task, host, port, protocol, network)
 
 
 def _config(
@@ -122,6 +151,19 @@ def _listener(address: Address) -> socket.socket:
     except OSError as error:
         where = f"{address.host}:{address.port}"
         raise InputError("address", where, f"one that is free here: {error.strerror}") from None
+
+
+def _listeners(address: Address, count: int) -> list[socket.socket]:
+    """Return sockets that share a port, which must be free: nobody else's is joined."""
+    first = _listener(address)
+    host, port = first.getsockname()[:2]
+    first.close()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    def another() -> socket.socket:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=True)
+
+    return [another() for _ in range(count)]
 
 
 async def _until_listening(server: _Server, task: asyncio.Task[None]) -> None:

@@ -21,7 +21,7 @@ class GarbageKeeper:
     """The garbage keeper counts every collection of this process by its moment: `idle`, or `busy`."""
 
     def __init__(self, pile: Callable[[], int] | None = None) -> None:
-        self._pile = pile or _new_objects
+        self._pile = pile or (lambda: gc.get_count()[0])  # containers made since the last collection
         self.collections = {"idle": 0, "busy": 0}
         self._idle = False
 
@@ -59,8 +59,3 @@ class GarbageKeeper:
     def _saw(self, phase: str, _: dict[str, Any]) -> None:
         if phase == "start":
             self.collections["idle" if self._idle else "busy"] += 1
-
-
-def _new_objects() -> int:
-    """Return how many containers were made since the last collection, less those that are gone."""
-    return gc.get_count()[0]

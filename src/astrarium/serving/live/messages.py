@@ -1,11 +1,18 @@
 """Messages between the server and a worker carry ids, offsets and times, never a tensor.
 
-Messages are MessagePack arrays, one to a packet. Times are of the machine's monotonic clock.
+Messages are MessagePack arrays, one to a packet: the name of the class, then its fields. Times are of the
+machine's monotonic clock.
+
+The members of a batch travel packed, as one bytes object, which native code writes and reads as well: for
+each member a row of six little-endian 64-bit integers (48 bytes), the fields of `BatchMember` in order.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from itertools import chain
+from struct import Struct, pack
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -21,11 +28,10 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
 Shapes: TypeAlias = list[tuple[tuple[int, ...], int]]  # of each tensor: shape and bytes
 
 
-class BatchMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class BatchMember(NamedTuple):
     """A member is one item of a batch: row *row* of the *rows* in a block; `room` bytes at `reply` await it.
 
-    Tensors lie one after the other, aligned, in the order of the model's inputs; `shapes` is left out where
-    the model's own say it all.
+    Tensors lie one after the other, aligned, in the order of the model's inputs.
     """
 
     block: int
@@ -34,7 +40,22 @@ class BatchMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reply: int
     room: int
     application: int = 0
-    shapes: Shapes | None = None
+
+
+_MEMBER = Struct("<6q")
+MEMBER_BYTES = _MEMBER.size
+
+
+def packed(members: Sequence[Sequence[int]]) -> bytes:
+    """Return members as a message carries them."""
+    return pack(f"<{6 * len(members)}q", *chain.from_iterable(members))
+
+
+def unpacked(members: bytes) -> list[BatchMember]:
+    """Return members one by one: the inverse of `packed`."""
+    if len(members) % MEMBER_BYTES:
+        raise ValueError(f"members: expected rows of {MEMBER_BYTES} bytes, got {len(members)} bytes")
+    return list(map(BatchMember._make, _MEMBER.iter_unpack(members)))
 
 
 class LoadModel(Message, frozen=True):
@@ -50,10 +71,21 @@ class UnloadModel(Message, frozen=True):
 
 
 class RunBatch(Message, frozen=True):
+    """Run a batch of `packed` members.
+
+    `shapes` are those of each member's inputs, and None for a member whose model leaves nothing open; they
+    are left out where that is so of all.
+    """
+
     run: int
     model: int
-    members: list[BatchMember]
+    members: bytes
     start: Time = 0  # not before
+    shapes: list[Shapes | None] | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.members) // MEMBER_BYTES
 
 
 class CancelBatch(Message, frozen=True):
@@ -79,11 +111,16 @@ class WorkerUp(Message, frozen=True):
 
 
 class ModelLoaded(Message, frozen=True):
-    """A model was loaded, with inputs and outputs as (name, datatype, shape of one item)."""
+    """A model was loaded, with inputs and outputs as (name, datatype, shape of one item).
+
+    `lead` is how long inputs take to reach the GPU, beside what it computes: those of one item, and of each
+    further one.
+    """
 
     model: int
     inputs: list[tuple[str, str, tuple[int, ...]]]
     outputs: list[tuple[str, str, tuple[int, ...]]]
+    lead: tuple[Time, Time] = (0, 0)
 
 
 class ModelRefused(Message, frozen=True):

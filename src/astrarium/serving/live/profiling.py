@@ -5,20 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from astrarium.core.units import SECOND, Time
+from astrarium.serving.live.arena import aligned, fixed_bytes
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch, LoadedModel
-from astrarium.serving.live.tensors import Array, TensorSpec
+from astrarium.serving.live.messages import BatchDone, RunBatch, Shapes, decode_order, encode, packed
+from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
+from astrarium.serving.live.worker import BatchTurn
 
 Generator = Callable[[np.random.Generator], Mapping[str, Array]]  # the inputs of one request
 Progress = Callable[[int], None]
 _FEWEST, _TRIES = 5, 3
+_IN_A_ROW = 5  # batches of a model that launches
+_ROOM = 1 << 14  # bytes for an answer whose size is open
 _OUT_OF_ORDER = 1.1  # times as long as a larger size; less than this does no harm
 
 
@@ -43,6 +49,9 @@ class MeasuredTimes:
         return self.times[min(len(self.times) - 1, max(0, int(np.ceil(chance * len(self.times))) - 1))]
 
 
+Measure = Callable[[int], MeasuredTimes]  # of a batch size
+
+
 def sizes_up_to(largest: int) -> list[int]:
     """Return the sizes 1, 2, 3, 4, 6, 8, 12, ...: close enough for straight lines between them."""
     sizes = {1, largest}
@@ -53,30 +62,30 @@ def sizes_up_to(largest: int) -> list[int]:
     return sorted(size for size in sizes if size <= largest)
 
 
+def measuring(model: LoadedModel, specs: Sequence[TensorSpec], care: Care) -> Measure:
+    """Return what measures a batch size of a model."""
+
+    def measured(size: int) -> MeasuredTimes:
+        batch = examples.batch(specs, size, np.random.default_rng(size))
+        return MeasuredTimes(size, tuple(sorted(_timed(model, batch, care))))
+
+    return measured
+
+
 def by_size(
-    model: LoadedModel,
-    specs: Sequence[TensorSpec],
-    sizes: Sequence[int],
-    care: Care,
-    enough: Callable[[MeasuredTimes], bool],
+    measure: Measure, sizes: Sequence[int], enough: Callable[[MeasuredTimes], bool]
 ) -> Iterator[MeasuredTimes]:
     """Measure sizes until one is *enough*, also when it is measured again: that one is the last."""
     for size in sizes:
-        found = _measured(model, specs, size, care)
+        found = measure(size)
         if enough(found):
-            found = _measured(model, specs, size, care)
+            found = measure(size)
         yield found
         if enough(found):
             return
 
 
-def in_order(
-    model: LoadedModel,
-    specs: Sequence[TensorSpec],
-    measured: Sequence[MeasuredTimes],
-    care: Care,
-    chance: float,
-) -> list[MeasuredTimes]:
+def in_order(measure: Measure, measured: Sequence[MeasuredTimes], chance: float) -> list[MeasuredTimes]:
     """Measure again the sizes that seem to take longer than a larger one, and keep the fastest of a few.
 
     Either the machine was at something else meanwhile, which the next time shows and which must not lift all
@@ -87,7 +96,7 @@ def in_order(
         larger = min(each.quantile(chance) for each in kept[place + 1 :])
         for _ in range(_TRIES):
             if kept[place].quantile(chance) > _OUT_OF_ORDER * larger:
-                again = _measured(model, specs, kept[place].size, care)
+                again = measure(kept[place].size)
                 kept[place] = min(kept[place], again, key=lambda each: each.quantile(chance))
     return kept
 
@@ -137,18 +146,68 @@ def by_application(
     return Fit(alone, *_line(points))
 
 
-def _measured(model: LoadedModel, specs: Sequence[TensorSpec], size: int, care: Care) -> MeasuredTimes:
-    batch = examples.batch(specs, size, np.random.default_rng(size))
-    return MeasuredTimes(size, tuple(sorted(_timed(model, batch, care))))
-
-
 def _timed(model: LoadedModel, batch: Batch, care: Care) -> list[Time]:
-    for _ in range(care.warm_up):
-        model.run(batch)
+    if hasattr(model, "launch") and not any(spec.datatype == BYTES for spec in model.inputs):
+        return _repeated(_back_to_back(model, batch), care, _IN_A_ROW)
+    return _repeated(partial(_once, model, batch), care, 1)
+
+
+def _repeated(once: Callable[[], Time], care: Care, runs: int) -> list[Time]:
+    """Return what *once* returns time after time, which is the mean of so many *runs*."""
+    for _ in range(-(-care.warm_up // runs)):
+        once()
     times: list[Time] = []
-    while len(times) < care.repeats and (len(times) < _FEWEST or sum(times) < care.patience):
-        times.append(_once(model, batch))
+    while len(times) * runs < care.repeats or len(times) < _FEWEST:
+        times.append(once())
+        if len(times) >= _FEWEST and sum(times) * runs >= care.patience:
+            break
     return times
+
+
+def _back_to_back(model: Any, batch: Batch) -> Callable[[], Time]:
+    """Return what runs some more batches of a launching model and says how long each kept GPU and worker.
+
+    Inputs travel while the batch before is computed, and the worker's own work is done too, as where it has
+    enough to do: of small batches it is that which takes longest. What the end of one batch is seen late by,
+    the next one takes less; so it is the mean of several that counts.
+    """
+    orders = _Orders(model, batch)
+    ahead, ended = orders.launched(), time.monotonic_ns()
+
+    def once() -> Time:
+        nonlocal ahead, ended
+        before = ended
+        for _ in range(_IN_A_ROW):
+            turn, ahead = ahead, orders.launched()
+            _, ran = turn.take(ended, time.monotonic_ns)
+            turn.reply(ran.result)
+            encode(BatchDone(0, 0, ended, ended, ended, ended))
+            ended = time.monotonic_ns()
+        return max(1, (ended - before) // _IN_A_ROW)
+
+    return once
+
+
+class _Orders:
+    """Orders for a batch are as a worker gets them, with memory for its inputs and its answers."""
+
+    def __init__(self, model: Any, batch: Batch) -> None:
+        self._model = model
+        arrays = [np.ascontiguousarray(batch.inputs[spec.name]) for spec in model.inputs]
+        item = sum(aligned(array.nbytes // batch.size) for array in arrays)
+        room = fixed_bytes(model.outputs) or _ROOM
+        self._view = memoryview(bytearray(batch.size * (item + room)))
+        replies = batch.size * item
+        members = [(row * item, 1, 0, replies + row * room, room, 0) for row in range(batch.size)]
+        shapes: Shapes = [((1, *array.shape[1:]), array.nbytes // batch.size) for array in arrays]
+        fixed = fixed_bytes(model.inputs) is not None
+        open_shapes: list[Shapes | None] | None = None if fixed else [shapes] * batch.size
+        self._packet = encode(RunBatch(0, 0, packed(members), 0, open_shapes))
+
+    def launched(self) -> BatchTurn:
+        turn = BatchTurn(cast(RunBatch, decode_order(self._packet)), 0, self._model, self._view)
+        turn.launch()
+        return turn
 
 
 def _once(model: LoadedModel, batch: Batch) -> Time:

@@ -21,17 +21,9 @@ Array = npt.NDArray[Any]
 BYTES = "BYTES"  # elements of any length: each is a 32-bit length and its bytes
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32),
-    "UINT64": np.dtype(np.uint64),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
+    **{f"UINT{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"INT{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
     BYTES: np.dtype(np.object_),
 }
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
@@ -69,7 +61,9 @@ class Tensor(NamedTuple):
 
 
 def datatype_of(array: Array) -> str:
-    return BYTES if array.dtype.kind in "OSU" else _NAMES.get(array.dtype, str(array.dtype))
+    if array.dtype.kind in "OSU":
+        return BYTES
+    return _NAMES.get(array.dtype) or str(array.dtype)  # making that text takes long
 
 
 def to_array(tensor: Tensor) -> Array:

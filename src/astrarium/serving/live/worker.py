@@ -18,62 +18,28 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from threading import Lock, Thread
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
+import numpy as np
 
 from astrarium.core.units import Time
+from astrarium.serving.live import messages
 from astrarium.serving.live.arena import SharedMemory
-from astrarium.serving.live.backends import backends
-from astrarium.serving.live.backends.contract import (
-    Batch,
-    Interrupted,
-    Launched,
-    LoadedModel,
-    ModelFiles,
-    Place,
-    Ran,
-    Result,
-)
-from astrarium.serving.live.backends.precise_wait import Watch, fine_timers, watching
+from astrarium.serving.live.backends import backends, contract, examples
+from astrarium.serving.live.backends.contract import Batch, Launched, LoadedModel, ModelFiles, Place, Ran
+from astrarium.serving.live.backends.precise_wait import Ready, Watch, fine_timers, watching
 from astrarium.serving.live.batches import gathered, rehearse, write_replies
 from astrarium.serving.live.garbage import GarbageKeeper
-from astrarium.serving.live.messages import (
-    LARGEST_MESSAGE,
-    BatchBroken,
-    BatchCancelled,
-    BatchDone,
-    CancelBatch,
-    LoadModel,
-    ModelLoaded,
-    ModelRefused,
-    ModelUnloaded,
-    News,
-    Order,
-    Ping,
-    Pong,
-    RunBatch,
-    Shapes,
-    Stop,
-    UnloadModel,
-    WorkerUp,
-    decode_order,
-    encode,
-)
+from astrarium.serving.live.messages import BatchDone, LoadModel, RunBatch, Shapes
 from astrarium.serving.live.tensors import Array, TensorSpec
 
 # A batch in a worker: from its order, through its turn on the GPU, to its replies.
 
 
 Clock = Callable[[], Time]
-
-
-class Spent(NamedTuple):
-    """A spent turn is over: when it started, and what ran."""
-
-    started: Time
-    ran: Ran
 
 
 class BatchTurn:
@@ -83,13 +49,19 @@ class BatchTurn:
         self.order, self.received, self.model, self._view = order, received, model, view
         self.not_before = max(received, order.start)
         self._launch: Callable[[Batch, Time], Launched] | None = getattr(model, "launch", None)
+        self.in_flight: int = getattr(model, "in_flight", 0)  # batches that its model takes at once; 0: any
         self._launched: Launched | None = None
         self._error: Exception | None = None
 
     @property
     def launches(self) -> bool:
-        """Whether the GPU starts the batch by itself, so that the host need not wait for its start."""
+        """Whether the batch can be launched: its GPU works on its own then."""
         return self._launch is not None
+
+    @property
+    def awaits_start(self) -> bool:
+        """Whether the host waits for the batch's start: its GPU would begin at once."""
+        return not self.launched and (self._launch is None or self.in_flight > 0)
 
     @property
     def launched(self) -> bool:
@@ -107,8 +79,8 @@ class BatchTurn:
         except Exception as error:
             self._error = error
 
-    def take(self, free: Time, clock: Clock) -> Spent:
-        """Run the batch, or wait until it has run where it was launched.
+    def take(self, free: Time, clock: Clock) -> tuple[Time, Ran]:
+        """Run the batch, or wait until it has run; return when it started, and what ran.
 
         *free* is when the batch before left the GPU.
         """
@@ -117,9 +89,9 @@ class BatchTurn:
         if self._launched is None:
             return self._run(self._loaded(), clock)
         ran = self._launched.wait(free)
-        return Spent(ran.began, ran)
+        return ran.began, ran
 
-    def reply(self, result: Result) -> list[Shapes] | None:
+    def reply(self, result: contract.Result) -> list[Shapes] | None:
         """Write the replies; return their shapes where the model's own do not say them all."""
         return write_replies(self._view, self._loaded().outputs, self.order.members, result.outputs)
 
@@ -128,17 +100,18 @@ class BatchTurn:
         if self.model is not None and self.order.members:
             rehearse(self.model.outputs)
 
-    def _run(self, model: LoadedModel, clock: Clock) -> Spent:
+    def _run(self, model: LoadedModel, clock: Clock) -> tuple[Time, Ran]:
         started = clock()
         batch = self._batch(model)
         began = clock()
         result = model.run(batch)
-        return Spent(started, Ran(result, began, clock()))
+        return started, Ran(result, began, clock())
 
     def _batch(self, model: LoadedModel) -> Batch:
-        members = self.order.members
+        order = self.order
         staging: Callable[[int], Mapping[str, Array]] | None = getattr(model, "staging", None)
-        return gathered(self._view, model.inputs, members, staging(len(members)) if staging else {})
+        staged = staging(order.size) if staging else {}
+        return gathered(self._view, model.inputs, order.members, order.shapes, staged)
 
     def _loaded(self) -> LoadedModel:
         if self.model is None:
@@ -168,7 +141,8 @@ class Worker:
         garbage: GarbageKeeper | None = None,
     ) -> None:
         self._line, self._memory, self._place, self._clock = line, memory, place, clock
-        self._wait_until = watch(line.fileno(), self._heard, self._nearly)
+        self._packet = memoryview(bytearray(messages.LARGEST_MESSAGE))
+        self._watch = watch(line.fileno(), self._heard, self._nearly)
         self._models: dict[int, LoadedModel] = {}
         self._one_load = Lock()
         self._retired: list[LoadedModel] = []  # replaced, and closed once no batch can be using them
@@ -184,7 +158,7 @@ class Worker:
     def serve(self) -> None:
         """Serve until told to stop, or until the other end is gone."""
         self._hold_garbage()
-        self._say(WorkerUp(os.getpid()))
+        self._say(messages.WorkerUp(os.getpid()))
         while self._turns or not self._leaving:
             if self._turns:
                 self._take(self._turns.popleft())
@@ -196,11 +170,11 @@ class Worker:
     # listening
 
     def _listen(self) -> None:
-        packet = self._line.recv(LARGEST_MESSAGE)
+        size = self._line.recv_into(self._packet)  # new memory for the largest message would cost 10 us
         received = self._clock()
-        if not packet:
+        if not size:
             raise SystemExit  # the frontend is gone, and with it everybody who waits
-        self._obey(decode_order(packet), received)
+        self._obey(messages.decode_order(self._packet[:size]), received)
 
     def _hold_garbage(self) -> None:
         self._unsettled = True
@@ -220,37 +194,41 @@ class Worker:
         else:
             garbage.idle_moment()
 
-    def _obey(self, order: Order, received: int) -> None:
+    def _obey(self, order: messages.Order, received: int) -> None:
         match order:
             case RunBatch():
                 model = self._models.get(order.model)
                 self._turns.append(BatchTurn(order, received, model, self._memory.view))
-            case CancelBatch(run, recovery):
+            case messages.CancelBatch(run, recovery):
                 if any(turn.order.run == run for turn in (self._running, *self._turns) if turn):
                     self._cancelled[run] = recovery  # else it has ended, and its end is on the way
             case LoadModel():
                 self._load(order)
-            case UnloadModel(model):
+            case messages.UnloadModel(model):
                 self._retire(self._models.pop(model, None))
-                self._say(ModelUnloaded(model))
-            case Ping(sent):
-                self._say(Pong(sent, received))
-            case Stop():
+                self._say(messages.ModelUnloaded(model))
+            case messages.Ping(sent):
+                self._say(messages.Pong(sent, received))
+            case messages.Stop():
                 self._leaving = True
+
+    def _wait_until(self, instant: int, ready: Ready | None = None) -> bool:
+        """Wait, hear orders and launch ahead meanwhile; see `Wait`."""
+        self._launch_ahead(instant)
+        return self._watch(instant, ready)
 
     def _heard(self, until: int) -> bool:
         """Hear an order while waiting for an instant; return whether it ends the batch that runs."""
         self._listen()
-        if self._clock() + self._spare < until:  # or else the one that runs would be answered late
-            self._launch_ahead()
+        self._launch_ahead(until)
         return self._running is not None and self._running.order.run in self._cancelled
 
     def _nearly(self) -> None:
         if self._running is not None and self._running.launched:
             self._running.nearly_over()
 
-    def _say(self, news: News) -> None:
-        self._line.send(encode(news))
+    def _say(self, news: messages.News) -> None:
+        self._line.send(messages.encode(news))
 
     # models
 
@@ -261,22 +239,23 @@ class Worker:
     def _load_aside(self, order: LoadModel) -> None:
         try:
             with self._one_load:  # importing users' code from two threads at once is asking for trouble
-                model = self._ready_to_run(order)
+                model, lead = self._ready_to_run(order)
         except Exception as error:
-            self._say(ModelRefused(order.model, _told(error)))
+            self._say(messages.ModelRefused(order.model, _told(error)))
             return
         replaced, self._models[order.model] = self._models.get(order.model), model
         self._hold_garbage()
         self._retire(replaced)
-        self._say(ModelLoaded(order.model, _plain(model.inputs), _plain(model.outputs)))
+        self._say(messages.ModelLoaded(order.model, _plain(model.inputs), _plain(model.outputs), lead))
 
-    def _ready_to_run(self, order: LoadModel) -> LoadedModel:
+    def _ready_to_run(self, order: LoadModel) -> tuple[LoadedModel, tuple[Time, Time]]:
         files = files_from(order.files)
         model = backends.get(files.backend)(files, self._place)
+        model.warm_up(order.sizes)
+        lead = measured_lead(model, files.max_batch, self._clock)
         if hasattr(model, "wait_until"):
             model.wait_until = self._wait_until
-        model.warm_up(order.sizes)
-        return model
+        return model, lead
 
     def _retire(self, model: LoadedModel | None) -> None:
         if model is not None:
@@ -292,13 +271,28 @@ class Worker:
 
     # batches
 
-    def _launch_ahead(self) -> None:
-        """Launch the next batch that the GPU lacks, unless it or the one that runs needs the host."""
-        if self._running is not None and not self._running.launches:
+    def _launch_ahead(self, until: int) -> None:
+        """Launch the batches that the GPU lacks, up to the first that needs the host, or time, or room.
+
+        *until* is when the batch that runs is expected to end.
+        """
+        if self._running is not None and not self._running.launched:
             return
-        waiting = next((turn for turn in self._turns if not turn.launched), None)
-        if waiting is not None and waiting.launches:
-            self._launch(waiting)
+        for turn in self._turns:
+            if not turn.launched:
+                if not turn.launches or not self._may_launch(turn, until):
+                    return
+                self._launch(turn)
+
+    def _may_launch(self, turn: BatchTurn, until: int) -> bool:
+        if (
+            not turn.in_flight
+        ):  # it begins in time if it is launched later; what runs must be answered in time
+            return self._clock() + self._spare < until
+        given = [one for one in (self._running, *self._turns) if one and one.launched]
+        if not given and turn.not_before > self._clock():
+            return False
+        return sum(one.model is turn.model for one in given) < turn.in_flight
 
     def _launch(self, turn: BatchTurn) -> None:
         before = self._clock()
@@ -310,19 +304,19 @@ class Worker:
         started = max(self._free, turn.not_before)
         try:
             self._say(self._done(turn))
-        except Interrupted:
+        except contract.Interrupted:
             self._recover(run, started)
         except Exception as error:
             self._free = self._clock()
-            self._say(BatchBroken(run, min(started, self._free), self._free, _told(error)))
+            self._say(messages.BatchBroken(run, min(started, self._free), self._free, _told(error)))
         self._running = None
         if self._garbage is not None:
             self._garbage.busy_moment()
 
     def _done(self, turn: BatchTurn) -> BatchDone:
         run, received, now = turn.order.run, turn.received, self._clock()
-        if run in self._cancelled or not (turn.launches or self._wait_until(turn.order.start)):
-            raise Interrupted
+        if run in self._cancelled or (turn.awaits_start and not self._wait_until(turn.order.start)):
+            raise contract.Interrupted
         if not turn.order.members:
             return BatchDone(run, received, now, now, now, now)
         if turn.launches and not turn.launched:
@@ -330,7 +324,7 @@ class Worker:
         started, (result, computing, computed) = turn.take(self._free, self._clock)
         self._free = computed
         if run in self._cancelled:
-            raise Interrupted  # it could not be stopped, but nobody waits for these answers any more
+            raise contract.Interrupted  # it could not be stopped, but nobody waits for these answers now
         shapes, own = turn.reply(result), list(result.own_times)
         return BatchDone(run, received, started, computing, computed, self._clock(), shapes, own)
 
@@ -338,29 +332,43 @@ class Worker:
         stopped, recovery = self._clock(), self._cancelled.pop(run)
         self._running, self._free = None, stopped + recovery
         self._wait_until(self._free)
-        self._say(BatchCancelled(run, min(started, stopped), stopped))
+        self._say(messages.BatchCancelled(run, min(started, stopped), stopped))
+
+
+_TRIES = 5  # of which the shortest counts: other models' batches may be in the way
+
+
+def measured_lead(model: LoadedModel, largest: int, clock: Clock) -> tuple[Time, Time]:
+    """Return how long the inputs of one item take to reach the GPU, and those of each further one.
+
+    That is nothing where the GPU waits for them as for everything else: for models that are not launched, or
+    have no memory of their own for inputs.
+    """
+    if not hasattr(model, "launch") or not hasattr(model, "staging"):
+        return 0, 0
+    one, all_of_them = (min(_lead(model, size, clock) for _ in range(_TRIES)) for size in (1, largest))
+    return one, max(0, all_of_them - one) // max(1, largest - 1)
+
+
+def _lead(model: Any, size: int, clock: Clock) -> Time:
+    given = examples.batch(model.inputs, size, np.random.default_rng(0)).inputs
+    started = clock()
+    staged = model.staging(size)
+    for name, room in staged.items():
+        room[:] = given[name]
+    began: Time = model.launch(Batch(size, {**given, **staged}), started).wait(started).began
+    return max(0, began - started)
 
 
 def files_from(plain: dict[str, Any]) -> ModelFiles:
     """Return a model's description from a message; the inverse of `files_to`."""
-    specs = {
-        side: tuple(TensorSpec(name, kind, tuple(shape)) for name, kind, shape in plain[side])
-        for side in ("inputs", "outputs")
-    }
-    return ModelFiles(**{**plain, **specs, "base": Path(plain["base"])})
+    return msgspec.convert(plain, ModelFiles, dec_hook=lambda kind, value: kind(value))  # of its path
 
 
 def files_to(files: ModelFiles) -> dict[str, Any]:
     """Return a model's description as a message can carry it."""
-    return {
-        "name": files.name,
-        "backend": files.backend,
-        "options": dict(files.options),
-        "inputs": _plain(files.inputs),
-        "outputs": _plain(files.outputs),
-        "max_batch": files.max_batch,
-        "base": str(files.base),
-    }
+    plain: dict[str, Any] = msgspec.to_builtins(files, enc_hook=str)
+    return plain
 
 
 def _plain(specs: Sequence[TensorSpec]) -> list[tuple[str, str, tuple[int, ...]]]:

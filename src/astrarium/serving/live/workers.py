@@ -10,20 +10,15 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Protocol
 
-from astrarium.core.errors import extension
-from astrarium.core.units import Time
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import LARGEST_MESSAGE, News, Order, Stop, decode_news, encode
 
 
-class EarlyReplies(Protocol):
-    """The early reply thread (native) hears workers before the event loop does, and sends plain answers.
-
-    `LocalWorkers` gives it the workers' sockets; the server tells it which answers to expect.
-    """
+class NativeEars(Protocol):
+    """A native thread hears workers before the event loop does; `LocalWorkers` gives it their sockets."""
 
     def bell(self) -> int:
         """Return a descriptor that can be read when there are packets."""
@@ -32,27 +27,11 @@ class EarlyReplies(Protocol):
     def forget(self, worker: int) -> None:
         """Read what the worker has sent until now, and nothing that it sends later."""
 
-    def has_news(self) -> bool:
-        """Whether there are packets."""
-
     def packets(self) -> list[tuple[int, bytes]]:
         """Return the packets since the last call, each with the number of its worker."""
 
-    def expect(self, run: int, replies: list[Any]) -> None:
-        """Answer these calls when the batch is done: (packed call of one row, its client's line, offset and
-        size of its room, place in the batch)."""
-
-    def collect(self, run: int) -> tuple[Time, list[int], list[tuple[int, bytes]]]:
-        """Return when answers of a batch were sent (0: never), which, and what is left of some to send."""
-
     def stop(self) -> None:
         """Stop hearing and answering; what was heard can still be collected."""
-
-
-def new_early_replies(memory: memoryview) -> EarlyReplies | None:
-    """Start the early reply thread; None where the extension was not built and the event loop must hear."""
-    module = extension("_express")
-    return None if module is None else cast(EarlyReplies, module.Courier(memory))
 
 
 class Listener(Protocol):
@@ -82,9 +61,6 @@ class Workers(Protocol):
     def kill(self, worker: int, reason: str) -> None:
         """Kill a worker at once; `died` follows with this reason."""
 
-    def hear(self) -> None:
-        """Pass on the news that have come by now, without waiting for the event loop."""
-
     def hush(self) -> None:
         """Pass on what the workers have said until now; nothing more will be heard."""
 
@@ -112,14 +88,12 @@ class LocalWorkers:
     Everything here belongs to one event loop.
     """
 
-    def __init__(
-        self, memory: SharedMemory, listener: Listener, early_replies: EarlyReplies | None = None
-    ) -> None:
-        self._memory, self._listener, self._early_replies = memory, listener, early_replies
+    def __init__(self, memory: SharedMemory, listener: Listener, ears: NativeEars | None = None) -> None:
+        self._memory, self._listener, self._ears = memory, listener, ears
         self._running: dict[int, _Running] = {}
         self._loop = asyncio.get_running_loop()
-        if early_replies is not None:
-            self._loop.add_reader(early_replies.bell(), self._collect, early_replies)
+        if ears is not None:
+            self._loop.add_reader(ears.bell(), self._collect, ears)
 
     def start(self, spec: WorkerSpec) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -129,8 +103,8 @@ class LocalWorkers:
         with theirs:
             process = self._spawn(spec, theirs.fileno())
         running = self._running[spec.worker] = _Running(process, ours, os.pidfd_open(process.pid))
-        if self._early_replies is not None:
-            self._early_replies.watch(spec.worker, ours.fileno())
+        if self._ears is not None:
+            self._ears.watch(spec.worker, ours.fileno())
         else:
             self._loop.add_reader(ours.fileno(), self._read, spec.worker, running)
         self._loop.add_reader(running.watch, self._ended, spec.worker, running)
@@ -152,19 +126,12 @@ class LocalWorkers:
             running.reason = reason
             running.process.kill()
 
-    def hear(self) -> None:
-        if self._early_replies is not None:
-            self._collect(self._early_replies)
-            return
-        for worker, running in list(self._running.items()):
-            self._read(worker, running)
-
     def hush(self) -> None:
-        early_replies, self._early_replies = self._early_replies, None
-        if early_replies is not None:
-            self._loop.remove_reader(early_replies.bell())
-            early_replies.stop()
-            self._collect(early_replies)
+        ears, self._ears = self._ears, None
+        if ears is not None:
+            self._loop.remove_reader(ears.bell())
+            ears.stop()
+            self._collect(ears)
 
     async def stop(self, grace: float) -> None:
         for worker in self._running:
@@ -210,8 +177,8 @@ class LocalWorkers:
                 return
             self._tell(worker, packet)
 
-    def _collect(self, early_replies: EarlyReplies) -> None:
-        for worker, packet in early_replies.packets():
+    def _collect(self, ears: NativeEars) -> None:
+        for worker, packet in ears.packets():
             self._tell(worker, packet)
 
     def _tell(self, worker: int, packet: bytes) -> None:
@@ -222,19 +189,19 @@ class LocalWorkers:
             log.exception("news of worker %d made trouble", worker)
 
     def _ended(self, worker: int, running: _Running) -> None:
-        if self._early_replies is None:
+        if self._ears is None:
             self._read(worker, running)  # its last words
         self._forget(worker, running)
-        if self._early_replies is not None:
-            self._collect(self._early_replies)
+        if self._ears is not None:
+            self._collect(self._ears)
         running.socket.close()
         if self._running.get(worker) is running:
             del self._running[worker]
         self._listener.died(worker, running.reason or _how_it_ended(running.process.wait()))
 
     def _forget(self, worker: int, running: _Running) -> None:
-        if self._early_replies is not None:
-            self._early_replies.forget(worker)
+        if self._ears is not None:
+            self._ears.forget(worker)
         else:
             self._loop.remove_reader(running.socket.fileno())
         self._loop.remove_reader(running.watch)

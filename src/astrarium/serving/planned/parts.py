@@ -15,34 +15,23 @@ from astrarium.core.quantities import Bytes
 from astrarium.placement.cells import Cell
 from astrarium.placement.problem import Problem
 from astrarium.serving.contract import Setup
-from astrarium.serving.record import Batches, Ints, Requests, ServingRecord
+from astrarium.serving.record import BATCHES, Batches, Ints, Requests, ServingRecord, recorded
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.schema import Cluster, GpuGroup
 from astrarium.serving.state import Outcome
 
 NO_REPLICA = "no replica"  # why requests of a model that lives nowhere are dropped, at once
-BATCHES: dict[str, type] = {
-    "model": np.int32,
-    "gpu": np.int32,
-    "size": np.int32,
-    "dispatched": np.int64,
-    "started": np.int64,
-    "finished": np.int64,
-    "fate": np.int8,
-}
 
 
 @dataclass(frozen=True)
 class RecordPart:
     """A record part is a record of some requests (`numbers`, of the whole run) on some of the GPUs.
 
-    In the record everything is counted from 0; *gpus* and *models* are the numbers in the whole run.
+    In the record everything is counted from 0; the *cell* has the numbers in the whole run.
     """
 
     run_by: str
-    gpus: tuple[int, ...]
-    models: tuple[int, ...]
-    limits: tuple[int, ...]  # the largest batch of each model
+    cell: Cell
     numbers: Ints
     record: ServingRecord
 
@@ -79,17 +68,9 @@ def together(
     left_out = len(arrivals) - sum(len(part.numbers) for part in parts)
     reasons = _reasons(parts, [NO_REPLICA] if left_out else [])
     batches, rank = _batches(parts)
-    return ServingRecord(
-        policy=scenario.policy.name,
-        setup=setup,
-        seed=scenario.seed,
-        requests=_requests(arrivals, build.deadlines(arrivals, setup), parts, rank, reasons),
-        batches=batches,
-        reasons=tuple(reasons),
-        warmup=scenario.workload.warmup,
-        duration=scenario.duration,
-        engine="native" if all(part.record.engine == "native" for part in parts) else "python",
-    )
+    requests = _requests(arrivals, build.deadlines(arrivals, setup), parts, rank, reasons)
+    engine = "native" if all(part.record.engine == "native" for part in parts) else "python"
+    return recorded(scenario, setup, requests, batches, list(reasons), engine)
 
 
 def _reasons(parts: Sequence[RecordPart], others: Sequence[str]) -> dict[str, int]:
@@ -114,7 +95,7 @@ def _batches(parts: Sequence[RecordPart]) -> tuple[Batches, list[Ints]]:
 
 def _column(part: RecordPart, name: str) -> Ints:
     column: Ints = getattr(part.record.batches, name)
-    known = {"model": part.models, "gpu": part.gpus}.get(name)
+    known = {"model": part.cell.models, "gpu": part.cell.gpus}.get(name)
     return column if known is None else np.array(known, np.int32)[column]
 
 

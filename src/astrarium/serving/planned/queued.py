@@ -13,7 +13,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.processes import Arrivals
 from astrarium.core.profiles import Dynamic
 from astrarium.core.units import Time
-from astrarium.placement.cells import Cell, Numbers
+from astrarium.placement.cells import Cell, Numbers, limits_of
 from astrarium.placement.interference import (
     IgniterInterference,
     Interference,
@@ -26,8 +26,8 @@ from astrarium.placement.plan import ROUNDING, Plan, Replica
 from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
 from astrarium.placement.worker_queues import Batching, PlanSimulation
 from astrarium.serving.contract import Setup
-from astrarium.serving.planned.parts import BATCHES, RecordPart, cell_scenario, part_of
-from astrarium.serving.record import Batches, Ints, ServingRecord
+from astrarium.serving.planned.parts import RecordPart, cell_scenario, part_of
+from astrarium.serving.record import BATCHES, Batches, Ints, ServingRecord, recorded
 from astrarium.serving.record import Requests as Outcomes
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.state import Fate, Outcome
@@ -54,14 +54,12 @@ def run_queues(
     _check_profiles(alone)
     setup, mine = build.setup(alone, placed=True), part_of(arrivals, numbers, cell.models)
     coming = arrivals.time[numbers] + setup.network.delay(1)
-    requests = PlacementRequests(tuple(coming.tolist()), tuple(arrivals.model[numbers].tolist()))
+    requests = PlacementRequests.of(coming, arrivals.model[numbers])
     ready, replicas = prepared(problem, queued, slowing, setup.network.delay(1) + setup.network.response)
     simulation = PlanSimulation(ready, Plan("", replicas), slowing, BATCHING)
     simulation.run(requests, None)
     record = _record(alone, setup, mine, simulation.begun, cell)
-    return RecordPart(
-        RUN_BY, cell.gpus, cell.models, tuple(limit for _, limit in cell.limits), numbers, record
-    )
+    return RecordPart(RUN_BY, cell, numbers, record)
 
 
 class Shared:
@@ -109,7 +107,7 @@ def prepared(
 
 def _times(model: PlacedModel, replica: Replica, company: float, problem: Problem) -> list[Time]:
     """Return the times of batches of 1, 2, ... on the replica's share."""
-    form, gpu = model.forms[replica.shape], _gpu(problem, replica.gpus[0])
+    form, gpu = model.forms[replica.shape], problem.gpu(replica.gpus[0])
     sizes = range(1, min(replica.batch, form.max_batch) + 1)
     return [
         round(form.latency(size) * share_factor(model, gpu, size, replica.share) * company) for size in sizes
@@ -124,22 +122,15 @@ def _company(
     for gpu in replica.gpus:
         others = [one for one in queued if gpu in one.gpus]
         tenants = [Tenant(one.model, one.batch, one.share) for one in others]
-        slowdowns = interference.slowdowns(_gpu(problem, gpu), tenants)
+        slowdowns = interference.slowdowns(problem.gpu(gpu), tenants)
         worst = max(worst, slowdowns[others.index(replica)])
     return worst
 
 
-def _gpu(problem: Problem, id_: int) -> PlacementGpu:
-    return next(gpu for gpu in problem.gpus if gpu.id == id_)
-
-
 def _as_cell(queued: Sequence[Replica]) -> Cell:
     """Return one cell with all GPUs and models of the replicas."""
-    limits: dict[int, int] = {}
-    for replica in queued:
-        limits[replica.model] = max(replica.batch, limits.get(replica.model, 0))
     gpus = sorted({gpu for replica in queued for gpu in replica.gpus})
-    return Cell(tuple(gpus), tuple(sorted(limits.items())))
+    return Cell(tuple(gpus), limits_of(queued))
 
 
 def _check_profiles(scenario: Scenario) -> None:
@@ -153,16 +144,9 @@ def _record(
     scenario: Scenario, setup: Setup, arrivals: Arrivals, batches: Sequence[BatchJourney], cell: Cell
 ) -> ServingRecord:
     rows = [list(_rows(batch, cell)) for batch in batches]
-    return ServingRecord(
-        policy=RUN_BY,
-        setup=setup,
-        seed=scenario.seed,
-        requests=_outcomes(arrivals, build.deadlines(arrivals, setup), setup, batches, rows),
-        batches=_columns([row for each in rows for row in each]),
-        reasons=("", EXPIRED),
-        warmup=scenario.workload.warmup,
-        duration=scenario.duration,
-    )
+    requests = _outcomes(arrivals, build.deadlines(arrivals, setup), setup, batches, rows)
+    columns = _columns([row for each in rows for row in each])
+    return recorded(scenario.with_policy(RUN_BY), setup, requests, columns, ("", EXPIRED), "python")
 
 
 def _rows(batch: BatchJourney, cell: Cell) -> Iterator[Row]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -24,9 +23,9 @@ from astrarium.placement.cells import (
 )
 from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan, Replica, check
-from astrarium.placement.policies import Judge
 from astrarium.placement.problem import PlacementRequests, Problem
-from astrarium.serving.level import EngineName, serve, timed
+from astrarium.run.experiment import EngineName
+from astrarium.serving.level import Stopwatch, serve
 from astrarium.serving.planned.parts import RecordPart, cell_scenario, part_of, together
 from astrarium.serving.planned.queued import run_queues
 from astrarium.serving.planning import plans
@@ -59,7 +58,7 @@ def run_planned(
     Requests of a model without a replica are dropped when they come. *interference* is between replicas that
     share a GPU.
     """
-    wall, cpu = time.perf_counter(), time.process_time()
+    took = Stopwatch()
     problem = problem or plans.problem(scenario, planning=False)
     check(plan, problem)
     arrivals = build.arrivals(scenario)
@@ -70,8 +69,7 @@ def run_planned(
         numbers = np.flatnonzero(where == place)
         parts.append(routes.run(place, scenario, arrivals, numbers, interference, engine, heard))
     record = together(scenario, build.setup(scenario, placed=True), arrivals, parts)
-    took = time.perf_counter() - wall, time.process_time() - cpu
-    return PlannedRun(plan, timed(record, *took), tuple(parts))
+    return PlannedRun(plan, took.by(record), tuple(parts))
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,9 @@ class Routes:
         """Run one of the cells, or of the queues, with its part of the requests."""
         if place < len(self.cells):
             cell = self.cells[place]
-            return run_cell(scenario, self.problem, cell, arrivals, numbers, engine, progress)
+            alone, mine = cell_scenario(scenario, self.problem, cell), part_of(arrivals, numbers, cell.models)
+            record = serve(alone, build.setup(alone, placed=True), mine, engine, progress)
+            return RecordPart(scenario.policy.name, cell, numbers, record)
         queue = self.queues[place - len(self.cells)]
         return run_queues(scenario, self.problem, queue, arrivals, numbers, interference)
 
@@ -126,35 +126,10 @@ def _portion(progress: Progress | None, place: int, count: int, duration: Time) 
     return lambda now: progress((place * duration + min(now, duration)) // count)
 
 
-def run_cell(
-    scenario: Scenario,
-    problem: Problem,
-    cell: Cell,
-    arrivals: Arrivals,
-    numbers: Numbers,
-    engine: EngineName = "auto",
-    progress: Progress | None = None,
-) -> RecordPart:
-    alone = cell_scenario(scenario, problem, cell)
-    mine = part_of(arrivals, numbers, cell.models)
-    record = serve(alone, build.setup(alone, placed=True), mine, engine, progress)
-    limits = tuple(limit for _, limit in cell.limits)
-    return RecordPart(scenario.policy.name, cell.gpus, cell.models, limits, numbers, record)
-
-
 # Judging finds a plan's worth under the batching policy that will run it, fast enough for a search.
 
 
 _MOST_DRAWS = 16  # of requests whose judgements are remembered
-
-
-def judge(
-    scenario: Scenario, problem: Problem, interference: Interference | None = None, warmup: Time = 0
-) -> Judge:
-    """Return a judge of plans; requests that come before *warmup* are served and not counted.
-
-    A cell that was seen before with the same requests is not run again."""
-    return _Judging(scenario, problem, interference, warmup).judged
 
 
 @dataclass
@@ -167,15 +142,19 @@ class _Draw:
     known: dict[object, Numbers] = field(default_factory=dict)
 
 
-class _Judging:
+class PlanJudge:
+    """A judge of plans serves requests that come before *warmup*, and does not count them.
+
+    A cell that was seen before with the same requests is not run again."""
+
     def __init__(
-        self, scenario: Scenario, problem: Problem, interference: Interference | None, warmup: Time
+        self, scenario: Scenario, problem: Problem, interference: Interference | None = None, warmup: Time = 0
     ) -> None:
         self._scenario, self._problem = scenario, problem
         self._interference, self._warmup = interference, warmup
         self._draws: list[_Draw] = []
 
-    def judged(self, plan: Plan, requests: PlacementRequests) -> Sequence[float]:
+    def __call__(self, plan: Plan, requests: PlacementRequests) -> list[float]:
         draw = self._draw(requests)
         routes = Routes.of(plan, self._problem)
         where: Numbers | None = None
@@ -214,7 +193,7 @@ class _Judging:
 def _in_time(part: RecordPart, warmup: Time, models: int) -> Numbers:
     requests = part.record.requests
     good = (requests.outcome == Outcome.IN_TIME) & (requests.arrival >= warmup)
-    mine = np.array(part.models, np.int64)[requests.model[good]]
+    mine = np.array(part.cell.models, np.int64)[requests.model[good]]
     return np.bincount(mine, minlength=models)
 
 

@@ -11,12 +11,19 @@ from typing import Any
 
 import msgspec
 
+from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
 from astrarium.placement.problem import Problem
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import MOST_GPUS
 from astrarium.serving.planning.growth import Growth, growth
-from astrarium.serving.planning.search import Attempt, PlacementChoice, Planning, PlanningGoals, PlanningWatch
+from astrarium.serving.planning.search import (
+    Attempt,
+    Planning,
+    PlanningGoals,
+    PlanningWatch,
+    placement_policy,
+)
 from astrarium.serving.planning.use import GpuUse
 from astrarium.serving.scenario import Scenario
 
@@ -27,7 +34,7 @@ MOST_ALONE = 3_000_000  # requests that may be looked at to see how far each mod
 class Rival:
     """A rival is another policy on as many GPUs and the same requests, and the fewest GPUs that it needs."""
 
-    choice: PlacementChoice
+    choice: Choice
     same: Attempt
     fewest: Attempt | None
 
@@ -40,7 +47,7 @@ class Question:
     """
 
     gpus: int | None = None
-    rivals: tuple[PlacementChoice, ...] = ()
+    rivals: tuple[Choice, ...] = ()
     grow: bool = True
     each: bool | None = None
 
@@ -54,7 +61,7 @@ class PlanningAnswer:
     """An answer's *fewest* is None where no number of GPUs that was tried is enough, or nobody asked."""
 
     scenario: Scenario
-    choice: PlacementChoice
+    choice: Choice
     goals: PlanningGoals
     question: Question
     chosen: Attempt | None = None
@@ -68,13 +75,13 @@ class PlanningAnswer:
 
 def answered(
     scenario: Scenario,
-    choice: PlacementChoice,
+    choice: Choice,
     goals: PlanningGoals,
     question: Question,
     watch: PlanningWatch | None = None,
 ) -> PlanningAnswer:
     for rival in question.rivals:
-        rival.made("--against")  # nothing is begun that cannot be finished
+        placement_policy(rival, "--against")  # nothing is begun that cannot be finished
     watch = watch or PlanningWatch()
     answer = PlanningAnswer(scenario, choice, goals, question, attempts=watch.attempts)
     planning = Planning(scenario, choice, goals, watch)
@@ -204,11 +211,6 @@ def _growth(growth: Growth | None, problem: Problem) -> dict[str, Any] | None:
     if growth is None:
         return None
     names = [model.name for model in problem.models]
-    return {
-        "carries": growth.carries,
-        "breaks": growth.breaks,
-        "first": None if growth.first is None else names[growth.first],
-        "others": [names[place] for place in growth.others],
-        "attainment": growth.attainment,
-        "why": growth.why,
-    }
+    first, others = growth.first, [names[place] for place in growth.others]
+    named = {"first": None if first is None else names[first], "others": others}
+    return {**msgspec.structs.asdict(growth), **named}

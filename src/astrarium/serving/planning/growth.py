@@ -14,7 +14,7 @@ import msgspec
 from astrarium.core.units import to_ms
 from astrarium.placement.interference import share_factor
 from astrarium.placement.plan import Replica
-from astrarium.placement.problem import ALONE, PlacedModel, Problem
+from astrarium.placement.problem import ALONE, PlacedModel
 from astrarium.serving.planning.load import judged, with_rates
 from astrarium.serving.planning.search import Attempt, Planning
 from astrarium.serving.planning.use import busy_for
@@ -46,7 +46,8 @@ def growth(planning: Planning, attempt: Attempt, model: int | None = None) -> Gr
 
     def carried(factor: float) -> bool:
         planning.watch.say(f"what breaks first: {subject} times {factor:.2f}")
-        seen[factor] = _grown(planning, attempt, _factors(problem, factor, model))
+        factors = [factor if model in (None, place) else 1.0 for place in range(len(problem.models))]
+        seen[factor] = _grown(planning, attempt, factors)
         return not _short(seen[factor], attempt, model)
 
     good, bad = narrowed(carried)
@@ -65,10 +66,6 @@ def _grown(planning: Planning, attempt: Attempt, factors: list[float]) -> Attemp
     judge = planning.judge(with_rates(attempt.problem, rates))
     found = judged(attempt.plan, judge, planning.load.fresh(factors))
     return replace(attempt, problem=planning.load.judging(attempt.problem, factors), judged=found)
-
-
-def _factors(problem: Problem, factor: float, model: int | None) -> list[float]:
-    return [factor if model in (None, place) else 1.0 for place in range(len(problem.models))]
 
 
 def _short(found: Attempt, today: Attempt, model: int | None) -> list[int]:
@@ -143,7 +140,7 @@ def _waiting(attempt: Attempt, model: PlacedModel) -> str:
 def _longest(attempt: Attempt, replica: Replica) -> float:
     """Return the milliseconds of a replica's largest batch."""
     model = attempt.problem.models[replica.model]
-    gpu = next(gpu for gpu in attempt.problem.gpus if gpu.id == replica.gpus[0])
+    gpu = attempt.problem.gpu(replica.gpus[0])
     factor = share_factor(model, gpu, replica.batch, replica.share)
     if attempt.speeds is not None and replica.shape == ALONE and replica.share >= 1:
         factor *= attempt.speeds.part(gpu.id, model.index, replica.batch)

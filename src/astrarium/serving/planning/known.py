@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from astrarium.core.decode import Decoder, read_yaml
-from astrarium.core.errors import InputError, one_of
-from astrarium.placement import alpaserve, igniter
-from astrarium.placement import v100 as table
+from astrarium.core.errors import InputError, one_of, read_from
+from astrarium.placement import igniter
 from astrarium.placement.igniter import GpuTraits, IgniterProfile, ModelTraits, fit_gpu, fit_models
 from astrarium.placement.interference import (
     IgniterInterference,
@@ -26,8 +25,8 @@ from astrarium.placement.interference import (
     MeasuredInterference,
     SlowdownTable,
 )
-from astrarium.placement.problem import ALONE, Form, PlacedModel, Problem, Shape
-from astrarium.placement.v100 import placed_model as measured_model
+from astrarium.placement.measured import alpaserve_forms, v100_demands
+from astrarium.placement.problem import ALONE, Form, PlacedModel, Problem
 
 # What is known of models that share a GPU, read from files: iGniter's profiles, measured slowdowns.
 
@@ -45,33 +44,17 @@ class Colocation(msgspec.Struct, frozen=True):
 @cache
 def v100() -> Colocation:
     """Return iGniter's coefficients from the profile that comes along."""
-    return _fitted(igniter.profile(), igniter.SOURCE)
+    return fitted(igniter.profile(), igniter.SOURCE)
 
 
-def read_igniter(path: str | Path) -> Colocation:
-    """Read a profile of your own, YAML or JSON in the form of `placement/igniter.json`."""
-    return _fitted(read_yaml(Path(path)), str(path))
-
-
-def _fitted(raw: Any, source: str) -> Colocation:
-    profile = _decoded(IgniterProfile, raw, source)
-    try:
+def fitted(raw: Any, source: str) -> Colocation:
+    """Return the coefficients from a profile in the form of `placement/igniter.json`."""
+    profile = decoded(IgniterProfile, raw, source)
+    with read_from(source):
         return Colocation(fit_gpu(profile.gpu), fit_models(profile))
-    except InputError as error:
-        raise error.read_from(source) from None
 
 
-def read_slowdowns(path: str | Path) -> SlowdownTable:
-    """Read a table of measured slowdowns, YAML or JSON:
-
-    pairs: [{model: alexnet, beside: vgg19, slowdown: 1.3}]
-    sums: {of: sm_utilization, points: [{sum: 1.0, slowdown: 1.0}, {sum: 2.0, slowdown: 1.9}]}
-    otherwise: 1.1
-    """
-    return _decoded(SlowdownTable, read_yaml(Path(path)), str(path))
-
-
-def _decoded(kind: type[S], raw: Any, source: str) -> S:
+def decoded(kind: type[S], raw: Any, source: str) -> S:
     try:
         return Decoder().decode_struct(kind, raw, "")
     except InputError as error:  # what a whole file is wrong about has no field above it
@@ -89,7 +72,11 @@ _COPY = re.compile(r"-\d+\Z")
 def interference_named(name: str) -> tuple[Known, Slowing | None]:
     """Return the interference named 'none', 'igniter' (the V100's profile that comes along), or in a file.
 
-    A file is a profile in iGniter's form, or a table of measured slowdowns.
+    A file, YAML or JSON, is a profile in iGniter's form, or a table of measured slowdowns:
+
+    pairs: [{model: alexnet, beside: vgg19, slowdown: 1.3}]
+    sums: {of: sm_utilization, points: [{sum: 1.0, slowdown: 1.0}, {sum: 2.0, slowdown: 1.9}]}
+    otherwise: 1.1
     """
     if name == "none":
         return measured_on_v100s, None
@@ -100,8 +87,8 @@ def interference_named(name: str) -> tuple[Known, Slowing | None]:
         raise InputError("--interference", name, expected)
     raw = read_yaml(Path(name))
     if isinstance(raw, dict) and "gpu" in raw:
-        return _by_igniter(read_igniter(name), name)
-    slowdowns = read_slowdowns(name)
+        return _by_igniter(fitted(raw, name), name)
+    slowdowns = decoded(SlowdownTable, raw, name)
     return measured_on_v100s, lambda problem: MeasuredInterference(problem, slowdowns)
 
 
@@ -130,24 +117,21 @@ def measured_on_v100s(problem: Problem) -> Problem:
 
 
 def _with_demands(model: PlacedModel) -> PlacedModel:
-    name = named({each: each for each in table.models()}, model.name)
-    if name is None:
-        return model
-    return msgspec.structs.replace(model, demands=measured_model(0, name, 0.0, 0).demands)
+    found = named(v100_demands(), model.name)
+    return model if found is None else msgspec.structs.replace(model, demands=found)
 
 
 def _with_forms(model: PlacedModel) -> PlacedModel:
     """Add forms over several GPUs, in proportion to what the scenario says of one."""
-    name = named({each: each for each in alpaserve.names()}, model.name)
-    alone = alpaserve.alone(name) if name is not None else None
-    if name is None or alone is None or model.alone is None:
+    measured = named(alpaserve_forms(), model.name) or {}
+    alone = measured.get(ALONE)
+    if alone is None or model.alone is None:
         return model
     size = model.alone.weights[0] / alone.weights[0]
-    slower = [time / alone.times[0] for time in model.alone.stage_times[0]]
+    slower = [time / alone.latency(1) for time in model.alone.stage_times[0]]
     forms = {ALONE: model.alone}
-    for one in alpaserve.measured(name):
-        shape = Shape(one.stages, one.operators)
-        times = tuple(tuple(round(time * factor) for factor in slower) for time in one.times)
+    for shape, one in measured.items():
+        times = tuple(tuple(round(time * factor) for factor in slower) for _, time in one.stage_times)
         forms.setdefault(shape, Form(shape, times, tuple(round(part * size) for part in one.weights)))
     return msgspec.structs.replace(model, forms=forms)
 

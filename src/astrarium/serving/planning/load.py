@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.core.processes import Ints
+from astrarium.core.processes import Ints, Times, merged
 from astrarium.core.quantities import Rate
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND, Time
@@ -26,7 +26,7 @@ from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.schema import Change, Workload, spans
 
-# as `judging.judge`: the scenario, the problem, what slows replicas that share a GPU, and the warm-up
+# as `PlanJudge`: the scenario, the problem, what slows replicas that share a GPU, and the warm-up
 MakeJudge = Callable[[Scenario, Problem, Interference | None, Time], Judge]
 
 
@@ -103,7 +103,7 @@ class PlanningLoad:
         time, model, half = self._trace()
         before = time < half
         counts = np.bincount(model[before], minlength=len(problem.models))
-        known = msgspec.structs.replace(problem, requests=requests_of(time[before], model[before]))
+        known = msgspec.structs.replace(problem, requests=PlacementRequests.of(time[before], model[before]))
         return with_rates(known, (counts * SECOND / half).tolist())
 
     def fresh(self, factors: Sequence[float] = ()) -> list[PlacementRequests]:
@@ -113,7 +113,7 @@ class PlanningLoad:
         scenario = grown(self.scenario, factors) if factors else self.scenario
         seeds = (int(stream(scenario.seed, "judging", place).integers(2**31)) for place in range(self.seeds))
         drawn = (build.arrivals(scenario.with_seed(seed)) for seed in seeds)
-        return [requests_of(each.time, each.model) for each in drawn]
+        return [PlacementRequests.of(each.time, each.model) for each in drawn]
 
     def judging(self, problem: Problem, factors: Sequence[float] = ()) -> Problem:
         """Return the problem with the rates that judge; a trace's second half may have others."""
@@ -147,10 +147,6 @@ def with_rates(problem: Problem, rates: Sequence[float]) -> Problem:
     )
 
 
-def requests_of(time: Ints, model: Ints) -> PlacementRequests:
-    return PlacementRequests(tuple(time.tolist()), tuple(model.tolist()))
-
-
 def grown(scenario: Scenario, factors: Sequence[float]) -> Scenario:
     """Return the scenario with each model's rate, and its changes, times its factor."""
     names = list(scenario.models)
@@ -170,15 +166,12 @@ def _repeated(part: tuple[Ints, Ints], length: Time, factors: Sequence[float]) -
     """Run each model's requests faster by its factor, repeated when they end before the window does."""
     time, model = part
     if not factors:
-        return requests_of(time, model)
+        return PlacementRequests.of(time, model)
     found = [_faster(time[model == place], factor, length) for place, factor in enumerate(factors)]
-    models = np.concatenate([np.full(len(each), place) for place, each in enumerate(found)])
-    times = np.concatenate(found)
-    order = np.argsort(times, kind="stable")
-    return requests_of(times[order], models[order])
+    return PlacementRequests.of(*merged(found))
 
 
-def _faster(time: Ints, factor: float, length: Time) -> Ints:
+def _faster(time: Times, factor: float, length: Time) -> Times:
     if factor <= 0:
         return time[:0]
     rounds = np.arange(int(np.ceil(factor)))

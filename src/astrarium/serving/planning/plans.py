@@ -12,18 +12,17 @@ YAML and JSON are the same to read; the ending of the name says which is written
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from astrarium.core.decode import Decoder, parse_yaml
-from astrarium.core.errors import InputError
+from astrarium.core.decode import Decoder, read_yaml
+from astrarium.core.errors import InputError, read_from
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND
-from astrarium.placement.plan import Plan, PlanEntry, ReplicaEntry, parse_shape, read, written
+from astrarium.placement.plan import Plan, PlanEntry, parse_shape, read, written
 from astrarium.placement.problem import (
     ALONE,
     Form,
@@ -34,15 +33,14 @@ from astrarium.placement.problem import (
     Shape,
 )
 from astrarium.serving.contract import ModelSpec
-from astrarium.serving.scenario import build
+from astrarium.serving.scenario import build, schema
 from astrarium.serving.scenario.schema import Cluster, Model, Parallel, Scenario, spans
 
-Spread = Callable[[str, Form], Mapping[Shape, Form]]
 ENDINGS = (".yaml", ".yml", ".json")
 
 
-def problem(scenario: Scenario, spread: Spread | None = None, planning: bool = True) -> Problem:
-    """Return a scenario's placement problem; *spread* adds forms over several GPUs, by a model's name.
+def problem(scenario: Scenario, planning: bool = True) -> Problem:
+    """Return a scenario's placement problem.
 
     The requests to plan with are drawn like those of the scenario, from another seed. A trace cannot be drawn
     again: there are none then, only rates. Where nobody is *planning*, there are none either.
@@ -52,8 +50,8 @@ def problem(scenario: Scenario, spread: Spread | None = None, planning: bool = T
     _check_gpu_memory(scenario.cluster)
     _check_model_memory(scenario)
     known = zip(setup.models, _rates(scenario), strict=True)
-    models = tuple(_placed(scenario, spec, rate, spread) for spec, rate in known)
-    return Problem(models, gpus, _requests(scenario) if planning else PlacementRequests((), ()))
+    models = tuple(_placed(scenario, spec, rate) for spec, rate in known)
+    return Problem(models, gpus, _requests(scenario) if planning else PlacementRequests())
 
 
 def save(path: str | Path, plan: Plan, problem: Problem) -> None:
@@ -69,27 +67,18 @@ def save(path: str | Path, plan: Plan, problem: Problem) -> None:
 
 def load(path: str | Path, problem: Problem) -> Plan:
     """Read a plan, checked against the scenario that it is used with."""
-    source = str(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError("", None, f"a plan that can be read: {error.strerror}", source) from None
-    except UnicodeDecodeError:
-        raise InputError("", None, "a plan in UTF-8", source) from None
-    return parse(parse_yaml(text, source), problem, source)
+    return parse(read_yaml(Path(path), "a plan"), problem, str(path))
 
 
 def parse(raw: Any, problem: Problem, source: str = "") -> Plan:
-    try:
+    with read_from(source):
         return read(Decoder().decode_struct(PlanEntry, raw, ""), problem)
-    except InputError as error:
-        raise error.read_from(source) from None
 
 
 def plain(plan: Plan, problem: Problem) -> dict[str, Any]:
     """Return a plan as data that JSON and YAML know; defaults are left out."""
-    entry = written(plan, problem)
-    return {**_told(entry), "replicas": [_told(replica) for replica in entry.replicas]}
+    found: dict[str, Any] = schema.plain(PlanEntry, written(plan, problem))
+    return found
 
 
 def to_yaml(plan: Plan, problem: Problem) -> str:
@@ -106,28 +95,11 @@ def to_json(plan: Plan, problem: Problem) -> str:
     return msgspec.json.format(msgspec.json.encode(plain(plan, problem)), indent=2).decode() + "\n"
 
 
-def _told(entry: PlanEntry | ReplicaEntry) -> dict[str, Any]:
-    fields = msgspec.structs.fields(entry)
-    told = [info.name for info in fields if info.required or getattr(entry, info.name) != _default(info)]
-    return {name: _listed(getattr(entry, name)) for name in told}
-
-
-def _default(info: Any) -> Any:
-    return info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _placed(scenario: Scenario, spec: ModelSpec, rate: float, spread: Spread | None) -> PlacedModel:
+def _placed(scenario: Scenario, spec: ModelSpec, rate: float) -> PlacedModel:
     """Return a model to place, with batches that keep the SLO on the slowest kind of GPU."""
-    alone = Form(ALONE, (spec.latency[: spec.max_batch + 1],), (scenario.models[spec.name].memory,))
-    others = {
-        **_parallel(scenario.models[spec.name]),
-        **(spread(spec.name, alone) if spread is not None else {}),
-    }
-    return PlacedModel(spec.index, spec.name, spec.slo, rate, {ALONE: alone, **others})
+    model = scenario.models[spec.name]
+    alone = Form(ALONE, (spec.latency[: spec.max_batch + 1],), (model.memory,))
+    return PlacedModel(spec.index, spec.name, spec.slo, rate, {ALONE: alone, **_parallel(model)})
 
 
 def _parallel(model: Model) -> dict[Shape, Form]:
@@ -174,7 +146,7 @@ def _rates(scenario: Scenario) -> list[float]:
 
 def _requests(scenario: Scenario) -> PlacementRequests:
     if scenario.workload.file is not None:
-        return PlacementRequests((), ())
+        return PlacementRequests()
     other = int(stream(scenario.seed, "planning").integers(2**31))
     drawn = build.arrivals(scenario.with_seed(other))
-    return PlacementRequests(tuple(drawn.time.tolist()), tuple(drawn.model.tolist()))
+    return PlacementRequests.of(drawn.time, drawn.model)

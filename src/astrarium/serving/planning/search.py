@@ -11,25 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
-import msgspec
-
-from astrarium.core.decode import Decoder
-from astrarium.core.errors import InputError
+from astrarium.core.choice import Choice, made
+from astrarium.core.errors import InputError, written_in
 from astrarium.placement.plan import Plan, check
-from astrarium.placement.policies import Judge, PlacementPolicy, placement_policies
+from astrarium.placement.policies import Judge, PlacementPolicy, Search, placement_policies
 from astrarium.placement.problem import Problem
 from astrarium.serving.planned import run
-from astrarium.serving.planning import plans
-from astrarium.serving.planning.clusters import (
-    MOST_GPUS,
-    Speeds,
-    check_possible,
-    fewest_possible,
-    selections,
-    sized,
-)
+from astrarium.serving.planning import clusters, plans
+from astrarium.serving.planning.clusters import MOST_GPUS, Speeds, sized
 from astrarium.serving.planning.known import Known, Slowing, measured_on_v100s
 from astrarium.serving.planning.load import Judged, MakeJudge, PlanningLoad, judged
 from astrarium.serving.planning.use import GpuUse, overloaded, uses
@@ -57,31 +47,15 @@ class PlanningGoals:
             raise InputError("--most", self.most, f"1 to {MOST_GPUS} GPUs")
 
 
-class PlacementChoice(msgspec.Struct, frozen=True):
-    """A placement choice is a policy and its parameters, as written."""
-
-    name: str
-    parameters: dict[str, Any] = {}
-
-    @property
-    def label(self) -> str:
-        given = ",".join(f"{name}={value}" for name, value in self.parameters.items()).replace("'", "")
-        return f"{self.name} ({given})" if given else self.name
-
-    def made(self, option: str = "--policy") -> PlacementPolicy:
-        """Make the policy; errors name *option*, where it was written."""
-        try:
-            factory: Any = placement_policies.get(self.name)
-        except InputError as error:
-            raise InputError(option, error.value, error.expected) from None
-        try:
-            parameters = Decoder().decode_struct(factory.Parameters, self.parameters, "")
-        except InputError as error:
-            raise InputError(
-                f"-p {error.field.lstrip('.')}", error.value, error.expected, self.name
-            ) from None
-        made: PlacementPolicy = factory(parameters)
-        return made
+def placement_policy(choice: Choice, option: str = "--policy") -> PlacementPolicy:
+    """Make a placement policy; errors name *option*, where it was written."""
+    with written_in(option, choice.name):
+        kind = placement_policies.get(choice.name)
+    try:
+        policy: PlacementPolicy = made(kind, choice.parameters, field="")
+    except InputError as error:
+        raise InputError(f"-p {error.field.lstrip('.')}", error.value, error.expected, choice.name) from None
+    return policy
 
 
 @dataclass(frozen=True)
@@ -146,22 +120,22 @@ class PlanningWatch:
         return f" · best: {self.best.gpus} GPUs, {self.best.judged.overall.mean:.1%} in time, {enough}"
 
 
-class _SearchReporter:
-    """A search reporter is what a policy's search reports to."""
+class _SearchReporter(Search):
+    """A search reporter shows how far a policy's search has come, and keeps its plans."""
 
     def __init__(self, watch: PlanningWatch, title: str, keep: Callable[[Plan], None], judge: Judge) -> None:
-        self.judge = judge
+        super().__init__(judge)
         self._watch, self._title, self._keep = watch, title, keep
         self._expects = ""
 
-    def improved(self, plan: Plan, tried: int) -> None:
+    def improved(self, plan: Plan) -> None:
         self._keep(plan)
         if plan.attainment is not None:
             self._expects = f", expects {plan.attainment:.1%}"
-        self.tried(tried)
+        self.goes_on()
 
-    def tried(self, count: int) -> bool:
-        self._watch.say(f"{self._title}: {count:,} candidates{self._expects}")
+    def goes_on(self) -> bool:
+        self._watch.say(f"{self._title}: {self.count:,} candidates{self._expects}")
         return True
 
 
@@ -169,29 +143,25 @@ class Planning:
     """Planning is for one scenario and one policy."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        choice: PlacementChoice,
-        goals: PlanningGoals,
-        watch: PlanningWatch | None = None,
+        self, scenario: Scenario, choice: Choice, goals: PlanningGoals, watch: PlanningWatch | None = None
     ) -> None:
         self.scenario, self.choice, self.goals = scenario, choice, goals
         self.watch = watch or PlanningWatch()
         self.load = PlanningLoad(scenario, goals.seeds)
         self.draws = self.load.fresh()
-        self._policy = choice.made()
+        self._policy = placement_policy(choice)
         self._tried: dict[int, Attempt] = {}
 
     def problems(self, gpus: int, speeds: Speeds) -> list[Problem]:
         """Return the problems to plan for: several, where there are unequal GPUs to choose from."""
         whole = self.load.posed(plans.problem(sized(self.scenario, gpus)))
-        return [self.goals.known(each) for each in selections(whole, gpus, speeds)]
+        return [self.goals.known(each) for each in clusters.selections(whole, gpus, speeds)]
 
     def judge(self, problem: Problem) -> Judge:
         slowing = self.goals.interference
         scenario = sized(self.scenario, 1 + max(gpu.id for gpu in problem.gpus))
         interference = None if slowing is None else slowing(problem)
-        make = self.goals.make_judge or run.judge
+        make = self.goals.make_judge or run.PlanJudge
         return make(scenario, problem, interference, self.load.warmup)
 
     def attempt(self, gpus: int) -> Attempt:
@@ -228,8 +198,8 @@ class Planning:
         """Return the attempt with the fewest GPUs that are enough; None if no number that may be tried is."""
         cluster = self.scenario.cluster.size
         [posed] = self.problems(cluster, Speeds(self.scenario))
-        check_possible(posed)
-        low = min(fewest_possible(posed, self.goals.target), self.goals.most)
+        clusters.check_possible(posed)
+        low = min(clusters.fewest_possible(posed, self.goals.target), self.goals.most)
         bad, good = self._doubled(low)
         if good is None:
             return None

@@ -8,9 +8,9 @@ import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.core.units import Time
-from astrarium.placement.evaluation import STAGES, Evaluation, StageLine, TimeSpread, summarized, walked
+from astrarium.placement.evaluation import Evaluation, StageLine, TimeSpread, summarized, walked
 from astrarium.placement.interference import Interference, NoInterference, Tenant
-from astrarium.placement.path import Delay, Path
+from astrarium.placement.path import STAGES, Delay, Path
 from astrarium.placement.plan import Plan
 from astrarium.placement.problem import PlacementGpu, PlacementRequests, Problem
 from astrarium.serving.planned.parts import RecordPart
@@ -78,7 +78,7 @@ def on_path(
     network = build.setup(scenario, placed=True).network
     path = Path(max_wait, transfer=Delay(network.control, network.data), reply=Delay(network.response))
     arrivals = build.arrivals(scenario)
-    requests = PlacementRequests(tuple(arrivals.time.tolist()), tuple(arrivals.model.tolist()))
+    requests = PlacementRequests.of(arrivals.time, arrivals.model)
     found = walked(problem, plan, requests, _Turns(interference or NoInterference()), path=path)
     return summarized(problem, found, scenario.workload.warmup, on_path=True)
 

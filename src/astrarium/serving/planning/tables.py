@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.core.units import to_ms
-from astrarium.run.plots import COLORS, margins, picture
+from astrarium.core.units import GIB, counted, to_ms
+from astrarium.run.plots import INK, color_of, margins, picture
+from astrarium.run.report import plain_table
 
 if TYPE_CHECKING:
     from astrarium.placement.plan import Replica
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 # A plan's picture has one row for each GPU, its replicas as blocks, its memory beside it.
 
 
-GIBIBYTE = 2**30
-_IDLE, _INK = "#f2f2f2", "#333333"
+_IDLE = "#f2f2f2"
 _HEIGHT = 0.72
 _NARROW = 0.07  # of a row: narrower blocks have no room for a name
 _MOST_ROWS = 64
@@ -45,7 +45,7 @@ def draw_placement(uses: Sequence[GpuUse], names: Sequence[str], path: Path, tit
         _draw_time(axes[0, 0], shown, names)
         _draw_memory(axes[0, 1], shown)
         _legend(figure, shown, names)
-        figure.suptitle(title, x=0.012, y=1 - 0.12 / height, ha="left", va="top", fontsize=11.5, color=_INK)
+        figure.suptitle(title, x=0.012, y=1 - 0.12 / height, ha="left", va="top", fontsize=11.5, color=INK)
 
 
 def _draw_time(ax: Any, uses: Sequence[GpuUse], names: Sequence[str]) -> None:
@@ -60,10 +60,10 @@ def _draw_time(ax: Any, uses: Sequence[GpuUse], names: Sequence[str]) -> None:
             left += width
     for points in homes.values():
         if len(points) > 1:
-            ax.plot(*zip(*points, strict=True), color=_INK, lw=1.4, marker="o", ms=3.5, zorder=3)
+            ax.plot(*zip(*points, strict=True), color=INK, lw=1.4, marker="o", ms=3.5, zorder=3)
     _rows(ax, uses)
     widest = max([1.0, *(use.busy for use in uses if not use.divided)])
-    ax.axvline(1, color=_INK, lw=0.8, ls="--")
+    ax.axvline(1, color=INK, lw=0.8, ls="--")
     ax.set(
         title="Time, or share, of each GPU (× largest batch)",
         xlim=(0, widest * 1.02),
@@ -76,13 +76,13 @@ def _draw_time(ax: Any, uses: Sequence[GpuUse], names: Sequence[str]) -> None:
 def _block(
     ax: Any, row: int, left: float, width: float, use: ReplicaUse, names: Sequence[str], divided: bool
 ) -> None:
-    model, color = use.replica.model, _color(use.replica.model)
+    model, color = use.replica.model, color_of(use.replica.model)
     filled = min(1.0, use.busy) * width if divided else width
     ax.barh(row, width, _HEIGHT, left, color=color, alpha=0.3, edgecolor="white", lw=1)
     ax.barh(row, filled, _HEIGHT, left, color=color, alpha=0.9, edgecolor="white", lw=1)
     if width >= _NARROW:
         text = _fitting(f"{names[model]} ×{use.replica.batch}", width)
-        ink = _INK if _bright(color) or divided else "white"
+        ink = INK if _bright(color) or divided else "white"
         ax.text(left + width / 2, row, text, ha="center", va="center", fontsize=7.5, color=ink, clip_on=True)
 
 
@@ -93,16 +93,16 @@ def _fitting(text: str, width: float) -> str:
 
 def _draw_memory(ax: Any, uses: Sequence[GpuUse]) -> None:
     for row, use in enumerate(uses):
-        ax.barh(row, use.gpu.memory / GIBIBYTE, _HEIGHT, color=_IDLE, lw=0)
+        ax.barh(row, use.gpu.memory / GIB, _HEIGHT, color=_IDLE, lw=0)
         left = 0.0
         for each in use.replicas:
-            width = each.memory / GIBIBYTE
-            color = _color(each.replica.model)
+            width = each.memory / GIB
+            color = color_of(each.replica.model)
             ax.barh(row, width, _HEIGHT, left, color=color, alpha=0.9, edgecolor="white", lw=1)
             left += width
     _rows(ax, uses)
     ax.set_yticks([])
-    ax.set(title="Memory", xlabel="GiB", xlim=(0, max(use.gpu.memory for use in uses) / GIBIBYTE * 1.02))
+    ax.set(title="Memory", xlabel="GiB", xlim=(0, max(use.gpu.memory for use in uses) / GIB * 1.02))
 
 
 def _rows(ax: Any, uses: Sequence[GpuUse]) -> None:
@@ -115,7 +115,7 @@ def _legend(figure: Any, uses: Sequence[GpuUse], names: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
     placed = sorted({each.replica.model for use in uses for each in use.replicas})
-    handles = [Patch(color=_color(model), label=names[model]) for model in placed[:18]]
+    handles = [Patch(color=color_of(model), label=names[model]) for model in placed[:18]]
     if handles:
         figure.legend(handles=handles, loc="lower center", ncols=9, fontsize=8.5)
 
@@ -126,11 +126,19 @@ def _bright(color: str) -> bool:
     return 0.299 * red + 0.587 * green + 0.114 * blue > 140
 
 
-def _color(model: int) -> str:
-    return COLORS[model % len(COLORS)]
-
-
 # A plan in sentences: what was asked and answered, what is missing, what breaks first.
+
+
+def shown(answer: PlanningAnswer) -> list[Any]:
+    """Return all that is shown of an answer: lines and tables, in their order."""
+    found, chosen = list[Any](headline(answer)), answer.chosen
+    if chosen is not None:
+        found += [placement_table(chosen.uses, chosen.problem)]
+        found += [models_table(answer, chosen), *missing_lines(chosen)]
+        found += [growth_line(answer, chosen), tried_line(answer)]
+        found += [against_table(answer)] if answer.rivals else []
+        found += rivals_missing(answer)
+    return [line(each) if isinstance(each, str) else each for each in found if each != ""]
 
 
 def headline(answer: PlanningAnswer) -> Iterator[str]:
@@ -140,7 +148,7 @@ def headline(answer: PlanningAnswer) -> Iterator[str]:
         yield f"{label}: interrupted before there was any plan"
         return
     if answer.interrupted:
-        yield f"{label}: interrupted; this is the best plan so far, for {gpus_told(chosen.gpus)}"
+        yield f"{label}: interrupted; this is the best plan so far, for {counted(chosen.gpus, 'GPU')}"
     goal = f"{target:.4g}" if target < 0.01 else f"{100 * target:g} %"
     if answer.question.gpus is not None or answer.interrupted:
         yield _verdict(answer, chosen, goal)
@@ -153,7 +161,7 @@ def headline(answer: PlanningAnswer) -> Iterator[str]:
         most = max((each.gpus for each in answer.attempts), default=chosen.gpus)
         yield (
             f"{label}: no number of such GPUs up to {most} gives every model {goal} in time; "
-            f"this is its plan for {gpus_told(chosen.gpus)}"
+            f"this is its plan for {counted(chosen.gpus, 'GPU')}"
         )
     yield from _cluster(answer, chosen)
 
@@ -184,11 +192,12 @@ def _cluster(answer: PlanningAnswer, chosen: Attempt) -> Iterator[str]:
         more = chosen.gpus - there
         way = f" (-o cluster.gpus={chosen.gpus})" if isinstance(answer.scenario.cluster.gpus, int) else ""
         yield (
-            f"the scenario's cluster has {gpus_told(there)}: the plan asks for {more} more like "
+            f"the scenario's cluster has {counted(there, 'GPU')}: the plan asks for {more} more like "
             f"{'it' if there == 1 else 'them'}{way}"
         )
     elif chosen.gpus < there:
-        yield f"the scenario's cluster has {gpus_told(there)}: {there - chosen.gpus} of them would stay free"
+        free = there - chosen.gpus
+        yield f"the scenario's cluster has {counted(there, 'GPU')}: {free} of them would stay free"
 
 
 def missing_lines(attempt: Attempt) -> Iterator[str]:
@@ -243,20 +252,13 @@ def _which(attempt: Attempt) -> str:
     kinds = Counter(gpu.kind for gpu in attempt.problem.gpus)
     told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     unequal = attempt.speeds is not None and attempt.speeds.unequal
-    return f"{gpus_told(attempt.gpus)} ({told})" if unequal else gpus_told(attempt.gpus)
-
-
-def gpus_told(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
-
-
-GIB = 2**30
+    return f"{counted(attempt.gpus, 'GPU')} ({told})" if unequal else counted(attempt.gpus, "GPU")
 
 
 def placement_table(uses: tuple[GpuUse, ...], problem: Problem) -> Table:
     """Return a row for each replica on each GPU; GPUs with the same replicas and loads stand together."""
     columns = ("memory", "busy", "model", "batch", "share", "shape", "takes", "works", "why")
-    table = _table("GPU", *columns)
+    table = plain_table("GPU", *columns)
     for name in ("model", "why"):
         table.columns[columns.index(name) + 1].justify = "left"
     names = {model.index: model.name for model in problem.models}
@@ -299,7 +301,9 @@ def _leave_out_empty(table: Table) -> None:
 
 def models_table(answer: PlanningAnswer, attempt: Attempt) -> Table:
     """Return what each model asks for and gets, on requests that the plan was not made with."""
-    table = _table("model", "SLO ms", "requests/s", "replicas", "in time", "lowest", "highest", "can grow")
+    table = plain_table(
+        "model", "SLO ms", "requests/s", "replicas", "in time", "lowest", "highest", "can grow"
+    )
     plan, judged = attempt.plan, attempt.judged
     for place, model in enumerate(attempt.problem.models):
         replicas = len(list(plan.of_model(model.index)))
@@ -309,7 +313,7 @@ def models_table(answer: PlanningAnswer, attempt: Attempt) -> Table:
             got, room = ("nobody asks", "", ""), ""
         table.add_row(
             Text(model.name),
-            _plain(to_ms(model.slo)),
+            f"{to_ms(model.slo):,.3f}".rstrip("0").rstrip("."),
             f"{model.rate:,.1f}",
             str(replicas or "none"),
             *got,
@@ -342,8 +346,8 @@ def against_table(answer: PlanningAnswer) -> Table:
     """Compare policies on as many GPUs and the same requests, and the fewest GPUs that each needs."""
     chosen = answer.chosen
     assert chosen is not None
-    title = f"on {gpus_told(chosen.gpus)}"
-    table = _table("policy", f"in time, {title}", "lowest", "highest", "worst model", "", "fewest GPUs")
+    title = f"on {counted(chosen.gpus, 'GPU')}"
+    table = plain_table("policy", f"in time, {title}", "lowest", "highest", "worst model", "", "fewest GPUs")
     table.columns[5].justify = "left"
     rows = [(answer.choice.label, chosen, answer.fewest)]
     rows += [(rival.choice.label, rival.same, rival.fewest) for rival in answer.rivals]
@@ -361,20 +365,5 @@ def _worst(attempt: Attempt) -> tuple[str | Text, str]:
     return shown, attempt.problem.models[worst].name
 
 
-def _plain(number: float) -> str:
-    """Write a number with all digits before the point, and few behind it."""
-    return f"{number:,.3f}".rstrip("0").rstrip(".")
-
-
 def _gib(size: int) -> str:
     return f"{size / GIB:.2f} GiB" if size < 100 * GIB else f"{size / GIB:.0f} GiB"
-
-
-def _table(first: str, *others: str) -> Table:
-    from rich.box import SIMPLE_HEAD
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right")
-    return table

@@ -19,6 +19,9 @@ ServingPolicy = Policy[ServingState, Event, Action]
 # A policy class; its nested `Parameters` (a msgspec.Struct) says what a scenario may set.
 PolicyFactory = Callable[[Setup, Any], ServingPolicy]
 
+# What the native twin is told: whole numbers, real numbers, and lists of whole numbers, by name.
+NativeParameters = tuple[dict[str, int], dict[str, float], dict[str, list[int]]]
+
 
 def listens_to_profiler(policy: ServingPolicy) -> bool:
     """Whether it wants to hear `RequestProfiled`: every such event is an instant to decide in."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 
-from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
-from astrarium.core.units import DURATION_FORM, Time, parse_duration
+from astrarium.core.units import Time
 from astrarium.serving.contract import EXPIRED, SACRIFICED, Action, Drop, ModelSpec, Network
 
 Entry = tuple[Time, int]
@@ -68,11 +67,3 @@ def hold_without_gpu(now: Time, queues: Sequence[Queue], alone: Sequence[Time]) 
             moments.append(queue[0][0] - cost + 1)
     if moments:
         yield SetTimer(min(moments), "hopeless")
-
-
-def duration(field: str, text: str) -> Time:
-    """Return a parameter's duration, or raise an error that names the parameter."""
-    try:
-        return parse_duration(text)
-    except ValueError:
-        raise InputError(field, text, DURATION_FORM) from None

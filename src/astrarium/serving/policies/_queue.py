@@ -4,67 +4,69 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from astrarium.core.units import MILLISECOND, Time
 from astrarium.serving.contract import ModelSpec, Network, Request
 from astrarium.serving.policies._rates import RateMeter
 
-# Two ways of gathering a batch from a queue that is sorted by deadline.
 
+class Backlog(NamedTuple):
+    """A backlog holds the deadlines of waiting requests, earliest first, and the time of each batch size.
 
-def finish(size: int, ready: Sequence[Time], latency: Sequence[Time], now: Time, gpu_free: Time) -> Time:
-    """Return when a batch of *size* ends if it leaves now: its inputs must arrive and the GPU be free."""
-    return max(now + ready[size], gpu_free + latency[size])
-
-
-def gather_fcfs(
-    deadlines: list[Time], target: int, ready: Sequence[Time], latency: Sequence[Time], now: Time, free: Time
-) -> tuple[int, int]:
-    """Return how many heads to drop, and the size of the batch taken from the head while it fits.
-
-    *ready[b]* is network delay plus execution of a batch of b.
+    *ready[b]* is network delay plus execution of a batch of b, and *latency[b]* its execution.
     """
-    dropped = bisect_left(deadlines, finish(1, ready, latency, now, free))
-    if dropped == len(deadlines):
-        return dropped, 0
-    return dropped, _grow(1, dropped, deadlines, ready, latency, now, free)
+
+    deadlines: Sequence[Time]
+    ready: Sequence[Time]
+    latency: Sequence[Time]
+
+    @property
+    def largest(self) -> int:
+        return len(self.latency) - 2
+
+    def finish(self, size: int, now: Time, free: Time) -> Time:
+        """Return when a batch of *size* ends if it leaves now: its inputs must arrive and the GPU be free."""
+        _, ready, latency = self
+        return max(now + ready[size], free + latency[size])
+
+    def hopeless(self, now: Time, free: Time, size: int = 1) -> int:
+        """Return how many heads a batch of *size* that leaves now could not serve in time."""
+        return bisect_left(self.deadlines, self.finish(size, now, free))
+
+    def grown(self, size: int, deadline: Time, present: int, now: Time, free: Time) -> int:
+        """Take more of the requests that are *present* while the first still meets its deadline."""
+        _, ready, latency = self
+        limit = min(present, len(latency) - 2)
+        while size < limit and max(now + ready[size + 1], free + latency[size + 1]) <= deadline:  # `finish`
+            size += 1
+        return size
+
+    def fitting(self, head: int, now: Time, free: Time) -> int:
+        """Return the largest batch that starts with *head* and keeps its deadline; at least one."""
+        return self.grown(1, self.deadlines[head], len(self.deadlines) - head, now, free)
+
+    def gather_fcfs(self, target: int, now: Time, free: Time) -> tuple[int, int]:
+        """Return how many heads to drop, and the size of the batch taken from the head while it fits."""
+        dropped = self.hopeless(now, free)
+        return dropped, self.fitting(dropped, now, free) if dropped < len(self.deadlines) else 0
+
+    def gather_window(self, target: int, now: Time, free: Time) -> tuple[int, int]:
+        """Return how many heads to drop so that a batch of the *target* size fits, and the batch's size."""
+        deadlines, _, latency = self
+        waiting, largest, first = len(deadlines), len(latency) - 2, 0
+        suffix = min(waiting, largest)
+        while first < waiting and deadlines[first] < self.finish(suffix, now, free):
+            first += 1
+            suffix = min(waiting - first, largest)
+        size = max(1, min(target, suffix))
+        dropped = self.hopeless(now, free, size)
+        if dropped == waiting:
+            return dropped, 0
+        return dropped, self.grown(size, deadlines[dropped], waiting - dropped, now, free)
 
 
-def gather_window(
-    deadlines: list[Time], target: int, ready: Sequence[Time], latency: Sequence[Time], now: Time, free: Time
-) -> tuple[int, int]:
-    """Return how many heads to drop so that a batch of the *target* size fits, and the batch's size."""
-    waiting, largest = len(deadlines), len(latency) - 2
-    suffix = min(waiting, largest)
-    first = 0
-    while first < waiting and deadlines[first] < finish(suffix, ready, latency, now, free):
-        first += 1
-        suffix = min(waiting - first, largest)
-    size = max(1, min(target, suffix))
-    dropped = bisect_left(deadlines, finish(size, ready, latency, now, free))
-    if dropped == waiting:
-        return dropped, 0
-    return dropped, _grow(size, dropped, deadlines, ready, latency, now, free)
-
-
-def _grow(
-    size: int,
-    head: int,
-    deadlines: list[Time],
-    ready: Sequence[Time],
-    latency: Sequence[Time],
-    now: Time,
-    free: Time,
-) -> int:
-    """Take more requests while the head still meets its deadline."""
-    limit = min(len(deadlines) - head, len(latency) - 2)
-    deadline = deadlines[head]
-    while size < limit and finish(size + 1, ready, latency, now, free) <= deadline:
-        size += 1
-    return size
-
-
-GATHER = {"fcfs": gather_fcfs, "window": gather_window}
+GATHER = {"fcfs": Backlog.gather_fcfs, "window": Backlog.gather_window}
 
 
 class ModelQueue:
@@ -98,7 +100,8 @@ class ModelQueue:
     def estimate(self, latency: Sequence[Time]) -> None:
         """Plan with these times for batches of 0, 1, 2, ... requests."""
         self.latency = latency
-        self._ready = [self._network.delay(size) + time for size, time in enumerate(latency)]
+        ready = [self._network.delay(size) + time for size, time in enumerate(latency)]
+        self.backlog = Backlog(self.deadlines, ready, latency)
 
     def roll(self, now: Time) -> None:
         """Bring the measured rate, and the target that follows from it, up to *now*."""
@@ -107,9 +110,7 @@ class ModelQueue:
 
     def gather(self, now: Time, gpu_free: Time) -> list[Request]:
         """Choose the batch that would leave now; return the heads that had to be given up."""
-        dropped, self.size = self._gather(
-            self.deadlines, self._target, self._ready, self.latency, now, gpu_free
-        )
+        dropped, self.size = self._gather(self.backlog, self._target, now, gpu_free)
         return self._cut(dropped) if dropped else []
 
     def pop_batch(self) -> list[Request]:
@@ -121,7 +122,7 @@ class ModelQueue:
 
     def saveable(self, request: Request, now: Time) -> bool:
         """Whether a request could still be in time if it ran alone at once."""
-        return now + self._ready[1] + self._network.response <= request.deadline
+        return now + self.backlog.ready[1] + self._network.response <= request.deadline
 
     def latest(self) -> Time:
         """Return the last moment at which the candidate may start."""

@@ -43,6 +43,11 @@ class RateMeter:
         """Return the requests counted in the window's complete bins, and its length; (0, 0) at first."""
         return self._sum, min(self._complete, BINS) * BIN
 
+    def rate(self) -> float:
+        """Return the requests per nanosecond in the window; 0 at first."""
+        count, window = self.window()
+        return count / window if window else 0.0
+
     def dispersion(self) -> float:
         """Return variance over mean of the bins' counts: 1 if requests come independently, more in bursts."""
         bins = min(self._complete, BINS)

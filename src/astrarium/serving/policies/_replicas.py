@@ -11,29 +11,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from astrarium.core.policy import TimerFired
 from astrarium.core.units import Time
-from astrarium.serving.contract import (
-    Action,
-    BatchFinished,
-    Dispatch,
-    Event,
-    GpuJoined,
-    GpuLeft,
-    RequestArrived,
-    RequestProfiled,
-    Setup,
-)
-from astrarium.serving.policies._entries import (
-    Entry,
-    Queue,
-    batch_costs,
-    cut,
-    drops,
-    hold_without_gpu,
-    ids,
-    insert,
-)
+from astrarium.serving import contract
+from astrarium.serving.contract import Action, Event, Setup
+from astrarium.serving.policies import _entries as entries
+from astrarium.serving.policies._entries import Entry, Queue
 from astrarium.serving.state import Batch, ServingState
 
 
@@ -48,16 +30,14 @@ class GpuQueues:
         queue = self.queues.setdefault(model, [])
         if not queue:
             self.turns.append(model)
-        insert(queue, entry)
+        entries.insert(queue, entry)
 
 
 class ReplicaScheduler:
-    preempts = False
-
     def __init__(self, setup: Setup, parameters: Any) -> None:
         self.setup, self.parameters = setup, parameters
         self._network = setup.network
-        self._costs = [batch_costs(model, setup.network) for model in setup.models]
+        self._costs = [entries.batch_costs(model, setup.network) for model in setup.models]
         self._present = [gpu.id for gpu in setup.gpus]
         self._gpu_queues = [GpuQueues() for _ in setup.gpus]
         self._stranded: list[Queue] = [[] for _ in setup.models]  # while there is no GPU at all
@@ -77,31 +57,31 @@ class ReplicaScheduler:
     def sent(self, batch: Batch) -> None:
         """Hear that a batch was dispatched."""
 
-    def finished(self, now: Time, event: BatchFinished) -> None:
+    def finished(self, now: Time, event: contract.BatchFinished) -> None:
         """Hear that a batch has finished; the news may come more than once."""
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         touched: set[int] = set()
-        if any(isinstance(event, GpuJoined | GpuLeft) for event in events):
+        if any(isinstance(event, contract.GpuJoined | contract.GpuLeft) for event in events):
             self._meet(now, state, touched)
         for event in events:
-            if isinstance(event, RequestArrived):
+            if isinstance(event, contract.RequestArrived):
                 request = event.request
                 entry = (request.deadline - self._network.response, request.id)
                 self._bind(request.model, entry, touched)
-            elif not isinstance(event, TimerFired | RequestProfiled):
+            elif isinstance(event, contract.GpuEvent):
                 touched.add(event.gpu)
-                if isinstance(event, BatchFinished):
+                if isinstance(event, contract.BatchFinished):
                     self.finished(now, event)
         for gpu in sorted(touched):
             if state.gpus[gpu].idle:
                 yield from self._turn(now, gpu, state)
         if not self._present:
-            yield from hold_without_gpu(now, self._stranded, [costs[1] for costs in self._costs])
+            yield from entries.hold_without_gpu(now, self._stranded, [costs[1] for costs in self._costs])
 
     def _bind(self, model: int, entry: Entry, touched: set[int]) -> None:
         if not self._present:
-            insert(self._stranded[model], entry)
+            entries.insert(self._stranded[model], entry)
             return
         gpu = self.route(model, entry[1])
         self._gpu_queues[gpu].push(model, entry)
@@ -130,11 +110,11 @@ class ReplicaScheduler:
             model = own.turns.popleft()
             queue = own.queues[model]
             given_up, size = self.gather(now, gpu, model, queue)
-            yield from drops(cut(queue, given_up), now + self._costs[model][1])
-            batch = cut(queue, size)
+            yield from entries.drops(entries.cut(queue, given_up), now + self._costs[model][1])
+            batch = entries.cut(queue, size)
             if queue:
                 own.turns.append(model)
             if batch:
-                yield Dispatch(gpu, ids(batch), now + self._network.delay(size))
+                yield contract.Dispatch(gpu, entries.ids(batch), now + self._network.delay(size))
                 self.sent(state.gpus[gpu].batches[-1])
                 return

@@ -21,10 +21,9 @@ import msgspec
 
 from astrarium.core.units import Time
 from astrarium.serving.contract import BatchFinished, Setup
-from astrarium.serving.policies import serving_policies
+from astrarium.serving.policies import NativeParameters, serving_policies
 from astrarium.serving.policies._entries import Queue, due_before
 from astrarium.serving.policies._replicas import ReplicaScheduler
-from astrarium.serving.policies._window import NativeParameters
 from astrarium.serving.state import Batch
 
 

@@ -22,36 +22,15 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from astrarium.core.policy import SetTimer, TimerFired
-from astrarium.core.units import DURATION_FORM, FOREVER, Time
-from astrarium.serving.contract import (
-    EXPIRED,
-    SACRIFICED,
-    Action,
-    Dispatch,
-    Drop,
-    Event,
-    ModelSpec,
-    Network,
-    Preempt,
-    RequestArrived,
-    RequestProfiled,
-    Setup,
-)
-from astrarium.serving.policies import serving_policies
-from astrarium.serving.policies._entries import (
-    Queue,
-    batch_costs,
-    cut,
-    drops,
-    due_before,
-    duration,
-    hold_without_gpu,
-    ids,
-    insert,
-)
+from astrarium.core.policy import SetTimer
+from astrarium.core.quantities import DURATION_FORM, duration_in
+from astrarium.core.units import FOREVER, Time
+from astrarium.serving import contract
+from astrarium.serving.contract import Action, Event, ModelSpec, Network, RequestArrived, Setup
+from astrarium.serving.policies import NativeParameters, serving_policies
+from astrarium.serving.policies import _entries as entries
+from astrarium.serving.policies._entries import Queue
 from astrarium.serving.policies._min_tree import MinTree
-from astrarium.serving.policies._window import NativeParameters
 from astrarium.serving.state import Batch, Gpu, ServingState
 
 _NO_WINDOW = "forever"
@@ -65,7 +44,7 @@ class ModelCandidates:
 
     def __init__(self, model: ModelSpec, network: Network, sizes: Sequence[int]) -> None:
         self.queue: Queue = []
-        self.latency, self.costs = model.latency, batch_costs(model, network)
+        self.latency, self.costs = model.latency, entries.batch_costs(model, network)
         self.delays = [network.delay(size) for size in range(len(model.latency))]
         self.sizes = sizes
         self.latest = FOREVER  # the earliest of the candidates' latest moments
@@ -82,7 +61,8 @@ class ModelCandidates:
         self._looked = (now, free)
         first = 0
         for size in self.sizes:
-            first = due_before(self.queue, max(now + self.costs[size], free + self.latency[size]), first)
+            ends = max(now + self.costs[size], free + self.latency[size])
+            first = entries.due_before(self.queue, ends, first)
             if len(self.queue) - first < size:
                 break
             self.size, self.first = size, first
@@ -123,8 +103,8 @@ class Clockwork:
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
         self.setup, self.parameters = setup, parameters
         self._network = setup.network
-        self._ahead = duration("ahead", parameters.ahead)
-        self._buffer = duration("buffer", parameters.buffer)
+        self._ahead = duration_in("ahead", parameters.ahead)
+        self._buffer = duration_in("buffer", parameters.buffer)
         self._models = [
             ModelCandidates(model, setup.network, _sizes(model, parameters.sizes)) for model in setup.models
         ]
@@ -133,7 +113,9 @@ class Clockwork:
         self._urgent: list[tuple[Time, int, int, int]] = []  # heap: latest moment, batch size, model, version
         self._free = MinTree(len(setup.gpus), 0)  # the end of each GPU's timeline
         self._first = [-1] * len(setup.gpus)  # the batch that each runs now, or will run next
-        self._window = FOREVER if parameters.window == _NO_WINDOW else duration("window", parameters.window)
+        self._window = (
+            FOREVER if parameters.window == _NO_WINDOW else duration_in("window", parameters.window)
+        )
         self._timer: Time = -1
 
     def native_parameters(self) -> NativeParameters:
@@ -145,7 +127,7 @@ class Clockwork:
         for event in events:
             if isinstance(event, RequestArrived):
                 self._push(event)
-            elif not isinstance(event, TimerFired | RequestProfiled):
+            elif isinstance(event, contract.GpuEvent):
                 yield from self._see_gpu(now, event.gpu, state)
         yield from self._dispatch(now, state)
         if self._free.least >= FOREVER:
@@ -159,7 +141,7 @@ class Clockwork:
         request = event.request
         due = request.deadline - self._network.response
         wanted = max(due - self._buffer, request.arrival + self._ahead + self._buffer)
-        insert(self._models[request.model].queue, (min(due, wanted), request.id))
+        entries.insert(self._models[request.model].queue, (min(due, wanted), request.id))
         self._changed.add(request.model)
 
     def _see_gpu(self, now: Time, gpu: int, state: ServingState) -> Iterator[Action]:
@@ -189,11 +171,9 @@ class Clockwork:
     # what to do
 
     def _refuse(self, now: Time, batch: Batch) -> Iterator[Action]:
-        yield Preempt(batch.gpu)
-        saveable_from = now + self._alone[batch.model]
-        for request in batch.requests:
-            due = request.deadline - self._network.response
-            yield Drop(request.id, SACRIFICED if due >= saveable_from else EXPIRED)
+        yield contract.Preempt(batch.gpu)
+        refused = [(request.deadline - self._network.response, request.id) for request in batch.requests]
+        yield from entries.drops(refused, now + self._alone[batch.model])
 
     def _dispatch(self, now: Time, state: ServingState) -> Iterator[Action]:
         while (gpu := self._claim(now, state)) >= 0:
@@ -218,7 +198,8 @@ class Clockwork:
     def _look(self, now: Time, free: Time, model: int) -> Iterator[Action]:
         candidates = self._models[model]
         alone = max(now + candidates.costs[1], free + candidates.latency[1])
-        yield from drops(cut(candidates.queue, due_before(candidates.queue, alone)), alone)
+        expired = entries.cut(candidates.queue, entries.due_before(candidates.queue, alone))
+        yield from entries.drops(expired, alone)
         candidates.look(now, free)
         if candidates.size:
             heappush(self._urgent, (candidates.latest, candidates.urgent, model, candidates.version))
@@ -238,17 +219,18 @@ class Clockwork:
     def _send(self, now: Time, gpu: int, model: int) -> Iterator[Action]:
         candidates = self._models[model]
         size, queue = candidates.size, candidates.queue
-        yield from drops(cut(queue, candidates.first), 0)
+        yield from entries.drops(entries.cut(queue, candidates.first), 0)
         start = max(now + candidates.delays[size], self._free[gpu])
         self._free.set(gpu, start + candidates.latency[size])
-        yield Dispatch(gpu, ids(cut(queue, size)), start)
+        yield contract.Dispatch(gpu, entries.ids(entries.cut(queue, size)), start)
         candidates.version += 1
         if queue:
             self._changed.add(model)
 
     def _hold(self, now: Time) -> Iterator[Action]:
         """Hold requests while no GPU can be counted on: none is there, or each overruns its estimate."""
-        yield from hold_without_gpu(now, [candidates.queue for candidates in self._models], self._alone)
+        queues = [candidates.queue for candidates in self._models]
+        yield from entries.hold_without_gpu(now, queues, self._alone)
         self._changed.update(range(len(self._models)))
 
     def _set_timer(self, at: Time) -> Iterator[Action]:

@@ -22,33 +22,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.policy import SetTimer
 from astrarium.core.units import FOREVER, Time
-from astrarium.serving.contract import (
-    Action,
-    Dispatch,
-    Event,
-    Preempt,
-    Request,
-    RequestArrived,
-    RequestProfiled,
-    Setup,
-)
-from astrarium.serving.policies import serving_policies
-from astrarium.serving.policies._entries import (
-    Entry,
-    Queue,
-    batch_costs,
-    cut,
-    drops,
-    due_before,
-    hold_without_gpu,
-    ids,
-    insert,
-    largest_within,
-)
+from astrarium.serving import contract
+from astrarium.serving.contract import Action, Event, Request, RequestArrived, Setup
+from astrarium.serving.policies import NativeParameters, serving_policies
+from astrarium.serving.policies import _entries as entries
+from astrarium.serving.policies._entries import Entry, Queue
 from astrarium.serving.policies._min_tree import MinTree
-from astrarium.serving.policies._window import NativeParameters
 from astrarium.serving.state import ServingState
 
 Pick = tuple[int, int]  # model and batch size
@@ -81,9 +62,9 @@ class Shepherd:
         self._purges_tail = parameters.purge == "tail"
         self._queues: list[Queue] = [[] for _ in setup.models]
         self._waiting: set[int] = set()  # models whose queue may hold something
-        self._costs = [batch_costs(model, setup.network) for model in setup.models]
+        self._costs = [entries.batch_costs(model, setup.network) for model in setup.models]
         self._stalled_costs = [
-            batch_costs(model, setup.network, setup.preemption_cost) for model in setup.models
+            entries.batch_costs(model, setup.network, setup.preemption_cost) for model in setup.models
         ]
         self._alone = [costs[1] for costs in self._costs]
         self._idle = MinTree(len(setup.gpus), 0)  # 0 for an idle GPU, FOREVER for any other
@@ -102,13 +83,13 @@ class Shepherd:
             if isinstance(event, RequestArrived):
                 self._enqueue(event.request.model, self._entry(event.request))
                 arrived.append(event.request.model)
-            elif not isinstance(event, TimerFired | RequestProfiled):
+            elif isinstance(event, contract.GpuEvent):
                 self._see_gpu(event.gpu, state)
         yield from self._serve_idle(now)
         if self.parameters.preempt:
             yield from self._challenge(now, arrived, state)
         if not any(gpu.present for gpu in state.gpus):
-            yield from hold_without_gpu(now, self._queues, self._alone)
+            yield from entries.hold_without_gpu(now, self._queues, self._alone)
         elif self._purges_tail and self._idle.least == 0:
             yield from self._await_tails()
 
@@ -116,7 +97,7 @@ class Shepherd:
         return request.deadline - self._network.response, request.id
 
     def _enqueue(self, model: int, entry: Entry) -> None:
-        insert(self._queues[model], entry)
+        entries.insert(self._queues[model], entry)
         self._waiting.add(model)
 
     def _see_gpu(self, gpu: int, state: ServingState) -> None:
@@ -138,7 +119,7 @@ class Shepherd:
                 yield from self._purge(now, model)
                 best = self._larger(now, best, model)
             if best[1]:
-                yield from self._send(now, gpu, best[0], cut(self._queues[best[0]], best[1]))
+                yield from self._send(now, gpu, best[0], entries.cut(self._queues[best[0]], best[1]))
             self._waiting = {model for model in self._waiting if self._queues[model]}
             if not best[1]:
                 return  # whoever still waits is blocked by its head
@@ -146,7 +127,7 @@ class Shepherd:
     def _purge(self, now: Time, model: int) -> Iterator[Action]:
         queue, alone = self._queues[model], now + self._alone[model]
         if queue and queue[-1 if self._purges_tail else 0][0] < alone:
-            yield from drops(cut(queue, due_before(queue, alone)), alone)
+            yield from entries.drops(entries.cut(queue, entries.due_before(queue, alone)), alone)
 
     def _await_tails(self) -> Iterator[Action]:
         """Look at models that are blocked by their heads again when their last request is lost too."""
@@ -160,7 +141,7 @@ class Shepherd:
         queue = self._queues[other]
         if not queue:
             return best
-        size = min(len(queue), largest_within(self._costs[other], queue[0][0] - now))
+        size = min(len(queue), entries.largest_within(self._costs[other], queue[0][0] - now))
         model = best[0]
         tie = size == best[1] and size > 0 and queue[0] < self._queues[model][0]
         return (other, size) if size > best[1] or tie else best
@@ -169,7 +150,7 @@ class Shepherd:
         self._idle.set(gpu, FOREVER)
         self._sent[gpu] = now
         self._running[gpu], self._sizes[gpu], self._due[gpu] = model, len(batch), min(batch)[0]
-        yield Dispatch(gpu, ids(batch), now + max(self._network.delay(len(batch)), stall))
+        yield contract.Dispatch(gpu, entries.ids(batch), now + max(self._network.delay(len(batch)), stall))
 
     # running batches
 
@@ -212,7 +193,7 @@ class Shepherd:
             own = one == running
             due = min(queue[0][0] if queue else FOREVER, self._due[gpu] if own else FOREVER)
             most = len(queue) + (self._sizes[gpu] if own else 0)
-            size = min(most, largest_within(self._stalled_costs[one], due - now))
+            size = min(most, entries.largest_within(self._stalled_costs[one], due - now))
             if (size, -due) > (best[1], -best[2]):
                 best = (one, size, due)
         return best[:2]
@@ -221,11 +202,11 @@ class Shepherd:
         model, size = pick
         running = self._running[gpu]
         cancelled = [self._entry(request) for request in state.gpus[gpu].batches[0].requests]
-        yield Preempt(gpu)
+        yield contract.Preempt(gpu)
         if model == running:
-            batch = cancelled + cut(self._queues[model], size - len(cancelled))
+            batch = cancelled + entries.cut(self._queues[model], size - len(cancelled))
         else:
-            batch = cut(self._queues[model], size)
+            batch = entries.cut(self._queues[model], size)
             for entry in cancelled:
                 self._enqueue(running, entry)
         yield from self._send(now, gpu, model, batch, self.setup.preemption_cost)

@@ -12,7 +12,7 @@ from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.run.report import side_by_side
 from astrarium.run.timeline import write_timeline
 from astrarium.serving.record import ServingRecord
-from astrarium.serving.report.summary import Summary, summarize
+from astrarium.serving.report.summary import Summary
 from astrarium.serving.state import Fate, Outcome
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ FILES = {
     "2 preempted, 3 failed); times in ns",
 }
 
-summarize_run = summarize
 shown = side_by_side
 
 

@@ -9,31 +9,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.run.plots import COLORS, margins, picture
-from astrarium.run.plots import INK as _INK
-from astrarium.serving.autoscale import (
-    BAD_RATE_THRESHOLD,
-    AdviceOverTime,
-    Floats,
-    advice_over_time,
-    occupancy,
-)
+from astrarium.run.plots import COLORS, INK, color_of, draw_six, margins, picture
+from astrarium.serving import autoscale
+from astrarium.serving.autoscale import AdviceOverTime, Floats
 from astrarium.serving.record import Ints, ServingRecord
-from astrarium.serving.report.summary import (
-    Summary,
-    batch_size_shares,
-    busy_time,
-    latency_cdf,
-    losses,
-    rates_over_time,
-)
+from astrarium.serving.report import summary as numbers
+from astrarium.serving.report.summary import Summary
 from astrarium.serving.state import Fate
-
-# A picture of the search for goodput.
-
 
 _LOSS_COLORS = ("#D55E00", "#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#8C6BB1", "#666666")
 _NAMED_MODELS = 8  # with more than that, models are shown by rank
+
+_BOXED: Any = {"frameon": True, "facecolor": "white", "edgecolor": "none", "framealpha": 0.9}
 
 Axes: TypeAlias = Any  # matplotlib is not imported here, and its own types say little
 Runs = Sequence[tuple[str, ServingRecord, Summary]]  # each with the name to show
@@ -44,20 +31,7 @@ def draw_overview(runs: Runs, path: Path, title: str = "") -> None:
     was lost, and by which model."""
     last = _attainment if len(runs[0][2].models) > 1 else _attainment_over_time
     panels = (_latency, _batch_sizes, _over_time, _gpu_load, _losses, last)
-    with picture(path, 15, 8, 2, 3) as (figure, axes):
-        margins(figure, left=0.75, right=0.2, bottom=1.0 if len(runs) > 1 else 0.6, top=0.8, w=0.95, h=0.85)
-        for draw, ax in zip(panels, axes.flat, strict=True):
-            draw(ax, runs)
-        if len(runs) > 1:
-            _shared_legend(figure, runs)
-        figure.suptitle(title, x=0.012, y=0.985, ha="left", fontsize=12, color=_INK)
-
-
-def _shared_legend(figure: Any, runs: Runs) -> None:
-    from matplotlib.lines import Line2D
-
-    lines = [Line2D([], [], color=_color(i), lw=3) for i in range(len(runs))]
-    figure.legend(lines, [label for label, _, _ in runs], loc="lower center", ncols=9, fontsize=10)
+    draw_six(path, panels, runs, [label for label, _, _ in runs], title)
 
 
 def _latency(ax: Axes, runs: Runs) -> None:
@@ -66,12 +40,12 @@ def _latency(ax: Axes, runs: Runs) -> None:
     limit = 100.0 if relative else next(iter(slos)) / 1e6
     right = limit * 1.1
     for i, (_, record, _) in enumerate(runs):
-        curve = latency_cdf(record, relative)
+        curve = numbers.latency_cdf(record, relative)
         right = min(max(right, float(curve.x[-1]) * 1.02), limit * 2)
         x, y = np.append(curve.x, limit * 100), np.append(curve.y, curve.y[-1])
-        ax.plot(x, y, color=_color(i), lw=1.8)
-    ax.axvline(limit, color=_INK, lw=1, ls="--")
-    ax.annotate("SLO", (limit, 3), xytext=(3, 0), textcoords="offset points", color=_INK, fontsize=8.5)
+        ax.plot(x, y, color=color_of(i), lw=1.8)
+    ax.axvline(limit, color=INK, lw=1, ls="--")
+    ax.annotate("SLO", (limit, 3), xytext=(3, 0), textcoords="offset points", color=INK, fontsize=8.5)
     ax.set(title="Latency", xlim=(0, right), ylim=(0, 102))
     ax.set(xlabel="latency (% of the model's SLO)" if relative else "latency (ms)")
     ax.set(ylabel="requests answered within (%)")
@@ -80,16 +54,16 @@ def _latency(ax: Axes, runs: Runs) -> None:
 def _batch_sizes(ax: Axes, runs: Runs) -> None:
     largest = 1
     for i, (_, record, _) in enumerate(runs):
-        curve = batch_size_shares(record)
+        curve = numbers.batch_size_shares(record)
         x, y = curve.x[1:], curve.y[1:]
         seen = np.flatnonzero(y > 0.05)
         largest = max(largest, int(seen[-1]) + 1 if len(seen) else 1)
         if len(runs) == 1:
-            ax.bar(x, y, width=0.85, color=_color(i))
+            ax.bar(x, y, width=0.85, color=color_of(i))
         else:
             edges = np.append(x, x[-1] + 1) - 0.5
-            ax.stairs(y, edges, color=_color(i), lw=1.6)
-            ax.stairs(y, edges, color=_color(i), fill=True, alpha=0.12)
+            ax.stairs(y, edges, color=color_of(i), lw=1.6)
+            ax.stairs(y, edges, color=color_of(i), fill=True, alpha=0.12)
     ax.set(title="Batch sizes", xlabel="requests in a batch", ylabel="batches (%)")
     ax.set(xlim=(0.4, largest + 0.6))
     ax.xaxis.get_major_locator().set_params(integer=True)
@@ -97,37 +71,39 @@ def _batch_sizes(ax: Axes, runs: Runs) -> None:
 
 def _over_time(ax: Axes, runs: Runs) -> None:
     for i, (_, record, _) in enumerate(runs):
-        offered, good = rates_over_time(record)
+        offered, good = numbers.rates_over_time(record)
         if i == 0:
             ax.fill_between(offered.x, offered.y, color="#dddddd", lw=0, label="offered")
-        ax.plot(good.x, good.y, color=_color(i), lw=1.5, label="answered in time" if len(runs) == 1 else None)
+        ax.plot(
+            good.x, good.y, color=color_of(i), lw=1.5, label="answered in time" if len(runs) == 1 else None
+        )
     record = runs[0][1]
     if record.warmup:
-        ax.axvline(record.warmup / 1e9, color=_INK, lw=1, ls=":", label="end of the warm-up")
+        ax.axvline(record.warmup / 1e9, color=INK, lw=1, ls=":", label="end of the warm-up")
     ax.set(title="Goodput over time", xlabel="time (s)", ylabel="requests/s")
     ax.set(xlim=(0, record.duration / 1e9), ylim=(0, max(ax.get_ylim()[1] * 1.02, 1)))
-    ax.legend(loc="lower right", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+    ax.legend(loc="lower right", **_BOXED)
 
 
 def _gpu_load(ax: Axes, runs: Runs) -> None:
     for i, (_, record, _) in enumerate(runs):
-        busy, wasted = busy_time(record)
+        busy, wasted = numbers.busy_time(record)
         scale = 100 / max(record.duration - record.warmup, 1)
         ids = np.arange(len(busy))
         if len(runs) == 1:
-            ax.bar(ids, busy * scale, width=0.85, color=_color(i), label="busy")
+            ax.bar(ids, busy * scale, width=0.85, color=color_of(i), label="busy")
             if wasted.any():
                 ax.bar(ids, wasted * scale, width=0.85, color="#D55E00", label="of it wasted by preemption")
                 ax.legend(loc="upper right")
         else:
-            ax.stairs(busy * scale, np.arange(len(busy) + 1) - 0.5, color=_color(i), lw=1.8, baseline=None)
+            ax.stairs(busy * scale, np.arange(len(busy) + 1) - 0.5, color=color_of(i), lw=1.8, baseline=None)
     ax.set(title="Load by GPU", xlabel="GPU id", ylabel="busy (% of the measured time)", ylim=(0, 102))
     ax.set(xlim=(-0.6, len(runs[0][1].setup.gpus) - 0.4))
     ax.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _losses(ax: Axes, runs: Runs) -> None:
-    found = [losses(record) for _, record, _ in runs]
+    found = [numbers.losses(record) for _, record, _ in runs]
     reasons = sorted({reason for each in found for reason in each}, key=_loss_order)
     rows, left = np.arange(len(runs)), np.zeros(len(runs))
     for k, reason in enumerate(reasons):
@@ -136,7 +112,8 @@ def _losses(ax: Axes, runs: Runs) -> None:
         left += widths
     for row, total in enumerate(left):
         ax.annotate(f"{total:.2f} %", (total, row), xytext=(4, 0), textcoords="offset points", va="center")
-    ax.set_yticks(rows, [_wrapped(label) for label, _, _ in runs], fontsize=9 if len(runs) < 6 else 8)
+    labels = [label.replace(" (", "\n(") for label, _, _ in runs]  # parameters under their policy's name
+    ax.set_yticks(rows, labels, fontsize=9 if len(runs) < 6 else 8)
     ax.set(ylim=(max(len(runs) - 0.5, 1.2), min(-0.5, 0.5 - 1.2 / len(runs))))
     ax.set(title="Requests lost", xlabel="measured requests (%)", xlim=(0, max(left.max() * 1.25, 1.0)))
     ax.grid(axis="y", visible=False)
@@ -159,9 +136,9 @@ def _attainment(ax: Axes, runs: Runs) -> None:
             [lowest, *(v for v, name in zip(values, names, strict=True) if summary.models[name].requests)]
         )
         if few:
-            ax.bar(np.arange(len(names)) + (i + 0.5) * width - 0.4, values, width * 0.92, color=_color(i))
+            ax.bar(np.arange(len(names)) + (i + 0.5) * width - 0.4, values, width * 0.92, color=color_of(i))
         else:
-            ax.plot(np.arange(1, len(names) + 1), sorted(values), color=_color(i), lw=1.6, marker=".", ms=5)
+            ax.plot(np.arange(1, len(names) + 1), sorted(values), color=color_of(i), lw=1.6, marker=".", ms=5)
     if few:
         ax.set_xticks(range(len(names)), names, rotation=20 if len(names) > 3 else 0)
         ax.grid(axis="x", visible=False)
@@ -174,12 +151,12 @@ def _attainment(ax: Axes, runs: Runs) -> None:
 def _attainment_over_time(ax: Axes, runs: Runs) -> None:
     lowest = 99.0
     for i, (_, record, _) in enumerate(runs):
-        offered, good = rates_over_time(record)
+        offered, good = numbers.rates_over_time(record)
         share = 100 * good.y / np.maximum(offered.y, 1e-9)
         share[offered.y == 0] = np.nan
         if not np.isnan(share).all():
             lowest = min(lowest, float(np.nanmin(share)))
-        ax.plot(offered.x, share, color=_color(i), lw=1.5)
+        ax.plot(offered.x, share, color=color_of(i), lw=1.5)
     ax.set(title="Attainment over time (dashed: 99 %)", xlabel="time (s)")
     ax.set(xlim=(0, runs[0][1].duration / 1e9))
     _attainment_axis(ax, lowest)
@@ -188,17 +165,8 @@ def _attainment_over_time(ax: Axes, runs: Runs) -> None:
 def _attainment_axis(ax: Axes, lowest: float) -> None:
     """From a little under the worst, so that the difference between 99 and 100 stays visible."""
     room = max(100 - lowest, 2.0)
-    ax.axhline(99, color=_INK, lw=1, ls="--")
+    ax.axhline(99, color=INK, lw=1, ls="--")
     ax.set(ylabel="answered in time (%)", ylim=(max(0.0, 100 - 1.1 * room), 100 + 0.05 * room))
-
-
-def _wrapped(label: str) -> str:
-    """Parameters go under the name of their policy."""
-    return label.replace(" (", "\n(")
-
-
-def _color(i: int) -> str:
-    return COLORS[i % len(COLORS)]
 
 
 # What an autoscaler would have heard: requests, GPUs in use, advice and bad rate over time.
@@ -211,7 +179,7 @@ def draw_scaling(record: ServingRecord, path: Path, window: Time | None = None) 
     """Four panels over one time axis; the window is a tenth of the run, at most ten seconds, unless given."""
     step = max(record.duration // _POINTS, 1)
     window = window or min(max(record.duration // 10, step), 10 * SECOND)
-    advice = advice_over_time(record, window, step)
+    advice = autoscale.advice_over_time(record, window, step)
     with picture(path, 9, 8.4, 4, 1, sharex=True) as (figure, axes):
         margins(figure, left=0.8, right=0.25, bottom=0.55, top=0.35, w=0, h=0.5)
         _requests(axes[0, 0], record)
@@ -223,20 +191,20 @@ def draw_scaling(record: ServingRecord, path: Path, window: Time | None = None) 
 
 
 def _requests(ax: Axes, record: ServingRecord) -> None:
-    offered, good = rates_over_time(record)
+    offered, good = numbers.rates_over_time(record)
     ax.fill_between(offered.x, offered.y, color="#dddddd", lw=0, label="offered")
     ax.plot(good.x, good.y, color=COLORS[0], lw=1.5, label="answered in time")
     ax.set(title="Requests", ylabel="requests/s", ylim=(0, None))
-    ax.legend(loc="lower right", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+    ax.legend(loc="lower right", **_BOXED)
 
 
 def _gpus(ax: Axes, record: ServingRecord, advice: AdviceOverTime) -> None:
     count, x = len(record.setup.gpus), advice.time / SECOND
     ax.plot(x, advice.used, color=COLORS[3], lw=1.5, label="used at all")
     ax.plot(x, count * (1 - advice.idle_fraction), color=COLORS[0], lw=1.5, label="busy on average")
-    ax.axhline(count, color="#333333", lw=1, ls="--", label="in the cluster")
+    ax.axhline(count, color=INK, lw=1, ls="--", label="in the cluster")
     ax.set(title="GPUs", ylabel="GPUs", ylim=(0, count * 1.1))
-    ax.legend(loc="lower right", ncols=3, frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+    ax.legend(loc="lower right", ncols=3, **_BOXED)
 
 
 def _advice(ax: Axes, record: ServingRecord, advice: AdviceOverTime) -> None:
@@ -244,14 +212,14 @@ def _advice(ax: Axes, record: ServingRecord, advice: AdviceOverTime) -> None:
     most = 2 * len(record.setup.gpus)  # where nothing is served the advice has no bound, the picture has
     ax.bar(x, np.minimum(advice.allocate, most), width, color=COLORS[1], label="add")
     ax.bar(x, -advice.release, width, color=COLORS[2], label="give back")
-    ax.axhline(0, color="#333333", lw=0.8)
+    ax.axhline(0, color=INK, lw=0.8)
     ax.set(title="Advice (Symphony, section 3.5)", ylabel="GPUs")
-    ax.legend(loc="best", ncols=2, frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+    ax.legend(loc="best", ncols=2, **_BOXED)
 
 
 def _bad_rate(ax: Axes, advice: AdviceOverTime) -> None:
     ax.plot(advice.time / SECOND, 100 * advice.bad_rate, color=COLORS[1], lw=1.5)
-    ax.axhline(100 * BAD_RATE_THRESHOLD, color="#333333", lw=1, ls="--")
+    ax.axhline(100 * autoscale.BAD_RATE_THRESHOLD, color=INK, lw=1, ls="--")
     top = max(100 * float(advice.bad_rate.max(initial=0)) * 1.1, 2.0)
     ax.set(title="Bad requests (dashed: more GPUs above this)", ylabel="bad (%)", ylim=(0, top))
 
@@ -292,7 +260,7 @@ def _stretch(records: list[ServingRecord]) -> tuple[Time, Time]:
 
 def _panel(ax: Axes, label: str, record: ServingRecord, stretch: tuple[Time, Time], gpus: int) -> None:
     begin, end = stretch
-    started, finished = occupancy(record.batches, record.setup.preemption_cost)
+    started, finished = autoscale.occupancy(record.batches, record.setup.preemption_cost)
     shown = (finished > begin) & (started < end) & (record.batches.gpu < gpus) & (finished > started)
     runs = np.flatnonzero(shown)[:_MOST_BARS]
     left = np.maximum(started[runs], begin) / MILLISECOND
@@ -331,14 +299,6 @@ def _sizes(ax: Axes, record: ServingRecord, runs: Ints, left: Floats, right: Flo
     batches = record.batches
     for i in np.flatnonzero(right - left > span / 70)[:_MOST_LABELS].tolist():
         run = int(runs[i])
-        ink = "white" if batches.fate[run] == Fate.FINISHED else "#333333"
-        middle = (left[i] + right[i]) / 2
-        ax.text(
-            middle,
-            batches.gpu[run],
-            str(batches.size[run]),
-            ha="center",
-            va="center",
-            fontsize=7.5,
-            color=ink,
-        )
+        ink = "white" if batches.fate[run] == Fate.FINISHED else INK
+        place = ((left[i] + right[i]) / 2, batches.gpu[run])
+        ax.text(*place, str(batches.size[run]), ha="center", va="center", fontsize=7.5, color=ink)

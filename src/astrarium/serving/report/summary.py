@@ -129,7 +129,7 @@ def busy_time(record: ServingRecord) -> tuple[Ints, Ints]:
     started, finished = occupancy(record.batches, record.setup.preemption_cost)
     started, finished = (np.clip(times, record.warmup, record.duration) for times in (started, finished))
     lost = np.where(record.batches.fate == Fate.PREEMPTED, finished - started, 0)
-    return _covered(record, started, finished), _sum_by_gpu(record, lost)
+    return _covered(record, started, finished), _sums(record.batches.gpu, lost, len(record.setup.gpus))
 
 
 def _covered(record: ServingRecord, started: Ints, finished: Ints) -> Ints:
@@ -140,14 +140,13 @@ def _covered(record: ServingRecord, started: Ints, finished: Ints) -> Ints:
     ends = np.maximum.accumulate((finished + apart)[order])
     before = np.concatenate([apart[order[:1]], ends[:-1]])
     added = np.maximum(ends - np.maximum(before, (started + apart)[order]), 0)
-    sums = np.zeros(len(record.setup.gpus), np.int64)
-    np.add.at(sums, gpu[order], added)
-    return sums
+    return _sums(gpu[order], added, len(record.setup.gpus))
 
 
-def _sum_by_gpu(record: ServingRecord, values: Ints) -> Ints:
-    sums = np.zeros(len(record.setup.gpus), np.int64)
-    np.add.at(sums, record.batches.gpu, values)
+def _sums(places: Ints, values: Ints, count: int) -> Ints:
+    """Return the sum of the values at each of so many places."""
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, places, values)
     return sums
 
 
@@ -224,9 +223,7 @@ def _batch_sizes(record: ServingRecord, measured: Ints) -> tuple[Ints, Ints]:
     counts[batch[batch >= 0]] = True
     counts &= batches.fate == Fate.FINISHED
     model = batches.model[counts]
-    sizes = np.zeros(models, np.int64)
-    np.add.at(sizes, model, batches.size[counts])
-    return sizes, np.bincount(model, minlength=models)
+    return _sums(model, batches.size[counts], models), np.bincount(model, minlength=models)
 
 
 def _reasons(record: ServingRecord, measured: Ints, outcome: Outcome) -> dict[str, int]:
@@ -246,12 +243,8 @@ def _worst(models: dict[str, ModelSummary]) -> Worst | None:
 
 
 def _outcomes(counts: Ints) -> Outcomes:
-    return Outcomes(
-        in_time=int(counts[Outcome.IN_TIME]),
-        late=int(counts[Outcome.LATE]),
-        dropped=int(counts[Outcome.DROPPED]),
-        failed=int(counts[Outcome.FAILED]),
-    )
+    ended = (Outcome.IN_TIME, Outcome.LATE, Outcome.DROPPED, Outcome.FAILED)
+    return Outcomes(*(int(counts[each]) for each in ended))
 
 
 def _ratio(part: int, whole: int) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,26 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from astrarium.core.units import to_ms, to_seconds
-from astrarium.placement.evaluation import Evaluation, StageLine, stage_report
-from astrarium.run.report import number, plain_table
+from astrarium.placement.evaluation import StageLine
+from astrarium.run.report import number, plain_table, ranges
+from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.summary import ModelSummary, Summary, busy_time, measured_requests
 from astrarium.serving.state import Outcome
 
 # What a plan made of a run: each cell and each GPU in numbers.
-
-
-class Cell(Protocol):
-    """A part of a planned run, with a record of its own."""
-
-    @property
-    def run_by(self) -> str: ...
-    @property
-    def gpus(self) -> tuple[int, ...]: ...
-    @property
-    def limits(self) -> tuple[int, ...]: ...
-    @property
-    def record(self) -> ServingRecord: ...
 
 
 class CellSummary(msgspec.Struct, frozen=True):
@@ -57,22 +45,22 @@ class PlanSummary(msgspec.Struct, frozen=True):
 
 
 def summarize_plan(
-    policy: str, replicas: int, missing: dict[str, str], parts: Sequence[Cell], record: ServingRecord
+    policy: str, replicas: int, missing: dict[str, str], parts: Sequence[RecordPart], record: ServingRecord
 ) -> PlanSummary:
     found = [_cell(part) for part in parts]
     return PlanSummary(policy, replicas, missing, found, _busy(record))
 
 
-def _cell(part: Cell) -> CellSummary:
+def _cell(part: RecordPart) -> CellSummary:
     record = part.record
     measured = measured_requests(record)
     span = to_seconds(record.duration - record.warmup)
     in_time = int(np.count_nonzero(record.requests.outcome[measured] == Outcome.IN_TIME))
-    names = [model.name for model in record.setup.models]
+    limits = zip(record.setup.models, part.cell.limits, strict=True)
     return CellSummary(
         run_by=part.run_by,
-        gpus=list(part.gpus),
-        models=dict(zip(names, part.limits, strict=True)),
+        gpus=list(part.cell.gpus),
+        models={model.name: limit for model, (_, limit) in limits},
         requests=len(measured),
         offered_rate=len(measured) / span,
         goodput_rate=in_time / span,
@@ -88,17 +76,6 @@ def _busy(record: ServingRecord) -> list[float]:
     return busy
 
 
-def ranges(numbers: Sequence[int]) -> str:
-    """'0-2, 5'"""
-    parts: list[list[int]] = []
-    for each in sorted(numbers):
-        if parts and each == parts[-1][-1] + 1:
-            parts[-1][1:] = [each]
-        else:
-            parts.append([each])
-    return ", ".join("-".join(map(str, part)) for part in parts)
-
-
 # Where the time of requests went on their way, stage by stage, as a table for a terminal.
 
 
@@ -106,28 +83,16 @@ def stage_table(
     lines: Sequence[StageLine], attained: Mapping[str, float | None], title: str = "where time went"
 ) -> Table:
     """A model's first line bears its name and how many of its requests were in time."""
-    from rich.box import SIMPLE_HEAD
-
-    table = Table("model", "in time", "stage", title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.title_justify, table.title_style = "left", "bold"
-    for name in ("of the mean", "p50 ms", "p95 ms", "p99 ms"):
-        table.add_column(name, justify="right")
-    named = ""
+    table = plain_table("model", "in time", "stage", "of the mean", "p50 ms", "p95 ms", "p99 ms")
+    for column in table.columns[1:3]:
+        column.justify = "left"
+    table.title, named = title, ""
     for line in lines:
         head = ("", "") if line.model == named else (line.model, f"{attained[line.model] or 0.0:.2%}")
         times = (f"{to_ms(time):,.2f}" for time in (line.p50, line.p95, line.p99))
         table.add_row(Text(head[0]), head[1], line.stage, f"{line.part:.1%}", *times)
         named = line.model
     return table
-
-
-def path_lines(evaluation: Evaluation) -> list[StageLine]:
-    """Without stages that take no time at all."""
-    return [line for line in stage_report(evaluation) if line.part > 0]
-
-
-def path_attained(evaluation: Evaluation) -> dict[str, float | None]:
-    return {model.name: model.attainment for model in evaluation.models}
 
 
 def plain_lines(lines: Sequence[StageLine]) -> list[dict[str, Any]]:
@@ -142,10 +107,6 @@ def plain_lines(lines: Sequence[StageLine]) -> list[dict[str, Any]]:
 GOAL = 0.99  # the share of requests in time that a latency objective asks for
 _MOST_MODELS = 40
 _MOST_CELLS = 40
-
-
-def run_tables(summary: Summary) -> list[Table]:
-    return [overview_table({summary.policy: summary}), model_table(summary)]
 
 
 def overview_table(summaries: Mapping[str, Summary]) -> Table:

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from astrarium.core.units import MICROSECOND, Time
-from astrarium.run.timeline import Entry
+from astrarium.run.timeline import Entry, counter, process, slice_of, thread
 from astrarium.run.timeline import timeline as document
 from astrarium.serving.autoscale import occupancy
 from astrarium.serving.record import Ints, ServingRecord
@@ -67,14 +67,12 @@ def _note(record: ServingRecord, shown: int) -> str:
 
 
 def _names(record: ServingRecord) -> Iterator[Entry]:
-    for process, name in ((_GPUS, "GPUs"), (_REQUESTS, "Requests")):
-        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
+    for number, name in ((_GPUS, "GPUs"), (_REQUESTS, "Requests")):
+        yield process(number, name)
+        yield {"ph": "M", "name": "process_sort_index", "pid": number, "args": {"sort_index": number}}
     for gpu in record.setup.gpus:
-        thread = {"ph": "M", "pid": _GPUS, "tid": gpu.id}
-        yield {**thread, "name": "thread_name", "args": {"name": f"GPU {gpu.id} ({gpu.kind})"}}
-        yield {**thread, "name": "thread_sort_index", "args": {"sort_index": gpu.id}}
-    yield {"ph": "M", "pid": _REQUESTS, "tid": 0, "name": "thread_name", "args": {"name": "drops"}}
+        yield from thread(_GPUS, gpu.id, f"GPU {gpu.id} ({gpu.kind})")
+    yield from thread(_REQUESTS, 0, "drops")
 
 
 def _slices(record: ServingRecord, runs: Ints) -> Iterator[Entry]:
@@ -83,16 +81,9 @@ def _slices(record: ServingRecord, runs: Ints) -> Iterator[Entry]:
     columns = (batches.model, batches.gpu, batches.size, batches.fate, batches.dispatched, started, finished)
     rows = zip(*(column[runs].tolist() for column in columns), _requests_of(record, runs), strict=True)
     for model, gpu, size, fate, dispatched, start, end, requests in rows:
-        yield {
-            "ph": "X",
-            "name": f"{names[model]} ×{size}{_FATES.get(fate, '')}",
-            "cat": names[model],
-            "pid": _GPUS,
-            "tid": gpu,
-            "ts": start / MICROSECOND,
-            "dur": (end - start) / MICROSECOND,
-            "args": {"batch_size": size, "dispatched_us": dispatched / MICROSECOND, "requests": requests},
-        }
+        name = f"{names[model]} ×{size}{_FATES.get(fate, '')}"
+        told = {"batch_size": size, "dispatched_us": dispatched / MICROSECOND, "requests": requests}
+        yield slice_of(name, _GPUS, gpu, start, end, cat=names[model], args=told)
 
 
 def _requests_of(record: ServingRecord, runs: Ints) -> list[list[int]]:
@@ -112,12 +103,7 @@ def _waiting(record: ServingRecord, begin: Time, end: Time) -> Iterator[Entry]:
     counts = waiting_at(record, times)
     changed = np.flatnonzero(np.diff(counts, prepend=-1))
     for at, count in zip(times[changed].tolist(), counts[changed].tolist(), strict=True):
-        yield _counter(at, count)
-
-
-def _counter(at: Time, count: int) -> Entry:
-    args = {"requests": count}
-    return {"ph": "C", "name": "waiting", "pid": _REQUESTS, "ts": at / MICROSECOND, "args": args}
+        yield counter("waiting", _REQUESTS, at, {"requests": count})
 
 
 def _dropped(record: ServingRecord, begin: Time, end: Time) -> Ints:

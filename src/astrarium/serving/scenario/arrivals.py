@@ -9,7 +9,7 @@ import numpy as np
 from astrarium.core import processes
 from astrarium.core.distributions import choose
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.processes import Arrivals, Bools, Floats, Ints, Stretch, Times
+from astrarium.core.processes import Arrivals, Floats, Ints, Stretch, Times
 from astrarium.core.profiles import Dynamic
 from astrarium.core.streams import stream
 from astrarium.serving.scenario.schema import Model, Scenario, Workload, spans
@@ -32,7 +32,8 @@ def _complete(scenario: Scenario, time: Ints, model: Ints, application: Ints) ->
             mine = np.flatnonzero(model == index)
             _draw_applications(application, mine, spec.profile, scenario.seed, name)
             _draw_work(work, time, application, mine, spec.profile, scenario.seed, name)
-            _draw_profiled(profiled, mine, scenario.profiling.share, scenario.seed, name)
+            chances = stream(scenario.seed, "profiling", name).random(len(mine))
+            profiled[mine] = chances < scenario.profiling.share
     return Arrivals(time, model, application, work, profiled)
 
 
@@ -121,7 +122,3 @@ def _draw_work(
         for place, change in enumerate(part.changes):
             later = rows[time[rows] >= change.at]
             work[later] = change.time.sample(stream(seed, "work", name, label, place), len(later))
-
-
-def _draw_profiled(profiled: Bools, mine: Ints, share: float, seed: int, name: str) -> None:
-    profiled[mine] = stream(seed, "profiling", name).random(len(mine)) < share

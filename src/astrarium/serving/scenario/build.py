@@ -16,7 +16,7 @@ from astrarium.core.units import Time
 from astrarium.serving.contract import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler, serving_policies
 from astrarium.serving.scenario.models import specs
-from astrarium.serving.scenario.schema import EMULATED, Cluster, GpuGroup, Model, Scenario
+from astrarium.serving.scenario.schema import EMULATED, Cluster, Model, Scenario
 from astrarium.serving.state import Batch
 from astrarium.serving.world import Profiler, TableTruth, Truth
 
@@ -231,7 +231,8 @@ def _check_kinds(name: str, profile: Kinds, cluster: Cluster) -> None:
 
 def _check_memory(scenario: Scenario) -> None:
     """Every model lives on every GPU, so together they must fit on the smallest."""
-    smallest = min((group for group in scenario.cluster.groups if group.memory), key=_memory, default=None)
+    sized = [group for group in scenario.cluster.groups if group.memory]
+    smallest = min(sized, key=lambda group: group.memory, default=None)
     if smallest is None:
         return
     together = 0
@@ -245,7 +246,3 @@ def _check_memory(scenario: Scenario) -> None:
                 "(`astrarium plan` makes one for `simulate --plan`)"
             )
             raise InputError(f"models.{name}.memory", write_bytes(model.memory), expected)
-
-
-def _memory(group: GpuGroup) -> int:
-    return group.memory

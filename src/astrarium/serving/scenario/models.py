@@ -9,23 +9,12 @@ import msgspec
 
 from astrarium.core.decode import Decoder, constructed, read_yaml
 from astrarium.core.distributions import DISTRIBUTIONS, Constant, Distribution, Mode, Modes, Samples
-from astrarium.core.errors import InputError, did_you_mean
+from astrarium.core.errors import InputError, did_you_mean, one_of, written_in
 from astrarium.core.profiles import Dynamic, Kinds, Linear, Profile, Table
 from astrarium.core.quantities import Duration
 from astrarium.placement.plan import parse_shape
 from astrarium.serving import zoo
-from astrarium.serving.scenario.schema import (
-    MODEL,
-    BackendChoice,
-    Count,
-    Model,
-    ModelEntry,
-    Parallel,
-    ServerOptions,
-    TensorEntry,
-    Tls,
-    check_names,
-)
+from astrarium.serving.scenario import schema
 from astrarium.serving.traces import read_samples
 
 if TYPE_CHECKING:
@@ -39,31 +28,21 @@ if TYPE_CHECKING:
 BACKEND_FORM = "one backend with its model, such as {onnx: model.onnx} or {python: words.py:detect}"
 
 
-def serving_fields(entry: ModelEntry, name: str, base: Path) -> dict[str, Any]:
-    """The fields of a `Model` that the simulator ignores, checked; file names are made absolute."""
-    field = f"models.{name}"
+def check_served(entry: schema.ModelEntry, field: str) -> None:
+    """Check what the simulator ignores of a model."""
     if entry.accepts and entry.preprocess is None:
         raise InputError(f"{field}.accepts", None, "`preprocess` beside it: what turns these into the inputs")
     for side in ("inputs", "outputs", "accepts"):
         _check_tensors(getattr(entry, side), f"{field}.{side}")
-    return {
-        "backend": _backend(entry, name, base),
-        "inputs": entry.inputs,
-        "outputs": entry.outputs,
-        "preprocess": _preprocess(entry.preprocess, base, f"{field}.preprocess"),
-        "accepts": entry.accepts,
-        "priorities": entry.priorities,
-        "loaded": entry.loaded,
-    }
 
 
-def specs(tensors: tuple[TensorEntry, ...]) -> tuple[TensorSpec, ...]:
+def specs(tensors: tuple[schema.TensorEntry, ...]) -> tuple[TensorSpec, ...]:
     from astrarium.serving.live.tensors import TensorSpec
 
     return tuple(TensorSpec(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors)
 
 
-def server_options(options: ServerOptions, base: Path, serving: bool) -> ServerOptions:
+def server_options(options: schema.ServerOptions, base: Path, serving: bool) -> schema.ServerOptions:
     """File names made absolute. That they exist matters only to who serves."""
 
     def absolute(name: str, field: str) -> str:
@@ -71,7 +50,9 @@ def server_options(options: ServerOptions, base: Path, serving: bool) -> ServerO
 
     changed: dict[str, Any] = {}
     if options.tls is not None:
-        changed["tls"] = Tls(absolute(options.tls.cert, "tls.cert"), absolute(options.tls.key, "tls.key"))
+        changed["tls"] = schema.Tls(
+            absolute(options.tls.cert, "tls.cert"), absolute(options.tls.key, "tls.key")
+        )
     if options.api_keys is not None:
         changed["api_keys"] = absolute(options.api_keys, "api_keys")
     if options.record is not None:
@@ -79,10 +60,10 @@ def server_options(options: ServerOptions, base: Path, serving: bool) -> ServerO
     return msgspec.structs.replace(options, **changed)
 
 
-def _backend(entry: ModelEntry, name: str, base: Path) -> BackendChoice:
+def _backend(entry: schema.ModelEntry, name: str, base: Path) -> schema.BackendChoice:
     """A model without a backend is emulated; nothing is imported for it."""
     if entry.backend is None:
-        return BackendChoice()
+        return schema.BackendChoice()
     field = f"models.{name}.backend"
     backend, options = _only_choice(entry.backend, field)
     from astrarium.serving.live.backends.contract import ModelFiles
@@ -90,7 +71,7 @@ def _backend(entry: ModelEntry, name: str, base: Path) -> BackendChoice:
     files = ModelFiles(
         name, backend, options, specs(entry.inputs), specs(entry.outputs), entry.max_batch, base
     )
-    return BackendChoice(backend, _options(files, field))
+    return schema.BackendChoice(backend, _options(files, field))
 
 
 def _only_choice(raw: Any, field: str) -> tuple[str, dict[str, Any]]:
@@ -98,7 +79,7 @@ def _only_choice(raw: Any, field: str) -> tuple[str, dict[str, Any]]:
         raise InputError(field, raw, BACKEND_FORM)
     (backend, options), *_ = raw.items()
     if isinstance(options, str):
-        return str(backend), {MODEL: options}
+        return str(backend), {schema.MODEL: options}
     if not isinstance(options, dict | None):
         raise InputError(f"{field}.{backend}", options, "the model's name, or a mapping of options")
     return str(backend), {str(name): value for name, value in (options or {}).items()}
@@ -107,21 +88,20 @@ def _only_choice(raw: Any, field: str) -> tuple[str, dict[str, Any]]:
 def _options(files: ModelFiles, field: str) -> dict[str, Any]:
     from astrarium.serving.live.backends import backends, checked_options, placed
 
-    try:
+    with written_in(field, files.backend):
         backends.get(files.backend)
-    except InputError as error:
-        raise InputError(field, files.backend, error.expected) from None
     try:
         return dict(checked_options(files))
     except InputError as error:
         raise placed(error, files.name, files.backend) from None
 
 
-def _check_tensors(tensors: tuple[TensorEntry, ...], field: str) -> None:
-    try:
-        check_names(tensors)
-    except InputError as error:
-        raise InputError(f"{field}{error.field}", error.value, error.expected) from None
+def _check_tensors(tensors: tuple[schema.TensorEntry, ...], field: str) -> None:
+    names = [tensor.name for tensor in tensors]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            expected = f"a name of its own, not {one_of(names[:place])}"
+            raise InputError(f"{field}[{place}].name", name, expected)
 
 
 def _preprocess(reference: str | None, base: Path, field: str) -> str | None:
@@ -170,13 +150,13 @@ class ModelReader:
         self._base = base
         self.decoder = Decoder({Profile: self._profile, Distribution: self._distribution})
 
-    def read(self, raw: Any) -> dict[str, Model]:
+    def read(self, raw: Any) -> dict[str, schema.Model]:
         raw = written_out(raw)
         if not isinstance(raw, dict) or not raw:
             raise InputError(
                 "models", raw or "nothing", "at least one model, as NAME: {profile: ..., slo: ...}"
             )
-        models: dict[str, Model] = {}
+        models: dict[str, schema.Model] = {}
         for name, entry in raw.items():
             for given, model in self._models(name, entry):
                 if given in models:
@@ -184,19 +164,22 @@ class ModelReader:
                 models[given] = model
         return models
 
-    def _models(self, name: Any, raw: Any) -> list[tuple[str, Model]]:
+    def _models(self, name: Any, raw: Any) -> list[tuple[str, schema.Model]]:
         field = f"models.{name}"
         _check_name(name, field)
         if isinstance(raw, dict) and "profile" not in raw:
             raise InputError(f"{field}.profile", None, f"{PROFILE_FORM}; {_MEASURED}")
-        entry: ModelEntry = self.decoder.decode_struct(ModelEntry, raw, field)
+        entry: schema.ModelEntry = self.decoder.decode_struct(schema.ModelEntry, raw, field)
         profile = self._profile(entry.profile, f"{field}.profile")
         slo = entry.slo if entry.slo is not None else _zoo_slo(entry.profile)
         if slo is None:
             raise InputError(f"{field}.slo", None, "a value: only zoo profiles bring their own SLO")
-        served = serving_fields(entry, name, self._base)
+        check_served(entry, field)
+        backend = _backend(entry, name, self._base)
+        preprocess = _preprocess(entry.preprocess, self._base, f"{field}.preprocess")
         _check_parallel(entry.parallel, f"{field}.parallel")
-        model = Model(profile, slo, entry.memory, entry.max_batch, entry.parallel, **served)
+        read = {"profile": profile, "slo": slo, "backend": backend, "preprocess": preprocess, "copies": None}
+        model = schema.Model(**{**msgspec.structs.asdict(entry), **read})
         if entry.copies is None:
             return [(name, model)]
         return [(f"{name}-{copy}", model) for copy in range(entry.copies)]
@@ -215,7 +198,7 @@ class ModelReader:
         return readers[form](raw[form], f"{field}.{form}")
 
     def _table(self, raw: Any, field: str) -> Profile:
-        times = self.decoder.decode(tuple[Duration, ...] | dict[Count, Duration], raw, field)
+        times = self.decoder.decode(tuple[Duration, ...] | dict[schema.Count, Duration], raw, field)
         points = times if isinstance(times, dict) else dict(enumerate(times, 1))
         return constructed(Table, raw, field, points=points)
 
@@ -259,7 +242,7 @@ def _check_name(name: Any, field: str) -> None:
         raise InputError(field, name, expected)
 
 
-def _check_parallel(parallel: dict[str, Parallel], field: str) -> None:
+def _check_parallel(parallel: dict[str, schema.Parallel], field: str) -> None:
     for name, part in parallel.items():
         if parse_shape(name, f"{field}.{name}").gpus < 2:
             raise InputError(
@@ -301,10 +284,8 @@ def _zoo_model(raw: str, field: str) -> zoo.ZooModel:
     gpu, slash, name = raw.removeprefix(ZOO).partition("/")
     if not slash:
         raise InputError(field, raw, "zoo:GPU/MODEL, such as zoo:1080Ti/ResNet50")
-    try:
+    with written_in(field, raw):
         return zoo.lookup(gpu, name)
-    except InputError as error:
-        raise InputError(field, raw, error.expected) from None
 
 
 def _zoo_slo(profile: Any) -> Duration | None:

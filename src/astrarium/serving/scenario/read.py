@@ -9,23 +9,13 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.choice import read_choice
+from astrarium.core.choice import Seed, read_choice
 from astrarium.core.decode import check_keys, overridden, read_yaml
-from astrarium.core.errors import InputError
+from astrarium.core.errors import InputError, read_from
 from astrarium.core.quantities import Duration
 from astrarium.serving.scenario import build, schema
 from astrarium.serving.scenario.models import ModelReader, server_options, written_out
-from astrarium.serving.scenario.schema import (
-    DEFAULT_POLICY,
-    Cluster,
-    Delays,
-    Model,
-    Preemption,
-    Profiling,
-    Scenario,
-    ServerOptions,
-    Workload,
-)
+from astrarium.serving.scenario.schema import DEFAULT_POLICY, Model, Scenario, Workload
 
 _REQUIRED = ("cluster", "models", "workload")
 _NEEDED_TO_SERVE = ("cluster", "models")
@@ -39,14 +29,11 @@ def load(
     To be served it needs no workload, but the files that its `server` section names. To be planned, its
     models need not fit all together on every GPU.
     """
-    source = str(path)
     raw = read_yaml(Path(path))
-    try:
+    with read_from(path):
         raw = overridden(raw, overrides, {"models": written_out})
-    except InputError as error:
-        raise error.read_from(source) from None
     try:
-        return parse(raw, source, Path(path).parent, serving, planning)
+        return parse(raw, str(path), Path(path).parent, serving, planning)
     except InputError as error:
         raise _with_way_out(error, overrides) from None
 
@@ -65,10 +52,8 @@ def parse(
     raw: Any, source: str = "", base: Path | None = None, serving: bool = False, planning: bool = False
 ) -> Scenario:
     """Check plain data; files it names are looked for from *base*."""
-    try:
+    with read_from(source):
         return _parsed(raw, Path(os.path.abspath(base or Path())), serving, planning)
-    except InputError as error:
-        raise error.read_from(source) from None
 
 
 def _parsed(raw: Any, base: Path, serving: bool, planning: bool) -> Scenario:
@@ -83,14 +68,20 @@ def _parsed(raw: Any, base: Path, serving: bool, planning: bool) -> Scenario:
         "models": models,
         "policy": read_choice(raw.get("policy"), "policy", DEFAULT_POLICY),
     }
-    fields["cluster"] = decode(Cluster, raw["cluster"], "cluster")
+    fields["cluster"] = decode(schema.Cluster, raw["cluster"], "cluster")
     if raw.get("workload") is not None:
         fields["workload"] = _workload(decode(Workload, raw["workload"], "workload"), models, base)
-    fields["server"] = server_options(decode(ServerOptions, raw.get("server") or {}, "server"), base, serving)
-    for name, kind in (("network", Delays), ("preemption", Preemption), ("profiling", Profiling)):
+    fields["server"] = server_options(
+        decode(schema.ServerOptions, raw.get("server") or {}, "server"), base, serving
+    )
+    for name, kind in (
+        ("network", schema.Delays),
+        ("preemption", schema.Preemption),
+        ("profiling", schema.Profiling),
+    ):
         fields[name] = decode(kind, raw[name] if raw.get(name) is not None else {}, name)
     if "seed" in raw:
-        fields["seed"] = decode(_SEED, raw["seed"], "seed")
+        fields["seed"] = decode(Seed, raw["seed"], "seed")
     scenario = Scenario(**fields)
     build.policy(scenario, build.setup(scenario, placed=planning))  # what only shows when the parts meet
     return scenario
@@ -101,9 +92,6 @@ def _check_sections(raw: dict[str, Any], serving: bool) -> None:
         if raw.get(name) is None:
             exception = " (only serving does without)" if name == "workload" else ""
             raise InputError(name, None, f"a value: this section is required{exception}")
-
-
-_SEED = next(info.type for info in msgspec.structs.fields(Scenario) if info.name == "seed")
 
 
 def _workload(workload: Workload, models: dict[str, Model], base: Path) -> Workload:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_arg
 import msgspec
 
 from astrarium.core import popularity
-from astrarium.core.choice import DEFAULT_SEED, Choice
+from astrarium.core.choice import DEFAULT_SEED, Choice, Seed
+from astrarium.core.decode import bare
 from astrarium.core.distributions import Constant, Distribution, Modes, Samples
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.profiles import Dynamic, Profile, Table
@@ -65,6 +66,9 @@ class BackendChoice(msgspec.Struct, frozen=True):
         return {self.name: self.options[MODEL] if short else dict(self.options)}
 
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files in PEM form: the certificate with its chain, and its private key."""
 
@@ -87,6 +91,8 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: Literal["text", "json"] = "text"
     start_limit: Duration = Duration(120 * SECOND)  # for the workers to come up with their models
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where real models run; auto: on CUDA if there is any
+    threads: Count | None = None  # that read calls on the native path; one for every four cores, four at most
+    path: Literal["auto", "native", "python"] = "auto"  # of calls; auto: native where that is possible
 
     def __post_init__(self) -> None:
         if self.grpc and self.grpc == self.http:
@@ -100,14 +106,6 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("memory", write_bytes(self.memory), expected)
 
 
-def check_names(tensors: tuple[TensorEntry, ...]) -> None:
-    names = [tensor.name for tensor in tensors]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise InputError(f"[{place}].name", name, f"a name of its own, not {one_of(names[:place])}")
-
-
-Count = Annotated[int, msgspec.Meta(ge=1)]
 GpuCount = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 Priority = Annotated[int, msgspec.Meta(ge=1)]
 LARGEST_BATCH = 512
@@ -174,7 +172,11 @@ class Parallel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model as the file has it; `copies` makes NAME-0, NAME-1, ... of it."""
+    """A model as the file has it; `copies` makes NAME-0, NAME-1, ... of it.
+
+    From `backend` on, the fields matter to serving alone, and `parallel` (by shape, such as op1pp2) to
+    planning.
+    """
 
     profile: Any  # read by the hook for profiles; a zoo profile brings its own SLO
     slo: Duration | None = None
@@ -183,30 +185,20 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parallel: dict[str, Parallel] = {}
     copies: Count | None = None
     backend: Any = None
-    inputs: tuple[TensorEntry, ...] = ()
-    outputs: tuple[TensorEntry, ...] = ()
-    preprocess: str | None = None
-    accepts: tuple[TensorEntry, ...] = ()
-    priorities: dict[Priority, Duration] = {}
-    loaded: bool = True
-
-
-class Model(msgspec.Struct, frozen=True):
-    """From `backend` on, the fields matter to serving alone, and `parallel` (by shape, such as op1pp2) to
-    planning."""
-
-    profile: Profile
-    slo: Duration
-    memory: Bytes = Bytes(0)
-    max_batch: Count = LARGEST_BATCH
-    parallel: dict[str, Parallel] = {}
-    backend: BackendChoice = BackendChoice()
     inputs: tuple[TensorEntry, ...] = ()  # none: the backend knows them
     outputs: tuple[TensorEntry, ...] = ()
     preprocess: str | None = None  # Python code that runs in the frontend, FILE:NAME
     accepts: tuple[TensorEntry, ...] = ()  # what clients send to it; none: what the model takes
     priorities: dict[Priority, Duration] = {}  # objectives that a request may choose instead of `slo`
     loaded: bool = True  # whether it is there from the start
+
+
+class Model(ModelEntry, frozen=True):
+    """A model that was read: one of its copies, if there are any, and file names are absolute."""
+
+    profile: Profile
+    slo: Duration
+    backend: BackendChoice = BackendChoice()
 
 
 class Zipf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -304,7 +296,7 @@ class Scenario(msgspec.Struct, frozen=True):
     preemption: Preemption = Preemption()
     profiling: Profiling = Profiling()
     server: ServerOptions = ServerOptions()
-    seed: Annotated[int, msgspec.Meta(ge=0)] = DEFAULT_SEED
+    seed: Seed = DEFAULT_SEED
 
     @property
     def dynamic(self) -> bool:
@@ -351,20 +343,15 @@ class Scenario(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, workload=scaled(self.workload, total, self.total_rate))
 
     def to_yaml(self) -> str:
+        import yaml
 
-        return to_yaml(self)
+        return str(yaml.safe_dump(plain_scenario(self), sort_keys=False, allow_unicode=True, width=110))
 
 
 # A scenario as YAML that loads back equal: the inverse of reading.
 
 
 _WRITERS: dict[Any, Any] = {Duration: write_duration, Rate: write_rate, Bytes: write_bytes}
-
-
-def to_yaml(scenario: Scenario) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(plain_scenario(scenario), sort_keys=False, allow_unicode=True, width=110))
 
 
 def plain_scenario(scenario: Scenario) -> dict[str, Any]:
@@ -376,7 +363,7 @@ def plain_scenario(scenario: Scenario) -> dict[str, Any]:
 
 
 def plain(kind: Any, value: Any) -> Any:
-    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    kind = bare(kind)
     if kind in _WRITERS:
         return _WRITERS[kind](value)
     if isinstance(value, msgspec.Struct):

@@ -19,11 +19,10 @@ from astrarium.tuning.runtime import Place
 
 
 class LiveOptions(msgspec.Struct, frozen=True):
-    """The options limit a live run. A trial whose runs are lost more than
-    *retries* times without progress fails. News
-    of progress reach the policy no more often than *progress*; in between, the books interpolate. A loop
-    waits *patience* for news. A trial fails whose iteration takes more than *longest*, or whose run has not
-    ended its first iteration so long after it was started."""
+    """The options limit a live run. A trial whose runs are lost more than *retries* times without progress
+    fails. News of progress reach the policy no more often than *progress*; in between, the books interpolate.
+    A loop waits *patience* for news. A trial fails whose iteration takes more than *longest*, or whose run
+    has not ended its first iteration so long after it was started."""
 
     retries: int = 2
     progress: Time = SECOND
@@ -62,9 +61,10 @@ class EarlierResult(NamedTuple):
     error: str = ""
 
 
-class Journal(Protocol):
+class Journal:
     """A journal keeps results and checkpoints of this run and of those that it resumes. A candidate of
-    another run counts as the same if its number and its values are the same."""
+    another run counts as the same if its number and its values are the same. This one keeps nothing, for a
+    run that nobody will resume."""
 
     def began(self, candidate: int, values: Mapping[str, Any]) -> None:
         """Note that a candidate trains. What is kept of another candidate of that number is of no use."""
@@ -77,27 +77,10 @@ class Journal(Protocol):
 
     def result(self, candidate: int, values: Mapping[str, Any], total: int) -> EarlierResult | None:
         """Return a trial's result if it need not run again: the next trial finds its checkpoint."""
-
-    def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:
-        """Return the iterations of the newest checkpoint with fewer than *below*; 0 where there is none."""
-
-
-class NoJournal:
-    """A run that nobody will resume keeps no journal."""
-
-    def began(self, candidate: int, values: Mapping[str, Any]) -> None:
-        pass
-
-    def finished(self, candidate: int, values: Mapping[str, Any], total: int, value: float | None) -> None:
-        pass
-
-    def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
-        pass
-
-    def result(self, candidate: int, values: Mapping[str, Any], total: int) -> EarlierResult | None:
         return None
 
     def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:
+        """Return the iterations of the newest checkpoint with fewer than *below*; 0 where there is none."""
         return 0
 
 

@@ -20,18 +20,7 @@ from typing import Any
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
-from astrarium.tuning.contract import (
-    Event,
-    GpusChanged,
-    MovingMeasured,
-    RuntimeMeasured,
-    Trial,
-    TrialFailed,
-    TrialFinished,
-    TrialMoved,
-    TrialPaused,
-    TrialStepped,
-)
+from astrarium.tuning import contract
 from astrarium.tuning.live.backend import (
     Checkpoint,
     GpusSeen,
@@ -39,13 +28,12 @@ from astrarium.tuning.live.backend import (
     Journal,
     LiveOptions,
     News,
-    NoJournal,
     Reports,
     RunEnded,
     TrialBackend,
     Work,
 )
-from astrarium.tuning.live.estimates import PRIOR, Beliefs, Estimates
+from astrarium.tuning.live.estimates import PRIOR, Estimates
 from astrarium.tuning.policies import TuningPolicy
 from astrarium.tuning.record import TuningRecord, Watch
 from astrarium.tuning.runtime import Place
@@ -136,7 +124,7 @@ class NewsTranslator:
     """The translator turns a backend's news into events of the tuning level."""
 
     def __init__(
-        self, state: TuningState, runs: LiveRuns, reports: Reports, beliefs: Beliefs, options: LiveOptions
+        self, state: TuningState, runs: LiveRuns, reports: Reports, beliefs: Estimates, options: LiveOptions
     ) -> None:
         self._state, self._runs, self._reports = state, runs, reports
         self._beliefs, self._options = beliefs, options
@@ -145,9 +133,11 @@ class NewsTranslator:
         self._moves: deque[Time] = deque(maxlen=MOVES)
         self._losses: dict[int, tuple[int, int]] = {}  # by trial: losses, and most iterations done
 
-    def events(self, now: Time, heard: Sequence[News], gpus: Collection[int] | None) -> Iterator[Event]:
+    def events(
+        self, now: Time, heard: Sequence[News], gpus: Collection[int] | None
+    ) -> Iterator[contract.Event]:
         """Yield the events that follow from news. *gpus* are those left, where the news told of them."""
-        steps, ends = dict[int, Iterated](), list[Event]()
+        steps, ends = dict[int, Iterated](), list[contract.Event]()
         for news in heard:
             if isinstance(news, Iterated) and self._iterated(now, news):
                 steps[news.trial] = news
@@ -155,7 +145,7 @@ class NewsTranslator:
                 ends += self._ended(now, news, gpus)
         measured = self._beliefs.news()
         yield from self._progress(now, steps, measured)
-        yield from (RuntimeMeasured(candidate, runtime) for candidate, runtime in measured.items())
+        yield from (contract.RuntimeMeasured(candidate, runtime) for candidate, runtime in measured.items())
         yield from self._moving()
         yield from ends
         yield from self._stuck(now)
@@ -178,7 +168,7 @@ class NewsTranslator:
 
     def _progress(
         self, now: Time, steps: dict[int, Iterated], measured: Collection[int]
-    ) -> Iterator[TrialStepped]:
+    ) -> Iterator[contract.TrialStepped]:
         """Yield progress when it is due. Where an estimate changes, the books must know the exact progress
         first: they would interpolate with the old one."""
         for number, news in steps.items():
@@ -188,17 +178,17 @@ class NewsTranslator:
             due = run.told is None or now - run.told >= self._options.progress
             if due or row.trial.candidate in measured:
                 run.told = now
-                yield TrialStepped(number, row.run, _done(row, news.iterations))
+                yield contract.TrialStepped(number, row.run, _done(row, news.iterations))
 
-    def _moving(self) -> Iterator[MovingMeasured]:
+    def _moving(self) -> Iterator[contract.MovingMeasured]:
         if self._moves:
             cost = round(median(self._moves))
             if abs(cost - self._state.moving) > CHANGE * self._state.moving:
-                yield MovingMeasured(cost)
+                yield contract.MovingMeasured(cost)
 
     # ends
 
-    def _ended(self, now: Time, news: RunEnded, gpus: Collection[int] | None) -> Iterator[Event]:
+    def _ended(self, now: Time, news: RunEnded, gpus: Collection[int] | None) -> Iterator[contract.Event]:
         run, row = self._runs.current(news.trial, news.run), self._state.open.get(news.trial)
         if run is None:
             return
@@ -206,10 +196,10 @@ class NewsTranslator:
         if row is None:  # the trial has been withdrawn
             return
         if news.ending == "failed":
-            yield TrialFailed(news.trial, row.run, news.error or "it failed without a word")
+            yield contract.TrialFailed(news.trial, row.run, news.error or "it failed without a word")
         elif news.ending == "finished" or self._was_done(row, news):
             self._reports.hear(news.trial, row.trial.total, news.value)
-            yield TrialFinished(news.trial, row.run)
+            yield contract.TrialFinished(news.trial, row.run)
         else:
             yield self._goes_on(now, news, row, run, gpus)
 
@@ -220,38 +210,41 @@ class NewsTranslator:
 
     def _goes_on(
         self, now: Time, news: RunEnded, row: TrialRow, run: LiveRun, gpus: Collection[int] | None
-    ) -> Event:
+    ) -> contract.Event:
         done = _done(row, news.iterations)
         if done == row.trial.iterations:  # its value is not known: it trains once more
             done = 0
         self.kept[news.trial] = done
-        blameless = (run.asked and news.ending == "left") or not _has(gpus, run)
+        there = gpus is None or set(run.work.place.gpus) <= set(gpus)
+        blameless = (run.asked and news.ending == "left") or not there
         if not blameless and self._too_often(news.trial, done):
             error = f"its runs were lost {self._options.retries + 1} times, and it got no further"
-            return TrialFailed(news.trial, row.run, f"{error}: {news.error}" if news.error else error)
+            return contract.TrialFailed(
+                news.trial, row.run, f"{error}: {news.error}" if news.error else error
+            )
         if row.going is not None:
             self.left[news.trial] = now
-            return TrialMoved(news.trial, row.run, done)
+            return contract.TrialMoved(news.trial, row.run, done)
         if row.settled and row.place != run.work.place:  # the policy put it elsewhere before it had left
-            return TrialStepped(news.trial, row.run, done)
-        return TrialPaused(news.trial, row.run, done)
+            return contract.TrialStepped(news.trial, row.run, done)
+        return contract.TrialPaused(news.trial, row.run, done)
 
-    def _stuck(self, now: Time) -> Iterator[TrialFailed]:
+    def _stuck(self, now: Time) -> Iterator[contract.TrialFailed]:
         """Fail trials whose iteration takes too long: a backend can only tell that their processes live."""
         longest = self._options.longest
         for number, run in self._runs.alive.items():
             row = self._state.open.get(number)
             if row is not None and now - run.iterated > longest:
                 error = f"no iteration ended within {longest / SECOND:g} s, the longest it may take"
-                yield TrialFailed(number, row.run, error)
+                yield contract.TrialFailed(number, row.run, error)
 
-    def never_began(self) -> Iterator[Event]:
+    def never_began(self) -> Iterator[contract.Event]:
         """Yield that a trial has left its place where it never began to run there."""
         for number, row in self._state.open.items():
             if number not in self._runs.alive and row.going is not None:
-                yield TrialMoved(number, row.run, self.kept.get(number, 0))
+                yield contract.TrialMoved(number, row.run, self.kept.get(number, 0))
             elif number not in self._runs.alive and row.pausing:
-                yield TrialPaused(number, row.run, self.kept.get(number, 0))
+                yield contract.TrialPaused(number, row.run, self.kept.get(number, 0))
 
     def _too_often(self, trial: int, done: int) -> bool:
         times, far = self._losses.get(trial, (0, 0))
@@ -262,10 +255,6 @@ class NewsTranslator:
 
 def _done(row: TrialRow, iterations: int) -> int:
     return min(row.trial.iterations, max(0, iterations - row.trial.begins))
-
-
-def _has(gpus: Collection[int] | None, run: LiveRun) -> bool:
-    return gpus is None or set(run.work.place.gpus) <= set(gpus)
 
 
 class LiveTuning:
@@ -281,12 +270,12 @@ class LiveTuning:
         reports: Reports,
         journal: Journal | None = None,
         options: LiveOptions | None = None,
-        beliefs: Beliefs | None = None,
+        beliefs: Estimates | None = None,
         record: Callable[[Step], None] | None = None,
     ) -> None:
         self.session, self.state, self.runs, self.watch = session, state, LiveRuns(), Watch(state)
         self._backend, self._reports, self._record = backend, reports, record
-        self._journal, self._options = journal or NoJournal(), options or LiveOptions()
+        self._journal, self._options = journal or Journal(), options or LiveOptions()
         self._translator = NewsTranslator(state, self.runs, reports, beliefs or Estimates(), self._options)
         self._engine = SessionEngine(state, policy, True, self._recorded, session)
         self._heard: list[News] = []
@@ -348,47 +337,47 @@ class LiveTuning:
 
     # what is heard
 
-    def _events(self, now: Time, heard: Sequence[News]) -> Iterator[Event]:
+    def _events(self, now: Time, heard: Sequence[News]) -> Iterator[contract.Event]:
         seen = [news.gpus for news in heard if isinstance(news, GpusSeen)]
         for event in self._translator.events(now, heard, seen[-1] if seen else None):
             self._write_down(event)
             yield event
         if seen and seen[-1] != self._gpus:
             begins, self._gpus = self._gpus is None, seen[-1]
-            yield GpusChanged(self._gpus)
+            yield contract.GpusChanged(self._gpus)
             yield from self.session.begin(len(self._gpus)) if begins else ()
 
-    def _write_down(self, event: Event) -> None:
+    def _write_down(self, event: contract.Event) -> None:
         """Write the end of a trial to the journal."""
-        if not isinstance(event, TrialFinished | TrialFailed):
+        if not isinstance(event, contract.TrialFinished | contract.TrialFailed):
             return
         row = self.state.open[event.trial]
         candidate, total = row.trial.candidate, row.trial.total
-        if isinstance(event, TrialFailed):
+        if isinstance(event, contract.TrialFailed):
             self._journal.failed(candidate, self._values(row), total, event.error)
         else:
             self._journal.finished(candidate, self._values(row), total, self._reports.worth(row.trial))
 
-    def _known_results(self) -> Iterator[Event]:
+    def _known_results(self) -> Iterator[contract.Event]:
         """Yield what an earlier run did of trials that have just come."""
         for number, row in self.state.open.items():
             if number not in self._met:
                 self._met.add(number)
                 yield from self._resumed(row)
 
-    def _resumed(self, row: TrialRow) -> Iterator[Event]:
+    def _resumed(self, row: TrialRow) -> Iterator[contract.Event]:
         trial, values = row.trial, self._values(row)
         known = self._journal.result(trial.candidate, values, trial.total)
         kept = self._journal.kept(trial.candidate, values, trial.total) - trial.begins
         self._known += known is not None
         if known is not None and known.error:
-            yield TrialFailed(trial.id, row.run, known.error)
+            yield contract.TrialFailed(trial.id, row.run, known.error)
         elif known is not None:
             self._reports.hear(trial.id, trial.total, known.value)
-            yield TrialFinished(trial.id, row.run)
+            yield contract.TrialFinished(trial.id, row.run)
         elif kept > 0:
             self._translator.kept[trial.id] = kept
-            made = TrialPaused if row.place is None else TrialStepped
+            made = contract.TrialPaused if row.place is None else contract.TrialStepped
             yield made(trial.id, row.run, kept)
 
     # what is ordered
@@ -446,7 +435,7 @@ def live_tuning(
     return LiveTuning(session, state or TuningState(runtime=PRIOR), policy, backend, reports, **more)
 
 
-def _checkpoint(trial: Trial, kept: int) -> Checkpoint | None:
+def _checkpoint(trial: contract.Trial, kept: int) -> Checkpoint | None:
     """Return the trial's own checkpoint where it has trained; else the one it begins with."""
     if kept:
         return Checkpoint(trial.candidate, trial.begins + kept)

@@ -37,6 +37,15 @@ class Checkpoints:
         if before is not None and before != iterations and before not in kept:
             path(self.folder, Checkpoint(candidate, before)).unlink(missing_ok=True)
 
+    def kept(self, candidate: int) -> list[int]:
+        """Return the iterations of each checkpoint of a candidate."""
+        files = (self.folder / str(candidate)).glob(f"*{SUFFIX}")
+        return sorted(int(file.stem) for file in files if file.stem.isdigit())
+
+    def clear(self, candidate: int) -> None:
+        """Throw a candidate's checkpoints away."""
+        shutil.rmtree(self.folder / str(candidate), ignore_errors=True)
+
 
 def path(folder: Path, checkpoint: Checkpoint) -> Path:
     return folder / str(checkpoint.candidate) / f"{checkpoint.iterations}{SUFFIX}"

@@ -24,29 +24,19 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import exp, log
 from statistics import median
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from astrarium.core.units import Time
 from astrarium.tuning.runtime import Runtime, Width
 
 PRIOR = Runtime(packing=1.3, scaling=1.2)  # as for most of the tasks that we know
+CHANGE = 0.1
 KEPT = 31  # samples of a candidate at one width
 ROUNDS = 4  # in which packing and spreading are told apart
 DOUBT = 4.0  # candidates that must be compared before a comparison counts half
 MOST = log(16.0)  # an overhead beyond which nothing is packed or spread anyway
 LONGEST = 10**18  # an iteration, in nanoseconds
 WATCHED = (Width(1, 4), Width(1), Width(8))
-
-
-class Beliefs(Protocol):
-    """Beliefs are estimates of runtimes that iterations change."""
-
-    def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool) -> None:
-        """Take an iteration on *gpus*, or on one GPU that so many trials shared. The *first* of a run may
-        have compiled something."""
-
-    def news(self) -> dict[int, Runtime]:
-        """Return the runtimes that have changed since the last call, by candidate."""
 
 
 class WidthSample(NamedTuple):
@@ -87,18 +77,20 @@ _Views = Mapping[int, Sequence[WidthSample]]  # by candidate
 class Estimates:
     """The estimates follow each candidate. *prior* says what packing and scaling are assumed to cost at
     first. A candidate's runtime is reported after *profile* iterations, and again when it has changed by more
-    than the share *change*."""
+    than the share CHANGE."""
 
-    def __init__(self, prior: Runtime | None = None, profile: int = 1, change: float = 0.1) -> None:
+    def __init__(self, prior: Runtime | None = None, profile: int = 1) -> None:
         usual = prior or PRIOR
         self._prior = Overheads(log(max(1.0, usual.packing)), log(max(1.0, usual.scaling)))
-        self._profile, self._change = profile, change
+        self._profile = profile
         self._usual: dict[int, _Buckets] = {}  # by candidate
         self._first: dict[int, _Buckets] = {}
         self._told: dict[int, Runtime] = {}
         self._fresh = False
 
     def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool = False) -> None:
+        """Take an iteration on *gpus*, or on one GPU that so many trials shared. The *first* of a run may
+        have compiled something."""
         gpus = max(1, gpus)
         beside = min(sharers, 64.0) - 1 if sharers > 1 and gpus == 1 else 0.0
         buckets = (self._first if first else self._usual).setdefault(candidate, {})
@@ -108,6 +100,7 @@ class Estimates:
         self._fresh = True
 
     def news(self) -> dict[int, Runtime]:
+        """Return the runtimes that have changed since the last call, by candidate."""
         if not self._fresh:
             return {}
         self._fresh = False
@@ -133,7 +126,7 @@ class Estimates:
     def _new(self, candidate: int, runtime: Runtime) -> bool:
         before = self._told.get(candidate)
         return before is None or any(
-            abs(log(runtime.at(width) / before.at(width))) > log(1 + self._change) for width in WATCHED
+            abs(log(runtime.at(width) / before.at(width))) > log(1 + CHANGE) for width in WATCHED
         )
 
 

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
+import atexit
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, Self
 
 from astrarium.tuning.live.backend import Ending, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints
-from astrarium.tuning.live.fork_server import Address
-from astrarium.tuning.live.messages import Begin, Gone, Leave, MemberEnded, Noted, Saved, Started
+from astrarium.tuning.live.fork_server import Rendezvous
+from astrarium.tuning.live.messages import Begin, Gone, Leave, MemberEnded, Noted, Packing, Saved, SlotSetup
 from astrarium.tuning.live.slots import SlotMessage, Slots
+from astrarium.tuning.live.training import Emulated
 
 GRACE = 2.0  # seconds for members of a gang that is over; then they are killed
 TICK = 0.25
+LANES = "pack"  # the iteration policy by which trials share a process
 
 Note = Callable[[int, str, str], object]  # candidate, name, and value as JSON
-
-
-class MoveTiming(NamedTuple):
-    """The timing says what a trial's move took, in seconds: *parts* by name, *gap* from the end of its last
-    iteration to the start of the next."""
-
-    trial: int
-    gap: float
-    parts: dict[str, float]
 
 
 @dataclass
@@ -44,23 +39,61 @@ class _Gang:
     deadline: float | None = None
 
 
+class SearchFolder:
+    """The folder of a search holds the *parcel* that trainings are built from, `checkpoints`, and `logs`. A
+    *temporary* one has no logs, and is removed when it is closed."""
+
+    def __init__(self, folder: Path, parcel: bytes, temporary: bool) -> None:
+        self.folder, self._temporary = folder.absolute(), temporary
+        for name in ("checkpoints", "logs"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self.build = str(self.folder / "build.pkl")
+        Path(self.build).write_bytes(parcel)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def litter(self) -> str:
+        """Return the folder that the fork server has to remove if this process cannot; empty if none."""
+        return str(self.folder) if self._temporary else ""
+
+    def log(self, name: str) -> str:
+        return "" if self._temporary else str(self.folder / "logs" / name)
+
+    def slot_setup(self, log: str, emulated: Emulated | None, packing: Packing, **more: Any) -> SlotSetup:
+        """Return the setup of slots that train what is in this folder. *more* is what else it has."""
+        device, lanes = "cpu" if emulated is not None else "cuda:0", LANES if packing == "lanes" else ""
+        return SlotSetup(device, self.build, emulated, lanes=lanes, log=self.log(log), **more)
+
+    def close(self) -> None:
+        if self._temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
 class SlotBackend:
-    """A slot backend runs each order on a gang of slots. *store* returns the address at which the members of
-    a gang meet; it is called for the first gang. A run saves a checkpoint every so many seconds."""
+    """A slot backend runs each order on a gang of slots. The members of a gang meet at the address of the
+    *rendezvous*, which is asked for the first gang. A run saves a checkpoint every so many seconds. A backend
+    is closed with the program."""
 
     def __init__(
-        self, slots: Slots, folder: Path, store: Callable[[], Address], checkpoint_seconds: float = 30.0
+        self,
+        slots: Slots,
+        search_folder: SearchFolder,
+        rendezvous: Rendezvous,
+        checkpoint_seconds: float = 30.0,
     ) -> None:
-        self.slots, self.folder = slots, folder
-        self.changes: deque[MoveTiming] = deque(maxlen=1000)
+        self.slots, self.folder = slots, search_folder.checkpoints
         self.noted: Note = lambda candidate, name, value: None
-        self._store, self._every = store, checkpoint_seconds
-        self._checkpoints = Checkpoints(folder)
+        self._search_folder, self._rendezvous = search_folder, rendezvous
+        self._every, self._checkpoints = checkpoint_seconds, Checkpoints(self.folder)
         self._gangs: dict[tuple[int, int], _Gang] = {}
-        self._left: dict[int, MemberEnded] = {}  # by trial: how its last run ended
         self._gangs_started = 0
         self._gpus = slots.gpus()
         self._news: list[News] = [GpusSeen(self._gpus)]
+        self._closed, self._owner = False, os.getpid()
+        atexit.register(self.close)
 
     # orders
 
@@ -74,7 +107,7 @@ class SlotBackend:
             return
         gang.slots = [self.slots.take(gpu) for gpu in work.place.gpus]
         size = len(gang.slots)
-        store = self._store() if size > 1 else None
+        store = self._rendezvous() if size > 1 else None
         self._gangs_started += 1
         name = f"{work.trial}.{work.run}.{self._gangs_started}"  # no gang has met under that name before
         for rank, slot in enumerate(gang.slots):
@@ -109,27 +142,37 @@ class SlotBackend:
         return news
 
     def close(self) -> None:
+        if self._closed or os.getpid() != self._owner:  # a forked copy of this object ends nothing
+            return
+        self._closed = True
+        atexit.unregister(self.close)
         self._gangs.clear()
         self.slots.close()
+        self._rendezvous.close()
+        self._search_folder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _heard(self, heard: SlotMessage) -> None:
         slot, said = heard
         if isinstance(said, Gone):
             self._lost(slot, said.why)
-        elif isinstance(said, Started | Iterated | Saved | Noted | MemberEnded):
+        elif isinstance(said, Iterated | Saved | Noted | MemberEnded):
             gang = self._gangs.get((said.trial, said.run))
             if gang is not None:
                 self._told(gang, slot, said)
 
-    def _told(self, gang: _Gang, slot: int, said: Started | Iterated | Saved | Noted | MemberEnded) -> None:
+    def _told(self, gang: _Gang, slot: int, said: Iterated | Saved | Noted | MemberEnded) -> None:
         if isinstance(said, Iterated):
             self._news.append(said)
         elif isinstance(said, Noted):
             self.noted(gang.work.candidate, said.name, said.value)
         elif isinstance(said, Saved):
             self._wrote(gang, said.iterations)
-        elif isinstance(said, Started):
-            self._began(said)
         else:
             self._dismiss(gang, slot, said)
             self._member_over(gang, said.rank, said)
@@ -186,23 +229,10 @@ class SlotBackend:
         ending, error = _ending(gang, ended)
         value = leader.value if leader is not None else None
         self._news.append(RunEnded(gang.work.trial, gang.work.run, ending, gang.saved, value, error))
-        if leader is not None and ending == "left":
-            self._left[gang.work.trial] = leader
-        else:
-            self._left.pop(gang.work.trial, None)
 
     def _wrote(self, gang: _Gang, iterations: int) -> None:
         gang.saved = iterations
         self._checkpoints.wrote(gang.work.candidate, iterations, keep=iterations == gang.work.total)
-
-    # what is measured, and what is there
-
-    def _began(self, said: Started) -> None:
-        before = self._left.pop(said.trial, None) if said.rank == 0 else None
-        if before is not None:
-            gap = said.at - before.last
-            parts = {"save": before.saving, **said.parts}
-            self.changes.append(MoveTiming(said.trial, gap, {**parts, "rest": gap - sum(parts.values())}))
 
     def _see_gpus(self) -> None:
         there = self.slots.gpus()

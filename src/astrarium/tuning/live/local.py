@@ -7,88 +7,23 @@ with LocalTrialBackend(build, gpus=4, emulated=Emulated(packing=1.2)) as backend
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
-from typing import Self
 
 from astrarium.core.errors import InputError
 from astrarium.gate.driver import VISIBLE, NoGpu, chosen_gpu, count_gpus
 from astrarium.run.waiting import waiting
 from astrarium.tuning.live.backend import News, Work
 from astrarium.tuning.live.fork_server import PRELOAD, ForkServer, Rendezvous
-from astrarium.tuning.live.gangs import TICK, Note, SlotBackend
+from astrarium.tuning.live.gangs import TICK, Note, SearchFolder, SlotBackend
 from astrarium.tuning.live.messages import Packing, SlotSetup
-from astrarium.tuning.live.slots import LOADING, LocalSlots, Slots, SlotTemplate
+from astrarium.tuning.live.slots import LOADING, LocalSlots, SlotTemplate
 from astrarium.tuning.live.training import Build, Emulated, packed
-
-
-class SearchFolder:
-    """The folder of a search holds the *parcel* that trainings are built from, `checkpoints`, and `logs`. A
-    *temporary* one has no logs, and is removed when it is closed."""
-
-    def __init__(self, folder: Path, parcel: bytes, temporary: bool) -> None:
-        self.folder, self._temporary = folder.absolute(), temporary
-        for name in ("checkpoints", "logs"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-        self.build = str(self.folder / "build.pkl")
-        Path(self.build).write_bytes(parcel)
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
-
-    @property
-    def litter(self) -> str:
-        """Return the folder that the fork server has to remove if this process cannot; empty if none."""
-        return str(self.folder) if self._temporary else ""
-
-    def log(self, name: str) -> str:
-        return "" if self._temporary else str(self.folder / "logs" / name)
-
-    def close(self) -> None:
-        if self._temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class FolderBackend(SlotBackend):
-    """A folder backend has a folder and a rendezvous for gangs, and is closed with the program."""
-
-    def __init__(
-        self, slots: Slots, search_folder: SearchFolder, rendezvous: Rendezvous, checkpoint_seconds: float
-    ) -> None:
-        super().__init__(slots, search_folder.checkpoints, rendezvous, checkpoint_seconds)
-        self._search_folder, self._rendezvous = search_folder, rendezvous
-        self._closed, self._owner = False, os.getpid()
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        if self._closed or os.getpid() != self._owner:  # a forked copy of this object ends nothing
-            return
-        self._closed = True
-        atexit.unregister(self.close)
-        super().close()
-        self._rendezvous.close()
-        self._search_folder.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-# Each slot sees one GPU of this machine, or an emulated one.
-
 
 CLIENT = "astrarium tune"  # as which slots are on the gate's board
 
@@ -137,10 +72,9 @@ def under_gate(gpu: int, environ: Mapping[str, str]) -> dict[str, str] | None:
 
 LOOPBACK = "127.0.0.1"
 MEMORY = Path("/dev/shm")  # a folder that is in memory, on Linux
-LANES = "pack"  # the iteration policy by which trials share a process
 
 
-class LocalTrialBackend(FolderBackend):
+class LocalTrialBackend(SlotBackend):
     """A local backend trains on GPUs of this machine. *gpus*: so many, or these; all unless given. *folder*
     keeps checkpoints, under `checkpoints`, and `logs` of what trainings print; without one they are kept
     until the backend is closed, in *memory* if asked.
@@ -174,23 +108,13 @@ class LocalTrialBackend(FolderBackend):
             raise InputError("", None, "the package torch: pip install 'astrarium[torch]'")
         for missing in [name for name in preload if find_spec(name.partition(".")[0]) is None]:
             raise InputError("preload", missing, "a module that can be imported")
-        if packing not in ("processes", "lanes"):
-            raise InputError("packing", packing, "processes or lanes")
         found, parcel = found_gpus(gpus, emulated), packed(build)
         search_folder = SearchFolder(
             Path(folder) if folder is not None else _temporary(memory), parcel, folder is None
         )
-        setup = SlotSetup(
-            device="cpu" if emulated is not None else "cuda:0",
-            build=search_folder.build,
-            emulated=emulated,
-            seed=seed,
-            threads=threads,
-            beat=max(0.05, min(1.0, patience / 4)),
-            lanes=LANES if packing == "lanes" else "",
-            lane_backend=lane_backend,
-            log=search_folder.log("slot"),
-        )
+        beat = max(0.05, min(1.0, patience / 4))
+        own = {"seed": seed, "threads": threads, "beat": beat, "lane_backend": lane_backend}
+        setup = search_folder.slot_setup("slot", emulated, packing, **own)
         environments = {gpu: environment(gpu, setup, gate) for gpu in found}
         with ExitStack() as undo:  # an interrupt leaves nothing behind
             undo.callback(search_folder.close)
@@ -228,10 +152,6 @@ class LocalTrialBackend(FolderBackend):
             why = self._local.given_up or "they were all withdrawn"
             raise InputError("gpus", None, f"one at least on which processes come up ({why})")
         return news
-
-    def pids(self) -> list[int]:
-        """Return the process ids of the slots that are up."""
-        return self._local.pids()
 
 
 def _fork_servers(

@@ -17,12 +17,10 @@ from pathlib import Path
 from time import monotonic, monotonic_ns
 from typing import Any, cast
 
-import msgspec
-
 from astrarium.core.streams import stream
 from astrarium.tuning.live.backend import Checkpoint, Ending, Iterated
 from astrarium.tuning.live.checkpoints import read, seed_all, write
-from astrarium.tuning.live.messages import Begin, MemberEnded, Message, Noted, Saved, SlotSetup, Started
+from astrarium.tuning.live.messages import Begin, MemberEnded, Message, Noted, Saved, SlotSetup
 from astrarium.tuning.live.training import Build, Training, Workers
 
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
@@ -47,9 +45,7 @@ class GangMember:
         self._done = self.work.start.iterations if self.work.start is not None else 0
         self._value: float | None = None
         self._saved = self.work.start  # the newest checkpoint that is its own or that it began with
-        self._saved_at = self._last = monotonic()
-        self._saving = 0.0
-        self._parts: dict[str, float] = {}
+        self._saved_at = monotonic()
         self._held: Any = None
 
     @property
@@ -77,7 +73,7 @@ class GangMember:
         try:
             self._iterate(training)
         finally:
-            getattr(training, "close", _nothing)()
+            getattr(training, "close", lambda: None)()  # it need not have one
 
     def failed(self, error: BaseException) -> MemberEnded:
         """Return a failed end. The whole traceback goes where trainings print."""
@@ -97,15 +93,14 @@ class GangMember:
         import torch.distributed as dist
         from torch._C._distributed_c10d import PrefixStore
 
-        with self._measured("group"):
-            assert self.begin.store is not None
-            store = PrefixStore(self.begin.group, _store(*self.begin.store))
-            backend = "nccl" if self._setup.device.startswith("cuda") else "gloo"
-            rank, size = self.begin.rank, self.begin.size
-            dist.init_process_group(backend, timeout=LONGEST, world_size=size, rank=rank, store=store)
-            # Whoever holds it last ends its threads, and must not do so as PyTorch's reducer would: with
-            # Python's lock, which those threads may be waiting for. We outlive the training.
-            self._held = dist.group.WORLD
+        assert self.begin.store is not None
+        store = PrefixStore(self.begin.group, _store(*self.begin.store))
+        backend = "nccl" if self._setup.device.startswith("cuda") else "gloo"
+        rank, size = self.begin.rank, self.begin.size
+        dist.init_process_group(backend, timeout=LONGEST, world_size=size, rank=rank, store=store)
+        # Whoever holds it last ends its threads, and must not do so as PyTorch's reducer would: with
+        # Python's lock, which those threads may be waiting for. We outlive the training.
+        self._held = dist.group.WORLD
         self.broken = True
         yield
         # One that is broken says so and is killed by its backend: to let go of the group might take for ever.
@@ -119,10 +114,10 @@ class GangMember:
         workers = self._workers()
         if not self._setup.lanes:  # runs in lanes share the generators
             seed_all(workers.seed)
-        with self._measured("build"), self._theirs():
+        with self._theirs():
             training = _checked(build()(dict(self.work.values), workers))
         if self.work.start is not None:
-            with self._measured("load"), self._theirs():
+            with self._theirs():
                 training.load(read(Path(self.begin.folder), self.work.start))
         self.workers = workers
         return training
@@ -139,7 +134,6 @@ class GangMember:
     # iterations
 
     def _iterate(self, training: Training) -> None:
-        self._started()
         while self._one_more():
             self._step(training)
             if self.begin.rank == 0 and monotonic() - self._saved_at > self.begin.every:
@@ -148,9 +142,7 @@ class GangMember:
         if self.dropped:
             raise Dropped
         if self.begin.rank == 0:
-            self._last = monotonic()
             self._save(training)
-            self._saving = monotonic() - self._last
 
     def _one_more(self) -> bool:
         """Tell whether there is one more iteration, as the first member sees it."""
@@ -194,23 +186,9 @@ class GangMember:
         finally:
             self.interruptible = False
 
-    @contextmanager
-    def _measured(self, name: str) -> Iterator[None]:
-        began = monotonic()
-        yield
-        self._parts[name] = monotonic() - began
-
-    def _started(self) -> None:
-        self._tell(Started(*self.key, self.begin.rank, monotonic(), self._parts))
-
     def _ended(self, ending: Ending, error: str = "", trouble: bool = False) -> MemberEnded:
         saved = self._saved.iterations if self._saved is not None else 0
-        told = MemberEnded(*self.key, self.begin.rank, ending, saved, self._value, error, trouble)
-        return msgspec.structs.replace(told, last=self._last, saving=self._saving)
-
-
-def _nothing() -> None:
-    """A training need not have a `close`."""
+        return MemberEnded(*self.key, self.begin.rank, ending, saved, self._value, error, trouble)
 
 
 def _checked(training: Any) -> Training:

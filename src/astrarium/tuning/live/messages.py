@@ -69,16 +69,6 @@ class Beat(msgspec.Struct, frozen=True):
     """The slot is still alive."""
 
 
-class Started(msgspec.Struct, frozen=True):
-    """The first iteration begins at *at* (time.monotonic); *parts* are the seconds before it, by name."""
-
-    trial: int
-    run: int
-    rank: int
-    at: float
-    parts: dict[str, float]
-
-
 class Saved(msgspec.Struct, frozen=True):
     trial: int
     run: int
@@ -96,7 +86,7 @@ class Noted(msgspec.Struct, frozen=True):
 
 class MemberEnded(msgspec.Struct, frozen=True):
     """A member's run has ended. *trouble*: the error came from the connection to other members, and is not
-    its own. *last*: when its last iteration ended; *saving*: seconds for the checkpoint after it."""
+    its own."""
 
     trial: int
     run: int
@@ -106,8 +96,6 @@ class MemberEnded(msgspec.Struct, frozen=True):
     value: float | None = None
     error: str = ""
     trouble: bool = False
-    last: float = 0.0
-    saving: float = 0.0
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -116,5 +104,5 @@ class Gone(msgspec.Struct, frozen=True):
     why: str
 
 
-Message: TypeAlias = SlotReady | Warm | Beat | Started | Iterated | Saved | Noted | MemberEnded | Gone
+Message: TypeAlias = SlotReady | Warm | Beat | Iterated | Saved | Noted | MemberEnded | Gone
 Packing: TypeAlias = Literal["processes", "lanes"]

@@ -11,31 +11,32 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from shutil import rmtree
 from time import monotonic_ns
-from types import FrameType
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import msgspec
 
 from astrarium.core.choice import Choice, chosen, parameters_of
+from astrarium.core.decode import plain
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import check_above_zero, read_duration
+from astrarium.core.quantities import check_above_zero, duration_in
 from astrarium.core.trace import Step
-from astrarium.tuning.live.backend import EarlierResult, LiveOptions, TrialBackend
+from astrarium.run.pools import signals_to
+from astrarium.tuning.live.backend import EarlierResult, Journal, LiveOptions, TrialBackend
 from astrarium.tuning.live.books import LiveTuning, live_tuning
+from astrarium.tuning.live.checkpoints import Checkpoints
 from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.training import Build, Emulated
 from astrarium.tuning.policies import TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
-from astrarium.tuning.samplers import Goal, GridSampler, RandomSampler, Sampler
+from astrarium.tuning.samplers import Goal, Sampler
+from astrarium.tuning.scenario.schema import sampler_of, sampler_section
 from astrarium.tuning.search.contract import Search
 from astrarium.tuning.spaces import Space, space_of
 
@@ -94,37 +95,11 @@ def _read(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-# The journal keeps results, one JSON line each: a run that was killed goes on with them.
+class FileJournal(Journal):
+    """A file journal appends results to *path*, a line of JSON each, and knows what the file held: a run that
+    was killed goes on with it. A torn last line does not count."""
 
-
-class CheckpointStore(Protocol):
-    """A checkpoint store knows which checkpoints exist."""
-
-    def kept(self, candidate: int) -> Iterable[int]:
-        """Return the iterations of each checkpoint of a candidate."""
-
-    def clear(self, candidate: int) -> None:
-        """Throw a candidate's checkpoints away."""
-
-
-class CheckpointFolder:
-    """A checkpoint folder holds files *folder*/candidate/iterations.pt."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def kept(self, candidate: int) -> list[int]:
-        files = (self._folder / str(candidate)).glob("*.pt")
-        return sorted(int(file.stem) for file in files if file.stem.isdigit())
-
-    def clear(self, candidate: int) -> None:
-        rmtree(self._folder / str(candidate), ignore_errors=True)
-
-
-class FileJournal:
-    """A file journal appends to *path*, and knows what the file held; a torn last line does not count."""
-
-    def __init__(self, path: Path, checkpoints: CheckpointStore) -> None:
+    def __init__(self, path: Path, checkpoints: Checkpoints) -> None:
         self._path, self._checkpoints = path, checkpoints
         self._values: dict[int, str] = {}  # by candidate: what was last trained under that number
         self._results: dict[tuple[int, str, int], EarlierResult] = {}
@@ -213,7 +188,7 @@ class SearchSpec:
 
     space: Mapping[str, Any]
     search: Choice | Search = DEFAULT_SEARCH
-    sampler: Sampler | str | None = None
+    sampler: Sampler | str | Mapping[str, Any] | None = None
     policy: Choice | TuningPolicy = DEFAULT_POLICY
     goal: Goal = "min"
     target: float | None = None
@@ -233,10 +208,7 @@ def options(longest: str | None) -> LiveOptions:
     """Return live options with the limit *longest*, as a file has it under `live`: `90s`; None: no limit."""
     if longest is None:
         return LiveOptions()
-    try:
-        found = read_duration(longest)
-    except ValueError as error:
-        raise InputError("longest", longest, str(error)) from None
+    found = duration_in("longest", longest)
     check_above_zero("longest", found)
     return LiveOptions(longest=found)
 
@@ -285,10 +257,10 @@ def _run(spec: SearchSpec, parts: _Parts, make_backend: Callable[[], TrialBacken
     journal = _journal(spec)
     with _recorder(spec.folder) as record:
         backend = make_backend()
-        with _closed_on_error(backend), _interrupts() as interrupts:
+        with _closed_on_error(backend), _Interrupts() as interrupts:
             live = live_tuning(*parts[:3], backend, *parts[3:], journal=journal, options=spec.options,
                                record=record)  # fmt: skip
-            _search(live, interrupts, spec.progress or _nobody_looks)
+            _search(live, interrupts, spec.progress or (lambda live: None))
     return live.record(spec.label)
 
 
@@ -333,18 +305,11 @@ def _parts(spec: SearchSpec) -> _Parts:
 
 
 def _sampler(spec: SearchSpec, space: Space) -> Sampler:
-    """Return the chosen sampler. A grid search takes all that its sampler has, which must end."""
-    sampler = spec.sampler
-    if sampler is None:
-        ends = isinstance(spec.search, Choice) and spec.search.name == "grid"
-        sampler = "grid" if ends else "random"
-    if sampler == "random":
-        return RandomSampler(space, spec.seed)
-    if sampler == "grid":
-        return GridSampler(space)
-    if isinstance(sampler, str):
-        raise InputError("sampler", sampler, "random, grid, or a sampler itself")
-    return sampler
+    """Return the sampler itself, or the one that is written as in a file."""
+    if not isinstance(spec.sampler, str | Mapping | None):
+        return spec.sampler
+    search = spec.search.name if isinstance(spec.search, Choice) else ""
+    return sampler_of(sampler_section(plain(spec.sampler), search), space, spec.goal, spec.seed)
 
 
 def _journal(spec: SearchSpec) -> FileJournal | None:
@@ -358,7 +323,7 @@ def _journal(spec: SearchSpec) -> FileJournal | None:
         raise InputError("folder", str(spec.folder), told)
     candidates = {"space": space_of(spec.space), "seed": spec.seed, "goal": spec.goal}
     check_same_search(spec.folder, candidates, spec.resume)
-    return FileJournal(path, CheckpointFolder(spec.folder / "checkpoints"))
+    return FileJournal(path, Checkpoints(spec.folder / "checkpoints"))
 
 
 def tried(spec: SearchSpec) -> list[dict[str, Any]]:
@@ -393,45 +358,22 @@ def _put_aside(trace: Path) -> None:
         trace.rename(trace.with_name(f"{trace.stem}.{earlier + 1}{trace.suffix}"))
 
 
-class _Interrupts:
+class _Interrupts(ExitStack):
     """Interrupts (Ctrl-C, or a request to end the job) pass through until they are held. Then the first one
     ends the search, and what it found is returned; the second passes through."""
 
-    def __init__(self) -> None:
-        self._asked = self._held = False
-        ours = threading.current_thread() is threading.main_thread()
-        found = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM) if ours}
-        self._before = {
-            one: handler for one, handler in found.items() if handler is not None
-        }  # set by Python
+    asked = held = False
 
     def hold(self) -> None:
-        if not self._held:
-            self._held = True
-            for one in self._before:
-                signal.signal(one, self._ask)
+        """Hold interrupts from now on; only the main thread ever hears of them."""
+        if not self.held and threading.current_thread() is threading.main_thread():
+            self.enter_context(signals_to(self._ask))
+        self.held = True
 
     def why(self) -> str:
         """Return why the search must end; empty where it need not."""
-        return INTERRUPTED if self._asked else ""
+        return INTERRUPTED if self.asked else ""
 
-    def set_back(self) -> None:
-        for one, handler in self._before.items() if self._held else ():
-            signal.signal(one, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
-        self.set_back()
-
-
-@contextmanager
-def _interrupts() -> Iterator[_Interrupts]:
-    made = _Interrupts()
-    try:
-        yield made
-    finally:
-        made.set_back()
-
-
-def _nobody_looks(live: LiveTuning) -> None:
-    """No progress was asked for."""
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+        self.close()

@@ -23,8 +23,6 @@ from astrarium.tuning.live.member import Dropped, GangMember
 from astrarium.tuning.live.messages import Beat, Begin, Leave, Message, Order, SlotReady, SlotSetup, Warm
 from astrarium.tuning.live.training import Build, named, opened
 
-# A training may change settings of its process, which are restored before the next one.
-
 
 class ProcessSetting(NamedTuple):
     get: Callable[[], Any]
@@ -32,7 +30,7 @@ class ProcessSetting(NamedTuple):
 
 
 class ProcessSettings:
-    """The settings remember what this process and thread have now."""
+    """The settings remember what this process and thread have now: a training may change it for the next."""
 
     def __init__(self) -> None:
         self._kept = [(setting, setting.get()) for setting in (*_of_python(), *_of_torch())]

@@ -144,13 +144,6 @@ class LocalSlots:
     def count(self) -> int:
         return len(self._slots)
 
-    def pids(self) -> list[int]:
-        return [slot.pid for slot in self._slots.values() if slot.pid]
-
-    def pid(self, slot: int) -> int:
-        """Return the slot's process id; 0 while it is not up."""
-        return self._slots[slot].pid
-
     def take(self, gpu: int) -> int:
         idle = self._idle(gpu)
         number = idle[0] if idle else self._start(gpu)

@@ -19,7 +19,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from queue import SimpleQueue
+from typing import Annotated, Any, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -90,6 +91,9 @@ def opened(parcel: bytes) -> Callable[..., Any]:
     return found
 
 
+Overhead = Annotated[float, msgspec.Meta(ge=1, le=1000)]
+
+
 class Training(Protocol):
     """A training trains one candidate, one iteration at a time, and is saved and loaded in between."""
 
@@ -107,11 +111,11 @@ class Training(Protocol):
 
 
 class Emulated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Emulated GPUs do not exist: *packing* and *scaling* say what sharing and spreading cost on them
-    (Equation 3.2, as in `Runtime`)."""
+    """Emulated GPUs do not exist. Each trial more on one makes iterations *packing* times as long, each GPU
+    more than one costs a factor of *scaling* (Equation 3.2, as in `Runtime`)."""
 
-    packing: float = 1.0
-    scaling: float = 1.0
+    packing: Overhead = 1.0
+    scaling: Overhead = 1.0
 
     def factor(self, width: Width) -> float:
         """Return how many times as long an iteration takes on so many GPUs as on one alone."""
@@ -184,6 +188,54 @@ class Workers:
     def begin(self) -> None:
         """Note that an iteration begins."""
         self._began = time.monotonic()
+
+
+class ParkedFunction:
+    """A function of the user's runs in a thread, from one report to the next, and is parked in between: there
+    its training saves it, and there it is left, by an error of the class *leaves*."""
+
+    def __init__(self, function: Callable[[], object], name: str, leaves: type[BaseException]) -> None:
+        self._function, self._leaves, self._over = function, leaves, False
+        self._go = threading.Semaphore(0)
+        self._said: SimpleQueue[Any] = SimpleQueue()  # reports, and an error or None at the end
+        self._thread = threading.Thread(target=self._run, daemon=True, name=name)
+
+    def next(self) -> Any:
+        """Run the function on to its next report, and return that; None where it has come to its end."""
+        if self._over:
+            return None
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._go.release()
+        said = self._said.get()
+        self._over = said is None or isinstance(said, BaseException)
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+    def park(self, report: object) -> None:
+        """Report, from inside the function, and wait there for `next`."""
+        self._said.put(report)
+        self._go.acquire()
+        if self._over:
+            raise self._leaves
+
+    def close(self, seconds: float) -> None:
+        """Let the function leave, which it has so many seconds for."""
+        self._over = True
+        self._go.release()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        try:
+            self._function()
+            self._said.put(None)
+        except self._leaves:
+            self._said.put(None)
+        except BaseException as error:
+            self._said.put(error)
 
 
 class _ThreadWorkers(threading.local):

@@ -6,12 +6,10 @@ Where a name will do an object will, and the other way round: `search=Hyperband(
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from time import monotonic
 from typing import Any, Literal
 
 import msgspec
@@ -20,7 +18,8 @@ from astrarium.core.choice import Choice, as_choice, chosen, made
 from astrarium.core.decode import Decoder, plain
 from astrarium.core.errors import InputError
 from astrarium.core.level import Run as CoreRun
-from astrarium.core.quantities import check_above_zero, read_duration
+from astrarium.core.quantities import check_above_zero, duration_in
+from astrarium.core.registry import Registry
 from astrarium.core.units import SECOND
 from astrarium.run.results import Run, Table
 from astrarium.tuning.level import LEVEL
@@ -28,28 +27,21 @@ from astrarium.tuning.live.backend import Checkpoint
 from astrarium.tuning.live.books import LiveTuning
 from astrarium.tuning.live.checkpoints import path as checkpoint_path
 from astrarium.tuning.live.messages import Packing
+from astrarium.tuning.live.progress import SearchProgress
 from astrarium.tuning.live.run import SearchSpec, options, run_local, run_with
 from astrarium.tuning.live.training import Build, Emulated
 from astrarium.tuning.policies import TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.report.files import CANDIDATES
 from astrarium.tuning.report.summary import TuningSummary, summarize
 from astrarium.tuning.samplers import Goal, Sampler
 from astrarium.tuning.scenario.read import DEFAULT_POLICY, TuningScenario, check_search
-from astrarium.tuning.scenario.schema import (
-    CostsSection,
-    LiveSection,
-    SamplerSection,
-    sampler_of,
-    sampler_section,
-)
+from astrarium.tuning.scenario.schema import LiveSection
 from astrarium.tuning.search.contract import Search
-from astrarium.tuning.spaces import space_of
-from astrarium.tuning.state import Outcome
 
 EngineName = Literal["local", "ray"]
 Progress = bool | Callable[[LiveTuning], None]
 DEFAULT_SEARCH = "successive-halving"
-SELDOM = 10.0  # seconds between lines about a search that goes on
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,9 +109,8 @@ class Tuned(Run):
     @cached_property
     def candidates(self) -> Table:
         """One row for each candidate, the best first: value, iterations, how it ended, its configuration."""
-        fields = ("candidate", "value", "iterations", "gpu_s", "moves", "standing", "reason", "source")
         found = self.summary.by_candidate
-        columns = {name: [getattr(each, name) for each in found] for name in fields}
+        columns = {name: [getattr(each, name) for each in found] for name in CANDIDATES}
         return Table({**columns, **_config([each.configuration for each in found])}, "candidates")
 
     @cached_property
@@ -173,8 +164,7 @@ def tune(
     KeyboardInterrupt.
     """
     spec = specified(search, policy, goal, target, longest, seed, folder, resume, progress)
-    found = _sampled(sampler, spec, space)
-    spec = replace(spec, space=space, sampler=found)
+    spec = replace(spec, space=space, sampler=sampler)
     record = trained(objective, spec, engine, live, gpus, emulated)
     return finished(record, spec, engine)
 
@@ -191,7 +181,7 @@ def specified(
     progress: Progress,
 ) -> SearchSpec:
     """Return a search specification without its space; every part is checked before anything is started."""
-    look = _Teller() if progress is True else None if progress is False else progress
+    look = SearchProgress().show if progress is True else None if progress is False else progress
     kept = None if folder is None else Path(folder)
     return SearchSpec(
         space={},
@@ -240,44 +230,34 @@ def finished(record: TuningRecord, spec: SearchSpec, engine: str) -> Tuned:
     summary = summarize(record, spec.goal, spec.target)
     return Tuned(
         CoreRun(
-            LEVEL, _scenario(record, spec, engine), spec.label, record, _with_checkpoint(summary, spec.folder)
+            LEVEL, _scenario(record, spec, engine), spec.label, record, with_checkpoint(summary, spec.folder)
         )
     )
 
 
 def _search(given: Any) -> Choice | Search:
-    found = as_choice(given, searches, DEFAULT_SEARCH, "search")
-    if found is not None:
-        chosen(searches, found, field="search")
+    found: Choice | Search = _chosen(given, searches, DEFAULT_SEARCH, "search", "run")
+    if isinstance(found, Choice):
         check_search(searches.get(found.name), found.parameters)
-        return found
-    thing: Search = made(given, None, field="search") if isinstance(given, type) else given
-    if not callable(getattr(thing, "run", None)):
-        raise InputError(
-            "search", given, "a name, name:key=value, a mapping with a name, a class or a search"
-        )
-    return thing
+    return found
 
 
 def _policy(given: Any) -> Choice | TuningPolicy:
-    found = as_choice(given, tuning_policies, DEFAULT_POLICY)
+    found: Choice | TuningPolicy = _chosen(given, tuning_policies, DEFAULT_POLICY, "policy", "decide")
+    return found
+
+
+def _chosen(given: Any, registry: Registry[Any], usual: str, field: str, does: str) -> Any:
+    """Return a choice of a registry, checked, or the object that was given or made of a class."""
+    found = as_choice(given, registry, usual, field)
     if found is not None:
-        chosen(tuning_policies, found)
+        chosen(registry, found, field=field)
         return found
-    thing: TuningPolicy = made(given, None) if isinstance(given, type) else given
-    if not callable(getattr(thing, "decide", None)):
-        raise InputError(
-            "policy", given, "a name, name:key=value, a mapping with a name, a class or a policy"
-        )
+    thing = made(given, None, field=field) if isinstance(given, type) else given
+    if not callable(getattr(thing, does, None)):
+        told = f"a name, name:key=value, a mapping with a name, a class or a {field}"
+        raise InputError(field, given, told)
     return thing
-
-
-def _sampled(given: Any, spec: SearchSpec, space: Mapping[str, Any]) -> Sampler | str | None:
-    if not isinstance(given, Mapping):
-        found: Sampler | str | None = given
-        return found
-    name = spec.search.name if isinstance(spec.search, Choice) else ""
-    return sampler_of(sampler_section(plain(given), name), space_of(space), spec.goal, spec.seed)
 
 
 def _live(given: Live | Mapping[str, Any] | None) -> Live:
@@ -299,10 +279,7 @@ def _settings(live: Live, engine: str) -> dict[str, Any]:
 def _seconds(name: str, text: str | None) -> float | None:
     if text is None:
         return None
-    try:
-        found = read_duration(text)
-    except ValueError as error:
-        raise InputError(f"live.{name}", text, str(error)) from None
+    found = duration_in(f"live.{name}", text)
     check_above_zero(f"live.{name}", found)
     return found / SECOND
 
@@ -312,7 +289,7 @@ def _config(configurations: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
     return {f"config.{name}": [each.get(name) for each in configurations] for name in names}
 
 
-def _with_checkpoint(summary: TuningSummary, folder: Path | None) -> TuningSummary:
+def with_checkpoint(summary: TuningSummary, folder: Path | None) -> TuningSummary:
     """Return the summary with the file in which the best candidate's state is kept."""
     if summary.best is None or folder is None:
         return summary
@@ -330,19 +307,13 @@ def _scenario(record: TuningRecord, spec: SearchSpec, engine: str) -> TuningScen
     space = msgspec.to_builtins(dict(spec.space), enc_hook=repr)
     return TuningScenario(
         search=search,
-        sampler=SamplerSection("random"),
         space=dict(spec.space),
         goal=spec.goal,
         target=spec.target,
         gpus=gpus,
         policy=policy,
         seed=spec.seed,
-        costs=CostsSection(),
-        task=None,
-        train=None,
-        emulated=None,
         engine="local" if engine == "local" else "ray",
-        live=LiveSection(),
         raw={"space": space, "search": search.plain(), "policy": policy.plain(), **written},
         source="astrarium.tune",
     )
@@ -350,22 +321,3 @@ def _scenario(record: TuningRecord, spec: SearchSpec, engine: str) -> TuningScen
 
 def _choice(given: Any) -> Choice:
     return given if isinstance(given, Choice) else Choice(type(given).__name__)
-
-
-class _Teller:
-    """Says on stderr how a search goes, now and then."""
-
-    def __init__(self) -> None:
-        self._began: float | None = None  # when the first step was over: processes take a while to come up
-        self._due = SELDOM
-
-    def __call__(self, live: LiveTuning) -> None:
-        self._began = monotonic() if self._began is None else self._began
-        seconds = monotonic() - self._began
-        if seconds >= self._due:
-            self._due = seconds + SELDOM
-            rows = list(live.state.ledger.rows.values())
-            done = sum(row.outcome is not Outcome.OPEN for row in rows)
-            best = f"best {live.session.best[-1].value:.5g}" if live.session.best else "no value yet"
-            told = f"trials {done} done, {len(live.state.running())} running; {best}"
-            print(f"{seconds:8.1f}s  {told}", file=sys.stderr, flush=True)

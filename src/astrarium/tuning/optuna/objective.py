@@ -9,15 +9,13 @@ would begin.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.training import Training, Workers, named, set_current_workers
+from astrarium.tuning.live.training import ParkedFunction, Training, Workers, named, set_current_workers
 
 if TYPE_CHECKING:
     import optuna
@@ -36,17 +34,10 @@ class CandidateTrial:
         known = ", ".join(each for each in dir(type(self)) if not each.startswith("_"))
         raise AttributeError(f"where it trains, a trial has no {name!r}: only number, params, {known}")
 
-    def suggest_float(self, name: str, low: float, high: float, **_: Any) -> float:
+    def suggest_float(self, name: str, *_: Any, **__: Any) -> float:
         return float(self._value(name))
 
-    def suggest_uniform(self, name: str, low: float, high: float) -> float:
-        return float(self._value(name))
-
-    def suggest_loguniform(self, name: str, low: float, high: float) -> float:
-        return float(self._value(name))
-
-    def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
-        return float(self._value(name))
+    suggest_uniform = suggest_loguniform = suggest_discrete_uniform = suggest_float  # its older names
 
     def suggest_int(self, name: str, low: int, high: int, **_: Any) -> int:
         return int(self._value(name))
@@ -97,67 +88,44 @@ class ObjectiveLoop:
     def __init__(self, function: Callable[[], Any], workers: Workers) -> None:
         self.value: float | None = None  # the last that was reported
         self.done, self.objects = 0, dict[str, Any]()
-        self._function, self._workers = function, workers
-        self._over = self._began = False
-        self._go = threading.Semaphore(0)
-        self._said: SimpleQueue[BaseException | bool] = SimpleQueue()  # an error; or whether it goes on
-        self._thread = threading.Thread(target=self._run, daemon=True, name="objective")
-        self.goes_on = True
+        self._function, self._workers, self._began = function, workers, False
+        self._thread = ParkedFunction(self._run, "objective", _Over)
 
     # the training's side
 
     def begin(self) -> None:
         """Run the objective up to where its loop begins."""
-        self._thread.start()
-        self._await()
+        self.next()
         if not self._began:
             raise InputError("objective", None, LOOP)
 
     def next(self) -> None:
         """Run one iteration. A loop that has come to its end keeps its last state."""
-        if self.goes_on:
-            self._go.release()
-            self._await()
+        self._thread.next()
 
     def close(self) -> None:
-        self._over = True
-        self._go.release()
-        self._thread.join(LEAVING)
-
-    def _await(self) -> None:
-        said = self._said.get()
-        self.goes_on = said is True
-        if isinstance(said, BaseException):
-            raise said
+        self._thread.close(LEAVING)
 
     # the objective's side
 
     def iterate(self, count: int, objects: dict[str, Any]) -> Iterator[int]:
         self._began, self.objects = True, objects
-        self._park()
+        self._thread.park(0)
         while self.done < count:
             yield self.done
             self.done += 1
             if self.done < count:
-                self._park()
-
-    def _park(self) -> None:
-        self._said.put(True)
-        self._go.acquire()
-        if self._over:
-            raise _Over
+                self._thread.park(self.done)
 
     def _run(self) -> None:
         set_current_workers(self._workers, thread=True)
         try:
             returned = self._function()
-            self.value = self.value if self.value is not None or returned is None else float(returned)
-            self._said.put(False)
-        except _Over:
-            self._said.put(False)
-        except BaseException as error:
-            leaves = self._began and type(error).__name__ == "TrialPruned"
-            self._said.put(False if leaves else error)
+        except Exception as error:
+            if not self._began or type(error).__name__ != "TrialPruned":
+                raise
+            returned = None
+        self.value = self.value if self.value is not None or returned is None else float(returned)
 
 
 class ObjectiveTraining:

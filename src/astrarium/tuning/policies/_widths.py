@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Put
@@ -18,7 +20,7 @@ def start_waiting(state: TuningState, widths: Mapping[int, Width]) -> Iterator[P
     for row in sorted(state.waiting(), key=lambda row: -widths[row.trial.id]):
         place = widest(state, row.trial.id, widths[row.trial.id])
         if place is not None:
-            yield Put(row.trial.id, place, _why(row, place.width))
+            yield Put(row.trial.id, place, why_there(row, place.width))
 
 
 def widest(state: TuningState, trial: int, width: Width, least: Width = NOTHING) -> Place | None:
@@ -31,12 +33,17 @@ def widest(state: TuningState, trial: int, width: Width, least: Width = NOTHING)
     return None
 
 
-def _why(row: TrialRow, width: Width) -> str:
-    return (
-        f"{row.trial.iterations - row.done} iterations to go, on {width} of a GPU"
-        if width < 1
-        else (f"{row.trial.iterations - row.done} iterations to go, on {width} GPU{'s' if width > 1 else ''}")
-    )
+def why_there(row: TrialRow, width: Width) -> str:
+    """Return what a trial has still to do, and on how much it does so."""
+    where = f"{width} of a GPU" if width < 1 else f"{width} GPU{'s' if width > 1 else ''}"
+    return f"{row.trial.iterations - row.done} iterations to go, on {where}"
+
+
+def ends_sooner(now: Time, row: TrialRow, width: Width, state: TuningState) -> bool:
+    """Tell whether a running trial would end sooner at that width, in spite of the move."""
+    assert row.place is not None
+    left = state.time_left(now, row, row.place.width)
+    return state.time_left(now, row, width) + state.moving < left
 
 
 def water_filled(
@@ -66,3 +73,50 @@ def trials_per_gpu(rows: Sequence[TrialRow], state: TuningState, packed: int) ->
     """Return c: how many trials may share a GPU, as far as it is believed to pay for each of them, and at
     most *packed*."""
     return min((most_packed(packed_times(state.runtime(row), packed)) for row in rows), default=1)
+
+
+class GpuBudget:
+    """The budget counts the GPUs that widths need, if trials that share a GPU have equal parts of it."""
+
+    def __init__(self, gpus: int, widths: Iterable[Width]) -> None:
+        self._gpus, self._whole, self._parts = gpus, 0, Counter[int]()
+        for width in widths:
+            self._count(width, 1)
+
+    @property
+    def free(self) -> int:
+        """Return the GPUs to spare; below zero where not all trials can run at a time."""
+        shared = sum(-(-count // parts) for parts, count in self._parts.items())
+        return self._gpus - self._whole - shared
+
+    def changed(self, before: Width, after: Width) -> bool:
+        """Change the width of a trial where there is room; tell whether there was."""
+        self._count(before, -1)
+        self._count(after, 1)
+        if self.free >= 0:
+            return True
+        self._count(after, -1)
+        self._count(before, 1)
+        return False
+
+    def _count(self, width: Width, by: int) -> None:
+        if width.denominator > 1:
+            self._parts[width.denominator] += by
+        else:
+            self._whole += by * width.numerator
+
+
+def wider(width: Width) -> Width:
+    """Return the next larger width."""
+    return whole(1) if width.denominator > 1 else whole(width.numerator + 1)
+
+
+# Fractions are slow to make and to compare, and plans are tried by the hundred.
+@cache
+def part(parts: int) -> Width:
+    return Width(1, parts)
+
+
+@cache
+def whole(gpus: int) -> Width:
+    return Width(gpus)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
+from astrarium.core.choice import NoParameters
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Event
 from astrarium.tuning.policies import tuning_policies
@@ -16,11 +15,10 @@ from astrarium.tuning.state import TuningState
 
 @tuning_policies.register("fifo")
 class Fifo:
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        pass
+    Parameters = NoParameters
 
-    def __init__(self, parameters: Parameters) -> None:
-        pass
+    def __init__(self, parameters: NoParameters) -> None:
+        """There is nothing to set."""
 
     def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
         yield from start_waiting(state, {row.trial.id: Width(1) for row in state.waiting()})

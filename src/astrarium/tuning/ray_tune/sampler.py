@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.errors import InputError, from_extra
-from astrarium.tuning.samplers import Configuration, Goal, Standing
+from astrarium.tuning.samplers import Configuration, CountingSampler, Goal, Standing
 from astrarium.tuning.spaces import Choice, Range, Values
 
 if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
 
-class RayTuneSampler:
+class RayTuneSampler(CountingSampler):
     """The sampler asks a searcher. *space* as Ray Tune writes it or as ours; None where the searcher was made
     with one. *metric* is the name of values in results, where the searcher has no name for them yet."""
 
@@ -42,20 +42,20 @@ class RayTuneSampler:
         if mode not in ("min", "max"):
             expected = "a searcher with one metric and a goal: min or max"
             raise InputError("searcher", type(searcher).__name__, expected)
-        self.goal: Goal | None = mode
+        super().__init__()
+        self.goal = mode
         self._searcher = searcher
         self._metric = searcher.metric or metric
         self._last: dict[int, dict[str, Any]] = {}
         self._own: set[int] = set()
-        self._next = 0
 
     def ask(self) -> Configuration | None:
         found: Any = self._searcher.suggest(_name(self._next))
-        return None if found in (None, self._searcher.FINISHED) else self._added(found)
+        return None if found in (None, self._searcher.FINISHED) else super().adopt(found)
 
     def adopt(self, values: Values) -> Configuration:
         self._own.add(self._next)
-        return self._added(values)
+        return super().adopt(values)
 
     def report(self, id: int, iterations: int, value: float) -> bool:
         if id not in self._own:
@@ -70,10 +70,6 @@ class RayTuneSampler:
             result = self._last.pop(id, None)
             failed = standing is Standing.FAILED or result is None
             self._searcher.on_trial_complete(_name(id), None if failed else result, error=failed)
-
-    def _added(self, values: Values) -> Configuration:
-        self._next += 1
-        return Configuration(self._next - 1, dict(values))
 
 
 def _name(id: int) -> str:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 from weakref import finalize
 
 from astrarium.core.errors import InputError, from_extra
-from astrarium.tuning.live.training import Training, Workers, set_current_workers
+from astrarium.tuning.live.training import ParkedFunction, Training, Workers, set_current_workers
 from astrarium.tuning.ray_tune.allocation import factory
 
 Files: TypeAlias = dict[str, Any]  # by their names in the folder: tensors of bytes, which are quick to save
@@ -40,81 +38,6 @@ class TrainableReport(NamedTuple):
     files: Files
 
 
-class TrainableSession:
-    """The session answers `ray.tune.report`, `get_checkpoint` and `get_context` of a running function."""
-
-    world_rank = None  # Ray Tune's own has none either
-    experiment_name = "astrarium"
-
-    def __init__(self, function: Callable[[], object], workers: Workers) -> None:
-        info = TrialInfo(workers)
-        self.trial_name = self.trial_id = info.trial_id
-        self.trial_resources = info.trial_resources
-        self.loaded_checkpoint: Any = None
-        self._folder = TemporaryDirectory()
-        self.trial_dir = self._folder.name
-        self._function, self._ends = function, False
-        self._said: queue.SimpleQueue[TrainableReport | BaseException | None] = queue.SimpleQueue()
-        self._go = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, daemon=True, name="trainable")
-
-    def load(self, files: Files) -> None:
-        """Set the checkpoint from which the function, which has not begun, goes on."""
-        if files:
-            self.loaded_checkpoint = self._checkpoint(files)
-
-    def next(self) -> TrainableReport | None:
-        """Return the next report; None when there are no more."""
-        if self._ends:
-            return None
-        if self._thread.ident is None:
-            _install(self)
-            self._thread.start()
-        else:
-            self._go.release()
-        said = self._said.get()
-        self._ends = not isinstance(said, TrainableReport)
-        if isinstance(said, BaseException):
-            raise said
-        return said
-
-    def report(self, metrics: Report, checkpoint: Any = None, **_: Any) -> None:
-        """Take a report from the function, which goes on with the next step."""
-        files = Files()
-        if checkpoint is not None:
-            with checkpoint.as_directory() as folder:
-                files = packed(folder)
-            self.loaded_checkpoint = self._checkpoint(files)
-        self._said.put(TrainableReport(metrics, files))
-        self._go.acquire()
-        if self._ends:
-            raise SystemExit(0)  # as Ray Tune ends a function that nobody wants any more
-
-    def close(self) -> None:
-        self._ends = True
-        self._go.release()
-        _remove(self)
-        if self._thread.is_alive():
-            self._thread.join(LEAVING)
-        self._folder.cleanup()
-
-    def _run(self) -> None:
-        try:
-            self._function()
-            self._said.put(None)
-        except SystemExit:
-            self._said.put(None)
-        except BaseException as error:
-            self._said.put(error)
-
-    def _checkpoint(self, files: Files) -> Any:
-        from ray.tune import Checkpoint
-
-        folder = Path(self._folder.name, "checkpoint")
-        _write(files, folder)
-        return Checkpoint.from_directory(str(folder))
-
-
 class TrialInfo:
     """Ray Tune tells its trainables this of their trial."""
 
@@ -124,6 +47,54 @@ class TrialInfo:
         self.trial_id = self.trial_name = f"worker-{workers.rank}-of-{workers.size}"
         self.experiment_name = "astrarium"
         self.trial_resources = factory(PlacementGroupFactory([{"CPU": 1, "GPU": 1}]), workers.width)
+
+
+class TrainableSession(TrialInfo):
+    """The session answers `ray.tune.report`, `get_checkpoint` and `get_context` of a running function."""
+
+    world_rank = None  # Ray Tune's own has none either
+
+    def __init__(self, function: Callable[[], object], workers: Workers) -> None:
+        super().__init__(workers)
+        self.loaded_checkpoint: Any = None
+        self._folder = TemporaryDirectory()
+        self.trial_dir = self._folder.name
+        self._began = False
+        self._thread = ParkedFunction(function, "trainable", SystemExit)  # as Ray Tune ends a function
+
+    def load(self, files: Files) -> None:
+        """Set the checkpoint from which the function, which has not begun, goes on."""
+        if files:
+            self.loaded_checkpoint = self._checkpoint(files)
+
+    def next(self) -> TrainableReport | None:
+        """Return the next report; None when there are no more."""
+        if not self._began:
+            self._began = True
+            _install(self)
+        said: TrainableReport | None = self._thread.next()
+        return said
+
+    def report(self, metrics: Report, checkpoint: Any = None, **_: Any) -> None:
+        """Take a report from the function, which goes on with the next step."""
+        files = Files()
+        if checkpoint is not None:
+            with checkpoint.as_directory() as folder:
+                files = packed(folder)
+            self.loaded_checkpoint = self._checkpoint(files)
+        self._thread.park(TrainableReport(metrics, files))
+
+    def close(self) -> None:
+        _remove(self)
+        self._thread.close(LEAVING)
+        self._folder.cleanup()
+
+    def _checkpoint(self, files: Files) -> Any:
+        from ray.tune import Checkpoint
+
+        folder = Path(self._folder.name, "checkpoint")
+        _write(files, folder)
+        return Checkpoint.from_directory(str(folder))
 
 
 def packed(folder: str) -> Files:

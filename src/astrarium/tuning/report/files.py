@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.core.level import Run
 from astrarium.core.units import SECOND
-from astrarium.run.report import columns, moment, picked, plain, write_csv
+from astrarium.run.report import NamedRows, columns, moment, picked, plain, write_csv
 from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
 from astrarium.tuning.contract import Put
 from astrarium.tuning.record import Decision, TuningRecord
@@ -116,33 +116,34 @@ def write(run: Run[TuningScenario, TuningRecord], folder: Path, outcomes: bool) 
     """Write rows of everything, if *outcomes*, and the timeline."""
     record = run.record
     if outcomes:
-        names, cells = _candidates(run.summary.by_candidate)
-        write_csv(folder / "candidates.csv", names, cells)
-        write_csv(folder / "trials.csv", TRIALS, map(_trial_cells, record.rows))
-        write_csv(folder / "places.csv", PLACES, _places(record))
-        write_csv(folder / "decisions.csv", DECISIONS, _decisions(record))
-        write_csv(folder / "utilization.csv", HEAT, _heat(record))
+        kinds = {"candidates": _candidates(run.summary.by_candidate), **_rows(record)}
+        for name, (names, cells) in kinds.items():
+            write_csv(folder / f"{name}.csv", names, cells)
     write_timeline(folder / "timeline.json", trials_timeline(record))
 
 
 def draw(runs: Runs, plots: Path, title: str) -> None:
     """Draw the runs of the first seed: how full GPUs were, how good the best was, who trained where."""
-    from astrarium.tuning.report.plots import Drawn, draw_best, draw_heat, draw_trials
+    from astrarium.tuning.report.plots import draw_best, draw_heat, draw_trials
 
     first = [run for run in runs if run.seed == runs[0].seed]
-    drawn = [Drawn(run.label, run.record, run.summary) for run in first]
-    draw_heat(drawn, plots / "utilization.png")
-    draw_best(drawn, plots / "best.png", f"{title}: the best so far")
-    draw_trials(drawn, plots / "trials.png")
+    draw_heat(first, plots / "utilization.png")
+    draw_best(first, plots / "best.png", f"{title}: the best so far")
+    draw_trials(first, plots / "trials.png")
 
 
 def rows(record: TuningRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
     """Return trials, places, decisions and use as columns; times in seconds."""
+    return {name: columns(names, cells) for name, (names, cells) in _rows(record).items()}
+
+
+def _rows(record: TuningRecord) -> dict[str, NamedRows]:
+    """Return the rows of each kind, with the names of their columns."""
     return {
-        "trials": columns(TRIALS, map(_trial_cells, record.rows)),
-        "places": columns(PLACES, _places(record)),
-        "decisions": columns(DECISIONS, _decisions(record)),
-        "utilization": columns(HEAT, _heat(record)),
+        "trials": (TRIALS, map(_trial_cells, record.rows)),
+        "places": (PLACES, _places(record)),
+        "decisions": (DECISIONS, _decisions(record)),
+        "utilization": (HEAT, _heat(record)),
     }
 
 
@@ -180,7 +181,7 @@ def trials_timeline(record: TuningRecord) -> Entry:
     return timeline([process(1, "GPUs"), *tracks, *slices], shown)
 
 
-def _candidates(found: Sequence[CandidateSummary]) -> tuple[list[str], Iterator[Sequence[Any]]]:
+def _candidates(found: Sequence[CandidateSummary]) -> NamedRows:
     names = list(dict.fromkeys(name for each in found for name in each.configuration))
     cells = (
         (*(getattr(each, name) for name in CANDIDATES), *(each.configuration.get(name) for name in names))

@@ -7,21 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from astrarium.core.level import Run
 from astrarium.core.units import SECOND, Time
-from astrarium.run.plots import COLORS, margins, picture
+from astrarium.run.plots import color_of, margins, picture
 from astrarium.run.report import unit_of
 from astrarium.tuning.record import Stay, TuningRecord
-from astrarium.tuning.report.summary import TuningSummary
 
 _WINDOWS = 240
 _MOST_BOXES = 20_000
 _NAMED = 0.02  # of the width: a box so wide has room for a number
 
 
-class Drawn(NamedTuple):
-    label: str
-    record: TuningRecord
-    summary: TuningSummary
+Drawn = Run[Any, TuningRecord]
 
 
 class Box(NamedTuple):
@@ -33,6 +30,10 @@ class Box(NamedTuple):
     high: float
     start: Time
     end: Time
+
+    @property
+    def height(self) -> float:
+        return self.high - self.low
 
 
 def draw_heat(runs: Sequence[Drawn], path: Path) -> None:
@@ -60,7 +61,7 @@ def draw_best(runs: Sequence[Drawn], path: Path, title: str = "") -> None:
         for place, run in enumerate(runs):
             at = [each.at / SECOND / size for each in run.record.best]
             values = [each.value for each in run.record.best]
-            color, last = COLORS[place % len(COLORS)], run.record.end / SECOND / size
+            color, last = color_of(place), run.record.end / SECOND / size
             if at:
                 ax.step([*at, last], [*values, values[-1]], where="post", color=color, label=run.label)
         if (target := runs[0].summary.target) is not None:
@@ -92,19 +93,15 @@ def _boxes(ax: Any, found: Sequence[Box], size: float, end: Time) -> None:
 
     shown = found[:_MOST_BOXES]
     boxes_ = [
-        Rectangle((each.start / size, each.gpu - 0.5 + each.low), (each.end - each.start) / size, _tall(each))
+        Rectangle((each.start / size, each.gpu - 0.5 + each.low), (each.end - each.start) / size, each.height)
         for each in shown
     ]
-    colors = [COLORS[each.candidate % len(COLORS)] for each in shown]
+    colors = [color_of(each.candidate) for each in shown]
     ax.add_collection(PatchCollection(boxes_, facecolors=colors, edgecolors="white", linewidths=0.4))
     for each in shown:
-        if each.end - each.start >= _NAMED * end and _tall(each) >= 0.25:
+        if each.end - each.start >= _NAMED * end and each.height >= 0.25:
             middle = (each.start + each.end) / 2 / size, each.gpu - 0.5 + (each.low + each.high) / 2
             ax.text(*middle, str(each.candidate), ha="center", va="center", fontsize=6.5, color="white")
-
-
-def _tall(box: Box) -> float:
-    return box.high - box.low
 
 
 def boxes(record: TuningRecord) -> list[Box]:

@@ -10,7 +10,7 @@ import msgspec
 from astrarium.core.units import SECOND, Time
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Goal
-from astrarium.tuning.session import Candidate, CandidateScore
+from astrarium.tuning.search.contract import Candidate, CandidateScore
 from astrarium.tuning.state import TrialRow
 
 WINDOWS = 72  # of a heat map

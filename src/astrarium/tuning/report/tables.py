@@ -25,8 +25,6 @@ MOST_LINES = 64
 
 def heat_map(label: str, record: TuningRecord, end: Time | None = None, width: int = WINDOWS) -> list[Text]:
     """*end*: where the time axis ends; runs side by side share one."""
-    from rich.text import Text
-
     end = record.end if end is None else end
     found = record.windows(width, end)
     names = [f"GPU {gpu}" for gpu in found]
@@ -38,7 +36,7 @@ def heat_map(label: str, record: TuningRecord, end: Time | None = None, width: i
     if len(names) > MOST_LINES:
         lines.append(f"{'...':>{margin}} ({len(names) - MOST_LINES} more)")
     lines.append(" " * (margin + 2) + _axis(end, width))
-    return [Text(line, no_wrap=True) for line in [*lines, ""]]
+    return [as_it_is(line, no_wrap=True) for line in [*lines, ""]]
 
 
 def fitting(columns: int, gpus: Sequence[int]) -> int:
@@ -72,15 +70,13 @@ Seeded = Mapping[str, Sequence[TuningSummary]]  # by policy: one for each seed
 
 def best_line(summary: TuningSummary, whose: str = "") -> Text:
     """A sentence: it is not wrapped. *whose* of several runs it is."""
-    from rich.text import Text
-
     best = summary.best
     if best is None:
-        return Text(f"no candidate has a value: {summary.over}", no_wrap=True)
+        return as_it_is(f"no candidate has a value: {summary.over}", no_wrap=True)
     number = f"candidate {best.candidate}" + (f" of {whose}" if whose else "")
     told = f"best: {_value(best.value)} after {_iterations(best.iterations)}, {number}: "
     where = "" if best.checkpoint is None else f"\nits checkpoint: {best.checkpoint}"
-    return Text(told + configuration(best.configuration) + where, no_wrap=True)
+    return as_it_is(told + configuration(best.configuration) + where, no_wrap=True)
 
 
 def _iterations(count: int) -> str:
@@ -131,29 +127,22 @@ def _caption(first: Sequence[TuningSummary], label: str, several: bool, goal: bo
 
 
 def remembered_line(summaries: Iterable[TuningSummary]) -> Text | None:
-    from rich.text import Text
-
     known = {each.policy: each.remembered for each in summaries if each.remembered}
     if not known:
         return None
     counts = ", ".join(f"{count} of {policy}" for policy, count in known.items())
     told = f"trials that had ended before this run went on: {counts}; times and GPUs below are of this run"
-    return Text(told, no_wrap=True)
+    return as_it_is(told, no_wrap=True)
 
 
 def failures_line(candidates: Sequence[CandidateSummary]) -> Text | None:
     """They are last in the table, where few look and long ones are cut."""
-    from rich.text import Text
-
-    failed = sorted((each for each in candidates if each.standing == "failed"), key=_number)
+    failed = [each for each in candidates if each.standing == "failed"]
+    failed.sort(key=lambda each: each.candidate)
     if not failed:
         return None
     first = f"the first, candidate {failed[0].candidate}: {last_line(failed[0].reason, LINE)}"
-    return Text(f"{len(failed)} of {len(candidates)} candidates failed; {first}", no_wrap=True)
-
-
-def _number(candidate: CandidateSummary) -> int:
-    return candidate.candidate
+    return as_it_is(f"{len(failed)} of {len(candidates)} candidates failed; {first}", no_wrap=True)
 
 
 def _timed(

@@ -11,27 +11,25 @@ With `train: file.py:function` in place of a task the search runs live. A file m
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
-import yaml
 
-from astrarium.core.choice import DEFAULT_SEED, Choice, chosen, read_choice
-from astrarium.core.decode import Decoder, check_keys, overridden, read_yaml
+from astrarium.core.choice import DEFAULT_SEED, Choice, Seed, WrittenScenario, read_policy
+from astrarium.core.decode import Decoder, check_keys, keys_of
 from astrarium.core.errors import InputError, one_of
+from astrarium.tuning.live.training import Emulated
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.samplers import Goal
 from astrarium.tuning.scenario.schema import (
     CostsSection,
-    EmulatedSection,
     EngineName,
     Gpus,
     LiveSection,
     SamplerSection,
-    Seed,
     sampler_section,
 )
 from astrarium.tuning.scenario.tasks import Task, check_fits, goal_of, named_or_written
@@ -124,26 +122,23 @@ SECTIONS = ("task", "train", "search", "sampler", "space", "goal", "target", "gp
             "costs", "emulated", "engine", "live")  # fmt: skip
 
 
-class TuningScenario(msgspec.Struct, frozen=True):
+class TuningScenario(WrittenScenario, frozen=True, kw_only=True):
     """*target*: where the search ends. *task*: what a simulation needs; *train*: what a live run does."""
 
     level: ClassVar[str] = "tuning"
+    policies = tuning_policies
     search: Choice
-    sampler: SamplerSection
     space: dict[str, Any]  # of ranges and choices
     goal: Goal
     target: float | None
     gpus: int
-    policy: Choice
-    seed: int
-    costs: CostsSection
-    task: Task | None
-    train: str | None
-    emulated: EmulatedSection | None
-    engine: EngineName
-    live: LiveSection
-    raw: dict[str, Any]  # as written, overrides included
-    source: str = ""
+    sampler: SamplerSection = SamplerSection("random")
+    costs: CostsSection = CostsSection()
+    task: Task | None = None
+    train: str | None = None
+    emulated: Emulated | None = None
+    engine: EngineName = "local"
+    live: LiveSection = LiveSection()
 
     @property
     def good(self) -> float | None:
@@ -151,43 +146,24 @@ class TuningScenario(msgspec.Struct, frozen=True):
         known = self.task.target if self.task is not None and isinstance(self.raw.get("task"), str) else None
         return known if self.target is None else self.target
 
-    def with_policy(self, name: str, **settings: Any) -> TuningScenario:
-        choice = Choice(name, settings)
-        chosen(tuning_policies, choice)
-        return msgspec.structs.replace(self, policy=choice, raw={**self.raw, "policy": choice.plain()})
-
-    def with_seed(self, seed: int) -> TuningScenario:
-        return msgspec.structs.replace(self, seed=seed, raw={**self.raw, "seed": seed})
-
-    def to_yaml(self) -> str:
-        return str(yaml.safe_dump(self.raw, sort_keys=False))
-
-
-def load(path: str | Path, overrides: Sequence[str] = ()) -> TuningScenario:
-    try:
-        return parse(overridden(read_yaml(Path(path)), overrides), Path(path))
-    except InputError as error:
-        raise error.read_from(str(path)) from None
-
 
 def parse(raw: Any, path: Path = Path()) -> TuningScenario:
     """Files that the scenario names are looked for beside it."""
     if not isinstance(raw, dict) or ("models" in raw or "jobs" in raw or "apps" in raw):
         told = "a mapping with a task or a train function"
-        raise InputError("", _keys(raw), told)
+        raise InputError("", keys_of(raw), told)
     check_keys(raw, list(SECTIONS), "")
     raw = {
         **raw,
         **({"train": train_function(raw["train"], path.parent)} if raw.get("train") is not None else {}),
     }
     decode = Decoder().decode
-    emulated = _optional(EmulatedSection, raw.get("emulated"), "emulated", decode)
+    given = {name: value for name, value in raw.items() if value is not None}
+    emulated = decode(Emulated | None, raw.get("emulated"), "emulated")
     space, task = _space_and_task(raw, emulated)
     goal = goal_of(raw.get("goal"), task)
-    search = read_choice(raw.get("search"), "search", DEFAULT_SEARCH)
-    policy = read_choice(raw.get("policy"), "policy", DEFAULT_POLICY)
-    chosen(searches, search, field="search")
-    chosen(tuning_policies, policy)
+    search = read_policy(raw.get("search"), searches, DEFAULT_SEARCH, "search")
+    policy = read_policy(raw.get("policy"), tuning_policies, DEFAULT_POLICY)
     scenario = TuningScenario(
         search=search,
         sampler=sampler_section(raw.get("sampler"), search.name),
@@ -197,12 +173,12 @@ def parse(raw: Any, path: Path = Path()) -> TuningScenario:
         gpus=decode(Gpus, raw.get("gpus", 8), "gpus"),
         policy=policy,
         seed=decode(Seed, raw.get("seed", DEFAULT_SEED), "seed"),
-        costs=decode(CostsSection, _or_empty(raw.get("costs")), "costs"),
+        costs=decode(CostsSection, given.get("costs", {}), "costs"),
         task=task,
         train=raw.get("train"),
         emulated=emulated,
         engine=decode(EngineName, raw.get("engine", "local"), "engine"),
-        live=decode(LiveSection, _or_empty(raw.get("live")), "live"),
+        live=decode(LiveSection, given.get("live", {}), "live"),
         raw=raw,
         source=str(path),
     )
@@ -222,7 +198,7 @@ def _check(scenario: TuningScenario) -> None:
                 raise InputError(name, scenario.raw[name], told)
 
 
-def _space_and_task(raw: dict[str, Any], emulated: EmulatedSection | None) -> tuple[Space, Task | None]:
+def _space_and_task(raw: dict[str, Any], emulated: Emulated | None) -> tuple[Space, Task | None]:
     if raw.get("task") is None and raw.get("train") is None:
         told = "a task to simulate, such as cifar10-alexnet, or train: file.py:function to run it live"
         raise InputError("task", None, told)
@@ -233,7 +209,7 @@ def _space_and_task(raw: dict[str, Any], emulated: EmulatedSection | None) -> tu
         return space, None
     task = named_or_written(raw["task"], space, raw.get("target"), emulated)
     if space is None:
-        return space_of(task.space), task
+        return task.space, task
     check_fits(space, task)
     return space, task
 
@@ -243,15 +219,3 @@ def _space(raw: Any) -> Space:
         told = "a mapping such as {rate: {low: 0.001, high: 1, log: true}, kind: {options: [gru, lstm]}}"
         raise InputError("space", raw, told)
     return space_of(raw)
-
-
-def _optional(kind: Any, raw: Any, field: str, decode: Any) -> Any:
-    return None if raw is None else decode(kind, raw, field)
-
-
-def _or_empty(raw: Any) -> Mapping[str, Any]:
-    return {} if raw is None else raw
-
-
-def _keys(raw: Any) -> Any:
-    return ", ".join(map(str, raw)) if isinstance(raw, dict) else "nothing" if raw is None else raw

@@ -13,6 +13,7 @@ import msgspec
 from astrarium.core.errors import InputError, did_you_mean, from_extra, one_of
 from astrarium.core.quantities import Duration, check_above_zero
 from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.tuning.live.training import Overhead
 from astrarium.tuning.samplers import Goal, GridSampler, RandomSampler, Sampler
 from astrarium.tuning.spaces import Choice, Range, Space
 
@@ -168,10 +169,8 @@ def _made(kind: Any, settings: dict[str, Any], seed: int, field: str) -> Any:
 
 
 Gpus = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
-Seed = Annotated[int, msgspec.Meta(ge=0)]
 Iterations = Annotated[int, msgspec.Meta(ge=0)]
 Threads = Annotated[int, msgspec.Meta(ge=1, le=1024)]
-Overhead = Annotated[float, msgspec.Meta(ge=1, le=1000)]
 Spread = Annotated[float, msgspec.Meta(ge=0, le=3)]
 Noise = Annotated[float, msgspec.Meta(ge=0)]
 Patience = Annotated[float, msgspec.Meta(gt=0)]
@@ -188,14 +187,6 @@ class CostsSection(msgspec.Struct, frozen=True):
     starting: Duration = Duration(500 * MILLISECOND)
     moving: Duration = Duration(2 * SECOND)
     profile: Iterations = 1
-
-
-class EmulatedSection(msgspec.Struct, frozen=True):
-    """How an emulated GPU is shared: each trial more on it makes iterations *packing* times as long, each GPU
-    more than one costs a factor of *scaling*."""
-
-    packing: Overhead = 1.0
-    scaling: Overhead = 1.0
 
 
 class LiveSection(msgspec.Struct, frozen=True):

@@ -86,13 +86,20 @@ def wanted(pool: Pool, candidates: list[int], total: int) -> WantedTrials:
 # Hyperband (Li et al., JMLR 2018) has brackets: many candidates for a short time, few for long.
 
 
+class BracketParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    iterations: Iterations = 27
+    eta: Eta = 3
+    passes: Annotated[Count, msgspec.Meta(description="times that all brackets are run")] = 1
+
+
 class Bracket(NamedTuple):
     candidates: int
     rungs: list[int]  # totals, in iterations
 
 
-def brackets(iterations: int, eta: int) -> list[Bracket]:
-    """Return the brackets, the one with most candidates first."""
-    rungs = totals(1, iterations, eta)
+def brackets(chosen: BracketParameters) -> list[Bracket]:
+    """Return the brackets of all passes, in each pass the one with most candidates first."""
+    eta, rungs = chosen.eta, totals(1, chosen.iterations, chosen.eta)
     most = len(rungs) - 1
-    return [Bracket(-(-(most + 1) * eta**s // (s + 1)), rungs[most - s :]) for s in range(most, -1, -1)]
+    found = [Bracket(-(-(most + 1) * eta**s // (s + 1)), rungs[most - s :]) for s in range(most, -1, -1)]
+    return found * chosen.passes

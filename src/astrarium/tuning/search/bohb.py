@@ -8,16 +8,11 @@ first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
-
-import msgspec
 
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search._rungs import (
+    BracketParameters,
     Concurrency,
-    Count,
-    Eta,
-    Iterations,
     RunningBracket,
     brackets,
     concurrent_trials,
@@ -30,26 +25,19 @@ from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, d
 class SyncBohb:
     """Synchronous BOHB has the rungs of Hyperband, and a sampler that learns between them."""
 
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        iterations: Iterations = 27
-        eta: Eta = 3
-        passes: Annotated[Count, msgspec.Meta(description="times that all brackets are run")] = 1
+    Parameters = BracketParameters
 
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: BracketParameters) -> None:
         self.parameters = parameters
 
     def run(self, pool: Pool) -> Course:
-        chosen = self.parameters
-        for count, rungs in brackets(chosen.iterations, chosen.eta) * chosen.passes:
-            yield from successive_halving(pool, drawn(pool, count), rungs, chosen.eta)
+        for course in _courses(pool, self.parameters):
+            yield from course
 
 
 @searches.register("bohb")
 class Bohb:
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        iterations: Iterations = 27
-        eta: Eta = 3
-        passes: Annotated[Count, msgspec.Meta(description="times that all brackets are run")] = 1
+    class Parameters(BracketParameters, frozen=True, forbid_unknown_fields=True):
         concurrency: Concurrency = 8
 
     def __init__(self, parameters: Parameters) -> None:
@@ -57,7 +45,7 @@ class Bohb:
 
     def run(self, pool: Pool) -> Course:
         begun: list[RunningBracket] = []
-        later = self._later(pool)
+        later = _courses(pool, self.parameters)
         while True:
             wanted = tuple(self._more(begun, later, concurrent_trials(pool, self.parameters.concurrency)))
             begun = [each for each in begun if each.missing]
@@ -78,7 +66,8 @@ class Bohb:
             else:
                 return
 
-    def _later(self, pool: Pool) -> Iterator[Course]:
-        chosen = self.parameters
-        for count, rungs in brackets(chosen.iterations, chosen.eta) * chosen.passes:
-            yield successive_halving(pool, drawn(pool, count), rungs, chosen.eta)
+
+def _courses(pool: Pool, chosen: BracketParameters) -> Iterator[Course]:
+    """Yield the courses of all brackets; the candidates of each are drawn when it begins."""
+    for count, rungs in brackets(chosen):
+        yield successive_halving(pool, drawn(pool, count), rungs, chosen.eta)

@@ -7,9 +7,15 @@ difference to what the candidate has: it goes on from its checkpoint.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
+
+from astrarium.core.streams import stream
+from astrarium.core.units import Time
+from astrarium.tuning.samplers import Configuration, Goal, Sampler, Standing
+from astrarium.tuning.spaces import STEP, Space
 
 
 class Want(msgspec.Struct, frozen=True, gc=False):
@@ -32,28 +38,119 @@ Results: TypeAlias = Mapping[int, float | None]  # by candidate; None: it failed
 Course: TypeAlias = Generator[WantedTrials, Results, None]
 
 
-class Pool(Protocol):
-    """The pool holds the candidates of a search, as its algorithm sees them."""
+class CandidateScore(NamedTuple):
+    at: Time
+    iterations: int  # in all
+    value: float
 
-    workers: int  # GPUs that there are now
+
+@dataclass
+class Candidate:
+    number: int
+    configuration: Configuration
+    source: int | None = None  # the candidate whose checkpoint it began with
+    done: int = 0  # iterations in its checkpoint
+    history: list[CandidateScore] = field(default_factory=list)
+    standing: Standing = Standing.OPEN
+    reason: str = ""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return self.configuration.values
+
+    @property
+    def value(self) -> float | None:
+        """Return the candidate's last value; None before the first."""
+        return self.history[-1].value if self.history else None
+
+
+class Pool:
+    """The pool holds the candidates of a search. *space* limits the values of a copy; without one, the
+    numbers of a copy are changed and everything else stays."""
+
+    def __init__(self, sampler: Sampler, goal: Goal, space: Space | None = None) -> None:
+        self.all: dict[int, Candidate] = {}
+        self.workers = 1  # GPUs that there are now, as far as is known
+        self._sampler, self._sign, self._space = sampler, 1 if goal == "min" else -1, space or {}
+        self._groups = 0
+
+    # what a search asks
 
     def group(self) -> int:
         """Return a number for a new group."""
+        self._groups += 1
+        return self._groups - 1
 
     def new(self) -> int | None:
         """Return a candidate that the sampler suggests; None where it has no more."""
+        found = self._sampler.ask()
+        return None if found is None else self._add(found).number
 
     def copy(self, source: int, seed: int) -> int:
         """Return a candidate with the checkpoint of another, and with slightly different values."""
+        model = self.all[source]
+        chance = stream(seed, "copy", len(self.all)).random(len(model.values))
+        added = self._add(self._sampler.adopt(self._changed(model.values, chance)))
+        added.source, added.done = source, model.done
+        return added.number
 
     def stop(self, candidates: Iterable[int]) -> None:
         """Stop candidates because others were better."""
+        self._end_all(candidates, Standing.STOPPED, "others were better")
 
     def complete(self, candidates: Iterable[int]) -> None:
         """End candidates that trained for as long as the search lets anyone."""
+        self._end_all(candidates, Standing.COMPLETE, "")
 
     def ranked(self, results: Results) -> list[int]:
         """Return candidates, the best first and equals by number, without those that failed."""
+        worth = {number: value for number, value in results.items() if value is not None}
+        return sorted(worth, key=lambda number: (self._sign * worth[number], number))
+
+    # what its session does
+
+    def better(self, value: float, than: float | None) -> bool:
+        return than is None or self._sign * value < self._sign * than
+
+    def reached(self, value: float, target: float) -> bool:
+        return self._sign * value <= self._sign * target
+
+    def score(self, candidate: Candidate, now: Time, iterations: int, value: float) -> None:
+        candidate.done = iterations
+        candidate.history.append(CandidateScore(now, iterations, value))
+
+    def report(self, candidate: Candidate) -> bool:
+        """Tell the sampler the candidate's last value; return True if the sampler's library would stop it."""
+        _, iterations, value = candidate.history[-1]
+        return self._sampler.report(candidate.configuration.id, iterations, value)
+
+    def end(self, candidate: Candidate, standing: Standing, reason: str) -> None:
+        """Record how a candidate ended; only its first end counts."""
+        if candidate.standing is Standing.OPEN:
+            candidate.standing, candidate.reason = standing, reason
+            self._sampler.tell(candidate.configuration.id, candidate.value, standing)
+
+    # helpers
+
+    def _add(self, configuration: Configuration) -> Candidate:
+        number = len(self.all)
+        self.all[number] = Candidate(number, configuration)
+        return self.all[number]
+
+    def _end_all(self, numbers: Iterable[int], standing: Standing, reason: str) -> None:
+        for number in numbers:
+            self.end(self.all[number], standing, reason)
+
+    def _changed(self, values: Mapping[str, Any], chance: Iterable[float]) -> dict[str, Any]:
+        pairs = zip(values.items(), chance, strict=True)
+        return {name: self._near(name, value, up=part < 0.5) for (name, value), part in pairs}
+
+    def _near(self, name: str, value: Any, up: bool) -> Any:
+        if name in self._space:
+            return self._space[name].near(value, up)
+        if isinstance(value, float):
+            return value * STEP if up else value / STEP
+        return value
 
 
 class Search(Protocol):

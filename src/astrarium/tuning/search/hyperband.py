@@ -17,6 +17,7 @@ import msgspec
 
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search._rungs import (
+    BracketParameters,
     Count,
     Eta,
     Iterations,
@@ -49,10 +50,7 @@ class SuccessiveHalving:
 
 @searches.register("hyperband")
 class Hyperband:
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        iterations: Iterations = 27
-        eta: Eta = 3
-        passes: Annotated[Count, msgspec.Meta(description="times that all brackets are run")] = 1
+    class Parameters(BracketParameters, frozen=True, forbid_unknown_fields=True):
         brackets_at_once: Annotated[Count, msgspec.Meta(description="brackets that are run at a time")] = 1
 
     def __init__(self, parameters: Parameters) -> None:
@@ -60,8 +58,7 @@ class Hyperband:
 
     def run(self, pool: Pool) -> Course:
         chosen = self.parameters
-        plan = brackets(chosen.iterations, chosen.eta) * chosen.passes
-        all_drawn = [(drawn(pool, count), rungs) for count, rungs in plan]
+        all_drawn = [(drawn(pool, count), rungs) for count, rungs in brackets(chosen)]
         courses = [successive_halving(pool, candidates, rungs, chosen.eta) for candidates, rungs in all_drawn]
         if chosen.brackets_at_once > 1:
             yield from _side_by_side(courses, chosen.brackets_at_once)

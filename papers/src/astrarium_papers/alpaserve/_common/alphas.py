@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 
 from astrarium.core.units import SECOND
-from astrarium.placement.groups import WITHOUT_OVERHEADS
 from astrarium.placement.problem import ALONE, Form, PlacedModel
-from astrarium.placement.simulation import Statistics
 from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common.served import Statistics
 from astrarium_papers.alpaserve._common.settings import (
     COLORS,
     COPIES,
@@ -20,6 +19,7 @@ from astrarium_papers.alpaserve._common.settings import (
     PARALLEL,
     PIPELINE,
     REPLICATION,
+    WITHOUT_OVERHEADS,
     crossing,
     equally,
     fared,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -16,9 +17,8 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.core.streams import stream
 from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.placement import alpaserve
-from astrarium.placement import groups as groups_module
 from astrarium.placement.groups import (
+    DEFAULT,
     Clocks,
     Group,
     GroupLayout,
@@ -26,13 +26,14 @@ from astrarium.placement.groups import (
     Served,
     SmallInts,
     Tables,
-    groups_of,
+    serve,
 )
 from astrarium.placement.plan import Plan
-from astrarium.placement.policies import Patient, Search, placement_policies
+from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import Form, PlacedModel, PlacementGpu, PlacementRequests, Problem, Shape
-from astrarium.placement.simulation import TRIM, SimulatedRequests, Statistics, serve, statistics
-from astrarium.placement.timeline import Timeline, serve_timeline
+from astrarium_papers.alpaserve._common import workloads
+from astrarium_papers.alpaserve._common.served import TRIM, Statistics, groups_of, statistics, trimmed
+from astrarium_papers.alpaserve._common.timeline import Timeline, Windows, replanned, serve_timeline
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,8 +50,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cv: float = 4.0
     slo: float | None = 5.0
     seconds: float = 200.0
-    split: alpaserve.Split = "power-law"
-    memory: int = alpaserve.GPU_MEMORY
+    split: workloads.Split = "power-law"
+    memory: int = workloads.GPU_MEMORY
     per_node: int | None = None
     largest_batch: int = 1
     batch_growth: float = 1.0
@@ -60,7 +61,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return placed_models(self.models, self.rates(), self.slo, batches=batches)
 
     def rates(self) -> list[float]:
-        return alpaserve.rates(self.rate, len(self.models), self.split)
+        return workloads.rates(self.rate, len(self.models), self.split)
 
 
 class Ways(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,11 +72,11 @@ class Ways(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traffic: Literal["published", "stationary"] = "stationary"
     carry_backlog: bool = True
     trim: Time = TRIM
-    runtime: GroupRuntime = groups_module.DEFAULT
+    runtime: GroupRuntime = DEFAULT
 
 
 FAIR = Ways()
-AS_PUBLISHED = Ways(False, "published", False, TRIM, groups_module.AS_PUBLISHED)
+AS_PUBLISHED = Ways(False, "published", False, TRIM, GroupRuntime(clock="seconds"))
 SEEDS_APART = 1009  # the authors seed each model with its number: two seeds must not share one
 FRESH_SEED = 1_000_003  # apart from those that plans are made with
 
@@ -113,11 +114,10 @@ def placed_models(
 
 def forms(name: str, activations: bool = False, largest: int = 1, growth: float = 1.0) -> dict[Shape, Form]:
     """Return the forms of a model, by shape."""
+    factors = [1 + growth * further for further in range(largest)]
     found = {}
-    for form in alpaserve.measured(name):
-        shape = Shape(form.stages, form.operators)
-        factors = [1 + growth * further for further in range(largest)]
-        times = tuple((0, *(round(time * factor) for factor in factors)) for time in form.times)
+    for shape, form in workloads.measured(name).items():
+        times = tuple((0, *(round(time * factor) for factor in factors)) for _, time in form.stage_times)
         found[shape] = Form(shape, times, form.weights, form.activations if activations else ())
     return found
 
@@ -127,21 +127,21 @@ def _objective(name: str, scale: float | None) -> Time:
         return FOREVER
     if scale <= 0:
         raise InputError("slo", scale, "a factor above 0, or none")
-    alone = alpaserve.alone(name)
-    shortest = min(sum(form.times) for form in alpaserve.measured(name))
-    return round(scale * (alone.times[0] if alone else shortest))
+    alone = workloads.alone(name)
+    shortest = min(form.latency(1) for form in workloads.measured(name).values())
+    return round(scale * (alone.latency(1) if alone else shortest))
 
 
 def columns(case: Case, ways: Ways, seed: int) -> tuple[Clocks, SmallInts]:
     """Return arrivals, as the runtime's clock counts, and models."""
     if ways.traffic == "published":
         apart = seed * SEEDS_APART
-        seconds, models = alpaserve.as_published(case.rates(), case.cv, case.seconds, apart)
+        seconds, models = workloads.as_published(case.rates(), case.cv, case.seconds, apart)
         return (
             seconds if ways.runtime.clock == "seconds" else np.rint(seconds * SECOND).astype(np.int64)
         ), models
     generator = stream(seed, "alpaserve")
-    times, models = alpaserve.windows([case.rates()], case.cv, case.seconds, generator, stationary=True)
+    times, models = workloads.windows([case.rates()], case.cv, case.seconds, generator, stationary=True)
     return (times if ways.runtime.clock == "ns" else times / SECOND), models
 
 
@@ -163,16 +163,16 @@ def run(
     parameters: dict[str, Any] | None = None,
     ways: Ways = FAIR,
     seed: int = 0,
-    search: Search | None = None,
+    windows: Windows | None = None,
 ) -> Outcome:
-    """Return the plan of a policy, given by name, judged."""
+    """Return the plan of a policy, given by name, judged; with *windows*, its plans follow each other."""
     factory: Any = placement_policies.get(policy)
     chosen = factory(msgspec.convert(parameters or {}, factory.Parameters))
-    posed, search = problem(case, ways, seed), search or Patient()
-    if not hasattr(chosen, "timeline"):
-        return judge(case, chosen.place(posed, search), ways, seed)
+    place = partial(chosen.place, search=Search())
+    if windows is None:
+        return judge(case, place(problem(case, ways, seed)), ways, seed)
     judged = problem(case, ways, seed + (FRESH_SEED if ways.fresh else 0))  # plans are made as they come
-    return judge(case, chosen.timeline(judged, search), ways, seed)
+    return judge(case, replanned(place, judged, windows), ways, seed)
 
 
 def judge(case: Case, plans: Plan | Timeline, ways: Ways = FAIR, seed: int = 0) -> Outcome:
@@ -180,7 +180,7 @@ def judge(case: Case, plans: Plan | Timeline, ways: Ways = FAIR, seed: int = 0) 
     tables = Tables.of(case.placed(), ways.runtime)
     arrivals, models = columns(case, ways, seed + (FRESH_SEED if ways.fresh else 0))
     trim = ways.trim / ways.runtime.unit
-    workload = SimulatedRequests.from_columns(arrivals, models, len(case.models), trim)
+    workload = trimmed(arrivals, models, len(case.models), trim)
     if isinstance(plans, Timeline):
         served = serve_timeline(tables, plans, workload, ways.carry_backlog)
         return Outcome(plans.plans[0], plans, served, statistics(served, workload))
@@ -192,8 +192,6 @@ def attainment_of(case: Case, groups: Sequence[Group], ways: Ways = AS_PUBLISHED
     """Return the attainment of groups that somebody else chose: placements recorded by the authors."""
     tables = Tables.of(case.placed(), ways.runtime)
     arrivals, models = columns(case, ways, seed)
-    workload = SimulatedRequests.from_columns(
-        arrivals, models, len(case.models), ways.trim / ways.runtime.unit
-    )
+    workload = trimmed(arrivals, models, len(case.models), ways.trim / ways.runtime.unit)
     served = serve(GroupLayout.of(tables, groups), workload)
     return statistics(served, workload).attainment

@@ -20,11 +20,19 @@ import msgspec
 
 from astrarium.core.streams import stream
 from astrarium.core.units import SECOND
-from astrarium.placement import alpaserve
-from astrarium.placement.groups import DEFAULT, Group, GroupLayout, GroupRuntime, Served, Tables
+from astrarium.placement.groups import (
+    DEFAULT,
+    Group,
+    GroupLayout,
+    GroupRuntime,
+    Served,
+    SimulatedRequests,
+    Tables,
+    serve,
+)
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
-from astrarium.placement.simulation import TRIM, SimulatedRequests, Statistics, serve, statistics
-from astrarium_papers.alpaserve._common import cases
+from astrarium_papers.alpaserve._common import cases, workloads
+from astrarium_papers.alpaserve._common.served import TRIM, Statistics, TrimmedRequests, statistics, trimmed
 from astrarium_papers.findings import Effort, Row
 
 Result = TypeVar("Result")
@@ -32,6 +40,7 @@ Result = TypeVar("Result")
 SIMPLE, REPLICATION, PARALLEL = "Simple placement", "Replication", "Model parallelism"
 COLORS = {SIMPLE: "#D55E00", REPLICATION: "#D55E00", PARALLEL: "#0072B2"}
 GIB = 2**30
+WITHOUT_OVERHEADS = GroupRuntime(stage_overhead=0.0, fixed_overhead=0)
 
 # Section 3.2: 8 models of 2.6 billion parameters on 8 GPUs.
 MODEL, COUNT, RATE, CV = "bert-2.6b", 8, 20.0, 3.0
@@ -39,15 +48,15 @@ PIPELINE = Shape(stages=8)
 COPIES = 2  # of each model, that the memory of a V100 has room for
 
 
-def traffic(rates: Sequence[float], cv: float, seconds: float, seed: int) -> SimulatedRequests:
+def traffic(rates: Sequence[float], cv: float, seconds: float, seed: int) -> TrimmedRequests:
     """Return requests of models that have these rates."""
     generator = stream(seed, "alpaserve", "section 3")
-    times, models = alpaserve.windows([list(rates)], cv, seconds, generator, stationary=True)
-    return SimulatedRequests.from_columns(times, models, len(rates), TRIM)
+    times, models = workloads.windows([list(rates)], cv, seconds, generator, stationary=True)
+    return trimmed(times, models, len(rates), TRIM)
 
 
 def equally(rate: float, models: int = COUNT) -> list[float]:
-    return alpaserve.rates(rate, models, "uniform")
+    return workloads.rates(rate, models, "uniform")
 
 
 def replicated(models: int, copies: int) -> list[Group]:
@@ -79,7 +88,7 @@ def outcome(
 def fared(
     models: Sequence[PlacedModel],
     groups: Sequence[Group],
-    workload: SimulatedRequests,
+    workload: TrimmedRequests,
     runtime: GroupRuntime = DEFAULT,
 ) -> Statistics:
     return statistics(outcome(models, groups, workload, runtime), workload)
@@ -94,7 +103,7 @@ def compared(
 
 
 def _placements(
-    models: Sequence[PlacedModel], workload: SimulatedRequests, runtime: GroupRuntime
+    models: Sequence[PlacedModel], workload: TrimmedRequests, runtime: GroupRuntime
 ) -> dict[str, Statistics]:
     return {
         PARALLEL: fared(models, pipelined(COUNT, COUNT, PIPELINE.stages), workload, runtime),
@@ -107,9 +116,7 @@ def on_their_requests(rate: float, seconds: float, slo: float | None = None) -> 
     digit."""
     ways = cases.AS_PUBLISHED
     case = cases.Case((MODEL,) * COUNT, COUNT, rate, CV, slo, seconds, "uniform")
-    workload = SimulatedRequests.from_columns(
-        *cases.columns(case, ways, 0), COUNT, ways.trim / ways.runtime.unit
-    )
+    workload = trimmed(*cases.columns(case, ways, 0), COUNT, ways.trim / ways.runtime.unit)
     return _placements(case.placed(), workload, ways.runtime)
 
 

@@ -16,22 +16,22 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, Tables, groups_of
+from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, SimulatedRequests, Tables, score
 from astrarium.placement.plan import Plan
-from astrarium.placement.policies import Judge, Patient, placement_policies
+from astrarium.placement.policies import Judge, Search, placement_policies
 from astrarium.placement.policies._search_context import (
     Counting,
     SearchContext,
-    SearchProgress,
     grouped,
     plan_of,
 )
 from astrarium.placement.policies._selection import GroupAssignment, fast
 from astrarium.placement.problem import PlacementRequests, Problem, Shape
-from astrarium.placement.simulation import SimulatedRequests, score
 from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, FAIR, Case, Outcome, Ways, judge, run
 from astrarium_papers.alpaserve._common.cases import problem as posed_by
 from astrarium_papers.alpaserve._common.panels import ALPASERVE, CLOCKWORK, OURS, REPLICATION
+from astrarium_papers.alpaserve._common.served import groups_of
+from astrarium_papers.alpaserve._common.timeline import Windows
 from astrarium_papers.findings import Effort
 
 WAYS: dict[str, Ways] = {"fair": FAIR, "as published": AS_PUBLISHED}
@@ -79,7 +79,7 @@ def placing(
         factory: Any = placement_policies.get(policy)
         chosen = msgspec.convert({**counted_as(ways), **(parameters or {})}, factory.Parameters)
         problem = knows(case, ways)
-        search = Patient(told(problem) if told else None)
+        search = Search(told(problem) if told else None)
         return judged(case, factory(chosen).place(problem, search), ways, seeds)
 
     return outcomes
@@ -89,7 +89,7 @@ def replacing(policy: str) -> Placer:
     """Return a placer of plans that follow each other, made with the requests that are served."""
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
-        return [run(case, policy, counted_as(ways), WAYS[ways], seed) for seed in range(seeds)]
+        return [run(case, policy, counted_as(ways), WAYS[ways], seed, Windows()) for seed in range(seeds)]
 
     return outcomes
 
@@ -105,7 +105,7 @@ def greedy(stages: int) -> Placer:
         assignment = GroupAssignment(
             context, grouped(posed.gpus, Shape(stages)), np.ones(len(posed.models), bool)
         )
-        found = fast(assignment, context.workload, SearchProgress(Patient()))
+        found = fast(assignment, context.workload, Search())
         return judged(case, plan_of("greedy", context, found.groups, found.served), ways, seeds)
 
     return outcomes

@@ -9,14 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.units import SECOND
-from astrarium.placement.groups import DEFAULT, WITHOUT_OVERHEADS, GroupRuntime, Tables, groups_of
+from astrarium.placement.groups import DEFAULT, GroupRuntime, Tables
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
-from astrarium.placement.simulation import SimulatedRequests
 from astrarium_papers.alpaserve._common import cases, queueing
+from astrarium_papers.alpaserve._common.served import TrimmedRequests, groups_of
 from astrarium_papers.alpaserve._common.settings import (
     GIB,
     PARALLEL,
     SIMPLE,
+    WITHOUT_OVERHEADS,
     outcome,
     pipelined,
     replicated,
@@ -55,7 +56,7 @@ def _rates(share: float) -> list[float]:
     return [share * RATE, (1 - share) * RATE]
 
 
-def requests(case: Traffic, seconds: float, seed: int) -> SimulatedRequests:
+def requests(case: Traffic, seconds: float, seed: int) -> TrimmedRequests:
     return traffic(_rates(case.share), case.cv, seconds, seed)
 
 
@@ -77,7 +78,7 @@ def measured(case: Traffic, effort: Effort) -> dict[str, Any]:
 
 
 def _latencies(
-    models: Sequence[PlacedModel], name: str, workload: SimulatedRequests, runtime: GroupRuntime
+    models: Sequence[PlacedModel], name: str, workload: TrimmedRequests, runtime: GroupRuntime
 ) -> dict[str, Any]:
     """Return latencies of one seed: the mean, that of each model, and percentiles of all and of each
     model."""

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.units import SECOND
-from astrarium.placement.groups import Group, Tables
+from astrarium.placement.groups import Group, SimulatedRequests, Tables
 from astrarium.placement.problem import PlacedModel
-from astrarium.placement.simulation import SimulatedRequests
 from astrarium_papers.alpaserve._common.settings import COLORS, outcome
 
 Spans = npt.NDArray[np.float64]  # from and to, in seconds

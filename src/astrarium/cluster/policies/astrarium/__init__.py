@@ -24,9 +24,10 @@ from typing import Annotated
 import msgspec
 
 from astrarium.cluster.agents.participants import touched
-from astrarium.cluster.contract import Event, Grant, LeaseExpired, Revoke
+from astrarium.cluster.contract import Allocations, Event, Grant, LeaseExpired, Revoke
 from astrarium.cluster.demand import spare, usable, wanted
 from astrarium.cluster.policies import cluster_policies
+from astrarium.cluster.policies._leased import lease_end, stood_on
 from astrarium.cluster.policies._time_shares import Rounds
 from astrarium.cluster.policies.astrarium import allotments as allotting
 from astrarium.cluster.policies.astrarium import explanations
@@ -35,9 +36,8 @@ from astrarium.cluster.policies.astrarium.explanations import starts
 from astrarium.cluster.policies.astrarium.line import PriorityLine, RankedApp, Reason
 from astrarium.cluster.policies.astrarium.prospects import Prospects, RhoDefinition
 from astrarium.cluster.state import ClusterState
-from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
-from astrarium.core.quantities import Duration, write_duration
+from astrarium.core.quantities import Duration, check_above_zero
 from astrarium.core.units import FOREVER, SECOND, Time
 
 NAME = "promise"
@@ -71,8 +71,7 @@ class Astrarium:
         ] = Duration(0)
 
         def __post_init__(self) -> None:
-            if self.lease < 1:
-                raise InputError("lease", write_duration(self.lease), "a duration above 0")
+            check_above_zero("lease", self.lease)
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = mine = parameters
@@ -83,14 +82,14 @@ class Astrarium:
         self._wakes: Time = FOREVER  # when a promise ends that somebody waits for
         self._review: Time = 0  # until then nothing changes by time alone
 
-    def decide(
-        self, now: Time, events: Sequence[Event], state: ClusterState
-    ) -> Iterator[Grant | Revoke | SetTimer]:
+    def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
         if self._rounds is not None and not self._rounds.begins(now, state):
             self._review = now
             yield self._rounds.next(now)
             return
-        if now < self._review and all(_renewable(event, state) for event in events):
+        if now < self._review and all(
+            isinstance(event, LeaseExpired) and stood_on(event, state) for event in events
+        ):
             for event in events:
                 assert isinstance(event, LeaseExpired)
                 yield Grant(event.app, event.gpus, self._until(now), explanations.GOES_ON)
@@ -216,13 +215,4 @@ class Astrarium:
         """Return the end of a lease: the next round, or the instant of the grid nearest to it."""
         if self._rounds is not None:
             return now + self._parameters.round
-        step = max(1, self._parameters.lease // GRID)
-        return max(now + 1, -(-(now + self._parameters.lease - step // 2) // step) * step)
-
-
-def _renewable(event: Event, state: ClusterState) -> bool:
-    """Return whether the event is the end of a lease, and jobs still stand on all of its GPUs."""
-    if not isinstance(event, LeaseExpired) or event.app not in state.apps:
-        return False
-    on = {gpu for job in state.apps[event.app].jobs.values() for gpu in job.gpus}
-    return state.free.issuperset(event.gpus) and on.issuperset(event.gpus)
+        return max(now + 1, lease_end(now, self._parameters.lease, GRID))

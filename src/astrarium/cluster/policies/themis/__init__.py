@@ -27,82 +27,31 @@ What the paper leaves open, and what we do:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
-
-import msgspec
 
 from astrarium.cluster.agents import HONEST, erring, lying
 from astrarium.cluster.agents.participants import Participants, touched
 from astrarium.cluster.agents.remaining_work import SelfReport
 from astrarium.cluster.auction.partial import AuctionTally
-from astrarium.cluster.contract import Event, Grant, LeaseExpired, Revoke
+from astrarium.cluster.contract import Allocations, Event, Grant, LeaseExpired, Revoke
 from astrarium.cluster.demand import spare
-from astrarium.cluster.fairness import Definition
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies.themis.round import Round
+from astrarium.cluster.policies._leased import SPARE
+from astrarium.cluster.policies.themis.round import Round, ThemisParameters
 from astrarium.cluster.state import ClusterState
-from astrarium.core.errors import InputError
-from astrarium.core.policy import SetTimer
-from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.streams import stream
-from astrarium.core.units import SECOND, Time
-
-SPARE = "it has no use for them any more"
+from astrarium.core.units import Time
 
 
 @cluster_policies.register("themis")
 class Themis:
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        f: Annotated[
-            float, msgspec.Meta(ge=0, le=1, description="the worst 1 - f of the apps bid, and at least one")
-        ] = 0.8
-        lease: Annotated[Duration, msgspec.Meta(description="how long GPUs are leased")] = Duration(
-            600 * SECOND
-        )
-        grid: Annotated[
-            int, msgspec.Meta(ge=0, description="leases end at so many instants in a lease; 0: at any")
-        ] = 4
-        fewest: Annotated[int, msgspec.Meta(ge=1, description="at least so many apps bid, if there are")] = 1
-        bidders: Annotated[int, msgspec.Meta(ge=1, description="at most so many apps bid at a time")] = 24
-        definition: Annotated[Definition, msgspec.Meta(description="what finish times are compared with")] = (
-            "share"
-        )
-        gang_first: Annotated[
-            bool, msgspec.Meta(description="a winner with nothing else keeps a gang, whatever the payment")
-        ] = True
-        leftovers: Annotated[
-            Literal["chance", "worst"],
-            msgspec.Meta(description="which apps outside the auction come first for what it has left over"),
-        ] = "chance"
-        patience: Annotated[
-            int, msgspec.Meta(ge=0, description="leases that an app waits for its first gang; 0: for ever")
-        ] = 6
-        error: Annotated[
-            float, msgspec.Meta(ge=0, lt=1, description="apps are wrong about themselves by up to so much")
-        ] = 0.0
-        lies: Annotated[
-            dict[int, float],
-            msgspec.Meta(description="by app: how much it overstates what being apart costs"),
-        ] = {}
-        lie_near: Annotated[
-            bool, msgspec.Meta(description="liars understate what being on one machine costs instead")
-        ] = False
-        seed: Annotated[
-            int, msgspec.Meta(ge=0, description="of all chance: errors, and who gets leftovers")
-        ] = 0
+    Parameters = ThemisParameters
 
-        def __post_init__(self) -> None:
-            if self.lease < 1:
-                raise InputError("lease", write_duration(self.lease), "a duration above 0")
-
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: ThemisParameters) -> None:
         self._parameters = parameters
         self._participants = Participants(parameters.definition, self._report)
         self.tally = AuctionTally()  # of its auctions
 
-    def decide(
-        self, now: Time, events: Sequence[Event], state: ClusterState
-    ) -> Iterator[Grant | Revoke | SetTimer]:
+    def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
         named = touched(events, state)
         self._participants.changed(now, named, state)
         expired = {event.app for event in events if type(event) is LeaseExpired}
@@ -117,7 +66,7 @@ class Themis:
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
         """Return who wants GPUs, those first who fare worst: they are offered what is free."""
         ranked = [
-            (self._participants.rho(now, participant, state), participant.row)
+            (participant.agent.rho(now, participant.row, state), participant.row)
             for participant in self._participants.wanting(now, state)
         ]
         ranked.sort(key=lambda each: (-each[0], each[1].arrived, each[1].app.id))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import ceil, floor
-from typing import Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
 
 from astrarium.cluster.agents.participants import Participant
 from astrarium.cluster.arrange import closest
@@ -13,8 +15,11 @@ from astrarium.cluster.auction.goods import FreeMachine, free_machines
 from astrarium.cluster.auction.partial import AuctionResult, Share, auction, kept
 from astrarium.cluster.contract import Grant
 from astrarium.cluster.demand import just_expired
+from astrarium.cluster.fairness import Definition
+from astrarium.cluster.policies._leased import lease_end
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.units import Time
+from astrarium.core.quantities import Duration, check_above_zero
+from astrarium.core.units import SECOND, Time
 
 # Which GPUs, once it is known how many: where an app's jobs have just been, so that they go on unbroken,
 # and then as close together as can be had.
@@ -108,25 +113,43 @@ HAIR = 1e-9
 ENOUGH = "there were enough for all who asked"
 
 
-class AuctionParameters(Protocol):
-    """Those of the policy's parameters that a round goes by."""
+class ThemisParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    f: Annotated[
+        float, msgspec.Meta(ge=0, le=1, description="the worst 1 - f of the apps bid, and at least one")
+    ] = 0.8
+    lease: Annotated[Duration, msgspec.Meta(description="how long GPUs are leased")] = Duration(600 * SECOND)
+    grid: Annotated[
+        int, msgspec.Meta(ge=0, description="leases end at so many instants in a lease; 0: at any")
+    ] = 4
+    fewest: Annotated[int, msgspec.Meta(ge=1, description="at least so many apps bid, if there are")] = 1
+    bidders: Annotated[int, msgspec.Meta(ge=1, description="at most so many apps bid at a time")] = 24
+    definition: Annotated[Definition, msgspec.Meta(description="what finish times are compared with")] = (
+        "share"
+    )
+    gang_first: Annotated[
+        bool, msgspec.Meta(description="a winner with nothing else keeps a gang, whatever the payment")
+    ] = True
+    leftovers: Annotated[
+        Literal["chance", "worst"],
+        msgspec.Meta(description="which apps outside the auction come first for what it has left over"),
+    ] = "chance"
+    patience: Annotated[
+        int, msgspec.Meta(ge=0, description="leases that an app waits for its first gang; 0: for ever")
+    ] = 6
+    error: Annotated[
+        float, msgspec.Meta(ge=0, lt=1, description="apps are wrong about themselves by up to so much")
+    ] = 0.0
+    lies: Annotated[
+        dict[int, float],
+        msgspec.Meta(description="by app: how much it overstates what being apart costs"),
+    ] = {}
+    lie_near: Annotated[
+        bool, msgspec.Meta(description="liars understate what being on one machine costs instead")
+    ] = False
+    seed: Annotated[int, msgspec.Meta(ge=0, description="of all chance: errors, and who gets leftovers")] = 0
 
-    @property
-    def f(self) -> float: ...
-    @property
-    def lease(self) -> Time: ...
-    @property
-    def grid(self) -> int: ...
-    @property
-    def bidders(self) -> int: ...
-    @property
-    def fewest(self) -> int: ...
-    @property
-    def gang_first(self) -> bool: ...
-    @property
-    def leftovers(self) -> Literal["chance", "worst"]: ...
-    @property
-    def patience(self) -> int: ...
+    def __post_init__(self) -> None:
+        check_above_zero("lease", self.lease)
 
 
 class RankedParticipant(NamedTuple):
@@ -145,7 +168,7 @@ class Round:
         now: Time,
         state: ClusterState,
         wanting: Sequence[Participant],
-        parameters: AuctionParameters,
+        parameters: ThemisParameters,
         order: Sequence[int],
     ) -> None:
         self._now, self._state, self._parameters = now, state, parameters
@@ -286,14 +309,6 @@ class Round:
         some = {app: count for app, count in shares.items() if count}
         for app, gpus in settled(self._state, some).items():
             yield Grant(app, tuple(sorted(gpus)), self._until, why)
-
-
-def lease_end(now: Time, lease: Time, grid: int) -> Time:
-    """Return the instant of the grid that is nearest to a whole lease from now."""
-    if not grid:
-        return now + lease
-    step = max(1, lease // grid)
-    return -(-(now + lease - step // 2) // step) * step
 
 
 def _told(

@@ -5,11 +5,10 @@
 2. Drafts are begun with GPUs that are taken by turns, with GPUs in shares, and with AlpaServe's groups
    (`planner/search`), from sizes that leave room for queues (`planner/options`).
 3. Each is improved by single changes, with a quick native simulation that knows of queues, batches and
-   interference (`planner/search`, `planner/moves`, `planner/quick_simulation`), and freed of what is to no
-   purpose (`planner/finish`).
-4. The best few are judged under what will really run: by the judge that the search brings (`judge_of`), else
-   by worker queues with interference (`planner/judge`). Where the judge sees models fail, more is changed
-   (`planner/finish`); replicas that it does not miss go, unless the others would be too busy without them.
+   interference (`planner/moves`, `planner/quick_simulation`), and freed of what is to no purpose.
+4. The best few are judged under what will really run: by the judge that the search brings, else
+   by worker queues with interference (`planner/judge`). Where the judge sees models fail, more is changed;
+   replicas that it does not miss go, unless the others would be too busy without them.
 5. Requests that nobody planned with choose between before and after, and say what to expect.
 """
 
@@ -20,21 +19,11 @@ from typing import Annotated
 
 import msgspec
 
-from astrarium.placement.evaluation import Batching
 from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.plan import Plan
-from astrarium.placement.policies import Judge, Search, judge_of, placement_policies
-from astrarium.placement.policies._search_context import SearchProgress
+from astrarium.placement.policies import Judge, Search, placement_policies
 from astrarium.placement.policies.planner.draft import Draft, empty
 from astrarium.placement.policies.planner.explain import DraftExplainer
-from astrarium.placement.policies.planner.finish import (
-    DraftJudge,
-    calmed,
-    finished,
-    judged_best,
-    mended,
-    trimmed,
-)
 from astrarium.placement.policies.planner.judge import (
     CautiousInterference,
     another,
@@ -45,8 +34,19 @@ from astrarium.placement.policies.planner.judge import (
 from astrarium.placement.policies.planner.moves import Moves
 from astrarium.placement.policies.planner.options import ModelOptions
 from astrarium.placement.policies.planner.quick_simulation import QuickSimulation, worths
-from astrarium.placement.policies.planner.search import Climb, everywhere, starts
+from astrarium.placement.policies.planner.search import (
+    Climb,
+    DraftJudge,
+    calmed,
+    everywhere,
+    finished,
+    judged_best,
+    mended,
+    starts,
+    trimmed,
+)
 from astrarium.placement.problem import ALONE, PlacementRequests, Problem
+from astrarium.placement.worker_queues import Batching
 
 GREEDY = GroupRuntime(dispatch="queue", another=True, stage_overhead=0.0, fixed_overhead=0)
 LARGEST = 64  # batches: beyond that hardly any model gains
@@ -78,15 +78,15 @@ class Planner:
         self.parameters = parameters
 
     def place(self, problem: Problem, search: Search) -> Plan:
-        chosen, progress = self.parameters, SearchProgress(search)
+        chosen = self.parameters
         batched = chosen.runtime.dispatch == "queue"
         options = ModelOptions(problem, chosen.batching.max_wait, LARGEST if batched else 1)
         explainer = DraftExplainer(options)
         if not problem.gpus:
             return explainer.plan((), None)
         simulation = self._simulation(options, samples(problem, chosen.samples, chosen.sample))
-        drafts = self._drafts(simulation, progress, explainer)
-        return self._final(simulation, drafts, progress, explainer, judge_of(search))
+        drafts = self._drafts(simulation, search, explainer)
+        return self._final(simulation, drafts, search, explainer, search.judge)
 
     def _simulation(self, options: ModelOptions, requests: Sequence[PlacementRequests]) -> QuickSimulation:
         weights = worths([model.rate for model in options.problem.models], self.parameters.even)
@@ -94,26 +94,22 @@ class Planner:
             options, requests, self.parameters.runtime, CautiousInterference(options.problem), weights
         )
 
-    def _drafts(
-        self, simulation: QuickSimulation, progress: SearchProgress, explainer: DraftExplainer
-    ) -> list[Draft]:
+    def _drafts(self, simulation: QuickSimulation, search: Search, explainer: DraftExplainer) -> list[Draft]:
         """Return drafts, the best first. Half of the effort is for beginning, half for improving."""
         budget, found = self.parameters.effort * 5e5, list[Draft]()
-        began = [empty(simulation.problem), *starts(simulation, self.parameters.runtime, progress, budget)]
+        began = [empty(simulation.problem), *starts(simulation, self.parameters.runtime, search, budget)]
         for draft in sorted(dict.fromkeys(began), key=simulation.worth, reverse=True):
-            climb = Climb(simulation, Moves(simulation.options), progress, budget / len(began))
+            climb = Climb(simulation, Moves(simulation.options), search, budget / len(began))
             found.append(finished(climb, climb.climbed(draft)))
             if all(simulation.worth(found[-1]) > simulation.worth(other) for other in found[:-1]):
-                progress.improved(
-                    explainer.plan(found[-1], simulation(found[-1]).goodput(simulation.problem))
-                )
+                search.improved(explainer.plan(found[-1], simulation(found[-1]).goodput(simulation.problem)))
         return sorted([*found, *everywhere(simulation.options)], key=simulation.worth, reverse=True)
 
     def _final(
         self,
         simulation: QuickSimulation,
         drafts: Sequence[Draft],
-        progress: SearchProgress,
+        search: Search,
         explainer: DraftExplainer,
         judge: Judge | None,
     ) -> Plan:
@@ -123,14 +119,14 @@ class Planner:
             for number in range(2)
         )
         moves = Moves(simulation.options)
-        climb = Climb(simulation, moves, progress, self.parameters.effort * 1e5)
+        climb = Climb(simulation, moves, search, self.parameters.effort * 1e5)
         calm = [calmed(climb, draft) for draft in drafts[:CALMED]]
         # Worker queues wait for batches to fill, and want small limits; a batching policy knows when not to.
         ranked = (*calm, *drafts) if judge is None else (*drafts[:CALMED], *calm, *drafts[CALMED:])
-        before = judged_best(chosen, dict.fromkeys(ranked), progress)
-        after = mended(chosen, moves, before, progress)
+        before = judged_best(chosen, dict.fromkeys(ranked), search)
+        after = mended(chosen, moves, before, search)
         ends = (trimmed(climb, after, chosen), after, before)
-        best = max(ends, key=fresh.worth) if progress.on else ends[0]
+        best = max(ends, key=fresh.worth) if search.on else ends[0]
         return explainer.plan(best, fresh(best).goodput(simulation.problem), simulation)
 
     def _draft_judge(

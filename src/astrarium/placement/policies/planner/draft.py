@@ -85,10 +85,8 @@ class FitCheck:
         self._problem = problem
 
     def holds(self, site: Site) -> bool:
-        return self._memory(site) and self._shares(site)
-
-    def _shares(self, site: Site) -> bool:
-        return not site.side or (site.shape == ALONE and site.left >= -ROUNDING)
+        shares = not site.side or (site.shape == ALONE and site.left >= -ROUNDING)
+        return shares and self._memory(site)
 
     def _memory(self, site: Site) -> bool:
         width = site.shape.operators

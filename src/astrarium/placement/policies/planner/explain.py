@@ -20,9 +20,9 @@ from astrarium.placement.policies.planner.draft import (
     replicas_of,
     with_site,
 )
-from astrarium.placement.policies.planner.finish import EDGE, busiest
 from astrarium.placement.policies.planner.options import ModelOptions, gpus_needed
 from astrarium.placement.policies.planner.quick_simulation import QuickSimulation
+from astrarium.placement.policies.planner.search import EDGE, busiest
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
 
 NAME = "planner"
@@ -146,7 +146,8 @@ class DraftExplainer:
             return max(model.forms[shape].memory(stage, 1) for stage in range(shape.stages))
 
         least = min(shapes, key=lambda shape: (largest(shape), shape))
-        return f"{gib(largest(least))} on {_gpus(least.gpus)}"
+        where = "a GPU" if least.gpus == 1 else f"each of {least.gpus} GPUs of a node"
+        return f"{gib(largest(least))} on {where}"
 
     def _fits_somewhere(self, place: int, shape: Shape) -> bool:
         """Whether a model fits alone on the GPUs of a node with the most memory."""
@@ -159,10 +160,6 @@ class DraftExplainer:
             if len(own) >= shape.gpus:
                 chosen = tuple(number for _, number in own[: shape.gpus])
                 yield Site(chosen, shape, (SiteMember(place, self._options.usable(place, shape)[0]),))
-
-
-def _gpus(count: int) -> str:
-    return "a GPU" if count == 1 else f"each of {count} GPUs of a node"
 
 
 def _part(served: float) -> str:

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.units import SECOND, Time
-from astrarium.placement.evaluation import Batching, evaluate
+from astrarium.placement.evaluation import evaluate
 from astrarium.placement.interference import IgniterInterference, Interference, Tenant, demand_at
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge
 from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
+from astrarium.placement.worker_queues import Batching
 
 GOLDEN = 0.6180339887498949
 MOVED = 0.1  # of the whole time at most, to each side: what comes and goes with the hours stays together
@@ -50,7 +51,7 @@ def long_enough(problem: Problem, requests: PlacementRequests, size: int) -> Pla
 def made_up(models: Sequence[PlacedModel], number: int, size: int) -> PlacementRequests:
     total = sum(model.rate for model in models)
     if total <= 0:
-        return PlacementRequests((), ())
+        return PlacementRequests()
     span = min(LONGEST, max(SHORTEST, round(size / total * SECOND)))
     columns = [
         (model.index, _poisson(model.rate, span, number * 1009 + place))
@@ -106,7 +107,7 @@ def _merged(columns: Sequence[tuple[int, Instants]]) -> PlacementRequests:
     times = np.concatenate([instants for _, instants in columns]).astype(np.int64)
     models = np.concatenate([np.full(len(instants), index) for index, instants in columns])
     order = np.lexsort((models, times))
-    return PlacementRequests(tuple(times[order].tolist()), tuple(models[order].tolist()))
+    return PlacementRequests.of(times[order], models[order])
 
 
 CONTENTION = 0.15  # longer, beside others that use a whole GPU's worth: caches and memory are shared by all

@@ -15,7 +15,7 @@ from astrarium.placement.policies.planner.draft import (
 )
 from astrarium.placement.policies.planner.options import STEP, ModelOptions
 from astrarium.placement.policies.planner.quick_simulation import DraftResult
-from astrarium.placement.problem import ALONE, Shape
+from astrarium.placement.problem import ALONE
 
 
 class Reshaping:
@@ -78,12 +78,9 @@ class Reshaping:
     def _filled(self, site: Site, models: set[int], order: dict[int, int]) -> Site:
         for model in sorted(models, key=lambda model: (order.get(model, len(order)), model)):
             if self._options.usable(model, site.shape):
-                more = site.with_member(SiteMember(model, self._batch(model, site.shape)))
+                more = site.with_member(SiteMember(model, self._options.roomy(model, site.shape)))
                 site = more if self._fit_check.holds(more) else site
         return site
-
-    def _batch(self, model: int, shape: Shape) -> int:
-        return self._options.roomy(model, shape)
 
 
 def _models(site: Site) -> set[int]:
@@ -95,7 +92,7 @@ class Moves:
 
     def __init__(self, options: ModelOptions, turns: bool = True, sides: bool = True) -> None:
         self.options, self.fit_check = options, FitCheck(options.problem)
-        self._reshaping = Reshaping(options)
+        self.reshaped = Reshaping(options)
         self.turns, self.sides = turns, sides
 
     def all_for(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
@@ -104,9 +101,6 @@ class Moves:
         yield from self.shares(draft, model)
         yield from self.exchanges(draft, model, result)
         yield from self.departures(draft, model, result)
-
-    def reshaped(self, draft: Draft, needy: Iterable[int]) -> Iterator[Draft]:
-        yield from self._reshaping(draft, needy)
 
     def additions(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
         """Add a replica, on the idlest sites first; of sites that are alike, only on the first."""

@@ -8,13 +8,13 @@ time (`BUSY`): queues grow without end as that part nears one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
 from functools import cache
 from typing import NamedTuple
 
 from astrarium.core.units import SECOND, Time
 from astrarium.placement.interference import share_factor
-from astrarium.placement.problem import ALONE, PlacedModel, PlacementGpu, Problem, Shape
+from astrarium.placement.problem import ALONE, PlacedModel, Problem, Shape
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 STEP = 0.05  # of a GPU: finer shares gain little, and cost many more looks
@@ -95,12 +95,9 @@ class ModelOptions:
 
     def _least(self, model: int, gpu: int, batch: int, rate: float) -> ShareOption | None:
         """Return the least share that carries a rate, by halving: time falls as the share grows."""
-        steps = round(1 / STEP) - 1
-        low, high = 1, steps + 1
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._does(model, gpu, batch, middle, rate) else (middle + 1, high)
-        return ShareOption(batch, round(low * STEP, 9), rate) if low <= steps else None
+        steps = range(1, round(1 / STEP))
+        least = bisect_left(steps, True, key=lambda step: self._does(model, gpu, batch, step, rate))
+        return ShareOption(batch, round(steps[least] * STEP, 9), rate) if least < len(steps) else None
 
     def _does(self, model: int, gpu: int, batch: int, steps: int, rate: float) -> bool:
         took = self.time(model, gpu, batch, round(steps * STEP, 9)) * COMPANY
@@ -126,11 +123,6 @@ def _busy(options: ModelOptions, place: int, model: PlacedModel) -> float:
         for form in (model.forms[shape],)
         for size in options.usable(place, shape)
     ]
-    shared = [part.share * count for part, count in _shared(options, place)]
+    parts = options.parts(place, 0) if options.problem.gpus else ()
+    shared = [part.share * (model.rate / part.rate) for part in parts if part.rate > 0]
     return min([each / BUSY for each in ways] + shared, default=0.0)
-
-
-def _shared(options: ModelOptions, place: int) -> list[tuple[ShareOption, float]]:
-    gpus: Sequence[PlacementGpu] = options.problem.gpus
-    rate = options.problem.models[place].rate
-    return [(part, rate / part.rate) for part in options.parts(place, 0) if part.rate > 0] if gpus else []

@@ -15,12 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.units import FOREVER
-from astrarium.placement.groups import Clocks, GroupLayout, GroupRuntime, Tables
+from astrarium.placement.groups import (
+    Clocks,
+    GroupLayout,
+    GroupRuntime,
+    Score,
+    SimulatedRequests,
+    Tables,
+    score,
+)
 from astrarium.placement.interference import Interference, Tenant
 from astrarium.placement.policies.planner.draft import Draft, Site
 from astrarium.placement.policies.planner.options import ModelOptions
 from astrarium.placement.problem import PlacementRequests, Problem, Shape
-from astrarium.placement.simulation import Score, SimulatedRequests, score
 
 LATE = FOREVER // 1024  # of batches beyond a limit: nobody would be answered in time
 KINDS = 256  # kept at a time, at least

@@ -1,4 +1,4 @@
-"""The planner's search makes first drafts, and improves them: additions where most is lost, single changes.
+"""The planner's search makes drafts, improves them by additions and single changes, and finishes the best.
 
 A change counts only if it helps on all samples together. One sample tells most bad changes from good ones,
 so that the others are simulated for those that pass it.
@@ -6,20 +6,32 @@ so that the others are simulated for those that pass it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 
 import msgspec
 import numpy as np
 
+from astrarium.core.units import SECOND
 from astrarium.placement.groups import GroupRuntime
+from astrarium.placement.plan import ROUNDING
+from astrarium.placement.policies import Search
 from astrarium.placement.policies._bucket_search import BucketLimits, BucketSearch
-from astrarium.placement.policies._search_context import SearchContext, SearchProgress
+from astrarium.placement.policies._search_context import SearchContext
 from astrarium.placement.policies._selection import Selected, fast
-from astrarium.placement.policies.planner.draft import Draft, Site, SiteMember, empty, with_site
+from astrarium.placement.policies.planner.draft import (
+    Draft,
+    Site,
+    SiteMember,
+    empty,
+    placed_models,
+    replicas_of,
+    with_site,
+    without_model,
+)
 from astrarium.placement.policies.planner.moves import Moves
-from astrarium.placement.policies.planner.options import ModelOptions
-from astrarium.placement.policies.planner.quick_simulation import DraftResult, QuickSimulation
+from astrarium.placement.policies.planner.options import STEP, ModelOptions
+from astrarium.placement.policies.planner.quick_simulation import DraftResult, Floats, QuickSimulation
 from astrarium.placement.problem import ALONE, PlacementRequests, Problem
 
 GAIN = 5e-5  # of all requests: what is less is luck
@@ -30,15 +42,13 @@ WIDE = 24  # changes tried for each model before the next one has its turn
 class Climb:
     """A climb improves a draft change by change; *budget* requests may be simulated for it."""
 
-    def __init__(
-        self, simulation: QuickSimulation, moves: Moves, progress: SearchProgress, budget: float
-    ) -> None:
-        self.simulation, self.moves, self.progress = simulation, moves, progress
+    def __init__(self, simulation: QuickSimulation, moves: Moves, search: Search, budget: float) -> None:
+        self.simulation, self.moves, self.search = simulation, moves, search
         self._end = simulation.cost + budget
 
     @property
     def on(self) -> bool:
-        return self.progress.on and self.simulation.cost < self._end
+        return self.search.on and self.simulation.cost < self._end
 
     def grown(self, draft: Draft) -> Draft:
         """Add replicas where most is lost, as long as that helps."""
@@ -58,7 +68,7 @@ class Climb:
                 yield max(ranked)[2]
 
     def tried(self, draft: Draft, sample: int = 0) -> DraftResult:
-        self.progress.tried()
+        self.search.tried()
         return self.simulation(draft, sample)
 
     def climbed(self, draft: Draft) -> Draft:
@@ -101,24 +111,24 @@ def wanting(result: DraftResult) -> list[int]:
 
 
 # as AlpaServe's own search, with fewer ways to divide GPUs
-GROUPED = BucketLimits(8, 4, 0.38, 2.0, 20, 0.3, 2)
+GROUPED = BucketLimits(device_buckets=20)
 LEADERS = 4  # of AlpaServe's groups
 
 
 def starts(
-    simulation: QuickSimulation, runtime: GroupRuntime, progress: SearchProgress, budget: float
+    simulation: QuickSimulation, runtime: GroupRuntime, search: Search, budget: float
 ) -> Iterator[Draft]:
     """Yield the drafts that the search begins with: all GPUs by turns, all in shares, AlpaServe's groups."""
     options = simulation.options
     models = range(len(options.problem.models))
     if any(options.usable(model, ALONE) for model in models):
         turns = Moves(options, sides=False)
-        yield Climb(simulation, turns, progress, budget).grown(empty(options.problem))
+        yield Climb(simulation, turns, search, budget).grown(empty(options.problem))
     if any(options.shareable(model) for model in models):
         sides = Moves(options, turns=False)
-        yield Climb(simulation, sides, progress, budget).grown(packed(options, sides))
+        yield Climb(simulation, sides, search, budget).grown(packed(options, sides))
     if any(shape != ALONE for model in models for shape in options.shapes(model)):
-        yield from grouped(options, runtime, simulation.requests[0], progress)
+        yield from grouped(options, runtime, simulation.requests[0], search)
 
 
 def everywhere(options: ModelOptions) -> list[Draft]:
@@ -160,12 +170,12 @@ def packed(options: ModelOptions, moves: Moves) -> Draft:
 
 
 def grouped(
-    options: ModelOptions, runtime: GroupRuntime, requests: PlacementRequests, progress: SearchProgress
+    options: ModelOptions, runtime: GroupRuntime, requests: PlacementRequests, search: Search
 ) -> Iterator[Draft]:
     """Yield drafts of models that share pipelines, found with single requests: batches come later."""
     problem = msgspec.structs.replace(options.problem, requests=requests)
     context = SearchContext.of(problem, msgspec.structs.replace(runtime, max_batch=1, order="arrival"))
-    found = BucketSearch(context, GROUPED, fast, progress, lambda _: None).run()
+    found = BucketSearch(context, GROUPED, fast, search, lambda _: None).run()
     for leader in found[:LEADERS]:
         yield _draft(options, problem, leader)
 
@@ -181,3 +191,221 @@ def _draft(options: ModelOptions, problem: Problem, selected: Selected) -> Draft
         sites.append(site)
     rest = set(gpus.values()) - {gpu for site in sites for gpu in site.gpus}
     return (*sites, *(Site((gpu,)) for gpu in sorted(rest)))
+
+
+# When no change helps any more: nothing to no purpose, and nothing without need on the edge. Replicas that
+# nobody misses go, batch limits become as small as they can be, and shares that nobody has are given away.
+# None of this may leave a site busier than `EDGE`: a sample is short, and what just keeps up with it falls
+# behind in the next one.
+
+# The last steps: drafts are judged under what will really run, mended where models fail, and confirmed.
+
+
+JUDGED_GAIN = 5e-4  # of all requests: a judge hears fewer of them than the search did
+FINALISTS = 7
+MENDED = 3  # models at a time
+OVERLOADED = 0.9  # what is worth less may be worth more with a model less
+LOOKED_AT, PROMISING = 10, 8  # changes of each kind for each model; and how many of them all are judged
+
+
+Attained = Callable[[Draft], Sequence[float]]  # of each model
+
+
+class DraftJudge:
+    """A draft judge judges drafts on one sample, each once; *left* more may be judged."""
+
+    def __init__(self, simulation: QuickSimulation, attained: Attained, left: int) -> None:
+        self.simulation, self._attained, self.left = simulation, attained, left
+        self._known: dict[Draft, DraftResult] = {}
+
+    def __call__(self, draft: Draft) -> DraftResult:
+        if draft not in self._known:
+            self.left -= 1
+            placed = placed_models(draft)
+            pairs = enumerate(self._attained(draft))
+            attained: Floats = np.array([each if place in placed else 0.0 for place, each in pairs])
+            lost = self.simulation.weights * (1 - attained)
+            self._known[draft] = DraftResult(
+                attained, self.simulation(draft).work, float(1 - lost.sum()), lost
+            )
+        return self._known[draft]
+
+    def worth(self, draft: Draft) -> float:
+        return self(draft).worth
+
+
+def judged_best(judge: DraftJudge, drafts: Iterable[Draft], search: Search) -> Draft:
+    """Return the draft that is judged best; the first of equals."""
+    best, *others = drafts
+    for draft in others[:FINALISTS]:
+        if (
+            search.on
+            and search.tried()
+            and judge.left > 1
+            and judge(draft).worth > judge(best).worth + JUDGED_GAIN
+        ):
+            best = draft
+    return best
+
+
+def mended(judge: DraftJudge, moves: Moves, draft: Draft, search: Search) -> Draft:
+    """Make the first change that helps the neediest models, until none does or enough was judged."""
+    better: Draft | None = draft
+    while better is not None and search.on:
+        draft, better = better, _first_better(judge, moves, better, search)
+    return draft
+
+
+def _first_better(judge: DraftJudge, moves: Moves, draft: Draft, search: Search) -> Draft | None:
+    result = judge(draft)
+    for change in _changes(judge, moves, draft, result):
+        if judge.left <= 0 or not search.tried():
+            return None
+        if judge(change).worth > result.worth + JUDGED_GAIN:
+            return change
+    return None
+
+
+def _changes(judge: DraftJudge, moves: Moves, draft: Draft, result: DraftResult) -> Iterator[Draft]:
+    """Yield changes worth judging: all of limits and shares, and the best few of replicas.
+
+    What limits and shares do, the quick simulation hardly sees; replicas it can rank.
+    """
+    needy = wanting(result)[:MENDED]
+    for model in needy:
+        yield from chain(moves.batches(draft, model), moves.shares(draft, model))
+    others = chain.from_iterable(_replicas(moves, draft, model, result) for model in needy)
+    yield from sorted(others, key=lambda change: -judge.simulation(change).worth)[:PROMISING]
+    if result.worth < OVERLOADED:
+        # models that count least first: in queues that drop nobody, one model too many makes all late
+        weights = judge.simulation.weights
+        ranked = sorted(placed_models(draft), key=lambda model: (float(weights[model]), model))
+        yield from (without_model(draft, model) for model in ranked)
+
+
+def _replicas(moves: Moves, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
+    ways = (moves.additions, moves.exchanges, moves.departures)
+    return chain.from_iterable(islice(way(draft, model, result), LOOKED_AT) for way in ways)
+
+
+EDGE = 0.85
+TRIMMED = 12  # drafts that may be judged at the end, to see which replicas are to no purpose
+
+
+def finished(climb: Climb, draft: Draft) -> Draft:
+    options = climb.moves.options
+    return spread(options, pruned(climb, spread(options, pruned(climb, draft))))
+
+
+def pruned(climb: Climb, draft: Draft) -> Draft:
+    """Remove replicas without which the draft is as good: they cost memory, and fit the samples by chance."""
+    return _fewer(climb, draft, lambda less, more: climb.on and _as_good(climb.simulation.worth, less, more))
+
+
+def trimmed(climb: Climb, draft: Draft, judge: DraftJudge) -> Draft:
+    """Remove such replicas once more, judged under what will really run.
+
+    The quick simulation, asked first, tells most replicas that are missed.
+    """
+    judge.left = max(judge.left, TRIMMED)
+
+    def nobody_misses(less: Draft, more: Draft) -> bool:
+        return (
+            climb.search.on
+            and judge.left > 0
+            and _as_good(climb.simulation.worth, less, more)
+            and _as_good(judge.worth, less, more)
+        )
+
+    return _fewer(climb, draft, nobody_misses)
+
+
+def _as_good(worth: Callable[[Draft], float], less: Draft, more: Draft) -> bool:
+    return worth(less) >= worth(more)
+
+
+def _fewer(climb: Climb, draft: Draft, nobody_misses: Callable[[Draft, Draft], bool]) -> Draft:
+    for model in sorted(placed_models(draft)):
+        for number, place in reversed(list(replicas_of(draft, model))):
+            less = with_site(draft, number, draft[number].without(place))
+            if model in placed_models(less) and _calm(climb, less, draft, model):
+                climb.search.tried()
+                draft = less if nobody_misses(less, draft) else draft
+    return draft
+
+
+def calmed(climb: Climb, draft: Draft) -> Draft:
+    """Make batch limits smaller where they do as well: batches fill sooner, and neighbours wait less."""
+    for model in sorted(placed_models(draft)):
+        while climb.on:
+            *_, smaller = (draft, *climb.moves.batches(draft, model))
+            if _batch(smaller, model) >= _batch(draft, model) or not _calm(climb, smaller, draft, model):
+                break
+            climb.search.tried()
+            if climb.simulation.worth(smaller) < climb.simulation.worth(draft) - GAIN:
+                break
+            draft = smaller
+    return draft
+
+
+def _batch(draft: Draft, model: int) -> int:
+    return sum(draft[number].members[place].batch for number, place in replicas_of(draft, model))
+
+
+def _calm(climb: Climb, change: Draft, draft: Draft, model: int) -> bool:
+    options = climb.moves.options
+    return busiest(options, change, model) <= max(EDGE, busiest(options, draft, model))
+
+
+def busiest(options: ModelOptions, draft: Draft, model: int) -> float:
+    """Return how busy the busiest site of a model is, if requests go where they are served fastest."""
+    loads = {each: _load(options, draft, each) for each in placed_models(draft)}
+    sites = [draft[number] for number, _ in replicas_of(draft, model)]
+    return max(
+        loads[model] if site.side else sum(loads[member.model] for member in site.members) for site in sites
+    )
+
+
+def _load(options: ModelOptions, draft: Draft, model: int) -> float:
+    """Return what a model adds to the load of each of its replicas."""
+    able = sum(_ability(options, draft[number], place) for number, place in replicas_of(draft, model))
+    return options.problem.models[model].rate / able
+
+
+def _ability(options: ModelOptions, site: Site, place: int) -> float:
+    """Return a replica's requests a second, in full batches."""
+    model, batch, share = site.members[place]
+    if site.shape == ALONE:
+        return batch * SECOND / max(1, options.time(model, site.gpus[0], batch, share))
+    return batch * SECOND / max(1, options.problem.models[model].forms[site.shape].interval(batch))
+
+
+def spread(options: ModelOptions, draft: Draft) -> Draft:
+    """Give shares that no model has to the models with the least to spare, step by step."""
+    for number, site in enumerate(draft):
+        if len(site.members) == 1:
+            site = site.changed(0, site.members[0]._replace(share=1.0))
+        while site.side and site.left > STEP - ROUNDING and (place := _neediest(options, site)) is not None:
+            site = _with_more(site, place)
+        draft = with_site(draft, number, site)
+    return draft
+
+
+def _neediest(options: ModelOptions, site: Site) -> int | None:
+    """Return the member whose batches take most of its objective, of those that more would make faster."""
+    ranked = [
+        (_part(options, site, place), -place)
+        for place in range(len(site.members))
+        if _part(options, _with_more(site, place), place) < _part(options, site, place)
+    ]
+    return -max(ranked)[1] if ranked else None
+
+
+def _part(options: ModelOptions, site: Site, place: int) -> float:
+    model, batch, share = site.members[place]
+    return options.time(model, site.gpus[0], batch, share) / options.problem.models[model].slo
+
+
+def _with_more(site: Site, place: int) -> Site:
+    member = site.members[place]
+    return site.changed(place, member._replace(share=round(member.share + STEP, 9)))

@@ -155,6 +155,12 @@ class Launching(LoadedModel, Protocol):
     ahead of it have ended, and then waits for each in the order they were launched: the GPU goes from one to
     the next without the host in between. A batch begins no earlier than `not_before`, nor before the one
     ahead has ended. Batches of models without `launch` have the GPU, and the host, to themselves.
+
+    A real GPU may have `in_flight`: how many of its batches it takes at once, the one that runs and those
+    behind it. It begins a batch as soon as it can: the worker launches one when its time has come, or behind
+    another, and launches it even if the answers of the one that runs have to wait for that.
+
+    A model that has `wait_until` is given the worker's (a `Wait`), which hears orders meanwhile.
     """
 
     def launch(self, batch: Batch, not_before: int) -> Launched: ...
@@ -163,12 +169,12 @@ class Launching(LoadedModel, Protocol):
 class Staging(LoadedModel, Protocol):
     """A staging model has memory of its own for inputs, such as pinned memory. (Optional.)
 
-    The worker gathers a batch right there where it can, which saves a copy; `run` is then given these very
-    arrays. What they hold is needed until `run` returns, and no longer.
+    The worker gathers a batch right there where it can, which saves a copy; `run` or `launch` is then given
+    these very arrays. What they hold is needed until `run` returns, or a launched batch has run.
     """
 
     def staging(self, size: int) -> Mapping[str, Array]:
-        """Return an array for each input of a batch of this size, as far as inputs have such memory."""
+        """Return an array for each input of the next batch, as far as inputs have such memory."""
 
 
 class BackendFactory(Protocol):

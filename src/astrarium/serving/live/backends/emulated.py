@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class EmulatedModel:
 
     def __init__(self, files: ModelFiles, place: Place) -> None:
         self.inputs = files.inputs or (INPUT,)
-        self.outputs = files.outputs or (_named(self.inputs[0], "OUTPUT"),)
+        self.outputs = files.outputs or (replace(self.inputs[0], name="OUTPUT"),)
         self.wait_until: Wait = wait_until
         self._times = _times(files, place)
         self._answers = [_like(output, self.inputs) for output in self.outputs]
@@ -127,7 +128,3 @@ def _answer(output: TensorSpec, source: str | None, batch: Batch) -> Array | Seq
     shape = (batch.size, *(max(1, size) if size < 0 else size for size in output.shape))
     empty = b"" if output.datatype == "BYTES" else 0
     return np.full(shape, empty, DATATYPES[output.datatype])
-
-
-def _named(spec: TensorSpec, name: str) -> TensorSpec:
-    return TensorSpec(name, spec.datatype, spec.shape)

@@ -19,25 +19,15 @@ import msgspec
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.serving.contract import (
-    Action,
-    BatchFailed,
-    BatchFinished,
-    Dispatch,
-    Event,
-    GpuLeft,
-    Request,
-    RequestArrived,
-    RequestProfiled,
-    Setup,
-)
-from astrarium.serving.policies import serving_policies
+from astrarium.serving import contract
+from astrarium.serving.contract import Action, Event, Request, Setup
+from astrarium.serving.policies import NativeParameters, serving_policies
 from astrarium.serving.policies._rates import RateMeter
 from astrarium.serving.policies._times import LearntTimes
-from astrarium.serving.policies._window import NativeParameters, WindowScheduler
 from astrarium.serving.policies.astrarium import pressure
 from astrarium.serving.policies.astrarium.applications import Applications
 from astrarium.serving.policies.astrarium.line import DynamicLine, RequestLine
+from astrarium.serving.policies.window import WindowScheduler
 from astrarium.serving.state import Batch, ServingState
 
 PLAN_EVERY: Time = 50 * MILLISECOND
@@ -176,7 +166,7 @@ class Astrarium(WindowScheduler[RequestLine]):
         """Decide, and remember which requests run together: a batch's time tells about its members."""
         for action in super().decide(now, events, state):
             yield action
-            if type(action) is Dispatch:
+            if type(action) is contract.Dispatch:
                 batch = state.gpus[action.gpu].batches[-1]
                 self._running[batch.run] = batch
 
@@ -189,18 +179,18 @@ class Astrarium(WindowScheduler[RequestLine]):
 
     def _hear_of(self, now: Time, event: Event) -> int:
         """Learn from an event; return the model that it tells something of, or -1."""
-        if type(event) is RequestProfiled:
+        if type(event) is contract.RequestProfiled:
             self._crowds[event.model].times.measured(now, event.application, event.time)
             return event.model
-        if type(event) is RequestArrived and event.request.model in self._crowds:
+        if type(event) is contract.RequestArrived and event.request.model in self._crowds:
             self._crowds[event.request.model].arrived(now, event.request.application)
             return event.request.model
-        if type(event) is BatchFinished and event.run in self._running:
+        if type(event) is contract.BatchFinished and event.run in self._running:
             batch = self._running.pop(event.run)
             if batch.model in self._crowds:
                 self._crowds[batch.model].finished(now, batch.requests, now - event.started)
             return batch.model
-        if isinstance(event, BatchFailed | GpuLeft):
+        if isinstance(event, contract.BatchFailed | contract.GpuLeft):
             self._running = {run: batch for run, batch in self._running.items() if batch.gpu != event.gpu}
         return -1
 

@@ -61,14 +61,9 @@ class Applications:
 
     def _demand(self, group: Group) -> float:
         """Return how many GPUs the group would keep busy if it gathered for half of the objective."""
-        rate = sum(per_time(self.meters[place]) for place in group)
+        rate = sum(self.meters[place].rate() for place in group)
         size = min(self.model.max_batch, max(1, int(rate * self.model.slo / 2)))
         return rate * self.times.time(group, size, SAFE) / size
-
-
-def per_time(meter: RateMeter) -> float:
-    count, window = meter.window()
-    return count / window if window else 0.0
 
 
 def cheapest_cut(ranked: Sequence[int], cost: Callable[[Group], float]) -> list[Group]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from astrarium.core.units import FOREVER, Time
 from astrarium.serving.contract import ModelSpec, Network, Request
-from astrarium.serving.policies._queue import ModelQueue, finish, gather_fcfs, gather_window
+from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.policies.astrarium import pressure
 from astrarium.serving.policies.astrarium.applications import SAFE
-from astrarium.serving.policies.astrarium.lookahead import Backlog, LineProspect, give_up
+from astrarium.serving.policies.astrarium.lookahead import LineProspect, give_up
 
 
 class RequestLine(ModelQueue):
@@ -34,20 +33,19 @@ class RequestLine(ModelQueue):
         """Choose the candidate; return the requests that are lost in any case."""
         self.first, self._as_of = 0, max(now, gpu_free)
         self.size = size = min(len(self.deadlines), self._largest)
-        if not size or self.deadlines[0] >= finish(size, self._ready, self.latency, now, gpu_free):
+        if not size or self.deadlines[0] >= self.backlog.finish(size, now, gpu_free):
             return []  # all together, as most often: fewer would not end later, so nothing to search for
         return self._choose(now, gpu_free)
 
     def _choose(self, now: Time, gpu_free: Time) -> list[Request]:
-        queue = (self.deadlines, self.stance.hold, self._ready, self.latency, now, gpu_free)
-        before, self.size = gather_window(*queue)
+        before, self.size = self.backlog.gather_window(self.stance.hold, now, gpu_free)
         if not before:  # nobody is in the way, so nobody is lost
             return []
         if not self._patient:
             return self._cut(before)
         if not self.size:
-            before, self.size = gather_fcfs(*queue)
-        lost = self._hopeless(now, gpu_free)
+            before, self.size = self.backlog.gather_fcfs(self.stance.hold, now, gpu_free)
+        lost = self.backlog.hopeless(now, gpu_free)
         self.first = before - lost
         return self._cut(lost)
 
@@ -68,17 +66,16 @@ class RequestLine(ModelQueue):
 
     def settle(self, now: Time, free: Time, grants: Callable[[int], Sequence[Time]]) -> list[Request]:
         """Fix the batch that leaves; return the requests that it gives up."""
-        hopeless, self.first, self.size = self._hopeless(now, free), 0, 0
+        hopeless, self.first, self.size = self.backlog.hopeless(now, free), 0, 0
         if hopeless < len(self.deadlines):
-            backlog = Backlog(self.deadlines, self._ready, self.latency)
-            hopeless, self.size = give_up(backlog, self._prospect(), now, free, hopeless, grants)
+            hopeless, self.size = give_up(self.backlog, self._prospect(), now, free, hopeless, grants)
         return self._cut(hopeless)
 
     def demand(self, now: Time) -> pressure.LineDemand:
         """Return what the line asks of the GPUs, by the rates measured until now."""
         self.roll(now)
         time, fixed = self.latency[self._target], self._fixed()
-        rate, dispersion = self._rate(), self.meter.dispersion()
+        rate, dispersion = self.meter.rate(), self.meter.dispersion()
         return pressure.LineDemand(rate, dispersion, self._target, time, fixed, self.model.slo)
 
     def adapt(self, demand: pressure.LineDemand, climate: pressure.Climate) -> None:
@@ -94,14 +91,8 @@ class RequestLine(ModelQueue):
         return arrived + min(self.stance.wait, int(self.stance.patience * (self.frontrun() - arrived)))
 
     def _prospect(self) -> LineProspect:
-        return LineProspect(self._rate(), self.stance.enough, self._target, self.stance.price, self.model.slo)
-
-    def _hopeless(self, now: Time, free: Time) -> int:
-        return bisect_left(self.deadlines, finish(1, self._ready, self.latency, now, free))
-
-    def _rate(self) -> float:
-        count, window = self.meter.window()
-        return count / window if window else 0.0
+        rate, stance = self.meter.rate(), self.stance
+        return LineProspect(rate, stance.enough, self._target, stance.price, self.model.slo)
 
     def _fixed(self) -> Time:
         """Return what a launch costs whatever its size: the line through batches of 1 and 2, at 0."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from astrarium.core.units import Time
-from astrarium.serving.policies._queue import finish
+from astrarium.serving.policies._queue import Backlog
 
 MOST_GIVEN_UP = 24  # heads at once
 
@@ -28,31 +28,6 @@ class LineProspect(NamedTuple):
     target: int  # the batch size at which GPU time is well used
     price: float
     slo: Time
-
-
-class Backlog(NamedTuple):
-    """A backlog holds the deadlines of waiting requests, earliest first, and the time of each batch size."""
-
-    deadlines: Sequence[Time]
-    ready: Sequence[Time]
-    latency: Sequence[Time]
-
-    @property
-    def largest(self) -> int:
-        return len(self.latency) - 2
-
-    def fitting(self, head: int, now: Time, free: Time) -> int:
-        """Return the largest batch that starts with *head* and keeps its deadline; at least one."""
-        return self.largest_within(self.deadlines[head], len(self.deadlines) - head, now, free)
-
-    def largest_within(self, deadline: Time, present: int, now: Time, free: Time) -> int:
-        size, limit = 1, min(present, self.largest)
-        while size < limit and self.finish(size + 1, now, free) <= deadline:
-            size += 1
-        return size
-
-    def finish(self, size: int, now: Time, free: Time) -> Time:
-        return finish(size, self.ready, self.latency, now, free)
 
 
 def give_up(
@@ -105,7 +80,7 @@ def losses(backlog: Backlog, prospect: LineProspect, now: Time, first: int, gran
             taken = max(taken, present)
             continue
         deadline = due(backlog, prospect, now, first, left, head)
-        taken = head + backlog.largest_within(deadline, present - head, now, then)
+        taken = head + backlog.grown(1, deadline, present - head, now, then)
     return lost
 
 

@@ -24,12 +24,12 @@ import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
-from astrarium.core.units import DURATION_FORM, SECOND, Time
+from astrarium.core.quantities import DURATION_FORM, duration_in
+from astrarium.core.units import SECOND, Time
 from astrarium.serving.contract import Action, Event, RequestArrived, Setup
-from astrarium.serving.policies import serving_policies
-from astrarium.serving.policies._entries import Queue, duration, largest_within
+from astrarium.serving.policies import NativeParameters, serving_policies
+from astrarium.serving.policies._entries import Queue, largest_within
 from astrarium.serving.policies._replicas import ReplicaScheduler
-from astrarium.serving.policies._window import NativeParameters
 from astrarium.serving.policies.nexus.plan import PackingProfile, plan, settle
 from astrarium.serving.state import ServingState
 
@@ -80,8 +80,8 @@ class Nexus(ReplicaScheduler):
 
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
         super().__init__(setup, parameters)
-        self._reserve = duration("reserve", parameters.reserve)
-        self._epoch = duration("epoch", parameters.epoch)
+        self._reserve = duration_in("reserve", parameters.reserve)
+        self._epoch = duration_in("epoch", parameters.epoch)
         if not self._epoch:
             raise InputError("epoch", parameters.epoch, f"{DURATION_FORM}, longer than zero")
         self._profiles = self._profiled()

@@ -28,21 +28,11 @@ from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
 from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.serving.contract import (
-    EXPIRED,
-    Action,
-    Dispatch,
-    Drop,
-    Event,
-    Request,
-    RequestArrived,
-    RequestProfiled,
-    Setup,
-)
-from astrarium.serving.policies import serving_policies
+from astrarium.serving import contract
+from astrarium.serving.contract import Action, Event, Request, Setup
+from astrarium.serving.policies import NativeParameters, serving_policies
 from astrarium.serving.policies._min_tree import MinTree
 from astrarium.serving.policies._times import LearntTimes
-from astrarium.serving.policies._window import NativeParameters
 from astrarium.serving.policies.orloj.batch_queues import BatchQueues, Clock, ScoreQueue, SizeChoice
 from astrarium.serving.policies.orloj.hull import HullQueue
 from astrarium.serving.policies.orloj.score import ScoreTable
@@ -55,14 +45,12 @@ class Orloj:
 
     native = "orloj"
     listens_to_profiler = True
-    preempts = False
     queue: Callable[[], ScoreQueue] = HullQueue
     farthest = 250.0  # what b t may grow to before its base is moved up: exp of it is a finite number
 
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         b: Annotated[
-            float,
-            msgspec.Meta(ge=1e-9, le=10, description="rate of the anticipated delay, per millisecond"),
+            float, msgspec.Meta(ge=1e-9, le=10, description="rate of the anticipated delay, per millisecond")
         ] = 1e-4
         batch_sizes: Annotated[
             tuple[Annotated[int, msgspec.Meta(ge=1)], ...],
@@ -135,7 +123,7 @@ class Orloj:
             if not self._waiting:
                 break
             if gpu.idle:
-                yield Dispatch(gpu.id, self._batch(now))
+                yield contract.Dispatch(gpu.id, self._batch(now))
         if self._drops.least != self._timer:
             self._timer = self._drops.least
             yield SetTimer(self._timer, "drop")
@@ -145,10 +133,10 @@ class Orloj:
     def _hear(self, now: Time, events: Sequence[Event]) -> None:
         touched = set()
         for event in events:
-            if isinstance(event, RequestArrived):
+            if isinstance(event, contract.RequestArrived):
                 self._push(now, event.request)
                 touched.add(event.request.model)
-            elif isinstance(event, RequestProfiled):
+            elif isinstance(event, contract.RequestProfiled):
                 self._times[event.model].measured(now, event.application, event.time)
                 touched.add(event.model)
         for model in sorted(touched):
@@ -158,11 +146,9 @@ class Orloj:
 
     def _push(self, now: Time, request: Request) -> None:
         self._times[request.model].arrived(now, request.application)
-        self._queues[request.model].push(request, self._kind(request))
+        kind = request.application if self.parameters.members == "own" else 0
+        self._queues[request.model].push(request, kind)
         self._waiting += 1
-
-    def _kind(self, request: Request) -> int:
-        return request.application if self.parameters.members == "own" else 0
 
     def _learn(self, model: int) -> None:
         """Make the tables of scores from what is known of the model."""
@@ -185,7 +171,7 @@ class Orloj:
             model = self._drops.argmin()
             for request in self._queues[model].drop(now):
                 self._waiting -= 1
-                yield Drop(request, EXPIRED)
+                yield contract.Drop(request, contract.EXPIRED)
             self._drops.set(model, self._queues[model].next_drop())
 
     def _batch(self, now: Time) -> tuple[int, ...]:

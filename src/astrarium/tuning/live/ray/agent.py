@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
@@ -32,9 +32,8 @@ GPU = 0  # an agent has one GPU, which it numbers 0
 
 
 class AgentAnswer(NamedTuple):
-    """The agent answers the driver; *clock* is its own (time.monotonic) at the instant of the answer."""
+    """The agent answers the driver with what its slots said, and whether its GPU can be used."""
 
-    clock: float
     heard: list[SlotMessage]  # by lease
     usable: bool
 
@@ -98,7 +97,7 @@ class SlotAgent:
             while True:
                 heard.append(self._news.get_nowait())
         self._asked = monotonic()
-        return AgentAnswer(monotonic(), heard, bool(self._slots.gpus()))
+        return AgentAnswer(heard, bool(self._slots.gpus()))
 
     def close(self) -> None:
         self._open = False
@@ -153,7 +152,7 @@ class SlotAgent:
 
 def _made(settings: AgentSettings) -> WakeableSlots:
     sys.path += [folder for folder in settings.searched if folder not in sys.path]
-    fork_server = ForkServer(_environment(settings, os.environ), _unique(settings.preload))
+    fork_server = ForkServer(_environment(settings, os.environ), tuple(dict.fromkeys(settings.preload)))
     gpu = SlotTemplate(fork_server, settings.setup)
     return WakeableSlots({GPU: gpu}, settings.most, settings.patience, settings.shared)
 
@@ -165,7 +164,3 @@ def _environment(settings: AgentSettings, environ: Mapping[str, str]) -> dict[st
     if not settings.alone and GLOO not in environ:
         own.pop(GLOO, None)
     return own
-
-
-def _unique(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))

@@ -25,7 +25,7 @@ import msgspec
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Event, GpusChanged, GroupArrived, Put, RuntimeMeasured
 from astrarium.tuning.policies import tuning_policies
-from astrarium.tuning.policies._widths import widest
+from astrarium.tuning.policies._widths import ends_sooner, why_there, widest
 from astrarium.tuning.policies.astrarium.barrier import WidthPlan, soonest, topped_up
 from astrarium.tuning.policies.astrarium.options import TrialOptions, trial_options, trials_per_gpu
 from astrarium.tuning.policies.astrarium.progress import most_progress
@@ -106,9 +106,8 @@ class Astrarium:
         for row in sorted(state.waiting(), key=lambda row: -widths[row.trial.id]):
             place = self._place(now, row, widths[row.trial.id], state)
             if place is not None:
-                yield Put(
-                    row.trial.id, place, f"{_to_go(row)}, on {_width_text(place.width)}; {self._why(state)}"
-                )
+                why = f"{why_there(row, place.width)}; {self._why(state)}"
+                yield Put(row.trial.id, place, why)
 
     def _place(self, now: Time, row: TrialRow, width: Width, state: TuningState) -> Place | None:
         """Return the planned place for a waiting trial, or a smaller one on which it ends in time."""
@@ -161,7 +160,7 @@ class Astrarium:
             width, has = plan.widths[row.trial.id], _width(row)
             if width > has:
                 place = widest(state, row.trial.id, width, width - 1 if making_room else has)
-                if place is not None and _sooner(now, row, place.width, state):
+                if place is not None and ends_sooner(now, row, place.width, state):
                     yield Put(row.trial.id, place, f"wider than {has}: {self._why(state)}")
 
 
@@ -180,15 +179,3 @@ def _until_room(now: Time, rows: Sequence[TrialRow], plan: WidthPlan, state: Tun
     """Return the time until narrower trials have made room, at the end of their iterations."""
     leaving = [row for row in rows if plan.widths[row.trial.id] < _width(row)]
     return max((state.left(now, row) % 1 * state.runtime(row).at(_width(row)) for row in leaving), default=0)
-
-
-def _sooner(now: Time, row: TrialRow, width: Width, state: TuningState) -> bool:
-    return state.time_left(now, row, width) + state.moving < state.time_left(now, row, _width(row))
-
-
-def _to_go(row: TrialRow) -> str:
-    return f"{row.trial.iterations - row.done} iterations to go"
-
-
-def _width_text(width: Width) -> str:
-    return f"{width} of a GPU" if width < 1 else f"{width} GPU{'s' if width > 1 else ''}"

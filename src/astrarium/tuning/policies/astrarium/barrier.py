@@ -14,14 +14,8 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import ceil, inf, sqrt
 from typing import NamedTuple
 
-from astrarium.tuning.policies.astrarium.options import (
-    GpuBudget,
-    TrialOptions,
-    part,
-    trials_per_gpu,
-    whole,
-    wider,
-)
+from astrarium.tuning.policies._widths import GpuBudget, part, whole, wider
+from astrarium.tuning.policies.astrarium.options import TrialOptions, trials_per_gpu
 from astrarium.tuning.runtime import Width
 
 NEAR = 1.01  # a guess that much above one that fails is near enough

@@ -2,63 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from astrarium.core.units import Time
 from astrarium.tuning.runtime import Runtime, Width, most_packed, most_spread, packed_times
 from astrarium.tuning.state import TrialRow, TuningState
-
-
-class GpuBudget:
-    """The budget counts the GPUs that widths need, if trials that share a GPU have equal parts of it."""
-
-    def __init__(self, gpus: int, widths: Iterable[Width]) -> None:
-        self._gpus, self._whole, self._parts = gpus, 0, Counter[int]()
-        for width in widths:
-            self._count(width, 1)
-
-    @property
-    def free(self) -> int:
-        """Return the GPUs to spare; below zero where not all trials can run at a time."""
-        shared = sum(-(-count // parts) for parts, count in self._parts.items())
-        return self._gpus - self._whole - shared
-
-    def changed(self, before: Width, after: Width) -> bool:
-        """Change the width of a trial where there is room; tell whether there was."""
-        self._count(before, -1)
-        self._count(after, 1)
-        if self.free >= 0:
-            return True
-        self._count(after, -1)
-        self._count(before, 1)
-        return False
-
-    def _count(self, width: Width, by: int) -> None:
-        if width.denominator > 1:
-            self._parts[width.denominator] += by
-        else:
-            self._whole += by * width.numerator
-
-
-def wider(width: Width) -> Width:
-    """Return the next larger width."""
-    return whole(1) if width.denominator > 1 else whole(width.numerator + 1)
-
-
-# Fractions are slow to make and to compare, and plans are tried by the hundred.
-
-
-@cache
-def part(parts: int) -> Width:
-    return Width(1, parts)
-
-
-@cache
-def whole(gpus: int) -> Width:
-    return Width(gpus)
 
 
 class TrialOptions(NamedTuple):

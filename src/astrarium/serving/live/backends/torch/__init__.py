@@ -13,33 +13,27 @@
 | threads | on a processor: how many it uses (1) |
 
 Inputs are handed to the module in the order of the scenario. An exported program tells its inputs itself;
-outputs that are not declared are found out with a trial run. On a GPU, the arrays of a result are valid until
-the next batch runs.
+outputs that are not declared are found out with a trial run. On a GPU, batches are launched ahead, and the
+arrays of a result are valid until the next but one is launched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any
 
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.serving.live.backends import backends, examples, options
+from astrarium.serving.live.backends import backends, contract, examples, options
 from astrarium.serving.live.backends.answers import result
-from astrarium.serving.live.backends.contract import (
-    Batch,
-    ModelFailed,
-    ModelFiles,
-    Place,
-    Result,
-    blamed,
-    package,
-)
+from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Ran, package
+from astrarium.serving.live.backends.precise_wait import Wait, wait_until
 from astrarium.serving.live.backends.references import existing, resolved
 from astrarium.serving.live.backends.torch import programs
-from astrarium.serving.live.backends.torch.runners import CpuRunner, CudaRunner
+from astrarium.serving.live.backends.torch.runners import IN_FLIGHT, CpuRunner, CudaBatch, CudaRunner
 from astrarium.serving.live.tensors import Array
 
 OPTIONS = ("model", "arguments", "dtype", "graphs", "compile", "threads")
@@ -48,6 +42,11 @@ _UNKNOWN = "a list such as [{name: IMAGE, datatype: FP32, shape: [3, 224, 224]}]
 
 @backends.register("torch")
 class TorchModel:
+    """A PyTorch model; on a GPU it is a launching one. `wait_until` may be replaced by the worker."""
+
+    launch: Callable[[Batch, int], TorchBatch]  # on a GPU, as is the next
+    in_flight: int
+
     def __init__(self, files: ModelFiles, place: Place) -> None:
         torch = package("torch", "torch")
         _check_device(torch, place.device)
@@ -57,18 +56,20 @@ class TorchModel:
         self._runner = _runner(torch, program, files, place, names)
         self.outputs = files.outputs or programs.tried_outputs(self._runner, self.inputs)
         self._name, self._sizes = files.name, graph_sizes(files)
+        self.wait_until: Wait = wait_until
+        if isinstance(self._runner, CudaRunner):
+            self.launch, self.in_flight = self._launching(self._runner), IN_FLIGHT
 
     def warm_up(self, sizes: Sequence[int]) -> None:
         self._runner.capture(self._sizes, self._name)
         for size in sizes:
             self.run(examples.batch(self.inputs, size, np.random.default_rng(0)))
 
-    def run(self, batch: Batch) -> Result:
-        arrays = [batch.inputs[spec.name] for spec in self.inputs]
+    def run(self, batch: Batch) -> contract.Result:
         try:
-            answer = self._runner.run(arrays, batch.size)
+            answer = self._runner.run(self._arrays(batch), batch.size)
         except Exception as error:
-            raise ModelFailed(blamed(error)) from error
+            raise ModelFailed(contract.blamed(error)) from error
         return result(answer, self.outputs, batch)
 
     def staging(self, size: int) -> Mapping[str, Array]:
@@ -77,6 +78,18 @@ class TorchModel:
 
     def close(self) -> None:
         self._runner.close()
+
+    def _launching(self, runner: CudaRunner) -> Callable[[Batch, int], TorchBatch]:
+        def launch(batch: Batch, not_before: int) -> TorchBatch:
+            try:
+                return TorchBatch(self, runner, batch, runner.launch(self._arrays(batch), batch.size))
+            except Exception as error:
+                raise ModelFailed(contract.blamed(error)) from error
+
+        return launch
+
+    def _arrays(self, batch: Batch) -> list[Array]:
+        return [batch.inputs[spec.name] for spec in self.inputs]
 
     @staticmethod
     def check(files: ModelFiles) -> Mapping[str, Any]:
@@ -87,6 +100,21 @@ class TorchModel:
         options.count(given, "threads", 1)
         graph_sizes(files)
         return {**given, "model": _checked_model(files)}
+
+
+class TorchBatch:
+    """A launched batch of PyTorch; the worker hears orders while it waits for it."""
+
+    def __init__(self, model: TorchModel, runner: CudaRunner, batch: Batch, on_gpu: CudaBatch) -> None:
+        self._model, self._runner, self._batch, self._on_gpu = model, runner, batch, on_gpu
+        self._launched = monotonic_ns()
+
+    def wait(self, free: int) -> Ran:
+        expected = max(free, self._launched) + self._runner.expected(self._batch.size)
+        self._model.wait_until(expected, self._on_gpu.done.query)
+        began, ended = self._runner.spans(self._on_gpu, monotonic_ns())
+        answer = result(self._on_gpu.arrays(), self._model.outputs, self._batch)
+        return Ran(answer, max(began, free), max(ended, free))
 
 
 def graph_sizes(files: ModelFiles) -> list[int]:

@@ -69,7 +69,7 @@ def _common(short: tuple[int, ...], long: tuple[int, ...]) -> tuple[int, ...]:
 
 def _exported(torch: Any, path: Path, files: ModelFiles, device: str) -> tuple[Any, tuple[TensorSpec, ...]]:
     if files.options.get("dtype"):
-        raise InputError("dtype", files.options["dtype"], "no such option for a .pt2: export it in that type")
+        raise InputError("dtype", files.options["dtype"], "to be left out for a .pt2: export it in that type")
     warned: list[BaseException] = []
     try:
         with _unlogged("torch.export", warned):

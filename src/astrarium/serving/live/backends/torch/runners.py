@@ -1,16 +1,24 @@
-"""Runners run PyTorch; on a GPU with pinned buffers, copies that do not block, and a graph for each size.
+"""Runners run PyTorch; on a GPU with pinned buffers, copies beside the computing, and a graph for each size.
 
 Launching a small network kernel by kernel can take longer than running it; a graph launches all of it at
 once. A graph is captured for fixed sizes and fixed addresses, so a batch is written into the static inputs
 and runs in the smallest graph that has room for it, the rest of which is zeros.
+
+A GPU has a stream for copies to it, one for computing and one for copies from it. A batch that is launched
+goes through all three by itself: while one is computed, the next is copied to the GPU, and the one before
+from there. Each has a slot of its own for that; from there to the static inputs, and from the static outputs
+on, copies take the GPU some microseconds (10 MB), much less memory than graphs for every slot.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from time import monotonic_ns
 from typing import Any, NamedTuple
 
+from astrarium.core.units import Time
 from astrarium.serving.live.backends.answers import named
 from astrarium.serving.live.backends.torch.programs import Program
 from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
@@ -50,7 +58,61 @@ def portable(torch: Any, tensor: Any) -> Any:
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
+# PyTorch on a GPU.
+
+
+IN_FLIGHT = 2  # batches of a model on the GPU: one is computed while the next is copied there and waits
 _BEFORE_CAPTURE = 3  # runs in which libraries choose their kernels and allocate
+_DRIFT = 10_000  # the clocks of a GPU and of its host differ by less than one part in this
+
+
+class Streams:
+    """The streams of a GPU are the same for all models: their batches are computed one by one.
+
+    PyTorch has 32 streams of each priority, which it hands out again and again: with the other priority, none
+    of these is ever one that a model is captured in.
+    """
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self.copy_in, self.compute, self.copy_out = (torch.cuda.Stream(device, priority=-1) for _ in range(3))
+        self.last: CudaBatch | None = None  # that was launched
+
+    @property
+    def idle(self) -> bool:
+        """Whether the GPU has nothing to do for us."""
+        return self.last is None or bool(self.last.done.query())
+
+
+@cache
+def streams_of(torch: Any, device: Any) -> Streams:
+    return Streams(torch, device)
+
+
+class GpuClock:
+    """A GPU's clock tells on the host's clock when events happened.
+
+    An event has happened when the host sees so, or a little before; and as long after the one seen before as
+    the GPU says. The earlier of both is closer: the host may have been busy when the event happened.
+    """
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._at = 0
+
+    def when(self, event: Any, seen: Time) -> Time:
+        """Return when an event happened that the host has *seen* now; they are seen in their order."""
+        at = seen
+        if self._last is not None:
+            since = elapsed(self._last, event)
+            at = min(seen, self._at + since + since // _DRIFT)
+        self._last, self._at = event, at
+        return at
+
+
+def elapsed(first: Any, second: Any) -> Time:
+    """Return the nanoseconds between two events that have happened."""
+    milliseconds: float = first.elapsed_time(second)
+    return round(milliseconds * 1e6)
 
 
 class Captured(NamedTuple):
@@ -63,76 +125,149 @@ class InputBuffers(NamedTuple):
 
     pinned: Any
     array: Array
-    static: Any
+    staged: Any
+
+
+class CudaBatch:
+    """A batch with the GPU has events for how far it has come; `done` says that the host has its answers."""
+
+    def __init__(self, torch: Any, size: int) -> None:
+        self.size = size
+        self.copied = torch.cuda.Event()
+        self.began, self.computed, self.done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        self.on_gpu: list[Any] = []  # tensors that the GPU may still be using
+        self.outputs: dict[str, Any] = {}  # pinned
+
+    def arrays(self) -> dict[str, Array]:
+        return {name: tensor.numpy() for name, tensor in self.outputs.items()}
+
+
+class Slot:
+    """A slot has the buffers of one batch in flight."""
+
+    def __init__(self, inputs: Sequence[InputBuffers | None]) -> None:
+        self.inputs = inputs
+        self.outputs: dict[str, Any] = {}  # pinned
+        self.batch: CudaBatch | None = None  # the last one
+
+    def free(self) -> None:
+        """Wait until the last batch has left the buffers: one that was cancelled may be in there still."""
+        if self.batch is not None:
+            self.batch.done.synchronize()
+            self.batch = None
 
 
 class CudaRunner:
+    """A runner for a GPU launches batches; the arrays of an answer are valid for IN_FLIGHT - 1 more."""
+
     def __init__(self, torch: Any, program: Program, names: Sequence[str], device: str, largest: int) -> None:
         self._torch, self._call, self._names = torch, program.call, names
-        self._device, self._largest = torch.device(device), largest
-        self._stream = torch.cuda.Stream(self._device)
+        self._device, self._largest, self._specs = torch.device(device), largest, program.inputs
+        self._streams = streams_of(torch, self._device)
+        self._slots = [Slot([self._buffers(spec) for spec in self._specs]) for _ in range(IN_FLIGHT)]
+        self._next = 0
+        self._static: list[Any] = []
         self._graphs: dict[int, Captured] = {}
-        self._pinned: dict[str, Any] = {}  # outputs on their way back
-        self._inputs = [self._room(spec) for spec in program.inputs]
+        self._clock = GpuClock()
+        self._takes: dict[int, Time] = {}  # by the size of the graph, or of the batch
 
     def run(self, arrays: Sequence[Array], size: int) -> dict[str, Array]:
-        with self._torch.inference_mode(), self._torch.cuda.stream(self._stream):
-            room = min((captured for captured in self._graphs if captured >= size), default=None)
-            if room is None:
-                outputs = self._answer(self._sent(arrays, size))
-            else:
-                self._send(arrays, size, room)
-                self._graphs[room].graph.replay()
-                outputs = dict(self._graphs[room].outputs)
-            back = {name: self._fetched(name, tensor, size) for name, tensor in outputs.items()}
-        self._stream.synchronize()
-        return {name: tensor.numpy() for name, tensor in back.items()}
+        batch = self.launch(arrays, size)
+        batch.done.synchronize()
+        self.spans(batch, monotonic_ns())
+        return batch.arrays()
+
+    def launch(self, arrays: Sequence[Array], size: int) -> CudaBatch:
+        slot, batch = self._slots[self._next], CudaBatch(self._torch, size)
+        slot.free()
+        try:
+            with self._torch.inference_mode():
+                if not self._ran_straight(slot, arrays, batch):
+                    self._compute(self._copy_in(slot, arrays, batch), batch)
+                    self._copy_out(slot, batch)
+        except Exception:
+            self._streams.copy_in.synchronize()  # the slot is for the next batch
+            raise
+        slot.batch, self._next = batch, (self._next + 1) % len(self._slots)
+        self._streams.last = batch
+        return batch
+
+    def expected(self, size: int) -> Time:
+        """Return how long the GPU will take for a batch; 0 where nobody knows yet."""
+        return self._takes.get(self._room(size), 0)
+
+    def spans(self, batch: CudaBatch, seen: Time) -> tuple[Time, Time]:
+        """Return when the GPU began to compute a batch, and ended, of which the host has *seen* all now."""
+        done = self._clock.when(batch.done, seen)
+        ended = done - elapsed(batch.computed, batch.done)
+        began = ended - elapsed(batch.began, batch.computed)
+        self._learn(self._room(batch.size), done - began)
+        return began, ended
 
     def staging(self, size: int) -> Sequence[Array | None]:
-        """Return the pinned memory of each input, as far as a batch of this size needs it."""
+        """Return the pinned memory of each input of the next batch, as far as one of this size needs it."""
         if size > self._largest:
             return ()
-        return [None if room is None else room.array[:size] for room in self._inputs]
+        slot = self._slots[self._next]
+        slot.free()
+        return [None if buffers is None else buffers.array[:size] for buffers in slot.inputs]
 
     def capture(self, sizes: Sequence[int], model: str) -> None:
         """Capture a graph for each size, large ones first: small ones find room in the memory of those."""
-        if any(room is None for room in self._inputs):
+        if any(spec.item_bytes is None for spec in self._specs):
             return  # open dimensions: no two batches are alike
-        pool = self._torch.cuda.graph_pool_handle()
+        torch = self._torch
+        stream, pool = torch.cuda.Stream(self._device), torch.cuda.graph_pool_handle()
+        with torch.cuda.stream(stream):
+            self._static = [self._on_gpu(torch.zeros, spec) for spec in self._specs]
         for size in sorted((size for size in sizes if size <= self._largest), reverse=True):
             try:
-                self._graphs[size] = self._captured(size, pool)
+                self._graphs[size] = self._captured(size, pool, stream)
             except Exception as error:
                 reason = f"{model}: runs without CUDA graphs, capturing a batch of {size} failed: {error}"
                 warnings.warn(reason, stacklevel=2)
                 self._graphs.clear()
-                self._stream = self._torch.cuda.Stream(self._device)  # the old one may be left mid-capture
                 return
 
     def close(self) -> None:
+        for slot in self._slots:
+            slot.free()
         self._graphs.clear()
-        self._pinned.clear()
-        self._inputs = []
+        self._static, self._slots = [], []
         del self._call
 
-    def _room(self, spec: TensorSpec) -> InputBuffers | None:
+    def _learn(self, room: int, took: Time) -> None:
+        known = self._takes.get(room, took)
+        self._takes[room] = min(took, known + known // 8)  # expecting it too early costs less than too late
+
+    def _room(self, size: int) -> int:
+        """Return the size of the graph that a batch runs in; without one that large, its own."""
+        return min((captured for captured in self._graphs if captured >= size), default=size)
+
+    def _buffers(self, spec: TensorSpec) -> InputBuffers | None:
         """Return an input's buffers for the largest batch; None where its size is open."""
         if spec.item_bytes is None:
             return None
-        kind = self._torch.from_numpy(_empty(spec)).dtype
-        shape = (self._largest, *spec.shape)
+        kind, shape = self._kind(spec), (self._largest, *spec.shape)
         pinned = self._torch.zeros(shape, dtype=kind, pin_memory=True)
-        return InputBuffers(pinned, pinned.numpy(), self._torch.zeros(shape, dtype=kind, device=self._device))
+        return InputBuffers(pinned, pinned.numpy(), self._on_gpu(self._torch.empty, spec))
 
-    def _captured(self, size: int, pool: Any) -> Captured:
+    def _on_gpu(self, make: Callable[..., Any], spec: TensorSpec) -> Any:
+        return make((self._largest, *spec.shape), dtype=self._kind(spec), device=self._device)
+
+    def _kind(self, spec: TensorSpec) -> Any:
+        return self._torch.from_numpy(_empty(spec)).dtype
+
+    def _captured(self, size: int, pool: Any, stream: Any) -> Captured:
         torch = self._torch
-        fixed = [room.static[:size] for room in self._inputs if room is not None]
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
+        fixed = [static[:size] for static in self._static]
+        with torch.inference_mode(), torch.cuda.stream(stream):
             for _ in range(_BEFORE_CAPTURE):
                 self._answer(fixed)
-            self._stream.synchronize()
+            stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+            # Batches of other models go on in another thread: what that does must not break the capture.
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 outputs = self._answer(fixed)
         return Captured(graph, outputs)
 
@@ -140,31 +275,87 @@ class CudaRunner:
         answer = named(self._call(*tensors), self._names)
         return {name: portable(self._torch, tensor) for name, tensor in answer.items()}
 
-    def _sent(self, arrays: Sequence[Array], size: int) -> list[Any]:
-        """Copy a batch to the GPU, through the static inputs where it fits."""
-        if size <= self._largest and all(room is not None for room in self._inputs):
-            self._send(arrays, size, size)
-            return [room.static[:size] for room in self._inputs if room is not None]
-        return [self._torch.from_numpy(writable(array)).to(self._device) for array in arrays]
+    def _ran_straight(self, slot: Slot, arrays: Sequence[Array], batch: CudaBatch) -> bool:
+        """Copy, compute and copy back in one stream, where nothing runs that the copies could run beside.
 
-    def _send(self, arrays: Sequence[Array], size: int, padded: int) -> None:
-        for array, room in zip(arrays, self._inputs, strict=True):
-            assert room is not None
-            if array.ctypes.data != room.array.ctypes.data:  # else it was gathered there
-                room.array[:size] = array
-            static = room.static
-            static[:size].copy_(room.pinned[:size], non_blocking=True)
-            if padded > size:
-                static[size:padded].zero_()  # not what the last batch left there
+        That is launched in half the time. False where it cannot be: the GPU is busy, or has no graph for it.
+        """
+        room, streams = self._room(batch.size), self._streams
+        captured = self._graphs.get(room)
+        if captured is None or not streams.idle:
+            return False
+        with self._torch.cuda.stream(streams.compute):
+            for buffers, static, array in zip(slot.inputs, self._static, arrays, strict=True):
+                assert buffers is not None, "there are graphs only where every input has buffers"
+                _fill(buffers, array, batch.size)
+                static[: batch.size].copy_(buffers.pinned[: batch.size], non_blocking=True)
+                if room > batch.size:
+                    static[batch.size : room].zero_()
+            batch.began.record(streams.compute)
+            captured.graph.replay()
+            batch.computed.record(streams.compute)
+            found = captured.outputs.items()
+            batch.outputs = {name: self._fetched(slot, name, tensor, batch.size) for name, tensor in found}
+            batch.done.record(streams.compute)
+        return True
 
-    def _fetched(self, name: str, tensor: Any, size: int) -> Any:
+    def _copy_in(self, slot: Slot, arrays: Sequence[Array], batch: CudaBatch) -> list[Any]:
+        """Copy a batch to the GPU, through the slot where it fits; return it as tensors there."""
+        stream, there = self._streams.copy_in, [each for each in slot.inputs if each is not None]
+        with self._torch.cuda.stream(stream):
+            if batch.size <= self._largest and len(there) == len(arrays):
+                tensors = [_sent(*pair, batch.size) for pair in zip(there, arrays, strict=True)]
+            else:
+                given = [self._torch.from_numpy(writable(array)) for array in arrays]
+                tensors = [tensor.to(self._device, non_blocking=True) for tensor in given]
+            batch.copied.record(stream)
+        return tensors
+
+    def _compute(self, tensors: Sequence[Any], batch: CudaBatch) -> None:
+        stream, size = self._streams.compute, batch.size
+        with self._torch.cuda.stream(stream):
+            stream.wait_event(batch.copied)
+            batch.began.record(stream)
+            room = self._room(size)
+            graph = self._graphs.get(room)
+            outputs = self._replayed(graph, tensors, size, room) if graph else self._answer(tensors)
+            batch.computed.record(stream)
+        batch.on_gpu, batch.outputs = [*tensors, *outputs.values()], outputs
+
+    def _replayed(self, captured: Captured, tensors: Sequence[Any], size: int, room: int) -> dict[str, Any]:
+        for static, tensor in zip(self._static, tensors, strict=True):
+            static[:size].copy_(tensor, non_blocking=True)
+            if room > size:
+                static[size:room].zero_()  # not what the last batch left there
+        captured.graph.replay()
+        return {name: tensor[:size].clone() for name, tensor in captured.outputs.items()}
+
+    def _copy_out(self, slot: Slot, batch: CudaBatch) -> None:
+        stream = self._streams.copy_out
+        with self._torch.cuda.stream(stream):
+            stream.wait_event(batch.computed)
+            found = batch.outputs.items()
+            batch.outputs = {name: self._fetched(slot, name, tensor, batch.size) for name, tensor in found}
+            batch.done.record(stream)
+
+    def _fetched(self, slot: Slot, name: str, tensor: Any, size: int) -> Any:
         """Return a pinned copy, complete once the stream is."""
-        pinned = self._pinned.get(name)
+        pinned = slot.outputs.get(name)
         shape = tuple(tensor.shape[1:])
         if pinned is None or pinned.dtype != tensor.dtype or pinned.shape[1:] != shape or len(pinned) < size:
             room = (max(size, self._largest), *shape)
-            pinned = self._pinned[name] = self._torch.empty(room, dtype=tensor.dtype, pin_memory=True)
+            pinned = slot.outputs[name] = self._torch.empty(room, dtype=tensor.dtype, pin_memory=True)
         return pinned[:size].copy_(tensor[:size], non_blocking=True)
+
+
+def _fill(buffers: InputBuffers, array: Array, size: int) -> None:
+    if array.ctypes.data != buffers.array.ctypes.data:  # else it was gathered there
+        buffers.array[:size] = array
+
+
+def _sent(buffers: InputBuffers, array: Array, size: int) -> Any:
+    _fill(buffers, array, size)
+    return buffers.staged[:size].copy_(buffers.pinned[:size], non_blocking=True)
 
 
 def _empty(spec: TensorSpec) -> Array:

@@ -1,0 +1,263 @@
+"""A worker on a real GPU, fed straight through its line and shared memory with batches back to back.
+
+    python benchmarks/serving/parts/worker_pipeline.py
+
+ResNet50 on images of 150 kB and an encoder of the size of BERT-base, as in gpu.py. One worker runs batch
+after batch (`run`: gather, copy, compute, copy, answer), another launches them ahead (`launch`). For each
+size: items/s, the share of the time in which the GPU computes, and CPU time of the worker for a batch; of a
+batch of one that is alone, the time from its order to its replies. How long the GPU computes a batch is told
+by CUDA events of the batches that were launched ahead, for both. Takes a minute and needs torch, torchvision
+and a CUDA GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+
+from processes import stat
+
+from astrarium.core.errors import extension
+from astrarium.serving.live import worker
+from astrarium.serving.live.arena import SharedMemory, aligned
+from astrarium.serving.live.backends.contract import ModelFiles
+from astrarium.serving.live.backends.torch import TorchModel
+from astrarium.serving.live.messages import (
+    LARGEST_MESSAGE,
+    BatchDone,
+    BatchMember,
+    LoadModel,
+    ModelLoaded,
+    Order,
+    RunBatch,
+    Stop,
+    WorkerUp,
+    decode_news,
+    encode,
+    packed,
+)
+from astrarium.serving.live.tensors import TensorSpec
+from gpu import CODE, MODELS, Model
+
+MODES = ("run", "launch")
+ROOM = 8192  # bytes for an answer: ResNet50's 1000 numbers, and more than enough for the encoder's
+SETS = 4  # of items in shared memory: no batch finds its inputs in a cache because it was the last one
+AHEAD = 3  # orders that the worker has
+ALONE = 100  # batches of one, with a pause before each
+PATIENCE = 120.0
+
+
+class Found(NamedTuple):
+    model: str
+    size: int
+    mode: str
+    items: float  # a second
+    compute_ms: float  # as the worker tells it
+    interval_ms: float  # from batch to batch
+    cpu_us: float  # of the worker for a batch
+
+
+class Line:
+    """A worker process with both models, spoken to over its line."""
+
+    def __init__(self, mode: str, memory: SharedMemory, device: str) -> None:
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (self._line, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGEST_MESSAGE)
+        self._line.settimeout(PATIENCE)
+        command = [sys.executable, __file__, "--worker", mode]
+        told = [theirs.fileno(), memory.fd, memory.size, 0, "gpu", device]
+        fds = theirs.fileno(), memory.fd
+        self.process = subprocess.Popen([*command, *map(str, told)], pass_fds=fds)
+        theirs.close()
+
+    def say(self, order: Order) -> None:
+        self._line.send(encode(order))
+
+    def hear(self, kind: type[Any]) -> Any:
+        news = decode_news(self._line.recv(LARGEST_MESSAGE))
+        assert isinstance(news, kind), news
+        return news
+
+    def cpu_s(self) -> float:
+        found = stat(self.process.pid)
+        return found.cpu_s if found else 0.0
+
+
+class Items(NamedTuple):
+    """Items of a model in shared memory, from *first* on, in SETS sets of up to *most*."""
+
+    model: Model
+    number: int
+    first: int
+    most: int
+
+    @property
+    def block(self) -> int:
+        return aligned(self.model.item_bytes) + ROOM
+
+    @property
+    def end(self) -> int:
+        return self.first + SETS * self.most * self.block
+
+    def fill(self, memory: SharedMemory) -> None:
+        chance = np.random.default_rng(0)
+        for at in range(self.first, self.end, self.block):
+            low = chance.integers(0, 250, self.model.shape).astype(_dtype(self.model))
+            memory.view[at : at + low.nbytes] = low.tobytes()
+
+    def order(self, run: int, size: int) -> RunBatch:
+        start = self.first + run % SETS * self.most * self.block
+        blocks = range(start, start + size * self.block, self.block)
+        replies = [BatchMember(at, 1, 0, at + self.block - ROOM, ROOM) for at in blocks]
+        return RunBatch(run, self.number, packed(replies))
+
+
+def _dtype(model: Model) -> Any:
+    return {"INT64": np.int64, "UINT8": np.uint8}[model.datatype]
+
+
+def back_to_back(line: Line, items: Items, size: int, mode: str, seconds: float) -> Found:
+    """Keep the worker supplied; what was before the first second is not counted."""
+    orders = [items.order(run, size) for run in range(SETS)]
+    sent, news, before = 0, list[BatchDone](), 0.0
+    begin = time.monotonic()
+    while time.monotonic() < begin + 1 + seconds or sent > len(news):
+        while sent < len(news) + AHEAD and time.monotonic() < begin + 1 + seconds:
+            line.say(orders[sent % SETS])
+            sent += 1
+        news.append(line.hear(BatchDone))
+        if time.monotonic() < begin + 1:
+            first, before = len(news), line.cpu_s()
+    counted = news[first:-AHEAD]
+    interval = (counted[-1].finished - counted[0].finished) / (len(counted) - 1)
+    compute = median(one.computed - one.computing for one in counted)
+    cpu = (line.cpu_s() - before) / (len(news) - first)
+    return Found(
+        items.model.name, size, mode, 1e9 * size / interval, compute / 1e6, interval / 1e6, 1e6 * cpu
+    )
+
+
+def alone(line: Line, items: Items) -> float:
+    """Return the median time from an order to its replies, in milliseconds, of a batch of one."""
+    took = []
+    for run in range(ALONE):
+        line.say(items.order(run, 1))
+        one = line.hear(BatchDone)
+        took.append((one.finished - one.received) / 1e6)
+        time.sleep(0.005)
+    return median(took)
+
+
+def answers(line: Line, memory: SharedMemory, items: Items) -> Any:
+    """Return the bytes that a worker answers a batch of three with."""
+    order = items.order(0, 3)
+    line.say(order)
+    line.hear(BatchDone)
+    replies = [items.first + n * items.block + items.block - ROOM for n in range(3)]
+    outputs = 1000 if items.model.name == "resnet50" else 2
+    return np.array([np.frombuffer(memory.view, np.float16, outputs, at) for at in replies], np.float32)
+
+
+def load(line: Line, folder: Path, all_items: list[Items], sizes: list[int]) -> None:
+    line.hear(WorkerUp)
+    for items in all_items:
+        model = items.model
+        inputs = (TensorSpec(model.tensor, model.datatype, model.shape),)
+        options = {"model": f"{folder}/models.py:{model.name}", "dtype": "fp16", "graphs": [1, 4, *sizes]}
+        files = ModelFiles(model.name, "torch", options, inputs, (), max(sizes), folder)
+        line.say(LoadModel(items.number, worker.files_to(files), [1, *sizes]))
+
+
+def measured(given: argparse.Namespace, folder: Path) -> tuple[list[Found], dict[str, list[float]]]:
+    (folder / "models.py").write_text(CODE, encoding="utf-8")
+    all_items, first = [], 0
+    for number, model in enumerate(model for model in MODELS if model.name in given.models):
+        all_items.append(Items(model, number, first, max(given.sizes)))
+        first = aligned(all_items[-1].end)
+    memory = SharedMemory.create(first)
+    for items in all_items:
+        items.fill(memory)
+    lines = {mode: Line(mode, memory, given.device) for mode in MODES}
+    for line in lines.values():
+        load(line, folder, all_items, given.sizes)
+    for _ in all_items:
+        for line in lines.values():
+            line.hear(ModelLoaded)
+    found, single = [], {}
+    for items in all_items:
+        check_alike(*(answers(line, memory, items) for line in lines.values()))
+        single[items.model.name] = [alone(line, items) for line in lines.values()]
+        for size in given.sizes:
+            for mode, line in lines.items():
+                found.append(back_to_back(line, items, size, mode, given.seconds))
+                print(json.dumps(found[-1]._asdict()), file=sys.stderr, flush=True)
+    for line in lines.values():
+        line.say(Stop())
+        line.process.wait(PATIENCE)
+    return found, single
+
+
+def check_alike(one: Any, other: Any) -> None:
+    apart = float(np.abs(one - other).max())
+    assert apart <= 0.02 * float(np.abs(one).max()), f"answers differ by {apart}"
+
+
+def show(found: list[Found], single: dict[str, list[float]]) -> None:
+    native = "native" if extension("_express") is not None else "Python (no extension)"
+    print(f"gathering: {native}\n")
+    print("| model | size | mode | items/s | GPU computes | interval | compute | worker's CPU for a batch |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    by_events = {(one.model, one.size): one.compute_ms for one in found if one.mode == "launch"}
+    for one in found:
+        compute = by_events[one.model, one.size]
+        print(
+            f"| {one.model} | {one.size} | {one.mode} | {one.items:,.0f} | {compute / one.interval_ms:.3f} "
+            f"| {one.interval_ms:.2f} ms | {compute:.2f} ms | {one.cpu_us:.0f} us |"
+        )
+    for name, (run, launch) in single.items():
+        print(f"\n{name}, a batch of one alone, p50: run {run:.2f} ms, launch {launch:.2f} ms")
+
+
+def serve(mode: str, told: list[str]) -> None:
+    """Be a worker; without `launch` the models of this process run batch after batch."""
+    if mode == "run":
+        prepare = TorchModel.__init__
+
+        def prepare_to_run(self: TorchModel, *given: Any) -> None:
+            prepare(self, *given)
+            self.__dict__.pop("launch", None)
+            self.__dict__.pop("in_flight", None)
+
+        TorchModel.__init__ = prepare_to_run  # type: ignore[method-assign]
+    worker.main(told)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--worker"]:
+        serve(sys.argv[2], sys.argv[3:])
+        return
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--seconds", type=float, default=2.0, help="of each run, 2 unless given")
+    options.add_argument("--sizes", type=int, nargs="+", default=[32, 64, 128], help="of the batches")
+    names = [model.name for model in MODELS]
+    options.add_argument("--models", nargs="+", default=names, choices=names, help="both unless given")
+    options.add_argument("--device", default="cuda:0", help="cpu only to try this script out")
+    with tempfile.TemporaryDirectory() as folder:
+        show(*measured(options.parse_args(), Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

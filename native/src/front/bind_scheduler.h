@@ -1,0 +1,230 @@
+// The scheduler's thread as Python sees it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "../live_twins.h"
+#include "bind_network.h"
+#include "exchange.h"
+#include "feed.h"
+#include "scheduler_thread.h"
+
+namespace astrarium::front {
+
+namespace nb = nanobind;
+
+inline std::vector<Written> read_shapes(nb::handle given) {
+  std::vector<Written> found;
+  if (given.is_none()) return found;
+  for (nb::handle one : given) found.push_back({nb::cast<express::Shape>(one[0]), nb::cast<std::size_t>(one[1])});
+  return found;
+}
+
+inline nb::list told_row(const std::vector<Written>& row) {
+  nb::list shapes;
+  for (const Written& one : row) {
+    nb::list shape;
+    for (const std::int64_t dimension : one.shape) shape.append(dimension);
+    shapes.append(nb::make_tuple(nb::tuple(shape), one.bytes));
+  }
+  return shapes;
+}
+
+inline nb::object told_shapes(const std::vector<std::vector<Written>>& rows) {
+  if (rows.empty()) return nb::none();
+  nb::list all;
+  for (const auto& row : rows) all.append(told_row(row));
+  return all;
+}
+
+// The tickets of calls that Python has read: the last origin.
+class PythonTickets {
+ public:
+  Ticket* make() {
+    if (spare_.empty()) return &all_.emplace_back();
+    Ticket* ticket = spare_.back();
+    spare_.pop_back();
+    ticket->clear();
+    return ticket;
+  }
+  void free(Ticket* ticket) { spare_.push_back(ticket); }
+
+ private:
+  std::deque<Ticket> all_;  // which stay where they are
+  std::vector<Ticket*> spare_;
+};
+
+inline void fill(Ticket& ticket, std::int64_t number, int model, int rows, int application, std::pair<Time, Time> moments,
+                 std::tuple<std::size_t, std::size_t, std::size_t> rooms, nb::handle shapes) {
+  ticket.number = number, ticket.model = model, ticket.rows = rows, ticket.application = application;
+  std::tie(ticket.received, ticket.deadline) = moments;
+  std::tie(ticket.block, ticket.replies, ticket.room) = rooms;
+  ticket.inputs = read_shapes(shapes);
+}
+
+// (number, outcome, cause, reason, shapes of the answers by row, retried, its batch).
+inline nb::tuple told(const Ticket& ticket) {
+  const auto batch = nb::make_tuple(ticket.batch, ticket.gpu, ticket.batch_size, ticket.dispatched, ticket.planned_end,
+                                    ticket.started, ticket.finished);
+  const std::string cause(name_of(ticket.cause));
+  return nb::make_tuple(ticket.number, static_cast<int>(ticket.outcome), cause,
+                        ticket.reason, told_shapes(ticket.reply_shapes), ticket.retried, batch);
+}
+
+struct BoundScheduler {
+  nb::object kept;  // the exchange
+  Exchange& exchange;
+  SchedulerThread thread;
+  PythonTickets tickets;
+
+  BoundScheduler(nb::object shared, int gpus)
+      : kept(shared), exchange(*nb::cast<BoundExchange&>(shared).exchange), thread(exchange, gpus, &make_live_policy) {
+    exchange.origins.back()->bell.sleeps();  // Python waits for it from the start
+  }
+
+  // False where no more can be taken in.
+  bool arrive(std::int64_t number, int model, int rows, int application, std::pair<Time, Time> moments,
+              std::tuple<std::size_t, std::size_t, std::size_t> rooms, nb::handle shapes) {
+    Ticket* ticket = tickets.make();
+    fill(*ticket, number, model, rows, application, moments, rooms, shapes);
+    ticket->origin = static_cast<int>(exchange.origins.size()) - 1;
+    if (exchange.origins.back()->sent.push(ticket)) return exchange.bell.ring(), true;
+    tickets.free(ticket);
+    return false;
+  }
+
+  // Calls of Python that have ended.
+  nb::list ended() {
+    Origin& origin = *exchange.origins.back();
+    origin.bell.wakes();
+    nb::list found;
+    Ticket* ticket = nullptr;
+    while (origin.back.pop(ticket)) {
+      found.append(told(*ticket));
+      tickets.free(ticket);
+    }
+    origin.bell.sleeps();
+    if (!origin.back.empty()) origin.bell.ring();
+    return found;
+  }
+};
+
+inline nb::tuple told(const BatchRecord& one) {
+  return nb::make_tuple(one.tag, one.gpu, one.model, one.size, one.dispatched, one.started, one.computing, one.computed, one.finished);
+}
+
+// The scheduler alone, in a time that the caller makes: for tests, and to measure what deciding costs.
+struct BoundSteps {
+  Admission admission;
+  Scheduler scheduler;
+  PythonTickets tickets;
+
+  BoundSteps(int models, int gpus) : admission(static_cast<std::size_t>(models), 1 << 30), scheduler(gpus, admission, &make_live_policy) {}
+
+  void arrive(std::int64_t number, int model, int rows, int application, std::pair<Time, Time> moments,
+              std::tuple<std::size_t, std::size_t, std::size_t> rooms, nb::handle shapes, Time now) {
+    Ticket* ticket = tickets.make();
+    fill(*ticket, number, model, rows, application, moments, rooms, shapes);
+    scheduler.arrive(ticket, now);
+  }
+
+  // When to step again; orders as (gpu, packet); calls that ended; batches that ended well.
+  nb::tuple step(Time now) {
+    const Time next = scheduler.step(now);
+    nb::list orders, ended, records;
+    for (const Order& order : std::exchange(scheduler.orders, {})) orders.append(nb::make_tuple(order.gpu, as_bytes(order.packet)));
+    for (Ticket* ticket : std::exchange(scheduler.ended, {})) {
+      ended.append(told(*ticket));
+      tickets.free(ticket);
+    }
+    for (const BatchRecord& one : std::exchange(scheduler.records, {})) records.append(told(one));
+    return nb::make_tuple(next, orders, ended, records);
+  }
+};
+
+inline void bind_steps(nb::module_& m) {
+  using namespace nb::literals;
+  // (answered, dropped, batches, steps) of so many requests at such a rate, heard every so often.
+  m.def("feed", [](const Setup& setup, const Parameters& parameters, std::int64_t requests, double per_second, Time turn) {
+    const Fed fed = Feed(setup, parameters, &make_live_policy).run(requests, per_second, turn);
+    return std::tuple(fed.answered, fed.dropped, fed.batches, fed.steps);
+  }, "setup"_a, "parameters"_a, "requests"_a, "per_second"_a, "turn"_a, nb::call_guard<nb::gil_scoped_release>());
+  nb::class_<BoundSteps>(m, "Steps")
+      .def(nb::init<int, int>(), "models"_a, "gpus"_a)
+      .def("begin", [](BoundSteps& self, const Setup& setup, const Parameters& parameters, Time now) { self.scheduler.begin(setup, parameters, now); },
+           "setup"_a, "parameters"_a, "now"_a)
+      .def("gpu_joined", [](BoundSteps& self, int gpu, Time now) { self.scheduler.gpu_joined(gpu, now); }, "gpu"_a, "now"_a)
+      .def("gpu_left", [](BoundSteps& self, int gpu, const std::string& reason, Time now) { self.scheduler.gpu_left(gpu, reason, now); },
+           "gpu"_a, "reason"_a, "now"_a)
+      .def("arrive", &BoundSteps::arrive, "number"_a, "model"_a, "rows"_a, "application"_a, "moments"_a, "rooms"_a,
+           "shapes"_a.none(), "now"_a)
+      .def("hear", [](BoundSteps& self, int gpu, nb::bytes packet, Time now) {
+        return self.scheduler.hear(gpu, {packet.c_str(), packet.size()}, now);
+      }, "gpu"_a, "packet"_a, "now"_a)
+      .def("close", [](BoundSteps& self) { self.scheduler.close(); })
+      .def_prop_ro("admission", [](BoundSteps& self) -> Admission& { return self.admission; }, nb::rv_policy::reference_internal)
+      .def("step", &BoundSteps::step, "now"_a)
+      .def("waiting", [](const BoundSteps& self) { return self.scheduler.waiting(); })
+      .def("retried", [](const BoundSteps& self, int model) { return self.scheduler.retried(model); }, "model"_a)
+      .def("policy_errors", [](const BoundSteps& self) { return std::pair(self.scheduler.policy_errors(), self.scheduler.last_policy_error()); })
+      .def("oldest", [](const BoundSteps& self, int gpu) { return self.scheduler.oldest(gpu); }, "gpu"_a);
+}
+
+inline nb::list records(BoundScheduler& self) {
+  nb::list found;
+  for (const BatchRecord& one : self.thread.records()) found.append(told(one));
+  return found;
+}
+
+inline nb::list packets(BoundScheduler& self) {
+  nb::list found;
+  for (const Packet& packet : self.thread.packets()) found.append(nb::make_tuple(packet.worker, as_bytes(packet.bytes)));
+  return found;
+}
+
+inline void bind_scheduler(nb::module_& m) {
+  using namespace nb::literals;
+  using Without = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<BoundScheduler>(m, "Scheduler")
+      .def(nb::init<nb::object, int>(), "exchange"_a, "gpus"_a)
+      .def("start", [](BoundScheduler& self) { self.thread.start(); })
+      .def("stop", [](BoundScheduler& self) { self.thread.stop(); }, Without())
+      .def("turn", [](BoundScheduler& self) { return self.thread.turn(true); }, Without())
+      .def("bell", [](BoundScheduler& self) { return self.exchange.origins.back()->bell.fd(); })
+      .def("begin", [](BoundScheduler& self, const Setup& setup, const Parameters& parameters) { self.thread.begin(setup, parameters); },
+           "setup"_a, "parameters"_a, Without())
+      .def("gpu_joined", [](BoundScheduler& self, int gpu) { self.thread.gpu_joined(gpu); }, "gpu"_a, Without())
+      .def("gpu_left", [](BoundScheduler& self, int gpu, const std::string& reason) { self.thread.gpu_left(gpu, reason); },
+           "gpu"_a, "reason"_a, Without())
+      .def("watch", [](BoundScheduler& self, int worker, int socket) { self.thread.watch(worker, socket); }, "worker"_a, "socket"_a, Without())
+      .def("forget", [](BoundScheduler& self, int worker) { self.thread.forget(worker); }, "worker"_a, Without())
+      .def("close", [](BoundScheduler& self) { self.thread.close(); }, Without())
+      .def("arrive", &BoundScheduler::arrive, "number"_a, "model"_a, "rows"_a, "application"_a, "moments"_a, "rooms"_a, "shapes"_a.none())
+      .def("ended", &BoundScheduler::ended)
+      .def("records", &records)
+      .def("packets", &packets)
+      .def("troubles", [](BoundScheduler& self) { return self.thread.troubles(); })
+      .def("waiting", [](BoundScheduler& self) { return self.thread.ask([](const Scheduler& one) { return one.waiting(); }); })
+      .def("retried", [](BoundScheduler& self, int model) { return self.thread.ask([model](const Scheduler& one) { return one.retried(model); }); }, "model"_a)
+      .def("policy_errors", [](BoundScheduler& self) {
+        return self.thread.ask([](const Scheduler& one) { return std::pair(one.policy_errors(), one.last_policy_error()); });
+      })
+      .def("oldest", [](BoundScheduler& self, int gpu) { return self.thread.ask([gpu](const Scheduler& one) { return one.oldest(gpu); }); }, "gpu"_a)
+      .def_prop_ro("admission", [](BoundScheduler& self) -> Admission& { return self.exchange.admission; }, nb::rv_policy::reference_internal);
+  bind_steps(m);
+}
+
+}  // namespace astrarium::front

@@ -1,0 +1,49 @@
+// What the threads of a front share: the memory of tensors, who is let in, and the ways that tickets go.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "admission.h"
+#include "arena.h"
+#include "ring.h"
+#include "ticket.h"
+
+namespace astrarium::front {
+
+// One that makes tickets: a network thread, or Python.
+struct Origin {
+  explicit Origin(std::size_t most) : sent(most), back(most) {}
+
+  Ring<Ticket*> sent;  // to the scheduler, whose bell is the exchange's
+  Ring<Ticket*> back;  // ended: the scheduler pushes here and rings
+  Bell bell;           // of the origin
+};
+
+struct Exchange {
+  // *memory* is what workers share.
+  Exchange(char* memory, std::size_t size, std::size_t models, std::int64_t most_open, std::size_t origins)
+      : memory(memory), size(size), models(models), arena(size), admission(models, most_open) {
+    if (most_open < 1) throw std::invalid_argument("open calls: at least 1 may be");
+    const std::size_t most = static_cast<std::size_t>(most_open) + kRacing;
+    for (std::size_t i = 0; i < origins; ++i) this->origins.push_back(std::make_unique<Origin>(most));
+  }
+
+  // Racing threads may each let in one call more than may be open.
+  static constexpr std::size_t kRacing = 64;
+
+  char* memory;
+  std::size_t size, models;
+  Arena arena;
+  Admission admission;
+  Bell bell;                                     // of the scheduler
+  std::vector<std::unique_ptr<Origin>> origins;  // a ticket's `origin` is its place here
+  std::atomic<Time> response = 0;                // the setup's network.response, for Admission::answered
+  std::vector<std::shared_ptr<void>> kept;       // those whose tickets may still be on their way
+};
+
+}  // namespace astrarium::front

@@ -1,0 +1,129 @@
+// Measures the scheduler alone: tickets come through a ring at a given rate, workers take as long as planned, and time
+// is virtual, so that what is left is the work of one core.
+#pragma once
+
+#include <cstdint>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ring.h"
+#include "scheduler.h"
+
+namespace astrarium::front {
+
+struct Fed {
+  std::int64_t answered = 0, dropped = 0, batches = 0, steps = 0;
+};
+
+// As a worker would say it.
+inline std::string batch_done(std::int64_t run, Time started, Time finished) {
+  std::string out;
+  PackWriter pack(out);
+  pack.array(9);
+  pack.text("BatchDone");
+  pack.number(static_cast<std::uint64_t>(run));
+  for (const Time time : {started, started, started, finished, finished}) pack.number(static_cast<std::uint64_t>(time));
+  pack.nothing();
+  pack.array(0);
+  return out;
+}
+
+class Feed {
+ public:
+  Feed(const Setup& setup, const Parameters& parameters, MakePolicy make)
+      : setup_(setup), admission_(setup.models.size(), 1 << 30), scheduler_(setup.gpus, admission_, make), free_(static_cast<std::size_t>(setup.gpus)) {
+    for (int gpu = 0; gpu < setup.gpus; ++gpu) scheduler_.gpu_joined(gpu, 0);
+    scheduler_.begin(setup, parameters, 0);
+  }
+
+  // *requests* evenly spaced, of all models in turn, heard every *turn* nanoseconds.
+  Fed run(std::int64_t requests, double per_second, Time turn) {
+    Fed fed;
+    Ring<Ticket*> ring(1 << 20);
+    std::vector<Ticket> tickets(1 << 20);
+    std::vector<Ticket*> spare;
+    for (Ticket& ticket : tickets) spare.push_back(&ticket);
+    const double gap = 1e9 / per_second;
+    std::int64_t sent = 0;
+    Time next = 0;
+    for (Time now = 0; sent < requests || scheduler_.waiting() > 0 || !ends_.empty(); now = std::max(now + 1, std::min(next, sent < requests ? now + turn : kForever))) {
+      for (; sent < requests && static_cast<double>(sent) * gap <= static_cast<double>(now) && !spare.empty(); ++sent) {
+        Ticket* ticket = spare.back();
+        spare.pop_back();
+        ticket->clear();
+        ticket->model = static_cast<int>(sent % static_cast<std::int64_t>(setup_.models.size()));
+        ticket->received = static_cast<Time>(static_cast<double>(sent) * gap);
+        ticket->deadline = ticket->received + setup_.models[static_cast<std::size_t>(ticket->model)].slo;
+        ring.push(ticket);
+      }
+      Ticket* ticket = nullptr;
+      while (ring.pop(ticket)) scheduler_.arrive(ticket, now);
+      for (; !ends_.empty() && ends_.top().at <= now; ends_.pop()) scheduler_.hear(ends_.top().gpu, ends_.top().packet, now);
+      next = scheduler_.step(now);
+      ++fed.steps;
+      work(now, fed);
+      for (Ticket* ended : scheduler_.ended) {
+        ++(ended->outcome == Outcome::kInTime ? fed.answered : fed.dropped);
+        spare.push_back(ended);
+      }
+      scheduler_.ended.clear(), scheduler_.records.clear();
+      if (!ends_.empty()) next = std::min(next, ends_.top().at);
+    }
+    return fed;
+  }
+
+ private:
+  struct End {
+    Time at;
+    int gpu;
+    std::string packet;
+    bool operator>(const End& other) const { return at > other.at; }
+  };
+
+  void work(Time now, Fed& fed) {
+    for (const Order& order : std::exchange(scheduler_.orders, {})) {
+      const OrderScan scan(order.packet);
+      Time& free = free_[static_cast<std::size_t>(order.gpu)];
+      const Time start = std::max({now, scan.start, free});
+      free = start + setup_.models[static_cast<std::size_t>(scan.model)].latency[scan.members];
+      ends_.push({free, order.gpu, batch_done(scan.run, start, free)});
+      ++fed.batches;
+    }
+  }
+
+  // What a worker reads of an order that we have written.
+  struct OrderScan {
+    std::int64_t run = 0, model = 0;
+    std::size_t members = 0;
+    Time start = 0;
+    explicit OrderScan(const std::string& packet) : at_(packet.data() + 10) {  // after the array and its tag
+      run = number(), model = number();
+      ++at_;
+      members = bytes(4) / kMemberBytes;
+      at_ += members * kMemberBytes;
+      start = number();
+    }
+
+   private:
+    std::int64_t number() {
+      const auto kind = static_cast<unsigned char>(*at_++);
+      return kind < 0x80 ? kind : static_cast<std::int64_t>(bytes(8));
+    }
+    std::uint64_t bytes(int count) {
+      std::uint64_t value = 0;
+      while (count-- > 0) value = value << 8 | static_cast<unsigned char>(*at_++);
+      return value;
+    }
+    const char* at_;
+  };
+
+  Setup setup_;
+  Admission admission_;
+  Scheduler scheduler_;
+  std::vector<Time> free_;
+  std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
+};
+
+}  // namespace astrarium::front

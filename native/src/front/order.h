@@ -1,0 +1,98 @@
+// Orders to workers, as serving/live/messages.py describes them: MessagePack arrays, one to a packet.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ticket.h"
+
+namespace astrarium::front {
+
+struct Part {
+  Ticket* ticket;
+  int row;
+};
+
+// Writes what we need of MessagePack.
+class PackWriter {
+ public:
+  explicit PackWriter(std::string& out) : out_(out) {}
+
+  void array(std::size_t size) {
+    if (size < 16) return byte(0x90 | size);
+    if (size < 1 << 16) return tagged(0xdc, size, 2);
+    tagged(0xdd, size, 4);
+  }
+
+  void number(std::uint64_t value) {
+    if (value < 0x80) return byte(value);
+    tagged(0xcf, value, 8);
+  }
+
+  void text(std::string_view short_text) {  // of at most 31 bytes
+    byte(0xa0 | short_text.size());
+    out_ += short_text;
+  }
+
+  void nothing() { byte(0xc0); }
+
+  // The caller appends that many bytes.
+  void binary(std::size_t size) { tagged(0xc6, size, 4); }
+
+ private:
+  void byte(std::uint64_t value) { out_ += static_cast<char>(value); }
+
+  void tagged(std::uint64_t tag, std::uint64_t value, int bytes) {
+    byte(tag);
+    for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) byte(value >> shift & 0xff);
+  }
+
+  std::string& out_;
+};
+
+// One member of a batch as workers read it: six little-endian numbers.
+inline void append_member(std::string& out, const Part& part) {
+  static_assert(std::endian::native == std::endian::little);
+  const Ticket& ticket = *part.ticket;
+  const std::size_t reply = ticket.replies + static_cast<std::size_t>(part.row) * ticket.room;
+  const std::int64_t member[] = {static_cast<std::int64_t>(ticket.block), ticket.rows, part.row,
+                                 static_cast<std::int64_t>(reply), static_cast<std::int64_t>(ticket.room), ticket.application};
+  out.append(reinterpret_cast<const char*>(member), sizeof member);
+}
+inline constexpr std::size_t kMemberBytes = 48;
+
+inline void append_shapes(PackWriter& pack, const std::vector<Written>& shapes) {
+  if (shapes.empty()) return pack.nothing();
+  pack.array(shapes.size());
+  for (const Written& one : shapes) {
+    pack.array(2);
+    pack.array(one.shape.size());
+    for (const std::int64_t dimension : one.shape) pack.number(static_cast<std::uint64_t>(dimension));
+    pack.number(one.bytes);
+  }
+}
+
+inline std::string run_batch(std::int64_t run, int model, const std::vector<Part>& parts, Time start) {
+  std::string out;
+  out.reserve(48 + kMemberBytes * parts.size());
+  PackWriter pack(out);
+  pack.array(6);
+  pack.text("RunBatch");
+  pack.number(static_cast<std::uint64_t>(run));
+  pack.number(static_cast<std::uint64_t>(model));
+  pack.binary(kMemberBytes * parts.size());
+  for (const Part& part : parts) append_member(out, part);
+  pack.number(static_cast<std::uint64_t>(start));
+  bool own = false;
+  for (const Part& part : parts) own |= !part.ticket->inputs.empty();
+  if (!own) return pack.nothing(), out;
+  pack.array(parts.size());
+  for (const Part& part : parts) append_shapes(pack, part.ticket->inputs);
+  return out;
+}
+
+}  // namespace astrarium::front

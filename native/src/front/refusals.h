@@ -1,0 +1,98 @@
+// What clients of calls without an answer are told: the same as astrarium.server.control.calls tells them.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "../express/answer.h"
+#include "ticket.h"
+
+namespace astrarium::front {
+
+inline constexpr std::string_view kCauseNames[kCauses] = {"",         "expired",     "sacrificed",
+                                                          "unserved", "worker_lost", "model_error", "policy_error", "other"};
+inline std::string_view name_of(Cause cause) { return kCauseNames[static_cast<std::size_t>(cause)]; }
+
+// Twin of rounded_duration in astrarium.core.quantities.
+inline std::string rounded_duration(Time time) {
+  constexpr Time kMicrosecond = 1000, kSecond = 1'000'000'000;
+  if (time < kMicrosecond) return time ? std::to_string(time) + " ns" : "0 ms";
+  const Time size = time >= kSecond ? kSecond : kMillisecond;
+  char text[32];
+  const double value = static_cast<double>(time) / static_cast<double>(size);
+  std::snprintf(text, sizeof text, time < 999 * size ? "%.3g" : "%.0f", value);
+  return std::string(text) + (size == kSecond ? " s" : " ms");
+}
+
+class Refusals {
+ public:
+  explicit Refusals(express::AnswerWriter& writer) : writer_(writer) {}
+
+  void too_late(std::string_view model, Time objective, Time needed, Time passed) {
+    begin("model ", model) += " cannot answer within " + rounded_duration(objective) + ": one request alone takes " +
+                              rounded_duration(needed) + ", and " + rounded_duration(passed) + " had passed";
+    write(kDeadline);
+  }
+  void full(std::int64_t open) {
+    text_ = "overloaded: " + std::to_string(open) + " calls are open already, the most that may be";
+    write(kOverloaded, true);
+  }
+  void backlog(std::string_view model, std::int64_t open, Time objective) {
+    char within[32];
+    std::snprintf(within, sizeof within, "%g", static_cast<double>(objective) / static_cast<double>(kMillisecond));
+    begin("overloaded: model ", model) += " has " + std::to_string(open) + " calls open, more than can be answered in " + within + " ms";
+    write(kOverloaded, true);
+  }
+  void no_memory() {
+    text_ = "overloaded: the shared memory for tensors is full";
+    write(kOverloaded, true);
+  }
+
+  // Of a ticket that came back without an answer.
+  void ended(std::string_view model, const Ticket& ticket) {
+    if (ticket.outcome == Outcome::kFailed) return failed(model, ticket.reason);
+    if (ticket.cause == Cause::kExpired) {
+      begin("model ", model) += ": the deadline can no longer be met";
+      write(kDeadline);
+    } else if (ticket.cause == Cause::kUnserved) {
+      begin("model ", model) += ": the server stopped before it came to this call";
+      write(kUnavailable);
+    } else {
+      begin("overloaded: model ", model) += " dropped the call so that others are in time (";
+      text_ += ticket.cause == Cause::kOther ? std::string_view(ticket.reason) : name_of(ticket.cause);
+      text_ += ')';
+      write(kOverloaded, true);
+    }
+  }
+  void unequal(std::string_view model) {
+    begin("model ", model) += ": the rows of one call have answers of unequal shapes";
+    write(kFailed);
+  }
+  void not_there() {
+    text_ = "the worker's answer is not what it said it is";
+    write(kFailed);
+  }
+
+ private:
+  static constexpr std::string_view kDeadline = "504 Gateway Timeout", kOverloaded = "429 Too Many Requests",
+                                    kUnavailable = "503 Service Unavailable", kFailed = "500 Internal Server Error";
+
+  void failed(std::string_view model, std::string_view reason) {
+    begin("model ", model) += " failed: ";
+    text_ += reason;
+    write(kFailed);
+  }
+
+  std::string& begin(std::string_view start, std::string_view model) {
+    text_ = start;
+    return text_ += model;
+  }
+
+  void write(std::string_view status, bool retry = false) { writer_.refuse(status, text_, retry); }
+
+  express::AnswerWriter& writer_;
+  std::string text_;
+};
+
+}  // namespace astrarium::front

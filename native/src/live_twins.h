@@ -1,0 +1,21 @@
+// The native twins that can decide on the wall clock too: those of the window family.
+#pragma once
+
+#include <memory>
+
+#include "astrarium.h"
+#include "policy.h"
+#include "window.h"
+
+namespace astrarium {
+
+// Nothing where the policy has none.
+inline std::unique_ptr<Policy> make_live_policy(const Setup& setup, const Parameters& p) {
+  if (p.policy == "deferred") return make_window(setup, Opens::kDeferred, p);
+  if (p.policy == "eager") return make_window(setup, Opens::kEager, p);
+  if (p.policy == "timeout") return make_window(setup, Opens::kTimeout, p);
+  if (p.policy == "astrarium") return make_astrarium(setup, p);
+  return nullptr;
+}
+
+}  // namespace astrarium

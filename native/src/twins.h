@@ -1,0 +1,27 @@
+// The native twin of each policy, by its name.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+
+#include "clipper.h"
+#include "clockwork.h"
+#include "live_twins.h"
+#include "nexus.h"
+#include "orloj.h"
+#include "policy.h"
+#include "shepherd.h"
+
+namespace astrarium {
+
+inline std::unique_ptr<Policy> make_policy(const Setup& setup, const Parameters& p) {
+  if (auto live = make_live_policy(setup, p)) return live;
+  if (p.policy == "clipper") return make_clipper(setup, p);
+  if (p.policy == "clockwork") return make_clockwork(setup, p);
+  if (p.policy == "nexus") return make_nexus(setup, p);
+  if (p.policy == "orloj") return make_orloj(setup, p);
+  if (p.policy == "shepherd") return make_shepherd(setup, p);
+  throw std::invalid_argument("no native twin of policy " + p.policy);
+}
+
+}  // namespace astrarium

@@ -1,0 +1,234 @@
+"""The native control room leaves deciding, batches and answers to the native front; Python keeps the rest.
+
+Calls that native threads have read never come here. Those of the long way do: they are handed to the native
+scheduler, which treats all calls alike, and come back when they have ended. What was counted elsewhere is
+brought into the books by `sync`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, NamedTuple, Protocol
+
+from astrarium.core.errors import extension
+from astrarium.core.units import Time
+from astrarium.server.control.admission import Admission
+from astrarium.server.control.bounds import bounded
+from astrarium.server.control.control_room import ControlRoom
+from astrarium.server.control.desk import INPUTS, Desk
+from astrarium.server.control.plan import ServingPlan
+from astrarium.server.control.tickets import FinishedBatch, InFlightBatch, Ticket
+from astrarium.serving.contract import UNSERVED, Setup
+from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, RunBatch, Shapes
+from astrarium.serving.state import Outcome
+from astrarium.serving.twin import LiveTwin, native_setup
+
+log = logging.getLogger("astrarium.control")
+
+
+class EndedBatchFacts(NamedTuple):
+    """These facts of a batch come back with the calls that it carried."""
+
+    tag: int
+    gpu: int
+    size: int
+    dispatched: Time
+    planned_end: Time
+    started: Time
+    finished: Time
+
+
+# Its number, outcome, cause, reason, shapes of its answers by row, whether it was retried, its batch's facts.
+EndedCall = tuple[int, int, str, str, list[Shapes] | None, bool, tuple[int, ...]]
+
+
+class NativeScheduler(Protocol):
+    """The native scheduler is `_front.Scheduler`; tests have one in virtual time."""
+
+    @property
+    def admission(self) -> Admission: ...
+    def begin(self, setup: Any, parameters: Any) -> None: ...
+    def gpu_joined(self, gpu: int) -> None: ...
+    def gpu_left(self, gpu: int, reason: str) -> None: ...
+    def arrive(
+        self,
+        number: int,
+        model: int,
+        rows: int,
+        application: int,
+        moments: tuple[Time, Time],
+        rooms: tuple[int, int, int],
+        shapes: Shapes | None,
+    ) -> bool:
+        """Hand a call in; false where no more can be."""
+
+    def ended(self) -> Sequence[EndedCall]: ...
+    def records(self) -> Sequence[tuple[int, ...]]: ...
+    def troubles(self) -> Sequence[tuple[int, str]]:
+        """Return the workers that must be killed, with the reason."""
+
+    def waiting(self) -> int: ...
+    def retried(self, model: int) -> int: ...
+    def policy_errors(self) -> tuple[int, str]: ...
+    def oldest(self, gpu: int) -> tuple[int, Time] | None: ...
+    def close(self) -> None: ...
+
+
+class HearingScheduler:
+    """The native scheduler hears the workers; what is not about batches, and ended calls, it passes on."""
+
+    def __init__(self, scheduler: Any, collect: Callable[[], None]) -> None:
+        self._scheduler, self._collect = scheduler, collect
+        self.bell, self.watch, self.forget = scheduler.bell, scheduler.watch, scheduler.forget
+        self.stop = scheduler.stop
+
+    def packets(self) -> list[tuple[int, bytes]]:
+        self._collect()
+        packets: list[tuple[int, bytes]] = self._scheduler.packets()
+        return packets
+
+
+class NativeControl(ControlRoom):
+    def __init__(
+        self, plan: ServingPlan, desk: Desk, scheduler: NativeScheduler, clock: Callable[[], Time]
+    ) -> None:
+        super().__init__(plan, desk, clock, scheduler.admission)
+        self._scheduler = scheduler
+        self._native = extension("_native")
+        self._numbers = count()
+        self._tickets: dict[int, Ticket] = {}
+        self._unmade: list[Ticket] = []  # their inputs are still being made
+
+    # plans
+
+    def begin(self, setup: Setup) -> None:
+        """Let a fresh policy decide from now on, with this setup, bounded; what waits goes over to it."""
+        setup = bounded(setup, self.plan.setup)
+        policy = self.plan.new_policy(setup)
+        assert isinstance(policy, LiveTwin)
+        self._scheduler.begin(native_setup(self._native, setup), policy.parameters)
+        self.setup, self.began = setup, True
+        self._publish()
+
+    def close(self) -> None:
+        """End everything that is open, calls whose inputs are still being made among it."""
+        self.began = False
+        self.takes_calls(False)
+        unmade, self._unmade = self._unmade, []
+        for ticket in unmade:
+            ticket.outcome, ticket.cause, ticket.reason = Outcome.DROPPED, UNSERVED, UNSERVED
+            self.desk.ended(ticket)
+        self._scheduler.close()
+        self.collect()
+        self.sync()
+
+    # calls
+
+    def take(self, ticket: Ticket) -> None:
+        self.desk.open += 1
+        if ticket.inputs_ready:
+            self._hand_in(ticket)
+        else:
+            self._unmade.append(ticket)
+
+    def inputs_made(self) -> None:
+        made = [ticket for ticket in self._unmade if ticket.inputs_ready]
+        self._unmade = [ticket for ticket in self._unmade if not ticket.inputs_ready]
+        for ticket in made:
+            if ticket.broken:
+                ticket.outcome, ticket.cause, ticket.reason = Outcome.FAILED, INPUTS, ticket.broken
+                self.desk.ended(ticket)
+            else:
+                self._hand_in(ticket)
+
+    def _hand_in(self, ticket: Ticket) -> None:
+        number = next(self._numbers)
+        self._tickets[number] = ticket
+        call, rooms = ticket.call, (ticket.block, ticket.replies, ticket.room)
+        moments = call.received, ticket.deadline
+        arrived = self._scheduler.arrive(
+            number, ticket.model, call.rows, ticket.application, moments, rooms, ticket.shapes
+        )
+        assert arrived, "there is room for as many calls as may be open"
+
+    def count_answer(self, model: int) -> None:
+        """Count nothing: the scheduler has seen the answer."""
+
+    def collect(self) -> None:
+        """Hear which calls have ended, and which workers must be killed."""
+        for ended in self._scheduler.ended():
+            try:
+                self._ended(*ended)
+            except Exception:  # one that makes trouble must not keep the others from being told
+                log.exception("the end of call %d could not be told", ended[0])
+        for worker, reason in self._scheduler.troubles():
+            if self._fleet.workers is not None:
+                self._fleet.workers.kill(worker, reason)
+
+    def _ended(
+        self,
+        number: int,
+        outcome: int,
+        cause: str,
+        reason: str,
+        shapes: list[Shapes] | None,
+        retried: bool,
+        batch: tuple[int, ...],
+    ) -> None:
+        ticket = self._tickets.pop(number)
+        ticket.outcome, ticket.cause, ticket.reason = Outcome(outcome), cause, reason or cause
+        ticket.retried, ticket.batch = retried, EndedBatchFacts(*batch)
+        if shapes is not None:
+            ticket.reply_shapes = list(shapes)
+        self.desk.ended(ticket)
+
+    # workers
+
+    def worker_ready(self, gpu: int) -> None:
+        self.present.add(gpu)
+        self._scheduler.gpu_joined(gpu)
+        self._publish()
+
+    def worker_lost(self, gpu: int, flights: Sequence[InFlightBatch], reason: str) -> None:
+        self.present.discard(gpu)
+        if self.repository is not None:
+            self.repository.lost(gpu)
+        self._scheduler.gpu_left(gpu, reason)
+        self._publish()
+
+    def inputs_ready(self, flight: InFlightBatch) -> bool:
+        raise AssertionError("batches go their own way here")
+
+    def order(self, flight: InFlightBatch) -> RunBatch:
+        raise AssertionError("batches go their own way here")
+
+    def returned(self, flight: InFlightBatch, news: BatchDone | BatchBroken | BatchCancelled) -> None:
+        raise AssertionError("batches go their own way here")
+
+    def oldest(self, gpu: int) -> tuple[int, Time] | None:
+        return self._scheduler.oldest(gpu)
+
+    # books
+
+    @property
+    def waiting(self) -> int:
+        return self._scheduler.waiting()
+
+    def sync(self) -> None:
+        super().sync()
+        for record in self._scheduler.records():
+            batch = FinishedBatch(*record)
+            self.note(batch)
+            self.gpu_busy[batch.gpu] += batch.busy
+            self.recent.add(batch.finished, busy=batch.busy)
+        for model, books in enumerate(self.books):
+            books.retried = self._scheduler.retried(model)
+        self.policy_errors = self._note_policy_errors()
+
+    def _note_policy_errors(self) -> int:
+        errors, last = self._scheduler.policy_errors()
+        if errors != self.policy_errors:
+            log.error("the policy %s failed: %s", self.plan.policy_name, last)
+        return errors

@@ -1,0 +1,316 @@
+"""The native network reads plain calls in threads of its own; all else goes the long way, through here.
+
+A connection that goes the long way stays with its network thread: that thread passes on the bytes that it
+reads, uvicorn's protocol runs on a transport that has no socket, and what it writes goes back to the thread.
+Once a request is answered the connection goes the short way again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from asyncio import BaseProtocol, Transport
+from collections.abc import Callable, Iterable
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, cast
+
+from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.server.contract import ModelCard, NativeFront
+from astrarium.server.http.protocol import BoundedProtocol, Refusal, last_answer, too_slow
+from astrarium.server.http.routing import RECEIVED
+from astrarium.server.settings import HttpLimits
+from astrarium.serving.live.tensors import BYTES, TensorSpec
+
+if TYPE_CHECKING:
+    from astrarium._front import Network, Tally
+
+HIGH_WATER = 64 * 1024  # bytes written before we ask whether the client takes them, as asyncio has it
+log = logging.getLogger(__name__)
+
+
+class NativeTransport(Transport):
+    """A native transport is a connection of a network thread, as a protocol sees it."""
+
+    def __init__(self, network: Network, connection: int, protocol: BoundedProtocol) -> None:
+        super().__init__()
+        self._network, self._connection, self._protocol = network, connection, protocol
+        self._loop = asyncio.get_running_loop()
+        self._written: list[bytes] = []  # in this turn of the loop: it leaves in one piece
+        self._unsent = 0  # bytes of which nobody has told that they were sent
+        self._closing = self._full = False
+        self._reading = True
+        self.received = 0  # bytes
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def get_protocol(self) -> BaseProtocol:
+        return self._protocol
+
+    # reading
+
+    def is_reading(self) -> bool:
+        return self._reading and not self._closing
+
+    def pause_reading(self) -> None:
+        self._read(False)
+
+    def resume_reading(self) -> None:
+        self._read(True)
+
+    def _read(self, reading: bool) -> None:
+        if self._reading is not reading:
+            self._reading = reading
+            self._network.pause(self._connection, not reading)
+
+    # writing
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        if self._closing or not data:
+            return
+        if not self._written:
+            self._loop.call_soon(self._flush)
+        self._written.append(bytes(data))
+        self._unsent += len(data)
+        if self._unsent > HIGH_WATER and not self._full:
+            self._full = True
+            self._protocol.pause_writing()
+
+    def _flush(self) -> None:
+        if self._written:
+            self._network.write(self._connection, self._taken())
+
+    def _taken(self) -> bytes:
+        """Return what was written, which is on its way from now on."""
+        data = b"".join(self._written)
+        self._written.clear()
+        if self._full:
+            self._loop.call_soon(self._network.tell_when_sent, self._connection)
+        return data
+
+    def sent(self) -> None:
+        """The client has taken all that was written before we asked."""
+        self._unsent = sum(map(len, self._written))
+        if self._full:
+            self._full = False
+            self._protocol.resume_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent
+
+    # the connection
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if not self._closing:
+            self._flush()
+            self._closing = True
+            self._network.close(self._connection)
+
+    def abort(self) -> None:
+        self._closing = True
+        self._network.abort(self._connection)
+
+    def lost(self) -> None:
+        self._closing = True
+
+    def give_back(self) -> None:
+        """Let the next request go the short way, unless bytes of it are on their way to us already."""
+        self._network.take_back(self._connection, self.received, self._taken())
+
+
+class NativeProtocol(BoundedProtocol):
+    """A native protocol answers requests that go the long way on a connection of a network thread."""
+
+    _came: Time = 0
+
+    def passed(self, data: bytes, why: str, received: Time) -> None:
+        """Take bytes that were *received* then; *why* is said with the first ones after the short way."""
+        self.long_way, self._came = why or self.long_way, received
+        cast(NativeTransport, self.transport).received += len(data)
+        self.data_received(data)
+        self._give_back()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope[RECEIVED] = self._came  # type: ignore[literal-required]
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        answered = self.cycle is not None and self.cycle.response_complete and not self.pipeline
+        if answered and not self._arriving and self._last_words is None and not self.transport.is_closing():
+            self._unset_keepalive_if_required()  # the network thread closes idle connections
+            cast(NativeTransport, self.transport).give_back()
+
+
+LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way makes us look for changed models
+
+
+def why_long(card: ModelCard) -> str:
+    """Return why no request of the model can go the short way now; empty where they can."""
+    if card.state != "READY":
+        return "not_ready"
+    names = [card.name, *(spec.name for spec in (*card.inputs, *card.outputs))]
+    return "" if card.outputs and all(name.isascii() and name.isprintable() for name in names) else "names"
+
+
+def why_text(card: ModelCard) -> str:
+    return "text" if any(spec.datatype == BYTES for spec in (*card.inputs, *card.outputs)) else ""
+
+
+class AllConnections(set[Any]):
+    """All connections: those that uvicorn knows are in here, but it is as large as the network's are many."""
+
+    count: Callable[[], int]
+
+    def __len__(self) -> int:
+        return self.count()
+
+
+class NativeNetwork:
+    """The native network serves HTTP on *listeners*, one of them for each of its threads.
+
+    More of what its threads count is to be had from `native`.
+    """
+
+    def __init__(
+        self,
+        native: Any,
+        front: NativeFront,
+        listeners: Iterable[int],
+        limits: HttpLimits,
+        keys: Iterable[str],
+    ) -> None:
+        self._module, self._front = native, front
+        self.native: Network = native.Network(
+            exchange=front.exchange,
+            listeners=list(listeners),
+            head_bytes=limits.head_bytes,
+            body_bytes=limits.body_bytes,
+            held_bytes=limits.held_bytes,
+            request_ns=round(limits.request_seconds * SECOND),
+            keep_alive_ns=limits.keep_alive_seconds * SECOND,
+            connections=limits.connections or 0,
+            keys=list(keys),
+            too_slow=last_answer(Refusal(*too_slow(limits))),
+        )
+        self._loop = asyncio.get_running_loop()
+        self._cards: dict[int, ModelCard] = {}  # as the threads know them
+        self._looked: Time = 0
+        self._returned = [0] * front.threads
+        self._protocols: dict[int, NativeProtocol] = {}
+        self._new_protocol: Callable[[], NativeProtocol]
+        self.connections = AllConnections()
+        self.connections.count = self.native.connections
+
+    def start(self, new_protocol: Callable[[], NativeProtocol]) -> None:
+        self._new_protocol = new_protocol
+        self.look()
+        self._loop.add_reader(self.native.fd(), self._hear)
+        self.native.start()
+
+    def drain(self) -> None:
+        """Take no more connections, and close each one after its last answer."""
+        self.native.drain()
+
+    async def stop(self) -> None:
+        """Stop, whatever is under way."""
+        await asyncio.to_thread(self.native.stop)
+        self._hear()
+        self._loop.remove_reader(self.native.fd())
+
+    # models
+
+    def look(self) -> None:
+        """Tell the threads which models are ready now; to be called when models were loaded or unloaded."""
+        self._looked = monotonic_ns()
+        for index, card, why in self._front.cards():
+            if self._cards.get(index) is not card:
+                self._cards[index] = card
+                self._learn(index, card, why or why_long(card))
+
+    def settle(self) -> None:
+        """Wait until all threads know what they were told: some microseconds."""
+        self.native.synchronize()
+
+    def _learn(self, index: int, card: ModelCard, why: str) -> None:
+        if why:
+            self.native.withhold(card.name, why)
+            return
+        self.native.serve(
+            index,
+            card.name,
+            card.version,
+            _tensors(card.inputs),
+            _tensors(card.outputs),
+            card.max_batch,
+            card.slo,
+            dict(card.priorities),
+            list(card.applications),
+        )
+
+    def always_long(self) -> dict[str, str]:
+        """Return the models of which no request can go the short way, with the reason."""
+        found = {card.name: why or why_long(card) or why_text(card) for _, card, why in self._front.cards()}
+        return {name: why for name, why in found.items() if why}
+
+    # the long way
+
+    def _hear(self) -> None:
+        if monotonic_ns() - self._looked > LOOK_AGAIN:
+            self.look()
+        for kind, connection, data, why, received, error in self.native.passed():
+            protocol = self._protocols.get(connection) or self._connected(connection)
+            try:
+                self._happened(protocol, kind, data, why, received)
+            except Exception:
+                log.exception("a connection failed")
+                protocol.transport.abort()
+            if kind == self._module.LOST:
+                self._lost(connection, error)
+
+    def _connected(self, connection: int) -> NativeProtocol:
+        protocol = self._protocols[connection] = self._new_protocol()
+        protocol.connection_made(NativeTransport(self.native, connection, protocol))
+        return protocol
+
+    def _happened(self, protocol: NativeProtocol, kind: int, data: bytes, why: str, received: Time) -> None:
+        transport = cast(NativeTransport, protocol.transport)
+        if kind == self._module.DATA and not transport.is_closing():
+            protocol.passed(data, why, received)
+        elif kind == self._module.SENT:
+            transport.sent()
+        elif kind == self._module.END:
+            protocol.eof_received()
+            transport.close()
+
+    def _lost(self, connection: int, error: int) -> None:
+        protocol = self._protocols.pop(connection)
+        cast(NativeTransport, protocol.transport).lost()
+        protocol.connection_lost(OSError(error, os.strerror(error)) if error else None)
+
+    # what was counted
+
+    def tally(self, model: int) -> Tally:
+        """Return what was counted of a model's calls, over all threads."""
+        return self.native.tally(model)
+
+    def new_calls(self) -> Iterable[tuple[int, int, int, int, bool, tuple[Time, ...]]]:
+        """Return the last answered calls that were not returned before, each with its stages."""
+        for thread in range(self._front.threads):
+            self._returned[thread], calls = self.native.last_calls(thread, self._returned[thread])
+            yield from calls
+
+
+def _tensors(specs: Iterable[TensorSpec]) -> list[tuple[str, str, list[int]]]:
+    return [(spec.name, spec.datatype, list(spec.shape)) for spec in specs]
+
+
+def native_protocol(limits: HttpLimits) -> type[NativeProtocol]:
+    return type("NativeProtocol", (NativeProtocol,), {"limits": limits})

@@ -1,0 +1,269 @@
+"""The window scheduler is Symphony's Algorithm 1, with the delays of Figure 18, for any schedulable window.
+
+Chen et al., "Symphony: Optimized DNN Model Serving using Deferred Batch Scheduling".
+
+Requests stand in lines, one for each model unless a subclass divides them otherwise. Each line keeps one
+candidate batch. It may leave from the moment its window opens until `latest`, the last start that keeps its
+first deadline. While it may, it waits for a GPU; when `latest` passes, the candidate is gathered anew and
+heads that cannot be saved are dropped. GPUs are taken smallest id first, which keeps the large ids idle at
+low load. Subclasses say when the window opens:
+
+- `deferred` at frontrun = d - l(b + 1): a request that arrives later could not be added without missing the
+  first deadline d, so waiting longer gains nothing.
+- `eager` at once: whatever waits leaves as soon as a GPU is idle, as in most serving systems (section 3.4).
+- `timeout` at a + k, where a is the arrival of the oldest request and k the timeout (section 2.2, TensorFlow
+  Serving's way). Settled by us: a batch that would be too late by then leaves at its latest moment instead of
+  being given up.
+
+Everything here is a moment at which to decide, that is, a start less the delay of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
+
+import msgspec
+
+from astrarium.core.errors import InputError
+from astrarium.core.policy import SetTimer
+from astrarium.core.quantities import DURATION_FORM, read_duration, split_quantity
+from astrarium.core.units import FOREVER, Time
+from astrarium.serving import contract
+from astrarium.serving.contract import Action, Event, Request, Setup
+from astrarium.serving.policies import NativeParameters, serving_policies
+from astrarium.serving.policies._min_tree import MinTree
+from astrarium.serving.policies._queue import ModelQueue
+from astrarium.serving.state import ServingState
+
+Gather = Annotated[
+    Literal["window", "fcfs"],
+    msgspec.Meta(
+        description="how a batch is gathered: `window` drops heads to keep the staggered target size "
+        "(what Symphony's authors run), `fcfs` takes from the head while the batch fits"
+    ),
+]
+
+
+Queue = TypeVar("Queue", bound=ModelQueue)  # or one that gathers in its own way
+
+
+class WindowScheduler(Generic[Queue]):
+    native = ""  # the name of the window in the native twin, where there is one
+    live_twin = True  # where there is a twin, it can decide live too
+
+    def __init__(self, setup: Setup, parameters: Any) -> None:
+        self.setup, self.parameters = setup, parameters
+        self._network = setup.network
+        self._queues = self.lines()
+        self._wake = MinTree(len(self._queues))  # when each line must be looked at again
+        self._latest = MinTree(len(self._queues))  # for the lines whose candidate may leave now
+        self._delays = MinTree(len(self._queues))  # minus the delay of those, to find the longest
+        self._free = MinTree(len(setup.gpus), 0)  # when each GPU is expected to be free
+        self._last = [0] * len(setup.gpus)  # what the batch sent to each GPU last is planned with
+        self._open = 0  # how many lines have a candidate that may leave
+        self._timer: Time = FOREVER
+
+    def native_parameters(self) -> NativeParameters:
+        return {"fcfs": int(self.parameters.gather == "fcfs")}, {}, {}
+
+    def lines(self) -> list[Queue]:
+        models, network = self.setup.models, self.setup.network
+        made = [ModelQueue(model, network, self.parameters.gather) for model in models]
+        return cast(list[Queue], made)
+
+    def line_of(self, request: Request) -> int:
+        return request.model
+
+    def opens(self, queue: Queue) -> Time:
+        """Return the earliest start that the window allows for the queue's candidate."""
+        raise NotImplementedError
+
+    def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
+        changed = self._hear(now, events, state)
+        while (line := self._wake.first_at_most(now)) >= 0:
+            self._wake.set(line, FOREVER)
+            changed.add(line)
+        for line in sorted(changed):
+            yield from self._update(now, line)
+        # without a GPU for the one with the longest delay there is none for anybody
+        if self._latest.least < FOREVER and self._free.least <= now - self._delays.least:
+            yield from self._match(now, state)
+        yield from self._set_timer(now)
+
+    def _hear(self, now: Time, events: Sequence[Event], state: ServingState) -> set[int]:
+        changed = set()
+        for event in events:
+            if type(event) is contract.RequestArrived:
+                line = self.line_of(event.request)
+                self._queues[line].push(now, event.request)
+                changed.add(line)
+            elif isinstance(event, contract.GpuEvent):
+                self._see_gpu(now, event.gpu, state)
+        return changed
+
+    def _see_gpu(self, now: Time, gpu: int, state: ServingState) -> None:
+        if state.gpus[gpu].idle:
+            self._free.set(gpu, now)
+        elif not state.gpus[gpu].present:
+            self._free.set(gpu, FOREVER)
+        elif len(state.gpus[gpu].batches) == 1:
+            self._start_late(now, gpu)
+
+    def _start_late(self, now: Time, gpu: int) -> None:
+        """Move the GPU's expected end when a batch that was sent ahead starts only now.
+
+        The time by which the batch before it overran must not add up from batch to batch.
+        """
+        end, free = now + self._last[gpu], self._free[gpu]
+        if free < end or free >= FOREVER:
+            self._free.set(gpu, end)
+
+    def _update(self, now: Time, line: int, gpu_free: Time = 0) -> Iterator[Action]:
+        """Gather the candidate anew; drop what it gives up; set when to look again."""
+        queue = self._queues[line]
+        if given_up := queue.gather(now, gpu_free):
+            yield from self._give_up(now, queue, given_up)
+        if not queue.size:
+            self._forget(line)
+            return
+        delay = self._network.delay(queue.size)
+        opens = self.opens(queue) - delay
+        if opens > now:
+            self._hide(line)
+            self._wake.set(line, opens)
+        else:
+            latest = queue.latest()
+            self._open += self._latest[line] >= FOREVER
+            self._latest.set(line, latest)
+            self._delays.set(line, -delay)
+            self._wake.set(line, latest - delay + 1)
+
+    def _give_up(self, now: Time, queue: Queue, requests: Sequence[Request]) -> Iterator[Action]:
+        for request in requests:
+            reason = contract.SACRIFICED if queue.saveable(request, now) else contract.EXPIRED
+            yield contract.Drop(request.id, reason)
+
+    def _forget(self, line: int) -> None:
+        self._hide(line)
+        self._wake.set(line, FOREVER)
+
+    def _hide(self, line: int) -> None:
+        """Keep the line's candidate from leaving."""
+        if self._latest[line] < FOREVER:
+            self._open -= 1
+            self._latest.set(line, FOREVER)
+            self._delays.set(line, FOREVER)
+
+    def _match(self, now: Time, state: ServingState) -> Iterator[Action]:
+        """Give GPUs to the candidates that may leave, the most urgent first."""
+        too_late: dict[int, Time] = {}
+        while (line := self._latest.argmin()) >= 0:
+            gpu = self._claim(now, line, state)
+            if gpu < 0:
+                break
+            if self._free[gpu] > self._latest[line]:
+                too_late[line] = self._latest[line]
+                self._latest.set(line, FOREVER)
+            else:
+                yield from self._grant(now, line, gpu)
+        for line, latest in too_late.items():
+            self._latest.set(line, latest)
+
+    def _claim(self, now: Time, line: int, state: ServingState) -> int:
+        """Return the smallest GPU that is free when the line's batch could start; -1 if there is none.
+
+        Else it is the GPU that is free next, if the longest delay of a waiting candidate says that it must be
+        claimed now.
+        """
+        while True:
+            gpu = self._free.first_at_most(now - self._delays[line])
+            if gpu < 0 and self._free.least <= now - self._delays.least:
+                gpu = self._free.argmin()
+            if gpu < 0 or self._free[gpu] > now or state.gpus[gpu].idle:
+                return gpu
+            self._free.set(gpu, FOREVER)  # it overruns its estimate: wait for the news that it is free
+
+    def _grant(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
+        queue, free = self._queues[line], self._free[gpu]
+        yield from self._settle(now, line, gpu)
+        if not queue.size:
+            return
+        start = max(now + self._network.delay(queue.size), free)
+        planned = self._last[gpu] = queue.planned()
+        self._free.set(gpu, start + planned)
+        yield contract.Dispatch(gpu, tuple([request.id for request in queue.pop_batch()]), start)
+        yield from self._update(now, line)
+
+    def _settle(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
+        """Gather a batch again for the GPU that it was given: one that starts later may be smaller."""
+        if self._free[gpu] > now:
+            yield from self._update(now, line, self._free[gpu])
+
+    def _set_timer(self, now: Time) -> Iterator[Action]:
+        at = self._wake.least
+        if self._latest.least < FOREVER and self._delays.least < 0:
+            at = min(at, max(now + 1, self._free.least + self._delays.least))
+        if at != self._timer:
+            self._timer = at
+            yield SetTimer(at, "wake")
+
+
+@serving_policies.register("deferred")
+class Deferred(WindowScheduler[ModelQueue]):
+    """Symphony: hold a batch back until no later request could join it."""
+
+    native = "deferred"
+
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        gather: Gather = "window"
+
+    def opens(self, queue: ModelQueue) -> Time:
+        return queue.frontrun()
+
+
+@serving_policies.register("eager")
+class Eager(WindowScheduler[ModelQueue]):
+    """Send whatever waits as soon as a GPU is idle."""
+
+    native = "eager"
+    Parameters = Deferred.Parameters
+
+    def opens(self, queue: ModelQueue) -> Time:
+        return -FOREVER
+
+
+_FORM = f"{DURATION_FORM}, or a share of each model's SLO such as 10%"
+
+
+@serving_policies.register("timeout")
+class Timeout(WindowScheduler[ModelQueue]):
+    """Send a batch once its oldest request has waited for a fixed time."""
+
+    native = "timeout"
+
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        timeout: Annotated[str, msgspec.Meta(description=f"how long the oldest request waits: {_FORM}")] = (
+            "12.5%"
+        )
+        gather: Gather = "window"
+
+    def __init__(self, setup: Setup, parameters: Parameters) -> None:
+        super().__init__(setup, parameters)
+        self.timeouts = [timeout_for(parameters.timeout, model.slo) for model in setup.models]
+
+    def native_parameters(self) -> NativeParameters:
+        integers, reals, _ = super().native_parameters()
+        return integers, reals, {"timeouts": self.timeouts}
+
+    def opens(self, queue: ModelQueue) -> Time:
+        waited = queue.requests[0].arrival + self.timeouts[queue.model.index]
+        return min(waited + self._network.delay(queue.size), queue.latest())
+
+
+def timeout_for(text: str, slo: Time) -> Time:
+    try:
+        number, unit = split_quantity(text)
+        return round(slo * number / 100) if unit == "%" and number >= 0 else read_duration(text)
+    except ValueError:
+        raise InputError("timeout", text, _FORM) from None
