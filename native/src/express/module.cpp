@@ -1,6 +1,7 @@
-// What Python's own ways of reading and writing tensors leave to native code.
+// What Python's own ways of reading and writing tensors, and of running batches, leave to native code.
 #include <nanobind/nanobind.h>
 
+#include "../worker/bind_batch_loop.h"
 #include "model.h"
 #include "tensors_module.h"
 
@@ -8,4 +9,5 @@ NB_MODULE(_express, m) {
   using namespace astrarium::express;
   m.attr("ALIGNMENT") = kAlignment;
   bind_tensors(m);
+  astrarium::worker::bind_batch_loop(m);
 }

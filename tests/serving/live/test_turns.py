@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astrarium.core.errors import extension
 from astrarium.serving.live import worker as worker_module
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place, Ran, Result
@@ -25,6 +26,7 @@ from astrarium.serving.live.messages import (
     BatchDone,
     BatchMember,
     CancelBatch,
+    LARGEST_MESSAGE,
     LoadModel,
     ModelLoaded,
     ModelUnloaded,
@@ -53,6 +55,8 @@ class World:
     """The line, the clock and the wait of a worker. Every look at the clock costs the host *work*, and it is
     woken *late* after every wait; orders arrive when the script says."""
 
+    natively = False  # whether native code hears the orders first
+
     def __init__(self, script: Sequence[tuple[int, Order]], work: int = 0, late: int = 0) -> None:
         self.now, self._work, self._late = 0, work, late
         self._script = sorted(script, key=lambda told: told[0])
@@ -64,8 +68,19 @@ class World:
 
     def serve(self) -> list[News]:
         """Everything that is said about batches and models once they are loaded."""
-        Worker(cast(socket.socket, self), self.memory, Place(), self.clock, self.watch).serve()
+        line = cast(socket.socket, self)
+        native = self._native() if self.natively else None
+        Worker(line, self.memory, Place(), self.clock, self.watch, native=native).serve()
         return [news for news in self.news[1:] if not isinstance(news, ModelLoaded)]
+
+    def _native(self) -> Any:
+        express = extension("_express")
+        assert express is not None
+        return express.BatchLoop(self.memory.view, self.clock, self._receive, self.send, self.watch)
+
+    def _receive(self) -> bytes:
+        packet = memoryview(bytearray(LARGEST_MESSAGE))
+        return bytes(packet[: self.recv_into(packet)])
 
     def clock(self) -> int:
         self.now += self._work
@@ -111,6 +126,14 @@ class World:
                 self.now += 10 * US
         self.now += self._late
         return True
+
+
+@pytest.fixture(autouse=True, scope="module", params=["python", "native"])
+def natively(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here holds whoever runs the batches."""
+    World.natively = request.param == "native"
+    yield
+    World.natively = False
 
 
 def run(number: int, size: int = 1, start: int = 0, model: int = 0) -> RunBatch:
@@ -256,6 +279,7 @@ class Quick(EmulatedModel):
 
     def __init__(self, world: World, log: Log) -> None:
         super().__init__(FILES, Place())
+        self.timed = None  # or native code would run it, and tell nobody
         self._world, self._log = world, log
 
     def launch(self, batch: Batch, not_before: int) -> EmulatedBatch:

@@ -25,11 +25,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from astrarium.core.errors import extension
 from astrarium.core.units import Time
 from astrarium.serving.live import messages
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends import backends, contract, examples
-from astrarium.serving.live.backends.contract import Batch, Launched, LoadedModel, ModelFiles, Place, Ran
+from astrarium.serving.live.backends.contract import Batch, Launched, LoadedModel, ModelFiles, Place, Ran, Timed
 from astrarium.serving.live.backends.precise_wait import Ready, Watch, fine_timers, watching
 from astrarium.serving.live.batches import gathered, rehearse, write_replies
 from astrarium.serving.live.garbage import GarbageKeeper
@@ -128,7 +129,8 @@ class Worker:
     """A worker obeys the orders that come over *line*.
 
     *clock* and *watch* (see precise_wait.py) may be others in tests. *garbage* is for a process that only
-    serves: it turns Python's own collector off.
+    serves: it turns Python's own collector off. *native* (a `BatchLoop` on the same line) hears orders first:
+    it runs the batches of `Timed` models, and passes on whatever else it hears.
     """
 
     def __init__(
@@ -139,7 +141,9 @@ class Worker:
         clock: Clock = monotonic_ns,
         watch: Watch = watching,
         garbage: GarbageKeeper | None = None,
+        native: Any | None = None,
     ) -> None:
+        self._native = native
         self._line, self._memory, self._place, self._clock = line, memory, place, clock
         self._packet = memoryview(bytearray(messages.LARGEST_MESSAGE))
         self._watch = watch(line.fileno(), self._heard, self._nearly)
@@ -164,10 +168,23 @@ class Worker:
                 self._take(self._turns.popleft())
             else:
                 self._tidy_up()
-                self._listen()
+                self._await_turn()
             self._close_retired()
 
     # listening
+
+    def _await_turn(self) -> None:
+        if self._native is None:
+            self._listen()
+        else:
+            self._free = self._native.serve(self._free, self._heard_natively)
+
+    def _heard_natively(self, packet: bytes, received: int) -> bool:
+        """Obey an order that native code has heard; return whether it must wait for something here."""
+        if not packet:
+            raise SystemExit
+        self._obey(messages.decode_order(packet), received)
+        return bool(self._turns or self._retired or self._leaving)
 
     def _listen(self) -> None:
         size = self._line.recv_into(self._packet)  # new memory for the largest message would cost 10 us
@@ -206,6 +223,8 @@ class Worker:
                 self._load(order)
             case messages.UnloadModel(model):
                 self._retire(self._models.pop(model, None))
+                if self._native is not None:
+                    self._native.forget(model)
                 self._say(messages.ModelUnloaded(model))
             case messages.Ping(sent):
                 self._say(messages.Pong(sent, received))
@@ -244,9 +263,19 @@ class Worker:
             self._say(messages.ModelRefused(order.model, _told(error)))
             return
         replaced, self._models[order.model] = self._models.get(order.model), model
+        self._make_known(order.model, model)
         self._hold_garbage()
         self._retire(replaced)
         self._say(messages.ModelLoaded(order.model, _plain(model.inputs), _plain(model.outputs), lead))
+
+    def _make_known(self, number: int, model: LoadedModel) -> None:
+        """Let native code run the model's batches, where it can."""
+        timed: Timed | None = getattr(model, "timed", None)
+        if self._native is not None and timed is None:
+            self._native.forget(number)
+        elif self._native is not None and timed is not None:
+            tensors = _plain(model.inputs), _plain(model.outputs)
+            self._native.know(number, list(timed.table), *tensors, list(timed.sources))
 
     def _ready_to_run(self, order: LoadModel) -> tuple[LoadedModel, tuple[Time, Time]]:
         files = files_from(order.files)
@@ -385,7 +414,9 @@ def main(arguments: Sequence[str]) -> None:
     fine_timers()
     place = Place(int(gpu), kind, device)
     orders, tensors = socket.socket(fileno=int(line)), SharedMemory(int(memory), int(size))
-    Worker(orders, tensors, place, garbage=GarbageKeeper()).serve()
+    express = extension("_express")
+    native = None if express is None else express.BatchLoop(tensors.view, orders.fileno())
+    Worker(orders, tensors, place, garbage=GarbageKeeper(), native=native).serve()
 
 
 if __name__ == "__main__":

@@ -177,6 +177,17 @@ class Staging(LoadedModel, Protocol):
         """Return an array for each input of the next batch, as far as inputs have such memory."""
 
 
+class Timed(NamedTuple):
+    """A timed model needs no Python: native code runs its batches. (Optional, as `timed` of a model.)
+
+    A batch takes what *table* says for its size, and each output is the input of that place in *sources*
+    handed back, or zeros (-1).
+    """
+
+    table: Sequence[int]
+    sources: Sequence[int]
+
+
 class BackendFactory(Protocol):
     """A backend factory is what is registered under a backend's name."""
 

@@ -21,10 +21,10 @@ from astrarium.core.errors import InputError
 from astrarium.core.units import Time
 from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends.answers import split
-from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Ran, Result
+from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Ran, Result, Timed
 from astrarium.serving.live.backends.contract import Interrupted as Interrupted
 from astrarium.serving.live.backends.precise_wait import Wait, fine_timers, wait_until
-from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
+from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, TensorSpec
 
 INPUT = TensorSpec("INPUT", "FP32", (-1,))
 Times = Callable[[Batch], tuple[Time, Sequence[Time]]]  # of the whole, and of each item alone
@@ -60,6 +60,7 @@ class EmulatedModel:
         self.wait_until: Wait = wait_until
         self._times = _times(files, place)
         self._answers = [_like(output, self.inputs) for output in self.outputs]
+        self.timed = self._timed(files)
         fine_timers()
 
     def warm_up(self, sizes: Sequence[int]) -> None:
@@ -73,6 +74,12 @@ class EmulatedModel:
         answers = zip(self.outputs, self._answers, strict=True)
         outputs = {spec.name: _answer(spec, source, batch) for spec, source in answers}
         return EmulatedBatch(Result(outputs, own), not_before, whole, self.wait_until)
+
+    def _timed(self, files: ModelFiles) -> Timed | None:
+        names = [spec.name for spec in self.inputs]
+        if "dynamic" in files.options or any(spec.datatype == BYTES for spec in self.inputs + self.outputs):
+            return None
+        return Timed(files.options["table"], [-1 if one is None else names.index(one) for one in self._answers])
 
     def close(self) -> None:
         """Do nothing: nothing is held."""
