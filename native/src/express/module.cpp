@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 
 #include "../worker/bind_batch_loop.h"
+#include "../worker/bind_graph_runner.h"
 #include "model.h"
 #include "tensors_module.h"
 
@@ -9,5 +10,6 @@ NB_MODULE(_express, m) {
   using namespace astrarium::express;
   m.attr("ALIGNMENT") = kAlignment;
   bind_tensors(m);
+  astrarium::worker::bind_graph_runner(m);
   astrarium::worker::bind_batch_loop(m);
 }

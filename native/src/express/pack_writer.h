@@ -27,6 +27,11 @@ class PackWriter {
     out_ += short_text;
   }
 
+  void long_text(std::string_view text) {
+    tagged(0xdb, text.size(), 4);
+    out_ += text;
+  }
+
   void nothing() { byte(0xc0); }
 
   // The caller appends that many bytes.

@@ -1,4 +1,4 @@
-// A worker's loop without Python: it hears orders, also while a batch runs, and runs the batches of timed models.
+// A worker's loop without Python: it hears orders, also while a batch runs, and runs the batches of models that need none.
 // serving/live/worker.py is the reference. All that this does not understand goes to Python, and so does every batch
 // that comes while Python has one: batches take turns in the order in which they were sent.
 #pragma once
@@ -16,7 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "timed_model.h"
+#include "../express/pack_writer.h"
+#include "work.h"
 
 namespace astrarium::worker {
 
@@ -30,9 +31,11 @@ class Surroundings {
   virtual void say(const std::string& packet) = 0;
   // Waits until an instant; whenever a packet can be received, *heard* is asked, and true ends the wait: it returns false.
   virtual bool wait(Time until, const std::function<bool()>& heard) = 0;
+  // Waits until something is ready, which is expected at an instant, and asks *heard* meanwhile.
+  virtual void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& heard) = 0;
 };
 
-class BatchLoop {
+class BatchLoop : private Waiting {
  public:
   // *pass_on* gives a packet to Python, which says whether it wants its turn.
   using PassOn = std::function<bool(std::string_view packet, Time received)>;
@@ -40,9 +43,9 @@ class BatchLoop {
   BatchLoop(Surroundings& around, Memory memory) : around_(around), memory_(memory) {}
 
   // By any thread.
-  void know(std::int64_t model, std::shared_ptr<const TimedModel> timed) {
+  void know(std::int64_t model, std::shared_ptr<NativeModel> native) {
     const std::lock_guard lock(mutex_);
-    models_[model] = std::move(timed);
+    models_[model] = std::move(native);
   }
   void forget(std::int64_t model) {
     const std::lock_guard lock(mutex_);
@@ -62,9 +65,8 @@ class BatchLoop {
  private:
   struct Turn {
     std::int64_t run;
-    Time received, not_before, takes;
-    std::vector<Answer> answers;
-    std::string shapes;  // as news tell them
+    Time received, not_before;
+    std::unique_ptr<Work> work;
     std::optional<Time> recovery = std::nullopt;  // it is to be stopped or skipped
   };
 
@@ -86,16 +88,13 @@ class BatchLoop {
     const auto order = OrderScan(packet).run_batch();
     const auto model = order ? find(order->model) : nullptr;
     if (model == nullptr) return false;
-    Turn turn{order->run, received, std::max(received, order->start), 0, {}, {}};
-    const auto takes = model->takes(order->members.size());
-    auto answers = model->answers(memory_, *order, turn.shapes);
-    if (!takes || !answers) return false;
-    turn.takes = *takes, turn.answers = std::move(*answers);
-    turns_.push_back(std::move(turn));
+    auto work = model->work(memory_, *order);
+    if (work == nullptr) return false;
+    turns_.push_back({order->run, received, std::max(received, order->start), std::move(work)});
     return true;
   }
 
-  std::shared_ptr<const TimedModel> find(std::int64_t model) {
+  std::shared_ptr<NativeModel> find(std::int64_t model) {
     const std::lock_guard lock(mutex_);
     const auto known = models_.find(model);
     return known == models_.end() ? nullptr : known->second;
@@ -112,14 +111,58 @@ class BatchLoop {
 
   // The first batch has its turn; it stays the first until it has ended.
   void take() {
-    const Turn& turn = turns_.front();
-    const Time began = std::max(free_, turn.not_before), ended = began + turn.takes;
-    const bool ran = !turn.recovery && around_.wait(ended, [&] { return heard(), turn.recovery.has_value(); });
-    if (!ran) return recover(began);
-    free_ = ended;
-    write_all(turn.answers);
-    around_.say(done(turn, began, ended, around_.now()));
+    Turn& turn = turns_.front();
+    const Time earliest = std::max(free_, turn.not_before);
+    try {
+      const auto ran = turn.recovery ? std::nullopt : turn.work->run(free_, turn.not_before, *this);
+      if (ran) free_ = ran->ended;
+      if (!ran || turn.recovery) return recover(earliest);
+      turn.work->answer();
+      around_.say(done(turn, *ran, around_.now()));
+    } catch (const BatchFailed& error) {
+      free_ = around_.now();
+      around_.say(broken(turn.run, std::min(earliest, free_), free_, error.what()));
+    }
     turns_.pop_front();
+  }
+
+  // --- how a batch waits
+
+  Time now() override { return around_.now(); }
+
+  bool until(Time instant) override {
+    launch_ahead();
+    return around_.wait(instant, [this] { return heard(), turns_.front().recovery.has_value(); });
+  }
+
+  void until_ready(Time expected, const std::function<bool()>& ready) override {
+    launch_ahead();
+    around_.wait_for(expected, ready, [this] { heard(); });
+  }
+
+  void heard() {
+    listen();
+    launch_ahead();
+  }
+
+  // The GPU goes from one batch to the next without the host in between.
+  void launch_ahead() {
+    for (const Turn& turn : turns_) {
+      if (turn.work->launched() || turn.recovery) continue;
+      if (!may_launch(turn)) return;
+      turn.work->launch(around_.now());
+    }
+  }
+
+  // One that nothing is ahead of waits for its time; and a model has only so much memory for batches.
+  bool may_launch(const Turn& turn) {
+    std::size_t given = 0, of_model = 0;
+    for (const Turn& other : turns_) {
+      given += other.work->launched();
+      of_model += other.work->launched() && other.work->model() == turn.work->model();
+    }
+    if (given == 0 && turn.not_before > around_.now()) return false;
+    return of_model < turn.work->in_flight();
   }
 
   void recover(Time began) {
@@ -127,20 +170,28 @@ class BatchLoop {
     turns_.pop_front();
     const Time stopped = around_.now();
     free_ = stopped + *turn.recovery;
-    around_.wait(free_, [this] { return heard(), false; });
+    around_.wait(free_, [this] { return listen(), false; });
     around_.say(cancelled(turn.run, std::min(began, stopped), stopped));
   }
 
-  void heard() { listen(); }
-
-  static std::string done(const Turn& turn, Time began, Time ended, Time finished) {
+  static std::string done(const Turn& turn, const Ran& ran, Time finished) {
     std::string packet;
     express::PackWriter pack(packet);
     pack.array(9);
     pack.text("BatchDone");
-    for (const Time value : {turn.run, turn.received, began, began, ended, finished}) pack.number(static_cast<std::uint64_t>(value));
-    packet += turn.shapes;
+    for (const Time value : {turn.run, turn.received, ran.began, ran.began, ran.ended, finished}) pack.number(static_cast<std::uint64_t>(value));
+    packet += turn.work->shapes;
     pack.array(0);
+    return packet;
+  }
+
+  static std::string broken(std::int64_t run, Time started, Time finished, std::string_view error) {
+    std::string packet;
+    express::PackWriter pack(packet);
+    pack.array(5);
+    pack.text("BatchBroken");
+    for (const Time value : {run, started, finished}) pack.number(static_cast<std::uint64_t>(value));
+    pack.long_text(error);
     return packet;
   }
 
@@ -160,7 +211,7 @@ class BatchLoop {
   Time free_ = 0;
   std::deque<Turn> turns_;
   std::mutex mutex_;  // for the models
-  std::unordered_map<std::int64_t, std::shared_ptr<const TimedModel>> models_;
+  std::unordered_map<std::int64_t, std::shared_ptr<NativeModel>> models_;
 };
 
 }  // namespace astrarium::worker

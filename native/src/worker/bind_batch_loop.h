@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -18,7 +19,9 @@
 
 #include "../express/tensors_module.h"
 #include "batch_loop.h"
+#include "graph_model.h"
 #include "line.h"
+#include "timed_model.h"
 
 namespace astrarium::worker {
 
@@ -50,6 +53,11 @@ class PythonSurroundings : public Surroundings {
     const nb::gil_scoped_acquire lock;
     const auto listens = nb::cpp_function([&heard](Time) { return heard(); });
     return nb::cast<bool>(watch_(-1, listens, nb::cpp_function([] {}))(until));
+  }
+  void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& heard) override {
+    const nb::gil_scoped_acquire lock;
+    const auto listens = nb::cpp_function([&heard](Time) { return heard(), false; });
+    watch_(-1, listens, nb::cpp_function([] {}))(expected, nb::cpp_function([&ready] { return ready(); }));
   }
 
  private:
@@ -83,7 +91,11 @@ struct BoundLoop {
     if (sources.size() != outputs.size()) throw std::invalid_argument("sources: expected one for each output");
     for (const int source : sources)
       if (source < -1 || source >= most) throw std::invalid_argument("sources: there is no input " + std::to_string(source));
-    loop.know(model, std::make_shared<const TimedModel>(std::move(table), specs_of(inputs), specs_of(outputs), std::move(sources)));
+    loop.know(model, std::make_shared<TimedModel>(std::move(table), specs_of(inputs), specs_of(outputs), std::move(sources)));
+  }
+
+  void know_graphs(std::int64_t model, std::shared_ptr<GraphRunner> runner) {
+    loop.know(model, std::make_shared<GraphModel>(std::move(runner)));
   }
 
   Time serve(Time free, const nb::callable& obey) {
@@ -105,6 +117,7 @@ inline void bind_batch_loop(nb::module_& m) {
         new (self) BoundLoop(memory, std::make_unique<PythonSurroundings>(clock, receive, send, watch));
       }, "memory"_a, "clock"_a, "receive"_a, "send"_a, "watch"_a)
       .def("know", &BoundLoop::know, "model"_a, "table"_a, "inputs"_a, "outputs"_a, "sources"_a)
+      .def("know_graphs", &BoundLoop::know_graphs, "model"_a, "runner"_a)
       .def("forget", [](BoundLoop& self, std::int64_t model) { self.loop.forget(model); }, "model"_a)
       .def("serve", &BoundLoop::serve, "free"_a, "obey"_a);
 }

@@ -51,8 +51,20 @@ class Line : public Surroundings {
     return true;
   }
 
+  void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& heard) override {
+    while (!ready())
+      if (readable(pause(expected - now()))) heard();
+  }
+
  private:
   static constexpr Time kSpin = 80'000, kNearly = 450'000;  // nanoseconds before the end, as in precise_wait.py
+  static constexpr Time kLongestPause = 1'000'000;
+
+  // How long not to ask whether something is ready that is expected in *rest*.
+  static Time pause(Time rest) {
+    if (rest > kSpin) return rest - kSpin;
+    return rest > -kSpin ? 0 : std::min(-rest / 8, kLongestPause);
+  }
 
   bool readable(Time within) const {
     pollfd line{socket_, POLLIN, 0};

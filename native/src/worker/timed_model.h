@@ -1,6 +1,7 @@
 // A model that needs no Python: it takes the times of a table, and hands its inputs back (backends/emulated.py).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,20 +12,13 @@
 
 #include "../express/model.h"
 #include "../express/pack_writer.h"
-#include "order_scan.h"
+#include "work.h"
 
 namespace astrarium::worker {
 
 using express::Shape;
 using express::Spec;
 using express::Wide;
-
-struct Memory {
-  char* data;
-  std::size_t size;
-
-  bool holds(Wide at, Wide bytes) const { return at >= 0 && bytes >= 0 && at + bytes <= static_cast<Wide>(size); }
-};
 
 // What one tensor of one item is answered with: a copy of *from*, or zeros.
 struct Answer {
@@ -40,7 +34,24 @@ inline void write_all(const std::vector<Answer>& answers) {
   }
 }
 
-class TimedModel {
+// Its GPU is never late: a batch follows the one before it without a gap, whatever the host does.
+class TimedWork : public Work {
+ public:
+  TimedWork(Time takes, std::vector<Answer> answers) : takes_(takes), answers_(std::move(answers)) {}
+
+  std::optional<Ran> run(Time free, Time not_before, Waiting& waiting) override {
+    const Time began = std::max(free, not_before), ended = began + takes_;
+    if (!waiting.until(ended)) return std::nullopt;
+    return Ran{began, ended};
+  }
+  void answer() override { write_all(answers_); }
+
+ private:
+  Time takes_;
+  std::vector<Answer> answers_;
+};
+
+class TimedModel : public NativeModel {
  public:
   // *sources* are the places of the inputs that are handed back as each output, or -1.
   TimedModel(std::vector<Time> table, std::vector<Spec> inputs, std::vector<Spec> outputs, std::vector<int> sources)
@@ -48,6 +59,17 @@ class TimedModel {
     for (const Spec& spec : outputs_) open_ |= is_open(spec), zeros_.push_back(zeros_of(spec));
   }
 
+  std::unique_ptr<Work> work(const Memory& memory, const RunBatch& order) override {
+    std::string shapes;
+    const auto time = takes(order.members.size());
+    auto found = answers(memory, order, shapes);
+    if (!time || !found) return nullptr;
+    auto made = std::make_unique<TimedWork>(*time, std::move(*found));
+    made->shapes = std::move(shapes);
+    return made;
+  }
+
+ private:
   // How long a batch of this size takes; nothing where the table does not say it.
   std::optional<Time> takes(std::size_t size) const {
     if (size == 0 || size >= table_.size() || table_[size] < 0) return std::nullopt;
@@ -69,7 +91,6 @@ class TimedModel {
     return found;
   }
 
- private:
   static constexpr std::size_t kMostBytes = std::size_t{1} << 48;
 
   // A tensor of one item of a batch.

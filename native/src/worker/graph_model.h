@@ -1,0 +1,91 @@
+// A model in CUDA graphs whose batches need no Python: inputs are gathered in pinned memory, answers scattered from it.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../express/batch_copy.h"
+#include "graph_runner.h"
+#include "work.h"
+
+namespace astrarium::worker {
+
+class GraphWork : public Work {
+ public:
+  GraphWork(std::shared_ptr<GraphRunner> runner, const Memory& memory, std::vector<Member> members)
+      : runner_(std::move(runner)), memory_(memory), members_(std::move(members)) {}
+
+  bool launched() const override { return flight_ || !error_.empty(); }
+  std::size_t in_flight() const override { return runner_->in_flight(); }
+  const void* model() const override { return runner_.get(); }
+
+  void launch(Time now) override {
+    try {
+      gather();
+      flight_ = runner_->launch(static_cast<int>(members_.size()), now);
+    } catch (const std::exception& error) {
+      error_ = error.what();
+    }
+  }
+
+  std::optional<Ran> run(Time free, Time not_before, Waiting& waiting) override {
+    if (!launched() && !waiting.until(not_before)) return std::nullopt;
+    if (!launched()) launch(waiting.now());
+    if (!error_.empty()) throw BatchFailed(error_);
+    try {
+      waiting.until_ready(runner_->expected(*flight_, free), [this] { return runner_->ready(*flight_); });
+      const Ran ran = runner_->ran(*flight_, waiting.now());
+      return Ran{std::max(ran.began, free), std::max(ran.ended, free)};
+    } catch (const CudaError& error) {
+      throw BatchFailed(error.what());
+    }
+  }
+
+  void answer() override {
+    const auto arrays = runner_->memory(*flight_).outputs;
+    express::copy_all(express::scattering(memory_.data, memory_.size, members_, runner_->outputs(), arrays));
+  }
+
+ private:
+  void gather() {
+    const auto& arrays = runner_->next_memory().inputs;
+    express::copy_all(express::gathering({memory_.data, memory_.size}, members_, runner_->input_bytes(), arrays));
+  }
+
+  const std::shared_ptr<GraphRunner> runner_;
+  const Memory memory_;
+  const std::vector<Member> members_;
+  std::optional<Flight> flight_;
+  std::string error_;
+};
+
+class GraphModel : public NativeModel {
+ public:
+  explicit GraphModel(std::shared_ptr<GraphRunner> runner) : runner_(std::move(runner)) {}
+
+  std::unique_ptr<Work> work(const Memory& memory, const RunBatch& order) override {
+    if (!order.shapes.empty() || !runner_->takes(order.members.size()) || !is_well(memory, order.members)) return nullptr;
+    return std::make_unique<GraphWork>(runner_, memory, order.members);
+  }
+
+ private:
+  // Whether inputs and answers of all members lie where they can be.
+  bool is_well(const Memory& memory, const std::vector<Member>& members) const {
+    const std::vector<char*> inputs(runner_->inputs().size(), memory.data), outputs(runner_->outputs().size(), memory.data);
+    try {
+      express::gathering({memory.data, memory.size}, members, runner_->input_bytes(), inputs);
+      express::scattering(memory.data, memory.size, members, runner_->outputs(), outputs);
+    } catch (const std::invalid_argument&) {
+      return false;
+    }
+    return true;
+  }
+
+  const std::shared_ptr<GraphRunner> runner_;
+};
+
+}  // namespace astrarium::worker
