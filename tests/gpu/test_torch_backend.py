@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astrarium.serving.live.arena import aligned
 from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place
-from astrarium.serving.live.tensors import TensorSpec
+from astrarium.serving.live.tensors import DATATYPES, TensorSpec
+from astrarium.serving.live.worker import RepeatedOrder
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -25,6 +27,7 @@ pytestmark = [
 ]
 
 IMAGE = TensorSpec("IMAGE", "FP32", (3, 32, 32))
+LOGITS = TensorSpec("LOGITS", "FP32", (10,))
 LARGEST = 16
 
 NET = """\
@@ -61,6 +64,10 @@ class Heavy(nn.Module):
         for _ in range(4):
             found = torch.tanh(found @ found)
         return found[:, 0, :4]
+
+class Noise(nn.Module):
+    def forward(self, image):
+        return image.flatten(1)[:, :4] + torch.rand(len(image), 4, device=image.device)
 
 class Words(nn.Module):
     def forward(self, tokens):
@@ -182,6 +189,69 @@ def _best(model: Any, batch: Batch, runs: int = 100) -> int:
         model.run(batch)
         times.append(time.perf_counter_ns() - start)
     return min(times)
+
+
+# without Python
+
+
+@pytest.mark.parametrize("dtype", [None, "fp16"])
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 13, 16])
+def test_native_code_runs_graphs_with_the_numbers_of_eager_runs(home: Path, size: int, dtype: Any) -> None:
+    options = {"dtype": dtype} if dtype else {}
+    model, given = load(home, **options), images(size)
+    assert model.graphs is not None, "nothing here needs Python"
+    wanted = answer(load(home, graphs=False, **options), given).astype(np.float32)
+    order = RepeatedOrder(model, given)
+    for times in (1, 2, 7):
+        assert len(order.carried_out(times)) == times
+        assert natively(model, order, size) == pytest.approx(wanted, abs=0.05 if dtype else 1e-3)
+    assert answer(model, given).astype(np.float32) == pytest.approx(wanted, abs=0.05 if dtype else 1e-3)
+
+
+def natively(model: Any, order: RepeatedOrder, size: int) -> Any:
+    """The answers, which lie behind the inputs, aligned."""
+    (spec,) = model.outputs
+    room = (len(order.memory) - size * aligned(IMAGE.item_bytes or 0)) // size
+    rows = [order.memory[len(order.memory) - (size - i) * room :][: spec.item_bytes] for i in range(size)]
+    return np.stack([np.frombuffer(row, DATATYPES[spec.datatype]) for row in rows]).astype(np.float32)
+
+
+def test_declared_types_are_what_graphs_leave(home: Path) -> None:
+    files = ModelFiles(
+        "net", "torch", {"model": "net.py:Net", "dtype": "fp16"}, (IMAGE,), (LOGITS,), LARGEST, home
+    )
+    model: Any = backends.get("torch")(files, Place(device="cuda:0"))
+    model.warm_up([1])
+    assert model.graphs is not None
+    found = model.run(images(3)).outputs["LOGITS"]
+    assert found.dtype == np.float32
+    assert found == pytest.approx(answer(load(home), images(3)), abs=0.05)
+
+
+def test_random_numbers_are_left_to_python(home: Path) -> None:
+    with pytest.warns(UserWarning, match="it draws random numbers"):
+        model = load(home, "net.py:Noise")
+    assert model.graphs is None
+    first, second = answer(model, images(2)), answer(model, images(2))
+    assert (first != second).any()
+
+
+def test_a_worker_needs_little_of_its_host_for_a_batch(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, given = load(home), images(8)
+    order = RepeatedOrder(model, given)
+    order.carried_out(20)
+    before, started = time.process_time_ns(), time.monotonic_ns()
+    done = order.carried_out(200)
+    spent, took = (time.process_time_ns() - before) / 200e3, (time.monotonic_ns() - started) / 200e3
+    lead = min(one.started - one.received for one in (order.carried_out(1)[0] for _ in range(20))) / 1e3
+    gpu = np.median([one.computed - one.started for one in done]) / 1e3
+    with capsys.disabled():
+        print(
+            f"\na batch of 8: {took:.0f} us, GPU {gpu:.0f} us, CPU {spent:.0f} us (it spins); lead {lead:.0f} us"
+        )
+    assert took < 1.5 * gpu + 100
 
 
 # launched ahead

@@ -7,24 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from astrarium.core.units import SECOND, Time
-from astrarium.serving.live.arena import aligned, fixed_bytes
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch, LoadedModel
-from astrarium.serving.live.messages import BatchDone, RunBatch, Shapes, decode_order, encode, packed
+from astrarium.serving.live.messages import BatchDone, encode
 from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
-from astrarium.serving.live.worker import BatchTurn
+from astrarium.serving.live.worker import RepeatedOrder
 
 Generator = Callable[[np.random.Generator], Mapping[str, Array]]  # the inputs of one request
 Progress = Callable[[int], None]
 _FEWEST, _TRIES = 5, 3
 _IN_A_ROW = 5  # batches of a model that launches
-_ROOM = 1 << 14  # bytes for an answer whose size is open
 _OUT_OF_ORDER = 1.1  # times as long as a larger size; less than this does no harm
 
 
@@ -147,6 +145,8 @@ def by_application(
 
 
 def _timed(model: LoadedModel, batch: Batch, care: Care) -> list[Time]:
+    if getattr(model, "graphs", None) is not None:
+        return _repeated(_natively(model, batch), care, _IN_A_ROW)
     if hasattr(model, "launch") and not any(spec.datatype == BYTES for spec in model.inputs):
         return _repeated(_back_to_back(model, batch), care, _IN_A_ROW)
     return _repeated(partial(_once, model, batch), care, 1)
@@ -164,6 +164,17 @@ def _repeated(once: Callable[[], Time], care: Care, runs: int) -> list[Time]:
     return times
 
 
+def _natively(model: Any, batch: Batch) -> Callable[[], Time]:
+    """Return the same for a model whose batches need no Python."""
+    orders = RepeatedOrder(model, batch)
+
+    def once() -> Time:
+        done = orders.carried_out(_IN_A_ROW + 1)
+        return max(1, (done[-1].finished - done[0].finished) // _IN_A_ROW)
+
+    return once
+
+
 def _back_to_back(model: Any, batch: Batch) -> Callable[[], Time]:
     """Return what runs some more batches of a launching model and says how long each kept GPU and worker.
 
@@ -171,7 +182,7 @@ def _back_to_back(model: Any, batch: Batch) -> Callable[[], Time]:
     enough to do: of small batches it is that which takes longest. What the end of one batch is seen late by,
     the next one takes less; so it is the mean of several that counts.
     """
-    orders = _Orders(model, batch)
+    orders = RepeatedOrder(model, batch)
     ahead, ended = orders.launched(), time.monotonic_ns()
 
     def once() -> Time:
@@ -186,28 +197,6 @@ def _back_to_back(model: Any, batch: Batch) -> Callable[[], Time]:
         return max(1, (ended - before) // _IN_A_ROW)
 
     return once
-
-
-class _Orders:
-    """Orders for a batch are as a worker gets them, with memory for its inputs and its answers."""
-
-    def __init__(self, model: Any, batch: Batch) -> None:
-        self._model = model
-        arrays = [np.ascontiguousarray(batch.inputs[spec.name]) for spec in model.inputs]
-        item = sum(aligned(array.nbytes // batch.size) for array in arrays)
-        room = fixed_bytes(model.outputs) or _ROOM
-        self._view = memoryview(bytearray(batch.size * (item + room)))
-        replies = batch.size * item
-        members = [(row * item, 1, 0, replies + row * room, room, 0) for row in range(batch.size)]
-        shapes: Shapes = [((1, *array.shape[1:]), array.nbytes // batch.size) for array in arrays]
-        fixed = fixed_bytes(model.inputs) is not None
-        open_shapes: list[Shapes | None] | None = None if fixed else [shapes] * batch.size
-        self._packet = encode(RunBatch(0, 0, packed(members), 0, open_shapes))
-
-    def launched(self) -> BatchTurn:
-        turn = BatchTurn(cast(RunBatch, decode_order(self._packet)), 0, self._model, self._view)
-        turn.launch()
-        return turn
 
 
 def _once(model: LoadedModel, batch: Batch) -> Time:

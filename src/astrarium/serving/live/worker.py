@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock, Thread
 from time import monotonic_ns
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -28,9 +28,17 @@ import numpy as np
 from astrarium.core.errors import extension
 from astrarium.core.units import Time
 from astrarium.serving.live import messages
-from astrarium.serving.live.arena import SharedMemory
+from astrarium.serving.live.arena import SharedMemory, aligned, fixed_bytes
 from astrarium.serving.live.backends import backends, contract, examples
-from astrarium.serving.live.backends.contract import Batch, Launched, LoadedModel, ModelFiles, Place, Ran, Timed
+from astrarium.serving.live.backends.contract import (
+    Batch,
+    Launched,
+    LoadedModel,
+    ModelFiles,
+    Place,
+    Ran,
+    Timed,
+)
 from astrarium.serving.live.backends.precise_wait import Ready, Watch, fine_timers, watching
 from astrarium.serving.live.batches import gathered, rehearse, write_replies
 from astrarium.serving.live.garbage import GarbageKeeper
@@ -270,12 +278,16 @@ class Worker:
 
     def _make_known(self, number: int, model: LoadedModel) -> None:
         """Let native code run the model's batches, where it can."""
+        if self._native is None:
+            return
         timed: Timed | None = getattr(model, "timed", None)
-        if self._native is not None and timed is None:
-            self._native.forget(number)
-        elif self._native is not None and timed is not None:
+        if timed is not None:
             tensors = _plain(model.inputs), _plain(model.outputs)
             self._native.know(number, list(timed.table), *tensors, list(timed.sources))
+        elif (graphs := getattr(model, "graphs", None)) is not None:
+            self._native.know_graphs(number, graphs)
+        else:
+            self._native.forget(number)
 
     def _ready_to_run(self, order: LoadModel) -> tuple[LoadedModel, tuple[Time, Time]]:
         files = files_from(order.files)
@@ -364,6 +376,7 @@ class Worker:
         self._say(messages.BatchCancelled(run, min(started, stopped), stopped))
 
 
+_ROOM = 1 << 14  # bytes for an answer whose size is open
 _TRIES = 5  # of which the shortest counts: other models' batches may be in the way
 
 
@@ -380,13 +393,56 @@ def measured_lead(model: LoadedModel, largest: int, clock: Clock) -> tuple[Time,
 
 
 def _lead(model: Any, size: int, clock: Clock) -> Time:
-    given = examples.batch(model.inputs, size, np.random.default_rng(0)).inputs
-    started = clock()
+    batch = examples.batch(model.inputs, size, np.random.default_rng(0))
+    if getattr(model, "graphs", None) is not None:
+        (done,) = RepeatedOrder(model, batch).carried_out(1)
+        return max(0, done.started - done.received)
+    given, started = batch.inputs, clock()
     staged = model.staging(size)
     for name, room in staged.items():
         room[:] = given[name]
     began: Time = model.launch(Batch(size, {**given, **staged}), started).wait(started).began
     return max(0, began - started)
+
+
+class RepeatedOrder:
+    """A repeated order is to run a batch, with memory for its inputs and its answers."""
+
+    def __init__(self, model: Any, batch: Batch) -> None:
+        self._model = model
+        arrays = [np.ascontiguousarray(batch.inputs[spec.name]) for spec in model.inputs]
+        item = sum(aligned(array.nbytes // batch.size) for array in arrays)
+        room = fixed_bytes(model.outputs) or _ROOM
+        self.memory = memoryview(bytearray(batch.size * (item + room)))
+        self._write(arrays, item)
+        replies = batch.size * item
+        members = [(row * item, 1, 0, replies + row * room, room, 0) for row in range(batch.size)]
+        shapes: Shapes = [((1, *array.shape[1:]), array.nbytes // batch.size) for array in arrays]
+        fixed = fixed_bytes(model.inputs) is not None
+        open_shapes: list[Shapes | None] | None = None if fixed else [shapes] * batch.size
+        self._packet = messages.encode(RunBatch(0, 0, messages.packed(members), 0, open_shapes))
+
+    def _write(self, arrays: Sequence[Array], item: int) -> None:
+        for row in range(len(arrays[0])):
+            at = row * item
+            for array in arrays:
+                data = array[row].tobytes()
+                self.memory[at : at + len(data)] = data
+                at += aligned(len(data))
+
+    def launched(self) -> BatchTurn:
+        turn = BatchTurn(cast(RunBatch, messages.decode_order(self._packet)), 0, self._model, self.memory)
+        turn.launch()
+        return turn
+
+    def carried_out(self, times: int) -> list[BatchDone]:
+        """Return what native code says about the batch, run so many times in a row."""
+        told = self._model.graphs.rehearse(self.memory, self._packet, times)
+        news = list(map(messages.decode_news, told))
+        for one in news:
+            if not isinstance(one, BatchDone):
+                raise contract.ModelFailed(getattr(one, "error", str(one)))
+        return cast(list[BatchDone], news)
 
 
 def files_from(plain: dict[str, Any]) -> ModelFiles:

@@ -33,7 +33,8 @@ from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFi
 from astrarium.serving.live.backends.precise_wait import Wait, wait_until
 from astrarium.serving.live.backends.references import existing, resolved
 from astrarium.serving.live.backends.torch import programs
-from astrarium.serving.live.backends.torch.runners import IN_FLIGHT, CpuRunner, CudaBatch, CudaRunner
+from astrarium.serving.live.backends.torch.graphs import IN_FLIGHT, GraphRunner
+from astrarium.serving.live.backends.torch.runners import CpuRunner, CudaBatch, CudaRunner
 from astrarium.serving.live.tensors import Array
 
 OPTIONS = ("model", "arguments", "dtype", "graphs", "compile", "threads")
@@ -52,16 +53,17 @@ class TorchModel:
         _check_device(torch, place.device)
         program = programs.load(torch, files, place.device)
         self.inputs = program.inputs
-        names = [spec.name for spec in files.outputs]
-        self._runner = _runner(torch, program, files, place, names)
+        self._runner = _runner(torch, program, files, place)
         self.outputs = files.outputs or programs.tried_outputs(self._runner, self.inputs)
         self._name, self._sizes = files.name, graph_sizes(files)
         self.wait_until: Wait = wait_until
+        self.graphs: GraphRunner | None = None
         if isinstance(self._runner, CudaRunner):
             self.launch, self.in_flight = self._launching(self._runner), IN_FLIGHT
 
     def warm_up(self, sizes: Sequence[int]) -> None:
         self._runner.capture(self._sizes, self._name)
+        self.graphs = self._runner.hand_over(self._name, self.outputs)
         for size in sizes:
             self.run(examples.batch(self.inputs, size, np.random.default_rng(0)))
 
@@ -132,12 +134,11 @@ def _powers(largest: int) -> list[int]:
     return sorted({1 << power for power in range(largest.bit_length())} | {largest})
 
 
-def _runner(
-    torch: Any, program: programs.Program, files: ModelFiles, place: Place, names: Sequence[str]
-) -> CpuRunner | CudaRunner:
+def _runner(torch: Any, program: programs.Program, files: ModelFiles, place: Place) -> CpuRunner | CudaRunner:
     if place.device == "cpu":
+        names = [spec.name for spec in files.outputs]
         return CpuRunner(torch, program.call, names, options.count(files.options, "threads", 1))
-    return CudaRunner(torch, program, names, place.device, files.max_batch)
+    return CudaRunner(torch, program, files.outputs, place.device, files.max_batch)
 
 
 def _checked_model(files: ModelFiles) -> str:

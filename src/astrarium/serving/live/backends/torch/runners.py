@@ -13,15 +13,24 @@ on, copies take the GPU some microseconds (10 MB), much less memory than graphs 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
+from astrarium.core.errors import extension
 from astrarium.core.units import Time
 from astrarium.serving.live.backends.answers import named
+from astrarium.serving.live.backends.torch.graphs import (
+    IN_FLIGHT,
+    Captured,
+    CapturedGraphs,
+    GraphRunner,
+    HandedOver,
+    kind,
+)
 from astrarium.serving.live.backends.torch.programs import Program
-from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
+from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
 
 # PyTorch on the processor.
 
@@ -33,6 +42,10 @@ class CpuRunner:
 
     def capture(self, sizes: Sequence[int], model: str) -> None:
         """Capture nothing: launching costs little here."""
+
+    def hand_over(self, model: str, outputs: Sequence[TensorSpec]) -> GraphRunner | None:
+        """Return nothing: there are no graphs."""
+        return None
 
     def staging(self, size: int) -> Sequence[Array | None]:
         """Return no memory: inputs need none of their own here."""
@@ -61,8 +74,8 @@ def portable(torch: Any, tensor: Any) -> Any:
 # PyTorch on a GPU.
 
 
-IN_FLIGHT = 2  # batches of a model on the GPU: one is computed while the next is copied there and waits
 _BEFORE_CAPTURE = 3  # runs in which libraries choose their kernels and allocate
+_DRIVER = "libcuda.so.1"
 _DRIFT = 10_000  # the clocks of a GPU and of its host differ by less than one part in this
 
 
@@ -75,12 +88,14 @@ class Streams:
 
     def __init__(self, torch: Any, device: Any) -> None:
         self.copy_in, self.compute, self.copy_out = (torch.cuda.Stream(device, priority=-1) for _ in range(3))
-        self.last: CudaBatch | None = None  # that was launched
+        self._native: Any = None
 
-    @property
-    def idle(self) -> bool:
-        """Whether the GPU has nothing to do for us."""
-        return self.last is None or bool(self.last.done.query())
+    def native(self, express: Any) -> Any:
+        """Return the same streams for native code."""
+        if self._native is None:
+            streams = self.copy_in, self.compute, self.copy_out
+            self._native = express.GpuStreams(_DRIVER, *(stream.cuda_stream for stream in streams))
+        return self._native
 
 
 @cache
@@ -113,11 +128,6 @@ def elapsed(first: Any, second: Any) -> Time:
     """Return the nanoseconds between two events that have happened."""
     milliseconds: float = first.elapsed_time(second)
     return round(milliseconds * 1e6)
-
-
-class Captured(NamedTuple):
-    graph: Any
-    outputs: Mapping[str, Any]  # static, as the inputs are
 
 
 class InputBuffers(NamedTuple):
@@ -160,14 +170,18 @@ class Slot:
 class CudaRunner:
     """A runner for a GPU launches batches; the arrays of an answer are valid for IN_FLIGHT - 1 more."""
 
-    def __init__(self, torch: Any, program: Program, names: Sequence[str], device: str, largest: int) -> None:
-        self._torch, self._call, self._names = torch, program.call, names
+    def __init__(
+        self, torch: Any, program: Program, outputs: Sequence[TensorSpec], device: str, largest: int
+    ) -> None:
+        self._torch, self._call, self._names = torch, program.call, [spec.name for spec in outputs]
+        self._types = {spec.name: kind(torch, spec) for spec in outputs if spec.datatype != BYTES}
         self._device, self._largest, self._specs = torch.device(device), largest, program.inputs
         self._streams = streams_of(torch, self._device)
         self._slots = [Slot([self._buffers(spec) for spec in self._specs]) for _ in range(IN_FLIGHT)]
         self._next = 0
         self._static: list[Any] = []
         self._graphs: dict[int, Captured] = {}
+        self._handed_over: HandedOver | None = None
         self._clock = GpuClock()
         self._takes: dict[int, Time] = {}  # by the size of the graph, or of the batch
 
@@ -182,14 +196,12 @@ class CudaRunner:
         slot.free()
         try:
             with self._torch.inference_mode():
-                if not self._ran_straight(slot, arrays, batch):
-                    self._compute(self._copy_in(slot, arrays, batch), batch)
-                    self._copy_out(slot, batch)
+                self._compute(self._copy_in(slot, arrays, batch), batch)
+                self._copy_out(slot, batch)
         except Exception:
             self._streams.copy_in.synchronize()  # the slot is for the next batch
             raise
         slot.batch, self._next = batch, (self._next + 1) % len(self._slots)
-        self._streams.last = batch
         return batch
 
     def expected(self, size: int) -> Time:
@@ -212,6 +224,17 @@ class CudaRunner:
         slot.free()
         return [None if buffers is None else buffers.array[:size] for buffers in slot.inputs]
 
+    def hand_over(self, model: str, outputs: Sequence[TensorSpec]) -> GraphRunner | None:
+        """Return what runs the graphs without Python; None where nothing can."""
+        if not self._graphs or (express := extension("_express")) is None:
+            return None
+        graphs = CapturedGraphs(self._torch, self._device, self._graphs, self._static, self._specs, outputs)
+        if why := graphs.needs_python():
+            warnings.warn(f"{model}: its batches are launched by Python, since {why}", stacklevel=2)
+            return None
+        self._handed_over = graphs.handed_over(express, self._streams.native(express), self._largest)
+        return self._handed_over.runner
+
     def capture(self, sizes: Sequence[int], model: str) -> None:
         """Capture a graph for each size, large ones first: small ones find room in the memory of those."""
         if any(spec.item_bytes is None for spec in self._specs):
@@ -230,11 +253,17 @@ class CudaRunner:
                 return
 
     def close(self) -> None:
+        if self._handed_over is not None:
+            self._handed_over.runner.finish()
         for slot in self._slots:
             slot.free()
         self._graphs.clear()
-        self._static, self._slots = [], []
+        self._static, self._slots, self._handed_over = [], [], None
         del self._call
+
+    def _pinned(self, spec: TensorSpec) -> Any:
+        shape = (self._largest, *spec.shape)
+        return self._torch.zeros(shape, dtype=kind(self._torch, spec), pin_memory=True)
 
     def _learn(self, room: int, took: Time) -> None:
         known = self._takes.get(room, took)
@@ -248,15 +277,11 @@ class CudaRunner:
         """Return an input's buffers for the largest batch; None where its size is open."""
         if spec.item_bytes is None:
             return None
-        kind, shape = self._kind(spec), (self._largest, *spec.shape)
-        pinned = self._torch.zeros(shape, dtype=kind, pin_memory=True)
+        pinned = self._pinned(spec)
         return InputBuffers(pinned, pinned.numpy(), self._on_gpu(self._torch.empty, spec))
 
     def _on_gpu(self, make: Callable[..., Any], spec: TensorSpec) -> Any:
-        return make((self._largest, *spec.shape), dtype=self._kind(spec), device=self._device)
-
-    def _kind(self, spec: TensorSpec) -> Any:
-        return self._torch.from_numpy(_empty(spec)).dtype
+        return make((self._largest, *spec.shape), dtype=kind(self._torch, spec), device=self._device)
 
     def _captured(self, size: int, pool: Any, stream: Any) -> Captured:
         torch = self._torch
@@ -272,32 +297,14 @@ class CudaRunner:
         return Captured(graph, outputs)
 
     def _answer(self, tensors: Sequence[Any]) -> dict[str, Any]:
+        """Return the outputs, floating ones in the type that was declared."""
         answer = named(self._call(*tensors), self._names)
-        return {name: portable(self._torch, tensor) for name, tensor in answer.items()}
+        return {name: self._declared(name, portable(self._torch, one)) for name, one in answer.items()}
 
-    def _ran_straight(self, slot: Slot, arrays: Sequence[Array], batch: CudaBatch) -> bool:
-        """Copy, compute and copy back in one stream, where nothing runs that the copies could run beside.
-
-        That is launched in half the time. False where it cannot be: the GPU is busy, or has no graph for it.
-        """
-        room, streams = self._room(batch.size), self._streams
-        captured = self._graphs.get(room)
-        if captured is None or not streams.idle:
-            return False
-        with self._torch.cuda.stream(streams.compute):
-            for buffers, static, array in zip(slot.inputs, self._static, arrays, strict=True):
-                assert buffers is not None, "there are graphs only where every input has buffers"
-                _fill(buffers, array, batch.size)
-                static[: batch.size].copy_(buffers.pinned[: batch.size], non_blocking=True)
-                if room > batch.size:
-                    static[batch.size : room].zero_()
-            batch.began.record(streams.compute)
-            captured.graph.replay()
-            batch.computed.record(streams.compute)
-            found = captured.outputs.items()
-            batch.outputs = {name: self._fetched(slot, name, tensor, batch.size) for name, tensor in found}
-            batch.done.record(streams.compute)
-        return True
+    def _declared(self, name: str, tensor: Any) -> Any:
+        wanted = self._types.get(name, tensor.dtype)
+        both = wanted.is_floating_point and tensor.is_floating_point()
+        return tensor.to(wanted).contiguous() if both else tensor.contiguous()
 
     def _copy_in(self, slot: Slot, arrays: Sequence[Array], batch: CudaBatch) -> list[Any]:
         """Copy a batch to the GPU, through the slot where it fits; return it as tensors there."""
@@ -356,9 +363,3 @@ def _fill(buffers: InputBuffers, array: Array, size: int) -> None:
 def _sent(buffers: InputBuffers, array: Array, size: int) -> Any:
     _fill(buffers, array, size)
     return buffers.staged[:size].copy_(buffers.pinned[:size], non_blocking=True)
-
-
-def _empty(spec: TensorSpec) -> Array:
-    import numpy as np
-
-    return np.empty(0, DATATYPES[spec.datatype])

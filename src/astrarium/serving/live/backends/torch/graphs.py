@@ -1,0 +1,114 @@
+"""Captured graphs are handed over to native code, which then runs their batches without Python.
+
+It is given addresses: of the graphs, of the memory they read and write, and of memory for the batches in
+flight (native/src/worker/graph_runner.h says what for). Whoever holds a `HandedOver` keeps all that alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from astrarium.serving.live.tensors import BYTES, DATATYPES, TensorSpec
+
+IN_FLIGHT = 2  # batches of a model on the GPU: one is computed while the next is copied there and waits
+
+
+class Captured(NamedTuple):
+    graph: Any
+    outputs: Mapping[str, Any]  # static, as the inputs are
+
+
+class GraphRunner(Protocol):
+    """A graph runner is native: a worker's native loop runs the batches of its graphs."""
+
+    def add(self, room: int, graph: int, outputs: Sequence[int]) -> None: ...
+
+    def rehearse(self, memory: memoryview, order: bytes, times: int) -> list[bytes]:
+        """Return what a worker says about an order that is carried out so many times in a row."""
+
+    def finish(self) -> None:
+        """Wait for all that the GPU was given."""
+
+
+class NativeSlot(NamedTuple):
+    """A slot for native code has the tensors of one batch in flight."""
+
+    inputs: Sequence[Any]  # pinned, as the outputs are; the others are on the GPU
+    staged: Sequence[Any]
+    results: Sequence[Any]
+    outputs: Sequence[Any]
+
+    def addresses(self) -> tuple[list[int], ...]:
+        return tuple([tensor.data_ptr() for tensor in tensors] for tensors in self)
+
+
+class HandedOver(NamedTuple):
+    runner: GraphRunner
+    slots: Sequence[NativeSlot]
+
+
+class CapturedGraphs(NamedTuple):
+    """Captured graphs of a model, by size, read *static* inputs; *inputs* and *outputs* describe tensors."""
+
+    torch: Any
+    device: Any
+    graphs: Mapping[int, Captured]
+    static: Sequence[Any]
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+
+    def needs_python(self) -> str:
+        """Return why these graphs cannot run without Python; nothing where they can."""
+        largest = self.graphs[max(self.graphs)]
+        if not hasattr(largest.graph, "raw_cuda_graph_exec"):
+            return "this PyTorch does not tell where its graphs are"
+        for spec in self.outputs:
+            if not self._is_as_promised(largest.outputs.get(spec.name), spec):
+                return f"the graphs leave something else than the output {spec.name} of {spec.datatype}"
+        return "it draws random numbers" if self._draws(largest) else ""
+
+    def handed_over(self, express: Any, streams: Any, largest: int) -> HandedOver:
+        """Return what runs the graphs, with memory for batches of up to *largest*."""
+        slots = [self._slot(largest) for _ in range(IN_FLIGHT)]
+        static = zip(self.static, self.inputs, strict=True)
+        inputs = [(tensor.data_ptr(), spec.item_bytes) for tensor, spec in static]
+        outputs = [spec.item_bytes for spec in self.outputs]
+        runner: GraphRunner = express.GraphRunner(
+            streams, inputs, outputs, [slot.addresses() for slot in slots]
+        )
+        for size, captured in self.graphs.items():
+            left = [captured.outputs[spec.name].data_ptr() for spec in self.outputs]
+            runner.add(size, captured.graph.raw_cuda_graph_exec(), left)
+        return HandedOver(runner, slots)
+
+    def _is_as_promised(self, tensor: Any, spec: TensorSpec) -> bool:
+        if tensor is None or spec.datatype == BYTES or tuple(tensor.shape[1:]) != spec.shape:
+            return False
+        return bool(tensor.dtype == kind(self.torch, spec) and tensor.is_contiguous())
+
+    def _draws(self, captured: Captured) -> bool:
+        """Whether a graph takes random numbers, which PyTorch prepares before each replay."""
+        generator = self.torch.cuda.default_generators[self.device.index or 0]
+        before = generator.get_offset()
+        captured.graph.replay()
+        self.torch.cuda.synchronize(self.device)
+        return bool(generator.get_offset() != before)
+
+    def _slot(self, largest: int) -> NativeSlot:
+        def pinned(spec: TensorSpec) -> Any:
+            return self.torch.zeros((largest, *spec.shape), dtype=kind(self.torch, spec), pin_memory=True)
+
+        def on_gpu(spec: TensorSpec) -> Any:
+            shape = (largest, *spec.shape)
+            return self.torch.zeros(shape, dtype=kind(self.torch, spec), device=self.device)
+
+        staged, results = list(map(on_gpu, self.inputs)), list(map(on_gpu, self.outputs))
+        return NativeSlot(list(map(pinned, self.inputs)), staged, results, list(map(pinned, self.outputs)))
+
+
+def kind(torch: Any, spec: TensorSpec) -> Any:
+    """Return PyTorch's type for a tensor."""
+    return torch.from_numpy(np.empty(0, DATATYPES[spec.datatype])).dtype

@@ -1,0 +1,283 @@
+"""Batches of models in CUDA graphs, run by native code on a driver without a GPU, in virtual time."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astrarium.core.errors import extension
+from astrarium.serving.live.backends.contract import Batch
+from astrarium.serving.live.backends.torch.graphs import Captured, CapturedGraphs
+from astrarium.serving.live.messages import (
+    BatchBroken,
+    BatchCancelled,
+    BatchDone,
+    BatchMember,
+    CancelBatch,
+    RunBatch,
+    Stop,
+    packed,
+)
+from astrarium.serving.live.tensors import TensorSpec
+from astrarium.serving.live.worker import RepeatedOrder
+from tests.serving.live.test_turns import MS, US, World
+from tests.support.paths import ROOT
+
+ITEM, LARGEST, TAKES = 64, 8, 5 * MS
+ROOMS = (1, 4, LARGEST)
+
+
+class Stream(ctypes.Structure):
+    _fields_ = (("free", ctypes.c_longlong), ("name", ctypes.c_char_p))
+
+
+class Graph(ctypes.Structure):
+    _fields_ = (
+        ("source", ctypes.c_void_p),
+        ("to", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+        ("takes", ctypes.c_longlong),
+        ("fails", ctypes.c_int),
+    )
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or extension("_express") is None:
+        pytest.skip("no C compiler, or no native code: nothing to run a fake driver with")
+    made = tmp_path_factory.mktemp("cuda") / "libfake_cuda.so"
+    source = ROOT / "tests" / "support" / "cuda" / "fake_driver.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-Wall", str(source), "-o", str(made)], check=True)
+    return made
+
+
+class Gpu:
+    """A model of one input and one output, whose graphs negate bytes and take *takes*."""
+
+    def __init__(self, library: Path, takes: int = TAKES) -> None:
+        self.driver = ctypes.CDLL(str(library))
+        self.driver.fake_log.restype = ctypes.c_char_p
+        self.driver.fake_set_time.argtypes = [ctypes.c_longlong]
+        self.driver.fake_set_time(0)
+        self.driver.fake_forget()
+        self._kept: list[Any] = []
+        streams = [self._keep(Stream(0, name)) for name in (b"copy_in", b"compute", b"copy_out")]
+        express: Any = extension("_express")
+        addresses = [ctypes.addressof(stream) for stream in streams]
+        self.static, self.left = self._memory(), self._memory()
+        slots = [tuple([self._memory()] for _ in range(4)) for _ in range(2)]
+        self.streams = express.GpuStreams(str(library), *addresses)
+        self.runner = express.GraphRunner(self.streams, [(self.static, ITEM)], [ITEM], slots)
+        self.graphs = [Graph(self.static, self.left, room * ITEM, takes, 0) for room in ROOMS]
+        for room, graph in zip(ROOMS, self.graphs, strict=True):
+            self.runner.add(room, ctypes.addressof(graph), [self.left])
+
+    def log(self) -> list[str]:
+        told: bytes = self.driver.fake_log()
+        return told.decode().splitlines()
+
+    def _memory(self) -> int:
+        return int(self._keep(np.full(LARGEST * ITEM, 77, np.int8)).ctypes.data)
+
+    def _keep(self, made: Any) -> Any:
+        self._kept.append(made)
+        return made
+
+
+class GpuWorld(World):
+    """The world of a worker whose native code knows a model in graphs; the GPU's clock is the world's."""
+
+    natively = True
+
+    def __init__(self, gpu: Gpu, script: Sequence[tuple[int, Any]], **late: int) -> None:
+        self.gpu = gpu
+        super().__init__([*script, (1000 * MS, Stop())], **late)
+
+    @property
+    def now(self) -> int:
+        return self._now
+
+    @now.setter
+    def now(self, now: int) -> None:
+        self._now = now
+        self.gpu.driver.fake_set_time(now)
+
+    def _native(self) -> Any:
+        native = super()._native()
+        native.know_graphs(0, self.gpu.runner)
+        return native
+
+
+def run(number: int, size: int = 1, start: int = 0, room: int = ITEM) -> RunBatch:
+    members = [BatchMember(i * 512, 1, 0, i * 512 + 256, room) for i in range(size)]
+    return RunBatch(number, 0, packed(members), start)
+
+
+def done(news: Any) -> BatchDone:
+    assert isinstance(news, BatchDone)
+    return news
+
+
+def filled(world: GpuWorld, size: int) -> Any:
+    values = np.arange(size * ITEM, dtype=np.int8).reshape(size, ITEM)
+    for i, row in enumerate(values):
+        world.memory.view[i * 512 : i * 512 + ITEM] = row.tobytes()
+    return values
+
+
+def replies(world: GpuWorld, size: int) -> Any:
+    return np.stack([np.frombuffer(world.memory.view, np.int8, ITEM, i * 512 + 256) for i in range(size)])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
+def test_answers_are_what_the_graph_made_of_the_inputs(library: Path, size: int) -> None:
+    world = GpuWorld(Gpu(library), [(8 * MS, run(1, size))])
+    values = filled(world, size)
+    (only,) = map(done, world.serve())
+    assert (replies(world, size) == -values).all()
+    room = min(one for one in ROOMS if one >= size)
+    static = (ctypes.c_int8 * (LARGEST * ITEM)).from_address(world.gpu.static)
+    assert set(static[size * ITEM : room * ITEM]) <= {0}  # the rest of the graph's room is empty
+    assert only.computed - only.started == pytest.approx(TAKES, abs=US)
+    assert (only.received, only.started) == (8 * MS, 8 * MS)
+
+
+def test_a_lone_batch_goes_through_one_stream(library: Path) -> None:
+    world = GpuWorld(Gpu(library), [(8 * MS, run(1, 3))])
+    world.serve()
+    assert world.gpu.log() == [
+        f"compute in {3 * ITEM}",
+        f"compute clear {ITEM}",
+        f"compute graph {4 * ITEM}",
+        f"compute out {3 * ITEM}",
+    ]
+
+
+def test_a_batch_behind_another_is_copied_while_that_one_runs(library: Path) -> None:
+    world = GpuWorld(Gpu(library), [(8 * MS, run(1)), (9 * MS, run(2, 2))])
+    values = filled(world, 2)
+    first, second = map(done, world.serve())
+    assert world.gpu.log()[3:] == [
+        f"copy_in in {2 * ITEM}",
+        "compute follow 0",
+        f"compute within {2 * ITEM}",
+        f"compute clear {2 * ITEM}",
+        f"compute graph {4 * ITEM}",
+        f"compute within {2 * ITEM}",
+        "copy_out follow 0",
+        f"copy_out out {2 * ITEM}",
+    ]
+    assert second.started == pytest.approx(first.computed, abs=US)
+    assert (replies(world, 2) == -values).all()
+
+
+def test_a_third_batch_waits_for_memory_and_none_is_lost(library: Path) -> None:
+    script = [(8 * MS + i, run(i + 1, 1 + i % 3)) for i in range(7)]
+    world = GpuWorld(Gpu(library), script)
+    values = filled(world, 3)
+    news = list(map(done, world.serve()))
+    assert [one.run for one in news] == [1, 2, 3, 4, 5, 6, 7]
+    starts = [one.started for one in news]
+    assert starts == pytest.approx([8 * MS + i * TAKES for i in range(7)], abs=100 * US)
+    assert (replies(world, 3) == -values).all()
+
+
+def test_a_batch_starts_no_earlier_than_it_should(library: Path) -> None:
+    (only,) = map(done, GpuWorld(Gpu(library), [(8 * MS, run(1, start=20 * MS))]).serve())
+    assert only.started == 20 * MS
+
+
+def test_a_batch_is_stopped_before_its_start_and_dropped_after_it(library: Path) -> None:
+    before = GpuWorld(Gpu(library), [(8 * MS, run(1, start=20 * MS)), (9 * MS, CancelBatch(1, MS))])
+    assert before.serve() == [BatchCancelled(1, 9 * MS, 9 * MS)]
+    script = [(8 * MS, run(1)), (9 * MS, CancelBatch(1, MS)), (9 * MS, run(2))]
+    dropped, second = GpuWorld(Gpu(library), script).serve()
+    assert isinstance(dropped, BatchCancelled)
+    assert dropped.stopped >= 8 * MS + TAKES  # a GPU cannot be stopped, but nobody waits for the answers
+    assert done(second).started >= dropped.stopped
+
+
+def test_a_graph_that_fails_breaks_its_batch_and_no_other(library: Path) -> None:
+    gpu = Gpu(library)
+    gpu.graphs[1].fails = 1
+    broken, good = GpuWorld(gpu, [(8 * MS, run(1, 3)), (30 * MS, run(2, 1))]).serve()
+    assert isinstance(broken, BatchBroken)
+    assert broken.error == "ModelFailed: cuGraphLaunch: the fake GPU failed"
+    assert done(good).started == 30 * MS
+
+
+@pytest.mark.parametrize("order", [run(1, LARGEST + 1), run(1, room=ITEM - 1)])
+def test_what_native_code_cannot_run_is_explained_by_python(library: Path, order: RunBatch) -> None:
+    (news,) = GpuWorld(Gpu(library), [(8 * MS, order)]).serve()
+    assert isinstance(news, BatchBroken)
+    assert "model 0 is not loaded" in news.error  # Python has no such model here
+
+
+class FakeTorch:
+    """PyTorch without CUDA: memory is the host's, and graphs are those of the fake driver."""
+
+    def __init__(self, torch: Any, offsets: Sequence[int] = (0, 0)) -> None:
+        told = iter(offsets)
+        generator = SimpleNamespace(get_offset=lambda: next(told))
+        self.cuda = SimpleNamespace(default_generators=[generator], synchronize=lambda device: None)
+        self._torch, self.from_numpy = torch, torch.from_numpy
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any, **where: Any) -> Any:
+        return self._torch.zeros(shape, dtype=dtype)
+
+
+class FakeGraph:
+    def __init__(self, source: Any, left: Any, room: int) -> None:
+        self._graph = Graph(source.data_ptr(), left.data_ptr(), room * ITEM, 0, 0)
+
+    def raw_cuda_graph_exec(self) -> int:
+        return ctypes.addressof(self._graph)
+
+    def replay(self) -> None:
+        """Do nothing: only random numbers are looked at."""
+
+
+class OldGraph:
+    """A graph of a PyTorch that does not tell where it is."""
+
+
+INPUT, OUTPUT = TensorSpec("INPUT", "INT8", (ITEM,)), TensorSpec("OUTPUT", "INT8", (ITEM,))
+
+
+def captured(offsets: Sequence[int] = (0, 0), output: TensorSpec = OUTPUT) -> CapturedGraphs:
+    torch = pytest.importorskip("torch")
+    static, left = (torch.zeros(LARGEST, ITEM, dtype=torch.int8) for _ in range(2))
+    graphs = {room: Captured(FakeGraph(static, left, room), {"OUTPUT": left[:room]}) for room in ROOMS}
+    device = SimpleNamespace(index=0)
+    return CapturedGraphs(FakeTorch(torch, offsets), device, graphs, [static], [INPUT], [output])
+
+
+def test_graphs_that_were_handed_over_run_without_python(library: Path) -> None:
+    graphs, gpu = captured(), Gpu(library)
+    assert graphs.needs_python() == ""
+    handed = graphs.handed_over(extension("_express"), gpu.streams, LARGEST)
+    model = SimpleNamespace(inputs=[INPUT], outputs=[OUTPUT], graphs=handed.runner)
+    given = np.arange(2 * ITEM, dtype=np.int8).reshape(2, ITEM)
+    order = RepeatedOrder(model, Batch(2, {"INPUT": given}))
+    assert len(order.carried_out(4)) == 4
+    answers = np.frombuffer(order.memory, np.int8, 2 * ITEM, 2 * ITEM)
+    assert (answers.reshape(2, ITEM) == -given).all()
+    handed.runner.finish()
+
+
+def test_graphs_that_need_python_say_why() -> None:
+    assert captured(offsets=(0, 4)).needs_python() == "it draws random numbers"
+    other = captured(output=TensorSpec("OUTPUT", "FP16", (ITEM,)))
+    assert "something else than the output OUTPUT of FP16" in other.needs_python()
+    old = captured()._replace(graphs={LARGEST: Captured(OldGraph(), {})})
+    assert "does not tell where its graphs are" in old.needs_python()
