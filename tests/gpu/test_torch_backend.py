@@ -217,9 +217,8 @@ def natively(model: Any, order: RepeatedOrder, size: int) -> Any:
 
 
 def test_declared_types_are_what_graphs_leave(home: Path) -> None:
-    files = ModelFiles(
-        "net", "torch", {"model": "net.py:Net", "dtype": "fp16"}, (IMAGE,), (LOGITS,), LARGEST, home
-    )
+    options = {"model": "net.py:Net", "dtype": "fp16"}
+    files = ModelFiles("net", "torch", options, (IMAGE,), (LOGITS,), LARGEST, home)
     model: Any = backends.get("torch")(files, Place(device="cuda:0"))
     model.warm_up([1])
     assert model.graphs is not None
@@ -236,9 +235,7 @@ def test_random_numbers_are_left_to_python(home: Path) -> None:
     assert (first != second).any()
 
 
-def test_a_worker_needs_little_of_its_host_for_a_batch(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_needs_little_of_its_host(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, given = load(home), images(8)
     order = RepeatedOrder(model, given)
     order.carried_out(20)
@@ -248,9 +245,7 @@ def test_a_worker_needs_little_of_its_host_for_a_batch(
     lead = min(one.started - one.received for one in (order.carried_out(1)[0] for _ in range(20))) / 1e3
     gpu = np.median([one.computed - one.started for one in done]) / 1e3
     with capsys.disabled():
-        print(
-            f"\na batch of 8: {took:.0f} us, GPU {gpu:.0f} us, CPU {spent:.0f} us (it spins); lead {lead:.0f} us"
-        )
+        print(f"\na batch of 8: {took:.0f} us, GPU {gpu:.0f} us, CPU {spent:.0f} us, lead {lead:.0f} us")
     assert took < 1.5 * gpu + 100
 
 

@@ -3,7 +3,8 @@
     python benchmarks/serving/parts/worker_pipeline.py
 
 ResNet50 on images of 150 kB and an encoder of the size of BERT-base, as in gpu.py. One worker runs batch
-after batch (`run`: gather, copy, compute, copy, answer), another launches them ahead (`launch`). For each
+after batch (`run`: gather, copy, compute, copy, answer), another launches them ahead from Python
+(`launch`), and a third does so without Python (`native`, which is what a server has). For each
 size: items/s, the share of the time in which the GPU computes, and CPU time of the worker for a batch; of a
 batch of one that is alone, the time from its order to its replies. How long the GPU computes a batch is told
 by CUDA events of the batches that were launched ahead, for both. Takes a minute and needs torch, torchvision
@@ -34,6 +35,7 @@ from astrarium.serving.live import worker
 from astrarium.serving.live.arena import SharedMemory, aligned
 from astrarium.serving.live.backends.contract import ModelFiles
 from astrarium.serving.live.backends.torch import TorchModel
+from astrarium.serving.live.backends.torch.runners import CudaRunner
 from astrarium.serving.live.messages import (
     LARGEST_MESSAGE,
     BatchDone,
@@ -51,7 +53,7 @@ from astrarium.serving.live.messages import (
 from astrarium.serving.live.tensors import TensorSpec
 from gpu import CODE, MODELS, Model
 
-MODES = ("run", "launch")
+MODES = ("run", "launch", "native")
 ROOM = 8192  # bytes for an answer: ResNet50's 1000 numbers, and more than enough for the encoder's
 SETS = 4  # of items in shared memory: no batch finds its inputs in a cache because it was the last one
 AHEAD = 3  # orders that the worker has
@@ -198,7 +200,9 @@ def measured(given: argparse.Namespace, folder: Path) -> tuple[list[Found], dict
             line.hear(ModelLoaded)
     found, single = [], {}
     for items in all_items:
-        check_alike(*(answers(line, memory, items) for line in lines.values()))
+        first, *others = (answers(line, memory, items) for line in lines.values())
+        for other in others:
+            check_alike(first, other)
         single[items.model.name] = [alone(line, items) for line in lines.values()]
         for size in given.sizes:
             for mode, line in lines.items():
@@ -220,19 +224,22 @@ def show(found: list[Found], single: dict[str, list[float]]) -> None:
     print(f"gathering: {native}\n")
     print("| model | size | mode | items/s | GPU computes | interval | compute | worker's CPU for a batch |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    by_events = {(one.model, one.size): one.compute_ms for one in found if one.mode == "launch"}
+    by_events = {(one.model, one.size): one.compute_ms for one in found if one.mode == "native"}
     for one in found:
         compute = by_events[one.model, one.size]
         print(
             f"| {one.model} | {one.size} | {one.mode} | {one.items:,.0f} | {compute / one.interval_ms:.3f} "
             f"| {one.interval_ms:.2f} ms | {compute:.2f} ms | {one.cpu_us:.0f} us |"
         )
-    for name, (run, launch) in single.items():
-        print(f"\n{name}, a batch of one alone, p50: run {run:.2f} ms, launch {launch:.2f} ms")
+    for name, times in single.items():
+        told = ", ".join(f"{mode} {took:.2f} ms" for mode, took in zip(MODES, times, strict=True))
+        print(f"\n{name}, a batch of one alone, p50: {told}")
 
 
 def serve(mode: str, told: list[str]) -> None:
     """Be a worker; without `launch` the models of this process run batch after batch."""
+    if mode != "native":
+        CudaRunner.hand_over = lambda *given: None  # type: ignore[method-assign]
     if mode == "run":
         prepare = TorchModel.__init__
 
