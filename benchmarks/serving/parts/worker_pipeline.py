@@ -200,9 +200,9 @@ def measured(given: argparse.Namespace, folder: Path) -> tuple[list[Found], dict
             line.hear(ModelLoaded)
     found, single = [], {}
     for items in all_items:
-        first, *others = (answers(line, memory, items) for line in lines.values())
+        wanted, *others = (answers(line, memory, items) for line in lines.values())
         for other in others:
-            check_alike(first, other)
+            check_alike(wanted, other)
         single[items.model.name] = [alone(line, items) for line in lines.values()]
         for size in given.sizes:
             for mode, line in lines.items():
