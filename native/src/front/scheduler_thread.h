@@ -112,9 +112,10 @@ class SchedulerThread {
     const std::lock_guard lock(told_);
     return std::exchange(troubles_, {});
   }
-  std::vector<BatchRecord> records() {
-    const std::lock_guard lock(told_);
-    return std::exchange(records_, {});
+  // What became of batches since the last call.
+  BatchBooks batches() {
+    const std::lock_guard turn(turn_);
+    return std::exchange(scheduler_.books, {});
   }
 
   // A question to the scheduler, between its turns.
@@ -139,7 +140,6 @@ class SchedulerThread {
   }
 
  private:
-  static constexpr std::size_t kMostRecords = 1 << 16;  // nobody asked for them that long: the oldest are forgotten
   static constexpr std::uint64_t kBell = ~std::uint64_t{0}, kTimer = kBell - 1;
 
   void run() {
@@ -240,15 +240,6 @@ class SchedulerThread {
     scheduler_.ended.clear();
     for (std::size_t home = 0; home < rung_.size(); ++home)
       if (rung_[home]) exchange_.origins[home]->bell.ring();
-    keep_records();
-  }
-
-  void keep_records() {
-    if (scheduler_.records.empty()) return;
-    const std::lock_guard lock(told_);
-    if (records_.size() > kMostRecords) records_.clear();
-    records_.insert(records_.end(), scheduler_.records.begin(), scheduler_.records.end());
-    scheduler_.records.clear();
   }
 
   void send(const Order& order) {
@@ -275,7 +266,6 @@ class SchedulerThread {
   std::mutex told_;  // for what Python asks for
   std::vector<Packet> packets_;
   std::vector<std::pair<int, std::string>> troubles_;
-  std::vector<BatchRecord> records_;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };

@@ -21,12 +21,12 @@ from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place, R
 from astrarium.serving.live.backends.emulated import EmulatedBatch, EmulatedModel
 from astrarium.serving.live.backends.precise_wait import Heard, Ready, Wait
 from astrarium.serving.live.messages import (
+    LARGEST_MESSAGE,
     BatchBroken,
     BatchCancelled,
     BatchDone,
     BatchMember,
     CancelBatch,
-    LARGEST_MESSAGE,
     LoadModel,
     ModelLoaded,
     ModelUnloaded,

@@ -30,7 +30,15 @@ from astrarium.core.units import Time
 from astrarium.serving.live import messages
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends import backends, contract, examples
-from astrarium.serving.live.backends.contract import Batch, Launched, LoadedModel, ModelFiles, Place, Ran, Timed
+from astrarium.serving.live.backends.contract import (
+    Batch,
+    Launched,
+    LoadedModel,
+    ModelFiles,
+    Place,
+    Ran,
+    Timed,
+)
 from astrarium.serving.live.backends.precise_wait import Ready, Watch, fine_timers, watching
 from astrarium.serving.live.batches import gathered, rehearse, write_replies
 from astrarium.serving.live.garbage import GarbageKeeper
