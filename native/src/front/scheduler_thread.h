@@ -91,7 +91,7 @@ class SchedulerThread {
   // Hear what is left of a worker's words, then no more of it.
   void forget(int worker) {
     const std::lock_guard turn(turn_);
-    hear(worker, monotonic_ns());
+    hear(worker, monotonic_ns(), true);
     silence(worker);
     settle();
   }
@@ -132,7 +132,7 @@ class SchedulerThread {
     if (all_workers) ready_.clear();
     for (const int worker : std::exchange(ready_, {})) hear(worker, now);
     if (all_workers)
-      for (const int worker : watched()) hear(worker, now);
+      for (const int worker : watched()) hear(worker, now, true);
     take_arrivals(now);
     const Time next = scheduler_.step(now);
     settle();
@@ -166,11 +166,12 @@ class SchedulerThread {
     return stopping_.load();
   }
 
+  // A timer that rings too early stays as it is: mostly the next moment is moved on again before that.
   void set_timer(Time next) {
-    if (next == set_for_) return;
+    if (next >= set_for_) return;
     set_for_ = next;
     itimerspec when{};
-    if (next < kForever) when.it_value = {next / 1'000'000'000, std::max<Time>(next % 1'000'000'000, 1)};
+    when.it_value = {next / 1'000'000'000, std::max<Time>(next % 1'000'000'000, 1)};
     ::timerfd_settime(timer_, TFD_TIMER_ABSTIME, &when, nullptr);
   }
 
@@ -200,9 +201,9 @@ class SchedulerThread {
     return workers;
   }
 
-  // All that can be read of a worker now.
-  void hear(int worker, Time now) {
-    while (true) {
+  // All that can be read of a worker now; once it has no batch any more, *all* or nothing but what epoll tells of.
+  void hear(int worker, Time now, bool all = false) {
+    do {
       const auto known = sockets_.find(worker);
       if (known == sockets_.end()) return;
       const ssize_t size = ::recv(known->second, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
@@ -211,7 +212,7 @@ class SchedulerThread {
       if (size <= 0) return silence(worker);
       const std::string_view words(buffer_.data(), static_cast<std::size_t>(size));
       if (!scheduler_.hear(worker, words, now)) pass_on({worker, std::string(words)});
-    }
+    } while (all || scheduler_.oldest(worker));
   }
 
   void pass_on(Packet packet) {
