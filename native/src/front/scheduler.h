@@ -125,6 +125,11 @@ class Scheduler {
   std::int64_t policy_errors() const { return policy_errors_; }
   const std::string& last_policy_error() const { return last_policy_error_; }
 
+  // Whether no batch is under way.
+  bool at_rest() const {
+    return std::all_of(gpus_.begin(), gpus_.end(), [](const Worker& worker) { return worker.flights.empty(); });
+  }
+
   // The oldest batch of a GPU's worker, and how long it may take.
   std::optional<std::pair<std::int64_t, Time>> oldest(int gpu) const {
     const auto& flights = gpus_[static_cast<std::size_t>(gpu)].flights;
