@@ -15,7 +15,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
-from astrarium.server.control.books import LastMinute, ModelBooks
+from astrarium.server.control.books import BatchesDone, LastMinute, ModelBooks
 from astrarium.server.control.calls import Preprocessor, let_in
 from astrarium.server.control.plan import device_chooser, visible_gpus
 from astrarium.server.control.tickets import Ticket
@@ -86,7 +86,7 @@ def test_metrics_show_what_the_books_hold() -> None:
     ):
         books.call_ended(outcome, reason, MILLISECOND)
     books.answered(Stages(0, 1, 2, 4 * MILLISECOND, 9 * MILLISECOND, 10 * MILLISECOND), 1)
-    books.batch_done(3, 1, 5 * MILLISECOND, 1, 0)
+    books.batches_done(BatchesDone.one(3, 1, 5 * MILLISECOND, 1), 0)
     books.refused["overloaded"] += 2
     books.refusing = "it has turned away all of the last 33 calls"
     found = shown(source)

@@ -184,8 +184,8 @@ class VirtualScheduler:
         self.admission = self._steps.admission
         self.waiting, self.retried = self._steps.waiting, self._steps.retried
         self.policy_errors, self.oldest = self._steps.policy_errors, self._steps.oldest
+        self.batches = self._steps.batches
         self._ended: list[Any] = []
-        self._records: list[Any] = []
         self._due = FOREVER
         self.stage: Stage | None = None
 
@@ -221,10 +221,6 @@ class VirtualScheduler:
         ended, self._ended = self._ended, []
         return ended
 
-    def records(self) -> list[Any]:
-        records, self._records = self._records, []
-        return records
-
     def troubles(self) -> list[tuple[int, str]]:
         return []
 
@@ -237,9 +233,8 @@ class VirtualScheduler:
 
     def _step(self) -> None:
         assert self.stage is not None
-        due, orders, ended, records = self._steps.step(self._loop.now)
+        due, orders, ended = self._steps.step(self._loop.now)
         self._ended += ended
-        self._records += records
         for gpu, packet in orders:
             self.stage.workers.send(gpu, decode_order(packet))
         self.stage.control.collect()

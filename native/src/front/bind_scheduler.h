@@ -122,8 +122,22 @@ struct BoundScheduler {
   }
 };
 
-inline nb::tuple told(const BatchRecord& one) {
-  return nb::make_tuple(one.tag, one.gpu, one.model, one.size, one.dispatched, one.started, one.computing, one.computed, one.finished);
+// What BatchesDone in astrarium.server.control.books holds, and how long the last batches kept their GPUs.
+inline nb::tuple told(const ModelBatches& one) {
+  nb::list execution, last;
+  nb::dict computing;
+  for (const std::int64_t count : one.execution) execution.append(count);
+  for (const auto& [size, sum] : one.computing) computing[nb::int_(size)] = nb::make_tuple(sum.first, sum.second);
+  for (const KeptGpu& kept : one.last) last.append(nb::make_tuple(kept.finished, kept.size, kept.kept));
+  return nb::make_tuple(nb::make_tuple(execution, one.gathering, one.writing, computing), last);
+}
+
+// ([(model, its batches, the last of them)], [(GPU, when a second began, how long it was busy in it)]).
+inline nb::tuple told(const BatchBooks& books) {
+  nb::list models, busy;
+  for (const auto& [model, batches] : books.models) models.append(nb::make_tuple(model) + told(batches));
+  for (const auto& [second, time] : books.busy) busy.append(nb::make_tuple(second.first, second.second, time));
+  return nb::make_tuple(models, busy);
 }
 
 // The scheduler alone, in a time that the caller makes: for tests, and to measure what deciding costs.
@@ -141,17 +155,16 @@ struct BoundSteps {
     scheduler.arrive(ticket, now);
   }
 
-  // When to step again; orders as (gpu, packet); calls that ended; batches that ended well.
+  // When to step again; orders as (gpu, packet); calls that ended.
   nb::tuple step(Time now) {
     const Time next = scheduler.step(now);
-    nb::list orders, ended, records;
+    nb::list orders, ended;
     for (const Order& order : std::exchange(scheduler.orders, {})) orders.append(nb::make_tuple(order.gpu, as_bytes(order.packet)));
     for (Ticket* ticket : std::exchange(scheduler.ended, {})) {
       ended.append(told(*ticket));
       tickets.free(ticket);
     }
-    for (const BatchRecord& one : std::exchange(scheduler.records, {})) records.append(told(one));
-    return nb::make_tuple(next, orders, ended, records);
+    return nb::make_tuple(next, orders, ended);
   }
 };
 
@@ -177,16 +190,11 @@ inline void bind_steps(nb::module_& m) {
       .def("close", [](BoundSteps& self) { self.scheduler.close(); })
       .def_prop_ro("admission", [](BoundSteps& self) -> Admission& { return self.admission; }, nb::rv_policy::reference_internal)
       .def("step", &BoundSteps::step, "now"_a)
+      .def("batches", [](BoundSteps& self) { return told(std::exchange(self.scheduler.books, {})); })
       .def("waiting", [](const BoundSteps& self) { return self.scheduler.waiting(); })
       .def("retried", [](const BoundSteps& self, int model) { return self.scheduler.retried(model); }, "model"_a)
       .def("policy_errors", [](const BoundSteps& self) { return std::pair(self.scheduler.policy_errors(), self.scheduler.last_policy_error()); })
       .def("oldest", [](const BoundSteps& self, int gpu) { return self.scheduler.oldest(gpu); }, "gpu"_a);
-}
-
-inline nb::list records(BoundScheduler& self) {
-  nb::list found;
-  for (const BatchRecord& one : self.thread.records()) found.append(told(one));
-  return found;
 }
 
 inline nb::list packets(BoundScheduler& self) {
@@ -214,7 +222,7 @@ inline void bind_scheduler(nb::module_& m) {
       .def("close", [](BoundScheduler& self) { self.thread.close(); }, Without())
       .def("arrive", &BoundScheduler::arrive, "number"_a, "model"_a, "rows"_a, "application"_a, "moments"_a, "rooms"_a, "shapes"_a.none())
       .def("ended", &BoundScheduler::ended)
-      .def("records", &records)
+      .def("batches", [](BoundScheduler& self) { return told(self.thread.batches()); })
       .def("packets", &packets)
       .def("troubles", [](BoundScheduler& self) { return self.thread.troubles(); })
       .def("waiting", [](BoundScheduler& self) { return self.thread.ask([](const Scheduler& one) { return one.waiting(); }); })

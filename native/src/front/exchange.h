@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <vector>
 
@@ -33,6 +35,16 @@ struct Exchange {
     for (std::size_t i = 0; i < origins; ++i) this->origins.push_back(std::make_unique<Origin>(most));
   }
 
+  // By an origin's thread that has sent tickets: the scheduler is to take them. Where it sleeps and no batch is under way,
+  // whose end could wake it, its turn is taken here and now: that is sooner than it could wake up.
+  void hand_in() {
+    if (at_rest.load(std::memory_order_relaxed) && bell.is_needed()) {
+      const std::unique_lock lock(turn, std::try_to_lock);
+      if (lock && take_turn) return take_turn();
+    }
+    bell.ring();
+  }
+
   // Racing threads may each let in one call more than may be open.
   static constexpr std::size_t kRacing = 64;
 
@@ -42,6 +54,9 @@ struct Exchange {
   Admission admission;
   Bell bell;                                     // of the scheduler
   std::vector<std::unique_ptr<Origin>> origins;  // a ticket's `origin` is its place here
+  std::mutex turn;                               // for whoever lets the scheduler do something
+  std::function<void()> take_turn;               // by that; nothing where no scheduler runs
+  std::atomic<bool> at_rest = false;             // whether no batch is under way
   std::atomic<Time> response = 0;                // the setup's network.response, for Admission::answered
   std::vector<std::shared_ptr<void>> kept;       // those whose tickets may still be on their way
 };

@@ -68,7 +68,7 @@ class Feed {
         ++(ended->outcome == Outcome::kInTime ? fed.answered : fed.dropped);
         spare.push_back(ended);
       }
-      scheduler_.ended.clear(), scheduler_.records.clear();
+      scheduler_.ended.clear();
       if (!ends_.empty()) next = std::min(next, ends_.top().at);
     }
     return fed;

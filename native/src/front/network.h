@@ -125,7 +125,7 @@ class NetworkThread {
       else if (events[i].data.u64 == kListener) accept_all();
     do_posted();
     sweep();
-    if (std::exchange(has_sent_, false)) exchange_.bell.ring();
+    if (std::exchange(has_sent_, false)) exchange_.hand_in();
     ended_ = monotonic_ns();
   }
 

@@ -76,6 +76,12 @@ class Bell {
     [[maybe_unused]] const auto read = ::read(fd_, &count, sizeof count);
   }
 
+  // Whether ringing would wake somebody; a moment later that may be otherwise.
+  bool is_needed() const {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return asleep_.load(std::memory_order_relaxed);
+  }
+
   void ring() {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (asleep_.load(std::memory_order_relaxed) && asleep_.exchange(false)) ring_aloud();

@@ -19,6 +19,7 @@
 
 #include "../live_policy.h"
 #include "admission.h"
+#include "batch_books.h"
 #include "order.h"
 #include "ticket.h"
 
@@ -27,13 +28,6 @@ namespace astrarium::front {
 struct Order {
   int gpu;
   std::string packet;
-};
-
-// A batch that ended well, for those who keep books and watch profiles drift.
-struct BatchRecord {
-  std::int64_t tag;
-  int gpu, model, size;
-  Time dispatched, planned_end, received, started, computing, computed, finished;
 };
 
 using MakePolicy = std::unique_ptr<Policy> (*)(const Setup&, const Parameters&);
@@ -120,7 +114,7 @@ class Scheduler {
 
   std::vector<Order> orders;
   std::vector<Ticket*> ended;
-  std::vector<BatchRecord> records;
+  BatchBooks books;
 
   // --- questions
 
@@ -130,6 +124,11 @@ class Scheduler {
   }
   std::int64_t policy_errors() const { return policy_errors_; }
   const std::string& last_policy_error() const { return last_policy_error_; }
+
+  // Whether no batch is under way.
+  bool at_rest() const {
+    return std::all_of(gpus_.begin(), gpus_.end(), [](const Worker& worker) { return worker.flights.empty(); });
+  }
 
   // The oldest batch of a GPU's worker, and how long it may take.
   std::optional<std::pair<std::int64_t, Time>> oldest(int gpu) const {
@@ -262,8 +261,8 @@ class Scheduler {
       if (done.shapes && !told) end(part, Outcome::kFailed, Cause::kModelError, "the worker's answer is not what it said it is");
       else end(part, Outcome::kInTime, Cause::kNone, "");
     }
-    records.push_back({flight->tag, gpu, flight->model, static_cast<int>(flight->parts.size()), flight->dispatched,
-                       flight->planned_end, done.received, done.started, done.computing, done.computed, done.finished});
+    books.add({flight->tag, gpu, flight->model, static_cast<int>(flight->parts.size()), flight->dispatched,
+               flight->planned_end, done.received, done.started, done.computing, done.computed, done.finished});
     left(gpu, *flight);
   }
 

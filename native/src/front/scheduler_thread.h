@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -49,11 +50,14 @@ class SchedulerThread {
   SchedulerThread& operator=(const SchedulerThread&) = delete;
 
   void start() {
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    if (thread_.joinable()) return;
+    others_may_decide([this] { decide(monotonic_ns()); });
+    thread_ = std::thread([this] { run(); });
   }
 
   void stop() {
     if (!thread_.joinable()) return;
+    others_may_decide(nullptr);
     stopping_.store(true);
     exchange_.bell.ring_aloud();
     thread_.join();
@@ -62,27 +66,27 @@ class SchedulerThread {
   // --- for Python
 
   void begin(Setup setup, Parameters parameters) {
-    const std::lock_guard turn(turn_);
+    const std::lock_guard turn(exchange_.turn);
     exchange_.response.store(setup.network.response, std::memory_order_relaxed);
     scheduler_.begin(std::move(setup), std::move(parameters), monotonic_ns());
     exchange_.bell.ring_aloud();
   }
 
   void gpu_joined(int gpu) {
-    const std::lock_guard turn(turn_);
+    const std::lock_guard turn(exchange_.turn);
     scheduler_.gpu_joined(gpu, monotonic_ns());
     exchange_.bell.ring_aloud();
   }
 
   void gpu_left(int gpu, const std::string& reason) {
-    const std::lock_guard turn(turn_);
+    const std::lock_guard turn(exchange_.turn);
     scheduler_.gpu_left(gpu, reason, monotonic_ns());
     exchange_.bell.ring_aloud();
   }
 
   // Hear a worker from now on, and send it orders.
   void watch(int worker, int socket) {
-    const std::lock_guard turn(turn_);
+    const std::lock_guard turn(exchange_.turn);
     silence(worker);
     sockets_[worker] = socket;
     listen(socket, static_cast<std::uint64_t>(worker));
@@ -90,15 +94,15 @@ class SchedulerThread {
 
   // Hear what is left of a worker's words, then no more of it.
   void forget(int worker) {
-    const std::lock_guard turn(turn_);
-    hear(worker, monotonic_ns());
+    const std::lock_guard turn(exchange_.turn);
+    hear(worker, monotonic_ns(), true);
     silence(worker);
     settle();
   }
 
   // End all that is open; what arrives later is not looked at any more.
   void close() {
-    const std::lock_guard turn(turn_);
+    const std::lock_guard turn(exchange_.turn);
     take_arrivals(monotonic_ns());
     scheduler_.close();
     settle();
@@ -112,42 +116,54 @@ class SchedulerThread {
     const std::lock_guard lock(told_);
     return std::exchange(troubles_, {});
   }
-  std::vector<BatchRecord> records() {
-    const std::lock_guard lock(told_);
-    return std::exchange(records_, {});
+  // What became of batches since the last call.
+  BatchBooks batches() {
+    const std::lock_guard turn(exchange_.turn);
+    return std::exchange(scheduler_.books, {});
   }
 
   // A question to the scheduler, between its turns.
   template <class Ask>
   auto ask(Ask question) {
-    const std::lock_guard turn(turn_);
+    const std::lock_guard turn(exchange_.turn);
     return question(scheduler_);
   }
 
   // One turn: hear, take, decide, send. Returns when the next is due.
   Time turn(bool all_workers = false) {
-    const std::lock_guard turn(turn_);
+    const std::lock_guard turn(exchange_.turn);
     const Time now = monotonic_ns();
     if (all_workers) ready_.clear();
     for (const int worker : std::exchange(ready_, {})) hear(worker, now);
     if (all_workers)
-      for (const int worker : watched()) hear(worker, now);
-    take_arrivals(now);
-    const Time next = scheduler_.step(now);
-    settle();
-    return next;
+      for (const int worker : watched()) hear(worker, now, true);
+    return decide(now);
   }
 
  private:
-  static constexpr std::size_t kMostRecords = 1 << 16;  // nobody asked for them that long: the oldest are forgotten
+  void others_may_decide(std::function<void()> how) {
+    const std::lock_guard turn(exchange_.turn);
+    exchange_.take_turn = std::move(how);
+  }
+
+  Time decide(Time now) {
+    take_arrivals(now);
+    const Time next = scheduler_.step(now);
+    settle();
+    set_timer(next);
+    return next;
+  }
+
   static constexpr std::uint64_t kBell = ~std::uint64_t{0}, kTimer = kBell - 1;
 
   void run() {
-    while (!stopping_.load()) sleep_until(turn());
+    while (!stopping_.load()) {
+      turn();
+      sleep();
+    }
   }
 
-  void sleep_until(Time next) {
-    set_timer(next);
+  void sleep() {
     exchange_.bell.sleeps();
     epoll_event events[64];
     const int count = ::epoll_wait(epoll_, events, 64, anything_new() ? 0 : -1);
@@ -166,15 +182,17 @@ class SchedulerThread {
     return stopping_.load();
   }
 
+  // A timer that rings too early stays as it is: mostly the next moment is moved on again before that.
   void set_timer(Time next) {
-    if (next == set_for_) return;
+    if (next >= set_for_) return;
     set_for_ = next;
     itimerspec when{};
-    if (next < kForever) when.it_value = {next / 1'000'000'000, std::max<Time>(next % 1'000'000'000, 1)};
+    when.it_value = {next / 1'000'000'000, std::max<Time>(next % 1'000'000'000, 1)};
     ::timerfd_settime(timer_, TFD_TIMER_ABSTIME, &when, nullptr);
   }
 
   void timer_rang() {
+    const std::lock_guard turn(exchange_.turn);
     std::uint64_t count = 0;
     [[maybe_unused]] const auto read = ::read(timer_, &count, sizeof count);
     set_for_ = kForever;
@@ -200,9 +218,9 @@ class SchedulerThread {
     return workers;
   }
 
-  // All that can be read of a worker now.
-  void hear(int worker, Time now) {
-    while (true) {
+  // All that can be read of a worker now; once it has no batch any more, *all* or nothing but what epoll tells of.
+  void hear(int worker, Time now, bool all = false) {
+    do {
       const auto known = sockets_.find(worker);
       if (known == sockets_.end()) return;
       const ssize_t size = ::recv(known->second, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
@@ -211,7 +229,7 @@ class SchedulerThread {
       if (size <= 0) return silence(worker);
       const std::string_view words(buffer_.data(), static_cast<std::size_t>(size));
       if (!scheduler_.hear(worker, words, now)) pass_on({worker, std::string(words)});
-    }
+    } while (all || scheduler_.oldest(worker));
   }
 
   void pass_on(Packet packet) {
@@ -240,15 +258,7 @@ class SchedulerThread {
     scheduler_.ended.clear();
     for (std::size_t home = 0; home < rung_.size(); ++home)
       if (rung_[home]) exchange_.origins[home]->bell.ring();
-    keep_records();
-  }
-
-  void keep_records() {
-    if (scheduler_.records.empty()) return;
-    const std::lock_guard lock(told_);
-    if (records_.size() > kMostRecords) records_.clear();
-    records_.insert(records_.end(), scheduler_.records.begin(), scheduler_.records.end());
-    scheduler_.records.clear();
+    exchange_.at_rest.store(scheduler_.at_rest(), std::memory_order_relaxed);
   }
 
   void send(const Order& order) {
@@ -264,7 +274,6 @@ class SchedulerThread {
   }
 
   Exchange& exchange_;
-  std::mutex turn_;  // for whoever lets the scheduler do something
   Scheduler scheduler_;
   int epoll_ = -1, timer_ = -1;
   Time set_for_ = kForever;
@@ -275,7 +284,6 @@ class SchedulerThread {
   std::mutex told_;  // for what Python asks for
   std::vector<Packet> packets_;
   std::vector<std::pair<int, std::string>> troubles_;
-  std::vector<BatchRecord> records_;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };

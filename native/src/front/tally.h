@@ -31,10 +31,14 @@ struct TimeHistogram {
       25 * kMillisecond,  50 * kMillisecond,  100 * kMillisecond,  250 * kMillisecond, 500 * kMillisecond,
       1000 * kMillisecond, 2500 * kMillisecond, 5000 * kMillisecond};
 
-  void add(Time value) {
+  static std::size_t place(Time value) {
     std::size_t at = 0;
     while (at < kBounds.size() && value > kBounds[at]) ++at;
-    counts[at].add(1);
+    return at;
+  }
+
+  void add(Time value) {
+    counts[place(value)].add(1);
     sum.add(value);
   }
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -36,6 +37,7 @@ from astrarium.serving.live.messages import Ping
 from astrarium.serving.live.workers import Listener, NativeEars, Workers
 
 POLL = 0.01
+SYNC_EVERY = 5  # looks after workers: books are synchronized too where somebody reads them
 _DELAYS_CUT = (
     "delays of %(measured_ms).2f ms were measured, and the objective of model %(model)s leaves "
     "%(planned_ms).2f ms for them: answers may be late"
@@ -328,10 +330,11 @@ class LiveService:
         self.workers.send(worker, Ping(self.clock()))
 
     async def _look_after(self) -> None:
-        while True:
+        for looks in count():
             await asyncio.sleep(LOOK_EVERY / SECOND)
             try:
-                self.control.sync()
+                if looks % SYNC_EVERY == 0:
+                    self.control.sync()
                 self.fleet.check_for_stuck()
                 self._calibration.ping_one(self.fleet.idle())
                 self._follow_drift()

@@ -35,9 +35,14 @@ class PrometheusHistogram:
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
 
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def add(self, value: float, count: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.sum += count * value
+
+    def enter(self, counts: Sequence[int], ns: Time) -> None:
+        """Enter times that were counted by the same bounds elsewhere."""
+        self.counts = list(map(int.__add__, self.counts, counts))
+        self.sum += ns / 1e9
 
 
 def _times() -> PrometheusHistogram:
@@ -58,6 +63,21 @@ class _Sum:
 
     def tally(self) -> TimedCount:
         return TimedCount(self.count, self.ns)
+
+
+class BatchesDone(NamedTuple):
+    """Batches of a model that ended well: counts by how long they took, and nanoseconds of their stages."""
+
+    execution: Sequence[int]  # by the upper bounds of TIME_BOUNDS
+    gathering: Time
+    writing: Time
+    computing: Mapping[int, tuple[int, Time]]  # by size: how many, and how long in all
+
+    @classmethod
+    def one(cls, size: int, gathering: Time, computing: Time, writing: Time) -> BatchesDone:
+        took = bisect_left(TIME_BOUNDS, (gathering + computing + writing) / 1e9)
+        counts = [int(place == took) for place in range(len(TIME_BOUNDS) + 1)]
+        return cls(counts, gathering, writing, {size: (1, computing)})
 
 
 @dataclass
@@ -109,13 +129,15 @@ class ModelBooks:
         self.queueing.add((stages.started - stages.received) / 1e9)
         self.queue.add(stages.started - stages.received, rows)
 
-    def batch_done(self, size: int, gathering: Time, computing: Time, writing: Time, now_ms: int) -> None:
-        self.batch_size.add(size)
-        self.execution.add((gathering + computing + writing) / 1e9)
-        self.inputs.add(gathering)
-        self.compute.add(computing)
-        self.outputs.add(writing)
-        self.by_size.setdefault(size, _Sum()).add(computing)
+    def batches_done(self, new: BatchesDone, now_ms: int) -> None:
+        for size, (count, ns) in new.computing.items():
+            self.batch_size.add(size, count)
+            self.compute.add(ns, count)
+            self.by_size.setdefault(size, _Sum()).add(ns, count)
+        count, computing = map(sum, zip(*new.computing.values(), strict=True))
+        self.execution.enter(new.execution, new.gathering + computing + new.writing)
+        self.inputs.add(new.gathering, count)
+        self.outputs.add(new.writing, count)
         self.last_ms = now_ms
 
     def statistics(self) -> ModelStatistics:
@@ -174,8 +196,7 @@ def enter(books: ModelBooks, new: Tally) -> None:
     books.ended_in_all += sum(new.ended.values())
     books.refused.update({kind: number for kind, number in new.refused.items() if number})
     for histogram, (counts, ns) in ((books.latency, new.latency), (books.queueing, new.queueing)):
-        histogram.counts = list(map(int.__add__, histogram.counts, counts))
-        histogram.sum += ns / 1e9
+        histogram.enter(counts, ns)
     for total, (number, ns) in (
         (books.success, new.success),
         (books.fail, new.fail),

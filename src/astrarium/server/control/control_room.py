@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from time import time_ns
 from typing import Any
 
@@ -16,14 +17,14 @@ from astrarium.core.errors import extension
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, Time
 from astrarium.server.control.admission import Admission
-from astrarium.server.control.books import LastMinute, ModelBooks, Tally, enter, growth
+from astrarium.server.control.books import BatchesDone, LastMinute, ModelBooks, Tally, enter, growth
 from astrarium.server.control.bounds import alone, bounded
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Repository
 from astrarium.server.control.scheduler import Scheduler, SchedulerLoop
-from astrarium.server.control.tickets import EndedBatch, FinishedBatch, InFlightBatch, Ticket
+from astrarium.server.control.tickets import EndedBatch, InFlightBatch, KeptGpu, Ticket, kept_gpu
 from astrarium.server.control.watches import Calibration
 from astrarium.serving.contract import Setup
 from astrarium.serving.live.messages import (
@@ -64,7 +65,7 @@ class ControlRoom:
         self.calibration: Calibration | None = None
         self.present: set[int] = set()  # GPUs whose workers can run batches
         self.policy_errors = 0
-        self.listeners: list[Callable[[FinishedBatch], None]] = []
+        self.listeners: list[Callable[[int, Sequence[KeptGpu]], None]] = []
         self.began, self._taking = False, True
         self.tally: Callable[[int], tuple[Any, ...]] | None = None  # what network threads counted of a model
         self._counted = [Tally()] * len(plan.models)
@@ -95,13 +96,11 @@ class ControlRoom:
         assert self.calibration is not None
         self.calibration.pong(news.sent, news.received)
 
-    def note(self, batch: FinishedBatch) -> None:
-        """Enter a batch that ended well in its model's books, and tell those who listen."""
-        gathering, computing = batch.computing - batch.started, batch.computed - batch.computing
-        spans = gathering, computing, batch.finished - batch.computed
-        self.books[batch.model].batch_done(batch.size, *spans, time_ns() // MILLISECOND)
+    def note(self, model: int, new: BatchesDone, last: Sequence[KeptGpu]) -> None:
+        """Enter batches that ended well in their model's books, and tell those who listen of the *last*."""
+        self.books[model].batches_done(new, time_ns() // MILLISECOND)
         for listener in self.listeners:
-            listener(batch)
+            listener(model, last)
 
     def sync(self) -> None:
         """Bring what was counted elsewhere into the books."""
@@ -110,6 +109,8 @@ class ControlRoom:
         now = self.clock()
         for model, books in enumerate(self.books):
             before, tally = self._counted[model], Tally(*self.tally(model))
+            if tally == before:
+                continue
             self._counted[model], new = tally, Tally(*growth(before, tally))
             enter(books, new)
             if ended := sum(new.ended.values()):
@@ -320,8 +321,10 @@ class Control(ControlRoom):
         self.scheduler.arrived(request, ticket.model, ticket.call.received, deadline, ticket.application)
 
     def _count(self, flight: InFlightBatch, done: BatchDone) -> None:
-        moments = flight.dispatched, done.started, done.computing, done.computed, done.finished
-        self.note(FinishedBatch(flight.tag, flight.gpu, flight.model, flight.size, *moments))
+        moments = done.started, done.computing, done.computed, done.finished
+        gathering, computing, writing = (after - before for before, after in pairwise(moments))
+        new = BatchesDone.one(flight.size, gathering, computing, writing)
+        self.note(flight.model, new, [kept_gpu(flight.size, *moments)])
         if flight.scheduler.listens:
             self._profile(flight, done)
 

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, Protocol
 from astrarium.core.errors import extension
 from astrarium.core.units import Time
 from astrarium.server.control.admission import Admission
+from astrarium.server.control.books import BatchesDone
 from astrarium.server.control.bounds import bounded
 from astrarium.server.control.control_room import ControlRoom
 from astrarium.server.control.desk import INPUTS, Desk
 from astrarium.server.control.plan import ServingPlan
-from astrarium.server.control.tickets import FinishedBatch, InFlightBatch, Ticket
+from astrarium.server.control.tickets import InFlightBatch, KeptGpu, Ticket
 from astrarium.serving.contract import UNSERVED, Setup
 from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, RunBatch, Shapes
 from astrarium.serving.state import Outcome
@@ -44,6 +45,9 @@ class EndedBatchFacts(NamedTuple):
 EndedCall = tuple[int, int, str, str, list[Shapes] | None, bool, tuple[int, ...]]
 
 
+NewBatches = tuple[int, tuple[Any, ...], Sequence[KeptGpu]]  # a model, its `BatchesDone`, the last of them
+
+
 class NativeScheduler(Protocol):
     """The native scheduler is `_front.Scheduler`; tests have one in virtual time."""
 
@@ -65,7 +69,9 @@ class NativeScheduler(Protocol):
         """Hand a call in; false where no more can be."""
 
     def ended(self) -> Sequence[EndedCall]: ...
-    def records(self) -> Sequence[tuple[int, ...]]: ...
+    def batches(self) -> tuple[Sequence[NewBatches], Sequence[tuple[int, Time, Time]]]:
+        """Return what became of batches since the last call: by model, and how busy GPUs were by second."""
+
     def troubles(self) -> Sequence[tuple[int, str]]:
         """Return the workers that must be killed, with the reason."""
 
@@ -218,11 +224,12 @@ class NativeControl(ControlRoom):
 
     def sync(self) -> None:
         super().sync()
-        for record in self._scheduler.records():
-            batch = FinishedBatch(*record)
-            self.note(batch)
-            self.gpu_busy[batch.gpu] += batch.busy
-            self.recent.add(batch.finished, busy=batch.busy)
+        models, seconds = self._scheduler.batches()
+        for model, batches, last in models:
+            self.note(model, BatchesDone(*batches), last)
+        for gpu, second, busy in seconds:
+            self.gpu_busy[gpu] += busy
+            self.recent.add(second, busy=busy)
         for model, books in enumerate(self.books):
             books.retried = self._scheduler.retried(model)
         self.policy_errors = self._note_policy_errors()

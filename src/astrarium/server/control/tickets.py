@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from astrarium.core.units import Time
 from astrarium.server.contract import InferCall
@@ -86,33 +86,18 @@ class EndedBatch(Protocol):
     def finished(self) -> Time: ...
 
 
-class FinishedBatch(NamedTuple):
-    """A finished batch is one that ended well, with the times of its stages on the monotonic clock."""
+# Of a batch that ended well: when, its size, and for how long no other batch could have its GPU.
+KeptGpu = tuple[Time, int, Time]
 
-    tag: int
-    gpu: int
-    model: int
-    size: int
-    dispatched: Time
-    started: Time
-    computing: Time  # inputs gathered
-    computed: Time
-    finished: Time
 
-    @property
-    def busy(self) -> Time:
-        """Return how long the batch had its GPU; answers are the host's work."""
-        return max(0, self.computed - max(self.started, self.dispatched))
+def kept_gpu(size: int, started: Time, computing: Time, computed: Time, finished: Time) -> KeptGpu:
+    """Return for how long a batch kept its GPU.
 
-    @property
-    def kept_gpu(self) -> Time:
-        """Return for how long no other batch could have the GPU.
-
-        The answers of a batch that was launched are written while the next one runs; its inputs were there
-        when it started.
-        """
-        launched = self.computing == self.started
-        return (self.computed if launched else self.finished) - self.started
+    The answers of one that was launched are written while the next one runs; its inputs were there when it
+    started.
+    """
+    launched = computing == started
+    return finished, size, (computed if launched else finished) - started
 
 
 @dataclass(slots=True, eq=False)

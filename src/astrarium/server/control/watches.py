@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from astrarium.core.units import MICROSECOND, SECOND, Time
 from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.bounds import bounded, scaled
-from astrarium.server.control.tickets import FinishedBatch
+from astrarium.server.control.tickets import KeptGpu
 from astrarium.serving.contract import ModelSpec, Network, Setup
 
 # The refusal watch finds models that are loaded and refuse every call.
@@ -167,10 +167,11 @@ class DriftWatch:
         self._judged, self._pause = now, FIRST
         self.revisions = 0
 
-    def saw(self, batch: FinishedBatch) -> None:
-        spec = self._stated.models[batch.model]
+    def saw(self, model: int, batches: Sequence[KeptGpu]) -> None:
+        spec = self._stated.models[model]
         if spec.dynamic is None:  # others vary by nature, and their policies learn how
-            self._ratios[batch.model].append((batch.finished, batch.kept_gpu / spec.latency[batch.size]))
+            ratios = ((finished, kept / spec.latency[size]) for finished, size, kept in batches)
+            self._ratios[model].extend(ratios)
 
     def revised(self, setup: Setup, now: Time) -> Setup | None:
         """Return a setup that fits better, or None where nothing has drifted far enough."""

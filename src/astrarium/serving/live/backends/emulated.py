@@ -79,9 +79,8 @@ class EmulatedModel:
         names = [spec.name for spec in self.inputs]
         if "dynamic" in files.options or any(spec.datatype == BYTES for spec in self.inputs + self.outputs):
             return None
-        return Timed(
-            files.options["table"], [-1 if one is None else names.index(one) for one in self._answers]
-        )
+        sources = [-1 if name is None else names.index(name) for name in self._answers]
+        return Timed(files.options["table"], sources)
 
     def close(self) -> None:
         """Do nothing: nothing is held."""

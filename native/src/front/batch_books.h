@@ -1,0 +1,69 @@
+// What became of batches, added up for Python, which looks at it now and then: books, profiles that drift, busy GPUs.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "tally.h"
+
+namespace astrarium::front {
+
+// A batch that ended well.
+struct BatchRecord {
+  std::int64_t tag;
+  int gpu, model, size;
+  Time dispatched, planned_end, received, started, computing, computed, finished;
+
+  // How long it had its GPU, and for how long no other could have it: FinishedBatch in astrarium.server.control.tickets.
+  Time busy() const { return std::max<Time>(0, computed - std::max(started, dispatched)); }
+  Time kept_gpu() const { return (computing == started ? computed : finished) - started; }
+};
+
+// How long one batch kept its GPU.
+struct KeptGpu {
+  Time finished;
+  int size;
+  Time kept;
+};
+
+// A model's batches since Python last looked.
+struct ModelBatches {
+  static constexpr std::size_t kLast = 200;  // as many as a drift watch looks at (FEWEST)
+
+  std::array<std::int64_t, TimeHistogram::kBounds.size() + 1> execution{};  // counts by upper bound
+  Time gathering = 0, writing = 0;
+  std::map<int, std::pair<std::int64_t, Time>> computing;  // by size: how many, and how long in all
+  std::deque<KeptGpu> last;
+
+  void add(const BatchRecord& one) {
+    ++execution[TimeHistogram::place(one.finished - one.started)];
+    gathering += one.computing - one.started, writing += one.finished - one.computed;
+    auto& [count, time] = computing[one.size];
+    ++count, time += one.computed - one.computing;
+    last.push_back({one.finished, one.size, one.kept_gpu()});
+    if (last.size() > kLast) last.pop_front();
+  }
+};
+
+class BatchBooks {
+ public:
+  using Second = std::pair<int, Time>;  // a GPU's, and when it began
+
+  void add(const BatchRecord& one) {
+    models[one.model].add(one);
+    busy[{one.gpu, one.finished / kSecond * kSecond}] += one.busy();
+  }
+
+  std::map<int, ModelBatches> models;
+  std::map<Second, Time> busy;
+
+ private:
+  static constexpr Time kSecond = 1000 * kMillisecond;
+};
+
+}  // namespace astrarium::front
