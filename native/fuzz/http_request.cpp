@@ -1,11 +1,7 @@
 // A fuzzer of the request reader and of a network thread's connections: bytes in any pieces, requests of both ways,
 // clients that leave. Whatever comes, nothing may be held in the end.
 //
-// With clang:     clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -I native/src native/fuzz/http_request.cpp
-//                 -o fuzz_http && ./fuzz_http -max_len=4096
-// Without libFuzzer, as a program that changes requests at random (as many times as it is told):
-//                 g++ -std=c++20 -g -O1 -DALONE -fsanitize=address,undefined -I native/src native/fuzz/http_request.cpp
-//                 -o fuzz_http -pthread && ./fuzz_http 100000
+// native/fuzz/run.py builds and runs it.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -23,6 +19,8 @@
 
 #include "front/loopback.h"
 #include "front/network.h"
+
+#include "drive.h"
 
 namespace {
 
@@ -131,7 +129,6 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   return 0;
 }
 
-#ifdef ALONE
 namespace {
 
 std::string request(std::string_view name, const std::string& body, std::string_view more = "") {
@@ -176,14 +173,3 @@ std::string made(std::mt19937& random) {
 }
 
 }  // namespace
-
-int main(int count, char** words) {
-  const long times = count > 1 ? std::atol(words[1]) : 10'000;
-  std::mt19937 random(count > 2 ? static_cast<unsigned>(std::atol(words[2])) : 1);
-  for (long i = 0; i < times; ++i) {
-    const std::string data = made(random);
-    LLVMFuzzerTestOneInput(reinterpret_cast<const unsigned char*>(data.data()), data.size());
-  }
-  std::printf("%ld lives of clients with %ld calls, and nothing was held in the end\n", times, static_cast<long>(world().accepted()));
-}
-#endif

@@ -58,9 +58,9 @@ class PackReader {
   std::int64_t number() {
     const unsigned char kind = next();
     if (kind < 0x80) return kind;
-    if (kind >= 0xcc && kind <= 0xcf) return static_cast<std::int64_t>(bytes(1 << (kind - 0xcc)));
-    good_ = false;
-    return 0;
+    const std::uint64_t value = kind >= 0xcc && kind <= 0xcf ? bytes(1 << (kind - 0xcc)) : ~std::uint64_t{0};
+    if (value > static_cast<std::uint64_t>(INT64_MAX)) good_ = false;
+    return good_ ? static_cast<std::int64_t>(value) : 0;
   }
 
  private:

@@ -228,8 +228,18 @@ class SchedulerThread {
       if (size < 0 && errno == ECONNRESET) continue;  // told once, before what is still there
       if (size <= 0) return silence(worker);
       const std::string_view words(buffer_.data(), static_cast<std::size_t>(size));
-      if (!scheduler_.hear(worker, words, now)) pass_on({worker, std::string(words)});
+      if (!scheduler_.hear(worker, words, now)) pass_on({worker, stamped(words)});
     } while (all || scheduler_.oldest(worker));
+  }
+
+  // A pong says when it was heard: Python comes to it later.
+  static std::string stamped(std::string_view words) {
+    constexpr std::string_view kPong = "\x93\xa4" "Pong";
+    std::string told(words);
+    if (!words.starts_with(kPong)) return told;
+    told[0] = '\x94';
+    express::PackWriter(told).number(static_cast<std::uint64_t>(monotonic_ns()));
+    return told;
   }
 
   void pass_on(Packet packet) {

@@ -78,6 +78,7 @@ class BatchLoop : private Waiting {
 
   void obey(std::string_view packet, Time received) {
     if (!python_waits_ && queue(packet, received)) return;
+    if (const auto sent = OrderScan(packet).ping()) return around_.say(pong(*sent, received));
     if (const auto order = OrderScan(packet).cancel_batch())
       if (cancel(*order)) return;
     python_waits_ |= (*pass_on_)(packet, received);
@@ -192,6 +193,15 @@ class BatchLoop : private Waiting {
     pack.text("BatchBroken");
     for (const Time value : {run, started, finished}) pack.number(static_cast<std::uint64_t>(value));
     pack.long_text(error);
+    return packet;
+  }
+
+  static std::string pong(Time sent, Time received) {
+    std::string packet;
+    express::PackWriter pack(packet);
+    pack.array(3);
+    pack.text("Pong");
+    for (const Time value : {sent, received}) pack.number(static_cast<std::uint64_t>(value));
     return packet;
   }
 

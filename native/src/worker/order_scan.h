@@ -45,17 +45,27 @@ class OrderScan {
     order.start = pack_.number();
     if (!pack_.nothing()) order.shapes = pack_.list([this] { return of_member(); });
     const bool told = order.shapes.empty() || order.shapes.size() == order.members.size();
-    return pack_.good() && told ? std::optional(std::move(order)) : std::nullopt;
+    return pack_.good() && told && order.start < kLatest ? std::optional(std::move(order)) : std::nullopt;
+  }
+
+  // When a ping was sent.
+  std::optional<Time> ping() {
+    constexpr std::string_view kStart = "\x92\xa4" "Ping";
+    if (!pack_.begins_with(kStart)) return std::nullopt;
+    const Time sent = pack_.number();
+    return pack_.good() ? std::optional(sent) : std::nullopt;
   }
 
   std::optional<CancelBatch> cancel_batch() {
     constexpr std::string_view kStart = "\x93\xab" "CancelBatch";
     if (!pack_.begins_with(kStart)) return std::nullopt;
     const CancelBatch order{pack_.number(), pack_.number()};
-    return pack_.good() ? std::optional(order) : std::nullopt;
+    return pack_.good() && order.recovery < kLatest ? std::optional(order) : std::nullopt;
   }
 
  private:
+  static constexpr Time kLatest = Time{1} << 61;  // what is added to a time does not go beyond what a number holds
+
   std::vector<Written> of_member() {
     return pack_.nothing() ? std::vector<Written>() : express::read_shapes(pack_);
   }

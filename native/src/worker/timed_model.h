@@ -72,7 +72,7 @@ class TimedModel : public NativeModel {
  private:
   // How long a batch of this size takes; nothing where the table does not say it.
   std::optional<Time> takes(std::size_t size) const {
-    if (size == 0 || size >= table_.size() || table_[size] < 0) return std::nullopt;
+    if (size == 0 || size >= table_.size() || table_[size] < 0 || table_[size] > kLongest) return std::nullopt;
     return table_[size];
   }
 
@@ -91,6 +91,7 @@ class TimedModel : public NativeModel {
     return found;
   }
 
+  static constexpr Time kLongest = Time{1} << 61;
   static constexpr std::size_t kMostBytes = std::size_t{1} << 48;
 
   // A tensor of one item of a batch.

@@ -249,6 +249,66 @@ def test_answers_are_those_of_the_batch_they_belong_to() -> None:
     assert replies == values.tolist()
 
 
+# native code and Python
+
+
+IMAGE, WORDS = TensorSpec("IMAGE", "UINT8", (3, 2)), TensorSpec("WORDS", "INT64", (-1,))
+SEVERAL = [
+    replace(
+        FILES,
+        inputs=(IMAGE, SPEC),
+        outputs=(TensorSpec("OUT", "FP32", (4,)), TensorSpec("TWO", "INT8", (2,))),
+    ),
+    replace(
+        FILES,
+        inputs=(WORDS,),
+        outputs=(TensorSpec("SAME", "INT64", (-1,)), TensorSpec("NONE", "FP16", (2, -1))),
+    ),
+    replace(FILES, inputs=(SPEC, WORDS), outputs=(TensorSpec("LAST", "INT64", (-1,)),)),
+    replace(FILES, inputs=(TensorSpec("TEXT", "BYTES", (1,)),), outputs=(TensorSpec("TEXT", "BYTES", (1,)),)),
+]
+
+
+@st.composite
+def any_batch(draw: st.DrawFn) -> tuple[int, list[BatchMember], list[Any]]:
+    """A model, and members of it with their shapes; some of them lie where they should not."""
+    model, rows = draw(st.integers(0, 2)), draw(st.integers(1, 3))
+    places = draw(st.lists(st.integers(0, 15), min_size=1, max_size=4, unique=True))
+    room, block = draw(st.sampled_from([256, 256, 256, 60])), draw(st.sampled_from([0, 0, 0, 1 << 20]))
+    row = draw(st.integers(0, rows - 1))
+    members = [BatchMember(block + 1024 * place, rows, row, 1024 * place + 512, room) for place in places]
+    lengths = [draw(st.integers(1, 5)) for _ in places]
+    words = [((rows, length), 8 * rows * length) for length in lengths]
+    own: dict[int, list[Any]] = {
+        1: [[one] for one in words],
+        2: [[((rows, 4), 16 * rows), one] for one in words],
+    }
+    return model, members, own.get(model, [])
+
+
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@given(st.lists(st.tuples(st.integers(0, 40 * MS), any_batch()), min_size=1, max_size=6))
+def test_native_code_says_and_writes_what_python_does(batches: list[Any]) -> None:
+    before, found = World.natively, []
+    for World.natively in (False, True):
+        loads = [(0, LoadModel(number, files_to(files), [1])) for number, files in enumerate(SEVERAL)]
+        script: list[tuple[int, Order]] = [*loads, (1_000 * MS, Stop())]
+        for number, (at, (model, members, shapes)) in enumerate(sorted(batches, key=lambda one: one[0])):
+            script.append((at, RunBatch(number, model, packed(members), 0, shapes or None)))
+        world = World(script)
+        world.memory.view[:] = np.random.default_rng(1).bytes(len(world.memory.view))
+        found.append((world.serve(), bytes(world.memory.view)))
+    World.natively = before
+    assert found[0] == found[1]
+
+
+def test_a_timed_model_needs_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(EmulatedModel, "launch")
+    monkeypatch.delattr(EmulatedModel, "run")
+    (news,) = told((8 * MS, run(1)))
+    assert isinstance(news, BatchDone if World.natively else BatchBroken)
+
+
 # models that need the host
 
 

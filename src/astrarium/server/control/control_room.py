@@ -94,7 +94,7 @@ class ControlRoom:
 
     def pong(self, gpu: int, news: Pong) -> None:
         assert self.calibration is not None
-        self.calibration.pong(news.sent, news.received)
+        self.calibration.pong(news.sent, news.received, news.heard)
 
     def note(self, model: int, new: BatchesDone, last: Sequence[KeptGpu]) -> None:
         """Enter batches that ended well in their model's books, and tell those who listen of the *last*."""

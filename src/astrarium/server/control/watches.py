@@ -112,9 +112,9 @@ class Calibration:
         self._turns = count()
         self._heard = asyncio.Event()
 
-    def pong(self, sent: Time, received: Time) -> None:
+    def pong(self, sent: Time, received: Time, heard: Time = 0) -> None:
         self._there.append(received - sent)
-        self._back.append(self._clock() - received)
+        self._back.append((heard or self._clock()) - received)
         self._heard.set()
 
     async def measure(self, workers: Sequence[int]) -> None:

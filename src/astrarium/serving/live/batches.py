@@ -220,6 +220,8 @@ def gathered(
     common = _common_shapes(specs, shapes)
     if common is not None and (staging or not _is_one_call(members)):
         return Batch(size, _joined_items(view, specs, members, common, staging), applications)
+    if common is not None and size == 1:
+        return Batch(size, _one_item(view, specs, unpacked(members)[0], common), applications)
     named = _pieces(view, specs, unpacked(members), shapes or [None] * size)
     unequal = {name: pieces for name, pieces in named.items() if not _alike(pieces)}
     own = {name: [each.shape[1:] for each in pieces for _ in each] for name, pieces in unequal.items()}
@@ -240,6 +242,17 @@ def _is_one_call(members: bytes) -> bool:
     """Whether all members may be rows of one call, which can be read where it lies."""
     size = len(members) // MEMBER_BYTES
     return size == 1 or int.from_bytes(members[8:16], "little") >= size
+
+
+def _one_item(
+    view: memoryview, specs: Sequence[TensorSpec], member: BatchMember, shapes: Shapes
+) -> dict[str, Array]:
+    """Return views on the tensors of a lone item: the way of a batch of one, which is to be short."""
+    starts = _item_places(view, 0, member, [size for _, size in shapes])
+    return {
+        spec.name: np.ndarray((1, *shape), DATATYPES[spec.datatype], view, at)
+        for spec, (shape, _), at in zip(specs, shapes, starts, strict=True)
+    }
 
 
 def _joined_items(

@@ -167,6 +167,7 @@ class BatchCancelled(Message, frozen=True):
 class Pong(Message, frozen=True):
     sent: Time
     received: Time
+    heard: Time = 0  # when it came back, where native code has noted that
 
 
 News: TypeAlias = (
