@@ -213,6 +213,12 @@ def test_delays_are_taken_from_the_slow_trips() -> None:
     assert calibration.delays().response == RESPONSE_MARGIN
 
 
+def test_a_pong_counts_from_when_it_was_heard() -> None:
+    calibration = Calibration(lambda worker: None, lambda: 9_000_000)
+    calibration.pong(0, 100_000, 150_000)  # the loop came to it much later
+    assert calibration.delays().response == 50_000 + RESPONSE_MARGIN
+
+
 def test_idle_workers_are_pinged_in_turn_while_the_server_serves() -> None:
     pinged: list[int] = []
     calibration = Calibration(pinged.append, lambda: 0)

@@ -29,8 +29,8 @@ from astrarium.serving.live.messages import (
 )
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import RepeatedOrder
-from tests.serving.live.test_turns import MS, US, World
 from tests.support.paths import ROOT
+from tests.support.worker_world import MS, US, World
 
 ITEM, LARGEST, TAKES = 64, 8, 5 * MS
 ROOMS = (1, 4, LARGEST)

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.errors import extension
 from astrarium.serving.live import worker as worker_module
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place, Ran, Result
 from astrarium.serving.live.backends.emulated import EmulatedBatch, EmulatedModel
-from astrarium.serving.live.backends.precise_wait import Heard, Ready, Wait
+from astrarium.serving.live.backends.precise_wait import Wait
 from astrarium.serving.live.messages import (
-    LARGEST_MESSAGE,
     BatchBroken,
     BatchCancelled,
     BatchDone,
     BatchMember,
     CancelBatch,
     LoadModel,
-    ModelLoaded,
     ModelUnloaded,
     News,
     Order,
@@ -37,95 +31,17 @@ from astrarium.serving.live.messages import (
     RunBatch,
     Stop,
     UnloadModel,
-    decode_news,
-    encode,
     packed,
 )
 from astrarium.serving.live.tensors import TensorSpec
-from astrarium.serving.live.worker import Worker, files_to
+from astrarium.serving.live.worker import files_to
+from tests.support.worker_world import World
 
 US, MS = 1000, 1_000_000
 TABLE = [0, 5 * MS, 7 * MS, 9 * MS]
 SPEC = TensorSpec("INPUT", "FP32", (4,))
 FILES = ModelFiles("m", "emulated", {"table": TABLE}, (SPEC,), (TensorSpec("OUTPUT", "FP32", (4,)),), 3)
 WHILE_IT_RUNS = 10 * MS  # an instant in the middle of a batch that was sent at 8 ms
-
-
-class World:
-    """The line, the clock and the wait of a worker. Every look at the clock costs the host *work*, and it is
-    woken *late* after every wait; orders arrive when the script says."""
-
-    natively = False  # whether native code hears the orders first
-
-    def __init__(self, script: Sequence[tuple[int, Order]], work: int = 0, late: int = 0) -> None:
-        self.now, self._work, self._late = 0, work, late
-        self._script = sorted(script, key=lambda told: told[0])
-        self._loaded = threading.Event()
-        self._loaded.set()
-        self.memory = SharedMemory.create(1 << 16)
-        self.news: list[News] = []
-        self.gpu_free = 0  # when a real GPU has done all that it was given
-
-    def serve(self) -> list[News]:
-        """Everything that is said about batches and models once they are loaded."""
-        line = cast(socket.socket, self)
-        native = self._native() if self.natively else None
-        Worker(line, self.memory, Place(), self.clock, self.watch, native=native).serve()
-        return [news for news in self.news[1:] if not isinstance(news, ModelLoaded)]
-
-    def _native(self) -> Any:
-        express = extension("_express")
-        assert express is not None
-        return express.BatchLoop(self.memory.view, self.clock, self._receive, self.send, self.watch)
-
-    def _receive(self) -> bytes:
-        packet = memoryview(bytearray(LARGEST_MESSAGE))
-        return bytes(packet[: self.recv_into(packet)])
-
-    def clock(self) -> int:
-        self.now += self._work
-        return self.now
-
-    def fileno(self) -> int:
-        return -1
-
-    def send(self, packet: bytes) -> None:
-        self.news.append(decode_news(packet))
-        if isinstance(self.news[-1], ModelLoaded):
-            self._loaded.set()
-
-    def recv_into(self, buffer: memoryview) -> int:
-        assert self._loaded.wait(30)  # a thread does it, in real time
-        at, order = self._script.pop(0)
-        if isinstance(order, LoadModel):
-            self._loaded.clear()
-        self.now = max(self.now, at)
-        packet = encode(order)
-        buffer[: len(packet)] = packet
-        return len(packet)
-
-    def watch(self, descriptor: int, heard: Heard, nearly: Callable[[], None]) -> Wait:
-        def wait(instant: int, ready: Ready | None = None) -> bool:
-            if ready is not None:
-                return self._wait_for(ready, lambda: heard(instant))
-            while self._script and max(self.now, self._script[0][0]) < instant:
-                if heard(instant):
-                    return False
-            if self.now < instant:
-                nearly()
-                self.now = instant + self._late
-            return True
-
-        return wait
-
-    def _wait_for(self, ready: Ready, heard: Callable[[], bool]) -> bool:
-        while not ready():
-            if self._script and self._script[0][0] <= self.now:
-                heard()
-            else:
-                self.now += 10 * US
-        self.now += self._late
-        return True
 
 
 @pytest.fixture(autouse=True, scope="module", params=["python", "native"])
