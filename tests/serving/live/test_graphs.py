@@ -29,8 +29,7 @@ from astrarium.serving.live.messages import (
 )
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import RepeatedOrder
-from tests.support.paths import ROOT
-from tests.support.worker.world import MS, US, World
+from tests.serving.live.world import MS, US, World
 
 ITEM, LARGEST, TAKES = 64, 8, 5 * MS
 ROOMS = (1, 4, LARGEST)
@@ -56,7 +55,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None or extension("_express") is None:
         pytest.skip("no C compiler, or no native code: nothing to run a fake driver with")
     made = tmp_path_factory.mktemp("cuda") / "libfake_cuda.so"
-    source = ROOT / "tests" / "support" / "worker" / "fake_cuda_driver.c"
+    source = Path(__file__).with_name("fake_cuda_driver.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-Wall", str(source), "-o", str(made)], check=True)
     return made
 

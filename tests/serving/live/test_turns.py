@@ -35,7 +35,7 @@ from astrarium.serving.live.messages import (
 )
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import files_to
-from tests.support.worker.world import World
+from tests.serving.live.world import World
 
 US, MS = 1000, 1_000_000
 TABLE = [0, 5 * MS, 7 * MS, 9 * MS]
