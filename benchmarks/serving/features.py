@@ -57,7 +57,7 @@ def model(*kinds: tuple[str, int]) -> dict[str, Any]:
 MODELS = {
     "plain": model(("FP32", 64)),
     "half": model(("FP16", 64)),
-    "brain": model(("FP16", 64)),
+    "brain": model(("BF16", 64)),
     "text": model(("BYTES", 8)),
     "many": model(*[("FP32", 16)] * 4),
     "open": model(("FP32", -1)),
@@ -196,7 +196,7 @@ def requests() -> Iterator[Feature]:
     yield Feature("an application, parameter", http(body(inputs, parameters={"application": "search"})))
     yield Feature("an application, header", http(PLAIN, "X-Astrarium-Application: search"))
     yield Feature("unknown parameters", http(body(inputs, parameters={"trace": "a-7", "level": 3})))
-    yield Feature("unknown fields", http(body(inputs, client={"name": "x", "tags": [1, 2]})))
+    yield Feature("unknown fields", http(body(inputs, client="a notebook", attempt=2)))
     yield Feature("data before shape", http(body(data_first)))
     yield Feature("a version in the path", http(PLAIN, path="plain/versions/1"))
     yield Feature("a key, X-API-Key", http(PLAIN, f"X-API-Key: {KEY}"), server="keys")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from astrarium.core.units import Time
 from astrarium.serving.live.backends.answers import named
 from astrarium.serving.live.backends.torch.programs import Program
-from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
+from astrarium.serving.live.tensors import BF16, DATATYPES, Array, TensorSpec
 
 # PyTorch on the processor.
 
@@ -40,7 +40,7 @@ class CpuRunner:
 
     def run(self, arrays: Sequence[Array], size: int) -> dict[str, Array]:
         with self._torch.inference_mode():
-            tensors = [self._torch.from_numpy(writable(array)) for array in arrays]
+            tensors = [tensor_of(self._torch, array) for array in arrays]
             answer = named(self._call(*tensors), self._names)
             return {name: portable(self._torch, tensor).numpy() for name, tensor in answer.items()}
 
@@ -51,6 +51,22 @@ class CpuRunner:
 def writable(array: Array) -> Array:
     """Return an array that can be written, copied if need be: PyTorch has no read-only tensors."""
     return array if array.flags.writeable else array.copy()
+
+
+def tensor_of(torch: Any, array: Array) -> Any:
+    given = writable(array)
+    if array.dtype != DATATYPES[BF16]:
+        return torch.from_numpy(given)
+    return torch.from_numpy(given.view("<i2")).view(torch.bfloat16)
+
+
+def _array_of(torch: Any, tensor: Any) -> Array:
+    """Return an array in the memory of a tensor."""
+    if tensor.dtype != torch.bfloat16:
+        array: Array = tensor.numpy()
+        return array
+    bits: Array = tensor.view(torch.int16).numpy()
+    return bits.view(DATATYPES[BF16])
 
 
 def portable(torch: Any, tensor: Any) -> Any:
@@ -250,13 +266,13 @@ class CudaRunner:
             return None
         kind, shape = self._kind(spec), (self._largest, *spec.shape)
         pinned = self._torch.zeros(shape, dtype=kind, pin_memory=True)
-        return InputBuffers(pinned, pinned.numpy(), self._on_gpu(self._torch.empty, spec))
+        return InputBuffers(pinned, _array_of(self._torch, pinned), self._on_gpu(self._torch.empty, spec))
 
     def _on_gpu(self, make: Callable[..., Any], spec: TensorSpec) -> Any:
         return make((self._largest, *spec.shape), dtype=self._kind(spec), device=self._device)
 
     def _kind(self, spec: TensorSpec) -> Any:
-        return self._torch.from_numpy(_empty(spec)).dtype
+        return tensor_of(self._torch, _empty(spec)).dtype
 
     def _captured(self, size: int, pool: Any, stream: Any) -> Captured:
         torch = self._torch
@@ -306,7 +322,7 @@ class CudaRunner:
             if batch.size <= self._largest and len(there) == len(arrays):
                 tensors = [_sent(*pair, batch.size) for pair in zip(there, arrays, strict=True)]
             else:
-                given = [self._torch.from_numpy(writable(array)) for array in arrays]
+                given = [tensor_of(self._torch, array) for array in arrays]
                 tensors = [tensor.to(self._device, non_blocking=True) for tensor in given]
             batch.copied.record(stream)
         return tensors
