@@ -161,8 +161,7 @@ class AnswerWriter {
   }
 
   void end_head(std::size_t body) {
-    if (closes_) head_ += "connection: close\r\n";
-    head_ += "content-length: ", append(head_, body), head_ += "\r\n\r\n";
+    head_ += "content-length: ", append(head_, body), head_ += closes_ ? "\r\nconnection: close\r\n\r\n" : "\r\n\r\n";
   }
 
   void gather() {
