@@ -20,7 +20,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -146,6 +147,7 @@ class Feature:
     ways: list[str] = field(default_factory=list)
 
 
+@cache
 def features() -> list[Feature]:
     return [*plain_ones(), *tensors(), *requests(), *http_features(), *large_ones(), *mistakes()]
 
@@ -316,8 +318,12 @@ def received(line: socket.socket) -> bytes:
     return data
 
 
-def measure(feature: Feature, server: Running, seconds: float) -> None:
-    """Add a cost and a way to the feature."""
+class Cost(NamedTuple):
+    cpu_s: float  # of one request
+    way: str
+
+
+def measure(feature: Feature, server: Running, seconds: float) -> Cost:
     address = urlsplit(server.url)
     end = time.monotonic() + seconds
     counted, cpu = metrics_of(server), server.tree.cpu_s()
@@ -333,8 +339,8 @@ def measure(feature: Feature, server: Running, seconds: float) -> None:
     answered = sum(client.answered for client in clients)
     if errors or not answered:
         raise SystemExit(f"{feature.name}: {errors[:1] or 'no answers'}")
-    feature.costs.append((server.tree.cpu_s() - cpu) / answered)
-    feature.ways.append(way(grown(counted, metrics_of(server)), answered))
+    cost = (server.tree.cpu_s() - cpu) / answered
+    return Cost(cost, way(grown(counted, metrics_of(server)), answered))
 
 
 def metrics_of(server: Running) -> dict[str, float]:
@@ -348,13 +354,15 @@ def way(counted: dict[str, float], answered: int) -> str:
     return f"long: {common}" if common and reasons[common] > 0.05 * answered else "short"
 
 
-def compare(all_features: list[Feature]) -> None:
-    """Add this round's ratios."""
-    costs = {feature.name: feature for feature in all_features}
-    for feature in all_features:
-        plain = costs[feature.plain]
-        scale = len(feature.request) / len(plain.request) if feature.by_size else 1.0
-        feature.ratios.append(feature.costs[-1] / plain.costs[-1] / scale)
+def compare(feature: Feature, running: dict[str, Running], seconds: float) -> None:
+    """Add a cost, and its ratio to the plain request's just before: a machine has better and worse minutes."""
+    plain = next(one for one in features() if one.name == feature.plain)
+    beside = measure(plain, running[plain.server], seconds)
+    found = measure(feature, running[feature.server], seconds)
+    scale = len(feature.request) / len(plain.request) if feature.by_size else 1.0
+    feature.costs.append(found.cpu_s)
+    feature.ways.append(found.way)
+    feature.ratios.append(found.cpu_s / beside.cpu_s / scale)
 
 
 # The table.
@@ -363,7 +371,7 @@ def compare(all_features: list[Feature]) -> None:
 def main() -> None:
     options = arguments()
     load_before = circumstances(options.date, 0.0)["load_after"]
-    chosen = [feature for feature in features() if wanted(feature, options.only)]
+    chosen = [feature for feature in features() if re.search(options.only, feature.name)]
     with ExitStack() as stack:
         running = {
             name: stack.enter_context(Server(key).running(1, Settings()))
@@ -372,11 +380,10 @@ def main() -> None:
         for turn in range(options.repeats + 1):
             say(f"repetition {turn} of {options.repeats}" if turn else "everything is touched once")
             for feature in chosen:
-                measure(feature, running[feature.server], options.seconds if turn else 0.2)
-                if not turn:
-                    feature.costs.clear(), feature.ways.clear()
-            if turn:
-                compare(chosen)
+                if turn:
+                    compare(feature, running, options.seconds)
+                else:
+                    measure(feature, running[feature.server], 0.2)
     facts = circumstances(options.date, load_before)
     rows = [row(feature) for feature in chosen]
     keep("features", {**facts, "rows": rows})
@@ -387,16 +394,9 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--repeats", type=int, default=3, help="3 unless given")
-    made.add_argument("--seconds", type=float, default=1.5, help="of each feature, 1.5 unless given")
-    made.add_argument(
-        "--only", default="", help="features whose names match this expression, and the plain ones"
-    )
+    made.add_argument("--seconds", type=float, default=1.0, help="of each feature, 1 unless given")
+    made.add_argument("--only", default="", help="features whose names match this expression")
     return made.parse_args()
-
-
-def wanted(feature: Feature, only: str) -> bool:
-    baselines = {one.plain for one in features() if re.search(only, one.name)}
-    return feature.name in baselines or re.search(only, feature.name) is not None
 
 
 def row(feature: Feature) -> dict[str, Any]:

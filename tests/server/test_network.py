@@ -500,7 +500,7 @@ UNUSUAL = {
     "a bomb": packed(gzip.compress(bytes(10_000_000), mtime=0)),
     "texts": texts([["a", 'é"\\\n\x01\t'], ["", "longer than the others"]]),
     "texts in binary": texts([["a", "b"], ["", "longer"]], parameters={"binary_data_output": True}),
-    "no UTF-8 in the answer": texts(b"\1\0\0\0a\x15\0\0\0it's \xff\xfe\\ no text at \n all"),
+    "no UTF-8 in the answer": texts(b"\1\0\0\0a\x19\0\0\0it's \xff\xfe\\ no text at \n all"),
     "more text than it says": texts(b"\1\0\0\0a\xff\0\0\0it's \xff\xfe\\ no text at \n all"),
     "too few texts": texts(b"\1\0\0\0a"),
     "BF16": tensor_of("BF16", b"1234", parameters={"binary_data_output": True}),
@@ -524,6 +524,24 @@ async def said(port: int, sent: bytes) -> bytes:
     connection.writer.close()
     lines = answer.split(b"\r\n")
     return b"\r\n".join(line for line in lines if not line.startswith(b"date: "))
+
+
+SHORT = {
+    *("expect", "http 1.0", "close", "chunks", "a charset", "an answer in gzip", "an answer in deflate"),
+    *("a body in gzip", "a body in deflate", "texts", "texts in binary", "no UTF-8 in the answer", "BF16"),
+    *("an id in another alphabet", "unknown fields"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(SHORT))
+def test_features_go_the_short_way(case: str) -> None:
+    async def run() -> None:
+        service = FakeService()
+        async with serving(service) as server:
+            await said(server.http, UNUSUAL[case].encode("latin-1") + LAST)
+            assert (server.taken, service.long_way) == (1, [])
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("case", UNUSUAL)

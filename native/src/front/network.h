@@ -669,6 +669,7 @@ class NetworkThread {
   void go_long(Connection& connection, std::string_view data, std::string_view why) {
     shared_.long_way.counted(why);
     connection.is_long = connection.is_known = true;
+    connection.encouraged = false;
     connection.need = 0;
     pass_on(connection, data, why);
     arm(connection);
