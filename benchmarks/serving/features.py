@@ -62,6 +62,7 @@ MODELS = {
     "text": model(("BYTES", 8)),
     "many": model(*[("FP32", 16)] * 4),
     "open": model(("FP32", -1)),
+    "sums": model(("FP32", -1)) | {"outputs": [tensor("OUT0", "FP32", 1)]},
     "levels": model(("FP32", 64)) | {"priorities": {1: "5s", 2: "10s"}},
 }
 
@@ -226,8 +227,8 @@ def http_features() -> Iterator[Feature]:
 def large_ones() -> Iterator[Feature]:
     """Beside a plain request that is as large as the short way reads, byte for byte."""
 
-    def raw(size: int) -> bytes:
-        return with_binary([binary("IN0", "FP32", size // 4, size)], bytes(size), "open")
+    def raw(size: int, path: str = "sums") -> bytes:
+        return with_binary([binary("IN0", "FP32", size // 4, size)], bytes(size), path)
 
     def listed(size: int) -> bytes:
         text = body([given("IN0", "FP32", [0.125] * (size // 7))], parameters={"binary_data_output": True})
@@ -236,6 +237,10 @@ def large_ones() -> Iterator[Feature]:
     yield Feature("15 MiB, binary", raw(15 * MIB), "15 MiB, binary", connections=2)
     yield Feature("17 MiB, binary", raw(17 * MIB), "15 MiB, binary", by_size=True, connections=2)
     yield Feature("48 MiB, binary", raw(48 * MIB), "15 MiB, binary", by_size=True, connections=2)
+    both = "15 MiB, and back"
+    yield Feature(both, raw(15 * MIB, "open"), both, connections=2)
+    yield Feature("30 MiB, and back", raw(30 * MIB, "open"), both, by_size=True, connections=2)
+    yield Feature("48 MiB, and back", raw(48 * MIB, "open"), both, by_size=True, connections=2)
     yield Feature("0.9 MiB of JSON", listed(9 * MIB // 10), "0.9 MiB of JSON", connections=2)
     yield Feature("4 MiB of JSON", listed(4 * MIB), "0.9 MiB of JSON", by_size=True, connections=2)
 
@@ -355,7 +360,7 @@ def way(counted: dict[str, float], answered: int) -> str:
 
 
 def compare(feature: Feature, running: dict[str, Running], seconds: float) -> None:
-    """Add a cost, and its ratio to the plain request's just before: a machine has better and worse minutes."""
+    """Add a cost, and its ratio to the plain request's just before: machines have better and worse minutes."""
     plain = next(one for one in features() if one.name == feature.plain)
     beside = measure(plain, running[plain.server], seconds)
     found = measure(feature, running[feature.server], seconds)

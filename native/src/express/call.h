@@ -22,6 +22,8 @@ inline constexpr std::size_t kLongestTag = 256, kMostDimensions = 32;
 // Bytes of JSON in a request, or of elements that its answer has in JSON: reading or writing more takes so long (20 ms
 // and more) that the long way does it, in a thread.
 inline constexpr std::size_t kMostJson = 1 << 20;
+// Bytes of an answer: a larger one is copied, page by page, for longer (60 ms) than others should wait.
+inline constexpr std::size_t kMostAnswer = 32 << 20;
 
 struct Part {
   Shape shape;
@@ -315,6 +317,7 @@ class BodyReader {
       if (!wanted.binary && size > kMostJson) return refused(kLargeJson);
       answer += size;
     }
+    if (answer > kMostAnswer) return refused(kTooLarge);
     return call_.accepts == Coding::kNone || answer <= kMostJson || refused(kAccepts);  // as slow as JSON is
   }
 
@@ -346,7 +349,7 @@ class BodyReader {
   Extras fields_, parameters_;
   bool seen_[kFields] = {}, told_[kParameterCount] = {};
   bool all_binary_ = false;
-  static constexpr std::string_view kBody = "body", kLargeJson = "large_json", kAccepts = "accept-encoding";
+  static constexpr std::string_view kBody = "body", kLargeJson = "large_json", kAccepts = "accept-encoding", kTooLarge = "too_large";
   std::string_view why_ = kBody;
 };
 

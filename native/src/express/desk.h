@@ -16,8 +16,7 @@
 
 namespace astrarium::express {
 
-// Bytes of a body: to place a larger one where workers find it takes so long (64 MiB: 20 ms) that others would wait
-// for it too long.
+// Bytes of a body: to place a larger one where workers find it takes longer (64 MiB: 20 ms) than others should wait.
 inline constexpr std::size_t kMostBody = 64 << 20;
 
 struct Asked {  // by a head
