@@ -273,16 +273,20 @@ class Client(threading.Thread):
 
     def run(self) -> None:
         try:
-            while time.monotonic() < self._end:
+            while self._goes_on():
                 with socket.create_connection(self._address, timeout=60) as line:
                     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     self._talk(line)
         except (OSError, ValueError) as error:
             self.error = f"{type(error).__name__}: {error}"
 
+    def _goes_on(self) -> bool:
+        """Each client has one answer at least, however slow the machine is."""
+        return not self.answered or time.monotonic() < self._end
+
     def _talk(self, line: socket.socket) -> None:
         feature, rest = self._feature, b""
-        while time.monotonic() < self._end:
+        while self._goes_on():
             if feature.waits:
                 at = feature.request.index(b"\r\n\r\n") + 4
                 line.sendall(feature.request[:at])
@@ -360,7 +364,7 @@ def way(counted: dict[str, float], answered: int) -> str:
 
 
 def compare(feature: Feature, running: dict[str, Running], seconds: float) -> None:
-    """Add a cost, and its ratio to the plain request's just before: machines have better and worse minutes."""
+    """Add a cost, and its ratio to the plain request's just before: a machine has its better minutes."""
     plain = next(one for one in features() if one.name == feature.plain)
     beside = measure(plain, running[plain.server], seconds)
     found = measure(feature, running[feature.server], seconds)

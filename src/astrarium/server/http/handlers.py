@@ -36,7 +36,15 @@ from astrarium.server.http.bodies import (
     compressed,
     json_reply,
 )
-from astrarium.server.http.json_tensors import Json, check_in_json, check_keys, from_json, not_json, outline, to_json
+from astrarium.server.http.json_tensors import (
+    Json,
+    check_in_json,
+    check_keys,
+    from_json,
+    not_json,
+    outline,
+    to_json,
+)
 from astrarium.server.http.routing import LONG_WAY, HttpRequest
 from astrarium.server.settings import LARGE
 from astrarium.server.timelines import stage_line

@@ -15,7 +15,15 @@ from astrarium.core.errors import extension
 from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.settings import LARGE
-from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Tensor, TensorSpec, pack_bytes, unpack_bytes
+from astrarium.serving.live.tensors import (
+    BF16,
+    BYTES,
+    DATATYPES,
+    Tensor,
+    TensorSpec,
+    pack_bytes,
+    unpack_bytes,
+)
 
 # Large JSON, read and written by native code: Python's lock is free meanwhile, so others are served.
 
