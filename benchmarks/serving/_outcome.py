@@ -89,7 +89,7 @@ def bars(outcomes: Sequence[Outcome]) -> list[Row]:
 
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Answers in time against the load that was offered: all servers in one picture, a panel per GPU count."""
+    """Draw answers in time against the load offered: all servers in one picture, a panel per GPU count."""
     import matplotlib
 
     matplotlib.use("Agg")
