@@ -200,6 +200,8 @@ def requests() -> Iterator[Feature]:
     yield Feature("an application, header", http(PLAIN, "X-Astrarium-Application: search"))
     yield Feature("unknown parameters", http(body(inputs, parameters={"trace": "a-7", "level": 3})))
     yield Feature("unknown fields", http(body(inputs, client="a notebook", attempt=2)))
+    nested = {"name": "x", "tags": [1, 2]}
+    yield Feature("unknown fields, nested", http(body(inputs, client=nested)))
     yield Feature("data before shape", http(body(data_first)))
     yield Feature("a version in the path", http(PLAIN, path="plain/versions/1"))
     yield Feature("a key, X-API-Key", http(PLAIN, f"X-API-Key: {KEY}"), server="keys")
