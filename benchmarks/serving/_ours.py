@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from _shared import say
 from peers import Running
@@ -14,9 +16,10 @@ from search import Plan, goodput
 LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 
 
-def metrics(url: str) -> dict[str, float]:
+def metrics(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> dict[str, float]:
     """Each metric summed over its labels (`name`), and by each label alone (`name{label="value"}`)."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
+    request = urllib.request.Request(f"{url}/metrics", headers=dict(headers))
+    with urllib.request.urlopen(request, timeout=10) as reply:
         lines = reply.read().decode().splitlines()
     found: dict[str, float] = {}
     for match in filter(None, map(LINE.match, lines)):

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from _outcome import Outcome, Point, bars, table
+from _outcome import Outcome, Point, bars, draw, table
 from _shared import RESULTS, caption, circumstances, keep, parser, say, show
 from peers import SERVERS, Ours, Peer, Running, Settings
 from search import Plan, Search, goodput, usable
@@ -119,8 +119,6 @@ def promise(peer: Peer, gpus: int) -> float | None:
 
 
 def write(facts: dict[str, Any], outcomes: list[Outcome], options: argparse.Namespace) -> None:
-    from _picture import draw
-
     rows = [plain(outcome) for outcome in outcomes]
     path = keep(options.name, {**facts, "plan": asdict(options.plan), "servers": rows})
     if outcomes:

@@ -32,8 +32,8 @@ using namespace astrarium::front;
 
 constexpr Time kHour = Time{3600} * 1'000'000'000;
 
-express::Model model(int index, std::string name, express::Shape item) {
-  const express::Datatype* type = express::datatype("FP32");
+express::Model model(int index, std::string name, express::Shape item, std::string_view datatype = "FP32") {
+  const express::Datatype* type = express::datatype(datatype);
   return {index, std::move(name), "1", {{"IN", type, item}}, {{"OUT", type, item}}, 4, kHour, {{2, kHour}}};
 }
 
@@ -42,12 +42,14 @@ class World {
  public:
   World()
       : memory_(std::size_t{1} << 20),
-        exchange_(memory_.data(), memory_.size(), 2, 8, 1),
+        exchange_(memory_.data(), memory_.size(), 4, 8, 1),
         loopback_(exchange_),
         shared_(std::make_shared<NetworkShared>(exchange_, HttpLimits{1024, 65536, 1 << 20, kHour, kHour, 0}, Keys(), "too slow")),
         thread_(shared_, 0, ::eventfd(0, EFD_NONBLOCK)) {
     thread_.serve(ServedModel(model(0, "fixed", {2}), {"a", "b"}));
     thread_.serve(ServedModel(model(1, "open", {-1}), {}));
+    thread_.serve(ServedModel(model(2, "texts", {-1}, "BYTES"), {}));
+    thread_.serve(ServedModel(model(3, "brain", {2}, "BF16"), {}));
     thread_.withhold("absent", "not_ready");
   }
 
@@ -76,7 +78,11 @@ class World {
     passed_.clear();
   }
 
-  std::int64_t accepted() const { return thread_.tallies[0].accepted.get() + thread_.tallies[1].accepted.get(); }
+  std::int64_t accepted() const {
+    std::int64_t sum = 0;
+    for (const ModelTally& tally : thread_.tallies) sum += tally.accepted.get();
+    return sum;
+  }
 
  private:
   void end_calls() {
@@ -138,6 +144,36 @@ std::string request(std::string_view name, const std::string& body, std::string_
 
 const std::string kBody = R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"FP32","data":[1,2.5]}]})";
 const std::string kBinary = R"({"inputs":[{"name":"IN","shape":[2,2],"datatype":"FP32","parameters":{"binary_data_size":16}}],"id":"x"})";
+const std::string kTexts = R"({"inputs":[{"data":["a","\u00e9\n"],"name":"IN","shape":[1,2],"datatype":"BYTES"}],"more":null})";
+const std::string kTwoTexts = R"({"inputs":[{"name":"IN","shape":[2,1],"datatype":"BYTES","parameters":{"binary_data_size":11,"x":1.5}}],"id":"\ud83d\ude00"})";
+const std::string kBrain =
+    R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"BF16","parameters":{"binary_data_size":4}}],"parameters":{"binary_data_output":true}})";
+
+std::string with_binary(std::string_view name, const std::string& json, const std::string& data) {
+  return request(name, json + data, "Inference-Header-Content-Length: " + std::to_string(json.size()) + "\r\n");
+}
+
+std::string chunked(std::string_view name, const std::string& body, std::size_t size) {
+  std::string whole = "POST /v2/models/" + std::string(name) + "/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+  char length[24];
+  for (std::size_t at = 0; at < body.size(); at += size) {
+    const std::string part = body.substr(at, size);
+    std::snprintf(length, sizeof length, "%zx\r\n", part.size());
+    whole += length + part + "\r\n";
+  }
+  return whole + "0\r\n\r\n";
+}
+
+// As the server itself compresses.
+std::string packed(const std::string& body, express::Coding coding) {
+  std::string out;
+  express::Deflater deflater(coding);
+  if (!deflater.begin(body.size(), out)) return body;  // there is no zlib
+  deflater.add(body);
+  deflater.end(out);
+  return out;
+}
+
 const std::vector<std::string> kSeeds = {
     request("fixed", kBody),
     request("open", kBody, "Connection: keep-alive\r\nX-API-Key: k\r\n"),
@@ -146,6 +182,15 @@ const std::vector<std::string> kSeeds = {
     request("absent", kBody),
     "GET /v2 HTTP/1.1\r\n\r\n",
     request("fixed", kBody, "Expect: 100-continue\r\n"),
+    request("fixed", kBody, "Connection: close\r\nAccept-Encoding: gzip\r\n"),
+    request("fixed", kBody, "X-Astrarium-Timeline: 1\r\nContent-Type: application/json; charset=x\r\nAccept-Encoding: deflate\r\n"),
+    request("texts", kTexts),
+    with_binary("texts", kTwoTexts, std::string("\1\0\0\0a\2\0\0\0\xff\xfe", 11)),
+    with_binary("brain", kBrain, "1234"),
+    chunked("open", kBody, 20),
+    chunked("texts", kTexts, 1),
+    request("fixed", packed(kBody, express::Coding::kGzip), "Content-Encoding: gzip\r\n"),
+    request("texts", packed(kTexts, express::Coding::kDeflate), "Content-Encoding: deflate\r\nExpect: 100-continue\r\n"),
 };
 
 // Some requests one after the other, in pieces, with a few accidents.

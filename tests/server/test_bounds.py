@@ -313,7 +313,7 @@ def test_texts_mean_the_same_small_and_large(text: str, monkeypatch: pytest.Monk
 
 
 @needs_native
-@pytest.mark.parametrize("datatype", DATATYPES)
+@pytest.mark.parametrize("datatype", sorted(DATATYPES.keys() - {"BF16"}))
 def test_answers_mean_the_same_small_and_large(datatype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     numbers = rng.standard_normal(300) * 10.0 ** rng.integers(-4, 4, 300)

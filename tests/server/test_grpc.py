@@ -27,7 +27,7 @@ from astrarium.server.grpc.messages import COMPILED, message, pool
 from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.logs import ThrottledWarnings
 from astrarium.server.settings import Address
-from astrarium.serving.live.tensors import BYTES, DATATYPES, Array
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array
 from tests.support.server_fakes import REFUSALS, FakeService, Served, served, serving, until_closed
 
 ROWS = np.array([[1.5, -2.0, 3.25], [4.0, 5.5, 6.0]], np.float32)
@@ -153,7 +153,7 @@ def test_statistics_and_repository(client: Any) -> None:
 # Inference
 
 
-@pytest.mark.parametrize("datatype", sorted(DATATYPES.keys() - {BYTES}))
+@pytest.mark.parametrize("datatype", sorted(DATATYPES.keys() - {BF16, BYTES}))
 def test_every_datatype_raw(client: Any, datatype: str) -> None:
     array = np.array([[0, 1, 1], [1, 0, 1]]).astype(DATATYPES[datatype])
     answer = client.infer(f"all_{datatype.lower()}", [tensor(array, datatype)], request_id="r-7")

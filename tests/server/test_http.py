@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 from astrarium.core.errors import InputError
 from astrarium.server.http.server import serve_http
 from astrarium.server.settings import Address
-from astrarium.serving.live.tensors import BYTES, DATATYPES, Array
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array
 from tests.support.server_fakes import REFUSALS, WAYS, FakeService, Served, served, serving, until_closed
 
 ROWS = np.array([[1.5, -2.0, 3.25], [4.0, 5.5, 6.0]], np.float32)
@@ -143,7 +143,7 @@ def test_the_repository_lists_loads_and_unloads(server: Served, client: Any) -> 
 # Inference
 
 
-NUMBERS = sorted(DATATYPES.keys() - {BYTES})
+NUMBERS = sorted(DATATYPES.keys() - {BF16, BYTES})
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,15 @@ def test_every_datatype_both_ways(client: Any, datatype: str, binary_in: bool, b
     assert np.array_equal(answer.as_numpy("OUT_IN"), array)
     assert answer.get_response()["id"] == "r-7"
     assert ("data" in answer.get_output("OUT_IN")) is not binary_out
+
+
+def test_bf16_is_binary(client: Any) -> None:
+    array = np.array([[0.5, -3.0, 1e30]], pytest.importorskip("ml_dtypes").bfloat16)
+    given = [tensor(array, BF16)]
+    answer = client.infer("all_bf16", given, outputs=[http.InferRequestedOutput("OUT_IN", binary_data=True)])
+    assert np.array_equal(answer.as_numpy("OUT_IN"), array)
+    with pytest.raises(InferenceServerException, match="binary_data: true: BF16 has no form in JSON"):
+        client.infer("all_bf16", given, outputs=[http.InferRequestedOutput("OUT_IN", binary_data=False)])
 
 
 @pytest.mark.parametrize("binary", [True, False])
@@ -229,7 +238,9 @@ def test_the_stages_on_demand(server: Served) -> None:
     line = response.headers["x-astrarium-timeline"]
     parts = dict(part.split("=") for part in line.split(", "))
     assert list(parts) == ["admit", "queue", "hand_over", "execute", "answer", "batch", "gpu"]
-    assert (parts["queue"], parts["hand_over"], parts["execute"], parts["batch"]) == ("2", "3", "4", "1")
+    if not server.taken:  # network threads tell the truth instead
+        assert (parts["queue"], parts["hand_over"], parts["execute"]) == ("2", "3", "4")
+    assert parts["batch"] == "1"
     assert int(parts["admit"]) >= 0
     assert by_hand(server, "POST", path, BODY)[0].headers["x-astrarium-timeline"] is None
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import resource
 import socket
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -444,6 +446,30 @@ def test_stopping_waits_no_longer_than_it_may_and_leaves_nobody_waiting() -> Non
 # The long way is what it is without native threads
 
 INFER = "POST /v2/models/echo/infer HTTP/1.1\r\n"
+CHUNKED = "Transfer-Encoding: chunked\r\n\r\n"
+
+
+def packed(body: bytes) -> str:
+    """A request with a compressed body; each character is one of its bytes."""
+    return f"{INFER}Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n" + body.decode("latin-1")
+
+
+def tensor_of(datatype: str, data: bytes, rows: int = 1, **more: Any) -> str:
+    tensor = {"name": "IN", "shape": [rows, 2], "datatype": datatype}
+    body = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": len(data)}}], **more})
+    first, size = f"POST /v2/models/all_{datatype.lower()}/infer HTTP/1.1", len(body) + len(data)
+    head = f"{first}\r\nContent-Length: {size}\r\n"
+    return f"{head}Inference-Header-Content-Length: {len(body)}\r\n\r\n{body}" + data.decode("latin-1")
+
+
+def texts(data: Any, **more: Any) -> str:
+    """Text for a model that gives it back: rows of a JSON list, or two elements in binary."""
+    if isinstance(data, bytes):
+        return tensor_of("BYTES", data, **more)
+    tensor = {"name": "IN", "shape": [len(data), 2], "datatype": "BYTES", "data": data}
+    return request(json.dumps({"inputs": [tensor], **more}), "all_bytes").decode()
+
+
 UNUSUAL = {
     "expect": f"{INFER}Expect: 100-continue\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}",
     "http 1.0": f"POST /v2/models/echo/infer HTTP/1.0\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}",
@@ -451,6 +477,39 @@ UNUSUAL = {
     "head": "HEAD /v2 HTTP/1.1\r\n\r\n",
     "in turns": (request(LONG) + request() + b"GET /v2 HTTP/1.1\r\n\r\n" + request()).decode(),
     "no length": f"{INFER}\r\n",
+    "close, then more": f"{INFER}Connection: close\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}"
+    + 2 * f"{INFER}\r\n",
+    "expect, and a mistake": f"{INFER}Expect: 100-continue\r\nContent-Length: 5\r\n\r\nhello",
+    "chunks": f"{INFER}{CHUNKED}{len(BODY):x}\r\n{BODY}\r\n0\r\n\r\n",
+    "chunks with an extension": f"{INFER}{CHUNKED}{len(BODY):x};a=b\r\n{BODY}\r\n0\r\n\r\n",
+    "chunks with a trailer": f"{INFER}{CHUNKED}{len(BODY):x}\r\n{BODY}\r\n0\r\nA: b\r\n\r\n",
+    "an unfinished chunk": f"{INFER}{CHUNKED}{len(BODY):x}\r\n{BODY}x\r\n0\r\n\r\n",
+    "no chunk": f"{INFER}{CHUNKED}0\r\n\r\n",
+    "a length of no chunk": f"{INFER}{CHUNKED}-1\r\n\r\n0\r\n\r\n",
+    "chunks and a length": f"{INFER}Content-Length: 5\r\n{CHUNKED}0\r\n\r\n",
+    "a charset": request(BODY, "echo", "Content-Type: application/json ; charset=utf-8").decode(),
+    "an answer in gzip": request(BODY, "echo", "Accept-Encoding: gzip").decode("latin-1"),
+    "an answer in deflate": request(BODY, "echo", "Accept-Encoding: DEFLATE").decode("latin-1"),
+    "an answer in anything": request(BODY, "echo", "Accept-Encoding: gzip, br").decode("latin-1"),
+    "a mistake with gzip": request("{}", "echo", "Accept-Encoding: gzip").decode("latin-1"),
+    "a body in gzip": packed(gzip.compress(BODY.encode(), mtime=0)),
+    "a body in deflate": packed(zlib.compress(BODY.encode())),
+    "no body in gzip": packed(BODY.encode()),
+    "half a body in gzip": packed(gzip.compress(BODY.encode(), mtime=0)[:-9]),
+    "more than a body in gzip": packed(2 * gzip.compress(BODY.encode(), mtime=0)),
+    "a bomb": packed(gzip.compress(bytes(10_000_000), mtime=0)),
+    "texts": texts([["a", 'é"\\\n\x01\t'], ["", "longer than the others"]]),
+    "texts in binary": texts([["a", "b"], ["", "longer"]], parameters={"binary_data_output": True}),
+    "no UTF-8 in the answer": texts(b"\1\0\0\0a\x19\0\0\0it's \xff\xfe\\ no text at \n all"),
+    "more text than it says": texts(b"\1\0\0\0a\xff\0\0\0it's \xff\xfe\\ no text at \n all"),
+    "too few texts": texts(b"\1\0\0\0a"),
+    "BF16": tensor_of("BF16", b"1234", parameters={"binary_data_output": True}),
+    "BF16 in JSON": tensor_of("BF16", b"1234"),
+    "an id in another alphabet": request(BODY[:-1] + ', "id": "\\u00e9\\ud83d\\ude00\\n"}').decode(),
+    "unknown fields": request(
+        BODY[:-1] + ', "more": "\\n", "less": null, "parameters": {"x": 1.5}}'
+    ).decode(),
+    "an unknown field twice": request(BODY[:-1] + ', "more": 1, "more": 2}').decode(),
 }
 UPGRADE = b"GET /v2 HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
 TOO_LARGE = f"{INFER}Content-Length: 99999999999\r\n\r\n{BODY}"
@@ -467,11 +526,29 @@ async def said(port: int, sent: bytes) -> bytes:
     return b"\r\n".join(line for line in lines if not line.startswith(b"date: "))
 
 
+SHORT = {
+    *("expect", "http 1.0", "close", "chunks", "a charset", "an answer in gzip", "an answer in deflate"),
+    *("a body in gzip", "a body in deflate", "texts", "texts in binary", "no UTF-8 in the answer", "BF16"),
+    *("an id in another alphabet", "unknown fields"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(SHORT))
+def test_features_go_the_short_way(case: str) -> None:
+    async def run() -> None:
+        service = FakeService()
+        async with serving(service) as server:
+            await said(server.http, UNUSUAL[case].encode("latin-1") + LAST)
+            assert (server.taken, service.long_way) == (1, [])
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("case", UNUSUAL)
 def test_unusual_requests_are_answered_as_without_native_threads(case: str) -> None:
     async def by(way: Way) -> bytes:
         async with serving(FakeService(), way=way) as server:
-            return await said(server.http, UNUSUAL[case].encode() + LAST)
+            return await said(server.http, UNUSUAL[case].encode("latin-1") + LAST)
 
     async def run() -> None:
         answer = await by("native")

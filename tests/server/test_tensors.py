@@ -18,18 +18,21 @@ from astrarium.server.contract import Kind, Refused
 from astrarium.server.http.handlers import read_call, written_answer
 from astrarium.server.http.json_tensors import from_json, to_json
 from astrarium.serving.live.tensors import (
+    BF16,
     BYTES,
     DATATYPES,
     Array,
     Tensor,
     TensorSpec,
+    from_bfloat16,
     pack_bytes,
     to_array,
+    to_bfloat16,
     to_bytes,
 )
 from tests.support.server_fakes import FakeService, echo_card
 
-NUMBERS = sorted(DATATYPES.keys() - {BYTES})
+NUMBERS = sorted(DATATYPES.keys() - {BF16, BYTES})
 LIMIT = 1_000_000
 
 
@@ -62,6 +65,25 @@ def test_numbers_survive_json_flat_or_nested(array: Array, nested: bool) -> None
     assert data == bytes(to_bytes(array))
     back = to_json(Tensor("OUT", datatype_of(array), array.shape, data))
     assert back == array.ravel().tolist()
+
+
+@given(st.floats(-(2.0**127), 2.0**127, width=32))
+def test_bf16_is_the_nearest_number(value: float) -> None:
+    array = np.array([value], np.float32)
+    [near] = from_bfloat16(to_bfloat16(array))
+    bits = int(array.view(np.uint32)[0])
+    around = np.array([bits >> 16 << 16, (bits >> 16) + 1 << 16], np.uint32).view(np.float32)
+    assert near in around
+    assert abs(float(near) - value) == min(abs(float(other) - value) for other in around)
+
+
+def test_bf16_keeps_what_is_no_number() -> None:
+    values = np.array([[np.nan, np.inf, -np.inf]], np.float32)
+    there = to_bfloat16(values)
+    assert np.array_equal(from_bfloat16(there), values, equal_nan=True)
+    back = to_array(Tensor("X", BF16, (1, 3), bytes(to_bytes(there))))
+    assert back.dtype == DATATYPES[BF16]
+    assert back.tolist() == there.tolist()
 
 
 @given(st.lists(st.text(), min_size=1, max_size=6))

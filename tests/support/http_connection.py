@@ -8,7 +8,7 @@ from typing import Any
 
 BODY = json.dumps({"inputs": [{"name": "IN", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]})
 LONG = json.dumps(
-    {"inputs": [{"name": "IN", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}], "more": 1}
+    {"inputs": [{"name": "IN", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}], "more": {"deep": 1}}
 )
 
 

@@ -31,7 +31,7 @@ from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.http.server import RunningHttp, serve_http
 from astrarium.server.settings import Address, HttpLimits, Security
 from astrarium.serving.live.arena import aligned, tensors_at
-from astrarium.serving.live.tensors import DATATYPES, Tensor, TensorSpec
+from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, TensorSpec, pack_bytes, unpack_bytes
 
 MS = 1_000_000
 HOUR = 3_600_000 * MS
@@ -192,17 +192,28 @@ class FakeFront:
         timeout = timeout_us * 1000 or None
         call = InferCall(card.name, given, rows, received, timeout, priority, application)
         answer = await self._service.infer(call)
-        outputs = [((1, *one.shape[1:]), len(one.data) // rows) for one in answer.outputs]
-        for row in range(rows):
+        shapes = []
+        for row, contents in enumerate(zip(*(_by_row(one, rows) for one in answer.outputs), strict=True)):
             place = replies + row * room
-            for one, (_, size) in zip(answer.outputs, outputs, strict=True):
-                self._memory[place : place + size] = one.data[row * size : (row + 1) * size]
-                place += aligned(size)
+            for content in contents:
+                self._memory[place : place + len(content)] = content
+                place += aligned(len(content))
+            pairs = zip(answer.outputs, contents, strict=True)
+            shapes.append([((1, *one.shape[1:]), len(content)) for one, content in pairs])
         answer.release()
-        self._loopback.end(number, shapes=[outputs] * rows)
+        self._loopback.end(number, shapes=shapes)
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._loopback.fd())
+
+
+def _by_row(tensor: Tensor, rows: int) -> list[bytes]:
+    if tensor.datatype != BYTES:
+        size = len(tensor.data) // rows
+        return [bytes(tensor.data[row * size : (row + 1) * size]) for row in range(rows)]
+    texts = unpack_bytes(tensor.data)
+    count = len(texts) // rows
+    return [pack_bytes(texts[row * count : (row + 1) * count]) for row in range(rows)]
 
 
 class LoopbackFront:

@@ -10,13 +10,16 @@
 #include <cstring>
 #include <ctime>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "call.h"
 #include "half.h"
+#include "json_text.h"
 #include "model.h"
+#include "compression.h"
 
 namespace astrarium::express {
 
@@ -25,18 +28,41 @@ struct Rooms {
   const char* first;
   std::size_t bytes;               // of each room
   std::vector<Shape> shapes;       // by output, of one row with its batch of one
-  std::vector<std::size_t> sizes;  // by output, of one row
+  std::vector<std::size_t> sizes;  // by output, of one row; of each row in turn where they may differ
+
+  std::size_t size(std::int64_t row, std::size_t output) const {
+    return sizes[sizes.size() == shapes.size() ? output : static_cast<std::size_t>(row) * shapes.size() + output];
+  }
+
+  // What a row has of an output.
+  std::string_view data(std::int64_t row, std::size_t output) const {
+    std::size_t before = 0;
+    for (std::size_t other = 0; other < output; ++other) before += aligned(size(row, other));
+    return {first + static_cast<std::size_t>(row) * bytes + before, size(row, output)};
+  }
 };
 
-// Whether a row's outputs can lie in its room.
-inline bool fit(const Model& model, const Rooms& rooms) {
-  std::size_t needed = 0;
-  for (const std::size_t size : rooms.sizes) {
-    if (size > rooms.bytes) return false;  // first: the sum must not overflow
-    needed += aligned(size);
+// Whether the outputs of each of so many rows can lie in its room.
+inline bool fit(const Model& model, const Rooms& rooms, std::int64_t rows) {
+  if (rooms.shapes.size() != model.outputs.size()) return false;
+  if (rooms.sizes.size() != rooms.shapes.size() && rooms.sizes.size() != rooms.shapes.size() * static_cast<std::size_t>(rows)) return false;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::size_t needed = 0;
+    for (std::size_t output = 0; output < rooms.shapes.size(); ++output) {
+      if (rooms.size(row, output) > rooms.bytes) return false;  // first: the sum must not overflow
+      needed += aligned(rooms.size(row, output));
+    }
+    if (needed > rooms.bytes) return false;
   }
-  return rooms.sizes.size() == model.outputs.size() && needed <= rooms.bytes;
+  return true;
 }
+
+// An element of BYTES that cannot be written in JSON.
+struct NoText {
+  std::string_view output, element;
+  std::size_t number = 0;
+  bool is_broken = false;  // it is no element at all
+};
 
 // Rooms of a model whose outputs leave no size open.
 inline Rooms fixed_rooms(const Model& model, const char* first, std::size_t bytes) {
@@ -54,25 +80,31 @@ inline Rooms fixed_rooms(const Model& model, const char* first, std::size_t byte
 
 class AnswerWriter {
  public:
-  // Builds the answer; `send` or `rest` then read it. Valid until the next one is built.
-  void write(const Call& call, const Rooms& rooms) {
+  // What is written next answers this call.
+  void about(const Call& call) { closes_ = call.closes; }
+
+  // Builds the answer, with *lines* in its head; `send` or `rest` then read it. Valid until the next one is built.
+  // False where an element is no text.
+  bool write(const Call& call, const Rooms& rooms, std::string_view lines = {}) {
     json_.clear(), binary_.clear();
     json_ += R"({"model_name":)", quoted(call.model->name);
     json_ += R"(,"model_version":)", quoted(call.model->version);
     json_ += R"(,"outputs":[)";
     for (const Wanted& wanted : call.outputs) {
-      output(call, rooms, wanted);
+      if (!output(call, rooms, wanted)) return false;
       json_ += ',';
     }
     json_.back() = ']';
     if (!call.id.empty()) json_ += R"(,"id":)", quoted(call.id);
     json_ += '}';
-    head();
+    head(call.accepts, lines);
+    return true;
   }
+  const NoText& no_text() const { return no_text_; }
 
   // A refusal; *status* is its number and phrase.
   void refuse(std::string_view status, std::string_view reason, bool retry) {
-    json_ = R"({"error":")", told(reason), json_ += R"("})";
+    json_ = R"({"error":)", quoted(reason), json_ += '}';
     refusal(status, retry);
   }
 
@@ -88,11 +120,16 @@ class AnswerWriter {
     return size;
   }
 
-  std::string rest(std::size_t sent) {
-    std::string whole;
+  // Appends what is left after the first *sent* bytes.
+  template <class Bytes>
+  void rest(std::size_t sent, Bytes& out) {
+    out.reserve(size() - sent);
     gather();
-    for (const iovec& piece : pieces_) whole.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
-    return whole.substr(sent);
+    for (const iovec& piece : pieces_) {
+      const std::size_t skipped = std::min(sent, piece.iov_len);
+      out.append({static_cast<const char*>(piece.iov_base) + skipped, piece.iov_len - skipped});
+      sent -= skipped;
+    }
   }
 
  private:
@@ -120,7 +157,11 @@ class AnswerWriter {
     head_ = "HTTP/1.1 ", head_ += status;
     head_ += "\r\ndate: ", head_ += date(), head_ += "\r\ncontent-type: application/json\r\n";
     if (retry) head_ += "retry-after: 1\r\nx-astrarium-retry-after-ms: 1000\r\n";
-    head_ += "content-length: ", append(head_, json_.size()), head_ += "\r\n\r\n";
+    end_head(json_.size());
+  }
+
+  void end_head(std::size_t body) {
+    head_ += "content-length: ", append(head_, body), head_ += closes_ ? "\r\nconnection: close\r\n\r\n" : "\r\n\r\n";
   }
 
   void gather() {
@@ -130,9 +171,7 @@ class AnswerWriter {
     for (const auto piece : binary_) pieces_.push_back({const_cast<char*>(piece.data()), piece.size()});
   }
 
-  void head() {
-    std::size_t body = json_.size();
-    for (const auto piece : binary_) body += piece.size();
+  void head(Coding coding, std::string_view lines) {
     head_ = "HTTP/1.1 200 OK\r\ndate: ", head_ += date();
     if (binary_.empty()) {
       head_ += "\r\ncontent-type: application/json\r\n";
@@ -140,7 +179,27 @@ class AnswerWriter {
       head_ += "\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: ";
       append(head_, json_.size()), head_ += "\r\n";
     }
-    head_ += "content-length: ", append(head_, body), head_ += "\r\n\r\n";
+    head_ += lines;
+    std::size_t body = json_.size();
+    for (const auto piece : binary_) body += piece.size();
+    if (coding != Coding::kNone && pack(coding, body)) {
+      head_ += "content-encoding: ", head_ += kCodings[static_cast<std::size_t>(coding)], head_ += "\r\n";
+      body = json_.size();
+    }
+    end_head(body);
+  }
+
+  // The whole body compressed, in the place of the JSON.
+  bool pack(Coding coding, std::size_t body) {
+    auto& deflater = deflaters_[coding == Coding::kGzip];
+    if (deflater == nullptr) deflater = std::make_unique<Deflater>(coding);
+    if (!deflater->begin(body, packed_)) return false;
+    deflater->add(json_);
+    for (const auto piece : binary_) deflater->add(piece);
+    deflater->end(packed_);
+    json_.swap(packed_);
+    binary_.clear();
+    return true;
   }
 
   const std::string& date() {
@@ -155,29 +214,45 @@ class AnswerWriter {
     return date_;
   }
 
-  void output(const Call& call, const Rooms& rooms, const Wanted& wanted) {
+  bool output(const Call& call, const Rooms& rooms, const Wanted& wanted) {
     const Spec& spec = call.model->outputs[wanted.output];
-    const std::size_t size = rooms.sizes[wanted.output];
     json_ += R"({"name":)", quoted(spec.name);
     json_ += R"(,"datatype":")", json_ += spec.type->name;
     json_ += R"(","shape":[)", number(call.rows);
     const Shape& shape = rooms.shapes[wanted.output];
     for (std::size_t axis = 1; axis < shape.size(); ++axis) json_ += ',', number(shape[axis]);
     json_ += ']';
-    std::size_t before = 0;
-    for (std::size_t other = 0; other < wanted.output; ++other) before += aligned(rooms.sizes[other]);
     if (wanted.binary) {
-      json_ += R"(,"parameters":{"binary_data_size":)", number(call.rows * static_cast<std::int64_t>(size)), json_ += '}';
-      for (std::int64_t row = 0; row < call.rows; ++row)
-        binary_.emplace_back(rooms.first + row * static_cast<std::int64_t>(rooms.bytes) + before, size);
+      std::size_t size = 0;
+      for (std::int64_t row = 0; row < call.rows; ++row) size += binary_.emplace_back(rooms.data(row, wanted.output)).size();
+      json_ += R"(,"parameters":{"binary_data_size":)", number(size), json_ += '}';
     } else {
       json_ += R"(,"data":[)";
-      for (std::int64_t row = 0; row < call.rows; ++row)
-        elements(*spec.type, rooms.first + row * static_cast<std::int64_t>(rooms.bytes) + before, size);
+      no_text_ = {spec.name, {}};
+      for (std::int64_t row = 0; row < call.rows; ++row) {
+        const std::string_view data = rooms.data(row, wanted.output);
+        if (spec.type->kind != Kind::kBytes) elements(*spec.type, data.data(), data.size());
+        else if (!texts(data)) return false;
+      }
       if (json_.back() == ',') json_.pop_back();
       json_ += ']';
     }
     json_ += '}';
+    return true;
+  }
+
+  bool texts(std::string_view data) {
+    for (; !data.empty(); ++no_text_.number) {
+      std::uint32_t length = 0;
+      if (data.size() >= sizeof length) std::memcpy(&length, data.data(), sizeof length);
+      if (data.size() < sizeof length || length > data.size() - sizeof length) return no_text_.is_broken = true, false;
+      no_text_.element = data.substr(sizeof length, length);
+      if (!is_utf8(no_text_.element)) return false;
+      quoted(no_text_.element);
+      json_ += ',';
+      data.remove_prefix(sizeof length + length);
+    }
+    return true;
   }
 
   void elements(const Datatype& type, const char* data, std::size_t size) {
@@ -194,7 +269,7 @@ class AnswerWriter {
       case Kind::kF16: return each<std::uint16_t>(data, size, [this](auto bits) { json_ += HalfTexts::all()[bits]; });
       case Kind::kF32: return each<float>(data, size, [this](float v) { real(v); });
       case Kind::kF64: return each<double>(data, size, [this](double v) { real(v); });
-      default: return;  // a call that wants these in JSON goes the long way
+      default: return;  // BF16, which the protocol does not have in JSON
     }
   }
 
@@ -230,34 +305,12 @@ class AnswerWriter {
     json_.append(digits, write_real(value, digits, digits + sizeof digits));
   }
 
-  // Names and ids are printable; only quotes and backslashes need care.
-  void quoted(std::string_view text) {
-    json_ += '"';
-    escaped(text);
-    json_ += '"';
-  }
+  void quoted(std::string_view text) { append_quoted(json_, text); }
 
-  void escaped(std::string_view text) {
-    for (const char c : text) {
-      if (c == '"' || c == '\\') json_ += '\\';
-      json_ += c;
-    }
-  }
-
-  // Any text in UTF-8, as msgspec writes it.
-  void told(std::string_view text) {
-    constexpr char kHex[] = "0123456789abcdef";
-    for (const char c : text) {
-      const auto code = static_cast<unsigned char>(c);
-      if (c == '"' || c == '\\') json_ += '\\', json_ += c;
-      else if (code >= ' ') json_ += c;
-      else if (const char* named = std::strchr(kNamed, c); c != '\0' && named != nullptr) json_ += '\\', json_ += kLetters[named - kNamed];
-      else json_ += "\\u00", json_ += kHex[code >> 4], json_ += kHex[code & 15];
-    }
-  }
-  static constexpr char kNamed[] = "\b\t\n\f\r", kLetters[] = "btnfr";
-
-  std::string head_, json_, date_;
+  std::string head_, json_, date_, packed_;
+  std::unique_ptr<Deflater> deflaters_[2];  // of deflate and of gzip, once they are needed
+  NoText no_text_;
+  bool closes_ = false;
   std::vector<std::string_view> binary_;
   std::vector<iovec> pieces_;
   std::time_t dated_ = -1;

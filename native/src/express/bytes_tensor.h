@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <utility>
+
+#include "json_scan.h"
 
 namespace astrarium::express {
 
@@ -20,6 +23,16 @@ inline std::pair<std::size_t, std::size_t> bytes_elements(std::string_view data,
     if (at > data.size()) break;
   }
   return {found, at};
+}
+
+// Appends a text of JSON as an element.
+inline bool append_text(JsonScan& scan, std::string& made) {
+  const std::size_t begin = made.size();
+  made.append(sizeof(std::uint32_t), '\0');
+  if (!scan.any_text(made)) return false;
+  const auto length = static_cast<std::uint32_t>(made.size() - begin - sizeof(std::uint32_t));
+  std::memcpy(made.data() + begin, &length, sizeof length);
+  return true;
 }
 
 }  // namespace astrarium::express

@@ -12,17 +12,16 @@
 
 #include "answer.h"
 #include "call.h"
+#include "compression.h"
 
 namespace astrarium::express {
 
-// Bytes of a body: a larger one is copied so often until it is whole that the long way, which takes it piece by piece,
-// keeps others waiting for less time (64 MiB: 15 ms instead of 50).
-inline constexpr std::size_t kMostBody = 16 << 20;
+// Bytes of a body: to place a larger one where workers find it takes longer (64 MiB: 20 ms) than others should wait.
+inline constexpr std::size_t kMostBody = 64 << 20;
 
 struct Asked {  // by a head
   Head head;
   const std::shared_ptr<const Model>& model;
-  std::size_t size() const { return head.size + head.body; }  // of the request
 };
 
 class Desk {
@@ -49,7 +48,9 @@ class Desk {
     why = "too_large";
     if (head->body > largest_body_ || head->application.size() > kLongestTag) return std::nullopt;
     why = "large_json";
-    if (std::min(head->json.value_or(head->body), head->body) > kMostJson) return std::nullopt;
+    if (head->coded == Coding::kNone && std::min(head->json.value_or(head->body), head->body) > kMostJson) return std::nullopt;
+    why = head->coded != Coding::kNone ? "content-encoding" : "accept-encoding";
+    if ((head->coded != Coding::kNone || head->accepts != Coding::kNone) && !Zlib::library()) return std::nullopt;
     const auto known = models_.find(head->model);
     if (known == models_.end()) return why = why_withheld(head->model), std::nullopt;
     why = "version";
@@ -59,13 +60,17 @@ class Desk {
 
   // Fills a call that is as new; where its request goes the long way, says why.
   std::string_view fill(Call& call, const Asked& asked, std::string_view body) const {
-    const std::size_t json = asked.head.json.value_or(asked.head.body);
-    if (json > asked.head.body) return "body";
+    const std::size_t json = asked.head.json.value_or(body.size());
+    if (json > body.size()) return "body";
+    if (json > kMostJson) return "large_json";
     call.model = asked.model;
+    call.accepts = asked.head.accepts, call.closes = asked.head.closes, call.timed = asked.head.timed;
     call.application = asked.head.application;
     BodyReader reader(call, body.substr(0, json), body.substr(json), largest_body_);
     return reader.read() ? std::string_view() : reader.why();
   }
+
+  std::size_t largest_body() const { return largest_body_; }
 
  private:
   std::string_view why_withheld(std::string_view name) const {

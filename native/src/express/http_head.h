@@ -9,11 +9,20 @@
 
 namespace astrarium::express {
 
+// How bytes are compressed.
+enum class Coding : std::uint8_t { kNone, kGzip, kDeflate };
+inline constexpr std::string_view kCodings[] = {"identity", "gzip", "deflate"};
+
 struct Head {
   std::string_view model, version, application, authorization, api_key;
-  std::size_t size = 0;  // of the head itself
-  std::size_t body = 0;
+  std::size_t size = 0;             // of the head itself
+  std::size_t body = 0;             // of a body in chunks nobody knows it beforehand
   std::optional<std::size_t> json;  // bytes of the body before its binary part
+  Coding coded = Coding::kNone, accepts = Coding::kNone;
+  bool chunked = false;
+  bool expects = false;  // it waits for 100 Continue before it sends the body
+  bool closes = false;   // the connection, after the answer
+  bool timed = false;    // it wants to hear how long each stage took
 };
 
 inline bool same_word(std::string_view given, std::string_view lower) {
@@ -52,13 +61,13 @@ class HeadReader {
   }
 
  private:
-  enum Known { kLength, kJson, kApplication, kAuthorization, kApiKey, kType, kConnection, kAccepts, kCount };
+  enum Known { kLength, kJson, kApplication, kAuthorization, kApiKey, kType, kConnection, kAccepts, kCoded, kTransfer, kExpect, kTimeline, kCount };
   static constexpr std::string_view kNames[kCount] = {
       "content-length", "inference-header-content-length", "x-astrarium-application", "authorization",
-      "x-api-key",      "content-type",                    "connection",              "accept-encoding"};
+      "x-api-key",      "content-type",                    "connection",              "accept-encoding",
+      "content-encoding", "transfer-encoding", "expect", "x-astrarium-timeline"};
   // What these ask for, the short way does not do.
-  static constexpr std::string_view kUnusual[] = {"transfer-encoding", "content-encoding", "expect",
-                                                  "upgrade",           "proxy-connection", "x-astrarium-timeline"};
+  static constexpr std::string_view kUnusual[] = {"upgrade", "proxy-connection"};
 
   // Empty where all is well.
   std::string_view lines(std::string_view all) {
@@ -67,7 +76,7 @@ class HeadReader {
     if (!next_line(all, at, line)) return kInPieces;
     if (!first_line(line)) return "path";
     for (int left = kMostHeaders; next_line(all, at, line); --left) {
-      if (line.empty()) return head_.size = at, seen_[kLength] ? std::string_view() : kNames[kLength];
+      if (line.empty()) return head_.size = at, seen_[kLength] != head_.chunked ? std::string_view() : kNames[kLength];
       if (left == 0) return "too_large";
       if (!header(line)) return why_;
     }
@@ -88,10 +97,13 @@ class HeadReader {
     return true;
   }
 
-  // POST /v2/models/NAME[/versions/V]/infer HTTP/1.1
+  // POST /v2/models/NAME[/versions/V]/infer HTTP/1.1; after a request of HTTP/1.0 the connection is closed.
   bool first_line(std::string_view line) {
-    constexpr std::string_view kEnd = "/infer HTTP/1.1";
-    if (!strip(line, "POST /v2/models/") || line.size() < kEnd.size()) return false;
+    constexpr std::string_view kEnd = "/infer HTTP/1.";
+    if (!strip(line, "POST /v2/models/") || line.size() <= kEnd.size()) return false;
+    head_.closes = is_old_ = line.back() == '0';
+    if (line.back() != '0' && line.back() != '1') return false;
+    line.remove_suffix(1);
     if (line.substr(line.size() - kEnd.size()) != kEnd) return false;
     line.remove_suffix(kEnd.size());
     const auto slash = line.find('/');
@@ -156,8 +168,12 @@ class HeadReader {
       case kLength: return whole_number(value, head_.body);
       case kJson: return whole_number(value, head_.json.emplace());
       case kType: return known_type(value);
-      case kConnection: return same_word(value, "keep-alive");
-      case kAccepts: return !same_word(value, "gzip") && !same_word(value, "deflate");
+      case kConnection: return (same_word(value, "close") && (head_.closes = true)) || same_word(value, "keep-alive");
+      case kAccepts: return coding(value, head_.accepts), true;  // a list is what a library can read: it need not be
+      case kCoded: return value.empty() || coding(value, head_.coded);
+      case kTransfer: return head_.chunked = !is_old_ && same_word(value, "chunked");
+      case kExpect: return head_.expects = same_word(value, "100-continue");
+      case kTimeline: return head_.timed = !value.empty() && value != "0", true;
       case kApplication: return keep(head_.application, value);
       case kAuthorization: return keep(head_.authorization, value);
       case kApiKey: return keep(head_.api_key, value);
@@ -165,7 +181,16 @@ class HeadReader {
     }
   }
 
+  static bool coding(std::string_view value, Coding& found) {
+    for (const Coding one : {Coding::kNone, Coding::kGzip, Coding::kDeflate})
+      if (same_word(value, kCodings[static_cast<std::size_t>(one)])) return found = one, true;
+    return false;
+  }
+
+  // What follows a semicolon, such as a charset, changes nothing.
   static bool known_type(std::string_view value) {
+    value = value.substr(0, value.find(';'));
+    while (!value.empty() && value.back() == ' ') value.remove_suffix(1);
     return same_word(value, "application/json") || same_word(value, "application/octet-stream") ||
            same_word(value, "application/x-www-form-urlencoded");
   }
@@ -183,6 +208,7 @@ class HeadReader {
   Head head_;
   std::string_view why_;
   bool seen_[kCount] = {};
+  bool is_old_ = false;  // HTTP/1.0
 };
 
 }  // namespace astrarium::express

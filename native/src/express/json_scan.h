@@ -6,8 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <type_traits>
+
+#include "json_text.h"
 
 namespace astrarium::express {
 
@@ -42,6 +45,40 @@ class JsonScan {
     if (at_ == end_) return false;
     found = std::string_view(first, static_cast<std::size_t>(at_++ - first));
     return true;
+  }
+
+  // In any alphabet, with escapes; appended to *made*.
+  bool any_text(std::string& made) {
+    if (!take('"')) return false;
+    JsonText text({at_, left()}, made);
+    if (!text.read()) return false;
+    at_ += text.at();
+    return true;
+  }
+
+  // Anything that is no list and no object, and that every reader of JSON understands; *scratch* is overwritten.
+  bool scalar(std::string& scratch) {
+    bool flag = false;
+    double number = 0;
+    scratch.clear();
+    switch (peek()) {
+      case '"': return any_text(scratch);
+      case 't':
+      case 'f': return boolean(flag);
+      case 'n': return word("null");
+      default: return real(number);
+    }
+  }
+
+  // Moves behind a list without looking at its elements.
+  bool skip_list() {
+    if (peek() != '[') return false;
+    for (int depth = 0; at_ < end_; ++at_) {
+      if (*at_ == '[') ++depth;
+      else if (*at_ == ']' && --depth == 0) return ++at_, true;
+      else if (*at_ == '"' && !skip_text()) return false;
+    }
+    return false;
   }
 
   bool key(std::string_view& found) { return text(found) && take(':'); }
@@ -107,6 +144,13 @@ class JsonScan {
   }
 
  private:
+  // From a text's first quote to its last.
+  bool skip_text() {
+    for (++at_; at_ < end_ && *at_ != '"'; ++at_)
+      if (*at_ == '\\' && ++at_ == end_) return false;
+    return at_ < end_;
+  }
+
   static bool digit(const char* p, const char* end) { return p < end && *p >= '0' && *p <= '9'; }
 
   bool word(std::string_view wanted) {

@@ -10,26 +10,12 @@
 #include <string>
 #include <string_view>
 
+#include "bytes_tensor.h"
 #include "json_scan.h"
+#include "json_text.h"
 #include "model.h"
 
 namespace astrarium::express {
-
-inline bool is_utf8(std::string_view text) {
-  for (std::size_t at = 0; at < text.size();) {
-    const auto first = static_cast<unsigned char>(text[at++]);
-    const int more = first < 0x80 ? 0 : first >= 0xc2 && first < 0xe0 ? 1 : first >> 4 == 14 ? 2 : first >= 0xf0 && first < 0xf5 ? 3 : -1;
-    if (more < 0 || text.size() - at < static_cast<std::size_t>(more)) return false;
-    std::uint32_t code = more == 0 ? first : first & (0x3f >> more);
-    for (int i = 0; i < more; ++i) {
-      const auto next = static_cast<unsigned char>(text[at++]);
-      if (next >> 6 != 2) return false;
-      code = code << 6 | (next & 63);
-    }
-    if ((more == 2 && (code < 0x800 || (code >= 0xd800 && code < 0xe000))) || (more == 3 && (code < 0x10000 || code > 0x10ffff))) return false;
-  }
-  return true;
-}
 
 // Reads a JSON list, flat or nested as the shape says. `read` elements were right where the whole was not.
 class JsonTensor {
@@ -127,59 +113,7 @@ class JsonTensor {
     return true;
   }
 
-  // texts
-
-  bool text() {
-    if (!scan_.take('"')) return false;
-    const std::size_t begin = made.size();
-    made.append(4, '\0');
-    std::size_t at = stopped();
-    while (at < json_.size() && json_[at] != '"')
-      if (!character(at)) return false;
-    if (at >= json_.size()) return false;
-    scan_ = JsonScan(json_.substr(at + 1));
-    const auto length = static_cast<std::uint32_t>(made.size() - begin - 4);
-    std::memcpy(made.data() + begin, &length, sizeof length);
-    return is_utf8(std::string_view(made).substr(begin + 4));
-  }
-
-  bool character(std::size_t& at) {
-    const char c = json_[at++];
-    if (static_cast<unsigned char>(c) < ' ') return false;
-    if (c != '\\') return made += c, true;
-    if (at >= json_.size()) return false;
-    constexpr std::string_view kEscapes = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
-    const char escape = json_[at++];
-    if (escape == 'u') return unicode(at);
-    const auto known = kEscapes.find(escape);
-    return known != std::string_view::npos && (made += kMeant[known], true);
-  }
-
-  bool unicode(std::size_t& at) {
-    std::uint32_t code = 0, second = 0;
-    if (!hex(at, code) || (code >= 0xdc00 && code < 0xe000)) return false;
-    if (code >= 0xd800 && code < 0xdc00) {
-      if (json_.substr(at, 2) != "\\u" || !hex(at += 2, second) || second < 0xdc00 || second > 0xdfff) return false;
-      code = 0x10000 + ((code - 0xd800) << 10) + (second - 0xdc00);
-    }
-    utf8(code);
-    return true;
-  }
-
-  bool hex(std::size_t& at, std::uint32_t& code) {
-    if (json_.size() - at < 4) return false;
-    const auto [end, error] = std::from_chars(json_.data() + at, json_.data() + at + 4, code, 16);
-    at += 4;
-    return error == std::errc() && end == json_.data() + at;
-  }
-
-  void utf8(std::uint32_t code) {
-    const auto put = [this](std::uint32_t byte) { made += static_cast<char>(byte); };
-    if (code < 0x80) return put(code);
-    if (code < 0x800) return put(0xc0 | code >> 6), put(0x80 | (code & 63));
-    if (code < 0x10000) return put(0xe0 | code >> 12), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
-    put(0xf0 | code >> 18), put(0x80 | (code >> 12 & 63)), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
-  }
+  bool text() { return append_text(scan_, made); }
 
   std::string_view json_;
   JsonScan scan_;
@@ -263,22 +197,11 @@ class JsonTensorWriter {
       std::memcpy(&length, data_.data() + at, sizeof length);
       const std::string_view text = data_.substr(at + 4, length);
       if (text.size() < length || !is_utf8(text)) return false;
-      quoted(text);
+      append_quoted(json, text);
       json += ',';
       at += 4 + length;
     }
     return true;
-  }
-
-  void quoted(std::string_view text) {
-    constexpr char kHex[] = "0123456789abcdef";
-    json += '"';
-    for (const char c : text) {
-      if (c == '"' || c == '\\') json += '\\';
-      if (static_cast<unsigned char>(c) >= ' ') json += c;
-      else json += "\\u00", json += kHex[c >> 4], json += kHex[c & 15];
-    }
-    json += '"';
   }
 
   std::string_view data_;

@@ -15,7 +15,7 @@ inline constexpr std::size_t kAlignment = 64;  // of every tensor in a block of 
 
 inline constexpr std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
-enum class Kind { kBool, kU8, kU16, kU32, kU64, kI8, kI16, kI32, kI64, kF16, kF32, kF64, kBytes };
+enum class Kind { kBool, kU8, kU16, kU32, kU64, kI8, kI16, kI32, kI64, kF16, kBF16, kF32, kF64, kBytes };
 
 struct Datatype {
   std::string_view name;
@@ -27,7 +27,7 @@ inline constexpr Datatype kDatatypes[] = {
     {"BOOL", Kind::kBool, 1},   {"UINT8", Kind::kU8, 1},  {"UINT16", Kind::kU16, 2}, {"UINT32", Kind::kU32, 4},
     {"UINT64", Kind::kU64, 8},  {"INT8", Kind::kI8, 1},   {"INT16", Kind::kI16, 2},  {"INT32", Kind::kI32, 4},
     {"INT64", Kind::kI64, 8},   {"FP16", Kind::kF16, 2},  {"FP32", Kind::kF32, 4},   {"FP64", Kind::kF64, 8},
-    {"BYTES", Kind::kBytes, 0},
+    {"BF16", Kind::kBF16, 2},   {"BYTES", Kind::kBytes, 0},
 };
 
 inline const Datatype* datatype(std::string_view name) {
@@ -36,6 +36,8 @@ inline const Datatype* datatype(std::string_view name) {
   return nullptr;
 }
 
+inline constexpr std::size_t kMostTexts = 1'000'000;  // elements of BYTES, as in server/checking.py
+
 using Shape = std::vector<std::int64_t>;
 
 struct Spec {
@@ -43,11 +45,17 @@ struct Spec {
   const Datatype* type;
   Shape item;  // of one item, without the batch; -1 is any size
 
-  // Whether elements of it can be written in JSON here.
-  bool speaks_json() const { return type->kind != Kind::kBytes; }
+  // The protocol has no BF16 in JSON.
+  bool speaks_json() const { return type->kind != Kind::kBF16; }
 
   // The bytes of a tensor of this shape (batch first), or nothing where it does not fit or exceeds *limit*.
   std::optional<std::size_t> bytes(const Shape& shape, std::size_t limit) const {
+    const auto count = elements(shape, limit);
+    return count ? std::optional(*count * type->bytes) : std::nullopt;
+  }
+
+  // Its elements, each of a length of its own or not, or nothing where they cannot be within *limit* bytes.
+  std::optional<std::size_t> elements(const Shape& shape, std::size_t limit) const {
     if (shape.size() != item.size() + 1 || shape[0] < 1) return std::nullopt;
     std::size_t elements = 1;
     for (std::size_t axis = 0; axis < shape.size(); ++axis) {
@@ -56,7 +64,9 @@ struct Spec {
       if (static_cast<std::size_t>(shape[axis]) > limit / elements) return std::nullopt;
       elements *= static_cast<std::size_t>(shape[axis]);
     }
-    return elements <= limit / type->bytes ? std::optional(elements * type->bytes) : std::nullopt;
+    const bool is_text = type->kind == Kind::kBytes;
+    if (is_text && elements > kMostTexts) return std::nullopt;
+    return elements <= limit / (is_text ? sizeof(std::uint32_t) : type->bytes) ? std::optional(elements) : std::nullopt;
   }
 };
 

@@ -220,8 +220,7 @@ struct BoundLoopback {
       open[++numbers] = one;
       nb::list inputs;
       for (std::size_t at = 0; at < one->call.inputs.size(); ++at) {
-        const express::Shape& shape = one->call.inputs[at].shape;
-        inputs.append(nb::make_tuple(shape, one->call.model->inputs[at].bytes(shape, exchange.size).value_or(0)));
+        inputs.append(nb::make_tuple(one->call.inputs[at].shape, one->input_bytes(at, exchange.size)));
       }
       found.append(nb::make_tuple(numbers, one->model, one->rows, one->application, one->received, one->deadline, one->block, one->replies,
                                   one->room, inputs, one->call.timeout_us, one->call.priority, one->call.application));

@@ -22,6 +22,11 @@ struct Pending : Ticket {
   express::Call call;
   Connection* connection = nullptr;  // nothing: its client has gone
 
+  // Of an input, once its bytes lie where workers find them.
+  std::size_t input_bytes(std::size_t at, std::size_t limit) const {
+    return inputs.empty() ? call.model->inputs[at].bytes(call.inputs[at].shape, limit).value_or(0) : inputs[at].bytes;
+  }
+
   // What one large call needed is not kept for small ones.
   void trim() {
     constexpr std::size_t kKept = 1 << 16;
@@ -37,6 +42,7 @@ class Bytes {
   std::size_t size() const { return text_.size() - begin_; }
   std::string_view view() const { return std::string_view(text_).substr(begin_); }
   void append(std::string_view more) { text_.append(more); }
+  void reserve(std::size_t size) { text_.reserve(size); }
 
   void consume(std::size_t count) {
     begin_ += count;
@@ -70,6 +76,7 @@ struct Connection {
   Pending* pending = nullptr;  // the call that waits for its answer; what comes meanwhile waits too
   bool closes = false;         // as soon as it is idle
   bool closing = false;        // as soon as it has taken what is left for it
+  bool encouraged = false;     // to send the body that it asked about
   bool deaf = false;           // nothing is read any more
 
   // The long way.

@@ -65,7 +65,7 @@ class Loopback {
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     std::size_t from = ticket.block, to = ticket.replies;
     for (std::size_t at = 0; at < model.outputs.size() && at < model.inputs.size(); ++at) {
-      const std::size_t bytes = model.inputs[at].bytes(ticket.call.inputs[at].shape, exchange_.size).value_or(0);
+      const std::size_t bytes = ticket.input_bytes(at, exchange_.size);
       const std::size_t row = bytes / static_cast<std::size_t>(ticket.rows);
       if (to - ticket.replies + row > ticket.room) return;
       for (int i = 0; i < ticket.rows; ++i)
@@ -124,8 +124,7 @@ class Loopback {
       for (std::size_t at = 0; at < model.outputs.size() && at < model.inputs.size(); ++at) {
         express::Shape shape = ticket.call.inputs[at].shape;
         shape[0] = 1;
-        const std::size_t bytes = model.inputs[at].bytes(shape, exchange_.size).value_or(0);
-        row.push_back({std::move(shape), bytes});
+        row.push_back({std::move(shape), ticket.input_bytes(at, exchange_.size) / static_cast<std::size_t>(ticket.rows)});
       }
   }
 

@@ -400,6 +400,7 @@ class NetworkThread {
     while (!data.empty() && connection.out.empty() && connection.pending == nullptr) {
       const Reading found = reader_.read(data, spare().call);
       if (found.found == Reading::kOther) return go_long(connection, data, found.why);
+      encourage(connection, found);
       if (found.found == Reading::kPart) {
         if (!may_hold(data.size())) return go_long(connection, data, "held");
         connection.need = found.size;
@@ -409,6 +410,7 @@ class NetworkThread {
       if (!why.empty()) return go_long(connection, data, why);
       data.remove_prefix(found.size);
       connection.need = 0;
+      if (connection.closing) return settle(connection);
     }
     if (!data.empty()) keep(connection, data);
     arm_after_reading(connection);
@@ -420,6 +422,7 @@ class NetworkThread {
       const std::string_view data = connection.in.view();
       const Reading found = reader_.read(data, spare().call);
       if (found.found == Reading::kOther) return go_long_kept(connection, found.why);
+      encourage(connection, found);
       if (found.found == Reading::kPart) {
         connection.need = found.size;
         break;
@@ -429,9 +432,20 @@ class NetworkThread {
       hold_less(found.size);
       connection.in.consume(found.size);
       connection.need = 0;
+      if (connection.closing) return settle(connection);
     }
     if (connection.closes && connection.idle()) return lose(connection, 0);
     arm_after_reading(connection);
+  }
+
+  // Tells a client that waits for it to send the body.
+  void encourage(Connection& connection, const Reading& found) {
+    constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    if (found.expects && !connection.encouraged) {
+      const ssize_t sent = ::send(connection.fd, kContinue.data(), kContinue.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      connection.out.append(kContinue.substr(static_cast<std::size_t>(std::max<ssize_t>(sent, 0))));
+    }
+    connection.encouraged = found.expects && found.found == Reading::kPart;
   }
 
   void arm_after_reading(Connection& connection) {
@@ -445,6 +459,7 @@ class NetworkThread {
       shared_.held.fetch_add(data.size(), std::memory_order_relaxed);
       return go_long_kept(connection, "held");
     }
+    connection.in.reserve(connection.need);  // once: a large body is not moved again and again
     connection.in.append(data);
     shared_.held.fetch_add(data.size(), std::memory_order_relaxed);
   }
@@ -471,6 +486,7 @@ class NetworkThread {
   std::string_view take(Connection& connection) {
     Pending& pending = spare();
     const auto& model = static_cast<const ServedModel&>(*pending.call.model);
+    writer_.about(pending.call);
     if (is_full_house()) return "busy";
     const std::string_view why = fill(pending, model, connection.since);
     if (!why.empty()) return why;
@@ -550,6 +566,7 @@ class NetworkThread {
     tally.refused[static_cast<std::size_t>(kind)].add(1);
     if (model.was_promised(spare().call)) tally.declined.add(1);
     connection.since = monotonic_ns();
+    if (spare().call.closes) connection.closing = connection.deaf = true;
     send_written(connection);
   }
 
@@ -566,6 +583,7 @@ class NetworkThread {
 
   void came_back(Pending& pending) {
     Connection* connection = std::exchange(pending.connection, nullptr);
+    writer_.about(pending.call);
     const auto& model = static_cast<const ServedModel&>(*pending.call.model);
     const bool has_answer = pending.outcome == Outcome::kInTime && write_answer(pending, model);
     if (pending.outcome != Outcome::kInTime) refusals_.ended(model.name, pending);
@@ -577,6 +595,7 @@ class NetworkThread {
     if (connection == nullptr) return;
     connection->pending = nullptr;
     connection->since = now;
+    if (pending.call.closes) connection->closing = connection->deaf = true;
     settle(*connection);
   }
 
@@ -602,31 +621,39 @@ class NetworkThread {
     express::Rooms& rooms = !varies && model.reply_bytes ? model.rooms : rooms_of(pending);
     rooms.first = exchange_.memory + pending.replies;
     rooms.bytes = pending.room;
-    if (!fit(model, rooms)) return refusals_.not_there(), false;
-    writer_.write(pending.call, rooms);
+    if (!fit(model, rooms, pending.rows)) return refusals_.not_there(), false;
+    if (!writer_.write(pending.call, rooms, pending.call.timed ? stage_line(pending) : std::string())) refusals_.no_text(writer_.no_text());
     return true;
+  }
+
+  // How long each stage took, in microseconds: as stage_line in astrarium.server.timelines.
+  static std::string stage_line(const Pending& pending) {
+    const Time times[] = {pending.received, pending.admitted, pending.dispatched, pending.started, pending.finished, monotonic_ns()};
+    constexpr std::string_view kBetween[] = {"admit=", ", queue=", ", hand_over=", ", execute=", ", answer="};
+    std::string line = "x-astrarium-timeline: ";
+    for (std::size_t i = 0; i < std::size(kBetween); ++i) line.append(kBetween[i]) += std::to_string((times[i + 1] - times[i]) / 1000);
+    return line + ", batch=" + std::to_string(pending.batch_size) + ", gpu=" + std::to_string(pending.gpu) + "\r\n";
   }
 
   // By what the worker said.
   express::Rooms& rooms_of(const Pending& pending) {
     const std::size_t count = pending.reply_shapes.empty() ? 0 : pending.reply_shapes.front().size();
-    rooms_.shapes.resize(count), rooms_.sizes.resize(count);
-    for (std::size_t at = 0; at < count; ++at) {
-      rooms_.shapes[at] = pending.reply_shapes.front()[at].shape;
-      rooms_.sizes[at] = pending.reply_shapes.front()[at].bytes;
-    }
+    rooms_.shapes.resize(count), rooms_.sizes.clear();
+    for (std::size_t at = 0; at < count; ++at) rooms_.shapes[at] = pending.reply_shapes.front()[at].shape;
+    for (const auto& row : pending.reply_shapes)
+      for (const Written& one : row) rooms_.sizes.push_back(one.bytes);
     return rooms_;
   }
 
   static bool alike(const std::vector<Written>& one, const std::vector<Written>& other) {
     return std::equal(one.begin(), one.end(), other.begin(), other.end(),
-                      [](const Written& a, const Written& b) { return a.bytes == b.bytes && a.shape == b.shape; });
+                      [](const Written& a, const Written& b) { return a.shape == b.shape; });
   }
 
   // Sends what the writer has; what the socket does not take is kept.
   void send_written(Connection& connection) {
     const std::size_t sent = writer_.send(connection.fd);
-    if (sent < writer_.size()) connection.out.append(writer_.rest(sent));
+    if (sent < writer_.size()) writer_.rest(sent, connection.out);
   }
 
   // ---- the long way
@@ -642,6 +669,7 @@ class NetworkThread {
   void go_long(Connection& connection, std::string_view data, std::string_view why) {
     shared_.long_way.counted(why);
     connection.is_long = connection.is_known = true;
+    connection.encouraged = false;
     connection.need = 0;
     pass_on(connection, data, why);
     arm(connection);

@@ -25,6 +25,24 @@ inline std::string rounded_duration(Time time) {
   return std::string(text) + (size == kSecond ? " s" : " ms");
 }
 
+// Bytes as Python shows them in an error.
+inline std::string shown_bytes(std::string_view bytes) {
+  constexpr std::size_t kLongest = 80;
+  constexpr char kHex[] = "0123456789abcdef";
+  const bool has_single = bytes.find('\'') != std::string_view::npos, has_double = bytes.find('"') != std::string_view::npos;
+  const char quote = has_single && !has_double ? '"' : '\'';
+  std::string text = {'b', quote};
+  for (const char c : bytes) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == quote || c == '\\') text += '\\', text += c;
+    else if (c == '\t' || c == '\n' || c == '\r') text += '\\', text += c == '\t' ? 't' : c == '\n' ? 'n' : 'r';
+    else if (code >= ' ' && code < 127) text += c;
+    else text += "\\x", text += kHex[code >> 4], text += kHex[code & 15];
+  }
+  text += quote;
+  return text.size() <= kLongest ? text : text.substr(0, kLongest - 3) + "...";
+}
+
 class Refusals {
  public:
   explicit Refusals(express::AnswerWriter& writer) : writer_(writer) {}
@@ -69,6 +87,14 @@ class Refusals {
     begin("model ", model) += ": the rows of one call have answers of unequal shapes";
     write(kFailed);
   }
+  // An element in an answer that was to be JSON.
+  void no_text(const express::NoText& found) {
+    if (found.is_broken) return not_there();
+    text_ = "output ", text_ += found.output, text_ += ", element " + std::to_string(found.number) +
+            ": expected text in UTF-8; ask for this output with the parameter binary_data: true (got ";
+    text_ += shown_bytes(found.element.substr(0, 20)) + ")";
+    write(kBad);
+  }
   void not_there() {
     text_ = "the worker's answer is not what it said it is";
     write(kFailed);
@@ -76,7 +102,8 @@ class Refusals {
 
  private:
   static constexpr std::string_view kDeadline = "504 Gateway Timeout", kOverloaded = "429 Too Many Requests",
-                                    kUnavailable = "503 Service Unavailable", kFailed = "500 Internal Server Error";
+                                    kUnavailable = "503 Service Unavailable", kFailed = "500 Internal Server Error",
+                                    kBad = "400 Bad Request";
 
   void failed(std::string_view model, std::string_view reason) {
     begin("model ", model) += " failed: ";

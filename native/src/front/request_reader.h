@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 
+#include "../express/chunks.h"
 #include "../express/desk.h"
 #include "keys.h"
 
@@ -13,8 +15,9 @@ namespace astrarium::front {
 struct Reading {
   enum Found { kPart, kWhole, kOther };
   Found found;
-  std::size_t size = 0;      // of a whole request; of a part: it is of no use to look again before so many bytes are here
+  std::size_t size = 0;       // of a whole request; of a part: it is of no use to look again before so many bytes are here
   std::string_view why = {};  // another goes the long way
+  bool expects = false;       // its client waits for 100 Continue
 };
 
 class RequestReader {
@@ -22,21 +25,60 @@ class RequestReader {
   RequestReader(const express::Desk& desk, const Keys& keys, std::size_t largest_head)
       : desk_(desk), keys_(keys), largest_head_(largest_head) {}
 
-  // Fills *call* from a whole request.
-  Reading read(std::string_view data, express::Call& call) const {
+  // Fills *call* from a whole request; the call refers to the request and to this reader until the next one is read.
+  Reading read(std::string_view data, express::Call& call) {
     std::string_view why;
     const auto asked = desk_.asked(data, why);
     if (!asked) return may_become_plain(data, why) ? part(data.size() + 1) : other(why);
     if (!keys_.admit(asked->head)) return other("key");  // who shows no key has no body kept either
-    if (data.size() < asked->size()) return part(asked->size());
+    std::string_view body;
+    Reading found = framed(data, asked->head, body);
+    found.expects = asked->head.expects;
+    if (found.found != Reading::kWhole) return found;
+    if (!unpack(asked->head, body)) return other("content-encoding");
     call.clear();
-    why = desk_.fill(call, *asked, data.substr(asked->head.size, asked->head.body));
-    return why.empty() ? Reading{Reading::kWhole, asked->size()} : other(why);
+    why = desk_.fill(call, *asked, body);
+    return why.empty() ? found : other(why);
   }
 
  private:
+  // Inflated bytes: to make more takes so long (10 ms and more) that the long way does it, in a thread.
+  static constexpr std::size_t kMostInflated = 4 << 20;
+  static constexpr std::size_t kKept = 1 << 16;  // bytes: what one large body needed is not kept for small ones
+
   static Reading part(std::size_t least) { return {Reading::kPart, least}; }
   static Reading other(std::string_view why) { return {Reading::kOther, 0, why}; }
+
+  // Where the request ends, and its body.
+  Reading framed(std::string_view data, const express::Head& head, std::string_view& body) {
+    const std::string_view rest = data.substr(head.size);
+    if (head.chunked) return from_chunks(rest, head.size, body);
+    if (rest.size() < head.body) return part(head.size + head.body);
+    body = rest.substr(0, head.body);
+    return {Reading::kWhole, head.size + head.body};
+  }
+
+  Reading from_chunks(std::string_view rest, std::size_t head, std::string_view& body) {
+    const auto found = chunks_.find(rest, desk_.largest_body());
+    if (found == express::Chunks::kPart) return part(head + chunks_.need);
+    if (found == express::Chunks::kOther) return other("transfer-encoding");
+    trim(joined_);
+    chunks_.join(joined_);
+    body = joined_;
+    return {Reading::kWhole, head + chunks_.size};
+  }
+
+  bool unpack(const express::Head& head, std::string_view& body) {
+    if (head.coded == express::Coding::kNone) return true;
+    trim(inflated_);
+    if (!inflater_.inflate(body, std::min(kMostInflated, desk_.largest_body()), inflated_)) return false;
+    body = inflated_;
+    return true;
+  }
+
+  static void trim(std::string& kept) {
+    if (kept.capacity() > kKept) kept = std::string();
+  }
 
   bool may_become_plain(std::string_view data, std::string_view why) const {
     constexpr std::string_view kStart = "POST /v2/models/";
@@ -47,6 +89,9 @@ class RequestReader {
   const express::Desk& desk_;
   const Keys& keys_;
   std::size_t largest_head_;
+  express::Chunks chunks_;
+  express::Inflater inflater_;
+  std::string joined_, inflated_;
 };
 
 }  // namespace astrarium::front

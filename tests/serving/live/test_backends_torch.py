@@ -19,7 +19,7 @@ from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFi
 from astrarium.serving.live.backends.torch import graph_sizes, runners
 from astrarium.serving.live.backends.torch.programs import Program
 from astrarium.serving.live.backends.torch.runners import CudaBatch, CudaRunner
-from astrarium.serving.live.tensors import TensorSpec
+from astrarium.serving.live.tensors import BF16, DATATYPES, TensorSpec, from_bfloat16, to_bfloat16
 
 torch = pytest.importorskip("torch")
 
@@ -162,6 +162,15 @@ def test_lower_precision_stays_close(home: Path, dtype: str, comes_back: str, cl
     found = model.run(rows(5)).outputs["OUTPUT"]
     assert found.astype(np.float32) == pytest.approx(exact, abs=close)
     assert not (found == exact).all()
+
+
+def test_bf16_comes_and_goes_as_its_bits(home: Path) -> None:
+    given, outputs = TensorSpec("x", BF16, (4,)), (TensorSpec("OUTPUT", BF16, (3,)),)
+    model = load(home, "net.py:Net", (given,), outputs, dtype="bf16")
+    exact = load(home, "net.py:Net").run(rows(5)).outputs["OUTPUT"]
+    found = model.run(Batch(5, {"x": to_bfloat16(rows(5).inputs["x"])})).outputs["OUTPUT"]
+    assert found.dtype == DATATYPES[BF16]
+    assert from_bfloat16(found) == pytest.approx(exact, abs=5e-2)
 
 
 def test_memory_that_cannot_be_written_is_no_obstacle(home: Path) -> None:

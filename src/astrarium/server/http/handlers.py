@@ -36,7 +36,15 @@ from astrarium.server.http.bodies import (
     compressed,
     json_reply,
 )
-from astrarium.server.http.json_tensors import Json, check_keys, from_json, not_json, outline, to_json
+from astrarium.server.http.json_tensors import (
+    Json,
+    check_in_json,
+    check_keys,
+    from_json,
+    not_json,
+    outline,
+    to_json,
+)
 from astrarium.server.http.routing import LONG_WAY, HttpRequest
 from astrarium.server.settings import LARGE
 from astrarium.server.timelines import stage_line
@@ -86,7 +94,11 @@ def read_call(
     call = InferCall(
         card.name, tensors, rows, received, options.timeout, options.priority, options.application
     )
-    return HttpCall(call, request.id, _wanted(card, request))
+    wanted = _wanted(card, request)
+    for spec in card.outputs:
+        if wanted.get(spec.name) is False:
+            check_in_json(spec, card.name)
+    return HttpCall(call, request.id, wanted)
 
 
 def reads_slowly(card: ModelCard, body: Body, headers: Mapping[bytes, bytes]) -> bool:

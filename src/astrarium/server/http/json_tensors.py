@@ -15,13 +15,22 @@ from astrarium.core.errors import extension
 from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.settings import LARGE
-from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, pack_bytes, unpack_bytes
+from astrarium.serving.live.tensors import (
+    BF16,
+    BYTES,
+    DATATYPES,
+    Tensor,
+    TensorSpec,
+    pack_bytes,
+    unpack_bytes,
+)
 
 # Large JSON, read and written by native code: Python's lock is free meanwhile, so others are served.
 
 
 Json = bytes | bytearray | memoryview
 _SHOWN = 40  # bytes of what is wrong
+_NOT_JSON = f"{BF16} has no form in JSON"
 
 
 def native() -> Any | None:
@@ -121,6 +130,8 @@ _BYTE = re.compile(r"\(byte (\d+)\)$")
 
 def from_json(raw: msgspec.Raw, placed: CheckedTensor, model: str) -> bytes:
     """Return the binary layout of a JSON list, refused where it is not exactly what was announced."""
+    if placed.spec.datatype == BF16:
+        raise bad(f"{placed.field}.data", None, f"parameters.binary_data_size: {_NOT_JSON}", model)
     if len(memoryview(raw)) > LARGE and (reader := native()) is not None:
         return read_elements(reader, raw, placed, model)
     depth = len(placed.shape) if _NESTED.match(raw) else 1
@@ -154,6 +165,12 @@ def to_json(tensor: Tensor) -> list[Any] | msgspec.Raw:
         return [_text(tensor.name, at, element) for at, element in enumerate(unpack_bytes(tensor.data))]
     values: list[Any] = np.frombuffer(tensor.data, DATATYPES[tensor.datatype]).tolist()
     return values
+
+
+def check_in_json(spec: TensorSpec, model: str) -> None:
+    """Refuse an output that is wanted in JSON and cannot be written there."""
+    if spec.datatype == BF16:
+        raise bad(f"output {spec.name}", None, f"the parameter binary_data: true: {_NOT_JSON}", model)
 
 
 def _written(tensor: Tensor, writer: Any) -> msgspec.Raw:

@@ -20,7 +20,7 @@ from astrarium.server.contract import ModelCard, NativeFront
 from astrarium.server.http.protocol import BoundedProtocol, Refusal, last_answer, too_slow
 from astrarium.server.http.routing import RECEIVED
 from astrarium.server.settings import HttpLimits
-from astrarium.serving.live.tensors import BYTES, TensorSpec
+from astrarium.serving.live.tensors import TensorSpec
 
 if TYPE_CHECKING:
     from astrarium._front import Network, Tally
@@ -160,10 +160,6 @@ def why_long(card: ModelCard) -> str:
     return "" if card.outputs and all(name.isascii() and name.isprintable() for name in names) else "names"
 
 
-def why_text(card: ModelCard) -> str:
-    return "text" if any(spec.datatype == BYTES for spec in (*card.inputs, *card.outputs)) else ""
-
-
 class AllConnections(set[Any]):
     """All connections: those that uvicorn knows are in here, but it is as large as the network's are many."""
 
@@ -257,7 +253,7 @@ class NativeNetwork:
 
     def always_long(self) -> dict[str, str]:
         """Return the models of which no request can go the short way, with the reason."""
-        found = {card.name: why or why_long(card) or why_text(card) for _, card, why in self._front.cards()}
+        found = {card.name: why or why_long(card) for _, card, why in self._front.cards()}
         return {name: why for name, why in found.items() if why}
 
     # the long way

@@ -19,11 +19,13 @@ from astrarium.core.errors import extension
 Array = npt.NDArray[Any]
 
 BYTES = "BYTES"  # elements of any length: each is a 32-bit length and its bytes
+BF16 = "BF16"  # the upper half of an FP32; numpy has no such number, so an element is its bits
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     **{f"UINT{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
     **{f"INT{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
     **{f"FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    BF16: np.dtype([("bfloat16", "<u2")]),
     BYTES: np.dtype(np.object_),
 }
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
@@ -63,7 +65,22 @@ class Tensor(NamedTuple):
 def datatype_of(array: Array) -> str:
     if array.dtype.kind in "OSU":
         return BYTES
-    return _NAMES.get(array.dtype) or str(array.dtype)  # making that text takes long
+    if (known := _NAMES.get(array.dtype)) is not None:
+        return known
+    name = str(array.dtype)  # making that text takes long
+    return BF16 if name == "bfloat16" else name  # of the package ml_dtypes
+
+
+def to_bfloat16(array: Array) -> Array:
+    """Return the nearest BF16 of each number, of two equally near the even one."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
+    return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16).view(DATATYPES[BF16])
+
+
+def from_bfloat16(array: Array) -> Array:
+    """Return the numbers that BF16 elements stand for."""
+    return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 def to_array(tensor: Tensor) -> Array:
@@ -79,7 +96,7 @@ def to_bytes(array: Array) -> bytes | memoryview:
     """Return the binary layout of *array*: a view where it lies contiguous already."""
     if array.dtype.kind in "OSU":
         return pack_bytes(array.ravel().tolist())
-    return np.ascontiguousarray(array).data.cast("B") if array.size else b""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
 
 
 def pack_bytes(elements: list[Any]) -> bytes:

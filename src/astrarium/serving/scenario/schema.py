@@ -37,7 +37,7 @@ Waiting = Annotated[int, msgspec.Meta(ge=1)]
 # As in serving.live.tensors, which would bring numpy along.
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64",
-    "BYTES",
+    "BF16", "BYTES",
 ]  # fmt: skip
 EMULATED = "emulated"
 MODEL = "model"  # the option that a backend's short form sets

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, Result
-from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, TensorSpec
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
 
 # Stacking makes one array of items of unequal shape, and splits it again.
 
@@ -112,6 +112,8 @@ def _array(value: Any, spec: TensorSpec) -> Array:
     wanted = DATATYPES[spec.datatype]
     if array.dtype == wanted:
         return array
+    if spec.datatype == BF16 and array.dtype.kind == "f":
+        return to_bfloat16(array)
     if not np.can_cast(array.dtype, wanted, "same_kind"):
         raise ModelFailed(f"output {spec.name} has the type {array.dtype} instead of {spec.datatype}")
     return array.astype(wanted)

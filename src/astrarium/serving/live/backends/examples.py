@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrarium.serving.live.backends.contract import Batch
-from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, TensorSpec
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
 
 _WORDS = (b"the quick brown fox", b"jumps over", b"the lazy dog")
 
@@ -25,6 +25,8 @@ def tensor(spec: TensorSpec, size: int, generator: np.random.Generator) -> Array
     if spec.datatype == BYTES:
         words = np.array(_WORDS, np.object_)
         return words[generator.integers(len(_WORDS), size=shape)]
+    if spec.datatype == BF16:
+        return to_bfloat16(generator.standard_normal(shape))
     kind = DATATYPES[spec.datatype]
     if kind.kind == "f":
         return generator.standard_normal(shape).astype(kind)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from astrarium.serving.live.tensors import BYTES, DATATYPES, TensorSpec
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, TensorSpec
 
 IN_FLIGHT = 2  # batches of a model on the GPU: one is computed while the next is copied there and waits
 
@@ -111,4 +111,6 @@ class CapturedGraphs(NamedTuple):
 
 def kind(torch: Any, spec: TensorSpec) -> Any:
     """Return PyTorch's type for a tensor."""
+    if spec.datatype == BF16:
+        return torch.bfloat16
     return torch.from_numpy(np.empty(0, DATATYPES[spec.datatype])).dtype

@@ -13,7 +13,7 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.serving.live.backends import examples, references
 from astrarium.serving.live.backends.contract import ModelFiles, blamed, first_sentence, package
-from astrarium.serving.live.tensors import BYTES, Array, TensorSpec, datatype_of
+from astrarium.serving.live.tensors import BF16, BYTES, Array, TensorSpec, datatype_of
 
 ENDINGS = (".pt2", ".pt")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -125,7 +125,8 @@ def _exported_inputs(program: Any) -> tuple[TensorSpec, ...]:
             expected = "a program exported with a dynamic first dimension (dynamic_shapes), the batch"
             raise InputError("model", f"{name}{list(nodes[name].shape)}", expected)
         kind = str(nodes[name].dtype).removeprefix("torch.")
-        specs.append(TensorSpec(name, datatype_of(np.empty(0, kind)), tuple(rest)))
+        datatype = BF16 if kind == "bfloat16" else datatype_of(np.empty(0, kind))
+        specs.append(TensorSpec(name, datatype, tuple(rest)))
     return tuple(specs)
 
 

@@ -30,7 +30,7 @@ from astrarium.serving.live.backends.torch.graphs import (
     kind,
 )
 from astrarium.serving.live.backends.torch.programs import Program
-from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec
 
 # PyTorch on the processor.
 
@@ -53,7 +53,7 @@ class CpuRunner:
 
     def run(self, arrays: Sequence[Array], size: int) -> dict[str, Array]:
         with self._torch.inference_mode():
-            tensors = [self._torch.from_numpy(writable(array)) for array in arrays]
+            tensors = [tensor_of(self._torch, array) for array in arrays]
             answer = named(self._call(*tensors), self._names)
             return {name: portable(self._torch, tensor).numpy() for name, tensor in answer.items()}
 
@@ -64,6 +64,22 @@ class CpuRunner:
 def writable(array: Array) -> Array:
     """Return an array that can be written, copied if need be: PyTorch has no read-only tensors."""
     return array if array.flags.writeable else array.copy()
+
+
+def tensor_of(torch: Any, array: Array) -> Any:
+    given = writable(array)
+    if array.dtype != DATATYPES[BF16]:
+        return torch.from_numpy(given)
+    return torch.from_numpy(given.view("<i2")).view(torch.bfloat16)
+
+
+def array_of(torch: Any, tensor: Any) -> Array:
+    """Return an array in the memory of a tensor."""
+    if tensor.dtype != torch.bfloat16:
+        array: Array = tensor.numpy()
+        return array
+    bits: Array = tensor.view(torch.int16).numpy()
+    return bits.view(DATATYPES[BF16])
 
 
 def portable(torch: Any, tensor: Any) -> Any:
@@ -142,14 +158,14 @@ class CudaBatch:
     """A batch with the GPU has events for how far it has come; `done` says that the host has its answers."""
 
     def __init__(self, torch: Any, size: int) -> None:
-        self.size = size
+        self._torch, self.size = torch, size
         self.copied = torch.cuda.Event()
         self.began, self.computed, self.done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         self.on_gpu: list[Any] = []  # tensors that the GPU may still be using
         self.outputs: dict[str, Any] = {}  # pinned
 
     def arrays(self) -> dict[str, Array]:
-        return {name: tensor.numpy() for name, tensor in self.outputs.items()}
+        return {name: array_of(self._torch, tensor) for name, tensor in self.outputs.items()}
 
 
 class Slot:
@@ -278,7 +294,7 @@ class CudaRunner:
         if spec.item_bytes is None:
             return None
         pinned = self._pinned(spec)
-        return InputBuffers(pinned, pinned.numpy(), self._on_gpu(self._torch.empty, spec))
+        return InputBuffers(pinned, array_of(self._torch, pinned), self._on_gpu(self._torch.empty, spec))
 
     def _on_gpu(self, make: Callable[..., Any], spec: TensorSpec) -> Any:
         return make((self._largest, *spec.shape), dtype=kind(self._torch, spec), device=self._device)
@@ -313,7 +329,7 @@ class CudaRunner:
             if batch.size <= self._largest and len(there) == len(arrays):
                 tensors = [_sent(*pair, batch.size) for pair in zip(there, arrays, strict=True)]
             else:
-                given = [self._torch.from_numpy(writable(array)) for array in arrays]
+                given = [tensor_of(self._torch, array) for array in arrays]
                 tensors = [tensor.to(self._device, non_blocking=True) for tensor in given]
             batch.copied.record(stream)
         return tensors
