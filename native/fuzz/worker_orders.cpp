@@ -44,8 +44,10 @@ class Script : public Surroundings {
   void say(const std::string& packet) override {
     const auto done = express::NewsScan(packet).batch_done();
     MUST(done || packet.find("BatchCancelled") != std::string::npos);
-    if (done) MUST(done->started >= free_ && done->computed >= done->started), free_ = done->computed;
     ++said;
+    if (!done) return;
+    MUST(done->started >= free_ && done->computed >= done->started);
+    free_ = done->computed;
   }
   bool wait(Time until, const std::function<bool()>& heard) override {
     while (now_ < until && rest_.size() >= 2)

@@ -1,0 +1,103 @@
+// A stress of the scheduler's thread with real workers' loops: threads hand in calls, alone and many at once, and wait for
+// them to come back; whoever finds nothing under way takes the scheduler's turn. Every call must end well.
+//
+//   g++ -std=c++20 -g -O1 -fsanitize=thread -I native/src native/fuzz/scheduler_stress.cpp -o scheduler_stress -pthread &&
+//   ./scheduler_stress 20000
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "front/scheduler_thread.h"
+#include "live_twins.h"
+#include "worker/line.h"
+
+namespace {
+
+using namespace astrarium;
+using namespace astrarium::front;
+
+#define MUST(condition) \
+  if (!(condition)) std::fprintf(stderr, "broken: %s (line %d)\n", #condition, __LINE__), std::abort()
+
+constexpr int kThreads = 2, kGpus = 2, kModels = 3;
+constexpr Time kSlo = Time{600} * 1'000'000'000;
+
+// Serves one GPU until the other end is gone.
+void work(int socket, char* memory, std::size_t size) {
+  worker::Line line(socket);
+  worker::BatchLoop loop(line, {memory, size});
+  const express::Datatype* type = express::datatype("FP32");
+  for (int model = 0; model < kModels; ++model)
+    loop.know(model, std::make_shared<const worker::TimedModel>(std::vector<Time>{0, 1000, 2000, 3000, 4000}, std::vector<express::Spec>{{"IN", type, {2}}},
+                                                                std::vector<express::Spec>{{"OUT", type, {2}}}, std::vector<int>{0}));
+  bool gone = false;
+  while (!gone) loop.serve(0, [&gone](std::string_view packet, Time) { return gone = packet.empty(); });
+  ::close(socket);
+}
+
+// As a network thread does it: some calls at once, then sleep until all have come back.
+void ask(Exchange& exchange, int number, long calls) {
+  Origin& origin = *exchange.origins[static_cast<std::size_t>(number)];
+  std::deque<Ticket> tickets(7);
+  for (long done = 0; done < calls;) {
+    const std::size_t burst = done % 3 ? 1 : tickets.size();
+    for (std::size_t i = 0; i < burst; ++i) {
+      Ticket& ticket = tickets[i];
+      ticket.clear();
+      const std::size_t place = (static_cast<std::size_t>(number) * tickets.size() + i) * 512;
+      ticket.origin = number, ticket.model = static_cast<int>(done + static_cast<long>(i)) % kModels;
+      ticket.block = place, ticket.replies = place + 256, ticket.room = 64;
+      ticket.received = monotonic_ns(), ticket.deadline = ticket.received + kSlo;
+      MUST(origin.sent.push(&ticket));
+    }
+    exchange.hand_in();
+    for (std::size_t back = 0; back < burst;) {
+      Ticket* ticket = nullptr;
+      for (; origin.back.pop(ticket); ++back) {
+        MUST(ticket->outcome == front::Outcome::kInTime);
+      }
+      origin.bell.sleeps();
+      pollfd bell{origin.bell.fd(), POLLIN, 0};
+      if (back < burst && origin.back.empty()) {
+        MUST(::poll(&bell, 1, 20'000) == 1);
+      }
+      origin.bell.wakes();
+    }
+    done += static_cast<long>(burst);
+  }
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  const long calls = count > 1 ? std::atol(words[1]) : 2000;
+  std::vector<char> memory(1 << 16);
+  Exchange exchange(memory.data(), memory.size(), kModels, 64, kThreads + 1);
+  SchedulerThread scheduler(exchange, kGpus, &make_live_policy);
+  std::vector<std::thread> workers, askers;
+  std::vector<int> lines;
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    int ends[2];
+    MUST(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
+    workers.emplace_back(work, ends[1], memory.data(), memory.size());
+    scheduler.watch(gpu, ends[0]);
+    scheduler.gpu_joined(gpu);
+    lines.push_back(ends[0]);
+  }
+  const Model model{kSlo, {0, 1000, 2000, 3000, 4000, kForever}};
+  scheduler.start();
+  scheduler.begin({std::vector<Model>(kModels, model), kGpus, {}, 0}, {"eager", {{"fcfs", 0}}, {}, {}});
+  for (int number = 0; number < kThreads; ++number) askers.emplace_back([&exchange, number, calls] { ask(exchange, number, calls); });
+  for (std::thread& one : askers) one.join();
+  scheduler.stop();
+  for (const int line : lines) ::close(line);
+  for (std::thread& one : workers) one.join();
+  std::printf("%ld calls of each of %d threads ended well\n", calls, kThreads);
+}
