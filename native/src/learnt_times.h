@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <deque>
 #include <utility>
@@ -23,27 +24,43 @@ struct BatchTime {
 
 inline BatchTime certain(Time time) { return {{time - kNarrowest, time}, {1.0}, time}; }
 
+// A time, and among how many it was the longest.
+struct Sample {
+  Time time;
+  std::int64_t among;
+  auto operator<=>(const Sample&) const = default;
+};
+
 class Memory {
  public:
   explicit Memory(std::vector<Time> history) : history_(std::move(history)) {}
 
   std::size_t size() const { return history_.size() + heard_.size(); }
-  void add(Time now, Time time) { heard_.push_back({now, time}); }
+  bool by_longest() const { return longest_ > 0; }
+  void begin(Time now) { since_ = now; }
+
+  void add(Time now, Time time, std::int64_t among) {
+    heard_.push_back({now, {time, among}});
+    longest_ += among != 1;
+  }
 
   template <class Visit>
   void each(Visit visit) const {
-    for (const Time time : history_) visit(time);
-    for (const auto& [when, time] : heard_) visit(time);
+    for (const Time time : history_) visit(Sample{time, 1});
+    for (const auto& [when, sample] : heard_) visit(sample);
   }
 
   void forget(Time before) {
-    if (before > 0 && heard_.size() >= kFewest) history_.clear();
-    while (heard_.size() > kFewest && heard_.front().first < before) heard_.pop_front();
+    if (before > since_ && heard_.size() >= kFewest) history_.clear();
+    for (; heard_.size() > kFewest && heard_.front().first < before; heard_.pop_front())
+      longest_ -= heard_.front().second.among != 1;
   }
 
  private:
   std::vector<Time> history_;
-  std::deque<std::pair<Time, Time>> heard_;  // (when, what)
+  Time since_ = 0;
+  std::deque<std::pair<Time, Sample>> heard_;  // when, and what
+  std::int64_t longest_ = 0;                   // samples among several
 };
 
 class Traffic {
@@ -78,10 +95,29 @@ inline std::vector<Time> grid(Time low, Time high, Time bins) {
   return edges;
 }
 
+inline std::vector<double> cdf_by_longest(const Memory& memory, const std::vector<Time>& edges) {
+  std::vector<Sample> rising;
+  memory.each([&](const Sample& sample) { rising.push_back(sample); });
+  std::sort(rising.begin(), rising.end());
+  std::int64_t no_longer = 0;
+  for (const Sample& sample : rising) no_longer += sample.among;
+  std::vector<double> below(edges.size(), 1.0);
+  double chance = 1.0;
+  for (std::size_t edge = edges.size() - 1; edge-- > 0;) {
+    for (; !rising.empty() && rising.back().time >= edges[edge]; rising.pop_back()) {
+      chance *= 1 - 1 / static_cast<double>(no_longer);
+      no_longer -= rising.back().among;
+    }
+    below[edge] = chance;
+  }
+  return below;
+}
+
 inline std::vector<double> cdf(const Memory& memory, const std::vector<Time>& edges) {
+  if (memory.by_longest()) return cdf_by_longest(memory, edges);
   std::vector<std::int64_t> counts(edges.size(), 0);
-  memory.each([&](Time time) {
-    const auto place = std::upper_bound(edges.begin(), edges.end(), time) - edges.begin();
+  memory.each([&](const Sample& sample) {
+    const auto place = std::upper_bound(edges.begin(), edges.end(), sample.time) - edges.begin();
     ++counts[std::min(edges.size() - 1, static_cast<std::size_t>(place))];
   });
   std::vector<double> shares;
@@ -91,6 +127,14 @@ inline std::vector<double> cdf(const Memory& memory, const std::vector<Time>& ed
     shares.push_back(static_cast<double>(below) / static_cast<double>(memory.size()));
   }
   return shares;
+}
+
+inline double quantile(const std::vector<Time>& edges, const std::vector<double>& below, double chance) {
+  const auto place = static_cast<std::size_t>(std::lower_bound(below.begin(), below.end(), chance) - below.begin());
+  if (place == 0 || place == below.size()) return static_cast<double>(edges[std::min(place, edges.size() - 1)]);
+  const double low = below[place - 1], high = below[place];
+  const double width = static_cast<double>(edges[place] - edges[place - 1]);
+  return static_cast<double>(edges[place - 1]) + width * ((chance - low) / (high - low));
 }
 
 inline double power(double base, int exponent) {
@@ -118,6 +162,11 @@ class LearntTimes {
   }
 
   std::size_t applications() const { return std::max<std::size_t>(1, spec_.history.size()); }
+  bool known() const { return !edges_.empty(); }
+
+  void begin(Time now) {
+    for (Memory& memory : memories_) memory.begin(now);
+  }
 
   void arrived(Time now, int application) {
     if (!learns_) return;
@@ -125,9 +174,22 @@ class LearntTimes {
     news_ = true;
   }
 
-  void measured(Time now, int application, Time time) {
-    memories_[static_cast<std::size_t>(application)].add(now, time);
+  void measured(Time now, int application, Time time, std::int64_t among = 1) {
+    memories_.at(static_cast<std::size_t>(application)).add(now, time, among);
     news_ = true;
+  }
+
+  // A batch of these applications took so long.
+  void finished(Time now, const std::vector<int>& applications, Time took, double chance) {
+    std::vector<double> longest;
+    for (const int application : applications) longest = joined(longest, application);
+    if (took > kept(longest, static_cast<int>(applications.size()), chance)) due_ = now;
+    const auto differs = [&](int one) { return one != applications[0]; };
+    if (std::any_of(applications.begin(), applications.end(), differs)) return;
+    const double size = static_cast<double>(applications.size());
+    const double single = static_cast<double>(took - spec_.c0) / (spec_.c1 * size);
+    const Time time = static_cast<Time>(std::min(single + 0.5, static_cast<double>(kLongest)));
+    measured(now, applications[0], std::max<Time>(1, time), std::ssize(applications));
   }
 
   bool refreshed(Time now) {
@@ -155,7 +217,47 @@ class LearntTimes {
     return time;
   }
 
+  // The times that batches of 0, 1, 2, ... of these applications do not exceed with that chance.
+  std::vector<Time> table(const std::vector<int>& applications, double chance) const {
+    if (edges_.empty()) return latency_;
+    const std::vector<double> below = mixture(applications);
+    std::vector<Time> times{0};
+    for (int size = 1; size < std::ssize(latency_) - 1; ++size)
+      times.push_back(std::max(times.back(), kept(below, size, std::pow(chance, 1.0 / size))));
+    times.push_back(kForever);
+    return times;
+  }
+
+  // One entry of `table`.
+  Time time(const std::vector<int>& applications, int size, double chance) const {
+    return kept(mixture(applications), size, std::pow(chance, 1.0 / size));
+  }
+
+  std::vector<double> joined(const std::vector<double>& below, int application) const {
+    std::vector<double> own = own_of(application);
+    for (std::size_t edge = 0; edge < below.size(); ++edge) own[edge] *= below[edge];
+    return own;
+  }
+
+  Time kept(const std::vector<double>& longest, int size, double chance) const {
+    if (edges_.empty()) return latency_[static_cast<std::size_t>(size)];
+    const double scaled = spec_.c1 * size * quantile(edges_, longest, chance) + 0.5;
+    return std::max<Time>(1, spec_.c0 + static_cast<Time>(std::min(scaled, static_cast<double>(kLongest))));
+  }
+
  private:
+  // Its CDF, or that of the mixture where too little was known of it when they were made.
+  const std::vector<double>& own_of(int application) const {
+    return !own_.empty() && own_[static_cast<std::size_t>(application)] ? cdfs_[static_cast<std::size_t>(application)] : mixture_;
+  }
+
+  std::vector<double> mixture(const std::vector<int>& applications) const {
+    std::vector<int> known;
+    for (const int application : applications)
+      if (knows(application)) known.push_back(application);
+    return known.empty() ? mixture_ : mixed(known);
+  }
+
   bool knows(int application) const {
     return application >= 0 && memories_[static_cast<std::size_t>(application)].size() >= kFewest;
   }
@@ -170,25 +272,31 @@ class LearntTimes {
     if (samples() < kFewest) return;
     Time low = kForever, high = 0;
     for (const Memory& memory : memories_)
-      memory.each([&](Time time) { low = std::min(low, time), high = std::max(high, time); });
+      memory.each([&](const Sample& sample) { low = std::min(low, sample.time), high = std::max(high, sample.time); });
     edges_ = grid(low, high, bins_);
-    cdfs_.clear();
-    for (const Memory& memory : memories_)
+    cdfs_.clear(), own_.clear();
+    std::vector<int> seen;
+    for (const Memory& memory : memories_) {
+      if (memory.size()) seen.push_back(static_cast<int>(cdfs_.size()));
       cdfs_.push_back(memory.size() ? cdf(memory, edges_) : std::vector<double>{});
-    mix();
+      own_.push_back(memory.size() >= kFewest);
+    }
+    mixture_ = mixed(seen);
   }
 
-  void mix() {
-    mixture_.assign(edges_.size(), 0.0);
+  // The mean of the CDFs of these, by their traffic.
+  std::vector<double> mixed(const std::vector<int>& applications) const {
+    std::vector<double> mixture(edges_.size(), 0.0);
     std::int64_t total = 0;
-    for (std::size_t application = 0; application < cdfs_.size(); ++application) {
-      if (cdfs_[application].empty()) continue;
+    for (const int one : applications) {
+      const auto application = static_cast<std::size_t>(one);
       const std::int64_t weight = traffic_.weight(application);
       total += weight;
       for (std::size_t edge = 0; edge < edges_.size(); ++edge)
-        mixture_[edge] += static_cast<double>(weight) * cdfs_[application][edge];
+        mixture[edge] += static_cast<double>(weight) * cdfs_[application][edge];
     }
-    for (double& part : mixture_) part /= static_cast<double>(total);
+    for (double& part : mixture) part /= static_cast<double>(total);
+    return mixture;
   }
 
   std::vector<Time> batch_edges(int size) const {
@@ -214,6 +322,7 @@ class LearntTimes {
   std::vector<Time> edges_;
   std::vector<std::vector<double>> cdfs_;
   std::vector<double> mixture_;
+  std::vector<bool> own_;  // by application: whether enough was known of it
 };
 
 }  // namespace astrarium

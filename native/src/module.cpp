@@ -107,7 +107,7 @@ void check_optional(const char* name, const std::optional<Column<T>>& column, st
 
 // A policy that listens may read the application of every request and the work of profiled ones.
 void listen(const Setup& setup, const Truth& truth, const Arrivals& arrivals, Books& books, Time delay) {
-  require(arrivals.count == 0 || (arrivals.application != nullptr && arrivals.profiled != nullptr),
+  require(arrivals.count == 0 || (arrivals.application && arrivals.profiled),
           "application and profiled must be given: the policy listens to the profiler");
   for (std::int64_t i = 0; i < arrivals.count; ++i) {
     const auto model = static_cast<std::size_t>(arrivals.model[i]);
@@ -185,5 +185,5 @@ NB_MODULE(_native, m) {
         check_setup(setup);
         new (self) LivePolicy(setup, parameters, &make_policy);
       }, "setup"_a, "parameters"_a)
-      .def("decide", &decide, "now"_a, "arrivals"_a, "news"_a);
+      .def("decide", &decide, "now"_a, "arrivals"_a, "events"_a);
 }

@@ -51,9 +51,8 @@ class Orloj : public Policy {
     for (std::int64_t id = instant.first; id < instant.last; ++id) push(instant.now, id, arrivals);
     for (const Event& event : instant.events) {
       if (event.what != Happened::kRequestProfiled) continue;
-      const int model = arrivals.model[event.run];
-      times(model).measured(instant.now, arrivals.application[event.run], arrivals.work[event.run]);
-      touched_.add(model);
+      times(event.gpu).measured(instant.now, static_cast<int>(event.run), event.started);
+      touched_.add(event.gpu);
     }
     for (const int model : touched_.members()) {  // in any order: a model touches no other
       if (times(model).refreshed(instant.now)) learn(static_cast<std::size_t>(model));

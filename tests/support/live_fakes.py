@@ -184,6 +184,7 @@ class VirtualScheduler:
         self.admission = self._steps.admission
         self.waiting, self.retried = self._steps.waiting, self._steps.retried
         self.policy_errors, self.oldest = self._steps.policy_errors, self._steps.oldest
+        self.profile = self._steps.profile
         self._ended: list[Any] = []
         self._records: list[Any] = []
         self._due = FOREVER

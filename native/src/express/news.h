@@ -22,6 +22,7 @@ struct BatchDone {
   std::int64_t run;
   std::optional<std::vector<std::vector<Written>>> shapes;  // by member; nothing: the model's own say it all
   std::int64_t received = 0, started = 0, computing = 0, computed = 0, finished = 0;
+  std::vector<std::int64_t> own_times{};  // what each member would have taken alone, where the backend knows
 };
 
 struct BatchBroken {
@@ -39,7 +40,8 @@ class NewsScan {
     if (!begins_with(kStart)) return std::nullopt;
     BatchDone done{number(), {}};
     for (std::int64_t* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished}) *time = number();
-    if (!rest_.empty() && rest_[0] != '\xc0') done.shapes = list([this] { return member(); });
+    if (!nothing()) done.shapes = list([this] { return member(); });
+    done.own_times = list([this] { return number(); });
     return good_ ? std::optional(std::move(done)) : std::nullopt;
   }
 
@@ -57,6 +59,8 @@ class NewsScan {
     rest_.remove_prefix(start.size());
     return true;
   }
+
+  bool nothing() { return begins_with("\xc0"); }
 
   std::vector<Written> member() {
     return list([this] {
