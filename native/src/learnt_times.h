@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <compare>
 #include <deque>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -33,7 +35,9 @@ struct Sample {
 
 class Memory {
  public:
-  explicit Memory(std::vector<Time> history) : history_(std::move(history)) {}
+  explicit Memory(std::vector<Time> history) : history_(std::move(history)) {
+    for (const Time time : history_) fresh_.push_back({time, 1});
+  }
 
   std::size_t size() const { return history_.size() + heard_.size(); }
   bool by_longest() const { return longest_ > 0; }
@@ -41,19 +45,31 @@ class Memory {
 
   void add(Time now, Time time, std::int64_t among) {
     heard_.push_back({now, {time, among}});
+    fresh_.push_back({time, among});
     longest_ += among != 1;
   }
 
-  template <class Visit>
-  void each(Visit visit) const {
-    for (const Time time : history_) visit(Sample{time, 1});
-    for (const auto& [when, sample] : heard_) visit(sample);
+  void forget(Time before) {
+    if (before > since_ && heard_.size() >= kFewest)
+      for (; !history_.empty(); history_.pop_back()) gone_.push_back({history_.back(), 1});
+    for (; heard_.size() > kFewest && heard_.front().first < before; heard_.pop_front()) {
+      gone_.push_back(heard_.front().second);
+      longest_ -= gone_.back().among != 1;
+    }
   }
 
-  void forget(Time before) {
-    if (before > since_ && heard_.size() >= kFewest) history_.clear();
-    for (; heard_.size() > kFewest && heard_.front().first < before; heard_.pop_front())
-      longest_ -= heard_.front().second.among != 1;
+  // All that count, in rising order. They are kept so: few come and go between two looks.
+  const std::vector<Sample>& rising() {
+    if (fresh_.empty() && gone_.empty()) return rising_;
+    std::vector<Sample> merged;
+    merged.reserve(rising_.size() + fresh_.size());
+    std::sort(fresh_.begin(), fresh_.end());
+    std::sort(gone_.begin(), gone_.end());
+    std::merge(rising_.begin(), rising_.end(), fresh_.begin(), fresh_.end(), std::back_inserter(merged));
+    rising_.clear();
+    std::set_difference(merged.begin(), merged.end(), gone_.begin(), gone_.end(), std::back_inserter(rising_));
+    fresh_.clear(), gone_.clear();
+    return rising_;
   }
 
  private:
@@ -61,6 +77,7 @@ class Memory {
   Time since_ = 0;
   std::deque<std::pair<Time, Sample>> heard_;  // when, and what
   std::int64_t longest_ = 0;                   // samples among several
+  std::vector<Sample> rising_, fresh_, gone_;
 };
 
 class Traffic {
@@ -95,37 +112,29 @@ inline std::vector<Time> grid(Time low, Time high, Time bins) {
   return edges;
 }
 
-inline std::vector<double> cdf_by_longest(const Memory& memory, const std::vector<Time>& edges) {
-  std::vector<Sample> rising;
-  memory.each([&](const Sample& sample) { rising.push_back(sample); });
-  std::sort(rising.begin(), rising.end());
+inline std::vector<double> cdf_by_longest(const std::vector<Sample>& rising, const std::vector<Time>& edges) {
   std::int64_t no_longer = 0;
   for (const Sample& sample : rising) no_longer += sample.among;
   std::vector<double> below(edges.size(), 1.0);
+  std::size_t place = rising.size();
   double chance = 1.0;
   for (std::size_t edge = edges.size() - 1; edge-- > 0;) {
-    for (; !rising.empty() && rising.back().time >= edges[edge]; rising.pop_back()) {
+    for (; place > 0 && rising[place - 1].time >= edges[edge]; --place) {
       chance *= 1 - 1 / static_cast<double>(no_longer);
-      no_longer -= rising.back().among;
+      no_longer -= rising[place - 1].among;
     }
     below[edge] = chance;
   }
   return below;
 }
 
-inline std::vector<double> cdf(const Memory& memory, const std::vector<Time>& edges) {
-  if (memory.by_longest()) return cdf_by_longest(memory, edges);
-  std::vector<std::int64_t> counts(edges.size(), 0);
-  memory.each([&](const Sample& sample) {
-    const auto place = std::upper_bound(edges.begin(), edges.end(), sample.time) - edges.begin();
-    ++counts[std::min(edges.size() - 1, static_cast<std::size_t>(place))];
-  });
+inline std::vector<double> cdf(const std::vector<Sample>& rising, const std::vector<Time>& edges) {
   std::vector<double> shares;
-  std::int64_t below = 0;
-  for (const std::int64_t count : counts) {
-    below += count;
-    shares.push_back(static_cast<double>(below) / static_cast<double>(memory.size()));
+  for (std::size_t edge = 0; edge + 1 < edges.size(); ++edge) {
+    const auto below = std::lower_bound(rising.begin(), rising.end(), Sample{edges[edge], 0}) - rising.begin();
+    shares.push_back(static_cast<double>(below) / static_cast<double>(rising.size()));
   }
+  shares.push_back(1.0);
   return shares;
 }
 
@@ -182,7 +191,7 @@ class LearntTimes {
   // A batch of these applications took so long.
   void finished(Time now, const std::vector<int>& applications, Time took, double chance) {
     std::vector<double> longest;
-    for (const int application : applications) longest = joined(longest, application);
+    for (const int application : applications) join(longest, application);
     if (took > kept(longest, static_cast<int>(applications.size()), chance)) due_ = now;
     const auto differs = [&](int one) { return one != applications[0]; };
     if (std::any_of(applications.begin(), applications.end(), differs)) return;
@@ -233,10 +242,16 @@ class LearntTimes {
     return kept(mixture(applications), size, std::pow(chance, 1.0 / size));
   }
 
-  std::vector<double> joined(const std::vector<double>& below, int application) const {
-    std::vector<double> own = own_of(application);
-    for (std::size_t edge = 0; edge < below.size(); ++edge) own[edge] *= below[edge];
-    return own;
+  // The CDF of the longest request of a batch, once one of an application joins it; empty: it is the first.
+  void join(std::vector<double>& longest, int application) const {
+    const std::vector<double>& own = own_of(application);
+    if (longest.empty()) longest = own;
+    else for (std::size_t edge = 0; edge < own.size(); ++edge) longest[edge] *= own[edge];
+  }
+
+  // Its CDF, or that of the mixture where too little was known of it when they were made.
+  const std::vector<double>& own_of(int application) const {
+    return !own_.empty() && own_[static_cast<std::size_t>(application)] ? cdfs_[static_cast<std::size_t>(application)] : mixture_;
   }
 
   Time kept(const std::vector<double>& longest, int size, double chance) const {
@@ -246,11 +261,6 @@ class LearntTimes {
   }
 
  private:
-  // Its CDF, or that of the mixture where too little was known of it when they were made.
-  const std::vector<double>& own_of(int application) const {
-    return !own_.empty() && own_[static_cast<std::size_t>(application)] ? cdfs_[static_cast<std::size_t>(application)] : mixture_;
-  }
-
   std::vector<double> mixture(const std::vector<int>& applications) const {
     std::vector<int> known;
     for (const int application : applications)
@@ -270,15 +280,20 @@ class LearntTimes {
 
   void remake() {
     if (samples() < kFewest) return;
+    std::vector<const std::vector<Sample>*> sorted;
     Time low = kForever, high = 0;
-    for (const Memory& memory : memories_)
-      memory.each([&](const Sample& sample) { low = std::min(low, sample.time), high = std::max(high, sample.time); });
+    for (Memory& memory : memories_) {
+      sorted.push_back(&memory.rising());
+      if (sorted.back()->empty()) continue;
+      low = std::min(low, sorted.back()->front().time), high = std::max(high, sorted.back()->back().time);
+    }
     edges_ = grid(low, high, bins_);
     cdfs_.clear(), own_.clear();
     std::vector<int> seen;
     for (const Memory& memory : memories_) {
-      if (memory.size()) seen.push_back(static_cast<int>(cdfs_.size()));
-      cdfs_.push_back(memory.size() ? cdf(memory, edges_) : std::vector<double>{});
+      const std::vector<Sample>& rising = *sorted[cdfs_.size()];
+      if (!rising.empty()) seen.push_back(static_cast<int>(cdfs_.size()));
+      cdfs_.push_back(rising.empty() ? std::vector<double>{} : memory.by_longest() ? cdf_by_longest(rising, edges_) : cdf(rising, edges_));
       own_.push_back(memory.size() >= kFewest);
     }
     mixture_ = mixed(seen);

@@ -77,7 +77,8 @@ class Line : public ModelQueue {
   // The members of a batch of a dynamic model, which come forward; where there are none, the batch stays what it was.
   void choose(Time now, Time free, const Arrivals& arrivals) {
     if (!times_) return;
-    Crew crew(times_->applications());
+    Crew& crew = crew_;
+    crew.leave(times_->applications());
     for (int place = 0; place < waiting() && crew.refusals < applications_; ++place) {
       const int application = arrivals.application[heads()[place]];
       if (crew.refused[static_cast<std::size_t>(application)]) continue;
@@ -108,25 +109,29 @@ class Line : public ModelQueue {
 
   // Who leaves together. As long as nobody joins, whoever is refused speaks for its application.
   struct Crew {
-    explicit Crew(std::size_t applications) : refused(applications, false) {}
-
-    std::vector<double> longest{};  // the CDF of the longest member's time
+    std::vector<double> longest, joined;  // the CDF of the longest member's time, and what it would be with one more
     Time takes = 0;
     int size = 0;
     std::vector<bool> refused;
     std::size_t refusals = 0;
+
+    void leave(std::size_t applications) {
+      longest.clear(), refused.assign(applications, false);
+      takes = 0, size = 0, refusals = 0;
+    }
   };
 
   bool may_join(Crew& crew, int application, Time now, Time free) const {
-    std::vector<double> joined = times_->joined(crew.longest, application);
-    const Time takes = times_->kept(joined, crew.size + 1, kSafe);
+    crew.joined = crew.longest;
+    times_->join(crew.joined, application);
+    const Time takes = times_->kept(crew.joined, crew.size + 1, kSafe);
     const Time start = std::max(now + network_.delay(crew.size + 1), free);
-    if (start + takes > deadline(0) || takes - crew.takes > times_->kept(times_->joined({}, application), 1, kSafe)) {
+    if (start + takes > deadline(0) || takes - crew.takes > times_->kept(times_->own_of(application), 1, kSafe)) {
       crew.refused[static_cast<std::size_t>(application)] = true;
       ++crew.refusals;
       return false;
     }
-    crew.longest = std::move(joined), crew.takes = takes;
+    crew.longest.swap(crew.joined), crew.takes = takes;
     crew.refused.assign(crew.refused.size(), false), crew.refusals = 0;
     return true;
   }
@@ -204,6 +209,7 @@ class Line : public ModelQueue {
   const LearntTimes* times_;
   std::vector<Time> table_;  // learnt
   std::size_t applications_ = 1;
+  Crew crew_;
   Time takes_ = 0;
   int first_ = 0;
   Time as_of_ = -1;

@@ -557,7 +557,7 @@ def test_both_paths_send_the_same_batches_and_end_calls_alike(
 def test_both_paths_learn_alike(monkeypatch: pytest.MonkeyPatch, policy: str, gpus: int) -> None:
     """Seconds of calls from three applications, faster and faster; what is measured changes decisions."""
     stories, random = {}, Random(1)
-    pauses = [random.expovariate(0.4 + number / 500) / gpus for number in range(1200)]
+    pauses = [random.expovariate(0.3 * gpus + number / 1500) for number in range(1500 * gpus)]
     for way in ("python", "native", "untaught"):
         monkeypatch.setattr(Stage, "natively", way == "native")
         stage = Stage(gpus, models=2, policy=policy, slo_ms=60, applications=3)
