@@ -279,7 +279,8 @@ class Scheduler {
     if (!policy_ || !policy_->listens_to_profiler() || !setup_.models[static_cast<std::size_t>(flight.model)].dynamic) return;
     for (std::size_t member = 0; member < std::min(own_times.size(), flight.parts.size()); ++member)
       if (draws_.share() < profiled_share_)
-        tell(Happened::kRequestProfiled, flight.model, flight.parts[member].ticket->application, own_times[member]);
+        tell(Happened::kRequestProfiled, flight.model, flight.parts[member].ticket->application,
+             std::clamp<Time>(own_times[member], 0, kLongest));
   }
 
   static void shape(Ticket& ticket, int row, std::vector<Written> shapes) {
