@@ -80,7 +80,7 @@ DYNAMIC_FLEETS = [
     ("astrarium", 32, 64, 36_000),
     ("astrarium", 32, 1024, 600_000),
     ("orloj", 32, 64, 26_000),
-    ("orloj", 32, 1024, 450_000),
+    ("orloj", 32, 1024, 400_000),
 ]
 REQUESTS = 1_000_000
 MILLION = 1e6
